@@ -1,0 +1,1 @@
+"""cutegemm: a layout and tile algebra, and GEMMs that it describes."""

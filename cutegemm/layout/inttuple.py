@@ -1,0 +1,335 @@
+"""Hierarchical integers: an integer, or a tuple of hierarchical integers.
+
+Shapes, coordinates and integer strides are hierarchical integers. `(4, (2, 3))` has rank 2, depth 2 and
+product 24. Coordinates run colexicographically: the leftmost leaf varies fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import index as to_int
+from typing import Any
+
+from cutegemm.errors import LayoutError
+
+IntTuple = Any  # int | tuple[IntTuple, ...]; a recursive alias costs more in the type checker than it gives
+
+
+def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
+    """`value` with lists as tuples and integer scalars (numpy's too) as Python integers.
+
+    >>> as_int_tuple([4, (2, 3)])
+    (4, (2, 3))
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple([as_int_tuple(v, what) for v in value])
+    if isinstance(value, bool):
+        raise LayoutError(f"{what}: {value!r} is a bool; integers or tuples of integers are expected.")
+    try:
+        return to_int(value)
+    except TypeError:
+        raise LayoutError(
+            f"{what}: {value!r} is a {type(value).__name__}; integers or tuples of integers are expected."
+        ) from None
+
+
+def flatten(value: Any) -> tuple[Any, ...]:
+    """The leaves of a hierarchical value, left to right; a leaf by itself gives a tuple of one.
+
+    >>> flatten((4, (2, 3)))
+    (4, 2, 3)
+    """
+    if not isinstance(value, tuple):
+        return (value,)
+    out: list[Any] = []
+    for v in value:
+        if isinstance(v, tuple):
+            out.extend(flatten(v))
+        else:
+            out.append(v)
+    return tuple(out)
+
+
+def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
+    """The leaves arranged as `profile` is.
+
+    raises   LayoutError where the number of leaves differs from that of the profile
+
+    >>> unflatten((4, 2, 3), (0, (0, 0)))
+    (4, (2, 3))
+    """
+    count = len(flatten(profile))
+    if len(leaves) != count:
+        raise LayoutError(
+            f"unflatten: {len(leaves)} leaves {tuple(leaves)} do not fill the profile {profile}, "
+            f"which has {count}."
+        )
+    return _refill(iter(leaves), profile)
+
+
+def _refill(leaves: Iterator[Any], profile: Any) -> Any:
+    if isinstance(profile, tuple):
+        return tuple([_refill(leaves, p) for p in profile])
+    return next(leaves)
+
+
+def product(value: IntTuple) -> int:
+    """The product of all leaves; 1 for the empty tuple.
+
+    >>> product((4, (2, 3)))
+    24
+    """
+    if type(value) is int:
+        return value
+    out = 1
+    for v in value:
+        out *= v if type(v) is int else product(v)
+    return out
+
+
+def product_each(value: IntTuple) -> IntTuple:
+    """The product of each mode.
+
+    >>> product_each((4, (2, 3)))
+    (4, 6)
+    """
+    return tuple([product(v) for v in value]) if isinstance(value, tuple) else value
+
+
+def inner_product(a: IntTuple, b: IntTuple) -> int:
+    """The sum of the products of the leaves of two congruent values.
+
+    >>> inner_product((1, (2, 3)), (10, (100, 1000)))
+    3210
+    """
+    if not is_congruent(a, b):
+        raise LayoutError(f"inner_product: {a} and {b} are not congruent.")
+    return sum(x * y for x, y in zip(flatten(a), flatten(b), strict=True))
+
+
+def is_congruent(a: Any, b: Any) -> bool:
+    """Whether `a` and `b` have the same hierarchy.
+
+    >>> is_congruent((1, (2, 3)), (4, (5, 6))), is_congruent((1, 2), 3)
+    (True, False)
+    """
+    a_is, b_is = isinstance(a, tuple), isinstance(b, tuple)
+    if a_is and b_is:
+        return len(a) == len(b) and all(is_congruent(x, y) for x, y in zip(a, b, strict=True))
+    return not a_is and not b_is
+
+
+def is_weakly_congruent(a: Any, b: Any) -> bool:
+    """Whether `b` refines `a`: the same hierarchy down to the leaves of `a`.
+
+    >>> is_weakly_congruent(4, (5, 6)), is_weakly_congruent((5, 6), 4)
+    (True, False)
+    """
+    if isinstance(a, tuple):
+        return (
+            isinstance(b, tuple)
+            and len(a) == len(b)
+            and all(is_weakly_congruent(x, y) for x, y in zip(a, b, strict=True))
+        )
+    return True
+
+
+def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
+    """`function` applied to the leaves of congruent values, in their hierarchy.
+
+    >>> transform_leaf(lambda s, d: s * d, (4, (2, 3)), (1, (4, 8)))
+    (4, (8, 24))
+    """
+    first = values[0]
+    if isinstance(first, tuple):
+        return tuple([transform_leaf(function, *vs) for vs in zip(*values, strict=True)])
+    return function(*values)
+
+
+def prefix_product(shape: IntTuple, start: int = 1) -> IntTuple:
+    """The strides under which coordinates of `shape` count colexicographically from `start`.
+
+    >>> prefix_product((4, (2, 3)))
+    (1, (4, 8))
+    """
+    out, running = [], start
+    for extent in flatten(shape):
+        out.append(running)
+        running *= extent
+    return unflatten(out, shape)
+
+
+def ceil_div(a: IntTuple, b: IntTuple) -> IntTuple:
+    """a / b rounded up, leaf by leaf; modes of `a` beyond those of `b` stay as they are.
+
+    raises   LayoutError for a divisor that is not positive, or one with more modes than `a`
+
+    >>> ceil_div((10, 7, 3), (4, 2))
+    (3, 4, 3)
+    """
+    if isinstance(b, tuple):
+        if not isinstance(a, tuple) or len(a) < len(b):
+            raise LayoutError(f"ceil_div: the divisor {b} has more modes than {a}.")
+        return tuple([ceil_div(x, y) for x, y in zip(a, b, strict=False)]) + a[len(b) :]
+    if b <= 0:
+        raise LayoutError(f"ceil_div: {a} cannot be divided by {b}; a positive divisor is expected.")
+    return -(-product(a) // b)
+
+
+def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
+    """a rounded up to a multiple of b, leaf by leaf.
+
+    >>> round_up((10, 7), (4, 2))
+    (12, 8)
+    """
+    if isinstance(b, tuple):
+        if not isinstance(a, tuple) or len(a) < len(b):
+            raise LayoutError(f"round_up: {b} has more modes than {a}.")
+        return tuple([round_up(x, y) for x, y in zip(a, b, strict=False)]) + a[len(b) :]
+    return ceil_div(a, b) * b
+
+
+def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
+    """The shape that is left of `a` after its first `b` elements are taken as one.
+
+    Of two integers one must divide the other; the result is 1 where `b` is the larger. A tuple is consumed
+    mode by mode, from the left.
+
+    raises   LayoutError where neither of two extents divides the other
+
+    >>> shape_div((12, 4), 6), shape_div((6, 2), (3, 4))
+    ((2, 4), (2, 1))
+    """
+    if isinstance(a, tuple):
+        if isinstance(b, tuple):
+            if len(a) != len(b):
+                raise LayoutError(f"shape_div: {a} and {b} differ in rank.")
+            return tuple([shape_div(x, y) for x, y in zip(a, b, strict=True)])
+        out = []
+        for x in a:
+            out.append(shape_div(x, b))
+            b = shape_div(b, product(x))
+        return tuple(out)
+    if isinstance(b, tuple):
+        return shape_div(a, product(b))
+    if b > 0 and a % b == 0:
+        return a // b
+    if a > 0 and b % a == 0:
+        return 1
+    raise LayoutError(f"shape_div: neither of {a} and {b} divides the other.")
+
+
+def elem_less(a: IntTuple, b: IntTuple) -> bool:
+    """Whether every leaf of the coordinate `a` lies below that of `b`: the predicate of a ragged tile.
+
+    >>> elem_less((3, 7), (4, 8)), elem_less((3, 8), (4, 8))
+    (True, False)
+    """
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        if len(a) != len(b):
+            raise LayoutError(f"elem_less: {a} and {b} differ in rank.")
+        return all(elem_less(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, tuple) or isinstance(b, tuple):
+        raise LayoutError(f"elem_less: {a} and {b} are not congruent.")
+    return a < b
+
+
+def idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
+    """The coordinate of `shape` at a colexicographic index; the last leaf takes what is left over.
+
+    A tuple is converted mode by mode. An index past the product of `shape` runs on along the last leaf, as
+    in CuTe.
+
+    raises   LayoutError for a negative index into several leaves, or where the hierarchies do not fit
+
+    >>> idx2crd(13, (4, (2, 3)))
+    (1, (1, 1))
+    """
+    if not isinstance(shape, tuple):
+        if isinstance(index, tuple):
+            raise LayoutError(f"idx2crd: the coordinate {index} is deeper than the shape {shape}.")
+        return index
+    if isinstance(index, tuple):
+        if len(index) != len(shape):
+            raise LayoutError(f"idx2crd: the coordinate {index} does not fit the shape {shape}.")
+        return tuple([idx2crd(i, s) for i, s in zip(index, shape, strict=True)])
+    return unflatten(_idx2flat(index, flatten(shape)), shape)
+
+
+def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
+    if index < 0 and len(extents) > 1:
+        raise LayoutError(f"idx2crd: the index {index} into the shape {extents} is negative.")
+    out = []
+    last = len(extents) - 1
+    for position, extent in enumerate(extents):
+        if position == last:
+            out.append(index)
+        elif extent == 0:
+            raise LayoutError(f"idx2crd: the shape {extents} is empty, it has no index {index}.")
+        else:
+            index, digit = divmod(index, extent)
+            out.append(digit)
+    return out
+
+
+def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
+    """The leaves of a coordinate that is weakly congruent to `shape`, each integer split over its mode.
+
+    >>> flat_coord((1, 3), (4, (2, 3)))
+    [1, 1, 1]
+    """
+    if not isinstance(shape, tuple):
+        if isinstance(coord, tuple):
+            if len(coord) == 1:
+                return flat_coord(coord[0], shape)
+            raise LayoutError(f"the coordinate {coord} is deeper than the shape {shape}.")
+        return [to_int(coord)]
+    if not isinstance(coord, tuple):
+        return _idx2flat(to_int(coord), flatten(shape))
+    if len(coord) != len(shape):
+        if len(coord) == 1:
+            return flat_coord(coord[0], shape)
+        raise LayoutError(f"the coordinate {coord} does not fit the shape {shape}.")
+    out: list[int] = []
+    for c, s in zip(coord, shape, strict=True):
+        if type(c) is int and type(s) is int:
+            out.append(c)
+        else:
+            out.extend(flat_coord(c, s))
+    return out
+
+
+def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
+    """The coordinate of `target` with the same colexicographic index as `coord` has in `shape`.
+
+    raises   LayoutError where the two shapes differ in size
+
+    >>> crd2crd((1, (1, 1)), (4, (2, 3)), (3, 8))
+    (1, 4)
+    """
+    if product(shape) != product(target):
+        raise LayoutError(
+            f"crd2crd: the shapes {shape} and {target} hold {product(shape)} and {product(target)} elements."
+        )
+    index, stride = 0, 1
+    for c, s in zip(flat_coord(coord, shape), flatten(shape), strict=True):
+        index += c * stride
+        stride *= s
+    return idx2crd(index, target)
+
+
+def increment_coord(coord: IntTuple, shape: IntTuple) -> IntTuple:
+    """The next coordinate of `shape` in colexicographic order; after the last one comes the first.
+
+    >>> increment_coord((3, 0), (4, 2))
+    (0, 1)
+    """
+    leaves, extents = flat_coord(coord, shape), flatten(shape)
+    for position, extent in enumerate(extents):
+        leaves[position] += 1
+        if leaves[position] < extent:
+            break
+        leaves[position] = 0
+    return unflatten(leaves, shape)

@@ -1,0 +1,371 @@
+"""Layout: a function from coordinates to offsets, written as a shape and congruent strides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout.inttuple import (
+    IntTuple,
+    as_int_tuple,
+    flat_coord,
+    flatten,
+    is_congruent,
+    product,
+    transform_leaf,
+    unflatten,
+)
+from cutegemm.layout.stride import ScaledBasis, add
+
+if TYPE_CHECKING:
+    from cutegemm.layout.swizzle import ComposedLayout
+
+_INT64_MAX = 2**63 - 1
+
+
+class Layout:
+    """The function c -> sum of c_k * stride_k over the coordinates c of a shape.
+
+    A coordinate is an integer (the colexicographic index), a tuple as deep as the shape, or anything
+    between. Integers past the end run on along the last mode, as in CuTe. Immutable and hashable.
+
+    shape    hierarchical extents, each 0 or more
+    stride   congruent with the shape: integers (negative and zero too) or scaled basis vectors;
+             left out, the shape is counted colexicographically
+    raises   LayoutError for a negative extent, a stride that is not congruent, or a leaf of another type
+    source   CuTe, `Layout`
+
+    >>> L = Layout((4, (2, 3)), (6, (1, 2)))
+    >>> L(1, (1, 2)), L(13), L(1, 3), str(L)
+    (11, 9, 9, '(4,(2,3)):(6,(1,2))')
+    >>> L(None, 0)
+    Layout((4,), (6,))
+    """
+
+    __slots__ = ("_flat", "_hash", "shape", "stride")
+
+    shape: IntTuple
+    stride: Any
+
+    def __init__(self, shape: IntTuple, stride: Any = None) -> None:
+        if type(shape) is not int:
+            shape = as_int_tuple(shape, "Layout: shape")
+        extents = flatten(shape)
+        if stride is None:
+            strides = _compact(extents)
+            stride = unflatten(strides, shape)
+        else:
+            stride = _as_stride(stride)
+            strides = flatten(stride)
+            if not is_congruent(shape, stride):
+                raise LayoutError(
+                    f"Layout: the stride {_text(stride)} is not congruent with the shape {_text(shape)}. "
+                    "Give one stride for each extent, in the same hierarchy."
+                )
+        for extent in extents:
+            if extent < 0:
+                raise LayoutError(f"Layout: the shape {_text(shape)} has the negative extent {extent}.")
+        set_ = object.__setattr__
+        set_(self, "shape", shape)
+        set_(self, "stride", stride)
+        set_(self, "_flat", (extents, strides))
+        set_(self, "_hash", None)
+
+    @staticmethod
+    def _of(shape: IntTuple, stride: Any) -> Layout:
+        """A layout from parts that are known to be valid."""
+        out = object.__new__(Layout)
+        set_ = object.__setattr__
+        set_(out, "shape", shape)
+        set_(out, "stride", stride)
+        set_(out, "_flat", None)
+        set_(out, "_hash", None)
+        return out
+
+    @staticmethod
+    def parse(text: str) -> Layout | ComposedLayout:
+        """The layout that CuTe's notation describes.
+
+        raises   LayoutError, pointing at the character where the text goes wrong
+
+        >>> Layout.parse("((2,4),8):((1,16),2)")
+        Layout(((2, 4), 8), ((1, 16), 2))
+        """
+        from cutegemm.layout.text import parse
+
+        return parse(text)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Layout is immutable; {name} cannot be set")
+
+    def flat(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+        """The extents and the strides of all leaves."""
+        flat = self._flat
+        if flat is None:
+            flat = (flatten(self.shape), flatten(self.stride))
+            object.__setattr__(self, "_flat", flat)
+        return flat
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Layout and self.shape == other.shape and self.stride == other.stride
+
+    def __hash__(self) -> int:
+        value = self._hash
+        if value is None:
+            value = hash((self.shape, self.stride))
+            object.__setattr__(self, "_hash", value)
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Layout, (self.shape, self.stride))
+
+    def __repr__(self) -> str:
+        return f"Layout({self.shape!r}, {self.stride!r})"
+
+    def __str__(self) -> str:
+        return f"{_text(self.shape)}:{_text(self.stride)}"
+
+    __iter__ = None
+
+    def __len__(self) -> int:
+        return len(self.shape) if isinstance(self.shape, tuple) else 1
+
+    def __getitem__(self, mode: int) -> Layout:
+        """The layout of one mode."""
+        if not isinstance(self.shape, tuple):
+            if mode in (0, -1):
+                return self
+        elif -len(self.shape) <= mode < len(self.shape):
+            return Layout._of(self.shape[mode], self.stride[mode])
+        raise LayoutError(f"the layout {self} of rank {len(self)} has no mode {mode}.")
+
+    def __call__(self, *coord: Any) -> Any:
+        """The offset of a coordinate; where the coordinate holds None, the layout of those modes."""
+        c = coord[0] if len(coord) == 1 else coord
+        if has_none(c):
+            return self.slice(c)[0]
+        return self.offset_of(c)
+
+    def offset_of(self, coord: IntTuple) -> Any:
+        """The offset, or with coordinate strides the coordinate, of `coord`."""
+        try:
+            leaves = flat_coord(coord, self.shape)
+        except (LayoutError, TypeError) as error:
+            raise LayoutError(f"{self}({_text(coord)}): {error}") from error
+        out: Any = 0
+        for c, d in zip(leaves, self.flat()[1], strict=True):
+            out = out + c * d if type(d) is int and type(out) is int else add(out, c * d)
+        return out
+
+    def slice(self, coord: Any) -> tuple[Layout, Any]:
+        """The layout of the modes where `coord` holds None, and the offset that the others contribute.
+
+        >>> Layout((4, (2, 4)), (8, (1, 2))).slice((None, (1, None)))
+        (Layout((4, 4), (8, 2)), 1)
+        """
+        kept: list[tuple[IntTuple, Any]] = []
+        offset = _slice(coord, self.shape, self.stride, kept, self)
+        if coord is None:
+            return self, offset
+        return Layout._of(tuple([k[0] for k in kept]), tuple([k[1] for k in kept])), offset
+
+    @property
+    def is_integral(self) -> bool:
+        """Whether it gives offsets: every stride is an integer."""
+        return all(type(d) is int for d in self.flat()[1])
+
+    def size(self) -> int:
+        """How many coordinates it has."""
+        return product(self.shape)
+
+    def cosize(self) -> IntTuple:
+        """How far its offsets reach: 1 + the sum of (extent - 1) * |stride|, and 0 where it is empty.
+
+        With coordinate strides, that of each mode of the coordinate.
+
+        >>> Layout((4, 8), (8, 1)).cosize(), Layout((4, 2), (-1, 4)).cosize()
+        (32, 8)
+        """
+        extents, strides = self.flat()
+        if 0 in extents:
+            return 0
+        reach: Any = 0
+        for s, d in zip(extents, strides, strict=True):
+            reach = add(reach, (s - 1) * (abs(d) if type(d) is int else ScaledBasis(abs(d.value), d.mode)))
+        return transform_leaf(lambda r: r + 1, reach)
+
+    def offsets(self) -> np.ndarray:
+        """Every offset in colexicographic order.
+
+        returns   int64 array of `size()` elements (Python integers where 64 bits do not hold them); with
+                  coordinate strides an array (size, leaves of the coordinate)
+
+        >>> Layout((2, 3), (3, 1)).offsets()
+        array([0, 3, 1, 4, 2, 5])
+        """
+        extents, strides = self.flat()
+        if not self.is_integral:
+            return self._coordinates(extents, strides)
+        reach = sum((s - 1) * abs(d) for s, d in zip(extents, strides, strict=True))
+        return _outer_sum(extents, strides, np.int64 if reach <= _INT64_MAX else object)
+
+    def _coordinates(self, extents: tuple[int, ...], strides: tuple[Any, ...]) -> np.ndarray:
+        modes = sorted({d.mode for d in strides if isinstance(d, ScaledBasis)})
+        columns = [
+            _outer_sum(
+                extents,
+                [d.value if isinstance(d, ScaledBasis) and d.mode == mode else 0 for d in strides],
+                np.int64,
+            )
+            for mode in modes
+        ]
+        return np.stack(columns, axis=-1)
+
+
+def _outer_sum(extents: Iterable[int], strides: Iterable[int], dtype: Any) -> np.ndarray:
+    out = np.zeros(1, dtype=dtype)
+    for s, d in zip(extents, strides, strict=True):
+        if s != 1:
+            out = (np.arange(s, dtype=dtype)[:, None] * d + out[None, :]).reshape(-1)
+    return out
+
+
+def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
+    """Colexicographic strides; 0 for an extent of 1, as in CuTe."""
+    out, running = [], 1
+    for s in extents:
+        out.append(0 if s == 1 else running)
+        running *= s
+    return tuple(out)
+
+
+def _as_stride(stride: Any) -> Any:
+    if type(stride) is int or isinstance(stride, ScaledBasis):
+        return stride
+    if isinstance(stride, (tuple, list)):
+        return tuple([_as_stride(d) for d in stride])
+    return as_int_tuple(stride, "Layout: stride")
+
+
+def _text(value: Any) -> str:
+    """CuTe's notation of a hierarchical value: no spaces, no trailing comma; `_` for None."""
+    if isinstance(value, tuple):
+        return "(" + ",".join(_text(v) for v in value) + ")"
+    return "_" if value is None else str(value)
+
+
+def has_none(coord: Any) -> bool:
+    """Whether a coordinate holds a None, which stands for a whole mode."""
+    if coord is None:
+        return True
+    return isinstance(coord, tuple) and any(has_none(c) for c in coord)
+
+
+def _slice(coord: Any, shape: IntTuple, stride: Any, kept: list[tuple[IntTuple, Any]], whole: Layout) -> Any:
+    if coord is None:
+        kept.append((shape, stride))
+        return 0
+    if isinstance(coord, tuple):
+        if not isinstance(shape, tuple) or len(coord) != len(shape):
+            raise LayoutError(f"slice: the coordinate {_text(coord)} does not fit {_text(shape)} in {whole}.")
+        offset: Any = 0
+        for c, s, d in zip(coord, shape, stride, strict=True):
+            offset = add(offset, _slice(c, s, d, kept, whole))
+        return offset
+    return Layout._of(shape, stride).offset_of(coord)
+
+
+def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> Layout:
+    """A layout from a shape and strides, or the layout whose modes are the given layouts.
+
+    >>> make_layout((4, 8), stride=(8, 1))
+    Layout((4, 8), (8, 1))
+    >>> make_layout([Layout(4, 8), Layout((2, 4))])
+    Layout((4, (2, 4)), (8, (1, 2)))
+    """
+    if isinstance(shape, Layout):
+        return shape
+    if not isinstance(shape, int):
+        parts = tuple(shape)
+        if parts and all(type(p) is Layout for p in parts):
+            return concatenate(parts)
+        shape = parts
+    return Layout(shape, stride)
+
+
+def concatenate(layouts: Iterable[Layout]) -> Layout:
+    """The layout whose modes are `layouts`."""
+    parts = tuple(layouts)
+    return Layout._of(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))
+
+
+def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
+    """The compact layout whose modes vary in the given order, the smallest first.
+
+    order    weakly congruent with the shape; equal entries are taken from left to right
+    raises   LayoutError where the order does not fit the shape
+
+    >>> make_ordered_layout((4, 2, 3), order=(1, 0, 2))
+    Layout((4, 2, 3), (2, 1, 8))
+    """
+    shape = as_int_tuple(shape, "make_ordered_layout: shape")
+    order = as_int_tuple(order, "make_ordered_layout: order")
+    ranks = flatten(_spread(order, shape))
+    extents = flatten(shape)
+    strides, running = [0] * len(extents), 1
+    for position in sorted(range(len(extents)), key=lambda p: (ranks[p], p)):
+        if extents[position] != 1:
+            strides[position] = running
+        running *= extents[position]
+    return Layout(shape, unflatten(strides, shape))
+
+
+def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
+    if isinstance(order, tuple):
+        if not isinstance(shape, tuple) or len(order) != len(shape):
+            raise LayoutError(
+                f"make_ordered_layout: the order {_text(order)} does not fit the shape {_text(shape)}; "
+                "give one entry for each mode."
+            )
+        return tuple([_spread(o, s) for o, s in zip(order, shape, strict=True)])
+    return transform_leaf(lambda _: order, shape)
+
+
+def make_layout_like(layout: Layout) -> Layout:
+    """A compact layout of the same shape whose modes vary in the order of the strides of `layout`.
+
+    Modes of stride 0 keep it: they hold one element for all their coordinates.
+
+    raises   LayoutError for coordinate strides
+
+    >>> make_layout_like(Layout((4, 8, 2), (20, 0, 1)))
+    Layout((4, 8, 2), (2, 0, 1))
+    """
+    if not layout.is_integral:
+        raise LayoutError(f"make_layout_like: {layout} has coordinate strides, which have no order.")
+    extents, strides = layout.flat()
+    out, running = [0] * len(extents), 1
+    for position in sorted(range(len(extents)), key=lambda p: (strides[p], p)):
+        if strides[position] != 0 and extents[position] != 1:
+            out[position] = running
+            running *= extents[position]
+    return Layout._of(layout.shape, unflatten(out, layout.shape))
+
+
+def make_identity_layout(shape: IntTuple) -> Layout:
+    """The layout that gives each coordinate of `shape` back.
+
+    >>> make_identity_layout((4, (2, 3)))(1, (1, 2))
+    (1, (1, 2))
+    """
+    shape = as_int_tuple(shape, "make_identity_layout: shape")
+    return Layout(shape, _identity(shape, ()))
+
+
+def _identity(shape: IntTuple, path: tuple[int, ...]) -> Any:
+    if isinstance(shape, tuple):
+        return tuple([_identity(s, (*path, m)) for m, s in enumerate(shape)])
+    return ScaledBasis(1, path) if path else 1

@@ -1,0 +1,274 @@
+"""Modes: size, rank, selection, grouping, extension and slicing of layouts and hierarchical values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, Union
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout import inttuple
+from cutegemm.layout.inttuple import IntTuple
+from cutegemm.layout.layout import Layout, _text, has_none
+from cutegemm.layout.swizzle import ComposedLayout
+from cutegemm.layout.tensor import Tensor
+
+AnyLayout = Union[Layout, ComposedLayout]
+T = TypeVar("T")
+
+
+def on_layout(function: Callable[..., Layout], value: Any, *args: Any) -> Any:
+    """`function` of a layout, of the outer part of a composed one, or of the layout of a tensor."""
+    if type(value) is Layout:
+        return function(value, *args)
+    if isinstance(value, ComposedLayout):
+        return value.with_outer(function(value.outer, *args))
+    if isinstance(value, Tensor):
+        return value.with_layout(lambda layout: function(layout, *args))
+    kind = type(value).__name__
+    raise LayoutError(f"{function.__name__.lstrip('_')}: {value} is a {kind}; a Layout is expected.")
+
+
+def require_layout(operation: str, value: Any) -> None:
+    """Raises LayoutError where `value` is no Layout."""
+    if type(value) is not Layout:
+        kind = type(value).__name__
+        raise LayoutError(f"{operation}: {value} is a {kind}; a Layout is expected.")
+
+
+def _shape_of(value: Any) -> IntTuple:
+    return value if isinstance(value, (int, tuple)) else value.shape
+
+
+def _on_outer(function: Callable[..., Any], layout: ComposedLayout, *args: Any) -> ComposedLayout:
+    return layout.with_outer(function(layout.outer, *args))
+
+
+def _path(operation: str, mode: int | Sequence[int]) -> tuple[int, ...]:
+    path = (mode,) if isinstance(mode, int) else tuple(mode)
+    if any(isinstance(m, bool) or not isinstance(m, int) for m in path):
+        raise LayoutError(f"{operation}: mode {mode!r} is no integer or list of integers.")
+    return path
+
+
+def _walk(operation: str, value: Any, path: Sequence[int]) -> Any:
+    for m in path:
+        here = value if isinstance(value, tuple) else (value,)
+        if not 0 <= m < len(here):
+            raise LayoutError(f"{operation}: {_text(value)} of rank {len(here)} has no mode {m}.")
+        value = here[m]
+    return value
+
+
+def size(value: Any, mode: Sequence[int] = ()) -> int:
+    """How many coordinates a layout or a shape has, or one of its modes.
+
+    >>> size(Layout((4, (2, 3)))), size((4, (2, 3)), mode=[1, 0])
+    (24, 2)
+    """
+    return inttuple.product(_walk("size", _shape_of(value), _path("size", mode)))
+
+
+def cosize(value: AnyLayout, mode: Sequence[int] = ()) -> Any:
+    """How far the offsets of a layout, or of one of its modes, reach; see `Layout.cosize`.
+
+    >>> cosize(Layout((4, 8), (8, 1)), mode=[0])
+    25
+    """
+    return get(value, mode).cosize()
+
+
+def rank(value: Any, mode: Sequence[int] = ()) -> int:
+    """How many modes a layout, a hierarchical value, or one of its modes has; an integer has 1.
+
+    >>> rank(Layout((4, (2, 3)))), rank(7)
+    (2, 1)
+    """
+    part = _walk("rank", _shape_of(value), _path("rank", mode))
+    return len(part) if isinstance(part, tuple) else 1
+
+
+def depth(value: Any, mode: Sequence[int] = ()) -> int:
+    """How deep the hierarchy is: 0 for an integer.
+
+    >>> depth((4, (2, 3))), depth(7)
+    (2, 0)
+    """
+    part = _walk("depth", _shape_of(value), _path("depth", mode))
+    return 1 + max((depth(v) for v in part), default=0) if isinstance(part, tuple) else 0
+
+
+def shape(value: Any, mode: int | Sequence[int] | None = None) -> IntTuple:
+    """The shape of a layout, or of one of its modes."""
+    path = () if mode is None else _path("shape", mode)
+    return _walk("shape", _shape_of(value), path)
+
+
+def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
+    """One mode of a layout or a hierarchical value; a list of numbers goes inward.
+
+    raises   LayoutError where there is no such mode
+
+    >>> get(Layout((4, (8, 3))), mode=[1, 0])
+    Layout(8, 4)
+    """
+    path = _path("get", mode)
+    if isinstance(value, ComposedLayout):
+        return _on_outer(get, value, path)
+    if isinstance(value, Layout):
+        return Layout._of(_walk("get", value.shape, path), _walk("get", value.stride, path))
+    return _walk("get", value, path)
+
+
+def select(value: T, mode: Sequence[int]) -> T:
+    """Several modes, in the given order.
+
+    >>> select(Layout((4, 8, 3)), mode=[2, 0])
+    Layout((3, 4), (32, 1))
+    """
+    path = _path("select", mode)
+    if isinstance(value, ComposedLayout):
+        return _on_outer(select, value, path)  # type: ignore[return-value]
+    if isinstance(value, Layout):
+        return _both(lambda part: select(part, path), value)  # type: ignore[return-value]
+    return tuple([_walk("select", value, (m,)) for m in path])  # type: ignore[return-value]
+
+
+def _both(function: Callable[[Any], Any], layout: Layout) -> Layout:
+    return Layout._of(function(layout.shape), function(layout.stride))
+
+
+def flatten(value: Any) -> Any:
+    """A layout or a hierarchical value with all leaves side by side.
+
+    >>> flatten(Layout((4, (2, 3))))
+    Layout((4, 2, 3), (1, 4, 8))
+    >>> flatten(7)
+    7
+    """
+    if isinstance(value, ComposedLayout):
+        return _on_outer(flatten, value)
+    if isinstance(value, Layout):
+        return _both(flatten, value)
+    return inttuple.flatten(value) if isinstance(value, tuple) else value
+
+
+def group_modes(value: T, begin: int, end: int | None = None) -> T:
+    """The modes from `begin` up to `end` (to the last, where it is left out) as one mode.
+
+    raises   LayoutError where the range is empty or leaves the modes
+
+    >>> group_modes(Layout((4, 2, 3, 5)), 1, 3)
+    Layout((4, (2, 3), 5), (1, (4, 8), 24))
+    """
+    if isinstance(value, ComposedLayout):
+        return _on_outer(group_modes, value, begin, end)  # type: ignore[return-value]
+    if isinstance(value, Layout):
+        return _both(lambda part: group_modes(part, begin, end), value)  # type: ignore[return-value]
+    modes = value if isinstance(value, tuple) else (value,)
+    stop = len(modes) if end is None else end
+    if not 0 <= begin < stop <= len(modes):
+        raise LayoutError(
+            f"group_modes: [{begin}, {stop}) is no range of modes of {_text(value)}, which has {len(modes)}."
+        )
+    return (*modes[:begin], modes[begin:stop], *modes[stop:])  # type: ignore[return-value]
+
+
+def append(value: T, elem: Any, up_to_rank: int | None = None) -> T:
+    """One more mode at the end; with `up_to_rank` as many copies as that rank needs.
+
+    >>> append(Layout((4, 2)), Layout(3, 8))
+    Layout((4, 2, 3), (1, 4, 8))
+    >>> append(Layout((4, 2)), Layout(1, 0), up_to_rank=4)
+    Layout((4, 2, 1, 1), (1, 4, 0, 0))
+    """
+    return _extend("append", value, elem, up_to_rank, at_end=True)
+
+
+def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
+    """One more mode in front; with `up_to_rank` as many copies as that rank needs.
+
+    >>> prepend(Layout((4, 2)), Layout(3, 8))
+    Layout((3, 4, 2), (8, 1, 4))
+    """
+    return _extend("prepend", value, elem, up_to_rank, at_end=False)
+
+
+def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_end: bool) -> Any:
+    if isinstance(value, ComposedLayout):
+        return value.with_outer(_extend(operation, value.outer, elem, up_to_rank, at_end))
+    if isinstance(value, Layout):
+        require_layout(operation, elem)
+        return Layout._of(
+            _extend(operation, value.shape, elem.shape, up_to_rank, at_end),
+            _extend(operation, value.stride, elem.stride, up_to_rank, at_end),
+        )
+    modes = value if isinstance(value, tuple) else (value,)
+    count = 1 if up_to_rank is None else up_to_rank - len(modes)
+    if count < 0:
+        raise LayoutError(f"{operation}: {_text(value)} has rank {len(modes)}, more than {up_to_rank}.")
+    if count == 0:
+        return value
+    return modes + (elem,) * count if at_end else (elem,) * count + modes
+
+
+def slice_(value: Any, coord: Any) -> Any:
+    """The modes where `coord` holds None. The offset of the others is dropped: see `slice_and_offset`.
+
+    A composed layout keeps the offset, since its swizzle depends on it.
+
+    >>> slice_(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)))
+    Layout((4, 4), (8, 2))
+    """
+    return slice_and_offset(coord, value)[0]
+
+
+def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
+    """The modes where `coord` holds None, and the offset that the others contribute.
+
+    >>> slice_and_offset((None, (1, None)), Layout((4, (2, 4)), (8, (1, 2))))
+    (Layout((4, 4), (8, 2)), 1)
+    """
+    if isinstance(value, ComposedLayout):
+        return (value(coord) if has_none(coord) else value.with_outer(Layout((), ()))), 0
+    if isinstance(value, Layout):
+        return value.slice(coord)
+    return _pick("slice_", value, coord, keep_none=True), 0
+
+
+def dice(value: Any, dicer: Any) -> Any:
+    """The modes where `dicer` holds an integer: what `slice_` leaves out.
+
+    >>> dice(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, 1)))
+    Layout((2, 4), (1, 2))
+    """
+    if isinstance(value, ComposedLayout):
+        return _on_outer(dice, value, dicer)
+    if isinstance(value, Layout):
+        return _both(lambda part: dice(part, dicer), value)
+    return _pick("dice", value, dicer, keep_none=False)
+
+
+def _pick(operation: str, value: Any, coord: Any, keep_none: bool) -> Any:
+    if isinstance(coord, tuple):
+        if not isinstance(value, tuple) or len(value) != len(coord):
+            raise LayoutError(f"{operation}: {_text(coord)} does not fit {_text(value)}.")
+        out: list[Any] = []
+        for v, c in zip(value, coord, strict=True):
+            picked = _pick(operation, v, c, keep_none)
+            if isinstance(c, tuple):
+                out.extend(picked)
+            elif (c is None) is keep_none:
+                out.append(v)
+        return tuple(out)
+    return value if (coord is None) is keep_none else ()
+
+
+def crd2idx(coord: IntTuple, layout: Any) -> Any:
+    """The offset of a coordinate under a layout, or its index in a shape.
+
+    >>> crd2idx((1, (1, 2)), (4, (2, 3))), crd2idx((1, 2), Layout((4, 8), (8, 1)))
+    (21, 10)
+    """
+    if isinstance(layout, (int, tuple, list)):
+        layout = Layout(layout)
+    return layout(coord)

@@ -1,0 +1,104 @@
+"""What a stride may be besides an integer: a scaled basis vector, whose multiples are coordinates.
+
+`3@1` is three times the basis vector of mode 1. A layout with such strides gives coordinates instead of
+offsets: the identity layout of (4, 8) is `(4,8):(1@0,1@1)`. CuTe writes a nested mode innermost first:
+`2@0@1` is twice mode 0 of mode 1, E((1, 0)).
+"""
+
+from __future__ import annotations
+
+from operator import index as to_int
+from typing import Any
+
+from cutegemm.errors import LayoutError
+
+
+class ScaledBasis:
+    """`value` times the basis vector of the mode at `mode`, a path from the outside in.
+
+    >>> 3 * E(1)
+    ScaledBasis(3, (1,))
+    >>> str(2 * E((1, 0)))
+    '2@0@1'
+    """
+
+    __slots__ = ("mode", "value")
+
+    value: int
+    mode: tuple[int, ...]
+
+    def __init__(self, value: int, mode: int | tuple[int, ...]) -> None:
+        path = mode if isinstance(mode, tuple) else (mode,)
+        if not path or any(isinstance(m, bool) or not isinstance(m, int) or m < 0 for m in path):
+            raise LayoutError(f"ScaledBasis: the mode {mode!r} is no path of non-negative integers.")
+        object.__setattr__(self, "value", to_int(value))
+        object.__setattr__(self, "mode", path)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"ScaledBasis is immutable; {name} cannot be set")
+
+    def __mul__(self, factor: int) -> ScaledBasis:
+        return ScaledBasis(self.value * factor, self.mode)
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScaledBasis) and (self.value, self.mode) == (other.value, other.mode)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.mode))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ScaledBasis, (self.value, self.mode))
+
+    def __repr__(self) -> str:
+        return f"ScaledBasis({self.value}, {self.mode})"
+
+    def __str__(self) -> str:
+        return "@".join(str(part) for part in (self.value, *reversed(self.mode)))
+
+    def coordinate(self) -> Any:
+        """The coordinate that it stands for.
+
+        >>> (3 * E(1)).coordinate(), (2 * E((1, 0))).coordinate()
+        ((0, 3), (0, (2,)))
+        """
+        out: Any = self.value
+        for m in reversed(self.mode):
+            out = (0,) * m + (out,)
+        return out
+
+
+def E(mode: int | tuple[int, ...]) -> ScaledBasis:
+    """The basis vector of a mode: E(0) is 1@0, E((1, 0)) is 1@0@1."""
+    return ScaledBasis(1, mode)
+
+
+def add(a: Any, b: Any) -> Any:
+    """The sum of two offsets or coordinates; a shorter coordinate is extended by zeros.
+
+    raises   LayoutError where one is an offset other than 0 and the other a coordinate
+
+    >>> add(3, 4), add((1, 2), (0, 5, 7)), add(0, (1, 2))
+    (7, (1, 7, 7), (1, 2))
+    """
+    if isinstance(a, ScaledBasis):
+        a = a.coordinate()
+    if isinstance(b, ScaledBasis):
+        b = b.coordinate()
+    a_is, b_is = isinstance(a, tuple), isinstance(b, tuple)
+    if a_is and b_is:
+        if len(a) < len(b):
+            a, b = b, a
+        return tuple([add(x, y) for x, y in zip(a, b, strict=False)]) + a[len(b) :]
+    if a_is:
+        return _broadcast_zero(a, b)
+    if b_is:
+        return _broadcast_zero(b, a)
+    return a + b
+
+
+def _broadcast_zero(coordinate: tuple[Any, ...], offset: int) -> tuple[Any, ...]:
+    if offset != 0:
+        raise LayoutError(f"a coordinate {coordinate} and an offset {offset} cannot be added.")
+    return coordinate

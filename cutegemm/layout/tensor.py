@@ -1,0 +1,186 @@
+"""Tensor: an array seen through a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout.inttuple import IntTuple, product, product_each
+from cutegemm.layout.layout import Layout, has_none, make_identity_layout
+from cutegemm.layout.stride import add
+from cutegemm.layout.swizzle import ComposedLayout
+
+
+class Tensor:
+    """The elements array[offset + layout(c)] over the coordinates c of a layout.
+
+    Slices and partitions are views: they share the array. Without an array the elements are the offsets
+    themselves, which with coordinate strides is a tensor of coordinates.
+
+    array    one-dimensional numpy array, or None
+    layout   of offsets into the array, plain or composed
+    offset   of coordinate 0
+    raises   LayoutError where the layout reaches outside the array
+
+    >>> T = Tensor(np.arange(32), Layout((4, 8), (8, 1)))
+    >>> int(T[1, 3]), T[2, None].numpy()
+    (11, array([16, 17, 18, 19, 20, 21, 22, 23]))
+    >>> T[2, None] = 0
+    >>> int(T.numpy().sum())
+    340
+    """
+
+    __slots__ = ("array", "layout", "offset")
+
+    def __init__(self, array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any = 0) -> None:
+        if array is not None:
+            if array.ndim != 1:
+                raise LayoutError(
+                    f"Tensor: the array has shape {array.shape}; the layout gives offsets into a "
+                    "one-dimensional array. Pass `array.reshape(-1)`."
+                )
+            low, high = _reach(layout, offset)
+            if low < 0 or high >= len(array):
+                raise LayoutError(
+                    f"Tensor: {layout} at offset {offset} reaches from {low} to {high}, the array has "
+                    f"{len(array)} elements."
+                )
+        self.array, self.layout, self.offset = array, layout, offset
+
+    @staticmethod
+    def _of(array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any) -> Tensor:
+        """A view whose layout may run past the end, as the last tile of a ragged divide does."""
+        out = object.__new__(Tensor)
+        out.array, out.layout, out.offset = array, layout, offset
+        return out
+
+    def with_layout(self, function: Callable[[Any], Any]) -> Tensor:
+        """The same array at the same offset, with `function` of the layout."""
+        if isinstance(self.layout, ComposedLayout):
+            return Tensor._of(self.array, self.layout.with_outer(function(self.layout.outer)), self.offset)
+        return Tensor._of(self.array, function(self.layout), self.offset)
+
+    @property
+    def shape(self) -> IntTuple:
+        """The shape of the layout."""
+        return self.layout.shape
+
+    def size(self) -> int:
+        """How many elements it has."""
+        return product(self.layout.shape)
+
+    __iter__ = None
+
+    def __getitem__(self, coord: Any) -> Any:
+        """The element at a coordinate; where the coordinate holds None, a view of those modes."""
+        if has_none(coord):
+            return self._view(coord)
+        offset = add(self.offset, self.layout(coord))
+        if self.array is None:
+            return offset
+        return self.array[self._checked(offset, coord)]
+
+    def _view(self, coord: Any) -> Tensor:
+        if isinstance(self.layout, ComposedLayout):
+            return Tensor._of(self.array, self.layout(coord), self.offset)
+        layout, offset = self.layout.slice(coord)
+        return Tensor._of(self.array, layout, add(self.offset, offset))
+
+    def _checked(self, offset: int, coord: Any) -> int:
+        assert self.array is not None
+        if not 0 <= offset < len(self.array):
+            raise LayoutError(
+                f"Tensor: the coordinate {coord} of {self.layout} has the offset {offset}, the array has "
+                f"{len(self.array)} elements."
+            )
+        return offset
+
+    def __setitem__(self, coord: Any, value: Any) -> None:
+        """Assigns an element, or all elements of a view: a scalar, a Tensor, or values in index order."""
+        if self.array is None:
+            raise LayoutError(f"Tensor: {self} holds its own coordinates; nothing can be assigned.")
+        if not has_none(coord):
+            self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value
+            return
+        view = self._view(coord)
+        if isinstance(value, Tensor):
+            value = value.values()
+        values = np.asarray(value)
+        if values.ndim and values.size != view.size():
+            raise LayoutError(f"Tensor: {values.size} values do not fill the {view.size()} of {view.layout}.")
+        self.array[view.offsets()] = values.reshape(-1, order="F") if values.ndim else values
+
+    def offsets(self) -> np.ndarray:
+        """The offset of every element in colexicographic order; rows of coordinates without an array.
+
+        raises   LayoutError where one lies outside the array
+        """
+        if self.array is None:
+            return _coordinates(self)
+        out = self.layout.offsets() + self.offset
+        if len(out) and (out.min() < 0 or out.max() >= len(self.array)):
+            raise LayoutError(
+                f"Tensor: {self.layout} at offset {self.offset} reaches from {out.min()} to {out.max()}, the "
+                f"array has {len(self.array)} elements."
+            )
+        return out
+
+    def values(self) -> np.ndarray:
+        """Every element in colexicographic order."""
+        return self.offsets() if self.array is None else self.array[self.offsets()]
+
+    def numpy(self) -> np.ndarray:
+        """A copy with an axis for each mode.
+
+        >>> Tensor(np.arange(6), Layout((2, 3), (3, 1))).numpy()
+        array([[0, 1, 2],
+               [3, 4, 5]])
+        """
+        extents = product_each(self.shape)
+        values = self.values()
+        axes = extents if isinstance(extents, tuple) else (extents,)
+        if values.ndim == 2:
+            return values.reshape((*axes, values.shape[1]), order="F")
+        return values.reshape(axes, order="F")
+
+    def __repr__(self) -> str:
+        held = "coordinates" if self.array is None else f"{self.array.dtype}"
+        return f"Tensor<{held} at {self.offset} o {self.layout}>"
+
+
+def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
+    """The smallest and the largest offset; (0, -1) where there is none."""
+    if product(layout.shape) == 0:
+        return 0, -1
+    if isinstance(layout, ComposedLayout):
+        offsets = layout.offsets() + offset
+        return int(offsets.min()), int(offsets.max())
+    if not layout.is_integral:
+        raise LayoutError(f"Tensor: {layout} gives coordinates, which are no offsets into an array.")
+    ends = [(s - 1) * d for s, d in zip(*layout.flat(), strict=True)]
+    return offset + sum(min(e, 0) for e in ends), offset + sum(max(e, 0) for e in ends)
+
+
+def _coordinates(tensor: Tensor) -> np.ndarray:
+    layout = tensor.layout
+    if isinstance(layout, ComposedLayout) or layout.is_integral:
+        return layout.offsets() + tensor.offset
+    from cutegemm.layout.inttuple import flatten
+
+    origin = add(tensor.offset, layout.offset_of(0))
+    columns = len(flatten(origin))
+    if columns != layout.offsets().shape[1]:  # a mode that no stride moves along stands still
+        return np.array([flatten(tensor[i]) for i in range(tensor.size())])
+    return layout.offsets() + np.array(flatten(origin))
+
+
+def make_identity_tensor(shape: IntTuple) -> Tensor:
+    """The tensor that holds each coordinate of `shape`: a predicate or a TMA coordinate is read off it.
+
+    >>> make_identity_tensor((4, 8))[2, 5]
+    (2, 5)
+    """
+    return Tensor(None, make_identity_layout(shape))

@@ -1,0 +1,188 @@
+"""Text to layouts: CuTe's notation, and this package's own `repr`.
+
+    composed  inner "o" offset "o" layout      S<3,4,3> o 0 o (8,64):(64,1)
+    inner     "S<" bits "," base "," shift ">" | layout
+    layout    shape [":" stride]               ((2,4),8):((1,16),2); without strides the compact layout
+    stride    an integer or a scaled basis     2@0@1, innermost mode first, or 2@(1,0), from the outside in
+
+"(8)" is a mode of rank 1. Integers may be marked static as CuTe's C++ prints them: (_4,_8):(_1,_4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout.layout import Layout
+from cutegemm.layout.stride import ScaledBasis
+from cutegemm.layout.swizzle import ComposedLayout, Swizzle
+
+_INTEGER = re.compile(r"_?(-?\s*[0-9]+)")
+_SPACE = re.compile(r"\s*")
+
+
+def parse(text: str) -> Layout | ComposedLayout:
+    """The layout that a text describes; `str` and `repr` of a layout both read back as that layout.
+
+    raises   LayoutError, with a caret under the character where the text goes wrong
+
+    >>> parse("((2,4),8):((1,16),2)")
+    Layout(((2, 4), 8), ((1, 16), 2))
+    >>> parse("(4,8):(1@0,1@1)")(3, 5)
+    (3, 5)
+    >>> parse("S<3,4,3> o 0 o (8,64):(64,1)")
+    ComposedLayout(Swizzle(3, 4, 3), 0, Layout((8, 64), (64, 1)))
+    >>> parse("(4,8:(1,4)")
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.LayoutError: parse: ',' or ')' is expected at ':'.
+      (4,8:(1,4)
+          ^
+    """
+    if not isinstance(text, str):
+        raise LayoutError(f"parse: {text!r} is a {type(text).__name__}; a text is expected.")
+    reader = _Reader(text)
+    try:
+        layout = reader.composed()
+    except RecursionError:
+        raise LayoutError(f"parse: the text of {len(text)} characters is nested too deep.") from None
+    if reader.here() < len(text):
+        reader.fail("the end of the text" if isinstance(layout, ComposedLayout) else "'o' or the end of the text")
+    return layout
+
+
+class _Reader:
+    """A text and a position in it; each method reads one rule of the grammar, and moves past it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+        self.in_repr = False  # Python's rules: (8) is 8, and (8,) the tuple
+
+    def here(self) -> int:
+        """The position of the next character that is no space."""
+        self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
+        return self.position
+
+    def fail(self, expected: str) -> NoReturn:
+        at = self.here()
+        found = "the end of the text" if at == len(self.text) else repr(self.text[at])
+        self.refuse(f"{expected} is expected at {found}.", at)
+
+    def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
+        line = re.sub(r"\s", " ", self.text)
+        raise LayoutError(f"parse: {reason}\n  {line}\n  {' ' * at}^") from cause
+
+    def accept(self, symbol: str) -> bool:
+        if not self.text.startswith(symbol, self.here()):
+            return False
+        self.position += len(symbol)
+        return True
+
+    def expect(self, symbol: str, expected: str | None = None) -> None:
+        if not self.accept(symbol):
+            self.fail(expected or repr(symbol))
+
+    def composed(self) -> Layout | ComposedLayout:
+        start = self.here()
+        if self.accept("ComposedLayout("):
+            self.in_repr = True
+            return self.composition(start, separator=",", end=")")
+        if self.text.startswith("S", start):
+            return self.composition(start)
+        layout = self.layout("a layout, 'S<' or a repr")
+        if not self.text.startswith("o", self.here()):
+            return layout
+        return self.composition(start, layout)
+
+    def composition(
+        self, start: int, inner: Any = None, separator: str = "o", end: str = ""
+    ) -> ComposedLayout:
+        if inner is None:
+            inner = self.inner()
+        self.expect(separator)
+        offset = self.nested(lambda: self.integer("an offset"))
+        self.expect(separator)
+        outer = self.layout("a layout")
+        self.expect(end)
+        return self.build(start, ComposedLayout, inner, offset, outer)
+
+    def inner(self) -> Swizzle | Layout:
+        start = self.here()
+        for name, end in (("Swizzle(", ")"), ("Sw<", ">"), ("S<", ">")):
+            if self.accept(name):
+                bits = self.integer("the bits of the swizzle")
+                self.expect(",")
+                base = self.integer("the base of the swizzle")
+                self.expect(",")
+                shift = self.integer("the shift of the swizzle")
+                self.expect(end)
+                return self.build(start, Swizzle, bits, base, shift)
+        return self.layout("a swizzle or a layout")
+
+    def layout(self, expected: str) -> Layout:
+        is_repr = self.accept("Layout(")
+        self.in_repr = self.in_repr or is_repr
+        start = self.here()
+        shape = self.nested(lambda: self.extent(expected))
+        stride = None
+        if self.accept("," if is_repr else ":"):
+            start = self.here()
+            stride = self.nested(self.stride)
+        if is_repr:
+            self.expect(")")
+        return self.build(start, Layout, shape, stride)
+
+    def nested(self, leaf: Callable[[], Any]) -> Any:
+        if not self.accept("("):
+            return leaf()
+        items: list[Any] = []
+        while not self.accept(")"):
+            items.append(self.nested(leaf))
+            if not self.accept(","):
+                self.expect(")", "',' or ')'")
+                return items[0] if self.in_repr and len(items) == 1 else tuple(items)
+        return tuple(items)
+
+    def integer(self, expected: str, at_least: int | None = None) -> int:
+        found = _INTEGER.match(self.text, self.here())
+        value = int(re.sub(r"\s", "", found[1])) if found else 0
+        if found is None or (at_least is not None and value < at_least):
+            self.fail(expected)
+        self.position = found.end()
+        return value
+
+    def extent(self, expected: str) -> int:
+        return self.integer("an extent of 0 or more" if self.text[: self.here()].strip() else expected, 0)
+
+    def stride(self) -> int | ScaledBasis:
+        if self.accept("ScaledBasis("):
+            value = self.integer("the value of the basis vector")
+            self.expect(",")
+            path = self.path()
+            self.expect(")")
+            return ScaledBasis(value, path)
+        value = self.integer("a stride")
+        modes: list[int] = []
+        while self.accept("@"):
+            if not modes and self.text.startswith("(", self.here()):
+                return ScaledBasis(value, self.path())
+            modes.append(self.integer("a mode of 0 or more", 0))
+        return ScaledBasis(value, tuple(reversed(modes))) if modes else value
+
+    def path(self) -> tuple[int, ...]:
+        start = self.here()
+        path = self.nested(lambda: self.integer("a mode of 0 or more", 0))
+        path = path if isinstance(path, tuple) else (path,)
+        if not path or any(isinstance(m, tuple) for m in path):
+            self.refuse("a path of modes is expected.", start)
+        return path
+
+    def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:
+        """`make(*parts)`, its refusal shown at a position of the text."""
+        try:
+            return make(*parts)
+        except LayoutError as error:
+            self.refuse(str(error), at, error)

@@ -1,0 +1,348 @@
+"""Divides and products: tiles of a layout, and layouts of tiles.
+
+A tiler is a layout, an integer n (for n:1), or a tuple of tilers and None that acts mode by mode. The four
+forms of a divide hold the same elements: `logical` keeps the modes ((tile, rest), ...), `zipped` gathers
+them as ((tile, ...), (rest, ...)), `tiled` and `flat` open the second, or both, of these. A tile that does
+not divide its mode is rounded up, as in CuTe: the rest has one tile more, which runs over the end and needs
+a predicate.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout.algebra import coalesce, complement, composition
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each, shape_div
+from cutegemm.layout.inttuple import flatten as leaves_of
+from cutegemm.layout.layout import Layout, _text, concatenate, make_ordered_layout
+from cutegemm.layout.modes import append, dice, on_layout, require_layout
+from cutegemm.layout.swizzle import ComposedLayout, Swizzle
+from cutegemm.layout.tensor import Tensor
+
+Tiler = Any  # int | Layout | None | tuple[Tiler, ...]
+Target = TypeVar("Target", Layout, ComposedLayout, Tensor)
+
+
+def logical_divide(target: Target, tiler: Tiler) -> Target:
+    """Each mode split into (tile, rest).
+
+    Law: for a layout T as the tiler, R(t, r) == L(T(t) + C(r)), where C is the complement of T in the size
+    of L. A tuple acts mode by mode, and modes beyond it, or at None, stay as they are.
+
+    raises   LayoutError where T has no complement, or the tile does not fit the modes of L
+    source   CuTe layout algebra, `logical_divide`
+
+    >>> logical_divide(Layout((10, 8), (8, 1)), (4, Layout(2, 4)))
+    Layout(((4, 3), (2, 4)), ((8, 32), (4, 1)))
+    """
+    return on_layout(_logical_divide, target, tiler)
+
+
+def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
+    if tiler is None:
+        return layout
+    if isinstance(tiler, tuple):
+        _require_fit("logical_divide", layout, tiler)
+        parts = [_logical_divide(layout[m], t) for m, t in enumerate(tiler)]
+        return concatenate(parts + [layout[m] for m in range(len(parts), len(layout))])
+    tile = _as_layout("logical_divide", tiler)
+    return composition(layout, concatenate([tile, complement(tile, layout.size())]))
+
+
+def _require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
+    if not isinstance(layout.shape, tuple) or len(tiler) > len(layout.shape):
+        raise LayoutError(
+            f"{operation}: the tiler {_text(tiler)} has {len(tiler)} modes, {layout} has {len(layout)}; "
+            "give one entry for each mode, or fewer."
+        )
+
+
+def _as_layout(operation: str, tiler: Tiler) -> Layout:
+    if type(tiler) is int:
+        if tiler <= 0:
+            raise LayoutError(f"{operation}: a tile of {tiler} elements; a positive number is expected.")
+        return Layout._of(tiler, 1)
+    require_layout(operation, tiler)
+    return tiler
+
+
+def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
+    """The tile and the rest of a layout that `tiler` has divided logically."""
+    if tiler is None:
+        return layout, Layout._of(1, 0)
+    if not isinstance(tiler, tuple):
+        return layout[0], layout[1]
+    parts = [_unzip(layout[m], t) for m, t in enumerate(tiler)]
+    rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
+    return concatenate([p[0] for p in parts]), concatenate(rest)
+
+
+def _opened(layout: Layout) -> list[Layout]:
+    return [layout[m] for m in range(len(layout))]
+
+
+def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
+    return concatenate(_unzip(_logical_divide(layout, tiler), tiler))
+
+
+def zipped_divide(target: Target, tiler: Tiler) -> Target:
+    """((tile, ...), (rest, ...)): the first mode runs within a tile, the second over the tiles.
+
+    >>> zipped_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
+    Layout(((4, 2), (3, 4, 3)), ((8, 1), (32, 2, 80)))
+    """
+    return on_layout(_zipped_divide, target, tiler)
+
+
+def tiled_divide(target: Target, tiler: Tiler) -> Target:
+    """((tile, ...), rest, ...).
+
+    >>> tiled_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
+    Layout(((4, 2), 3, 4, 3), ((8, 1), 32, 2, 80))
+    """
+
+    def divide(layout: Layout) -> Layout:
+        zipped = _zipped_divide(layout, tiler)
+        return concatenate([zipped[0], *_opened(zipped[1])])
+
+    return on_layout(divide, target)
+
+
+def flat_divide(target: Target, tiler: Tiler) -> Target:
+    """(tile, ..., rest, ...).
+
+    >>> flat_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
+    Layout((4, 2, 3, 4, 3), (8, 1, 32, 2, 80))
+    """
+
+    def divide(layout: Layout) -> Layout:
+        zipped = _zipped_divide(layout, tiler)
+        return concatenate(_opened(zipped[0]) + _opened(zipped[1]))
+
+    return on_layout(divide, target)
+
+
+def logical_product(block: Target, tiler: Tiler) -> Target:
+    """(block, copies): the block repeated, each copy where the one before leaves room.
+
+    Law: R(b, t) == A(b) + C(T(t)), where C is the complement of A; for a block with distinct offsets all
+    offsets of R are distinct.
+
+    raises   LayoutError where the block has no complement, or the tiler does not fit it
+    source   CuTe layout algebra, `logical_product`
+
+    >>> logical_product(Layout((2, 2)), Layout((3, 4)))
+    Layout(((2, 2), (3, 4)), ((1, 2), (4, 12)))
+    """
+    return on_layout(_logical_product, block, tiler)
+
+
+def _logical_product(block: Layout, tiler: Tiler) -> Layout:
+    if tiler is None:
+        return block
+    if isinstance(tiler, tuple):
+        _require_fit("logical_product", block, tiler)
+        parts = [_logical_product(block[m], t) for m, t in enumerate(tiler)]
+        return concatenate(parts + [block[m] for m in range(len(parts), len(block))])
+    tile = _as_layout("logical_product", tiler)
+    return concatenate([block, composition(complement(block, block.size() * tile.cosize()), tile)])
+
+
+def zipped_product(block: Target, tiler: Tiler) -> Target:
+    """((block, ...), (copies, ...)).
+
+    >>> zipped_product(Layout((2, 2)), Layout((3, 4)))
+    Layout(((2, 2), (3, 4)), ((1, 2), (4, 12)))
+    """
+    return on_layout(_zipped_product, block, tiler)
+
+
+def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
+    return concatenate(_unzip(_logical_product(block, tiler), tiler))
+
+
+def tiled_product(block: Target, tiler: Tiler) -> Target:
+    """((block, ...), copies, ...).
+
+    >>> tiled_product(Layout((2, 2)), Layout((3, 4)))
+    Layout(((2, 2), 3, 4), ((1, 2), 4, 12))
+    """
+
+    def multiply(layout: Layout) -> Layout:
+        zipped = _zipped_product(layout, tiler)
+        return concatenate([zipped[0], *_opened(zipped[1])])
+
+    return on_layout(multiply, block)
+
+
+def flat_product(block: Target, tiler: Tiler) -> Target:
+    """(block, ..., copies, ...).
+
+    >>> flat_product(Layout((2, 2)), Layout((3, 4)))
+    Layout((2, 2, 3, 4), (1, 2, 4, 12))
+    """
+
+    def multiply(layout: Layout) -> Layout:
+        zipped = _zipped_product(layout, tiler)
+        return concatenate(_opened(zipped[0]) + _opened(zipped[1]))
+
+    return on_layout(multiply, block)
+
+
+def _paired_product(block: Layout, tiler: Layout) -> list[tuple[Layout, Layout]]:
+    """(block mode, copies) for each mode, the shorter of the two extended by 1:0."""
+    require_layout("product", tiler)
+    rank = max(len(block), len(tiler))
+    one = Layout._of(1, 0)
+    divided = _logical_product(append(block, one, rank), append(tiler, one, rank))
+    if rank == 1:
+        return [(divided[0], divided[1])]
+    return [(divided[0][m], divided[1][m]) for m in range(rank)]
+
+
+def blocked_product(block: Target, tiler: Layout) -> Target:
+    """The copies of a block laid side by side: each mode is (block, copies).
+
+    source   CuTe layout algebra, `blocked_product`
+
+    >>> blocked_product(Layout((2, 2)), Layout((3, 4)))
+    Layout(((2, 3), (2, 4)), ((1, 4), (2, 12)))
+    """
+
+    def multiply(layout: Layout) -> Layout:
+        return concatenate([concatenate(pair) for pair in _paired_product(layout, tiler)])
+
+    return on_layout(multiply, block)
+
+
+def raked_product(block: Target, tiler: Layout) -> Target:
+    """The copies of a block interleaved: each mode is (copies, block), coalesced.
+
+    source   CuTe layout algebra, `raked_product`
+
+    >>> raked_product(Layout((2, 2)), Layout((3, 4)))
+    Layout(((3, 2), (4, 2)), ((4, 1), (12, 2)))
+    """
+
+    def multiply(layout: Layout) -> Layout:
+        pairs = _paired_product(layout, tiler)
+        return concatenate([coalesce(concatenate(pair[::-1])) for pair in pairs])
+
+    return on_layout(multiply, block)
+
+
+def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target:
+    """The block repeated until it covers a shape; extents that it does not divide are rounded up.
+
+    order    the order in which the copies are laid out, one entry for each mode, the smallest first
+    raises   LayoutError where the block has more modes than the shape, or the order does not fit
+    source   CuTe layout algebra, `tile_to_shape`
+
+    >>> tile_to_shape(Layout((2, 4), (4, 1)), (4, 8), order=(1, 0))
+    Layout(((2, 2), (4, 2)), ((4, 16), (1, 8)))
+    """
+    trg_shape = as_int_tuple(trg_shape, "tile_to_shape: shape")
+    rank = len(trg_shape) if isinstance(trg_shape, tuple) else 1
+
+    def tile(layout: Layout) -> Layout:
+        if len(layout) > rank:
+            raise LayoutError(
+                f"tile_to_shape: the block {layout} has {len(layout)} modes, the shape {_text(trg_shape)} {rank}."
+            )
+        padded = append(layout, Layout._of(1, 0), rank)
+        copies = ceil_div(product_each(trg_shape), product_each(padded.shape))
+        return blocked_product(padded, make_ordered_layout(copies, order))
+
+    return on_layout(tile, block)
+
+
+def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
+    """The layout of the same memory in elements of another width.
+
+    Law: with narrower elements each one becomes `old_bits / new_bits` neighbours; with wider ones the
+    elements that share a wide one become one.
+
+    raises   LayoutError where a wide element would hold parts of different coordinates
+    source   CuTe layout algebra, `recast`
+
+    >>> recast_layout(32, 16, Layout((8, 64), (64, 1)))
+    Layout((8, 32), (32, 1))
+    >>> str(recast_layout(8, 16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))))
+    'S<3,4,3> o 0 o (8,128):(128,1)'
+    """
+    if isinstance(layout, Tensor):
+        raise LayoutError("recast_layout: a Tensor's array has one element type; recast its layout.")
+    if isinstance(layout, ComposedLayout):
+        outer = recast_layout(new_bits, old_bits, layout.outer)
+        if not isinstance(layout.inner, Swizzle):
+            raise LayoutError(f"recast_layout: the inner function of {layout} is no swizzle.")
+        scaled = layout.offset * old_bits
+        if scaled % new_bits:
+            raise LayoutError(f"recast_layout: the offset of {layout} is no multiple of {new_bits} bits.")
+        return ComposedLayout(layout.inner.recast(old_bits, new_bits), scaled // new_bits, outer)  # type: ignore[return-value]
+    require_layout("recast_layout", layout)
+    if not layout.is_integral:
+        raise LayoutError(f"recast_layout: {layout} gives coordinates; a layout of offsets is expected.")
+    return _recast(layout.shape, layout.stride, new_bits, old_bits, layout)  # type: ignore[return-value]
+
+
+def _recast(shape: IntTuple, stride: Any, new_bits: int, old_bits: int, whole: Layout) -> Layout:
+    if isinstance(shape, tuple):
+        return concatenate(
+            [_recast(s, d, new_bits, old_bits, whole) for s, d in zip(shape, stride, strict=True)]
+        )
+    if stride == 0:
+        return Layout._of(shape, 0)
+    step = abs(stride) * old_bits
+    if abs(stride) == 1 and old_bits % new_bits == 0:
+        return Layout._of(shape * (old_bits // new_bits), stride)
+    if step % new_bits == 0:
+        return Layout._of(shape, stride * old_bits // new_bits)
+    # Neighbours at this step fill a wide element: with stride 1 by bits, else by whole elements.
+    held, wide = (shape * step, new_bits) if abs(stride) == 1 else (shape, new_bits // step)
+    if (abs(stride) == 1 or new_bits % step == 0) and (held % wide == 0 or wide % held == 0):
+        return Layout._of(shape_div(held, wide), stride // abs(stride))
+    raise LayoutError(
+        f"recast_layout: {whole} has no layout in elements of {new_bits} bits: the mode {shape}:{stride} of "
+        f"{old_bits}-bit elements does not fill whole ones."
+    )
+
+
+def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Tensor:
+    """The tile of a tensor at a tile coordinate; where the coordinate holds None, all tiles of that mode.
+
+    proj     leaves out the modes of the tiler and of the coordinate at which it holds None
+    returns  the modes of the tile, then those of the tiles that the coordinate leaves open
+    source   CuTe, `local_tile`
+
+    >>> from cutegemm.layout.tensor import make_identity_tensor
+    >>> local_tile(make_identity_tensor((10, 8, 3)), (4, 2, 1), (1, None, None))[3, 1, 0, 2, 1]
+    (7, 5, 1)
+    """
+    if proj is not None:
+        tiler, coord = dice(tiler, proj), dice(coord, proj)
+    return zipped_divide(target, tiler)[None if isinstance(tiler, int) else (None,) * len(tiler), coord]
+
+
+def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: Any = None) -> Tensor:
+    """The elements of a tensor that fall to one of many, when a layout of all of them is laid over it.
+
+    tiler    a layout from coordinates to the index of whom they fall to
+    proj     leaves out the modes of the tiler at which it holds None
+    raises   LayoutError where the strides of the tiler do not give every index a coordinate
+    source   CuTe, `local_partition`
+
+    >>> from cutegemm.layout.tensor import make_identity_tensor
+    >>> local_partition(make_identity_tensor((8, 8)), Layout((2, 4), (4, 1)), 5)[1, 1]
+    (3, 5)
+    """
+    layout = tiler if isinstance(tiler, Layout) else Layout(tiler)
+    extents, strides = product_each(layout.shape), layout.stride
+    if leaves_of(layout.shape) != leaves_of(extents) or not layout.is_integral:
+        raise LayoutError(f"local_partition: the tiler {layout} is nested; give one extent a mode.")
+    coord = tuple([(index // d) % s if d else 0 for s, d in zip(leaves_of(extents), leaves_of(strides), strict=True)])
+    if proj is not None:
+        extents, coord = dice(extents, proj), dice(coord, proj)
+    rank = len(target.layout)
+    return zipped_divide(target, extents)[coord, (None,) * rank]
