@@ -158,7 +158,7 @@ def composition(lhs: AnyLayout | Swizzle, rhs: Any) -> AnyLayout:
             f"composition: {rhs} cannot stand to the right of {lhs}; no composed layout has its swizzle in "
             "the middle. Apply it on the left."
         )
-    return _compose(lhs, Layout(as_int_tuple(rhs, "composition: tiler"), 1))
+    return _compose(lhs, Layout(as_int_tuple(rhs, "composition: tiler")))
 
 
 def _compose(a: Layout, b: Layout) -> Layout:
@@ -170,7 +170,7 @@ def _compose(a: Layout, b: Layout) -> Layout:
     if last == 0:
         d0 = strides[0]
         if all(type(d) is int for d in b_strides):
-            return Layout._of(b.shape, transform_leaf(lambda d: d * d0, b.stride))
+            return Layout._of(b.shape, transform_leaf(lambda d: d * d0 if d else 0, b.stride))
     reach = [0] * (last + 1)  # the largest digit that all leaves of B together reach in each mode of A
     leaves = [_compose_leaf(extents, strides, s, d, reach) for s, d in zip(b_extents, b_strides, strict=True)]
     bounded = last - 1 if extents[last] == 1 else last
@@ -187,8 +187,12 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
     """The modes of A that s:d walks through, and its digits added to `reach`; None where it does not divide."""
     if type(d) is not int:
         return None
-    if d == 0 or s <= 1:
-        return (s, 0 if d == 0 or s == 1 else d * strides[-1])
+    if d == 0 or s == 0:
+        return s, 0
+    if s == 1:  # never moves: CuTe's stride for it, the step past all modes but the last, rounded up
+        for n in extents[:-1]:
+            d = -(-d // n)
+        return 1, d * strides[-1]
     if d < 0:
         return None
     shape: list[int] = []
@@ -477,12 +481,16 @@ def max_common_layout(a: Layout, b: Layout) -> Layout:
     >>> max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
     Layout(8, 4)
     """
-    inverse = right_inverse(b)
-    common = coalesce(_compose(a, inverse))
-    extents, strides = common.flat()
-    if strides[0] != 1:
-        return Layout._of(1, 0)
-    return coalesce(_compose(inverse, Layout._of(extents[0], 1)))
+    shape, stride = [], []
+    inverses = [zip(*right_inverse(x).flat(), strict=True) for x in (a, b)]
+    for (s_a, start_a), (s_b, start_b) in zip(*inverses, strict=False):
+        if start_a != start_b:
+            break
+        shape.append(min(s_a, s_b))
+        stride.append(start_a)
+        if s_a != s_b:
+            break
+    return _from_flat(shape, stride)
 
 
 def max_common_vector(a: Layout, b: Layout) -> int:

@@ -9,11 +9,13 @@ a predicate.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout.algebra import coalesce, complement, composition
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each, shape_div
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each, unflatten
 from cutegemm.layout.inttuple import flatten as leaves_of
 from cutegemm.layout.layout import Layout, _text, concatenate, make_ordered_layout
 from cutegemm.layout.modes import append, dice, on_layout, require_layout
@@ -22,8 +24,26 @@ from cutegemm.layout.tensor import Tensor
 
 Tiler = Any  # int | Layout | None | tuple[Tiler, ...]
 Target = TypeVar("Target", Layout, ComposedLayout, Tensor)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _explained(operation: F) -> F:
+    """`operation`, whose errors name it and its own arguments above the step that failed."""
+
+    @wraps(operation)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return operation(*args, **options)
+        except LayoutError as error:
+            if str(error).startswith(operation.__name__):
+                raise
+            given = ", ".join([*map(_text, args), *[f"{k}={_text(v)}" for k, v in options.items()]])
+            raise LayoutError(f"{operation.__name__}({given}): no layout is the answer.\n  {error}") from error
+
+    return cast(F, call)
+
+
+@_explained
 def logical_divide(target: Target, tiler: Tiler) -> Target:
     """Each mode split into (tile, rest).
 
@@ -62,7 +82,7 @@ def _as_layout(operation: str, tiler: Tiler) -> Layout:
     if type(tiler) is int:
         if tiler <= 0:
             raise LayoutError(f"{operation}: a tile of {tiler} elements; a positive number is expected.")
-        return Layout._of(tiler, 1)
+        return Layout(tiler)
     require_layout(operation, tiler)
     return tiler
 
@@ -86,6 +106,7 @@ def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
     return concatenate(_unzip(_logical_divide(layout, tiler), tiler))
 
 
+@_explained
 def zipped_divide(target: Target, tiler: Tiler) -> Target:
     """((tile, ...), (rest, ...)): the first mode runs within a tile, the second over the tiles.
 
@@ -95,6 +116,7 @@ def zipped_divide(target: Target, tiler: Tiler) -> Target:
     return on_layout(_zipped_divide, target, tiler)
 
 
+@_explained
 def tiled_divide(target: Target, tiler: Tiler) -> Target:
     """((tile, ...), rest, ...).
 
@@ -109,6 +131,7 @@ def tiled_divide(target: Target, tiler: Tiler) -> Target:
     return on_layout(divide, target)
 
 
+@_explained
 def flat_divide(target: Target, tiler: Tiler) -> Target:
     """(tile, ..., rest, ...).
 
@@ -123,6 +146,7 @@ def flat_divide(target: Target, tiler: Tiler) -> Target:
     return on_layout(divide, target)
 
 
+@_explained
 def logical_product(block: Target, tiler: Tiler) -> Target:
     """(block, copies): the block repeated, each copy where the one before leaves room.
 
@@ -149,6 +173,7 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
     return concatenate([block, composition(complement(block, block.size() * tile.cosize()), tile)])
 
 
+@_explained
 def zipped_product(block: Target, tiler: Tiler) -> Target:
     """((block, ...), (copies, ...)).
 
@@ -162,6 +187,7 @@ def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
     return concatenate(_unzip(_logical_product(block, tiler), tiler))
 
 
+@_explained
 def tiled_product(block: Target, tiler: Tiler) -> Target:
     """((block, ...), copies, ...).
 
@@ -176,6 +202,7 @@ def tiled_product(block: Target, tiler: Tiler) -> Target:
     return on_layout(multiply, block)
 
 
+@_explained
 def flat_product(block: Target, tiler: Tiler) -> Target:
     """(block, ..., copies, ...).
 
@@ -196,11 +223,12 @@ def _paired_product(block: Layout, tiler: Layout) -> list[tuple[Layout, Layout]]
     rank = max(len(block), len(tiler))
     one = Layout._of(1, 0)
     divided = _logical_product(append(block, one, rank), append(tiler, one, rank))
-    if rank == 1:
+    if rank == 1 and (type(block.shape) is int or type(tiler.shape) is int):
         return [(divided[0], divided[1])]
     return [(divided[0][m], divided[1][m]) for m in range(rank)]
 
 
+@_explained
 def blocked_product(block: Target, tiler: Layout) -> Target:
     """The copies of a block laid side by side: each mode is (block, copies).
 
@@ -216,6 +244,7 @@ def blocked_product(block: Target, tiler: Layout) -> Target:
     return on_layout(multiply, block)
 
 
+@_explained
 def raked_product(block: Target, tiler: Layout) -> Target:
     """The copies of a block interleaved: each mode is (copies, block), coalesced.
 
@@ -232,6 +261,7 @@ def raked_product(block: Target, tiler: Layout) -> Target:
     return on_layout(multiply, block)
 
 
+@_explained
 def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target:
     """The block repeated until it covers a shape; extents that it does not divide are rounded up.
 
@@ -251,7 +281,8 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
                 f"tile_to_shape: the block {layout} has {len(layout)} modes, the shape {_text(trg_shape)} {rank}."
             )
         padded = append(layout, Layout._of(1, 0), rank)
-        copies = ceil_div(product_each(trg_shape), product_each(padded.shape))
+        sizes = tuple([padded[m].size() for m in range(rank)])
+        copies = ceil_div(product_each(trg_shape), sizes if isinstance(trg_shape, tuple) else sizes[0])
         return blocked_product(padded, make_ordered_layout(copies, order))
 
     return on_layout(tile, block)
@@ -284,29 +315,52 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
     require_layout("recast_layout", layout)
     if not layout.is_integral:
         raise LayoutError(f"recast_layout: {layout} gives coordinates; a layout of offsets is expected.")
-    return _recast(layout.shape, layout.stride, new_bits, old_bits, layout)  # type: ignore[return-value]
+    if old_bits % new_bits == 0:
+        return _narrowed(layout, old_bits // new_bits)  # type: ignore[return-value]
+    if new_bits % old_bits == 0:
+        return _widened(layout, new_bits // old_bits)  # type: ignore[return-value]
+    raise LayoutError(f"recast_layout: of {old_bits} and {new_bits} bits neither divides the other.")
 
 
-def _recast(shape: IntTuple, stride: Any, new_bits: int, old_bits: int, whole: Layout) -> Layout:
-    if isinstance(shape, tuple):
-        return concatenate(
-            [_recast(s, d, new_bits, old_bits, whole) for s, d in zip(shape, stride, strict=True)]
+def _narrowed(layout: Layout, ratio: int) -> Layout:
+    """The leaf of stride 1, or else one that does not move, takes up the parts of each element."""
+    if ratio == 1:
+        return layout
+    extents, strides = layout.flat()
+    split = [m for m, s in enumerate(extents) if s == 1 or strides[m] == 1]
+    if not split:
+        raise LayoutError(
+            f"recast_layout: each element of {layout} becomes {ratio} neighbours, but it has no mode of "
+            "stride 1 to hold them.\n  Append a mode 1:1 to the layout."
         )
-    if stride == 0:
-        return Layout._of(shape, 0)
-    step = abs(stride) * old_bits
-    if abs(stride) == 1 and old_bits % new_bits == 0:
-        return Layout._of(shape * (old_bits // new_bits), stride)
-    if step % new_bits == 0:
-        return Layout._of(shape, stride * old_bits // new_bits)
-    # Neighbours at this step fill a wide element: with stride 1 by bits, else by whole elements.
-    held, wide = (shape * step, new_bits) if abs(stride) == 1 else (shape, new_bits // step)
-    if (abs(stride) == 1 or new_bits % step == 0) and (held % wide == 0 or wide % held == 0):
-        return Layout._of(shape_div(held, wide), stride // abs(stride))
-    raise LayoutError(
-        f"recast_layout: {whole} has no layout in elements of {new_bits} bits: the mode {shape}:{stride} of "
-        f"{old_bits}-bit elements does not fill whole ones."
-    )
+    unit = min(split, key=lambda m: (strides[m] != 1, extents[m] == 1, m))
+    shape = [s * ratio if m == unit else s for m, s in enumerate(extents)]
+    stride = [1 if m == unit else d * ratio for m, d in enumerate(strides)]
+    return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
+
+
+def _widened(layout: Layout, ratio: int) -> Layout:
+    shape, stride = [], []
+    shared = 0  # the furthest that an element lies from the first one in its wide element
+    for s, d in zip(*layout.flat(), strict=True):
+        per_wide = ratio // d if d > 0 and ratio % d == 0 else ratio
+        if d % ratio == 0:
+            shape.append(s)
+        elif s == 1 or 0 < (s - 1) * d < ratio:
+            shape.append(1)
+            shared += (s - 1) * d
+        elif s % per_wide == 0 and d * per_wide == ratio:
+            shape.append(s // per_wide)
+            shared += ratio - d
+        else:
+            shared = ratio
+        stride.append(-(-abs(d) // ratio) * (1 if d > 0 else -1))
+    if shared >= ratio:
+        raise LayoutError(
+            f"recast_layout: {layout} has no layout in elements {ratio} times as wide: some of them would be "
+            "filled in part, or by elements of different coordinates."
+        )
+    return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
 
 
 def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Tensor:

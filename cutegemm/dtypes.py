@@ -1,0 +1,147 @@
+"""Element types, and their rounding in numpy.
+
+Names are PTX's. A float type is its number of exponent and mantissa bits: tf32 has the exponent of f32 and
+the mantissa of f16; e4m3 has no infinity, its largest value is 448.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cutegemm.errors import UnsupportedError
+
+ROUNDINGS = ("rne", "rna", "rz")
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type.
+
+    name            as in PTX: f16, bf16, tf32, f32, f64, e4m3, e5m2, s8, s32
+    bits            of storage: a tf32 takes 32
+    exponent_bits   0 for an integer type
+    mantissa_bits   stored ones, without the leading 1; 0 for an integer type
+    largest         the largest finite value
+    storage         the numpy dtype that holds every value exactly; float32 for types that numpy lacks
+    rounding        what `round_to` does unless told otherwise: rne, or rna for tf32 (cvt.rna.tf32)
+    saturates       values past the largest become it, as cvt.rn.satfinite does; else infinity
+    """
+
+    name: str
+    bits: int
+    exponent_bits: int
+    mantissa_bits: int
+    largest: float
+    storage: str
+    rounding: str = "rne"
+    saturates: bool = False
+    aliases: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it has an exponent."""
+        return self.exponent_bits > 0
+
+    @property
+    def smallest_exponent(self) -> int:
+        """The exponent of its smallest normal value, and of all subnormal ones."""
+        return 2 - (1 << (self.exponent_bits - 1))
+
+    @staticmethod
+    def parse(name: str | DType) -> DType:
+        """The type of that name; `float32`, `fp32`, `f32` and `torch.float32` are one.
+
+        raises   UnsupportedError, which lists the types there are
+
+        >>> DType.parse("torch.bfloat16"), str(DType.parse("fp8_e4m3"))
+        (bf16, 'e4m3')
+        """
+        if isinstance(name, DType):
+            return name
+        key = str(name).strip().lower().removeprefix("torch.").removeprefix("numpy.")
+        if key not in _BY_NAME:
+            known = ", ".join(t.name for t in DTYPES)
+            raise UnsupportedError(f"DType.parse: {name!r} is no element type of this package; it has {known}.")
+        return _BY_NAME[key]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+f64 = DType("f64", 64, 11, 52, float(np.finfo(np.float64).max), "float64", aliases=("float64", "fp64", "double"))
+f32 = DType("f32", 32, 8, 23, float(np.finfo(np.float32).max), "float32", aliases=("float32", "fp32", "float"))
+tf32 = DType("tf32", 32, 8, 10, (2 - 2.0**-10) * 2.0**127, "float32", "rna", aliases=("tfloat32",))
+f16 = DType("f16", 16, 5, 10, 65504.0, "float16", aliases=("float16", "fp16", "half"))
+bf16 = DType("bf16", 16, 8, 7, (2 - 2.0**-7) * 2.0**127, "float32", aliases=("bfloat16",))
+e4m3 = DType(
+    "e4m3", 8, 4, 3, 448.0, "float32", saturates=True, aliases=("float8_e4m3fn", "float8_e4m3", "fp8_e4m3", "e4m3fn")
+)
+e5m2 = DType("e5m2", 8, 5, 2, 57344.0, "float32", saturates=True, aliases=("float8_e5m2", "fp8_e5m2"))
+s8 = DType("s8", 8, 0, 0, 127.0, "int8", saturates=True, aliases=("int8", "i8"))
+s32 = DType("s32", 32, 0, 0, 2.0**31 - 1, "int32", saturates=True, aliases=("int32", "i32", "int"))
+
+DTYPES = (f16, bf16, tf32, f32, f64, e4m3, e5m2, s8, s32)
+_BY_NAME = {name: t for t in DTYPES for name in (t.name, *t.aliases)}
+
+
+def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarray:
+    """The nearest values of a type: one rounding, straight from the float32 or float64 given.
+
+    rounding   rne   to nearest, ties to even
+               rna   to nearest, ties away from zero
+               rz    towards zero: what mma does to the low bits of a tf32 operand
+               None  the type's own
+    returns    an array of `dtype.storage`; NaN stays NaN (0 in an integer type), and where the type
+               saturates an infinity becomes the largest value
+    raises     UnsupportedError for another rounding
+    source     PTX ISA, `cvt`
+
+    >>> round_to(bf16, [1.00390625, 1.01171875]).tolist()
+    [1.0, 1.015625]
+    >>> round_to(e4m3, [1000.0, 0.001]).tolist()
+    [448.0, 0.001953125]
+    """
+    mode = dtype.rounding if rounding is None else rounding
+    if mode not in ROUNDINGS:
+        raise UnsupportedError(f"round_to: the rounding {rounding!r} is none of {', '.join(ROUNDINGS)}.")
+    given = np.asarray(values)
+    if dtype is f64 or (dtype is f32 and (mode == "rne" or given.dtype == np.float32)):
+        with np.errstate(over="ignore"):
+            return given.astype(dtype.storage)
+    exact = given.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        out = _rounded(exact, dtype, mode) if dtype.is_float else _to_integer(exact, mode)
+        return _bounded(out, exact, dtype, mode).astype(dtype.storage)
+
+
+def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
+    """Rounded to the type's mantissa, whatever the magnitude."""
+    _, exponent = np.frexp(exact)  # |x| = m * 2**exponent, 0.5 <= m < 1
+    quantum = np.maximum(exponent - 1, dtype.smallest_exponent) - dtype.mantissa_bits
+    return np.ldexp(_to_integer(np.ldexp(exact, -quantum), mode), quantum)
+
+
+def _to_integer(values: np.ndarray, mode: str) -> np.ndarray:
+    if mode == "rz":
+        return np.trunc(values)
+    if mode == "rna":
+        nearest = np.trunc(values)
+        return nearest + np.where(np.abs(values - nearest) >= 0.5, np.sign(values), 0.0)
+    return np.rint(values)
+
+
+def _bounded(out: np.ndarray, exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
+    if not dtype.is_float:
+        return np.nan_to_num(np.clip(out, -dtype.largest - 1, dtype.largest), nan=0.0)
+    if dtype.saturates:
+        return np.clip(out, -dtype.largest, dtype.largest)
+    past = np.abs(out) > dtype.largest
+    if mode == "rz":  # rounding towards zero never leaves the finite values
+        return np.where(past & np.isfinite(exact), np.copysign(dtype.largest, out), out)
+    return np.where(past, np.copysign(np.inf, out), out)

@@ -1,0 +1,20 @@
+"""Plans: a GEMM described, from the grid down to a value. See docs/plans.md."""
+
+from cutegemm.plan.plan import Barrier, GemmPlan, Role
+from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.schedule import Schedule, multistage, single_stage
+from cutegemm.plan.simt import Shared, simt_plan
+
+__all__ = [
+    "Barrier",
+    "GemmPlan",
+    "Operand",
+    "Operands",
+    "Problem",
+    "Role",
+    "Schedule",
+    "Shared",
+    "multistage",
+    "simt_plan",
+    "single_stage",
+]

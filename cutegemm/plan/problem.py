@@ -1,0 +1,208 @@
+"""The problem of a GEMM: D = alpha * A @ B + beta * C, A is M x K, B is K x N, C and D are M x N, L a batch.
+
+`Operands` is what a plan is made for: element types, majorness and alignment. `Problem` adds the extents.
+Inside, as in CuTe, B is seen as (N, K); an operand's majorness names the mode whose stride is 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
+
+_MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
+# BLAS letters for row-major data: A is k-major and B n-major where neither is transposed.
+_BLAS = {"a": {"n": "k", "t": "m"}, "b": {"n": "n", "t": "k"}}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One matrix as a plan sees it.
+
+    dtype         element type
+    major         "m", "n" or "k": the mode of stride 1
+    align_bytes   the base address and every other stride are multiples of it; a power of two
+    """
+
+    dtype: DType
+    major: str
+    align_bytes: int = 16
+
+    @property
+    def align_elems(self) -> int:
+        """Elements that one aligned access may hold."""
+        return max(1, self.align_bytes * 8 // self.dtype.bits)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.major}-major, {self.align_bytes}-byte aligned"
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Element types, majorness and alignment of all four matrices, and the type that sums are kept in.
+
+    batched   whether the matrices carry a batch mode L
+    raises    PlanError with every rule that is broken
+
+    >>> Operands.of("f32", layout="nt").b.major
+    'k'
+    """
+
+    a: Operand
+    b: Operand
+    c: Operand
+    d: Operand
+    acc: DType
+    batched: bool = False
+
+    def __post_init__(self) -> None:
+        broken = []
+        for name, modes in _MODES.items():
+            operand = getattr(self, name)
+            if operand.major not in modes:
+                broken.append(
+                    f"{name.upper()} is {operand.major!r}-major; it has the modes {' and '.join(modes)}."
+                )
+            align = operand.align_bytes
+            if align < 1 or align & (align - 1):
+                broken.append(f"{name.upper()} is aligned to {align} bytes, which is no power of two.")
+            elif align * 8 % operand.dtype.bits:
+                broken.append(
+                    f"{name.upper()} is aligned to {align} bytes, less than an element of {operand.dtype}."
+                )
+        if broken:
+            raise PlanError("operands", broken)
+
+    @staticmethod
+    def of(
+        dtype: DType | str = "f32",
+        *,
+        layout: str = "nn",
+        out: DType | str | None = None,
+        acc: DType | str | None = None,
+        out_major: str = "n",
+        align_bytes: int = 16,
+        batched: bool = False,
+    ) -> Operands:
+        """Operands of one type.
+
+        layout   two BLAS letters for A and B stored row by row: "n" as it is, "t" transposed
+        out      type of C and D; that of A where it is left out
+        acc      type of the sums; f32 for narrower inputs, else that of A
+
+        >>> str(Operands.of("f32").a)
+        'f32 k-major, 16-byte aligned'
+        """
+        kind = DType.parse(dtype)
+        if len(layout) != 2 or any(letter not in "nt" for letter in layout):
+            raise PlanError("operands", [f"layout is {layout!r}; two letters of n and t are expected."])
+        result = DType.parse(out) if out is not None else kind
+        total = DType.parse(acc) if acc is not None else _accumulator(kind)
+        a = Operand(kind, _BLAS["a"][layout[0]], align_bytes)
+        b = Operand(kind, _BLAS["b"][layout[1]], align_bytes)
+        d = Operand(result, out_major, align_bytes)
+        return Operands(a, b, d, d, total, batched)
+
+    def aligned(self, align_bytes: int) -> Operands:
+        """The same operands, none aligned to more than `align_bytes`."""
+        parts = {
+            n: replace(getattr(self, n), align_bytes=min(align_bytes, getattr(self, n).align_bytes))
+            for n in _MODES
+        }
+        return replace(self, **parts)
+
+    @property
+    def layout(self) -> str:
+        """BLAS letters of A and B.
+
+        >>> Operands.of("f32", layout="tn").layout
+        'tn'
+        """
+        return ("n" if self.a.major == "k" else "t") + ("n" if self.b.major == "n" else "t")
+
+    def __str__(self) -> str:
+        batch = ", batched" if self.batched else ""
+        return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}; sums in {self.acc}{batch}"
+
+
+def _accumulator(dtype: DType) -> DType:
+    if dtype.name == "s8":
+        return DType.parse("s32")
+    return dtype if dtype.bits >= 32 and dtype.name != "tf32" else DType.parse("f32")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The extents of one GEMM, and the operands with their strides.
+
+    m, n, k, l   extents, 0 or more; l is the batch
+    operands     what the matrices are made of
+    ld           leading strides in elements by operand name; the compact ones where left out
+
+    >>> p = Problem(4, 6, 8)
+    >>> str(p.layout("a")), str(p.layout("b")), p.flops
+    ('(4,8,1):(8,1,32)', '(6,8,1):(1,6,48)', 384)
+    """
+
+    m: int
+    n: int
+    k: int
+    l: int = 1  # noqa: E741 - the batch, as in CuTe
+    operands: Operands = field(default_factory=Operands.of)
+    ld: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        broken = [
+            f"{name} = {value!r}; an integer of 0 or more is expected."
+            for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("l", self.l))
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0
+        ]
+        if self.l != 1 and not self.operands.batched:
+            broken.append(f"l = {self.l}, but the operands have no batch mode.")
+        leading = dict(self.ld)
+        for name in leading:
+            if name not in _MODES:
+                broken.append(f"ld names {name!r}; the operands are a, b, c and d.")
+        if not broken:
+            for name, value in leading.items():
+                needed = self._extent(getattr(self.operands, name).major)
+                if value < max(1, needed):
+                    broken.append(
+                        f"the leading stride of {name.upper()} is {value}, less than its contiguous extent {needed}."
+                    )
+        if broken:
+            raise PlanError("problem", broken)
+
+    def _extent(self, mode: str) -> int:
+        return int(getattr(self, mode))
+
+    def layout(self, name: str) -> Layout:
+        """The layout (M, K, L), (N, K, L) or (M, N, L) of operand "a", "b", "c" or "d" in its memory."""
+        modes, operand = _MODES[name], getattr(self.operands, name)
+        shape = tuple(self._extent(mode) for mode in modes)
+        leading = dict(self.ld).get(name, max(1, self._extent(operand.major)))
+        stride = tuple(1 if mode == operand.major else leading for mode in modes)
+        other = shape[0] if modes[1] == operand.major else shape[1]
+        return Layout((*shape, self.l), (*stride, leading * max(1, other)))
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.m * self.n * self.k * self.l
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes of A and B read once and D written once."""
+        ops = self.operands
+        bits = self.l * (
+            self.m * self.k * ops.a.dtype.bits
+            + self.n * self.k * ops.b.dtype.bits
+            + self.m * self.n * ops.d.dtype.bits
+        )
+        return bits // 8
+
+    def __str__(self) -> str:
+        batch = f"x{self.l}" if self.operands.batched else ""
+        return f"{self.m}x{self.n}x{self.k}{batch}"

@@ -1,0 +1,275 @@
+"""The rules that a plan keeps: one list for the constructor, the tuner and the command line.
+
+Each rule is a function that yields sentences; none stops at the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.arch import (
+    MAX_GRID_X,
+    MAX_REGISTERS_PER_THREAD,
+    MAX_THREADS_PER_BLOCK,
+    REGISTER_UNIT,
+    SMEM_RESERVED_BYTES,
+    WARP_THREADS,
+    Arch,
+)
+from cutegemm.layout import ComposedLayout, Layout, product_each, size
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Operand, Problem
+    from cutegemm.tile.atoms import CopyAtom
+    from cutegemm.tile.tiled_copy import TiledCopy
+
+_FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
+_COMPILER_REGISTERS = 24  # addresses, counters and predicates: the least seen in a compiled kernel
+
+
+def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
+    """Every rule that `plan` breaks on `arch` and, where one is given, for `problem`."""
+    structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan)]
+    out = [*_types(plan), *structure, *_threads(plan), *_instructions(plan, arch), *_schedule(plan)]
+    if not structure:  # what follows evaluates the layouts, which must fit for that
+        out += [*_vectors(plan), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
+    if problem is not None:
+        out += _problem(plan, problem)
+    return out
+
+
+def _types(plan: GemmPlan) -> Iterator[str]:
+    ops, atom = plan.operands, plan.tiled_mma.atom
+    for name, have, want in (
+        ("A", ops.a.dtype, atom.a_dtype),
+        ("B", ops.b.dtype, atom.b_dtype),
+        ("the sums", ops.acc, atom.c_dtype),
+    ):
+        if have != want:
+            yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
+
+
+def _tiles(plan: GemmPlan) -> Iterator[str]:
+    for name, tile, step in zip(("bM", "bN", "bK"), plan.cta_tile, plan.tiled_mma.tile_mnk, strict=True):
+        if tile < 1 or tile % step:
+            yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
+    if plan.split_k < 1:
+        yield f"split_k = {plan.split_k}; at least 1 is expected."
+    if any(c < 1 for c in plan.cluster_mn):
+        yield f"the cluster {plan.cluster_mn} has an extent below 1."
+
+
+def _operand_parts(
+    plan: GemmPlan,
+) -> Iterator[tuple[str, int, Layout | ComposedLayout, TiledCopy, CopyAtom, Operand]]:
+    bm, bn, _ = plan.cta_tile
+    yield "A", bm, plan.smem_a, plan.load_a, plan.read_a, plan.operands.a
+    yield "B", bn, plan.smem_b, plan.load_b, plan.read_b, plan.operands.b
+
+
+def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
+    bk = plan.cta_tile[2]
+    for name, extent, layout, _, _, _ in _operand_parts(plan):
+        want = (extent, bk, plan.stages)
+        if product_each(layout.shape) != want:
+            yield (
+                f"the shared memory of {name} is {layout}, of extents {product_each(layout.shape)}; "
+                f"tile and stages ask for {want}."
+            )
+        else:
+            offsets = layout.offsets()
+            if len(np.unique(offsets)) != len(offsets):
+                yield f"the shared memory of {name}, {layout}, puts two elements in one place."
+            if offsets.min() < 0:
+                yield f"the shared memory of {name}, {layout}, begins before its base."
+
+
+def _copies(plan: GemmPlan) -> Iterator[str]:
+    bk = plan.cta_tile[2]
+    for name, extent, _, copy, _, _ in _operand_parts(plan):
+        for mode, tile, step in zip((name.replace("A", "M").replace("B", "N"), "K"), (extent, bk), copy.tiler_mn):
+            if tile % size(step):
+                yield (
+                    f"the copy of {name} moves {size(step)} elements along {mode} at a time, which does not "
+                    f"divide the tile's {tile}."
+                )
+
+
+def _threads(plan: GemmPlan) -> Iterator[str]:
+    threads = plan.threads
+    if threads > MAX_THREADS_PER_BLOCK:
+        yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
+    if plan.family != "sm90":
+        for what, have in (
+            ("the tiled MMA", plan.tiled_mma.threads),
+            ("the copy of A", plan.load_a.threads),
+            ("the copy of B", plan.load_b.threads),
+        ):
+            if have != threads:
+                yield f"{what} is made for {have} threads, the roles have {threads}."
+
+
+def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    atoms = (plan.tiled_mma.atom, plan.load_a.atom, plan.load_b.atom, plan.read_a, plan.read_b, plan.store_d)
+    told = set()
+    for atom in atoms:
+        if not atom.runs_on(arch.name) and atom.name not in told:
+            told.add(atom.name)
+            yield f"{atom.name} needs {atom.min_arch}, which {arch.name} is not."
+
+
+def _schedule(plan: GemmPlan) -> Iterator[str]:
+    stages = plan.stages
+    told = set()
+    for atom in (plan.load_a.atom, plan.load_b.atom):
+        if atom.is_async in told:
+            continue
+        told.add(atom.is_async)
+        for k_tiles in sorted({1, max(1, stages - 1), stages, 2 * stages + 1}):
+            found = plan.schedule.hazards(atom.is_async, k_tiles)
+            if found:
+                yield from (f"the schedule with {k_tiles} k-tiles by {atom.name}: {hazard}" for hazard in found)
+                break
+
+
+def _vectors(plan: GemmPlan) -> Iterator[str]:
+    for name, extent, layout, copy, read, operand in _operand_parts(plan):
+        modes = (name.replace("A", "m").replace("B", "n"), "k")
+        yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
+        bits = operand.dtype.bits
+        if copy.atom.is_async and copy.atom.bits > bits:
+            yield from _shared_vector(f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits)
+        if read.threads == 1 and read.bits > bits:
+            mma = plan.tiled_mma
+            held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
+            yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
+    yield from _stored_vector(plan)
+
+
+def _stored_vector(plan: GemmPlan) -> Iterator[str]:
+    """What a thread stores of D at a time must be neighbours along the contiguous mode, and aligned."""
+    store, operand = plan.store_d, plan.operands.d
+    count = store.bits // operand.dtype.bits
+    if plan.smem_d is not None or count <= 1:
+        return
+    if store.bits > 8 * operand.align_bytes:
+        yield (
+            f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
+            f"Store {8 * operand.align_bytes} bits, or align it."
+        )
+    bm, bn, _ = plan.cta_tile
+    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
+    offsets = plan.tiled_mma.offsets_c(compact)
+    held = np.sort(offsets.reshape(offsets.shape[0], -1), axis=1)
+    runs = held.reshape(held.shape[0], -1, count)
+    if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
+        yield (
+            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not hold "
+            f"{count} aligned neighbours of it."
+        )
+
+
+def _global_vector(
+    name: str, copy: TiledCopy, operand: Operand, modes: tuple[str, str], tile: tuple[int, int]
+) -> Iterator[str]:
+    """A vector of more than one element must lie along the contiguous mode, and be aligned there."""
+    elements = copy.atom.bits // operand.dtype.bits
+    if elements <= 1:
+        return
+    if copy.atom.bits > 8 * operand.align_bytes:
+        yield (
+            f"{name} is loaded {copy.atom.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
+            f"Load {8 * operand.align_bytes} bits, or align it."
+        )
+    compact = Layout(tile, (1, tile[0]) if operand.major == modes[0] else (tile[1], 1))
+    yield from _shared_vector(
+        f"the copy of {name}, which is {operand.major}-major, reads", copy.offsets_s(compact), copy.atom.bits,
+        operand.dtype.bits,
+    )
+
+
+def _shared_vector(what: str, offsets: np.ndarray, bits: int, element_bits: int) -> Iterator[str]:
+    """`offsets` (threads, values, ...): each run of bits / element_bits values must be one aligned access."""
+    count = bits // element_bits
+    flat = offsets.reshape(offsets.shape[0], -1, order="F")
+    if flat.shape[1] % count:
+        yield f"{what} {count} elements at a time, which do not divide the {flat.shape[1]} of a thread."
+        return
+    runs = flat.reshape(flat.shape[0], -1, count)
+    if (runs - runs[:, :, :1] != np.arange(count)).any():
+        yield f"{what} {bits} bits at a time, but the {count} elements are not neighbours there."
+    elif (runs[:, :, 0] % count).any():
+        yield f"{what} {bits} bits at a time, but some of these accesses are not aligned to {bits // 8} bytes."
+
+
+def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    parts = plan.smem_bytes()
+    total = sum(parts.values())
+    text = " + ".join(f"{value} ({name.upper()})" for name, value in parts.items())
+    if total > arch.smem_per_block_bytes:
+        yield (
+            f"shared memory of {text} = {total} bytes is over the {arch.smem_per_block_bytes} that a block "
+            f"may have on {arch.name}. Take fewer stages or a smaller tile."
+        )
+    elif plan.ctas_per_sm * (total + SMEM_RESERVED_BYTES) > arch.smem_per_sm_bytes:
+        yield (
+            f"{plan.ctas_per_sm} CTAs of {total} bytes of shared memory do not fit the "
+            f"{arch.smem_per_sm_bytes} of a multiprocessor of {arch.name}."
+        )
+
+
+def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    parts = plan.registers()
+    needed = sum(parts.values()) + _COMPILER_REGISTERS
+    text = " + ".join(f"{value} ({name})" for name, value in parts.items())
+    budget = register_budget(plan, arch)
+    if needed > budget:
+        yield (
+            f"a thread needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; {plan.ctas_per_sm} "
+            f"{'CTA' if plan.ctas_per_sm == 1 else 'CTAs'} of {plan.threads} threads leave {budget} each."
+        )
+
+
+def register_budget(plan: GemmPlan, arch: Arch) -> int:
+    """Registers a thread may have where `ctas_per_sm` CTAs share a multiprocessor."""
+    warps = plan.ctas_per_sm * plan.threads // WARP_THREADS
+    per_warp = arch.registers_per_sm // max(1, warps) // REGISTER_UNIT * REGISTER_UNIT
+    return min(MAX_REGISTERS_PER_THREAD, per_warp // WARP_THREADS)
+
+
+def _problem(plan: GemmPlan, problem: Problem) -> Iterator[str]:
+    ops, have = plan.operands, problem.operands
+    for name in ("a", "b", "c", "d"):
+        ours, theirs = getattr(ops, name), getattr(have, name)
+        if ours.dtype != theirs.dtype or ours.major != theirs.major:
+            yield f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."
+        elif theirs.align_bytes < ours.align_bytes:
+            yield (
+                f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}."
+            )
+        else:
+            yield from _strides(name, ours, problem)
+    grid = plan.grid(problem)
+    if grid[0] * grid[1] * grid[2] > MAX_GRID_X:
+        yield f"{grid[0]} x {grid[1]} x {grid[2]} tiles are more than the {MAX_GRID_X} CTAs of a grid."
+
+
+def _strides(name: str, operand: Operand, problem: Problem) -> Iterator[str]:
+    layout = problem.layout(name)
+    contiguous = 0 if layout.stride[0] == 1 and operand.major == _FIRST_MODE[name] else 1
+    extent = layout.shape[contiguous]
+    if extent * operand.dtype.bits // 8 % operand.align_bytes:
+        yield (
+            f"{name.upper()} has {extent} elements along {operand.major}, which is no multiple of the "
+            f"{operand.align_bytes} bytes that the plan's accesses need."
+        )
+    for mode, stride in enumerate(layout.stride):
+        if layout.shape[mode] > 1 and stride != 1 and stride * operand.dtype.bits // 8 % operand.align_bytes:
+            yield (
+                f"{name.upper()} has the stride {stride}, {stride * operand.dtype.bits // 8} bytes, which is "
+                f"no multiple of the {operand.align_bytes} bytes that the plan's accesses need."
+            )

@@ -1,0 +1,252 @@
+"""What all threads of a CTA do for each k-tile, as data.
+
+A schedule is played by the simulator and traced by the kernels, step by step, so what is checked is what
+runs. It speaks of the k-tile t that is being multiplied, and of tiles ahead of it; the shared-memory stage
+of a tile is tile % stages, the fragment buffer of a k-block is k_block % fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Union
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Start moving k-tile t + ahead out of global memory: to its stage with cp.async, else to registers."""
+
+    ahead: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Close a group of asynchronous copies."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write the tile t + ahead, fetched to registers, to its stage. Nothing to do for cp.async."""
+
+    ahead: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Until no more than `pending` of this thread's groups are under way."""
+
+    pending: int
+
+
+@dataclass(frozen=True)
+class Sync:
+    """The barrier of all threads of the CTA."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Shared memory to fragments: a k-block of the tile t + ahead."""
+
+    k_block: int
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """The products of the fragments of a k-block, added to the accumulators."""
+
+    k_block: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The steps several times over, their k-blocks further by `stride` each time: a loop in the kernel."""
+
+    times: int
+    stride: int
+    steps: tuple[Union[Read, Multiply], ...]
+
+    def expand(self) -> Iterator[Step]:
+        """The steps one by one."""
+        for turn in range(self.times):
+            for step in self.steps:
+                yield replace(step, k_block=step.k_block + turn * self.stride)
+
+
+Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps before the loop over k-tiles, where t = 0, and those of each turn.
+
+    A Fetch, Store or Read of a tile past the last one does nothing.
+
+    stages      of shared memory
+    fragments   buffers of fragments in registers
+    """
+
+    stages: int
+    fragments: int
+    prologue: tuple[Step, ...]
+    body: tuple[Step, ...]
+
+    def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
+        """(t, step) in the order of execution; the prologue has t = 0. Nothing at all without k-tiles."""
+        if k_tiles == 0:
+            return
+        for step in self.prologue:
+            yield 0, step
+        for tile in range(k_tiles):
+            for step in self.body:
+                if isinstance(step, Repeat):
+                    yield from ((tile, inner) for inner in step.expand())
+                else:
+                    yield tile, step
+
+    def hazards(self, is_async: bool, k_tiles: int) -> list[str]:
+        """What goes wrong when it is played, in words; nothing for a sound schedule.
+
+        is_async   whether tiles travel by cp.async
+
+        >>> multistage(3, 4).hazards(is_async=True, k_tiles=5)
+        []
+        """
+        state = _State(self.stages, self.fragments, is_async, k_tiles)
+        for tile, step in self.play(k_tiles):
+            state.apply(tile, step)
+        return state.found
+
+
+class _State:
+    """Who may see what, while a schedule is played."""
+
+    def __init__(self, stages: int, fragments: int, is_async: bool, k_tiles: int) -> None:
+        self.stages, self.fragments, self.is_async, self.k_tiles = stages, fragments, is_async, k_tiles
+        self.held: list[int | None] = [None] * stages  # the tile that is, or will be, in each stage
+        self.landed = [False] * stages  # for the thread that copied it
+        self.visible = [False] * stages  # for every thread
+        self.read_since_sync: set[int] = set()
+        self.groups: list[list[int]] = []
+        self.open_group: list[int] = []
+        self.registers: int | None = None
+        self.buffers: list[tuple[int, int] | None] = [None] * fragments
+        self.found: list[str] = []
+
+    def fail(self, message: str) -> None:
+        if message not in self.found:
+            self.found.append(message)
+
+    def apply(self, tile: int, step: Step) -> None:
+        if isinstance(step, Fetch):
+            self.fetch(tile + step.ahead)
+        elif isinstance(step, Commit):
+            self.groups.append(self.open_group)
+            self.open_group = []
+        elif isinstance(step, Store):
+            self.store(tile + step.ahead)
+        elif isinstance(step, Wait):
+            while len(self.groups) > step.pending:
+                for stage in self.groups.pop(0):
+                    self.landed[stage] = True
+        elif isinstance(step, Sync):
+            self.visible = list(self.landed)
+            self.read_since_sync.clear()
+        elif isinstance(step, Read):
+            self.read(tile + step.ahead, step.k_block)
+        else:
+            self.multiply(tile, step.k_block)
+
+    def overwrite(self, tile: int) -> int:
+        stage = tile % self.stages
+        if stage in self.read_since_sync:
+            self.fail(
+                f"stage {stage} is overwritten by k-tile {tile} while other warps may still read k-tile "
+                f"{self.held[stage]} from it: no barrier lies between."
+            )
+        self.held[stage], self.landed[stage], self.visible[stage] = tile, False, False
+        return stage
+
+    def fetch(self, tile: int) -> None:
+        if tile >= self.k_tiles:
+            return
+        if self.is_async:
+            self.open_group.append(self.overwrite(tile))
+        elif self.registers is not None:
+            self.fail(f"k-tile {tile} is fetched while k-tile {self.registers} is still in the registers.")
+        else:
+            self.registers = tile
+
+    def store(self, tile: int) -> None:
+        if self.is_async or tile >= self.k_tiles:
+            return
+        if self.registers != tile:
+            self.fail(f"k-tile {tile} is stored, but the registers hold {self.registers}.")
+        self.landed[self.overwrite(tile)] = True
+        self.registers = None
+
+    def read(self, tile: int, k_block: int) -> None:
+        if tile >= self.k_tiles:
+            return
+        stage = tile % self.stages
+        if self.held[stage] != tile:
+            self.fail(f"k-tile {tile} is read from stage {stage}, which holds k-tile {self.held[stage]}.")
+        elif not self.visible[stage]:
+            late = "has not been waited for" if not self.landed[stage] else "lies before no barrier yet"
+            self.fail(f"k-tile {tile} is read from stage {stage}, but its copy {late}.")
+        self.read_since_sync.add(stage)
+        self.buffers[k_block % self.fragments] = (tile, k_block)
+
+    def multiply(self, tile: int, k_block: int) -> None:
+        held = self.buffers[k_block % self.fragments]
+        if held != (tile, k_block):
+            self.fail(
+                f"k-block {k_block} of k-tile {tile} is multiplied, but the fragments hold "
+                f"{'nothing' if held is None else f'k-block {held[1]} of k-tile {held[0]}'}."
+            )
+
+
+def single_stage(k_blocks: int) -> Schedule:
+    """Fetch, store, barrier, multiply, barrier: the tiled GEMM of the textbook.
+
+    k_blocks   of a k-tile
+    """
+    blocks = [step for k in range(k_blocks) for step in (Read(k), Multiply(k))]
+    return Schedule(1, 1, (), (Fetch(0), Commit(), Store(0), Wait(0), Sync(), *blocks, Sync()))
+
+
+def multistage(stages: int, k_blocks: int, unroll: int | None = None) -> Schedule:
+    """`stages` - 1 k-tiles on their way while one is multiplied, and fragments read a k-block ahead.
+
+    With two stages and copies through registers this is double buffering: one barrier a k-tile.
+
+    stages     2 or more
+    k_blocks   of a k-tile, 1 or more
+    unroll     k-blocks that are laid out one after the other in the code, an even divisor of `k_blocks`; the
+               turns before the last are a loop. All of them where it is left out. Fewer registers are taken
+               by a loop: the compiler cannot move every read of the tile to its front
+
+    >>> [type(step).__name__ for step in multistage(2, 2).body]
+    ['Read', 'Fetch', 'Commit', 'Multiply', 'Store', 'Wait', 'Sync', 'Read', 'Multiply']
+    """
+    prologue: list[Step] = []
+    for tile in range(stages - 1):
+        prologue += [Fetch(tile), Commit(), Store(tile)]
+    prologue += [Wait(stages - 2), Sync(), Read(0)]
+    ahead: list[Step] = [Fetch(stages - 1), Commit()]
+    turn_over: list[Step] = [Store(stages - 1), Wait(stages - 2), Sync()]
+    step = unroll or k_blocks
+    turns = k_blocks // step - 1
+    body: list[Step] = []
+    if turns:
+        blocks = [part for k in range(step) for part in (Read(k + 1), Multiply(k))]
+        body += [*ahead, Repeat(turns, step, tuple(blocks))]
+    for k in range(turns * step, k_blocks):
+        now = ahead if k == 0 else []
+        if k + 1 < k_blocks:
+            body += [Read(k + 1), *now, Multiply(k)]
+        elif k % 2:
+            body += [*turn_over, Read(0, ahead=1), Multiply(k)]
+        else:  # the next tile's first fragments go to the buffer that this k-block is in
+            body += [*now, Multiply(k), *turn_over, Read(0, ahead=1)]
+    return Schedule(stages, min(2, k_blocks), tuple(prologue), tuple(body))

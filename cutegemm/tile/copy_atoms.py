@@ -1,0 +1,163 @@
+"""Copy atoms: plain vector moves, cp.async, ldmatrix, stmatrix. TMA boxes are in `tma`.
+
+CuTe's headers give the tables in bits; `recast` turns them into elements of the type that is copied, as the
+CuTe DSL does.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cutegemm.dtypes import DType
+from cutegemm.errors import LayoutError, PlanError
+from cutegemm.layout.layout import Layout
+from cutegemm.layout.tiling import recast_layout
+from cutegemm.tile.atoms import CopyAtom
+
+UNIVERSAL_BITS = (8, 16, 32, 64, 128)
+CP_ASYNC_BYTES = {"ca": (4, 8, 16), "cg": (16,)}
+MATRICES = (1, 2, 4)
+
+_LANES = Layout(32)
+
+# (source, destination) in bits of ldmatrix with 1, 2 and 4 matrices of 8 rows of 128 bits. A row is read by
+# one lane; with 1 or 2 matrices the addresses of the other lanes are not used (stride 0).
+_ROWS = {
+    1: Layout(((8, 4), 128), ((128, 0), 1)),
+    2: Layout(((16, 2), 128), ((128, 0), 1)),
+    4: Layout((32, 128), (128, 1)),
+}
+_HELD = {
+    1: Layout((32, 32), (32, 1)),
+    2: Layout((32, (32, 2)), (32, (1, 1024))),
+    4: Layout((32, (32, 4)), (32, (1, 1024))),
+}
+_HELD_TRANSPOSED = {
+    1: Layout(((4, 8), (16, 2)), ((256, 16), (1, 128))),
+    2: Layout(((4, 8), (16, 2, 2)), ((256, 16), (1, 128, 1024))),
+    4: Layout(((4, 8), (16, 2, 4)), ((256, 16), (1, 128, 1024))),
+}
+
+
+@lru_cache(maxsize=None)
+def universal_copy(dtype: DType, bits: int) -> CopyAtom:
+    """A plain load and store of one thread: `ld` and `st` of a vector.
+
+    bits     8, 16, 32, 64 or 128, and a multiple of the width of the type
+    raises   PlanError for another width
+    source   CuTe, copy_traits.hpp, Copy_Traits<UniversalCopy>
+
+    >>> from cutegemm.dtypes import f16
+    >>> str(universal_copy(f16, 128).layout_src_tv)
+    '(1,8):(0,1)'
+    """
+    rules = []
+    if bits not in UNIVERSAL_BITS:
+        rules.append(f"a vector of {bits} bits; one of {_or(UNIVERSAL_BITS)} bits is expected")
+    return _one_thread(f"copy.{bits}b.{dtype}", dtype, bits, "any", "any", "sm_50", rules, "copy_traits.hpp:66")
+
+
+@lru_cache(maxsize=None)
+def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
+    """cp.async: global to shared memory without passing through registers.
+
+    size_bytes   4, 8 or 16, and a multiple of the width of the type
+    cache        ca keeps the lines in L1 too; cg goes around it, with 16 bytes alone
+    raises       PlanError for a size or a cache that there is none of
+    source       PTX ISA, `cp.async`; CuTe, copy_traits_sm80.hpp:42,57
+
+    >>> from cutegemm.dtypes import f32
+    >>> cp_async(f32, 16, "cg").name
+    'cp.async.cg.16B.f32'
+    """
+    rules = []
+    if cache not in CP_ASYNC_BYTES:
+        rules.append(f"the cache operator {cache!r}; ca or cg is expected")
+    elif size_bytes not in CP_ASYNC_BYTES[cache]:
+        rules.append(f"{size_bytes} bytes; cp.async.{cache} moves {_or(CP_ASYNC_BYTES[cache])}")
+    name = f"cp.async.{cache}.{size_bytes}B.{dtype}"
+    source = f"copy_traits_sm80.hpp:{42 if cache == 'ca' else 57}"
+    return _one_thread(name, dtype, size_bytes * 8, "global", "shared", "sm_80", rules, source)
+
+
+def _one_thread(
+    name: str, dtype: DType, bits: int, src: str, dst: str, arch: str, rules: list[str], source: str
+) -> CopyAtom:
+    if bits % dtype.bits or bits <= 0:
+        rules.append(f"a vector of {bits} bits does not hold whole elements of {dtype}, which has {dtype.bits}")
+    if rules:
+        raise PlanError(name, rules)
+    vector = Layout((1, bits // dtype.bits), (0, 1))
+    return CopyAtom(
+        name, dtype, bits, Layout(1, 0), vector, vector, vector, src, dst, arch, f"CuTe, {source}", bits // 8
+    )
+
+
+@lru_cache(maxsize=None)
+def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
+    """ldmatrix: 8x8 matrices of 16-bit elements from shared memory into the fragments of mma.
+
+    matrices    1, 2 or 4
+    transpose   each matrix is transposed on the way
+    raises      PlanError for another number, or an element type that the instruction would tear apart
+    source      PTX ISA, `ldmatrix`; CuTe, copy_traits_sm75.hpp:42-136
+
+    >>> from cutegemm.dtypes import bf16
+    >>> str(ldmatrix(bf16, 4).layout_dst_tv)
+    '(32,(2,4)):(2,(1,64))'
+    """
+    lines = {1: (42, 93), 2: (59, 110), 4: (76, 127)}
+    rows, held = _matrix_layouts("ldmatrix", dtype, matrices, transpose)
+    return CopyAtom(
+        _matrix_name("ldmatrix", dtype, matrices, transpose), dtype, 32 * matrices, _LANES, rows, held, held,
+        "shared", "register", "sm_75", f"CuTe, copy_traits_sm75.hpp:{lines[matrices][transpose]}", 16,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=None)
+def stmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
+    """stmatrix: the fragments of mma into 8x8 matrices of 16-bit elements in shared memory.
+
+    matrices    1, 2 or 4
+    transpose   each matrix is transposed on the way
+    raises      PlanError for another number, or an element type that the instruction would tear apart
+    source      PTX ISA, `stmatrix`; CuTe, copy_traits_sm90.hpp:41-110
+
+    >>> from cutegemm.dtypes import bf16
+    >>> stmatrix(bf16, 2, transpose=True).name
+    'stmatrix.x2.trans.bf16'
+    """
+    rows, held = _matrix_layouts("stmatrix", dtype, matrices, transpose)
+    return CopyAtom(
+        _matrix_name("stmatrix", dtype, matrices, transpose), dtype, 32 * matrices, _LANES, held, rows, held,
+        "register", "shared", "sm_90", "CuTe, copy_traits_sm90.hpp:41", 16,
+    )  # fmt: skip
+
+
+def _matrix_name(instruction: str, dtype: DType, matrices: int, transpose: bool) -> str:
+    return f"{instruction}.x{matrices}{'.trans' if transpose else ''}.{dtype}"
+
+
+def _matrix_layouts(instruction: str, dtype: DType, matrices: int, transpose: bool) -> tuple[Layout, Layout]:
+    """(rows in shared memory, fragments in registers), both (lane, value) -> element."""
+    rules = []
+    if matrices not in MATRICES:
+        rules.append(f"{matrices} matrices; {_or(MATRICES)} are expected")
+    if dtype.bits > (16 if transpose else 32):
+        rules.append(
+            f"elements of {dtype.bits} bits; the instruction moves "
+            + ("16-bit elements to other lanes" if transpose else "32 bits to a lane for each matrix")
+        )
+    if rules:
+        raise PlanError(_matrix_name(instruction, dtype, matrices, transpose), rules)
+    held = _HELD_TRANSPOSED if transpose else _HELD
+    try:
+        rows, fragments = (recast_layout(dtype.bits, 1, table[matrices]) for table in (_ROWS, held))
+    except LayoutError as error:
+        raise PlanError(_matrix_name(instruction, dtype, matrices, transpose), [str(error)]) from error
+    return rows, fragments
+
+
+def _or(numbers: tuple[int, ...]) -> str:
+    *first, last = [str(n) for n in numbers]
+    return f"{', '.join(first)} or {last}" if first else last

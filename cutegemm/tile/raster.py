@@ -1,0 +1,193 @@
+"""Rasters: the order in which CTAs take the tiles of D.
+
+A raster is a bijection from the order in which CTAs run, 0 .. grid_m * grid_n * batch - 1, to tile
+coordinates (m_tile, n_tile, l). CTAs that run together read the same tiles of A and B, so the order decides
+how often these come from the L2 cache. `tile` is arithmetic alone, without a branch on its arguments: the
+same lines serve integers, numpy arrays and the DSL's Int32 while a kernel is traced.
+
+A further order, a Hilbert curve say, is one more entry of `_TILE_OF`; one that no formula gives may look
+its tiles up in a table that `order` writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout.layout import Layout
+from cutegemm.layout.stride import E
+
+KINDS = ("along_m", "along_n", "grouped_m", "grouped_n")
+
+_TEXT = re.compile(r"\s*(along_m|along_n|grouped_m|grouped_n|log_tile)\s*(?::\s*([0-9]+)\s*)?")
+
+
+@dataclass(frozen=True)
+class Raster:
+    """An order of the tiles of D; the batch varies slowest in all of them.
+
+    kind     along_m     m_tile varies fastest, then n_tile
+             along_n     n_tile varies fastest, then m_tile
+             grouped_m   bands of `group` tiles along M; in a band m_tile varies fastest, then n_tile
+             grouped_n   bands of `group` tiles along N; in a band n_tile varies fastest, then m_tile
+    group    tiles across a band, 1 or more; None for the kinds along_m and along_n. The last band of a
+             ragged grid is narrower: no CTA is idle, none takes a tile twice
+    raises   LayoutError for a kind or a group that is none of these
+    source   grouped_n of 2**log_tile is CUTLASS's threadblock swizzle
+             (cutlass/gemm/threadblock/threadblock_swizzle.h, GemmIdentityThreadblockSwizzle)
+
+    >>> Raster("grouped_m", 2).order(3, 2).tolist()
+    [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [2, 0, 0], [2, 1, 0]]
+    """
+
+    kind: str = "along_m"
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise LayoutError(f"Raster: the kind {self.kind!r} is none of {', '.join(KINDS)}.")
+        if self.kind.startswith("along"):
+            if self.group is not None:
+                raise LayoutError(
+                    f"Raster: {self.kind} takes no group, but {self.group!r} is given; "
+                    f"grouped_{self.kind[-1]} takes one."
+                )
+        elif type(self.group) is not int or self.group < 1:
+            raise LayoutError(f"Raster: {self.kind} with the group {self.group!r}; 1 tile or more is expected.")
+
+    @staticmethod
+    def parse(text: str) -> Raster:
+        """The raster that a text describes; `str` of a raster reads back as that raster.
+
+        text     along_m, along_n, grouped_m:G, grouped_n:G, or log_tile:T for grouped_n:2**T
+        raises   LayoutError for any other text
+
+        >>> Raster.parse("grouped_m:8")
+        Raster(kind='grouped_m', group=8)
+        """
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise LayoutError(
+                f"Raster.parse: {text!r} is no raster; along_m, along_n, grouped_m:8, grouped_n:8 or "
+                "log_tile:3 is expected."
+            )
+        kind, number = match[1], None if match[2] is None else int(match[2])
+        if kind == "log_tile":
+            return Raster.from_log_tile(0 if number is None else number)
+        return Raster(kind, number)
+
+    @staticmethod
+    def from_log_tile(log_tile: int) -> Raster:
+        """The order of a grid (bx, by), bx fastest, whose CTAs take the tile m = bx >> log_tile,
+        n = (by << log_tile) + (bx & (2**log_tile - 1)); CTAs that this leaves idle are not counted.
+
+        >>> Raster.from_log_tile(2)
+        Raster(kind='grouped_n', group=4)
+        """
+        if type(log_tile) is not int or not 0 <= log_tile < 31:
+            raise LayoutError(f"Raster: log_tile = {log_tile!r}; an integer from 0 to 30 is expected.")
+        return Raster("grouped_n", 1 << log_tile)
+
+    def __str__(self) -> str:
+        return self.kind if self.group is None else f"{self.kind}:{self.group}"
+
+    def tile(
+        self, linear: Any, grid_m: Any, grid_n: Any, minimum: Callable[[Any, Any], Any] = min
+    ) -> tuple[Any, Any, Any]:
+        """(m_tile, n_tile, l) of the CTA that comes at position `linear` of the order.
+
+        linear, grid_m, grid_n   integers, integer arrays, or the DSL's integers: tiles
+        minimum                  of two of these: min, np.minimum, cutlass.min
+
+        >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
+        (1, 1, 0)
+        """
+        return _TILE_OF[self.kind](linear, grid_m, grid_n, self.group, minimum)
+
+    def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
+        """The tile of every position, as an int64 array (grid_m * grid_n * batch, 3).
+
+        >>> Raster("along_n").order(2, 2).tolist()
+        [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
+        """
+        self._check_grid("order", grid_m, grid_n, batch)
+        linear = np.arange(grid_m * grid_n * batch, dtype=np.int64)
+        if len(linear) == 0:
+            return np.zeros((0, 3), np.int64)
+        return np.stack(self.tile(linear, grid_m, grid_n, np.minimum), axis=-1)
+
+    def as_layout(self, grid_m: int, grid_n: int, batch: int = 1) -> Layout:
+        """The layout from position to the coordinate (m_tile, n_tile, l).
+
+        Law: as_layout(...)(i) == tile(i, ...) for every position i.
+
+        raises   LayoutError where the group does not divide its extent of the grid: then no layout does
+                 it, and `tile` is the function
+
+        >>> str(Raster("grouped_m", 2).as_layout(4, 3, 5))
+        '(2,3,2,5):(1@0,1@1,2@0,1@2)'
+        """
+        self._check_grid("as_layout", grid_m, grid_n, batch)
+        if self.kind == "along_m":
+            return Layout((grid_m, grid_n, batch), (E(0), E(1), E(2)))
+        if self.kind == "along_n":
+            return Layout((grid_n, grid_m, batch), (E(1), E(0), E(2)))
+        fast, slow = (0, 1) if self.kind == "grouped_m" else (1, 0)
+        extents, group = (grid_m, grid_n), self.group or 1
+        if extents[fast] % group:
+            raise LayoutError(
+                f"Raster.as_layout: {self} on a grid of {grid_m}x{grid_n} tiles is no layout: its last band is "
+                f"{extents[fast] % group} tiles across, not {group}.\n"
+                f"  Choose a group that divides {extents[fast]}, or evaluate `tile`, which serves every grid."
+            )
+        shape = (group, extents[slow], extents[fast] // group, batch)
+        return Layout(shape, (E(fast), E(slow), group * E(fast), E(2)))
+
+    def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
+        if min(grid_m, grid_n, batch) < 0:
+            raise LayoutError(
+                f"Raster.{operation}: a grid of {grid_m}x{grid_n} tiles with batch {batch}; extents are 0 or more."
+            )
+
+
+def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
+    columns = linear // grid_m
+    return linear % grid_m, columns % grid_n, columns // grid_n
+
+
+def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
+    rows = linear // grid_n
+    return rows % grid_m, linear % grid_n, rows // grid_m
+
+
+def _banded(linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
+    """(fast, slow, l): bands of `group` tiles of the fast extent, the last one as wide as is left."""
+    tiles = grid_fast * grid_slow
+    within = linear % tiles
+    band = within // (group * grid_slow)
+    first = band * group
+    width = minimum(grid_fast - first, group)
+    within = within - first * grid_slow
+    return first + within % width, within // width, linear // tiles
+
+
+def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
+    return _banded(linear, grid_m, grid_n, group, minimum)
+
+
+def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
+    n_tile, m_tile, l = _banded(linear, grid_n, grid_m, group, minimum)
+    return m_tile, n_tile, l
+
+
+_TILE_OF: dict[str, Callable[..., tuple[Any, Any, Any]]] = {
+    "along_m": _along_m,
+    "along_n": _along_n,
+    "grouped_m": _grouped_m,
+    "grouped_n": _grouped_n,
+}

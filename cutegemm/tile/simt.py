@@ -1,0 +1,109 @@
+"""The TiledMma of a SIMT kernel, from what a person would say: block, warp and thread tiles."""
+
+from __future__ import annotations
+
+from cutegemm.errors import PlanError
+from cutegemm.layout.layout import Layout
+from cutegemm.tile.atoms import MmaAtom
+from cutegemm.tile.mma_atoms import fma
+from cutegemm.tile.tiled_mma import TiledMma
+
+LANES = 32  # threads of a warp; CUDA C++ Programming Guide, "SIMT Architecture"
+
+
+def simt_tiled_mma(
+    block_mn: tuple[int, int],
+    warp_mn: tuple[int, int],
+    thread_mn: tuple[int, int],
+    *,
+    atom: MmaAtom | None = None,
+    quad_mn: tuple[int, int] = (4, 4),
+    lanes_along: str = "m",
+    warps_along: str = "m",
+) -> TiledMma:
+    """The TiledMma that says block > warp > thread > value.
+
+    A block tile is cut into warp tiles, one a warp. A thread's tile is cut into quads; those that the lanes
+    of a warp have at one place lie side by side, so that a warp reads a contiguous stretch of shared memory
+    at a time, and a thread's next quad lies a stretch further. With 8x8 elements a thread in quads of 4x4,
+    and 8 x 4 lanes, a lane's rows in its warp tile of 64 rows are 4*lane .. 4*lane + 3 and these plus 32.
+
+    Law: thread t = lane + 32 * warp holds row
+        warp_m * warp_tile_m + quad * (lanes_m * quad_m) + lane_m * quad_m + row
+    of C for quad < thread_m / quad_m and row < quad_m, and its columns likewise; and value i, j of
+    `partition_c` is the i-th of its rows and the j-th of its columns.
+
+    block_mn      elements of the CTA tile
+    warp_mn       elements of a warp tile; divides the block tile
+    thread_mn     elements of a thread; 32 of them make a warp tile
+    atom          an atom of one thread; f32 into f32 where it is left out
+    quad_mn       elements that lie side by side; divides the thread tile. 4 of 32 bits are one 128-bit load
+    lanes_along   m or n: along which the lanes of a warp count first
+    warps_along   m or n: along which the warps of a block count first
+    raises        PlanError with every rule that is broken
+
+    >>> mma = simt_tiled_mma((128, 128), (64, 32), (8, 8))
+    >>> mma.threads, str(mma.atom_layout_mnk)
+    (256, '((8,2),(4,4),1):((1,32),(8,64),0)')
+    >>> [str(p) for p in mma.permutation_mnk]
+    ['((8,2),(4,2)):((4,64),(1,32))', '((4,4),(4,2)):((4,32),(1,16))', 'None']
+    """
+    atom = fma() if atom is None else atom
+    subject = f"simt_tiled_mma of block {_x(block_mn)}, warp {_x(warp_mn)}, thread {_x(thread_mn)}"
+    rules = _violations(atom, block_mn, warp_mn, thread_mn, quad_mn, lanes_along, warps_along)
+    if rules:
+        raise PlanError(subject, rules)
+    lanes = (warp_mn[0] // thread_mn[0], warp_mn[1] // thread_mn[1])
+    warps = (block_mn[0] // warp_mn[0], block_mn[1] // warp_mn[1])
+    lane_strides = (1, lanes[0]) if lanes_along == "m" else (lanes[1], 1)
+    warp_strides = (LANES, LANES * warps[0]) if warps_along == "m" else (LANES * warps[1], LANES)
+    atom_layout = Layout(
+        (*zip(lanes, warps, strict=True), 1), (*zip(lane_strides, warp_strides, strict=True), 0)
+    )
+    permutation = [
+        Layout(
+            ((lanes[i], warps[i]), (quad_mn[i], thread_mn[i] // quad_mn[i])),
+            ((quad_mn[i], warp_mn[i]), (1, lanes[i] * quad_mn[i])),
+        )
+        for i in (0, 1)
+    ]
+    return TiledMma(atom, atom_layout, (permutation[0], permutation[1], None))
+
+
+def _violations(
+    atom: MmaAtom,
+    block: tuple[int, int],
+    warp: tuple[int, int],
+    thread: tuple[int, int],
+    quad: tuple[int, int],
+    lanes_along: str,
+    warps_along: str,
+) -> list[str]:
+    sizes = {"block": block, "warp": warp, "thread": thread, "quad": quad}
+    rules = [
+        f"the {name} tile {given!r} is no pair of positive extents"
+        for name, given in sizes.items()
+        if not (isinstance(given, tuple) and len(given) == 2 and all(type(s) is int and s > 0 for s in given))
+    ]
+    if not rules:
+        for i, mode in enumerate("MN"):
+            for outer, inner in (("block", "warp"), ("warp", "thread"), ("thread", "quad")):
+                large, small = sizes[outer][i], sizes[inner][i]
+                if large % small:
+                    rules.append(f"{large} elements of the {outer} tile along {mode} do not divide by {small}, of the {inner} tile")
+        lanes = (warp[0] // thread[0], warp[1] // thread[1])
+        if lanes[0] * lanes[1] != LANES:
+            rules.append(
+                f"a warp tile of {_x(warp)} holds {lanes[0]} x {lanes[1]} = {lanes[0] * lanes[1]} thread tiles of "
+                f"{_x(thread)}; a warp has {LANES} lanes"
+            )
+    if atom.threads != 1 or atom.shape_mnk != (1, 1, 1):
+        rules.append(f"the atom {atom} is not one multiply-add of one thread")
+    for name, along in (("lanes_along", lanes_along), ("warps_along", warps_along)):
+        if along not in ("m", "n"):
+            rules.append(f"{name} = {along!r} is neither m nor n")
+    return rules
+
+
+def _x(extents: object) -> str:
+    return "x".join(str(s) for s in extents) if isinstance(extents, tuple) else repr(extents)

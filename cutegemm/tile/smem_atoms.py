@@ -1,0 +1,63 @@
+"""Shared-memory layouts that wgmma reads and TMA writes: the canonical layout atoms."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
+from cutegemm.layout.layout import Layout
+from cutegemm.layout.swizzle import ComposedLayout, Swizzle
+
+# kind: bits of the swizzle, and bytes of a row, which are those that it permutes among 8 rows
+KINDS = {"interleave": (0, 16), "32B": (1, 32), "64B": (2, 64), "128B": (3, 128)}
+SMEM_ATOM_ROWS = 8
+
+
+@lru_cache(maxsize=None)
+def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
+    """The smallest tile of shared memory that wgmma knows: 8 rows, contiguous along `major`.
+
+    Measured in elements: the 128-byte swizzle, S<3,4,3> on bytes, is S<3,3,3> on 16-bit elements. Tile it
+    with `tile_to_shape` to a (M, K) or (N, K) tile, or to (M, K, stages).
+
+    dtype    of the elements, 8 bits to 64
+    major    k: (8, row):(row, 1), or mn: (row, 8):(1, row)
+    kind     interleave, 32B, 64B or 128B: the bytes of a row, over which the swizzle runs
+    raises   PlanError with every rule that is broken
+    source   CuTe, mma_traits_sm90_gmma.hpp:74-83; PTX ISA, "Shared Memory Matrix Layout" of wgmma
+
+    >>> from cutegemm.dtypes import bf16, f32
+    >>> str(smem_atom(bf16, "k", "128B")), str(smem_atom(f32, "mn", "32B"))
+    ('S<3,3,3> o 0 o (8,64):(64,1)', 'S<1,2,3> o 0 o (8,8):(1,8)')
+    """
+    rules = []
+    if major not in ("k", "mn"):
+        rules.append(f"the majorness {major!r}; k or mn is expected")
+    if kind not in KINDS:
+        rules.append(f"the kind {kind!r}; {', '.join(KINDS)} are there")
+    if rules:
+        raise PlanError(f"smem_atom of {dtype}", rules)
+    bits, row_bytes = KINDS[kind]
+    row = row_bytes * 8 // dtype.bits
+    rows = SMEM_ATOM_ROWS
+    outer = Layout((rows, row), (row, 1)) if major == "k" else Layout((row, rows), (1, row))
+    return ComposedLayout(Swizzle(bits, 4, 3).recast(8, dtype.bits), 0, outer)
+
+
+def widest_smem_kind(dtype: DType, extent: int) -> str:
+    """The kind with the longest row that divides a tile's extent along its major mode.
+
+    raises   PlanError where not even 16 bytes divide it
+
+    >>> from cutegemm.dtypes import bf16
+    >>> widest_smem_kind(bf16, 64), widest_smem_kind(bf16, 96)
+    ('128B', '64B')
+    """
+    for kind, (_, row_bytes) in reversed(KINDS.items()):
+        if extent > 0 and extent * dtype.bits % (row_bytes * 8) == 0:
+            return kind
+    raise PlanError(
+        f"widest_smem_kind of {dtype}",
+        [f"{extent} elements are {extent * dtype.bits / 8:g} bytes, no multiple of the 16 of the shortest row"],
+    )

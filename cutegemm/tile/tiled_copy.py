@@ -1,0 +1,273 @@
+"""TiledCopy: a copy atom repeated over threads, and over the values of each thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cutegemm.errors import LayoutError, PlanError
+from cutegemm.layout.algebra import coalesce, composition, filter, left_inverse, right_inverse
+from cutegemm.layout.inttuple import as_int_tuple, product, product_each
+from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.modes import on_layout
+from cutegemm.layout.tensor import Tensor
+from cutegemm.layout.tiling import logical_product, recast_layout, zipped_divide
+from cutegemm.tile.atoms import CopyAtom, fields_of
+from cutegemm.tile.tiled_mma import Target, TiledMma, _layout_of
+from cutegemm.tile.tv import make_layout_tv
+
+
+@dataclass(frozen=True)
+class TiledCopy:
+    """A copy atom repeated over threads and values: who copies what of a tile.
+
+    atom        the instruction
+    layout_tv   (thread, value) -> colexicographic index in the tile, of the side that is in registers
+    tiler_mn    the tile: for each mode an extent, or a layout that picks its elements
+    raises      PlanError with every rule that the three break
+    source      CuTe, copy_atom.hpp:182, TiledCopy
+
+    >>> from cutegemm.dtypes import f32
+    >>> from cutegemm.tile.copy_atoms import universal_copy
+    >>> copy = make_tiled_copy_tv(universal_copy(f32, 128), Layout((32, 8)), Layout((4, 1)))
+    >>> copy.threads, copy.tiler_mn, str(copy.layout_src_tv_tiled)
+    (256, (128, 8), '(256,(4,1)):(4,(1,0))')
+    """
+
+    atom: CopyAtom
+    layout_tv: Layout
+    tiler_mn: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tiler_mn, list):
+            object.__setattr__(self, "tiler_mn", tuple(self.tiler_mn))
+        rules = _violations(self.atom, self.layout_tv, self.tiler_mn)
+        if rules:
+            raise PlanError(f"TiledCopy of {self.atom}", rules)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TiledCopy, fields_of(self))
+
+    def __str__(self) -> str:
+        return f"{self.atom} by {self.layout_tv}, tile {_text(self.tiler_mn)}: {self.threads} threads"
+
+    @property
+    def threads(self) -> int:
+        """How many threads take part."""
+        return int(self.layout_tv[0].size())
+
+    @cached_property
+    def _tile_shape(self) -> Any:
+        return tuple([t.shape if isinstance(t, Layout) else t for t in self.tiler_mn])
+
+    @cached_property
+    def layout_src_tv_tiled(self) -> Layout:
+        """(thread, value) -> colexicographic index in the tile that the thread reads."""
+        return composition(Layout(self._tile_shape), self._tile_to_tv(self.atom.layout_src_tv))
+
+    @cached_property
+    def layout_dst_tv_tiled(self) -> Layout:
+        """(thread, value) -> colexicographic index in the tile that the thread writes."""
+        return composition(Layout(self._tile_shape), self._tile_to_tv(self.atom.layout_dst_tv))
+
+    def _tile_to_tv(self, side: Layout) -> Layout:
+        """(thread, (value of an atom, atom)) -> index in the tile, for the source or the destination."""
+        reference = self.atom.layout_ref_tv
+        to_reference = composition(right_inverse(reference), side)
+        atoms = zipped_divide(self.layout_tv, (reference[0].size(), reference[1].size()))
+        held, repeats = composition(atoms[0], to_reference), atoms[1]
+        threads = concatenate([held[0], repeats[0]])
+        values = concatenate([held[1], repeats[1]])
+        return concatenate([coalesce(threads), coalesce(values, (1, 1))])
+
+    def get_slice(self, thr_idx: int) -> ThrCopy:
+        """What falls to one thread.
+
+        raises   LayoutError for a thread that does not take part
+        """
+        if not 0 <= thr_idx < self.threads:
+            raise LayoutError(f"TiledCopy.get_slice: thread {thr_idx} of {self}; threads run from 0.")
+        return ThrCopy(self, int(thr_idx))
+
+    def tidfrg_s(self, target: Target) -> Any:
+        """A source seen as (thread, (value, atom), (rest_m, rest_n, ...)).
+
+        target   (M, N, ...) with as many modes as the tiler, or more, which stay in the rest
+        raises   LayoutError where the target has fewer modes, or no layout holds its parts
+        """
+        return on_layout(self._tidfrg, target, self._tile_to_tv(self.atom.layout_src_tv))
+
+    def tidfrg_d(self, target: Target) -> Any:
+        """A destination seen as (thread, (value, atom), (rest_m, rest_n, ...))."""
+        return on_layout(self._tidfrg, target, self._tile_to_tv(self.atom.layout_dst_tv))
+
+    def _tidfrg(self, layout: Layout, tile_to_tv: Layout) -> Layout:
+        if len(layout) < len(self.tiler_mn):
+            raise LayoutError(f"TiledCopy: {layout} has fewer modes than the tile {_text(self.tiler_mn)}.")
+        tiles = zipped_divide(layout, self.tiler_mn)
+        held = composition(tiles[0], tile_to_tv)
+        return concatenate([held[0], held[1], tiles[1]])
+
+    def offsets_s(self, target: Target) -> np.ndarray:
+        """The offset of every element that every thread reads.
+
+        target    (M, N, ...)
+        returns   int64 array (threads, values, rest_m, rest_n, ...); for coordinates one axis more
+
+        >>> from cutegemm.dtypes import f32
+        >>> from cutegemm.tile.copy_atoms import universal_copy
+        >>> copy = make_tiled_copy_tv(universal_copy(f32, 64), Layout((2, 2)), Layout((2, 1)))
+        >>> copy.offsets_s(Layout((4, 4)))[3].tolist()
+        [[[6, 14]], [[7, 15]]]
+        """
+        return _all_offsets(self.tidfrg_s(target))
+
+    def offsets_d(self, target: Target) -> np.ndarray:
+        """The offset of every element that every thread writes; shaped as `offsets_s`."""
+        return _all_offsets(self.tidfrg_d(target))
+
+    def retile(self, target: Target) -> Any:
+        """A thread's fragment, as it was partitioned for an MMA, seen as ((value, atom), rest_m, rest_n, ...).
+
+        target   (value, rest_m, rest_n, ...) in registers
+        raises   LayoutError where its values are not whole atoms of this copy
+        source   CuTe, copy_atom.hpp:283, retile
+        """
+        return on_layout(self._retile, target)
+
+    def _retile(self, layout: Layout) -> Layout:
+        values = layout[0].size()
+        tile_to_tv = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
+        # (m, n) -> which of a thread's groups of `values` elements the element of the tile is in
+        groups = recast_layout(self.threads * values, 1, tile_to_tv)
+        fragment = logical_product(Layout(values), right_inverse(groups))
+        atoms = zipped_divide(fragment, Layout(self.atom.values))  # (value of an atom, atom) -> (v, m, n)
+        tiles = zipped_divide(layout, (values, *product_each(groups.shape)))
+        held = composition(tiles[0], atoms)
+        return concatenate([held, *[tiles[1][m] for m in range(1, len(tiles[1]))]])
+
+
+@dataclass(frozen=True)
+class ThrCopy:
+    """One thread of a TiledCopy."""
+
+    tiled_copy: TiledCopy
+    thr_idx: int
+
+    def partition_s(self, target: Target) -> Tensor:
+        """What the thread reads: ((value, atom), rest_m, rest_n, ...).
+
+        target    a tensor (M, N, ...); a layout stands for the tensor of its offsets
+        returns   a view of it; the elements of the view of a layout are offsets
+
+        >>> from cutegemm.dtypes import f32
+        >>> from cutegemm.layout.tensor import make_identity_tensor
+        >>> from cutegemm.tile.copy_atoms import universal_copy
+        >>> copy = make_tiled_copy_tv(universal_copy(f32, 128), Layout((32, 8)), Layout((4, 1)))
+        >>> copy.get_slice(37).partition_s(make_identity_tensor((256, 32)))
+        Tensor<coordinates at (20, 1) o ((4,1),2,4):((1@0,0),128@0,8@1)>
+        """
+        return self._partition(self.tiled_copy.tidfrg_s, target)
+
+    def partition_d(self, target: Target) -> Tensor:
+        """What the thread writes: ((value, atom), rest_m, rest_n, ...)."""
+        return self._partition(self.tiled_copy.tidfrg_d, target)
+
+    def _partition(self, tidfrg: Any, target: Target) -> Tensor:
+        split = tidfrg(target if isinstance(target, Tensor) else Tensor(None, target))
+        return split[self.thr_idx, None, (None,) * len(_layout_of(split).shape[2])]
+
+    def retile(self, target: Target) -> Any:
+        """A fragment seen as ((value, atom), rest_m, rest_n, ...); see `TiledCopy.retile`."""
+        return self.tiled_copy.retile(target)
+
+
+def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -> TiledCopy:
+    """The copy whose threads and values lie as two layouts say; a thread's values lie side by side.
+
+    thr_layout   (m, n) -> thread
+    val_layout   (m, n) -> value of a thread
+    source       CuTe DSL, `make_tiled_copy_tv`
+    """
+    tiler_mn, layout_tv = make_layout_tv(thr_layout, val_layout)
+    return TiledCopy(atom, layout_tv, tiler_mn)
+
+
+def make_tiled_copy_a(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
+    """The copy whose threads hold the elements of A that they do in a TiledMma."""
+    m, _, k = tiled_mma.tile_mnk
+    return TiledCopy(atom, tiled_mma.layout_a_tv_tiled, (m, k))
+
+
+def make_tiled_copy_b(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
+    """The copy whose threads hold the elements of B that they do in a TiledMma."""
+    _, n, k = tiled_mma.tile_mnk
+    return TiledCopy(atom, tiled_mma.layout_b_tv_tiled, (n, k))
+
+
+def make_tiled_copy_c(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
+    """The copy whose threads hold the elements of C that they do in a TiledMma."""
+    m, n, _ = tiled_mma.tile_mnk
+    return TiledCopy(atom, tiled_mma.layout_c_tv_tiled, (m, n))
+
+
+def make_tiled_copy_c_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
+    """The smallest copy that retiles the C of a TiledMma: one atom for each thread.
+
+    Its tile is made of layouts that pick the elements of those values; an epilogue that stores in
+    sub-tiles builds its copies on it.
+
+    source   CuTe, copy_atom.hpp:545, make_tiled_copy_C_atom
+    """
+    tile = tiled_mma.tile_mnk[:2]
+    whole = tiled_mma.layout_c_tv_tiled
+    if atom.values > whole[1].size():
+        raise PlanError(
+            f"make_tiled_copy_c_atom of {atom}",
+            [f"the atom takes {atom.values} values of a thread, which holds {whole[1].size()} of {tiled_mma}"],
+        )
+    layout_tv = composition(whole, Layout((tiled_mma.threads, atom.values)))
+    tiler = tuple(
+        [filter(composition(Layout(tile, (1, 0) if mode == 0 else (0, 1)), layout_tv)) for mode in (0, 1)]
+    )
+    in_tile = left_inverse(composition(Layout(tile), tiler))
+    return TiledCopy(atom, composition(in_tile, layout_tv), tiler)
+
+
+def make_tiled_copy_s(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
+    """The copy by another atom whose threads hold what those of `tiled_copy` read."""
+    return TiledCopy(atom, tiled_copy.layout_src_tv_tiled, tiled_copy.tiler_mn)
+
+
+def make_tiled_copy_d(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
+    """The copy by another atom whose threads hold what those of `tiled_copy` write."""
+    return TiledCopy(atom, tiled_copy.layout_dst_tv_tiled, tiled_copy.tiler_mn)
+
+
+def _all_offsets(split: Any) -> np.ndarray:
+    threads, values, rest = _layout_of(split).shape
+    flat = split.offsets()
+    return flat.reshape((product(threads), product(values), *product_each(rest), *flat.shape[1:]), order="F")
+
+
+def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
+    if not isinstance(layout_tv, Layout) or len(layout_tv) != 2 or not layout_tv.is_integral:
+        return [f"the layout {layout_tv} has not the two modes (thread, value)"]
+    if not isinstance(tiler_mn, tuple) or not all(
+        isinstance(t, Layout) or (type(t) is int and t > 0) for t in tiler_mn
+    ):
+        return [f"the tile {tiler_mn!r} is no tuple of positive extents and layouts"]
+    rules = []
+    tile = product(as_int_tuple(tuple([t.size() if isinstance(t, Layout) else t for t in tiler_mn])))
+    if layout_tv.cosize() > tile:
+        rules.append(f"the layout {layout_tv} reaches {layout_tv.cosize()} elements, the tile has {tile}")
+    for what, given, needed in (
+        ("threads", layout_tv[0].size(), atom.threads),
+        ("values of a thread", layout_tv[1].size(), atom.values),
+    ):
+        if given % needed:
+            rules.append(f"{given} {what} are no multiple of the {needed} that {atom} takes")
+    return rules

@@ -1,0 +1,315 @@
+"""TiledMma: an MMA atom repeated over threads, and over the values of each thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Union
+
+import numpy as np
+
+from cutegemm.errors import LayoutError, PlanError
+from cutegemm.layout.algebra import complement, composition, right_inverse
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each
+from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.modes import on_layout
+from cutegemm.layout.swizzle import ComposedLayout
+from cutegemm.layout.tensor import Tensor
+from cutegemm.layout.tiling import logical_divide, tiled_product, zipped_divide
+from cutegemm.tile.atoms import MmaAtom, fields_of
+
+Target = Union[Layout, ComposedLayout, Tensor]
+
+# Which of the extents (M, N, K) an operand has.
+_MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
+
+
+@dataclass(frozen=True)
+class TiledMma:
+    """An MMA atom repeated over threads and values: who multiplies what in a tile of M x N x K.
+
+    atom               the instruction
+    atom_layout_mnk    (m, n, k) of a repetition -> its number among the repetitions over threads; a shape
+                       stands for its compact layout. Hierarchical modes are kept: ((lane_m, warp_m), ...)
+    permutation_mnk    for each of M, N and K which element of the tile stands at each place: a layout from
+                       the place to the element; an extent n for n:1; None for the extent that the threads
+                       cover. Places run over the atom first, then over the threads, then over the values
+    raises             PlanError with every rule that the three break
+    source             CuTe, mma_atom.hpp:208, TiledMMA
+
+    >>> from cutegemm.tile.mma_atoms import fma
+    >>> mma = TiledMma(fma(), Layout((16, 16, 1), (16, 1, 0)), (Layout((16, 4), (4, 1)), 32, None))
+    >>> mma.threads, mma.tile_mnk
+    (256, (64, 32, 1))
+    >>> str(mma.layout_c_tv_tiled)
+    '((16,16),(1,(4,2))):((64,4),(0,(1,1024)))'
+    """
+
+    atom: MmaAtom
+    atom_layout_mnk: Layout = Layout((1, 1, 1))
+    permutation_mnk: tuple[Any, Any, Any] = (None, None, None)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.atom_layout_mnk, (tuple, list)):
+            object.__setattr__(self, "atom_layout_mnk", Layout(as_int_tuple(self.atom_layout_mnk)))
+        if isinstance(self.permutation_mnk, list):
+            object.__setattr__(self, "permutation_mnk", tuple(self.permutation_mnk))
+        rules = _violations(self.atom, self.atom_layout_mnk, self.permutation_mnk)
+        if rules:
+            raise PlanError(f"TiledMma of {self.atom}", rules)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TiledMma, fields_of(self))
+
+    def __str__(self) -> str:
+        layout, permutation = self.atom_layout_mnk, self.permutation_mnk
+        return f"{self.atom} x {layout}, permuted {_text(permutation)}: {_text(self.tile_mnk)} by {self.threads} threads"
+
+    @property
+    def shape_mnk(self) -> tuple[int, int, int]:
+        """Extents of the atom, as in CuTe; `tile_mnk` are those of the tile."""
+        return self.atom.shape_mnk
+
+    @property
+    def threads(self) -> int:
+        """How many threads take part."""
+        return int(self.atom.threads * self.atom_layout_mnk.size())
+
+    @cached_property
+    def tile_mnk(self) -> tuple[int, int, int]:
+        """Extents of the tile that all threads together cover once."""
+        m, n, k = (p.size() if isinstance(p, Layout) else p for p in self._permutation)
+        return (m, n, k)
+
+    @cached_property
+    def _permutation(self) -> tuple[Any, ...]:
+        """`permutation_mnk` with the extent that the threads cover in place of None."""
+        return tuple(
+            [
+                self.atom.shape_mnk[mode] * self.atom_layout_mnk[mode].size() if given is None else given
+                for mode, given in enumerate(self.permutation_mnk)
+            ]
+        )
+
+    @cached_property
+    def thr_layout_vmnk(self) -> Layout:
+        """(thread of the atom, m, n, k) -> thread, where m, n and k count repetitions of the atom."""
+        return tiled_product(self.atom.thr_id, self.atom_layout_mnk)
+
+    def thr_coord(self, thr_idx: Any) -> tuple[Any, Any, Any, Any]:
+        """The coordinate (v, m, n, k) under `thr_layout_vmnk` of a thread, or of an array of threads.
+
+        >>> from cutegemm.tile.mma_atoms import fma
+        >>> TiledMma(fma(), Layout(((4, 2), (8, 4), 1), ((8, 32), (1, 64), 0))).thr_coord(37 + 64)
+        (0, 4, 13, 0)
+        """
+        layout = self.thr_layout_vmnk
+        return tuple([_index_in(layout[mode], thr_idx) for mode in range(4)])  # type: ignore[return-value]
+
+    @cached_property
+    def layout_a_tv_tiled(self) -> Layout:
+        """(thread, value) -> colexicographic index in the (M, K) tile of A."""
+        return self._layout_tv_tiled("a")
+
+    @cached_property
+    def layout_b_tv_tiled(self) -> Layout:
+        """(thread, value) -> colexicographic index in the (N, K) tile of B."""
+        return self._layout_tv_tiled("b")
+
+    @cached_property
+    def layout_c_tv_tiled(self) -> Layout:
+        """(thread, value) -> colexicographic index in the (M, N) tile of C and D."""
+        return self._layout_tv_tiled("c")
+
+    def _layout_tv_tiled(self, operand: str) -> Layout:
+        i, j = _MODES[operand]
+        split = self.thrfrg(operand, Layout((self.tile_mnk[i], self.tile_mnk[j])))
+        if operand != "c":  # A does not depend on the thread's n, B not on its m
+            m, n = self.thr_layout_vmnk[1].size(), self.thr_layout_vmnk[2].size()
+            spread = Layout((m, n), (1, 0) if operand == "a" else (0, 1))
+            split = composition(split, ((None, (spread, None)), None))
+        covered = concatenate([self.thr_layout_vmnk, complement(self.thr_layout_vmnk, 1)])
+        coord_of_thread = composition(right_inverse(covered), Layout((self.threads, 1), (1, 0)))
+        return concatenate([composition(split[0], coord_of_thread[0]), split[1]])
+
+    def thrfrg(self, operand: str, target: Target) -> Any:
+        """A tile seen as ((v, (m, k)), (value, (rest_m, rest_k, ...))): threads first, then values.
+
+        operand   a, b or c
+        target    (M, K, ...), (N, K, ...) or (M, N, ...); modes beyond the second stay in the rest
+        raises    LayoutError where the target has fewer modes, or no layout holds its parts
+        source    CuTe, mma_atom.hpp:246, thrfrg_C
+        """
+        if len(_layout_of(target)) < 2:
+            raise LayoutError(f"TiledMma: {_layout_of(target)} has one mode; the operand {operand} has two or more.")
+        return on_layout(self._thrfrg, target, operand)
+
+    def _thrfrg(self, layout: Layout, operand: str) -> Layout:
+        i, j = _MODES[operand]
+        permuted = logical_divide(layout, (self._permutation[i], self._permutation[j]))
+        extents = self.atom.shape_mnk
+        atoms = zipped_divide(permuted, (Layout(extents[i]), Layout(extents[j])))
+        held = composition(atoms[0], self.atom.layout_tv(operand))  # (thread of the atom, value)
+        repeats = self.thr_layout_vmnk
+        spread = zipped_divide(atoms[1], (Layout(repeats[i + 1].shape), Layout(repeats[j + 1].shape)))
+        return concatenate([concatenate([held[0], spread[0]]), concatenate([held[1], spread[1]])])
+
+    def get_slice(self, thr_idx: int) -> ThrMma:
+        """What falls to one thread.
+
+        raises   LayoutError for a thread that does not take part
+        """
+        if not 0 <= thr_idx < self.threads:
+            raise LayoutError(f"TiledMma.get_slice: thread {thr_idx} of {self}; threads run from 0.")
+        return ThrMma(self, int(thr_idx))
+
+    def partition_shape_a(self, shape_mk: IntTuple) -> IntTuple:
+        """The shape (value, rest_m, rest_k, ...) of a thread's part of an A of this shape.
+
+        >>> from cutegemm.tile.mma_atoms import fma
+        >>> TiledMma(fma(), Layout((16, 16, 1))).partition_shape_a((128, 8))
+        (1, 8, 8)
+        """
+        return self._partition_shape("a", shape_mk)
+
+    def partition_shape_b(self, shape_nk: IntTuple) -> IntTuple:
+        """The shape (value, rest_n, rest_k, ...) of a thread's part of a B of this shape."""
+        return self._partition_shape("b", shape_nk)
+
+    def partition_shape_c(self, shape_mn: IntTuple) -> IntTuple:
+        """The shape (value, rest_m, rest_n, ...) of a thread's part of a C of this shape."""
+        return self._partition_shape("c", shape_mn)
+
+    def _partition_shape(self, operand: str, shape: IntTuple) -> IntTuple:
+        tiles = ceil_div(product_each(shape), tuple([self.tile_mnk[m] for m in _MODES[operand]]))
+        repeats = [self.tile_mnk[m] // self.atom.shape_mnk[m] // self.atom_layout_mnk[m].size() for m in _MODES[operand]]
+        rest = tuple([t * r for t, r in zip(tiles, repeats, strict=False)]) + tiles[2:]
+        return (self.atom.layout_tv(operand)[1].shape, *rest)
+
+    def offsets_a(self, target: Target) -> np.ndarray:
+        """The offset of every element of A that every thread holds.
+
+        target    (M, K, ...)
+        returns   int64 array (threads, values, rest_m, rest_k, ...); for coordinates one axis more
+        """
+        return self._offsets("a", target)
+
+    def offsets_b(self, target: Target) -> np.ndarray:
+        """The same of B, (N, K, ...): an array (threads, values, rest_n, rest_k, ...)."""
+        return self._offsets("b", target)
+
+    def offsets_c(self, target: Target) -> np.ndarray:
+        """The same of C, (M, N, ...): an array (threads, values, rest_m, rest_n, ...).
+
+        >>> from cutegemm.tile.mma_atoms import fma
+        >>> TiledMma(fma(), Layout((2, 2, 1))).offsets_c(Layout((4, 4)))[3, 0].tolist()
+        [[5, 13], [7, 15]]
+        """
+        return self._offsets("c", target)
+
+    def _offsets(self, operand: str, target: Target) -> np.ndarray:
+        split = self.thrfrg(operand, target)
+        shape = _layout_of(split).shape
+        (v, (p, q)), (values, rest) = shape
+        sizes = [Layout(s).size() for s in (v, p, q, values, *rest)]
+        flat = split.offsets()
+        table = flat.reshape((*sizes, *flat.shape[1:]), order="F")
+        coord = self.thr_coord(np.arange(self.threads))
+        i, j = _MODES[operand]
+        return table[coord[0], coord[i + 1], coord[j + 1]]
+
+
+@dataclass(frozen=True)
+class ThrMma:
+    """One thread of a TiledMma."""
+
+    tiled_mma: TiledMma
+    thr_idx: int
+
+    def partition_a(self, target: Target) -> Tensor:
+        """What the thread holds of A: (value, rest_m, rest_k, ...).
+
+        target    a tensor (M, K, ...); a layout stands for the tensor of its offsets
+        returns   a view of it; the elements of the view of a layout are offsets
+
+        >>> from cutegemm.layout.tensor import make_identity_tensor
+        >>> from cutegemm.tile.mma_atoms import fma
+        >>> TiledMma(fma(), Layout((4, 2, 1))).get_slice(5).partition_a(make_identity_tensor((8, 2)))
+        Tensor<coordinates at (1, 0) o (1,2,2):(0,4@0,1@1)>
+        """
+        return self._partition("a", target)
+
+    def partition_b(self, target: Target) -> Tensor:
+        """What the thread holds of B: (value, rest_n, rest_k, ...)."""
+        return self._partition("b", target)
+
+    def partition_c(self, target: Target) -> Tensor:
+        """What the thread holds of C: (value, rest_m, rest_n, ...)."""
+        return self._partition("c", target)
+
+    def _partition(self, operand: str, target: Target) -> Tensor:
+        tensor = target if isinstance(target, Tensor) else Tensor(None, target)
+        split = self.tiled_mma.thrfrg(operand, tensor)
+        coord = self.tiled_mma.thr_coord(self.thr_idx)
+        i, j = _MODES[operand]
+        rest = len(_layout_of(split).shape[1][1])
+        return split[(coord[0], (coord[i + 1], coord[j + 1])), (None, (None,) * rest)]
+
+
+def _layout_of(target: Target) -> Any:
+    return target.layout if isinstance(target, Tensor) else target
+
+
+def _index_in(layout: Layout, thr_idx: Any) -> Any:
+    """The index in one mode of a thread layout of the thread with this number in the whole."""
+    index: Any = thr_idx * 0
+    running = 1
+    for extent, stride in zip(*layout.flat(), strict=True):
+        if extent > 1:
+            index = index + thr_idx // stride % extent * running
+        running *= extent
+    return index
+
+
+def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
+    if not isinstance(atom_layout, Layout) or len(atom_layout) != 3 or not atom_layout.is_integral:
+        return [f"the atom layout {atom_layout} has not the three modes (M, N, K)"]
+    if not isinstance(permutation, tuple) or len(permutation) != 3:
+        return [f"the permutation {permutation!r} has not one entry for each of M, N and K"]
+    rules = []
+    if not _counts_once(atom_layout):
+        rules.append(
+            f"the atom layout {atom_layout} does not number its {atom_layout.size()} repetitions "
+            f"0 .. {atom_layout.size() - 1}, each once"
+        )
+    for mode, (name, given) in enumerate(zip("MNK", permutation, strict=True)):
+        covered = atom.shape_mnk[mode] * atom_layout[mode].size()
+        if given is not None:
+            rules += _permutation_rules(name, given, covered)
+    return rules
+
+
+def _permutation_rules(name: str, given: Any, covered: int) -> list[str]:
+    if isinstance(given, Layout):
+        if not given.is_integral or not _counts_once(given):
+            return [f"the permutation {given} of {name} does not take each of 0 .. {given.size() - 1} once"]
+        extent = given.size()
+    elif type(given) is int and given > 0:
+        extent = given
+    else:
+        return [f"the permutation {given!r} of {name} is no layout, no positive extent and not None"]
+    if extent % covered:
+        return [
+            f"the permutation {given} of {name} has {extent} elements, no multiple of the {covered} that the "
+            "atoms of all threads cover"
+        ]
+    return []
+
+
+def _counts_once(layout: Layout) -> bool:
+    """Whether a layout takes each number below its size once."""
+    if layout.size() == 0 or any(d < 0 for d in layout.flat()[1]):
+        return False
+    return right_inverse(layout).size() == layout.size()
+
+
