@@ -67,20 +67,33 @@ class DType:
         key = str(name).strip().lower().removeprefix("torch.").removeprefix("numpy.")
         if key not in _BY_NAME:
             known = ", ".join(t.name for t in DTYPES)
-            raise UnsupportedError(f"DType.parse: {name!r} is no element type of this package; it has {known}.")
+            raise UnsupportedError(
+                f"DType.parse: {name!r} is no element type of this package; it has {known}."
+            )
         return _BY_NAME[key]
 
     def __repr__(self) -> str:
         return self.name
 
 
-f64 = DType("f64", 64, 11, 52, float(np.finfo(np.float64).max), "float64", aliases=("float64", "fp64", "double"))
-f32 = DType("f32", 32, 8, 23, float(np.finfo(np.float32).max), "float32", aliases=("float32", "fp32", "float"))
+f64 = DType(
+    "f64", 64, 11, 52, float(np.finfo(np.float64).max), "float64", aliases=("float64", "fp64", "double")
+)
+f32 = DType(
+    "f32", 32, 8, 23, float(np.finfo(np.float32).max), "float32", aliases=("float32", "fp32", "float")
+)
 tf32 = DType("tf32", 32, 8, 10, (2 - 2.0**-10) * 2.0**127, "float32", "rna", aliases=("tfloat32",))
 f16 = DType("f16", 16, 5, 10, 65504.0, "float16", aliases=("float16", "fp16", "half"))
 bf16 = DType("bf16", 16, 8, 7, (2 - 2.0**-7) * 2.0**127, "float32", aliases=("bfloat16",))
 e4m3 = DType(
-    "e4m3", 8, 4, 3, 448.0, "float32", saturates=True, aliases=("float8_e4m3fn", "float8_e4m3", "fp8_e4m3", "e4m3fn")
+    "e4m3",
+    8,
+    4,
+    3,
+    448.0,
+    "float32",
+    saturates=True,
+    aliases=("float8_e4m3fn", "float8_e4m3", "fp8_e4m3", "e4m3fn"),
 )
 e5m2 = DType("e5m2", 8, 5, 2, 57344.0, "float32", saturates=True, aliases=("float8_e5m2", "fp8_e5m2"))
 s8 = DType("s8", 8, 0, 0, 127.0, "int8", saturates=True, aliases=("int8", "i8"))
@@ -124,24 +137,30 @@ def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
     """Rounded to the type's mantissa, whatever the magnitude."""
     _, exponent = np.frexp(exact)  # |x| = m * 2**exponent, 0.5 <= m < 1
     quantum = np.maximum(exponent - 1, dtype.smallest_exponent) - dtype.mantissa_bits
-    return np.ldexp(_to_integer(np.ldexp(exact, -quantum), mode), quantum)
+    out: np.ndarray = np.ldexp(_to_integer(np.ldexp(exact, -quantum), mode), quantum)
+    return out
 
 
 def _to_integer(values: np.ndarray, mode: str) -> np.ndarray:
-    if mode == "rz":
-        return np.trunc(values)
+    if mode == "rne":
+        out: np.ndarray = np.rint(values)
+        return out
+    out = np.trunc(values)
     if mode == "rna":
-        nearest = np.trunc(values)
-        return nearest + np.where(np.abs(values - nearest) >= 0.5, np.sign(values), 0.0)
-    return np.rint(values)
+        out = out + np.where(np.abs(values - out) >= 0.5, np.sign(values), 0.0)
+    return out
 
 
 def _bounded(out: np.ndarray, exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
-    if not dtype.is_float:
-        return np.nan_to_num(np.clip(out, -dtype.largest - 1, dtype.largest), nan=0.0)
-    if dtype.saturates:
-        return np.clip(out, -dtype.largest, dtype.largest)
+    """What lies past the largest value: saturated, or infinite."""
+    bounded: np.ndarray
     past = np.abs(out) > dtype.largest
-    if mode == "rz":  # rounding towards zero never leaves the finite values
-        return np.where(past & np.isfinite(exact), np.copysign(dtype.largest, out), out)
-    return np.where(past, np.copysign(np.inf, out), out)
+    if not dtype.is_float:
+        bounded = np.nan_to_num(np.clip(out, -dtype.largest - 1, dtype.largest), nan=0.0)
+    elif dtype.saturates:
+        bounded = np.clip(out, -dtype.largest, dtype.largest)
+    elif mode == "rz":  # rounding towards zero never leaves the finite values
+        bounded = np.where(past & np.isfinite(exact), np.copysign(dtype.largest, out), out)
+    else:
+        bounded = np.where(past, np.copysign(np.inf, out), out)
+    return bounded

@@ -6,7 +6,7 @@ CuTe DSL does.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import LayoutError, PlanError
@@ -39,7 +39,7 @@ _HELD_TRANSPOSED = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def universal_copy(dtype: DType, bits: int) -> CopyAtom:
     """A plain load and store of one thread: `ld` and `st` of a vector.
 
@@ -54,10 +54,12 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
     rules = []
     if bits not in UNIVERSAL_BITS:
         rules.append(f"a vector of {bits} bits; one of {_or(UNIVERSAL_BITS)} bits is expected")
-    return _one_thread(f"copy.{bits}b.{dtype}", dtype, bits, "any", "any", "sm_50", rules, "copy_traits.hpp:66")
+    return _one_thread(
+        f"copy.{bits}b.{dtype}", dtype, bits, "any", "any", "sm_50", rules, "copy_traits.hpp:66"
+    )
 
 
-@lru_cache(maxsize=None)
+@cache
 def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
     """cp.async: global to shared memory without passing through registers.
 
@@ -84,7 +86,9 @@ def _one_thread(
     name: str, dtype: DType, bits: int, src: str, dst: str, arch: str, rules: list[str], source: str
 ) -> CopyAtom:
     if bits % dtype.bits or bits <= 0:
-        rules.append(f"a vector of {bits} bits does not hold whole elements of {dtype}, which has {dtype.bits}")
+        rules.append(
+            f"a vector of {bits} bits does not hold whole elements of {dtype}, which has {dtype.bits}"
+        )
     if rules:
         raise PlanError(name, rules)
     vector = Layout((1, bits // dtype.bits), (0, 1))
@@ -93,7 +97,7 @@ def _one_thread(
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     """ldmatrix: 8x8 matrices of 16-bit elements from shared memory into the fragments of mma.
 
@@ -114,7 +118,7 @@ def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def stmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     """stmatrix: the fragments of mma into 8x8 matrices of 16-bit elements in shared memory.
 

@@ -8,7 +8,7 @@ lane 4 * g + t holds the elements (g + 8 * j, 2 * t + i) as value i + 2 * j: t c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import PlanError, UnsupportedError
@@ -68,7 +68,7 @@ WGMMA_K_BITS = 256  # K elements take 32 bytes, whatever their type
 _WGMMA_C_TYPES = {f16: (f32, f16), bf16: (f32,), e4m3: (f32, f16), e5m2: (f32, f16), s8: (s32,)}
 
 
-@lru_cache(maxsize=None)
+@cache
 def fma(dtype: DType = f32, c_dtype: DType | None = None) -> MmaAtom:
     """One fused multiply-add of one thread: d = a * b + c.
 
@@ -90,7 +90,7 @@ def fma(dtype: DType = f32, c_dtype: DType | None = None) -> MmaAtom:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def mma_sync(dtype: DType, k: int, c_dtype: DType | None = None, b_dtype: DType | None = None) -> MmaAtom:
     """mma.sync.aligned.m16n8k{k}.row.col: a warp multiplies (16, k) by (k, 8) from registers.
 
@@ -126,7 +126,7 @@ def mma_sync(dtype: DType, k: int, c_dtype: DType | None = None, b_dtype: DType 
     return MmaAtom(name, (16, 8, k), dtype, other, into, _WARP, layout_a, layout_b, _C_16X8, arch, source)
 
 
-@lru_cache(maxsize=None)
+@cache
 def wgmma(
     dtype: DType,
     n: int,
@@ -168,8 +168,8 @@ def wgmma(
     registers = Layout(((4, 8, 4), (packed, 2, 2)), ((64 * packed, 1, 16), (64, 8, 256 * packed)))
     layout_a = registers if a_source == "register" else _in_shared(WGMMA_M, k)
     return MmaAtom(
-        name, (WGMMA_M, n, k), dtype, other, into, Layout(128), layout_a, _in_shared(n, k), layout_c, "sm_90a",
-        "CuTe, mma_traits_sm90_gmma.hpp:434-465", a_source, "shared", a_major, b_major,
+        name, (WGMMA_M, n, k), dtype, other, into, Layout(128), layout_a, _in_shared(n, k), layout_c,
+        "sm_90a", "CuTe, mma_traits_sm90_gmma.hpp:434-465", a_source, "shared", a_major, b_major,
     )  # fmt: skip
 
 
@@ -199,7 +199,9 @@ def _wgmma_rules(
         if major not in ("k", "mn"):
             rules.append(f"{operand} of majorness {major!r}; k or mn is expected")
         elif major == "mn" and dtype.bits != 16:
-            rules.append(f"{operand} is {major}-major; {dtype} operands are k-major, only f16 and bf16 may be mn-major")
+            rules.append(
+                f"{operand} is {major}-major; {dtype} operands are k-major, only f16 and bf16 may be mn-major"
+            )
         elif major == "mn" and operand == "A" and a_source == "register":
             rules.append("A is mn-major in registers; only an A in shared memory may be")
     return rules
@@ -245,7 +247,7 @@ def mma_atom(name: str) -> MmaAtom:
     return atoms[name]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _by_name() -> dict[str, MmaAtom]:
     return {atom.name: atom for atom in _every_atom()}
 

@@ -58,7 +58,9 @@ class Raster:
                     f"grouped_{self.kind[-1]} takes one."
                 )
         elif type(self.group) is not int or self.group < 1:
-            raise LayoutError(f"Raster: {self.kind} with the group {self.group!r}; 1 tile or more is expected.")
+            raise LayoutError(
+                f"Raster: {self.kind} with the group {self.group!r}; 1 tile or more is expected."
+            )
 
     @staticmethod
     def parse(text: str) -> Raster:
@@ -141,8 +143,8 @@ class Raster:
         extents, group = (grid_m, grid_n), self.group or 1
         if extents[fast] % group:
             raise LayoutError(
-                f"Raster.as_layout: {self} on a grid of {grid_m}x{grid_n} tiles is no layout: its last band is "
-                f"{extents[fast] % group} tiles across, not {group}.\n"
+                f"Raster.as_layout: {self} on a grid of {grid_m}x{grid_n} tiles is no layout: its last band "
+                f"is {extents[fast] % group} tiles across, not {group}.\n"
                 f"  Choose a group that divides {extents[fast]}, or evaluate `tile`, which serves every grid."
             )
         shape = (group, extents[slow], extents[fast] // group, batch)
@@ -151,7 +153,8 @@ class Raster:
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
         if min(grid_m, grid_n, batch) < 0:
             raise LayoutError(
-                f"Raster.{operation}: a grid of {grid_m}x{grid_n} tiles with batch {batch}; extents are 0 or more."
+                f"Raster.{operation}: a grid of {grid_m}x{grid_n} tiles with batch {batch}; "
+                "extents are 0 or more."
             )
 
 
@@ -181,8 +184,8 @@ def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) 
 
 
 def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
-    n_tile, m_tile, l = _banded(linear, grid_n, grid_m, group, minimum)
-    return m_tile, n_tile, l
+    n_tile, m_tile, batch = _banded(linear, grid_n, grid_m, group, minimum)
+    return m_tile, n_tile, batch
 
 
 _TILE_OF: dict[str, Callable[..., tuple[Any, Any, Any]]] = {

@@ -90,12 +90,15 @@ def _violations(
             for outer, inner in (("block", "warp"), ("warp", "thread"), ("thread", "quad")):
                 large, small = sizes[outer][i], sizes[inner][i]
                 if large % small:
-                    rules.append(f"{large} elements of the {outer} tile along {mode} do not divide by {small}, of the {inner} tile")
+                    rules.append(
+                        f"{large} elements of the {outer} tile along {mode} do not divide by {small}, of the "
+                        f"{inner} tile"
+                    )
         lanes = (warp[0] // thread[0], warp[1] // thread[1])
         if lanes[0] * lanes[1] != LANES:
             rules.append(
-                f"a warp tile of {_x(warp)} holds {lanes[0]} x {lanes[1]} = {lanes[0] * lanes[1]} thread tiles of "
-                f"{_x(thread)}; a warp has {LANES} lanes"
+                f"a warp tile of {_x(warp)} holds {lanes[0]} x {lanes[1]} = {lanes[0] * lanes[1]} thread "
+                f"tiles of {_x(thread)}; a warp has {LANES} lanes"
             )
     if atom.threads != 1 or atom.shape_mnk != (1, 1, 1):
         rules.append(f"the atom {atom} is not one multiply-add of one thread")

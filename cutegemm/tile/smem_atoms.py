@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
@@ -14,7 +14,7 @@ KINDS = {"interleave": (0, 16), "32B": (1, 32), "64B": (2, 64), "128B": (3, 128)
 SMEM_ATOM_ROWS = 8
 
 
-@lru_cache(maxsize=None)
+@cache
 def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
     """The smallest tile of shared memory that wgmma knows: 8 rows, contiguous along `major`.
 
@@ -57,7 +57,6 @@ def widest_smem_kind(dtype: DType, extent: int) -> str:
     for kind, (_, row_bytes) in reversed(KINDS.items()):
         if extent > 0 and extent * dtype.bits % (row_bytes * 8) == 0:
             return kind
-    raise PlanError(
-        f"widest_smem_kind of {dtype}",
-        [f"{extent} elements are {extent * dtype.bits / 8:g} bytes, no multiple of the 16 of the shortest row"],
-    )
+    given = extent * dtype.bits / 8
+    rule = f"{extent} elements are {given:g} bytes, no multiple of the 16 of the shortest row"
+    raise PlanError(f"widest_smem_kind of {dtype}", [rule])

@@ -16,7 +16,8 @@ from cutegemm.layout.modes import on_layout
 from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_product, recast_layout, zipped_divide
 from cutegemm.tile.atoms import CopyAtom, fields_of
-from cutegemm.tile.tiled_mma import Target, TiledMma, _layout_of
+from cutegemm.tile.target import Target, as_tensor, elements_of
+from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tv import make_layout_tv
 
 
@@ -44,9 +45,21 @@ class TiledCopy:
     def __post_init__(self) -> None:
         if isinstance(self.tiler_mn, list):
             object.__setattr__(self, "tiler_mn", tuple(self.tiler_mn))
-        rules = _violations(self.atom, self.layout_tv, self.tiler_mn)
+        rules = _violations(self.atom, self.layout_tv, self.tiler_mn) or self._torn()
         if rules:
             raise PlanError(f"TiledCopy of {self.atom}", rules)
+
+    def _torn(self) -> list[str]:
+        """Whether the threads and values of `layout_tv` can be taken an atom at a time."""
+        try:
+            self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
+        except LayoutError as error:
+            return [
+                f"the layout {self.layout_tv} cannot be taken {self.atom.threads} threads by "
+                f"{self.atom.values} values at a time, as the atom does:\n      "
+                + str(error).replace("\n", "\n    ")
+            ]
+        return []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (TiledCopy, fields_of(self))
@@ -66,14 +79,22 @@ class TiledCopy:
     @cached_property
     def layout_src_tv_tiled(self) -> Layout:
         """(thread, value) -> colexicographic index in the tile that the thread reads."""
-        return composition(Layout(self._tile_shape), self._tile_to_tv(self.atom.layout_src_tv))
+        return composition(Layout(self._tile_shape), self._src_to_tile)
 
     @cached_property
     def layout_dst_tv_tiled(self) -> Layout:
         """(thread, value) -> colexicographic index in the tile that the thread writes."""
-        return composition(Layout(self._tile_shape), self._tile_to_tv(self.atom.layout_dst_tv))
+        return composition(Layout(self._tile_shape), self._dst_to_tile)
 
-    def _tile_to_tv(self, side: Layout) -> Layout:
+    @cached_property
+    def _src_to_tile(self) -> Layout:
+        return self._to_tile(self.atom.layout_src_tv)
+
+    @cached_property
+    def _dst_to_tile(self) -> Layout:
+        return self._to_tile(self.atom.layout_dst_tv)
+
+    def _to_tile(self, side: Layout) -> Layout:
         """(thread, (value of an atom, atom)) -> index in the tile, for the source or the destination."""
         reference = self.atom.layout_ref_tv
         to_reference = composition(right_inverse(reference), side)
@@ -98,17 +119,17 @@ class TiledCopy:
         target   (M, N, ...) with as many modes as the tiler, or more, which stay in the rest
         raises   LayoutError where the target has fewer modes, or no layout holds its parts
         """
-        return on_layout(self._tidfrg, target, self._tile_to_tv(self.atom.layout_src_tv))
+        return on_layout(self._tidfrg, target, self._src_to_tile)
 
     def tidfrg_d(self, target: Target) -> Any:
         """A destination seen as (thread, (value, atom), (rest_m, rest_n, ...))."""
-        return on_layout(self._tidfrg, target, self._tile_to_tv(self.atom.layout_dst_tv))
+        return on_layout(self._tidfrg, target, self._dst_to_tile)
 
-    def _tidfrg(self, layout: Layout, tile_to_tv: Layout) -> Layout:
+    def _tidfrg(self, layout: Layout, to_tile: Layout) -> Layout:
         if len(layout) < len(self.tiler_mn):
             raise LayoutError(f"TiledCopy: {layout} has fewer modes than the tile {_text(self.tiler_mn)}.")
         tiles = zipped_divide(layout, self.tiler_mn)
-        held = composition(tiles[0], tile_to_tv)
+        held = composition(tiles[0], to_tile)
         return concatenate([held[0], held[1], tiles[1]])
 
     def offsets_s(self, target: Target) -> np.ndarray:
@@ -123,14 +144,14 @@ class TiledCopy:
         >>> copy.offsets_s(Layout((4, 4)))[3].tolist()
         [[[6, 14]], [[7, 15]]]
         """
-        return _all_offsets(self.tidfrg_s(target))
+        return _all_offsets(self.tidfrg_s(as_tensor(target)))
 
     def offsets_d(self, target: Target) -> np.ndarray:
         """The offset of every element that every thread writes; shaped as `offsets_s`."""
-        return _all_offsets(self.tidfrg_d(target))
+        return _all_offsets(self.tidfrg_d(as_tensor(target)))
 
     def retile(self, target: Target) -> Any:
-        """A thread's fragment, as it was partitioned for an MMA, seen as ((value, atom), rest_m, rest_n, ...).
+        """A thread's fragment of an MMA, seen as this copy moves it: ((value, atom), rest_m, rest_n, ...).
 
         target   (value, rest_m, rest_n, ...) in registers
         raises   LayoutError where its values are not whole atoms of this copy
@@ -140,9 +161,9 @@ class TiledCopy:
 
     def _retile(self, layout: Layout) -> Layout:
         values = layout[0].size()
-        tile_to_tv = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
+        index_of = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
         # (m, n) -> which of a thread's groups of `values` elements the element of the tile is in
-        groups = recast_layout(self.threads * values, 1, tile_to_tv)
+        groups = recast_layout(self.threads * values, 1, index_of)
         fragment = logical_product(Layout(values), right_inverse(groups))
         atoms = zipped_divide(fragment, Layout(self.atom.values))  # (value of an atom, atom) -> (v, m, n)
         tiles = zipped_divide(layout, (values, *product_each(groups.shape)))
@@ -177,8 +198,9 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_d, target)
 
     def _partition(self, tidfrg: Any, target: Target) -> Tensor:
-        split = tidfrg(target if isinstance(target, Tensor) else Tensor(None, target))
-        return split[self.thr_idx, None, (None,) * len(_layout_of(split).shape[2])]
+        split = tidfrg(as_tensor(target))
+        part: Tensor = split[self.thr_idx, None, (None,) * len(split.layout.shape[2])]
+        return part
 
     def retile(self, target: Target) -> Any:
         """A fragment seen as ((value, atom), rest_m, rest_n, ...); see `TiledCopy.retile`."""
@@ -225,10 +247,10 @@ def make_tiled_copy_c_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
     tile = tiled_mma.tile_mnk[:2]
     whole = tiled_mma.layout_c_tv_tiled
     if atom.values > whole[1].size():
-        raise PlanError(
-            f"make_tiled_copy_c_atom of {atom}",
-            [f"the atom takes {atom.values} values of a thread, which holds {whole[1].size()} of {tiled_mma}"],
+        rule = (
+            f"the atom takes {atom.values} values of a thread, which holds {whole[1].size()} of {tiled_mma}"
         )
+        raise PlanError(f"make_tiled_copy_c_atom of {atom}", [rule])
     layout_tv = composition(whole, Layout((tiled_mma.threads, atom.values)))
     tiler = tuple(
         [filter(composition(Layout(tile, (1, 0) if mode == 0 else (0, 1)), layout_tv)) for mode in (0, 1)]
@@ -247,9 +269,9 @@ def make_tiled_copy_d(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
     return TiledCopy(atom, tiled_copy.layout_dst_tv_tiled, tiled_copy.tiler_mn)
 
 
-def _all_offsets(split: Any) -> np.ndarray:
-    threads, values, rest = _layout_of(split).shape
-    flat = split.offsets()
+def _all_offsets(split: Tensor) -> np.ndarray:
+    threads, values, rest = split.layout.shape
+    flat = elements_of(split)
     return flat.reshape((product(threads), product(values), *product_each(rest), *flat.shape[1:]), order="F")
 
 

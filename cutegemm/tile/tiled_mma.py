@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from cutegemm.layout.algebra import complement, composition, right_inverse
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import on_layout
-from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_divide, tiled_product, zipped_divide
 from cutegemm.tile.atoms import MmaAtom, fields_of
-
-Target = Union[Layout, ComposedLayout, Tensor]
+from cutegemm.tile.target import Target, as_tensor, elements_of, layout_of
 
 # Which of the extents (M, N, K) an operand has.
 _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
@@ -46,7 +44,7 @@ class TiledMma:
     """
 
     atom: MmaAtom
-    atom_layout_mnk: Layout = Layout((1, 1, 1))
+    atom_layout_mnk: Layout = Layout((1, 1, 1))  # noqa: RUF009  (a Layout is immutable)
     permutation_mnk: tuple[Any, Any, Any] = (None, None, None)
 
     def __post_init__(self) -> None:
@@ -54,16 +52,30 @@ class TiledMma:
             object.__setattr__(self, "atom_layout_mnk", Layout(as_int_tuple(self.atom_layout_mnk)))
         if isinstance(self.permutation_mnk, list):
             object.__setattr__(self, "permutation_mnk", tuple(self.permutation_mnk))
-        rules = _violations(self.atom, self.atom_layout_mnk, self.permutation_mnk)
+        rules = _violations(self.atom, self.atom_layout_mnk, self.permutation_mnk) or self._torn()
         if rules:
             raise PlanError(f"TiledMma of {self.atom}", rules)
+
+    def _torn(self) -> list[str]:
+        """The operands whose fragments under this permutation are no layouts."""
+        rules = []
+        for operand in _MODES:
+            try:
+                getattr(self, f"layout_{operand}_tv_tiled")
+            except LayoutError as error:
+                rules.append(
+                    f"the permutation {_text(self.permutation_mnk)} takes the values of {operand.upper()} in "
+                    "the atom apart:\n      " + str(error).replace("\n", "\n    ")
+                )
+        return rules
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (TiledMma, fields_of(self))
 
     def __str__(self) -> str:
         layout, permutation = self.atom_layout_mnk, self.permutation_mnk
-        return f"{self.atom} x {layout}, permuted {_text(permutation)}: {_text(self.tile_mnk)} by {self.threads} threads"
+        covered = f"{_text(self.tile_mnk)} by {self.threads} threads"
+        return f"{self.atom} x {layout}, permuted {_text(permutation)}: {covered}"
 
     @property
     def shape_mnk(self) -> tuple[int, int, int]:
@@ -104,7 +116,8 @@ class TiledMma:
         (0, 4, 13, 0)
         """
         layout = self.thr_layout_vmnk
-        return tuple([_index_in(layout[mode], thr_idx) for mode in range(4)])  # type: ignore[return-value]
+        v, m, n, k = (_index_in(layout[mode], thr_idx) for mode in range(4))
+        return v, m, n, k
 
     @cached_property
     def layout_a_tv_tiled(self) -> Layout:
@@ -124,13 +137,13 @@ class TiledMma:
     def _layout_tv_tiled(self, operand: str) -> Layout:
         i, j = _MODES[operand]
         split = self.thrfrg(operand, Layout((self.tile_mnk[i], self.tile_mnk[j])))
-        if operand != "c":  # A does not depend on the thread's n, B not on its m
-            m, n = self.thr_layout_vmnk[1].size(), self.thr_layout_vmnk[2].size()
-            spread = Layout((m, n), (1, 0) if operand == "a" else (0, 1))
-            split = composition(split, ((None, (spread, None)), None))
+        # The threads of one repetition along the mode that an operand lacks hold the same of it.
+        repeats = [Layout(self.thr_layout_vmnk[mode + 1].size(), 0) for mode in range(3)]
+        repeats[i], repeats[j] = split[0][1][0], split[0][1][1]
+        threads = concatenate([split[0][0], *repeats])
         covered = concatenate([self.thr_layout_vmnk, complement(self.thr_layout_vmnk, 1)])
         coord_of_thread = composition(right_inverse(covered), Layout((self.threads, 1), (1, 0)))
-        return concatenate([composition(split[0], coord_of_thread[0]), split[1]])
+        return concatenate([composition(threads, coord_of_thread[0]), split[1]])
 
     def thrfrg(self, operand: str, target: Target) -> Any:
         """A tile seen as ((v, (m, k)), (value, (rest_m, rest_k, ...))): threads first, then values.
@@ -140,8 +153,10 @@ class TiledMma:
         raises    LayoutError where the target has fewer modes, or no layout holds its parts
         source    CuTe, mma_atom.hpp:246, thrfrg_C
         """
-        if len(_layout_of(target)) < 2:
-            raise LayoutError(f"TiledMma: {_layout_of(target)} has one mode; the operand {operand} has two or more.")
+        if len(layout_of(target)) < 2:
+            raise LayoutError(
+                f"TiledMma: {layout_of(target)} has one mode; the operand {operand} has two or more."
+            )
         return on_layout(self._thrfrg, target, operand)
 
     def _thrfrg(self, layout: Layout, operand: str) -> Layout:
@@ -182,7 +197,10 @@ class TiledMma:
 
     def _partition_shape(self, operand: str, shape: IntTuple) -> IntTuple:
         tiles = ceil_div(product_each(shape), tuple([self.tile_mnk[m] for m in _MODES[operand]]))
-        repeats = [self.tile_mnk[m] // self.atom.shape_mnk[m] // self.atom_layout_mnk[m].size() for m in _MODES[operand]]
+        repeats = [
+            self.tile_mnk[m] // self.atom.shape_mnk[m] // self.atom_layout_mnk[m].size()
+            for m in _MODES[operand]
+        ]
         rest = tuple([t * r for t, r in zip(tiles, repeats, strict=False)]) + tiles[2:]
         return (self.atom.layout_tv(operand)[1].shape, *rest)
 
@@ -208,15 +226,16 @@ class TiledMma:
         return self._offsets("c", target)
 
     def _offsets(self, operand: str, target: Target) -> np.ndarray:
-        split = self.thrfrg(operand, target)
-        shape = _layout_of(split).shape
+        split = self.thrfrg(operand, as_tensor(target))
+        shape = split.layout.shape
         (v, (p, q)), (values, rest) = shape
         sizes = [Layout(s).size() for s in (v, p, q, values, *rest)]
-        flat = split.offsets()
-        table = flat.reshape((*sizes, *flat.shape[1:]), order="F")
+        flat = elements_of(split)
+        table: np.ndarray = flat.reshape((*sizes, *flat.shape[1:]), order="F")
         coord = self.thr_coord(np.arange(self.threads))
         i, j = _MODES[operand]
-        return table[coord[0], coord[i + 1], coord[j + 1]]
+        held: np.ndarray = table[coord[0], coord[i + 1], coord[j + 1]]
+        return held
 
 
 @dataclass(frozen=True)
@@ -234,8 +253,8 @@ class ThrMma:
 
         >>> from cutegemm.layout.tensor import make_identity_tensor
         >>> from cutegemm.tile.mma_atoms import fma
-        >>> TiledMma(fma(), Layout((4, 2, 1))).get_slice(5).partition_a(make_identity_tensor((8, 2)))
-        Tensor<coordinates at (1, 0) o (1,2,2):(0,4@0,1@1)>
+        >>> TiledMma(fma(), Layout((4, 1, 2))).get_slice(5).partition_a(make_identity_tensor((8, 4)))
+        Tensor<coordinates at (1, 1) o (1,2,2):(0,4@0,2@1)>
         """
         return self._partition("a", target)
 
@@ -248,16 +267,12 @@ class ThrMma:
         return self._partition("c", target)
 
     def _partition(self, operand: str, target: Target) -> Tensor:
-        tensor = target if isinstance(target, Tensor) else Tensor(None, target)
-        split = self.tiled_mma.thrfrg(operand, tensor)
+        split = self.tiled_mma.thrfrg(operand, as_tensor(target))
         coord = self.tiled_mma.thr_coord(self.thr_idx)
         i, j = _MODES[operand]
-        rest = len(_layout_of(split).shape[1][1])
-        return split[(coord[0], (coord[i + 1], coord[j + 1])), (None, (None,) * rest)]
-
-
-def _layout_of(target: Target) -> Any:
-    return target.layout if isinstance(target, Tensor) else target
+        rest = len(split.layout.shape[1][1])
+        part: Tensor = split[(coord[0], (coord[i + 1], coord[j + 1])), (None, (None,) * rest)]
+        return part
 
 
 def _index_in(layout: Layout, thr_idx: Any) -> Any:
@@ -283,13 +298,13 @@ def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
             f"0 .. {atom_layout.size() - 1}, each once"
         )
     for mode, (name, given) in enumerate(zip("MNK", permutation, strict=True)):
-        covered = atom.shape_mnk[mode] * atom_layout[mode].size()
         if given is not None:
-            rules += _permutation_rules(name, given, covered)
+            rules += _permutation_rules(name, given, atom.shape_mnk[mode], atom_layout[mode])
     return rules
 
 
-def _permutation_rules(name: str, given: Any, covered: int) -> list[str]:
+def _permutation_rules(name: str, given: Any, atom_extent: int, repeats: Layout) -> list[str]:
+    covered = atom_extent * repeats.size()
     if isinstance(given, Layout):
         if not given.is_integral or not _counts_once(given):
             return [f"the permutation {given} of {name} does not take each of 0 .. {given.size() - 1} once"]
@@ -303,6 +318,14 @@ def _permutation_rules(name: str, given: Any, covered: int) -> list[str]:
             f"the permutation {given} of {name} has {extent} elements, no multiple of the {covered} that the "
             "atoms of all threads cover"
         ]
+    try:
+        places = Layout((atom_extent, repeats.shape, extent // covered))
+        composition(given if isinstance(given, Layout) else Layout(given, 1), places)
+    except LayoutError:
+        return [
+            f"the permutation {given} of {name} is no layout from (place in the atom, repetition over "
+            f"threads, value), whose extents are {_text(places.shape)}: its modes do not end where these do"
+        ]
     return []
 
 
@@ -311,5 +334,3 @@ def _counts_once(layout: Layout) -> bool:
     if layout.size() == 0 or any(d < 0 for d in layout.flat()[1]):
         return False
     return right_inverse(layout).size() == layout.size()
-
-

@@ -75,8 +75,8 @@ class TmaBox:
         inner_bytes = self.box[0] * self.dtype.bits // 8
         if span is not None and inner_bytes != span:
             raise UnsupportedError(
-                f"{self.name}: its {inner_bytes} inner bytes do not fill the {span} of the swizzle; this package "
-                "describes full rows."
+                f"{self.name}: its {inner_bytes} inner bytes do not fill the {span} of the swizzle; this "
+                "package describes full rows."
             )
         return ComposedLayout(Swizzle(bits, 4, 3).recast(8, self.dtype.bits), 0, Layout(self.box))
 
@@ -111,8 +111,8 @@ def _violations(
         span = TMA_SWIZZLES[swizzle][1]
         if span is not None and inner_bits > span * 8:
             rules.append(
-                f"the inner extent, {box[0]} elements of {dtype}, takes {inner_bits / 8:g} bytes, more than the "
-                f"{span} that the {swizzle} swizzle spans"
+                f"the inner extent, {box[0]} elements of {dtype}, takes {inner_bits / 8:g} bytes, more than "
+                f"the {span} that the {swizzle} swizzle spans"
             )
     if not 1 <= multicast <= TMA_MAX_MULTICAST:
         rules.append(f"multicast to {multicast} CTAs; 1 to {TMA_MAX_MULTICAST} are expected")

@@ -1,0 +1,161 @@
+"""Rasters are bijections, on every grid, and the formula serves integers, arrays and the DSL alike."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from cutegemm.errors import LayoutError
+from cutegemm.tile.raster import KINDS, Raster
+
+RASTERS = [
+    Raster(kind, group)
+    for kind in KINDS
+    for group in ([None] if kind.startswith("along") else [1, 2, 3, 4, 7, 8, 100])
+]
+GRIDS = [*itertools.product(range(1, 10), range(1, 10), (1, 2, 3)), (37, 23, 2), (64, 5, 1), (1, 131, 3)]
+
+
+@pytest.mark.parametrize("raster", RASTERS, ids=str)
+def test_each_tile_comes_once(raster):
+    for grid_m, grid_n, batch in GRIDS:
+        order = raster.order(grid_m, grid_n, batch)
+        index = order @ np.array([1, grid_m, grid_m * grid_n])
+        assert order.min() == 0
+        assert (order.max(axis=0) == (grid_m - 1, grid_n - 1, batch - 1)).all()
+        assert (np.bincount(index, minlength=len(order)) == 1).all(), (raster, grid_m, grid_n, batch)
+
+
+def by_loops(raster, grid_m, grid_n, batch):
+    """The order written down by loops."""
+    group = raster.group or 1
+    for at in range(batch):
+        if raster.kind == "along_m":
+            yield from ((m, n, at) for n in range(grid_n) for m in range(grid_m))
+        elif raster.kind == "along_n":
+            yield from ((m, n, at) for m in range(grid_m) for n in range(grid_n))
+        elif raster.kind == "grouped_m":
+            for first in range(0, grid_m, group):
+                band = range(first, min(first + group, grid_m))
+                yield from ((m, n, at) for n in range(grid_n) for m in band)
+        else:
+            for first in range(0, grid_n, group):
+                band = range(first, min(first + group, grid_n))
+                yield from ((m, n, at) for m in range(grid_m) for n in band)
+
+
+@pytest.mark.parametrize("raster", RASTERS, ids=str)
+def test_order_is_that_of_the_loops(raster):
+    for grid in GRIDS:
+        expected = [*by_loops(raster, *grid)]
+        assert [tuple(tile) for tile in raster.order(*grid).tolist()] == expected
+        assert [raster.tile(i, grid[0], grid[1]) for i in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("log_tile", [0, 1, 2, 3])
+def test_log_tile_is_the_threadblock_swizzle_without_idle_ctas(log_tile):
+    """bx >> log_tile, (by << log_tile) + (bx & mask) over a grid (grid_m << log_tile, ceil), bx fastest."""
+    raster, mask = Raster.from_log_tile(log_tile), (1 << log_tile) - 1
+    for grid_m, grid_n in itertools.product(range(1, 8), range(1, 12)):
+        launched = itertools.product(range(-(-grid_n // (mask + 1))), range(grid_m << log_tile))
+        tiles = [(bx >> log_tile, (by << log_tile) + (bx & mask)) for by, bx in launched]
+        busy = [tile for tile in tiles if tile[1] < grid_n]
+        assert [tuple(t) for t in raster.order(grid_m, grid_n)[:, :2].tolist()] == busy
+
+
+@pytest.mark.parametrize("raster", RASTERS, ids=str)
+def test_layout_is_the_function_where_there_is_one(raster):
+    for grid_m, grid_n, batch in GRIDS:
+        extent = grid_m if raster.kind == "grouped_m" else grid_n
+        if raster.group and extent % raster.group:
+            with pytest.raises(LayoutError, match="is no layout: its last band"):
+                raster.as_layout(grid_m, grid_n, batch)
+        else:
+            layout = raster.as_layout(grid_m, grid_n, batch)
+            assert layout.size() == grid_m * grid_n * batch
+            assert (layout.offsets() == raster.order(grid_m, grid_n, batch)).all()
+
+
+def test_grids_past_32_bits():
+    """70,000 x 70,000 tiles: the last position is the last tile."""
+    for raster in RASTERS:
+        if raster.kind.startswith("along"):
+            assert raster.tile(70_000**2 - 1, 70_000, 70_000) == (69_999, 69_999, 0)
+
+
+class Traced:
+    """An integer that knows + - * // % and nothing else, as while a kernel is traced."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def _with(self, other, function):
+        return Traced(function(self.value, other.value if isinstance(other, Traced) else other))
+
+    def __add__(self, other):
+        return self._with(other, lambda a, b: a + b)
+
+    def __sub__(self, other):
+        return self._with(other, lambda a, b: a - b)
+
+    def __mul__(self, other):
+        return self._with(other, lambda a, b: a * b)
+
+    def __rmul__(self, other):
+        return self._with(other, lambda a, b: b * a)
+
+    def __floordiv__(self, other):
+        return self._with(other, lambda a, b: a // b)
+
+    def __mod__(self, other):
+        return self._with(other, lambda a, b: a % b)
+
+    def __bool__(self):
+        raise TypeError("a traced value has no truth value")
+
+    __lt__ = __gt__ = __eq__ = __bool__
+    __hash__ = None
+
+
+def test_formula_does_not_branch_on_its_arguments():
+    def least(a, b):
+        return Traced(min(getattr(a, "value", a), getattr(b, "value", b)))
+
+    for raster, (grid_m, grid_n, batch) in itertools.product(RASTERS, [(5, 7, 2), (8, 4, 1)]):
+        expected = raster.order(grid_m, grid_n, batch).tolist()
+        for position in range(len(expected)):
+            tile = raster.tile(Traced(position), Traced(grid_m), Traced(grid_n), least)
+            assert [t.value for t in tile] == expected[position]
+
+
+@pytest.mark.parametrize("raster", RASTERS, ids=str)
+def test_text_reads_back(raster):
+    assert Raster.parse(str(raster)) == raster
+    assert hash(Raster.parse(str(raster))) == hash(raster)
+
+
+def test_empty_grids_have_an_empty_order():
+    for raster in RASTERS:
+        for grid in [(0, 3, 1), (3, 0, 1), (3, 3, 0)]:
+            assert raster.order(*grid).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Raster("diagonal"), "'diagonal' is none of along_m"),
+        (lambda: Raster("along_m", 3), "along_m takes no group, but 3 is given; grouped_m takes one"),
+        (lambda: Raster("grouped_n", 0), "grouped_n with the group 0"),
+        (lambda: Raster("grouped_m"), "grouped_m with the group None"),
+        (lambda: Raster.parse("grouped_m:x"), "'grouped_m:x' is no raster"),
+        (lambda: Raster.parse("along_m:2"), "along_m takes no group"),
+        (lambda: Raster.from_log_tile(-1), "log_tile = -1"),
+        (lambda: Raster().order(-1, 2), "a grid of -1x2 tiles"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(LayoutError) as raised:
+        make()
+    assert message in str(raised.value)
