@@ -95,7 +95,9 @@ def filter_zeros(layout: L, target_profile: Any = None) -> L:
     try:
         shape = transform_leaf(lambda s, p: 1 if p == 0 else s, layout.shape, profile)
     except (TypeError, ValueError):
-        raise LayoutError(f"filter_zeros: the profile {_text(profile)} is not congruent with {layout}.") from None
+        raise LayoutError(
+            f"filter_zeros: the profile {_text(profile)} is not congruent with {layout}."
+        ) from None
     return Layout._of(shape, layout.stride)
 
 
@@ -118,7 +120,7 @@ def composition(lhs: AnyLayout | Swizzle, rhs: Any) -> AnyLayout:
     """The layout R = A o B on the coordinates of B.
 
     Law: R(c) == A(B(c)) for every coordinate c of B with B(c) < size(A), and the shape of R refines that of
-    B. Past its end A runs on along its last mode.
+    B. Past its end A runs on along its last mode, unless that has the extent 1: then nothing is promised.
 
     lhs      A: a layout, a composed layout or a swizzle
     rhs      B: a layout, or a tiler, that is an integer n (for n:1) or a tuple of layouts, integers, tuples
@@ -184,7 +186,7 @@ def _compose(a: Layout, b: Layout) -> Layout:
 
 
 def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach: list[int]) -> Any:
-    """The modes of A that s:d walks through, and its digits added to `reach`; None where it does not divide."""
+    """The modes of A that s:d walks through, its digits added to `reach`; None where it does not divide."""
     if type(d) is not int:
         return None
     if d == 0 or s == 0:
@@ -208,7 +210,8 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
         room = -(-n // d)
         take = room if room < s else s
         if take > 1:
-            if s % take or (take < s and n % d):
+            ends = j + 1 == last and extents[last] == 1  # past the end, where nothing is promised
+            if s % take or (take < s and n % d and not ends):
                 return None
             shape.append(take)
             stride.append(d * strides[j])
@@ -244,16 +247,19 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
             "  Reverse the order of A's modes instead, or start B at an offset."
         )
     leaves = []
+    last_index = b.cosize() - 1
+    reach = flat_a.cosize() + last_index * abs(flat_a.stride[-1])
+    dtype = np.int64 if max(last_index, reach) < 2**62 else object
     for position, (s, d) in enumerate(zip(extents, strides, strict=True)):
-        indices = np.arange(s, dtype=object) * d if s * d > 2**62 else np.arange(s) * d
-        values = _evaluate(flat_a, indices)
+        values = _evaluate(flat_a, np.arange(s, dtype=dtype) * d)
         found = _synthesize(values)
         if isinstance(found, int):
             coord = unflatten([found if p == position else 0 for p in range(len(extents))], b.shape)
+            seen = ", ".join(map(str, values[: found + 1]))
             raise LayoutError(
                 f"composition: A o B is no layout, for A = {a} and B = {b}.\n"
-                f"  A(B({_plain(coord)})) = {values[found]}, but no strides over {s} elements give the offsets "
-                f"{', '.join(str(v) for v in values[: found + 1])}{', ...' if found + 1 < s else ''}.\n"
+                f"  A(B({_plain(coord)})) = {values[found]}, but no strides over {s} elements give the "
+                f"offsets {seen}{', ...' if found + 1 < s else ''}.\n"
                 f"  {_advice(flat_a)}"
             )
         leaves.append(_from_flat(*found))
@@ -262,7 +268,7 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
     )
     if type(b.shape) is int:
         return result
-    expected, given = _evaluate(flat_a, b.offsets()), result.offsets()
+    expected, given = _evaluate(flat_a, b.offsets().astype(dtype)), result.offsets()
     if not np.array_equal(expected, given):
         index = int(np.argmax(expected != given))
         coord = _coordinate(index, b.shape)
@@ -307,7 +313,7 @@ def _synthesize(values: np.ndarray) -> tuple[list[int], list[int]] | int:
     unit = 1
     while len(values) > 1:
         step = int(values[1] - values[0])
-        run_end = np.flatnonzero(values != np.arange(len(values)) * step)
+        run_end = np.flatnonzero(values != np.arange(len(values), dtype=values.dtype) * step)
         run = int(run_end[0]) if len(run_end) else len(values)
         if len(values) % run:
             return run * unit
@@ -500,8 +506,3 @@ def max_common_vector(a: Layout, b: Layout) -> int:
     4
     """
     return max_common_layout(a, b).size()
-
-
-def flatten_profile(layout: AnyLayout) -> tuple[int, ...]:
-    """The extents of all leaves of a layout."""
-    return flatten(layout.shape)

@@ -24,15 +24,13 @@ def on_layout(function: Callable[..., Layout], value: Any, *args: Any) -> Any:
         return value.with_outer(function(value.outer, *args))
     if isinstance(value, Tensor):
         return value.with_layout(lambda layout: function(layout, *args))
-    kind = type(value).__name__
-    raise LayoutError(f"{function.__name__.lstrip('_')}: {value} is a {kind}; a Layout is expected.")
+    raise LayoutError(f"{function.__name__.lstrip('_')}: a Layout is expected, not {value!r}.")
 
 
 def require_layout(operation: str, value: Any) -> None:
     """Raises LayoutError where `value` is no Layout."""
     if type(value) is not Layout:
-        kind = type(value).__name__
-        raise LayoutError(f"{operation}: {value} is a {kind}; a Layout is expected.")
+        raise LayoutError(f"{operation}: a Layout is expected, not {value!r}.")
 
 
 def _shape_of(value: Any) -> IntTuple:
@@ -74,7 +72,7 @@ def cosize(value: AnyLayout, mode: Sequence[int] = ()) -> Any:
     >>> cosize(Layout((4, 8), (8, 1)), mode=[0])
     25
     """
-    return get(value, mode).cosize()
+    return (get(value, mode) if mode or not hasattr(value, "cosize") else value).cosize()
 
 
 def rank(value: Any, mode: Sequence[int] = ()) -> int:

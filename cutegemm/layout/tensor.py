@@ -10,7 +10,7 @@ import numpy as np
 from cutegemm.errors import LayoutError
 from cutegemm.layout.inttuple import IntTuple, product, product_each
 from cutegemm.layout.layout import Layout, has_none, make_identity_layout
-from cutegemm.layout.stride import add
+from cutegemm.layout.stride import ScaledBasis, add
 from cutegemm.layout.swizzle import ComposedLayout
 
 
@@ -48,6 +48,10 @@ class Tensor:
                     f"Tensor: {layout} at offset {offset} reaches from {low} to {high}, the array has "
                     f"{len(array)} elements."
                 )
+        elif isinstance(layout, Layout) and not layout.is_integral:
+            # The coordinate that it starts at names every mode, also those of extent 1, which no stride
+            # moves along after a divide.
+            offset = add(offset, layout.offset_of(0))
         self.array, self.layout, self.offset = array, layout, offset
 
     @staticmethod
@@ -166,15 +170,21 @@ def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
 
 def _coordinates(tensor: Tensor) -> np.ndarray:
     layout = tensor.layout
-    if isinstance(layout, ComposedLayout) or layout.is_integral:
+    if isinstance(layout, ComposedLayout) or not isinstance(tensor.offset, tuple):
         return layout.offsets() + tensor.offset
-    from cutegemm.layout.inttuple import flatten
+    extents, strides = layout.flat()
+    columns = []
+    for path, start in _leaves(tensor.offset, ()):
+        along = [d.value if isinstance(d, ScaledBasis) and d.mode == path else 0 for d in strides]
+        columns.append(Layout._of(extents, tuple(along)).offsets() + start)
+    return np.stack(columns, axis=-1)
 
-    origin = add(tensor.offset, layout.offset_of(0))
-    columns = len(flatten(origin))
-    if columns != layout.offsets().shape[1]:  # a mode that no stride moves along stands still
-        return np.array([flatten(tensor[i]) for i in range(tensor.size())])
-    return layout.offsets() + np.array(flatten(origin))
+
+def _leaves(coord: Any, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
+    """The leaves of a coordinate, each with its path of modes from the outside in."""
+    if isinstance(coord, tuple):
+        return [leaf for mode, part in enumerate(coord) for leaf in _leaves(part, (*path, mode))]
+    return [(path, coord)]
 
 
 def make_identity_tensor(shape: IntTuple) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout.layout import Layout
@@ -20,6 +20,7 @@ from cutegemm.layout.stride import ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 _INTEGER = re.compile(r"_?(-?\s*[0-9]+)")
+T = TypeVar("T")
 _SPACE = re.compile(r"\s*")
 
 
@@ -49,7 +50,9 @@ def parse(text: str) -> Layout | ComposedLayout:
     except RecursionError:
         raise LayoutError(f"parse: the text of {len(text)} characters is nested too deep.") from None
     if reader.here() < len(text):
-        reader.fail("the end of the text" if isinstance(layout, ComposedLayout) else "'o' or the end of the text")
+        reader.fail(
+            "the end of the text" if isinstance(layout, ComposedLayout) else "'o' or the end of the text"
+        )
     return layout
 
 
@@ -180,7 +183,7 @@ class _Reader:
             self.refuse("a path of modes is expected.", start)
         return path
 
-    def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:
+    def build(self, at: int, make: Callable[..., T], *parts: Any) -> T:
         """`make(*parts)`, its refusal shown at a position of the text."""
         try:
             return make(*parts)

@@ -38,7 +38,9 @@ def _explained(operation: F) -> F:
             if str(error).startswith(operation.__name__):
                 raise
             given = ", ".join([*map(_text, args), *[f"{k}={_text(v)}" for k, v in options.items()]])
-            raise LayoutError(f"{operation.__name__}({given}): no layout is the answer.\n  {error}") from error
+            raise LayoutError(
+                f"{operation.__name__}({given}): no layout is the answer.\n  {error}"
+            ) from error
 
     return cast(F, call)
 
@@ -66,7 +68,12 @@ def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
         _require_fit("logical_divide", layout, tiler)
         parts = [_logical_divide(layout[m], t) for m, t in enumerate(tiler)]
         return concatenate(parts + [layout[m] for m in range(len(parts), len(layout))])
-    tile = _as_layout("logical_divide", tiler)
+    if type(tiler) is int:
+        return concatenate(_tile_and_rest(layout, tiler))
+    return _divided(layout, _as_layout("logical_divide", tiler))
+
+
+def _divided(layout: Layout, tile: Layout) -> Layout:
     return composition(layout, concatenate([tile, complement(tile, layout.size())]))
 
 
@@ -82,13 +89,33 @@ def _as_layout(operation: str, tiler: Tiler) -> Layout:
     if type(tiler) is int:
         if tiler <= 0:
             raise LayoutError(f"{operation}: a tile of {tiler} elements; a positive number is expected.")
-        return Layout(tiler)
+        return Layout._of(tiler, 1 if tiler != 1 else 0)
     require_layout(operation, tiler)
     return tiler
 
 
+def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
+    """The two modes of a zipped divide."""
+    if tiler is None:
+        return layout, Layout._of(1, 0)
+    if isinstance(tiler, tuple):
+        _require_fit("logical_divide", layout, tiler)
+        parts = [_tile_and_rest(layout[m], t) for m, t in enumerate(tiler)]
+        rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
+        return concatenate([p[0] for p in parts]), concatenate(rest)
+    tile = _as_layout("logical_divide", tiler)
+    if type(tiler) is int and type(layout.shape) is int:  # a plain extent in tiles: no algebra is needed
+        count, stride = -(-layout.shape // tiler), layout.stride
+        return (
+            Layout._of(tiler, stride if tiler != 1 else 0),
+            Layout._of(count, tiler * stride if count != 1 else 0),
+        )
+    divided = _divided(layout, tile)
+    return divided[0], divided[1]
+
+
 def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """The tile and the rest of a layout that `tiler` has divided logically."""
+    """The block and the copies of a layout that `tiler` has multiplied logically."""
     if tiler is None:
         return layout, Layout._of(1, 0)
     if not isinstance(tiler, tuple):
@@ -103,7 +130,7 @@ def _opened(layout: Layout) -> list[Layout]:
 
 
 def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    return concatenate(_unzip(_logical_divide(layout, tiler), tiler))
+    return concatenate(_tile_and_rest(layout, tiler))
 
 
 @_explained
@@ -125,8 +152,8 @@ def tiled_divide(target: Target, tiler: Tiler) -> Target:
     """
 
     def divide(layout: Layout) -> Layout:
-        zipped = _zipped_divide(layout, tiler)
-        return concatenate([zipped[0], *_opened(zipped[1])])
+        tile, rest = _tile_and_rest(layout, tiler)
+        return concatenate([tile] + _opened(rest))
 
     return on_layout(divide, target)
 
@@ -140,8 +167,8 @@ def flat_divide(target: Target, tiler: Tiler) -> Target:
     """
 
     def divide(layout: Layout) -> Layout:
-        zipped = _zipped_divide(layout, tiler)
-        return concatenate(_opened(zipped[0]) + _opened(zipped[1]))
+        tile, rest = _tile_and_rest(layout, tiler)
+        return concatenate(_opened(tile) + _opened(rest))
 
     return on_layout(divide, target)
 
@@ -169,8 +196,11 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
         _require_fit("logical_product", block, tiler)
         parts = [_logical_product(block[m], t) for m, t in enumerate(tiler)]
         return concatenate(parts + [block[m] for m in range(len(parts), len(block))])
-    tile = _as_layout("logical_product", tiler)
-    return concatenate([block, composition(complement(block, block.size() * tile.cosize()), tile)])
+    return concatenate([block, _copies(block, _as_layout("logical_product", tiler))])
+
+
+def _copies(block: Layout, tiler: Layout) -> Layout:
+    return composition(complement(block, block.size() * tiler.cosize()), tiler)
 
 
 @_explained
@@ -197,7 +227,7 @@ def tiled_product(block: Target, tiler: Tiler) -> Target:
 
     def multiply(layout: Layout) -> Layout:
         zipped = _zipped_product(layout, tiler)
-        return concatenate([zipped[0], *_opened(zipped[1])])
+        return concatenate([zipped[0]] + _opened(zipped[1]))
 
     return on_layout(multiply, block)
 
@@ -217,15 +247,20 @@ def flat_product(block: Target, tiler: Tiler) -> Target:
     return on_layout(multiply, block)
 
 
-def _paired_product(block: Layout, tiler: Layout) -> list[tuple[Layout, Layout]]:
-    """(block mode, copies) for each mode, the shorter of the two extended by 1:0."""
+def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
+    """As many modes of the copies as of the block, the shorter of the two extended by 1:0."""
     require_layout("product", tiler)
     rank = max(len(block), len(tiler))
-    one = Layout._of(1, 0)
-    divided = _logical_product(append(block, one, rank), append(tiler, one, rank))
+    block, tiler = (x if len(x) == rank else append(x, Layout._of(1, 0), rank) for x in (block, tiler))
+    copies = _copies(block, tiler)
     if rank == 1 and (type(block.shape) is int or type(tiler.shape) is int):
-        return [(divided[0], divided[1])]
-    return [(divided[0][m], divided[1][m]) for m in range(rank)]
+        return concatenate([block]), concatenate([copies])
+    return block, copies
+
+
+def _zip_modes(first: Layout, second: Layout) -> Layout:
+    shape = tuple(zip(first.shape, second.shape, strict=True))
+    return Layout._of(shape, tuple(zip(first.stride, second.stride, strict=True)))
 
 
 @_explained
@@ -237,11 +272,11 @@ def blocked_product(block: Target, tiler: Layout) -> Target:
     >>> blocked_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 3), (2, 4)), ((1, 4), (2, 12)))
     """
+    return on_layout(_blocked_product, block, tiler)
 
-    def multiply(layout: Layout) -> Layout:
-        return concatenate([concatenate(pair) for pair in _paired_product(layout, tiler)])
 
-    return on_layout(multiply, block)
+def _blocked_product(block: Layout, tiler: Layout) -> Layout:
+    return _zip_modes(*_block_and_copies(block, tiler))
 
 
 @_explained
@@ -253,12 +288,12 @@ def raked_product(block: Target, tiler: Layout) -> Target:
     >>> raked_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((3, 2), (4, 2)), ((4, 1), (12, 2)))
     """
+    return on_layout(_raked_product, block, tiler)
 
-    def multiply(layout: Layout) -> Layout:
-        pairs = _paired_product(layout, tiler)
-        return concatenate([coalesce(concatenate(pair[::-1])) for pair in pairs])
 
-    return on_layout(multiply, block)
+def _raked_product(block: Layout, tiler: Layout) -> Layout:
+    block, copies = _block_and_copies(block, tiler)
+    return coalesce(_zip_modes(copies, block), (1,) * len(block))
 
 
 @_explained
@@ -278,7 +313,8 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
     def tile(layout: Layout) -> Layout:
         if len(layout) > rank:
             raise LayoutError(
-                f"tile_to_shape: the block {layout} has {len(layout)} modes, the shape {_text(trg_shape)} {rank}."
+                f"tile_to_shape: the block {layout} has {len(layout)} modes, "
+                f"the shape {_text(trg_shape)} {rank}."
             )
         padded = append(layout, Layout._of(1, 0), rank)
         sizes = tuple([padded[m].size() for m in range(rank)])
@@ -311,14 +347,14 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
         scaled = layout.offset * old_bits
         if scaled % new_bits:
             raise LayoutError(f"recast_layout: the offset of {layout} is no multiple of {new_bits} bits.")
-        return ComposedLayout(layout.inner.recast(old_bits, new_bits), scaled // new_bits, outer)  # type: ignore[return-value]
+        return ComposedLayout(layout.inner.recast(old_bits, new_bits), scaled // new_bits, outer)
     require_layout("recast_layout", layout)
     if not layout.is_integral:
         raise LayoutError(f"recast_layout: {layout} gives coordinates; a layout of offsets is expected.")
     if old_bits % new_bits == 0:
-        return _narrowed(layout, old_bits // new_bits)  # type: ignore[return-value]
+        return _narrowed(layout, old_bits // new_bits)
     if new_bits % old_bits == 0:
-        return _widened(layout, new_bits // old_bits)  # type: ignore[return-value]
+        return _widened(layout, new_bits // old_bits)
     raise LayoutError(f"recast_layout: of {old_bits} and {new_bits} bits neither divides the other.")
 
 
@@ -395,7 +431,9 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     extents, strides = product_each(layout.shape), layout.stride
     if leaves_of(layout.shape) != leaves_of(extents) or not layout.is_integral:
         raise LayoutError(f"local_partition: the tiler {layout} is nested; give one extent a mode.")
-    coord = tuple([(index // d) % s if d else 0 for s, d in zip(leaves_of(extents), leaves_of(strides), strict=True)])
+    coord = tuple(
+        [(index // d) % s if d else 0 for s, d in zip(leaves_of(extents), leaves_of(strides), strict=True)]
+    )
     if proj is not None:
         extents, coord = dice(extents, proj), dice(coord, proj)
     rank = len(target.layout)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import CutegemmError, PlanError
@@ -11,11 +13,13 @@ from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.schedule import Schedule, multistage, single_stage
 from cutegemm.tile.atoms import CopyAtom
-from cutegemm.tile.copy_atoms import cp_async, universal_copy
+from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, cp_async, universal_copy
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.simt import simt_tiled_mma
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
+
+T = TypeVar("T")
 
 ACCESS_BITS = 128  # the widest load and store of one thread
 _K_RUN = 8  # elements along K that neighbouring threads fetch of a k-major operand: one 32-byte sector of f32
@@ -74,8 +78,8 @@ def simt_plan(
     quad          elements of a thread that lie side by side, so that they are read at once
     stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
     unroll        k-blocks laid out in the code; see `multistage`
-    load_a, _b    "cp.async" or "register"; by majorness where left out: a k-major operand is turned round on
-                  its way, which takes registers
+    load_a, _b    "cp.async" or "register"; where left out, by majorness, as a k-major operand is turned round on its
+                  way, which takes registers, and by alignment, as cp.async moves 4 bytes or more
     shared_a, _b  how the tiles lie in shared memory; padded by a vector where they are turned round
     raster        see `Raster.parse`
     mma_order     see `GemmPlan`
@@ -84,7 +88,7 @@ def simt_plan(
 
     >>> plan = simt_plan(block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
     >>> plan.threads, plan.smem_bytes(), plan.registers()["accumulators"]
-    (256, {'a': 8432, 'b': 8192}, 64)
+    (256, {'a': 8448, 'b': 8192}, 64)
     """
     ops = operands or Operands.of("f32")
     order = Raster.parse(raster) if isinstance(raster, str) else raster
@@ -139,7 +143,7 @@ class _Builder:
         if stages < 1:
             self.broken.append(f"stages = {stages}; at least 1 is expected.")
 
-    def attempt(self, make):  # type: ignore[no-untyped-def]
+    def attempt(self, make: Callable[[], T]) -> T | None:
         """What `make` returns, or None with its complaint noted."""
         try:
             return make()
@@ -159,7 +163,8 @@ class _Builder:
         self, name: str, operand: Operand, extent: int, threads: int, load: str | None, shared: Shared | None
     ) -> tuple[TiledCopy, SharedLayout, Shared] | None:
         """The copy from global memory, the layout in shared memory and how it was chosen."""
-        kind = load or ("register" if operand.major == "k" else "cp.async")
+        narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
+        kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
         if kind not in ("cp.async", "register"):
             self.broken.append(f"load_{name.lower()} = {load!r} is neither 'cp.async' nor 'register'.")
             return None
@@ -178,8 +183,8 @@ class _Builder:
         """Neighbouring threads along the contiguous mode, the others across it."""
         bk, dtype = self.block[2], operand.dtype
         along = min(_K_RUN, bk) if operand.major == "k" else extent
-        if along % vector:
-            vector = 1
+        while vector > 1 and (along % vector or extent * bk < threads * vector):
+            vector //= 2
         if kind == "register":
             atom = universal_copy(dtype, vector * dtype.bits)
         else:

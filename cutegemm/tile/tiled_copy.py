@@ -16,7 +16,7 @@ from cutegemm.layout.modes import on_layout
 from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_product, recast_layout, zipped_divide
 from cutegemm.tile.atoms import CopyAtom, fields_of
-from cutegemm.tile.target import Target, as_tensor, elements_of
+from cutegemm.tile.target import Target, as_tensor
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tv import make_layout_tv
 
@@ -271,7 +271,7 @@ def make_tiled_copy_d(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
 
 def _all_offsets(split: Tensor) -> np.ndarray:
     threads, values, rest = split.layout.shape
-    flat = elements_of(split)
+    flat = split.offsets()
     return flat.reshape((product(threads), product(values), *product_each(rest), *flat.shape[1:]), order="F")
 
 

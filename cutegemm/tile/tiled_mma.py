@@ -16,7 +16,7 @@ from cutegemm.layout.modes import on_layout
 from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_divide, tiled_product, zipped_divide
 from cutegemm.tile.atoms import MmaAtom, fields_of
-from cutegemm.tile.target import Target, as_tensor, elements_of, layout_of
+from cutegemm.tile.target import Target, as_tensor, layout_of
 
 # Which of the extents (M, N, K) an operand has.
 _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
@@ -230,7 +230,7 @@ class TiledMma:
         shape = split.layout.shape
         (v, (p, q)), (values, rest) = shape
         sizes = [Layout(s).size() for s in (v, p, q, values, *rest)]
-        flat = elements_of(split)
+        flat = split.offsets()
         table: np.ndarray = flat.reshape((*sizes, *flat.shape[1:]), order="F")
         coord = self.thr_coord(np.arange(self.threads))
         i, j = _MODES[operand]

@@ -1,0 +1,1 @@
+"""Benchmarks: commands that print a table and return its numbers."""

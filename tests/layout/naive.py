@@ -1,0 +1,122 @@
+"""Layouts the slow way: lists of offsets, from the shape and the stride alone.
+
+Nothing here calls the code under test; it reads `.shape` and `.stride`. A basis vector counts as a large
+integer of its own, so that layouts of coordinates have integer tables too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product as cartesian
+from math import nan, prod
+from typing import Any
+
+from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
+
+_BASES: dict[Any, int] = {}
+
+
+def number(stride: Any) -> int:
+    """An integer stride as it is; the basis vector of each mode as a power of a large prime."""
+    if isinstance(stride, ScaledBasis):
+        return stride.value * 1_000_003 ** (2 + _BASES.setdefault(stride.mode, len(_BASES)))
+    return stride
+
+
+def leaves(value: Any) -> list[Any]:
+    return [leaf for v in value for leaf in leaves(v)] if isinstance(value, tuple) else [value]
+
+
+def size(value: Any) -> int:
+    return prod(leaves(value if isinstance(value, (int, tuple)) else value.shape))
+
+
+def modes(layout: Layout) -> list[tuple[int, int]]:
+    """(extent, stride) of each leaf."""
+    return list(zip(leaves(layout.shape), map(number, leaves(layout.stride)), strict=True))
+
+
+def at(layout: Any, index: int) -> int:
+    """The offset at a colexicographic index, running on along the last leaf."""
+    if isinstance(layout, Swizzle):
+        bits = ((1 << layout.bits) - 1) << layout.base
+        if layout.shift < 0:
+            return index ^ ((index & bits) << -layout.shift)
+        return index ^ ((index >> layout.shift) & bits)
+    if isinstance(layout, ComposedLayout):
+        return at(layout.inner, layout.offset + at(layout.outer, index))
+    out, last = 0, len(modes(layout)) - 1
+    for position, (extent, stride) in enumerate(modes(layout)):
+        digit = index if position == last else index % extent
+        index //= extent
+        out += digit * stride
+    return out
+
+
+UNSPECIFIED = nan  # survives every sum; equal to nothing
+
+
+def run_on(layout: Layout, index: int) -> float:
+    """The offset at an index; past the end unspecified after a last extent of 1, which has no direction."""
+    ends = modes(layout)[-1][0] == 1 and len(modes(layout)) > 1
+    return UNSPECIFIED if index < 0 or (ends and index >= size(layout)) else at(layout, index)
+
+
+def table(layout: Any) -> list[int]:
+    return [at(layout, i) for i in range(size(layout))]
+
+
+def mode(layout: Any, m: int) -> Any:
+    if isinstance(layout, ComposedLayout):
+        return ComposedLayout(layout.inner, layout.offset, mode(layout.outer, m))
+    return Layout(layout.shape[m], layout.stride[m]) if isinstance(layout.shape, tuple) else layout
+
+
+def rank(value: Any) -> int:
+    value = value if isinstance(value, (int, tuple)) else value.shape
+    return len(value) if isinstance(value, tuple) else 1
+
+
+def outer_sum(*tables: Sequence[int]) -> list[int]:
+    """Every sum of one entry of each table, the first table varying fastest."""
+    return [sum(parts) for parts in map(reversed, cartesian(*reversed(tables)))]
+
+
+def is_layout(values: Sequence[int]) -> bool:
+    """Whether some layout has exactly these offsets: linear in blocks, and again over the blocks."""
+    n = len(values)
+    if n == 1:
+        return values[0] == 0
+    for block in (b for b in range(2, n + 1) if n % b == 0):
+        inner, over = values[:block], values[::block]
+        linear = all(v == i * values[1] for i, v in enumerate(inner))
+        if linear and list(values) == outer_sum(inner, over) and is_layout(over):
+            return True
+    return False
+
+
+def gaps(offsets: Iterable[int], total: int) -> list[int] | None:
+    """The increasing offsets at which copies of a set must start to cover [0, total or more) once.
+
+    None where no copies do. They are unique: the first offset not yet covered must start the next copy.
+    """
+    tile, starts, covered, start = sorted(set(offsets)), [], set(), 0
+    if tile[0] != 0:
+        return None
+    while start < total or len(covered) != start:
+        copy = {start + offset for offset in tile}
+        if copy & covered or start > 4 * (total + tile[-1]):
+            return None
+        covered |= copy
+        starts.append(start)
+        while start in covered:
+            start += 1
+    return starts
+
+
+def refines(fine: Any, coarse: Any) -> bool:
+    """Whether `fine` splits the leaves of `coarse` and nothing else."""
+    if not isinstance(coarse, tuple):
+        return size(fine) == coarse
+    same_rank = isinstance(fine, tuple) and len(fine) == len(coarse)
+    return same_rank and all(refines(f, c) for f, c in zip(fine, coarse, strict=True))

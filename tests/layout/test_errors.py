@@ -1,0 +1,172 @@
+"""What a person reads when the algebra has no answer: the operation, their arguments, a witness, advice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cutegemm.layout as cg
+from cutegemm.errors import CutegemmError, LayoutError, PlanError, UnsupportedError
+from cutegemm.layout import ComposedLayout, E, Layout, ScaledBasis, Swizzle, Tensor
+
+CASES = [
+    (
+        lambda: cg.composition(Layout((6, 2), (1, 7)), Layout((3, 2), (2, 3))),
+        """\
+composition: A o B is no layout, for A = (6,2):(1,7) and B = (3,2):(2,3).
+  A(B(2,1)) = A(7) = 8, but the strides (2,3) that its other offsets ask for give 7.
+  Choose the strides of B so that each divides, or is divided by, the extents of A: 6, 2.""",
+    ),
+    (
+        lambda: cg.composition(Layout((4, 6, 8), (2, 3, 5)), Layout(6, 3)),
+        """\
+composition: A o B is no layout, for A = (4,6,8):(2,3,5) and B = 6:3.
+  A(B(3)) = 8, but no strides over 6 elements give the offsets 0, 6, 7, 8, ....
+  Choose the strides of B so that each divides, or is divided by, the extents of A: 4, 6, 8.""",
+    ),
+    (
+        lambda: cg.composition(Layout((4, 2), (1, 8)), Layout(3, -1)),
+        """\
+composition: B = 3:-1 takes negative values, where A = (4,2):(1,8) with several modes is not defined.
+  Reverse the order of A's modes instead, or start B at an offset.""",
+    ),
+    (
+        lambda: cg.composition(Layout((4, 8)), (2, 2, 2)),
+        """\
+composition: the tiler (2,2,2) has 3 modes, (4,8):(1,4) has 2; give one entry for each mode, or fewer.""",
+    ),
+    (
+        lambda: cg.composition(Layout(8), ComposedLayout(Swizzle(1, 0, 1), 0, Layout(4))),
+        """\
+composition: S<1,0,1> o 0 o 4:1 cannot stand to the right of 8:1; no composed layout has its swizzle in \
+the middle. Apply it on the left.""",
+    ),
+    (
+        lambda: cg.complement(Layout((2, 2), (1, 3)), 24),
+        """\
+complement: (2,2):(1,3) repeats an offset or leaves a gap that no layout fills:
+  the mode 2:3 does not start at a multiple of 2, where the modes of smaller stride end.
+  Each stride must be a multiple of the extent times stride before it.""",
+    ),
+    (
+        lambda: cg.complement(Layout(4, -1), 8),
+        """\
+complement: 4:-1 has the negative stride -1; offsets from 0 on are expected. Reverse that mode.""",
+    ),
+    (
+        lambda: cg.left_inverse(Layout((4, 8), (1, 2))),
+        """\
+left_inverse: (4,8):(1,2) has none: the mode 8:2 repeats offsets of other modes.
+  Strides must be positive, and each at least the extent times stride before it.""",
+    ),
+    (
+        lambda: cg.right_inverse(Layout(4, E(0))),
+        "right_inverse: 4:1@0 gives coordinates; a layout of offsets is expected.",
+    ),
+    (
+        lambda: cg.blocked_product(Layout((4, 1, 4), (16, 1, 1)), Layout((4, 3), (3, 1))),
+        """\
+blocked_product((4,1,4):(16,1,1), (4,3):(3,1)): no layout is the answer.
+  composition: A o B is no layout, for A = (4,3):(4,64) and B = (4,3,1):(3,1,0).
+  A(B(3,0,0)) = 132, but no strides over 4 elements give the offsets 0, 12, 72, 132.
+  Choose the strides of B so that each divides, or is divided by, the extents of A: 4, 3.""",
+    ),
+    (
+        lambda: cg.zipped_divide(Layout((4, 8)), (2, Layout((2, 2), (1, 3)))),
+        """\
+zipped_divide((4,8):(1,4), (2,(2,2):(1,3))): no layout is the answer.
+  complement: (2,2):(1,3) repeats an offset or leaves a gap that no layout fills:
+  the mode 2:3 does not start at a multiple of 2, where the modes of smaller stride end.
+  Each stride must be a multiple of the extent times stride before it.""",
+    ),
+    (
+        lambda: cg.logical_divide(Layout((4, 8)), (2, 2, 2)),
+        """\
+logical_divide: the tiler (2,2,2) has 3 modes, (4,8):(1,4) has 2; give one entry for each mode, or fewer.""",
+    ),
+    (
+        lambda: cg.logical_divide(Layout(8), 0),
+        "logical_divide: a tile of 0 elements; a positive number is expected.",
+    ),
+    (
+        lambda: cg.tile_to_shape(Layout((2, 2, 2)), (4, 4), (0, 1)),
+        "tile_to_shape: the block (2,2,2):(1,2,4) has 3 modes, the shape (4,4) 2.",
+    ),
+    (
+        lambda: cg.recast_layout(32, 16, Layout((8, 3), (1, 3))),
+        """\
+recast_layout: (8,3):(1,3) has no layout in elements 2 times as wide: some of them would be filled in \
+part, or by elements of different coordinates.""",
+    ),
+    (
+        lambda: cg.recast_layout(8, 16, Layout(4, 2)),
+        """\
+recast_layout: each element of 4:2 becomes 2 neighbours, but it has no mode of stride 1 to hold them.
+  Append a mode 1:1 to the layout.""",
+    ),
+    (
+        lambda: cg.coalesce(Layout(8), (1, 1)),
+        "coalesce: the profile (1,1) does not fit 8:1; it may have one entry for each mode.",
+    ),
+    (
+        lambda: cg.make_ordered_layout((4, 8), (0, 1, 2)),
+        "make_ordered_layout: the order (0,1,2) does not fit the shape (4,8); give one entry for each mode.",
+    ),
+    (
+        lambda: Layout((4, 8), (1,)),
+        """\
+Layout: the stride (1) is not congruent with the shape (4,8). Give one stride for each extent, in the \
+same hierarchy.""",
+    ),
+    (lambda: Layout((4, -8)), "Layout: the shape (4,-8) has the negative extent -8."),
+    (
+        lambda: Layout((4, 2.5)),
+        "Layout: shape: 2.5 is a float; integers or tuples of integers are expected.",
+    ),
+    (
+        lambda: Layout((4, 8))(1, 2, 3),
+        "(4,8):(1,4)((1,2,3)): the coordinate (1, 2, 3) does not fit the shape (4, 8).",
+    ),
+    (
+        lambda: Swizzle(3, -1, 2),
+        """\
+Swizzle(3, -1, 2): base = -1 is negative; |shift| = 2 is below bits = 3, so the two bit fields overlap.""",
+    ),
+    (lambda: ScaledBasis(1, -1), "ScaledBasis: the mode -1 is no path of non-negative integers."),
+    (
+        lambda: ComposedLayout(Swizzle(1, 0, 1), 0, Layout(4, E(0))),
+        "ComposedLayout: S<1,0,1> permutes offsets, but 4:1@0 gives coordinates.",
+    ),
+    (
+        lambda: Tensor(np.zeros(8), Layout((4, 4))),
+        "Tensor: (4,4):(1,4) at offset 0 reaches from 0 to 15, the array has 8 elements.",
+    ),
+    (lambda: cg.coalesce((4, 8)), "coalesce: a Layout is expected, not (4, 8)."),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CASES, ids=[m.split("\n")[0][:60] for _, m in CASES])
+def test_message(call, message):
+    with pytest.raises(LayoutError) as refused:
+        call()
+    assert str(refused.value) == message
+
+
+def test_a_plan_error_lists_every_violation():
+    one, two = PlanError("plan P", ["a is odd"]), PlanError("plan P", ["a is odd", "b is 0"])
+    assert str(one) == "plan P: 1 rule is broken.\n  - a is odd"
+    assert str(two) == "plan P: 2 rules are broken.\n  - a is odd\n  - b is 0"
+    assert two.violations == ("a is odd", "b is 0")
+
+
+def test_a_plan_error_survives_pickling():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(PlanError("plan P", ["a is odd"])))
+    assert (error.subject, error.violations) == ("plan P", ("a is odd",))
+
+
+def test_one_base_class_catches_all():
+    for error in (LayoutError, PlanError, UnsupportedError):
+        assert issubclass(error, CutegemmError)
+    assert issubclass(LayoutError, ValueError)

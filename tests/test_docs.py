@@ -1,0 +1,37 @@
+"""The examples in the documents are run, and print what the documents say that they print."""
+
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_code_blocks(document: Path) -> None:
+    """The blocks of a document run one after the other in one namespace."""
+    names: dict[str, object] = {}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for number, block in enumerate(_BLOCK.findall(document.read_text())):
+        if ">>>" not in block:
+            exec(compile(block, f"{document.name}[{number}]", "exec"), names)
+            continue
+        test = doctest.DocTestParser().get_doctest(block, names, f"{document.name}[{number}]", None, None)
+        runner.run(test, clear_globs=False)
+        names.update(test.globs)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)
+def test_example(example: Path) -> None:
+    """Every example runs without a GPU and says something."""
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
