@@ -7,13 +7,22 @@ first asked for.
 from importlib import import_module
 from typing import Any
 
-from cutegemm.errors import CutegemmError, LayoutError, PlanError, UnsupportedError
+from cutegemm.errors import (
+    CompileError,
+    CopyWarning,
+    CutegemmError,
+    LayoutError,
+    PlanError,
+    UnsupportedError,
+)
 from cutegemm.layout import *  # noqa: F403
 from cutegemm.layout import __all__ as _algebra
 
 __version__ = "0.1.0"
 
 _LATER = {
+    "compile_plan": "cutegemm.compile",
+    "gemm": "cutegemm.launch",
     "GemmPlan": "cutegemm.plan",
     "Operand": "cutegemm.plan",
     "Operands": "cutegemm.plan",
@@ -22,10 +31,21 @@ _LATER = {
     "TiledCopy": "cutegemm.tile",
     "TiledMma": "cutegemm.tile",
     "make_layout_tv": "cutegemm.tile",
+    "plan_named": "cutegemm.plan.catalog",
+    "plans": "cutegemm.plan.catalog",
     "simt_plan": "cutegemm.plan",
 }
 
-__all__ = [*_algebra, *_LATER, "CutegemmError", "LayoutError", "PlanError", "UnsupportedError"]  # noqa: PLE0604
+__all__ = [  # noqa: PLE0604
+    *_algebra,
+    *_LATER,
+    "CompileError",
+    "CopyWarning",
+    "CutegemmError",
+    "LayoutError",
+    "PlanError",
+    "UnsupportedError",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ MAX_NAMED_BARRIERS = 16
 REGISTER_UNIT = 256
 SMEM_UNIT_BYTES = 128
 SMEM_RESERVED_BYTES = 1024
+SMEM_MAX_ALIGN_BYTES = 1024  # of a buffer: the reserved part lies before the first one
 
 # cuTensorMapEncodeTiled: extents of a box, and the alignment of addresses and strides.
 TMA_MAX_BOX = 256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class CutegemmError(Exception):
@@ -34,5 +35,28 @@ class PlanError(CutegemmError, ValueError):
         return f"{self.subject}: {count} {'rule is' if count == 1 else 'rules are'} broken.\n{rules}"
 
 
+class SimulationError(CutegemmError):
+    """A plan that went wrong when it was carried out on the CPU.
+
+    faults   one for each kind of fault, with examples in words; see `cutegemm.simulate.Fault`
+    """
+
+    def __init__(self, subject: str, faults: Sequence[Any]) -> None:
+        self.subject = subject
+        self.faults = tuple(faults)
+        super().__init__(subject, self.faults)
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.subject} went wrong.", *(f"  {fault}" for fault in self.faults)])
+
+
 class UnsupportedError(CutegemmError):
     """A request that is meaningful but that this package or this machine does not serve; says what is."""
+
+
+class CompileError(CutegemmError):
+    """The DSL, ptxas or the linker refused a plan; the message holds what it said."""
+
+
+class CopyWarning(UserWarning):
+    """`gemm` has to copy an operand before it can multiply: correct, and slower. The message says which."""

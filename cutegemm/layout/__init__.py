@@ -12,6 +12,8 @@ from cutegemm.layout.algebra import (
     nullspace,
     right_inverse,
 )
+from cutegemm.layout.explain import explain
+from cutegemm.layout.f2 import F2Matrix, from_f2, to_f2, to_swizzle, to_swizzled, to_xor
 from cutegemm.layout.inttuple import (
     ceil_div,
     crd2crd,
@@ -53,8 +55,9 @@ from cutegemm.layout.modes import (
     slice_,
     slice_and_offset,
 )
-from cutegemm.layout.stride import E, ScaledBasis
+from cutegemm.layout.stride import F2, E, ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle, make_composed_layout, make_swizzle
+from cutegemm.layout.synthesis import synthesize
 from cutegemm.layout.tensor import Tensor, make_identity_tensor
 from cutegemm.layout.text import parse
 from cutegemm.layout.tiling import (
@@ -75,8 +78,10 @@ from cutegemm.layout.tiling import (
 )
 
 __all__ = [
+    "F2",
     "ComposedLayout",
     "E",
+    "F2Matrix",
     "Layout",
     "ScaledBasis",
     "Swizzle",
@@ -93,11 +98,13 @@ __all__ = [
     "depth",
     "dice",
     "elem_less",
+    "explain",
     "filter",
     "filter_zeros",
     "flat_divide",
     "flat_product",
     "flatten",
+    "from_f2",
     "get",
     "group_modes",
     "idx2crd",
@@ -136,9 +143,14 @@ __all__ = [
     "size",
     "slice_",
     "slice_and_offset",
+    "synthesize",
     "tile_to_shape",
     "tiled_divide",
     "tiled_product",
+    "to_f2",
+    "to_swizzle",
+    "to_swizzled",
+    "to_xor",
     "transform_leaf",
     "unflatten",
     "zipped_divide",

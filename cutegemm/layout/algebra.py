@@ -12,10 +12,11 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, product, transform_leaf, unflatten
+from cutegemm.layout import f2
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, product, transform_leaf, unflatten
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import AnyLayout, require_layout
-from cutegemm.layout.stride import ScaledBasis
+from cutegemm.layout.stride import ScaledBasis, XorArithmetic
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 L = TypeVar("L", Layout, ComposedLayout)
@@ -51,7 +52,10 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
             )
         head = [coalesce(layout[m], p) for m, p in enumerate(target_profile)]
         return concatenate(head + [layout[m] for m in range(len(head), len(layout))])
-    return _from_flat(*_coalesced(*layout.flat(), keep_last=False))
+    try:
+        return _from_flat(*_coalesced(*layout.flat(), keep_last=False))
+    except XorArithmetic:
+        return f2.coalesce(layout)
 
 
 def _coalesced(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], list[Any]]:
@@ -145,7 +149,10 @@ def composition(lhs: AnyLayout | Swizzle, rhs: Any) -> AnyLayout:
         return lhs.with_outer(composition(lhs.outer, rhs))
     require_layout("composition", lhs)
     if type(rhs) is Layout:
-        return _compose(lhs, rhs)
+        try:
+            return _compose(lhs, rhs)
+        except XorArithmetic:
+            return f2.composition(lhs, rhs)
     if rhs is None:
         return lhs
     if isinstance(rhs, tuple):
@@ -160,7 +167,7 @@ def composition(lhs: AnyLayout | Swizzle, rhs: Any) -> AnyLayout:
             f"composition: {rhs} cannot stand to the right of {lhs}; no composed layout has its swizzle in "
             "the middle. Apply it on the left."
         )
-    return _compose(lhs, Layout(as_int_tuple(rhs, "composition: tiler")))
+    return composition(lhs, Layout(as_int_tuple(rhs, "composition: tiler")))
 
 
 def _compose(a: Layout, b: Layout) -> Layout:
@@ -230,6 +237,8 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
 
 def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
     """A o B found from its offsets, where the divisibility rules do not settle it."""
+    if a.is_xor or b.is_xor:
+        raise XorArithmetic
     if not (a.is_integral and b.is_integral):
         raise LayoutError(
             f"composition: A o B is no layout that the divisibility rules give, for A = {a} and B = {b}.\n"
@@ -347,6 +356,8 @@ def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
     require_layout("complement", layout)
     total = cotarget.size() if isinstance(cotarget, Layout) else product(as_int_tuple(cotarget, "cotarget"))
     if not layout.is_integral:
+        if layout.is_xor:
+            return f2.complement(layout, total)
         raise LayoutError(f"complement: {layout} gives coordinates; a complement is of offsets.")
     if layout.size() == 0:
         raise LayoutError(f"complement: {layout} is empty, it covers nothing.")
@@ -391,7 +402,8 @@ def right_inverse(layout: Layout) -> Layout:
     >>> right_inverse(Layout((4, 8), (2, 8)))
     Layout(1, 0)
     """
-    _require_offsets("right_inverse", layout)
+    if _is_xor("right_inverse", layout):
+        return f2.right_inverse(layout)
     shape, stride, current = [], [], 1
     for d, start, s in _positions(layout):
         if d == current:
@@ -412,12 +424,16 @@ def _positions(layout: Layout) -> list[tuple[int, int, int]]:
     return sorted(out, key=lambda mode: mode[0])
 
 
-def _require_offsets(operation: str, layout: Layout) -> None:
+def _is_xor(operation: str, layout: Layout) -> bool:
+    """Whether its strides are over F2; it must give offsets."""
     require_layout(operation, layout)
     if not layout.is_integral:
+        if layout.is_xor:
+            return True
         raise LayoutError(f"{operation}: {layout} gives coordinates; a layout of offsets is expected.")
     if layout.size() == 0:
         raise LayoutError(f"{operation}: {layout} is empty.")
+    return False
 
 
 def left_inverse(layout: Layout) -> Layout:
@@ -432,7 +448,8 @@ def left_inverse(layout: Layout) -> Layout:
     >>> left_inverse(Layout((4, 8), (1, 5)))
     Layout((5, 8), (1, 4))
     """
-    _require_offsets("left_inverse", layout)
+    if _is_xor("left_inverse", layout):
+        return f2.left_inverse(layout)
     modes = _positions(layout)
     if not modes:
         return Layout._of(1, 0)

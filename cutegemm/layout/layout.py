@@ -18,7 +18,7 @@ from cutegemm.layout.inttuple import (
     transform_leaf,
     unflatten,
 )
-from cutegemm.layout.stride import ScaledBasis, add
+from cutegemm.layout.stride import F2, ScaledBasis, add
 
 if TYPE_CHECKING:
     from cutegemm.layout.swizzle import ComposedLayout
@@ -115,6 +115,12 @@ class Layout:
     def __str__(self) -> str:
         return f"{_text(self.shape)}:{_text(self.stride)}"
 
+    def _repr_html_(self) -> str:
+        """The drawing that a notebook shows."""
+        from cutegemm.draw import notebook
+
+        return notebook(self)
+
     __iter__ = None
 
     def __len__(self) -> int:
@@ -147,8 +153,11 @@ class Layout:
             raise LayoutError(f"{self}({_text(coord)}): {error}") from error
         out: Any = 0
         for c, d in zip(leaves, self.flat()[1], strict=True):
-            out = out + c * d if type(d) is int and type(out) is int else add(out, c * d)
-        return out
+            if type(d) is int and type(out) is int:
+                out = out + c * d
+            else:
+                out = add(out, d.at(c) if type(d) is F2 else c * d)
+        return out.value if type(out) is F2 else out
 
     def slice(self, coord: Any) -> tuple[Layout, Any]:
         """The layout of the modes where `coord` holds None, and the offset that the others contribute.
@@ -156,6 +165,11 @@ class Layout:
         >>> Layout((4, (2, 4)), (8, (1, 2))).slice((None, (1, None)))
         (Layout((4, 4), (8, 2)), 1)
         """
+        if self.is_xor:
+            raise LayoutError(
+                f"slice: {self} has strides over F2; a fixed coordinate's part is XORed, not added.\n"
+                "  Evaluate it, or compose it with a layout of the coordinates that are wanted."
+            )
         kept: list[tuple[IntTuple, Any]] = []
         offset = _slice(coord, self.shape, self.stride, kept, self)
         if coord is None:
@@ -166,6 +180,11 @@ class Layout:
     def is_integral(self) -> bool:
         """Whether it gives offsets: every stride is an integer."""
         return {*map(type, self.flat()[1])} <= {int}  # `all` of a generator takes three times as long
+
+    @property
+    def is_xor(self) -> bool:
+        """Whether it has strides over F2."""
+        return F2 in {*map(type, self.flat()[1])}
 
     def size(self) -> int:
         """How many coordinates it has."""
@@ -184,6 +203,8 @@ class Layout:
             return 0
         if self.is_integral:
             return 1 + sum([(s - 1) * abs(d) for s, d in zip(extents, strides, strict=True)])
+        if self.is_xor:
+            return int(self.offsets().max()) + 1
         reach: Any = 0
         for s, d in zip(extents, strides, strict=True):
             reach = add(reach, (s - 1) * (abs(d) if type(d) is int else ScaledBasis(abs(d.value), d.mode)))
@@ -200,7 +221,7 @@ class Layout:
         """
         extents, strides = self.flat()
         if not self.is_integral:
-            return self._coordinates(extents, strides)
+            return _xor_table(extents, strides) if self.is_xor else self._coordinates(extents, strides)
         reach = sum((s - 1) * abs(d) for s, d in zip(extents, strides, strict=True))
         return _outer_sum(extents, strides, np.int64 if reach <= _INT64_MAX else object)
 
@@ -253,6 +274,9 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
             f"Layout: the stride {_text(stride)} is not congruent with the shape {_text(shape)}. "
             "Give one stride for each extent, in the same hierarchy."
         )
+    strides = flatten(stride)
+    if F2 in {*map(type, strides)}:
+        _check_xor(shape, stride, extents, strides)
     return shape, stride
 
 
@@ -292,6 +316,30 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
     return out
 
 
+def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
+    out = np.zeros(1, dtype=np.int64)
+    for s, d in zip(extents, strides, strict=True):
+        if s != 1:
+            part = np.array([d.at(c).value if type(d) is F2 else 0 for c in range(s)], dtype=np.int64)
+            out = (part[:, None] ^ out[None, :]).reshape(-1)
+    return out
+
+
+def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
+    """Strides over F2 stand by themselves, on extents whose coordinates are strings of bits."""
+    for extent, d in zip(extents, strides, strict=True):
+        if extent < 1 or extent & (extent - 1):
+            rule = f"the extent {extent} is no power of two"
+        elif type(d) is not F2 and d != 0:
+            rule = f"the stride {d} is none"
+        else:
+            continue
+        raise LayoutError(
+            f"Layout: {_text(shape)}:{_text(stride)} has strides over F2, but {rule}.\n"
+            "  Give every mode such a stride, or 0, and a power of two for an extent."
+        )
+
+
 def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
     """Colexicographic strides; 0 for an extent of 1, as in CuTe."""
     out, running = [], 1
@@ -302,7 +350,7 @@ def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _as_stride(stride: Any) -> Any:
-    if type(stride) is int or isinstance(stride, ScaledBasis):
+    if type(stride) is int or isinstance(stride, (ScaledBasis, F2)):
         return stride
     if isinstance(stride, (tuple, list)):
         return tuple([_as_stride(d) for d in stride])

@@ -3,6 +3,9 @@
 `3@1` is three times the basis vector of mode 1. A layout with such strides gives coordinates instead of
 offsets: the identity layout of (4, 8) is `(4,8):(1@0,1@1)`. CuTe writes a nested mode innermost first:
 `2@0@1` is twice mode 0 of mode 1, E((1, 0)).
+
+Or a stride over F2, `F2(9)`: coordinates multiply it without carries, and what the modes contribute is
+XORed. A swizzled layout is a plain one with such strides; see `f2`.
 """
 
 from __future__ import annotations
@@ -69,6 +72,62 @@ class ScaledBasis:
         return out
 
 
+class XorArithmetic(Exception):
+    """Internal: an operation met a stride over F2 where it would multiply by integers."""
+
+
+class F2:
+    """A stride over F2: coordinate c contributes the carry-less product of c and `value`, by XOR.
+
+    value    0 or more; each bit of the coordinate that is set XORs in `value`, shifted by its place
+
+    >>> F2(9).at(5), str(F2(9))
+    (F2(45), 'F2(9)')
+    >>> F2(3).at(3)
+    F2(5)
+    """
+
+    __slots__ = ("value",)
+
+    value: int
+
+    def __init__(self, value: int) -> None:
+        if isinstance(value, bool) or to_int(value) < 0:
+            raise LayoutError(f"F2: the value {value!r} is no integer of 0 or more.")
+        object.__setattr__(self, "value", to_int(value))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"F2 is immutable; {name} cannot be set")
+
+    def at(self, coordinate: int) -> F2:
+        """What a coordinate contributes."""
+        if coordinate < 0:
+            raise LayoutError(f"{self}: the coordinate {coordinate} is negative.")
+        out, place = 0, 0
+        while coordinate >> place:
+            if coordinate >> place & 1:
+                out ^= self.value << place
+            place += 1
+        return F2(out)
+
+    def __mul__(self, factor: object) -> F2:
+        raise XorArithmetic
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, F2) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(("F2", self.value))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (F2, (self.value,))
+
+    def __repr__(self) -> str:
+        return f"F2({self.value})"
+
+
 def E(mode: int | tuple[int, ...]) -> ScaledBasis:
     """The basis vector of a mode: E(0) is 1@0, E((1, 0)) is 1@0@1."""
     return ScaledBasis(1, mode)
@@ -86,6 +145,8 @@ def add(a: Any, b: Any) -> Any:
         a = a.coordinate()
     if isinstance(b, ScaledBasis):
         b = b.coordinate()
+    if type(a) is F2 or type(b) is F2:
+        return _xor(a, b)
     a_is, b_is = isinstance(a, tuple), isinstance(b, tuple)
     if a_is and b_is:
         if len(a) < len(b):
@@ -96,6 +157,15 @@ def add(a: Any, b: Any) -> Any:
     if b_is:
         return _broadcast_zero(b, a)
     return a + b
+
+
+def _xor(a: Any, b: Any) -> F2:
+    if type(a) is F2 and type(b) is F2:
+        return F2(a.value ^ b.value)
+    known, other = (a, b) if type(a) is F2 else (b, a)
+    if other != 0:
+        raise LayoutError(f"the XOR offset {known} and {other} cannot be added.")
+    return known
 
 
 def _broadcast_zero(coordinate: tuple[Any, ...], offset: int) -> tuple[Any, ...]:

@@ -205,6 +205,12 @@ class ComposedLayout:
     def __str__(self) -> str:
         return f"{self.inner} o {self.offset} o {self.outer}"
 
+    def _repr_html_(self) -> str:
+        """The drawing that a notebook shows."""
+        from cutegemm.draw import notebook
+
+        return notebook(self)
+
 
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
     """The swizzle S<bits,base,shift>; see `Swizzle`."""

@@ -4,6 +4,7 @@
     inner     "S<" bits "," base "," shift ">" | layout
     layout    shape [":" stride]               ((2,4),8):((1,16),2); without strides the compact layout
     stride    an integer or a scaled basis     2@0@1, innermost mode first, or 2@(1,0), from the outside in
+              or a stride over F2              F2(9)
 
 "(8)" is a mode of rank 1. Integers may be marked static as CuTe's C++ prints them: (_4,_8):(_1,_4).
 """
@@ -16,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout.layout import Layout
-from cutegemm.layout.stride import ScaledBasis
+from cutegemm.layout.stride import F2, ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 _INTEGER = re.compile(r"_?(-?\s*[0-9]+)")
@@ -160,7 +161,11 @@ class _Reader:
     def extent(self, expected: str) -> int:
         return self.integer("an extent of 0 or more" if self.text[: self.here()].strip() else expected, 0)
 
-    def stride(self) -> int | ScaledBasis:
+    def stride(self) -> int | ScaledBasis | F2:
+        if self.accept("F2("):
+            xor = F2(self.integer("the value of the stride over F2", 0))
+            self.expect(")")
+            return xor
         if self.accept("ScaledBasis("):
             value = self.integer("the value of the basis vector")
             self.expect(",")

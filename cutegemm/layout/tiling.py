@@ -19,6 +19,7 @@ from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_e
 from cutegemm.layout.inttuple import flatten as leaves_of
 from cutegemm.layout.layout import Layout, _text, concatenate, make_ordered_layout
 from cutegemm.layout.modes import append, dice, on_layout, require_layout
+from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 from cutegemm.layout.tensor import Tensor
 
@@ -104,7 +105,8 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
         rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
         return concatenate([p[0] for p in parts]), concatenate(rest)
     tile = _as_layout("logical_divide", tiler)
-    if type(tiler) is int and type(layout.shape) is int:  # a plain extent in tiles: no algebra is needed
+    if type(tiler) is int and type(layout.shape) is int and type(layout.stride) is not F2:
+        # A plain extent in tiles: no algebra is needed
         count, stride = -(-layout.shape // tiler), layout.stride
         return (
             Layout._of(tiler, stride if tiler != 1 else 0),

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Union
 
-from cutegemm.arch import WARP_THREADS, Arch, arch_named
+from cutegemm.arch import SMEM_MAX_ALIGN_BYTES, SMEM_UNIT_BYTES, WARP_THREADS, Arch, arch_named
+from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
-from cutegemm.layout import ComposedLayout, Layout, size
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, size
+from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.schedule import Schedule
 from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import TmaBox
 
 SharedLayout = Union[Layout, ComposedLayout]
 
@@ -59,17 +63,20 @@ class GemmPlan:
     cta_tile         (bM, bN, bK): the part of D that a CTA computes, and the step along K
     tiled_mma        who multiplies what: block > warp > thread > value
     smem_a, smem_b   the shared memory of A (bM, bK, stages) and B (bN, bK, stages), in elements
-    load_a, load_b   global to shared memory
-    read_a, read_b   shared memory to registers
+    load_a, load_b   global to shared memory: by the threads, or a box by TMA
+    read_a, read_b   shared memory to registers; None where the MMA reads shared memory
     store_d          registers to global memory, or to `smem_d` where that is given
     raster           in which order the CTAs take the tiles of D
-    schedule         what the threads do for each k-tile
+    schedule         what all threads do for each k-tile; None where roles differ
+    pipeline         what the roles do where they differ; else None
+    epilogue         how D passes through `smem_d` and leaves by TMA, or None
     roles, barriers  who does it, and what holds them together
     smem_d           shared memory that D's tile passes through, or None
     cluster_mn       CTAs of a cluster along M and N
     split_k          parts that K is cut into
     ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
+    has_c            whether the kernel can read C; one that cannot takes beta for 0
     raises           PlanError with every rule that is broken
     """
 
@@ -82,13 +89,13 @@ class GemmPlan:
     tiled_mma: TiledMma
     smem_a: SharedLayout
     smem_b: SharedLayout
-    load_a: TiledCopy
-    load_b: TiledCopy
-    read_a: CopyAtom
-    read_b: CopyAtom
+    load_a: TiledCopy | TmaBox
+    load_b: TiledCopy | TmaBox
+    read_a: CopyAtom | None
+    read_b: CopyAtom | None
     store_d: CopyAtom
     raster: Raster
-    schedule: Schedule
+    schedule: Schedule | None
     roles: tuple[Role, ...]
     barriers: tuple[Barrier, ...]
     smem_d: SharedLayout | None = None
@@ -96,6 +103,9 @@ class GemmPlan:
     split_k: int = 1
     ctas_per_sm: int = 1
     mma_order: str = "m"
+    pipeline: Pipeline | None = None
+    epilogue: Epilogue | None = None
+    has_c: bool = True
 
     def __post_init__(self) -> None:
         broken = self.violations()
@@ -123,17 +133,48 @@ class GemmPlan:
     @property
     def stages(self) -> int:
         """Shared-memory stages of A and B."""
-        return self.schedule.stages
+        queue = self.schedule or self.pipeline
+        assert queue is not None
+        return queue.stages
+
+    def role(self, name: str) -> Role:
+        """The role of that name."""
+        return next(role for role in self.roles if role.name == name)
+
+    def barrier(self, name: str) -> Barrier:
+        """The barrier of that name."""
+        return next(barrier for barrier in self.barriers if barrier.name == name)
+
+    def has_barrier(self, name: str) -> bool:
+        """Whether there is a barrier of that name."""
+        return any(barrier.name == name for barrier in self.barriers)
+
+    def barrier_id(self, name: str) -> int:
+        """Which of the hardware's named barriers is the first of that name; 0 is that of all threads."""
+        first = 1
+        for barrier in self.barriers:
+            if barrier.name == name:
+                return first
+            first += barrier.count if barrier.kind == "named" else 0
+        raise KeyError(name)
+
+    @property
+    def k_blocks(self) -> int:
+        """Steps of the MMA along a k-tile."""
+        shape: Any = self.tiled_mma.partition_shape_a((self.cta_tile[0], self.cta_tile[2]))
+        return int(shape[2])
 
     def smem_bytes(self) -> dict[str, int]:
-        """Bytes of shared memory by buffer."""
+        """Bytes of shared memory by buffer, each with what aligns the next one."""
         ops = self.operands
-        out = {
-            "a": self.smem_a.cosize() * ops.a.dtype.bits // 8,
-            "b": self.smem_b.cosize() * ops.b.dtype.bits // 8,
-        }
+        buffers = [("a", ops.a.dtype, self.smem_a), ("b", ops.b.dtype, self.smem_b)]
         if self.smem_d is not None:
-            out["d"] = self.smem_d.cosize() * ops.d.dtype.bits // 8
+            buffers.append(("d", ops.d.dtype, self.smem_d))
+        out = {}
+        for position, (name, dtype, layout) in enumerate(buffers):
+            following = buffers[position + 1 :]
+            align = smem_align_bytes(following[0][1], following[0][2]) if following else 1
+            out[name] = -(-layout.cosize() * dtype.bits // (8 * align)) * align
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
@@ -146,9 +187,9 @@ class GemmPlan:
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.cta_tile
-        depth = self.schedule.fragments
         out = {"accumulators": _words(bm * bn, ops.acc.bits, mma.threads)}
         if mma.atom.a_source == "register":
+            depth = 1 if self.schedule is None else self.schedule.fragments
             per_thread_a = size(mma.layout_a_tv_tiled, mode=[1]) * (bm // mma.tile_mnk[0])
             per_thread_b = size(mma.layout_b_tv_tiled, mode=[1]) * (bn // mma.tile_mnk[1])
             out["fragments"] = _words(depth * per_thread_a, ops.a.dtype.bits, 1) + _words(
@@ -158,9 +199,16 @@ class GemmPlan:
             ("tile of A on its way", self.load_a, bm, ops.a),
             ("tile of B on its way", self.load_b, bn, ops.b),
         ):
-            if not copy.atom.is_async:
+            if isinstance(copy, TiledCopy) and not copy.atom.is_async:
                 out[name] = _words(tile * self.cta_tile[2], operand.dtype.bits, self.threads)
         return out
+
+    @property
+    def read_c(self) -> CopyAtom:
+        """Global memory of C to registers: the vectors that D is stored by, where C allows it."""
+        c, d = self.operands.c, self.operands.d
+        elements = self.store_d.bits // d.dtype.bits if c.major == d.major else 1
+        return universal_copy(c.dtype, c.dtype.bits * min(elements, c.align_elems))
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """How many tiles D has along M, N and the batch."""
@@ -171,7 +219,8 @@ class GemmPlan:
         )
 
     def k_tiles(self, problem: Problem) -> int:
-        """Steps along K. The first one is the ragged one: it begins at K - k_tiles * bK."""
+        """Steps along K. Of copies by threads the first one is the ragged one, which begins at K - k_tiles * bK;
+        of TMA, which fills with zeros what lies beyond K, the last one."""
         return -(-problem.k // self.cta_tile[2])
 
     def describe(self, problem: Problem | None = None) -> str:
@@ -195,6 +244,30 @@ class GemmPlan:
 
     def __str__(self) -> str:
         return self.name
+
+    def _repr_html_(self) -> str:
+        """The drawing that a notebook shows."""
+        from cutegemm.draw import notebook
+
+        return notebook(self)
+
+
+def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
+    """What the base address of a buffer in shared memory is a multiple of: 128 bytes, or a swizzle's period.
+
+    The hardware swizzles addresses; that is the plan's permutation of offsets where the buffer begins at a
+    multiple of the period. No buffer can be aligned to more than 1024 bytes: under a longer period the
+    elements of a row change places as those of another row should, which leaves bank conflicts as they are.
+
+    >>> from cutegemm.dtypes import f16
+    >>> smem_align_bytes(f16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
+    1024
+    """
+    if not isinstance(layout, ComposedLayout) or not isinstance(layout.inner, Swizzle):
+        return SMEM_UNIT_BYTES
+    swizzle = layout.inner
+    period = 1 << (swizzle.base + swizzle.bits + abs(swizzle.shift))
+    return min(SMEM_MAX_ALIGN_BYTES, max(SMEM_UNIT_BYTES, period * dtype.bits // 8))
 
 
 def _words(elements: int, bits: int, threads: int) -> int:

@@ -113,6 +113,23 @@ class Operands:
         }
         return replace(self, **parts)
 
+    def fitted(self, m: int, n: int, k: int) -> Operands:
+        """The same operands, each aligned to no more than the rows of a compact matrix are.
+
+        >>> Operands.of("f32").fitted(64, 6, 5).b.align_bytes
+        8
+        """
+        extents = {"m": m, "n": n, "k": k}
+        parts = {}
+        for name in _MODES:
+            operand = getattr(self, name)
+            row_bytes = extents[operand.major] * operand.dtype.bits // 8
+            align = operand.align_bytes
+            while row_bytes % align:
+                align //= 2
+            parts[name] = replace(operand, align_bytes=align)
+        return replace(self, **parts)
+
     @property
     def layout(self) -> str:
         """BLAS letters of A and B.

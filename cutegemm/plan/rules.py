@@ -20,12 +20,13 @@ from cutegemm.arch import (
     Arch,
 )
 from cutegemm.layout import ComposedLayout, Layout, product_each, size
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
     from cutegemm.tile.atoms import CopyAtom
-    from cutegemm.tile.tiled_copy import TiledCopy
 
 _FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
 _COMPILER_REGISTERS = 24  # addresses, counters and predicates: the least seen in a compiled kernel
@@ -37,8 +38,12 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
     out = [*_types(plan), *structure, *_threads(plan), *_instructions(plan, arch), *_schedule(plan)]
     if not structure:  # what follows evaluates the layouts, which must fit for that
         out += [*_vectors(plan), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
+    if plan.pipeline is not None:
+        from cutegemm.plan.pipeline_rules import pipeline_rules
+
+        out += pipeline_rules(plan, arch)
     if problem is not None:
-        out += _problem(plan, problem)
+        out += problem_rules(plan, problem)
     return out
 
 
@@ -59,13 +64,15 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
     if plan.split_k < 1:
         yield f"split_k = {plan.split_k}; at least 1 is expected."
+    if (plan.schedule is None) == (plan.pipeline is None):
+        yield "a plan has either a schedule, which all threads follow, or a pipeline of roles."
     if any(c < 1 for c in plan.cluster_mn):
         yield f"the cluster {plan.cluster_mn} has an extent below 1."
 
 
 def _operand_parts(
     plan: GemmPlan,
-) -> Iterator[tuple[str, int, Layout | ComposedLayout, TiledCopy, CopyAtom, Operand]]:
+) -> Iterator[tuple[str, int, Layout | ComposedLayout, TiledCopy | TmaBox, CopyAtom | None, Operand]]:
     bm, bn, _ = plan.cta_tile
     yield "A", bm, plan.smem_a, plan.load_a, plan.read_a, plan.operands.a
     yield "B", bn, plan.smem_b, plan.load_b, plan.read_b, plan.operands.b
@@ -91,46 +98,57 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
 def _copies(plan: GemmPlan) -> Iterator[str]:
     bk = plan.cta_tile[2]
     for name, extent, _, copy, _, _ in _operand_parts(plan):
-        for mode, tile, step in zip((name.replace("A", "M").replace("B", "N"), "K"), (extent, bk), copy.tiler_mn):
+        if isinstance(copy, TmaBox):
+            continue
+        modes = (name.replace("A", "M").replace("B", "N"), "K")
+        for mode, tile, step in zip(modes, (extent, bk), copy.tiler_mn, strict=True):
             if tile % size(step):
                 yield (
                     f"the copy of {name} moves {size(step)} elements along {mode} at a time, which does not "
                     f"divide the tile's {tile}."
                 )
+        held, tile = np.unique(copy.layout_tv.offsets()), size(copy.tiler_mn[0]) * size(copy.tiler_mn[1])
+        if len(held) != tile:
+            yield f"the copy of {name} moves {len(held)} of the {tile} elements of its tile {copy.tiler_mn}."
 
 
 def _threads(plan: GemmPlan) -> Iterator[str]:
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
-    if plan.family != "sm90":
-        for what, have in (
-            ("the tiled MMA", plan.tiled_mma.threads),
-            ("the copy of A", plan.load_a.threads),
-            ("the copy of B", plan.load_b.threads),
-        ):
-            if have != threads:
-                yield f"{what} is made for {have} threads, the roles have {threads}."
+    parts = [("the copy of A", plan.load_a), ("the copy of B", plan.load_b)]
+    made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
+    if plan.pipeline is None:
+        made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
+    for what, have in made_for:
+        if have != threads:
+            yield f"{what} is made for {have} threads, the roles have {threads}."
 
 
 def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    atoms = (plan.tiled_mma.atom, plan.load_a.atom, plan.load_b.atom, plan.read_a, plan.read_b, plan.store_d)
+    loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in (plan.load_a, plan.load_b)]
+    atoms = (plan.tiled_mma.atom, *loads, plan.read_a, plan.read_b, plan.store_d)
     told = set()
     for atom in atoms:
-        if not atom.runs_on(arch.name) and atom.name not in told:
+        if atom is not None and not atom.runs_on(arch.name) and atom.name not in told:
             told.add(atom.name)
             yield f"{atom.name} needs {atom.min_arch}, which {arch.name} is not."
 
 
 def _schedule(plan: GemmPlan) -> Iterator[str]:
+    if plan.schedule is None:
+        return
     stages = plan.stages
+    bk, step_k = plan.cta_tile[2], plan.tiled_mma.tile_mnk[2]
+    k_blocks = None if bk < 1 or bk % step_k else plan.k_blocks
     told = set()
-    for atom in (plan.load_a.atom, plan.load_b.atom):
-        if atom.is_async in told:
+    for copy in (plan.load_a, plan.load_b):
+        if not isinstance(copy, TiledCopy) or copy.atom.is_async in told:
             continue
+        atom = copy.atom
         told.add(atom.is_async)
         for k_tiles in sorted({1, max(1, stages - 1), stages, 2 * stages + 1}):
-            found = plan.schedule.hazards(atom.is_async, k_tiles)
+            found = plan.schedule.hazards(atom.is_async, k_tiles, k_blocks)
             if found:
                 yield from (f"the schedule with {k_tiles} k-tiles by {atom.name}: {hazard}" for hazard in found)
                 break
@@ -139,11 +157,13 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
 def _vectors(plan: GemmPlan) -> Iterator[str]:
     for name, extent, layout, copy, read, operand in _operand_parts(plan):
         modes = (name.replace("A", "m").replace("B", "n"), "k")
+        if isinstance(copy, TmaBox):
+            continue
         yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
         bits = operand.dtype.bits
         if copy.atom.is_async and copy.atom.bits > bits:
             yield from _shared_vector(f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits)
-        if read.threads == 1 and read.bits > bits:
+        if read is not None and read.threads == 1 and read.bits > bits:
             mma = plan.tiled_mma
             held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
             yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
@@ -227,7 +247,14 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     needed = sum(parts.values()) + _COMPILER_REGISTERS
     text = " + ".join(f"{value} ({name})" for name, value in parts.items())
     budget = register_budget(plan, arch)
-    if needed > budget:
+    asked = max([role.registers or 0 for role in plan.roles])
+    if asked:
+        if needed > asked:
+            yield (
+                f"a thread that multiplies needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; its role "
+                f"has {asked}."
+            )
+    elif needed > budget:
         yield (
             f"a thread needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; {plan.ctas_per_sm} "
             f"{'CTA' if plan.ctas_per_sm == 1 else 'CTAs'} of {plan.threads} threads leave {budget} each."
@@ -241,9 +268,10 @@ def register_budget(plan: GemmPlan, arch: Arch) -> int:
     return min(MAX_REGISTERS_PER_THREAD, per_warp // WARP_THREADS)
 
 
-def _problem(plan: GemmPlan, problem: Problem) -> Iterator[str]:
+def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
+    """The rules that a problem breaks: what the plan's accesses need of its extents and strides."""
     ops, have = plan.operands, problem.operands
-    for name in ("a", "b", "c", "d"):
+    for name in ("a", "b", "c", "d") if plan.has_c else ("a", "b", "d"):
         ours, theirs = getattr(ops, name), getattr(have, name)
         if ours.dtype != theirs.dtype or ours.major != theirs.major:
             yield f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."
@@ -252,17 +280,24 @@ def _problem(plan: GemmPlan, problem: Problem) -> Iterator[str]:
                 f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}."
             )
         else:
-            yield from _strides(name, ours, problem)
+            yield from _strides(name, ours, problem, _by_box(plan, name))
     grid = plan.grid(problem)
     if grid[0] * grid[1] * grid[2] > MAX_GRID_X:
         yield f"{grid[0]} x {grid[1]} x {grid[2]} tiles are more than the {MAX_GRID_X} CTAs of a grid."
 
 
-def _strides(name: str, operand: Operand, problem: Problem) -> Iterator[str]:
+def _by_box(plan: GemmPlan, name: str) -> bool:
+    """Whether an operand is read by TMA, which takes any extent; what it writes ends at a multiple of 16 bytes."""
+    if name in ("a", "b"):
+        return isinstance(getattr(plan, f"load_{name}"), TmaBox)
+    return name == "c" and plan.epilogue is not None
+
+
+def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:
     layout = problem.layout(name)
     contiguous = 0 if layout.stride[0] == 1 and operand.major == _FIRST_MODE[name] else 1
     extent = layout.shape[contiguous]
-    if extent * operand.dtype.bits // 8 % operand.align_bytes:
+    if not any_extent and extent * operand.dtype.bits // 8 % operand.align_bytes:
         yield (
             f"{name.upper()} has {extent} elements along {operand.major}, which is no multiple of the "
             f"{operand.align_bytes} bytes that the plan's accesses need."

@@ -7,6 +7,7 @@ of a tile is tile % stages, the fragment buffer of a k-block is k_block % fragme
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Union
@@ -104,106 +105,163 @@ class Schedule:
                 else:
                     yield tile, step
 
-    def hazards(self, is_async: bool, k_tiles: int) -> list[str]:
+    def hazards(self, is_async: bool, k_tiles: int, k_blocks: int | None = None) -> list[str]:
         """What goes wrong when it is played, in words; nothing for a sound schedule.
 
         is_async   whether tiles travel by cp.async
+        k_blocks   of a k-tile: each must be multiplied once; not looked at where left out
 
-        >>> multistage(3, 4).hazards(is_async=True, k_tiles=5)
+        >>> multistage(3, 4).hazards(is_async=True, k_tiles=5, k_blocks=4)
         []
         """
-        state = _State(self.stages, self.fragments, is_async, k_tiles)
+        watch = StageWatch(self, is_async, k_tiles)
         for tile, step in self.play(k_tiles):
-            state.apply(tile, step)
-        return state.found
+            watch.apply(tile, step)
+        if k_blocks is not None:
+            watch.finish(k_blocks)
+        return watch.found
 
 
-class _State:
-    """Who may see what, while a schedule is played."""
+class StageWatch:
+    """Who may see what of one operand while a schedule is played, and what goes wrong.
 
-    def __init__(self, stages: int, fragments: int, is_async: bool, k_tiles: int) -> None:
-        self.stages, self.fragments, self.is_async, self.k_tiles = stages, fragments, is_async, k_tiles
+    The simulator derives from it and moves data in the hooks `fetched`, `started`, `shown` and `read_into`,
+    which do nothing here.
+
+    is_async   whether tiles travel by cp.async
+    k_tiles    that the schedule is played for
+    """
+
+    def __init__(self, schedule: Schedule, is_async: bool, k_tiles: int) -> None:
+        stages = schedule.stages
+        self.stages, self.fragments = stages, schedule.fragments
+        self.is_async, self.k_tiles = is_async, k_tiles
         self.held: list[int | None] = [None] * stages  # the tile that is, or will be, in each stage
         self.landed = [False] * stages  # for the thread that copied it
         self.visible = [False] * stages  # for every thread
         self.read_since_sync: set[int] = set()
-        self.groups: list[list[int]] = []
+        self.groups: list[list[int]] = []  # tiles of each committed group under way
         self.open_group: list[int] = []
         self.registers: int | None = None
-        self.buffers: list[tuple[int, int] | None] = [None] * fragments
+        self.buffers: list[tuple[int, int] | None] = [None] * self.fragments
+        self.multiplied: Counter[tuple[int, int]] = Counter()
         self.found: list[str] = []
 
+    def fetched(self, tile: int) -> None:
+        """A tile has been read from global memory, to registers or to be copied on."""
+
+    def started(self, tile: int, stage: int) -> None:
+        """A stage is given over to a tile: what it held is gone."""
+
+    def shown(self, tile: int, stage: int) -> None:
+        """Every thread may read a tile in its stage from here on."""
+
+    def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
+        """A k-block of a stage, whatever it holds, has been read to a buffer of fragments."""
+
     def fail(self, message: str) -> None:
+        """Notes a fault, once."""
         if message not in self.found:
             self.found.append(message)
 
     def apply(self, tile: int, step: Step) -> None:
+        """One step of the schedule, at k-tile `tile`."""
         if isinstance(step, Fetch):
-            self.fetch(tile + step.ahead)
+            self._fetch(tile + step.ahead)
         elif isinstance(step, Commit):
             self.groups.append(self.open_group)
             self.open_group = []
         elif isinstance(step, Store):
-            self.store(tile + step.ahead)
+            self._store(tile + step.ahead)
         elif isinstance(step, Wait):
             while len(self.groups) > step.pending:
-                for stage in self.groups.pop(0):
-                    self.landed[stage] = True
+                for moved in self.groups.pop(0):
+                    if self.held[moved % self.stages] == moved:
+                        self.landed[moved % self.stages] = True
         elif isinstance(step, Sync):
-            self.visible = list(self.landed)
-            self.read_since_sync.clear()
+            self._sync()
         elif isinstance(step, Read):
-            self.read(tile + step.ahead, step.k_block)
-        else:
-            self.multiply(tile, step.k_block)
+            self._read(tile + step.ahead, step.k_block)
+        elif isinstance(step, Multiply):
+            self._multiply(tile, step.k_block)
 
-    def overwrite(self, tile: int) -> int:
+    def finish(self, k_blocks: int) -> None:
+        """After the last step: every k-block of every k-tile must have been multiplied once."""
+        wanted = {(tile, k_block) for tile in range(self.k_tiles) for k_block in range(k_blocks)}
+        for tile, k_block in sorted(wanted | set(self.multiplied)):
+            times = self.multiplied[tile, k_block]
+            if (tile, k_block) not in wanted:
+                self.fail(f"k-block {k_block} of k-tile {tile} is multiplied, but there is none.")
+            elif times != 1:
+                often = "never multiplied" if times == 0 else f"multiplied {times} times"
+                self.fail(f"k-block {k_block} of k-tile {tile} is {often}.")
+
+    def _overwrite(self, tile: int) -> int:
         stage = tile % self.stages
         if stage in self.read_since_sync:
             self.fail(
                 f"stage {stage} is overwritten by k-tile {tile} while other warps may still read k-tile "
                 f"{self.held[stage]} from it: no barrier lies between."
             )
+        if self.is_async and self.held[stage] is not None and not self.landed[stage]:
+            self.fail(
+                f"stage {stage} is overwritten by k-tile {tile} while the copy of k-tile {self.held[stage]} "
+                "to it is under way."
+            )
         self.held[stage], self.landed[stage], self.visible[stage] = tile, False, False
+        self.started(tile, stage)
         return stage
 
-    def fetch(self, tile: int) -> None:
+    def _fetch(self, tile: int) -> None:
         if tile >= self.k_tiles:
             return
-        if self.is_async:
-            self.open_group.append(self.overwrite(tile))
-        elif self.registers is not None:
+        if not self.is_async and self.registers is not None:
             self.fail(f"k-tile {tile} is fetched while k-tile {self.registers} is still in the registers.")
+        self.fetched(tile)
+        if self.is_async:
+            self._overwrite(tile)
+            self.open_group.append(tile)
         else:
             self.registers = tile
 
-    def store(self, tile: int) -> None:
+    def _store(self, tile: int) -> None:
         if self.is_async or tile >= self.k_tiles:
             return
         if self.registers != tile:
-            self.fail(f"k-tile {tile} is stored, but the registers hold {self.registers}.")
-        self.landed[self.overwrite(tile)] = True
+            held = "nothing" if self.registers is None else f"k-tile {self.registers}"
+            self.fail(f"k-tile {tile} is stored, but the registers hold {held}.")
+        self.landed[self._overwrite(tile)] = True
         self.registers = None
 
-    def read(self, tile: int, k_block: int) -> None:
+    def _sync(self) -> None:
+        self.read_since_sync.clear()
+        for stage, tile in enumerate(self.held):
+            if tile is not None and self.landed[stage] and not self.visible[stage]:
+                self.visible[stage] = True
+                self.shown(tile, stage)
+
+    def _read(self, tile: int, k_block: int) -> None:
         if tile >= self.k_tiles:
             return
         stage = tile % self.stages
         if self.held[stage] != tile:
-            self.fail(f"k-tile {tile} is read from stage {stage}, which holds k-tile {self.held[stage]}.")
+            held = "nothing" if self.held[stage] is None else f"k-tile {self.held[stage]}"
+            self.fail(f"k-tile {tile} is read from stage {stage}, which holds {held}.")
         elif not self.visible[stage]:
             late = "has not been waited for" if not self.landed[stage] else "lies before no barrier yet"
             self.fail(f"k-tile {tile} is read from stage {stage}, but its copy {late}.")
         self.read_since_sync.add(stage)
         self.buffers[k_block % self.fragments] = (tile, k_block)
+        self.read_into(tile, stage, k_block, k_block % self.fragments)
 
-    def multiply(self, tile: int, k_block: int) -> None:
+    def _multiply(self, tile: int, k_block: int) -> None:
         held = self.buffers[k_block % self.fragments]
         if held != (tile, k_block):
             self.fail(
                 f"k-block {k_block} of k-tile {tile} is multiplied, but the fragments hold "
                 f"{'nothing' if held is None else f'k-block {held[1]} of k-tile {held[0]}'}."
             )
+        self.multiplied[tile, k_block] += 1
 
 
 def single_stage(k_blocks: int) -> Schedule:

@@ -92,15 +92,16 @@ def simt_plan(
     """
     ops = operands or Operands.of("f32")
     order = Raster.parse(raster) if isinstance(raster, str) else raster
-    builder = _Builder(f"simt_plan {name!r}", ops, block, stages)
+    builder = _Builder(f"simt_plan {name!r}", ops, block, stages, {"load_a": load_a, "load_b": load_b})
     mma = builder.attempt(
         lambda: simt_tiled_mma(
             block[:2], warp, thread, atom=fma(ops.a.dtype, ops.acc), quad_mn=quad, lanes_along=lanes_along
         )
     )
-    threads = WARP_THREADS * (block[0] // max(1, warp[0])) * (block[1] // max(1, warp[1]))
-    a = builder.operand("A", ops.a, block[0], threads, load_a, shared_a)
-    b = builder.operand("B", ops.b, block[1], threads, load_b, shared_b)
+    a = b = None
+    if mma is not None:  # its rules are those of the tiles; without one there is no number of threads
+        a = builder.operand("A", ops.a, block[0], mma.threads, load_a, shared_a)
+        b = builder.operand("B", ops.b, block[1], mma.threads, load_b, shared_b)
     schedule = builder.attempt(lambda: builder.schedule(unroll))
     stored = quad[0] if ops.d.major == "m" else quad[1]
     if builder.broken or mma is None or a is None or b is None or schedule is None:
@@ -122,8 +123,8 @@ def simt_plan(
         store_d=_vector(ops.d, min(stored, ops.d.align_elems)),
         raster=order,
         schedule=schedule,
-        roles=(Role("all", threads // WARP_THREADS),),
-        barriers=(Barrier("cta", "cta", 1, threads),),
+        roles=(Role("all", mma.threads // WARP_THREADS),),
+        barriers=(Barrier("cta", "cta", 1, mma.threads),),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
     )
@@ -137,11 +138,21 @@ def _vector(operand: Operand, elements: int) -> CopyAtom:
 class _Builder:
     """Collects what is wrong with the parts of a plan, so that all of it can be said at once."""
 
-    def __init__(self, subject: str, operands: Operands, block: tuple[int, int, int], stages: int) -> None:
+    def __init__(
+        self,
+        subject: str,
+        operands: Operands,
+        block: tuple[int, int, int],
+        stages: int,
+        loads: dict[str, str | None],
+    ) -> None:
         self.subject, self.operands, self.block, self.stages = subject, operands, block, stages
         self.broken: list[str] = []
         if stages < 1:
             self.broken.append(f"stages = {stages}; at least 1 is expected.")
+        for name, load in loads.items():
+            if load not in (None, "cp.async", "register"):
+                self.broken.append(f"{name} = {load!r} is neither 'cp.async' nor 'register'.")
 
     def attempt(self, make: Callable[[], T]) -> T | None:
         """What `make` returns, or None with its complaint noted."""
@@ -165,9 +176,6 @@ class _Builder:
         """The copy from global memory, the layout in shared memory and how it was chosen."""
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
-        if kind not in ("cp.async", "register"):
-            self.broken.append(f"load_{name.lower()} = {load!r} is neither 'cp.async' nor 'register'.")
-            return None
         vector = min(ACCESS_BITS // operand.dtype.bits, operand.align_elems)
         turned = operand.major == "k" and (shared is None or shared.major == "mn")
         tile = shared or Shared(pad=ACCESS_BITS // operand.dtype.bits if turned else 0)

@@ -99,17 +99,25 @@ class Raster:
         return self.kind if self.group is None else f"{self.kind}:{self.group}"
 
     def tile(
-        self, linear: Any, grid_m: Any, grid_n: Any, minimum: Callable[[Any, Any], Any] = min
+        self,
+        linear: Any,
+        grid_m: Any,
+        grid_n: Any,
+        minimum: Callable[[Any, Any], Any] = min,
+        batched: bool = True,
     ) -> tuple[Any, Any, Any]:
         """(m_tile, n_tile, l) of the CTA that comes at position `linear` of the order.
 
         linear, grid_m, grid_n   integers, integer arrays, or the DSL's integers: tiles
         minimum                  of two of these: min, np.minimum, cutlass.min
+        batched                  False where there is one batch: fewer divisions, and l is 0
 
         >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
         (1, 1, 0)
         """
-        return _TILE_OF[self.kind](linear, grid_m, grid_n, self.group, minimum)
+        batch = linear // (grid_m * grid_n) if batched else linear * 0
+        within = linear % (grid_m * grid_n) if batched else linear
+        return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum), batch)
 
     def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
         """The tile of every position, as an int64 array (grid_m * grid_n * batch, 3).
@@ -158,37 +166,33 @@ class Raster:
             )
 
 
-def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
-    columns = linear // grid_m
-    return linear % grid_m, columns % grid_n, columns // grid_n
+def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
+    return linear % grid_m, linear // grid_m
 
 
-def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
-    rows = linear // grid_n
-    return rows % grid_m, linear % grid_n, rows // grid_m
+def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
+    return linear // grid_n, linear % grid_n
 
 
-def _banded(linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
-    """(fast, slow, l): bands of `group` tiles of the fast extent, the last one as wide as is left."""
-    tiles = grid_fast * grid_slow
-    within = linear % tiles
-    band = within // (group * grid_slow)
+def _banded(linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
+    """(fast, slow): bands of `group` tiles of the fast extent, the last one as wide as is left."""
+    band = linear // (group * grid_slow)
     first = band * group
     width = minimum(grid_fast - first, group)
-    within = within - first * grid_slow
-    return first + within % width, within // width, linear // tiles
+    within = linear - first * grid_slow
+    return first + within % width, within // width
 
 
-def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
+def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
     return _banded(linear, grid_m, grid_n, group, minimum)
 
 
-def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any, Any]:
-    n_tile, m_tile, batch = _banded(linear, grid_n, grid_m, group, minimum)
-    return m_tile, n_tile, batch
+def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
+    n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum)
+    return m_tile, n_tile
 
 
-_TILE_OF: dict[str, Callable[..., tuple[Any, Any, Any]]] = {
+_TILE_OF: dict[str, Callable[..., tuple[Any, Any]]] = {
     "along_m": _along_m,
     "along_n": _along_n,
     "grouped_m": _grouped_m,

@@ -67,6 +67,12 @@ class TiledCopy:
     def __str__(self) -> str:
         return f"{self.atom} by {self.layout_tv}, tile {_text(self.tiler_mn)}: {self.threads} threads"
 
+    def _repr_html_(self) -> str:
+        """The drawing that a notebook shows."""
+        from cutegemm.draw import notebook
+
+        return notebook(self)
+
     @property
     def threads(self) -> int:
         """How many threads take part."""

@@ -77,6 +77,12 @@ class TiledMma:
         covered = f"{_text(self.tile_mnk)} by {self.threads} threads"
         return f"{self.atom} x {layout}, permuted {_text(permutation)}: {covered}"
 
+    def _repr_html_(self) -> str:
+        """The drawing that a notebook shows."""
+        from cutegemm.draw import notebook
+
+        return notebook(self)
+
     @property
     def shape_mnk(self) -> tuple[int, int, int]:
         """Extents of the atom, as in CuTe; `tile_mnk` are those of the tile."""

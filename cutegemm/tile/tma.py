@@ -21,6 +21,7 @@ TMA_MAX_MULTICAST = 16  # CTAs of a cluster: the mask has 16 bits
 TMA_SWIZZLES = {"none": (0, None), "32B": (1, 32), "64B": (2, 64), "128B": (3, 128)}
 
 DIRECTIONS = ("load", "store", "reduce_add")
+L2_POLICIES = ("evict_normal", "evict_first", "evict_last")  # PTX ISA, "createpolicy"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class TmaBox:
     box         extents, the contiguous mode first
     swizzle     none, 32B, 64B or 128B: how the rows are permuted in shared memory
     multicast   a load may write the same box into so many CTAs of a cluster; 1 for none
+    l2_policy   evict_normal, evict_first or evict_last: how long the L2 cache is to keep it
     raises      PlanError with every rule that is broken
     source      CUDA driver API, `cuTensorMapEncodeTiled`; PTX ISA, `cp.async.bulk.tensor`
 
@@ -46,6 +48,7 @@ class TmaBox:
     box: tuple[int, ...]
     swizzle: str = "none"
     multicast: int = 1
+    l2_policy: str = "evict_normal"
 
     min_arch = "sm_90"
 
@@ -89,9 +92,11 @@ class TmaBox:
 
 
 def _violations(
-    direction: str, dtype: DType, box: tuple[int, ...], swizzle: str, multicast: int
+    direction: str, dtype: DType, box: tuple[int, ...], swizzle: str, multicast: int, l2_policy: str
 ) -> list[str]:
     rules = []
+    if l2_policy not in L2_POLICIES:
+        rules.append(f"the L2 policy {l2_policy!r}; {', '.join(L2_POLICIES)} are there")
     if direction not in DIRECTIONS:
         rules.append(f"the direction {direction!r}; {', '.join(DIRECTIONS)} are there")
     if not 1 <= len(box) <= TMA_MAX_RANK:

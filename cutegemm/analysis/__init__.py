@@ -1,0 +1,59 @@
+"""What a plan will do on the hardware, without running it. See docs/analysis.md."""
+
+from cutegemm.analysis.accesses import Access, global_table, shared_accesses
+from cutegemm.analysis.devices import DEVICES, Device, device_named
+from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
+from cutegemm.analysis.occupancy import Occupancy, Waves, occupancy, plan_occupancy, waves
+from cutegemm.analysis.report import Analysis, Change, check, render
+from cutegemm.analysis.roofline import Level, Roofline, roofline
+from cutegemm.analysis.shared import (
+    DEFAULT_RULES,
+    PLAIN,
+    UNIFORM_PAIRS,
+    Collision,
+    Rules,
+    Wavefronts,
+    bank_conflicts,
+    wavefronts,
+)
+from cutegemm.analysis.swizzle import SwizzleSearch, search_plan, search_swizzle
+from cutegemm.analysis.traffic import Traffic, compare_rasters, traffic
+
+__all__ = [
+    "DEFAULT_RULES",
+    "DEVICES",
+    "PLAIN",
+    "UNIFORM_PAIRS",
+    "Access",
+    "Analysis",
+    "Change",
+    "Collision",
+    "Device",
+    "Level",
+    "Occupancy",
+    "Roofline",
+    "Rules",
+    "Sectors",
+    "SwizzleSearch",
+    "Traffic",
+    "Wavefronts",
+    "Waves",
+    "bank_conflicts",
+    "check",
+    "compare_rasters",
+    "device_named",
+    "global_accesses",
+    "global_table",
+    "occupancy",
+    "plan_occupancy",
+    "render",
+    "roofline",
+    "search_plan",
+    "search_swizzle",
+    "sectors",
+    "shared_accesses",
+    "traffic",
+    "usable_bits",
+    "wavefronts",
+    "waves",
+]

@@ -1,0 +1,231 @@
+"""From a plan to its accesses: which elements of a tile each lane touches with which instruction.
+
+An access does not depend on where the tile lies: it names elements by their index in the tile. So one access
+can be held against many layouts, which is what the search for a swizzle does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.analysis.shared import (
+    DEFAULT_RULES,
+    Rules,
+    Wavefronts,
+    byte_addresses,
+    cost,
+    widest_access,
+)
+from cutegemm.arch import WARP_THREADS
+from cutegemm.layout import ComposedLayout, Layout
+from cutegemm.plan.schedule import Read, Store
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b, make_tiled_copy_c
+from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Operand, Problem
+    from cutegemm.tile.atoms import CopyAtom
+    from cutegemm.tile.tiled_mma import TiledMma
+
+ROW_BITS = 128  # ldmatrix, stmatrix and wgmma go by rows of 16 bytes
+CORE_ROWS = 8
+_SASS = {"load": "LDS", "store": "STS", "ldmatrix": "LDSM", "stmatrix": "STSM", "cp.async": "LDGSTS"}
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """Instructions of one kind that touch one buffer in shared memory.
+
+    name           what it does, e.g. "read A"
+    buffer         "a", "b" or "d"
+    op             see `shared.wavefronts`
+    elements       (warps, lanes, values): index in the tile of each value of each lane. Fewer than 32 lanes
+                   where the addresses of the others are not used
+    element_bits   of an element
+    bits           of one lane and instruction; None for the widest that the layout lets through
+    per            "k-tile" or "tile": how often a CTA does it
+    sources        cp.async: bytes in global memory, (warps, accesses of a warp, lanes)
+    times          so many times over: wgmma reads an operand again for each instruction of the other one
+    """
+
+    name: str
+    buffer: str
+    op: str
+    elements: np.ndarray
+    element_bits: int
+    bits: int | None
+    per: str
+    sources: np.ndarray | None = None
+    times: int = 1
+
+    def width(self, table: np.ndarray) -> int:
+        """Bits of one lane and instruction in a layout, given by its table index -> offset."""
+        return self.bits or widest_access(table, self.elements, self.element_bits)
+
+    def cost(self, layout: Layout | ComposedLayout, rules: Rules = DEFAULT_RULES) -> Wavefronts:
+        """What it costs in a layout of the tile; of several stages, the first is looked at.
+
+        raises   LayoutError where the layout tears a vector apart
+        """
+        table = layout.offsets()
+        bits = self.width(table)
+        addresses = byte_addresses(table, self.elements, self.element_bits, bits)
+        once = cost(addresses, bits, op=self.op, sources=self.sources, rules=rules)
+        if self.times == 1:
+            return once
+        return Wavefronts(
+            self.times * once.requests, self.times * once.wavefronts, self.times * once.ideal, once.worst
+        )
+
+    def instruction(self, layout: Layout | ComposedLayout) -> str:
+        """Its name in SASS."""
+        if self.op in ("wgmma", "tma"):
+            return self.op
+        if self.op in ("ldmatrix", "stmatrix"):
+            return f"{_SASS[self.op]}.{self.elements.shape[1] // CORE_ROWS}"
+        bits = self.width(layout.offsets())
+        return _SASS[self.op] + (f".{bits}" if bits > 32 else "")
+
+
+def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Access]:
+    """Every access of a plan to shared memory, in the order in which the data pass.
+
+    problem   whose strides the sources of cp.async have; without one, rows of a multiple of 128 bytes
+    """
+    bm, bn, bk = plan.cta_tile
+    out = []
+    for name, extent, load in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
+        operand = getattr(plan.operands, name)
+        out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
+    out += [
+        _read("a", plan.read_a, plan.tiled_mma, (bm, bk), plan.operands.a, bn // plan.tiled_mma.shape_mnk[1]),
+        _read("b", plan.read_b, plan.tiled_mma, (bn, bk), plan.operands.b, bm // plan.tiled_mma.shape_mnk[0]),
+    ]
+    if plan.smem_d is not None:
+        out.append(_drain(plan, (bm, bn)))
+    return out
+
+
+def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
+    """How often a CTA carries out an access to shared memory for so many k-tiles.
+
+    Steps past the last k-tile fetch nothing, but what is stored and read again is stored and read in vain.
+
+    >>> from cutegemm.plan import simt_plan
+    >>> plan = simt_plan(block=(128, 128, 8), stages=2)
+    >>> {a.name: executions(plan, a, 64) for a in shared_accesses(plan)}
+    {'fill A': 65.0, 'fill B': 64.0, 'read A': 64.125, 'read B': 64.125}
+    """
+    if access.per == "tile":
+        return 1.0
+    if k_tiles == 0 or plan.schedule is None:
+        return float(k_tiles)
+    kind = {"store": Store, "load": Read, "ldmatrix": Read}.get(access.op)
+    if kind is None:
+        return float(k_tiles)
+    once, twice = (Counter(type(step) for _, step in plan.schedule.play(n))[kind] for n in (1, 2))
+    steps = once + (k_tiles - 1) * (twice - once)
+    return steps / (1 if kind is Store else plan.k_blocks)
+
+
+def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
+    """Bytes in global memory of the elements of a tile, from the first tile that is not ragged on."""
+    bm, bn, bk = plan.cta_tile
+    shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, (bm, bn))
+    operand = getattr(plan.operands, name)
+    first = "n" if name == "b" else "m"
+    line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
+    stride = (1, line) if operand.major == first else (line, 1)
+    skew = 0
+    if problem is not None:
+        layout = problem.layout(name)
+        stride = (int(layout.stride[0]), int(layout.stride[1]))
+        if name in ("a", "b"):  # the first k-tile is the ragged one, so the others begin at K % bK
+            skew = problem.k % bk * stride[1]
+    return (Layout(shape, stride).offsets() + skew) * operand.dtype.bits // 8
+
+
+def by_warps(offsets: np.ndarray) -> np.ndarray:
+    """(threads, values, ...) as (warps, lanes, values), the values of an instruction first."""
+    flat = offsets.reshape(offsets.shape[0], -1, order="F")
+    return flat.reshape(-1, min(WARP_THREADS, flat.shape[0]), flat.shape[1])
+
+
+def _fill(
+    name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: Operand, memory: np.ndarray
+) -> Access:
+    label, bits = f"fill {name.upper()}", operand.dtype.bits
+    if isinstance(copy, TmaBox):
+        rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
+        return Access(label, name, "tma", rows, bits, ROW_BITS, "k-tile")
+    written = by_warps(copy.offsets_d(Layout(tile)))
+    if not copy.atom.is_async:
+        return Access(label, name, "store", written, bits, None, "k-tile")
+    read = by_warps(copy.offsets_s(Layout(tile)))
+    sources = np.moveaxis(memory[read[..., :: copy.atom.bits // bits]], 1, 2)
+    return Access(label, name, "cp.async", written, bits, copy.atom.bits, "k-tile", sources)
+
+
+def _read(
+    name: str, atom: CopyAtom | None, mma: TiledMma, tile: tuple[int, int], operand: Operand, repeats: int
+) -> Access:
+    label, bits = f"read {name.upper()}", operand.dtype.bits
+    if atom is None:
+        major = mma.atom.a_major if name == "a" else mma.atom.b_major
+        rows = core_matrices(tile, major, bits)
+        return Access(label, name, "wgmma", rows, bits, ROW_BITS, "k-tile", times=repeats)
+    if atom.threads == WARP_THREADS:
+        copy = (make_tiled_copy_a if name == "a" else make_tiled_copy_b)(atom, mma)
+        rows = by_warps(copy.offsets_s(Layout(tile)))
+        return Access(label, name, "ldmatrix", rows[:, : matrix_lanes(atom)], bits, ROW_BITS, "k-tile")
+    held = mma.offsets_a(Layout(tile)) if name == "a" else mma.offsets_b(Layout(tile))
+    return Access(label, name, "load", by_warps(held), bits, max(atom.bits, bits), "k-tile")
+
+
+def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
+    bits = plan.operands.d.dtype.bits
+    if plan.epilogue is None:
+        copy, part = make_tiled_copy_c(plan.store_d, plan.tiled_mma), tile
+    else:
+        copy, part = plan.epilogue.to_shared, plan.epilogue.subtile
+    times = tile[0] * tile[1] // (part[0] * part[1])
+    rows = by_warps(copy.offsets_d(Layout(part)))
+    if copy.atom.threads == WARP_THREADS:
+        used = rows[:, : matrix_lanes(copy.atom)]
+        return Access("store D", "d", "stmatrix", used, bits, ROW_BITS, "tile", times=times)
+    return Access("store D", "d", "store", rows, bits, copy.atom.bits, "tile", times=times)
+
+
+def matrix_lanes(atom: CopyAtom) -> int:
+    """Lanes whose addresses an ldmatrix or stmatrix uses: 8 for each matrix."""
+    return CORE_ROWS * (atom.bits // 32)
+
+
+def core_matrices(tile: tuple[int, int], major: str, element_bits: int) -> np.ndarray:
+    """The rows that wgmma reads together: (matrices, 8 rows, elements of 16 bytes), as indices in the tile.
+
+    tile    (M, K) or (N, K)
+    major   k: rows lie along K, one for each m; mn: along M or N, one for each k
+
+    >>> core_matrices((64, 16), "k", 16).shape, core_matrices((64, 16), "k", 16)[0, 1, :2].tolist()
+    ((16, 8, 8), [1, 65])
+    """
+    long = ROW_BITS // element_bits
+    index = Layout(tile).offsets().reshape(tile[1], tile[0]).T  # (mn, k)
+    if major == "mn":
+        index = index.T
+    rows, columns = index.shape
+    blocks = index.reshape(rows // CORE_ROWS, CORE_ROWS, columns // long, long)
+    return blocks.transpose(0, 2, 1, 3).reshape(-1, CORE_ROWS, long)
+
+
+def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
+    """Where a buffer's tile lies in shared memory; of several stages, all of them."""
+    found: Layout | ComposedLayout | None = {"a": plan.smem_a, "b": plan.smem_b, "d": plan.smem_d}[buffer]
+    assert found is not None
+    return found

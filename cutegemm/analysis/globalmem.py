@@ -1,0 +1,160 @@
+"""Global memory: the 32-byte sectors that each instruction of a warp touches, against the fewest possible.
+
+The model. One instruction of a warp is one request, whatever its width; it asks for every 32-byte sector that
+one of its lanes touches, once. The fewest sectors are the bytes asked for over 32. The same holds for loads,
+stores and cp.async.
+
+Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"; Nsight Compute, "Memory Tables".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cutegemm.analysis.accesses import by_warps, global_table
+from cutegemm.arch import SECTOR_BYTES
+from cutegemm.layout import Layout
+from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Operand, Problem
+
+_ACCESS_BYTES = 16  # the widest load or store of a lane
+
+
+@dataclass(frozen=True)
+class Sectors:
+    """What an access to global memory costs, of one CTA.
+
+    name          "load A", "load B", "store D"
+    instruction   LDG, LDGSTS, STG or TMA, with the bits of a lane
+    op            "ld", "ldgsts", "st" or "tma": which counter sees it
+    requests      instructions, summed over warps
+    sectors       that they touch
+    ideal         that the bytes fill
+    bits          of one lane and instruction
+    usable_bits   the widest that majorness and alignment allow
+    per           "k-tile" or "tile"
+    """
+
+    name: str
+    instruction: str
+    op: str
+    requests: int
+    sectors: int
+    ideal: int
+    bits: int
+    usable_bits: int
+    per: str
+
+    @property
+    def efficiency(self) -> float:
+        """Bytes asked for over bytes of the sectors."""
+        return self.ideal / self.sectors if self.sectors else 1.0
+
+
+def sectors(addresses: Any, bits: int) -> np.ndarray:
+    """Distinct sectors of each request.
+
+    addresses   bytes: (requests, lanes)
+    bits        of one lane
+
+    >>> lanes = np.arange(32)
+    >>> sectors([lanes * 4, lanes * 8, lanes * 128], 32).tolist()
+    [4, 8, 32]
+    """
+    table = np.asarray(addresses, dtype=np.int64)
+    size = bits // 8
+    first, last = table // SECTOR_BYTES, (table + size - 1) // SECTOR_BYTES
+    touched = np.sort(np.concatenate([first, last], axis=1), axis=1)
+    return 1 + (touched[:, 1:] != touched[:, :-1]).sum(axis=1)
+
+
+def usable_bits(operand: Operand, problem: Problem | None = None, name: str = "") -> int:
+    """The widest access along the contiguous mode that keeps every access aligned.
+
+    name   of the operand in the problem, whose strides and extent count too
+
+    >>> from cutegemm.plan import Operands, Problem
+    >>> ops = Operands.of("f32")
+    >>> usable_bits(ops.a), usable_bits(ops.a, Problem(64, 64, 62, operands=ops), "a")
+    (128, 64)
+    """
+    widest = min(_ACCESS_BYTES, operand.align_bytes)
+    if problem is not None:
+        layout = problem.layout(name)
+        size = operand.dtype.bits / 8
+        first_major = operand.major == {"a": "m", "b": "n"}.get(name, "m")
+        extents = [layout.shape[0 if first_major else 1] * size]
+        extents += [d * size for s, d in zip(layout.shape, layout.stride, strict=True) if d != 1 and s > 1]
+        while widest * 8 > operand.dtype.bits and any(e % widest for e in extents):
+            widest //= 2
+    return max(widest * 8, operand.dtype.bits)
+
+
+def global_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Sectors]:
+    """Every access of a plan to global memory. C, which is read only where beta is not 0, is left out.
+
+    problem   whose strides count; without one the rows are far apart and aligned
+    """
+    bm, bn, bk = plan.cta_tile
+    out = []
+    for name, extent, copy in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
+        operand = getattr(plan.operands, name)
+        label = f"load {name.upper()}"
+        if isinstance(copy, TmaBox):
+            out.append(_boxes(label, copy, extent * bk, operand))
+            continue
+        elements = by_warps(copy.offsets_s(Layout((extent, bk))))
+        kind = "ldgsts" if copy.atom.is_async else "ld"
+        out.append(_sectors(plan, name, label, kind, elements, copy.atom.bits, operand, problem, "k-tile"))
+    if plan.smem_d is None:
+        out.append(_stored(plan, problem))
+    return out
+
+
+def _boxes(label: str, box: TmaBox, elements: int, operand: Operand) -> Sectors:
+    """TMA asks for whole rows of a box; where they are multicast, each CTA asks for its share."""
+    bits = operand.dtype.bits
+    count = -(-elements * bits // 8 // SECTOR_BYTES) // box.multicast
+    requests = elements * bits // 8 // box.size_bytes // box.multicast
+    return Sectors(label, "TMA", "tma", max(1, requests), count, count, 128, 128, "k-tile")
+
+
+def _stored(plan: GemmPlan, problem: Problem | None) -> Sectors:
+    bm, bn, _ = plan.cta_tile
+    operand = plan.operands.d
+    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
+    held = plan.tiled_mma.offsets_c(compact)
+    in_memory = np.sort(held.reshape(held.shape[0], -1), axis=1)  # as the lanes store it: along the rows of D
+    index_of = np.argsort(compact.offsets())
+    elements = by_warps(index_of[in_memory])
+    return _sectors(plan, "d", "store D", "st", elements, plan.store_d.bits, operand, problem, "tile")
+
+
+def _sectors(
+    plan: GemmPlan,
+    operand_name: str,
+    label: str,
+    op: str,
+    elements: np.ndarray,
+    bits: int,
+    operand: Operand,
+    problem: Problem | None,
+    per: str,
+) -> Sectors:
+    count = max(1, bits // operand.dtype.bits)
+    memory = global_table(plan, operand_name, problem)
+    addresses = np.moveaxis(memory[elements[..., ::count]], 1, 2)
+    table = addresses.reshape(-1, addresses.shape[2])
+    touched = int(sectors(table, bits).sum())
+    ideal = -(-table.size * bits // 8 // SECTOR_BYTES)
+    mnemonic = {"ld": "LDG", "ldgsts": "LDGSTS", "st": "STG", "tma": "TMA"}[op]
+    return Sectors(
+        label, f"{mnemonic}.{bits}", op, len(table), touched, ideal, bits,
+        usable_bits(operand, problem, operand_name), per,
+    )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Roofline: work and bytes at each level of the machine, the time each level needs, and the one that binds.
+
+Each level by itself gives a least time: the arithmetic at the peak of its pipe; the scheduler's slots, four
+instructions of a warp a clock; shared memory, a wavefront a clock; L2 and DRAM at their bandwidth. The work
+of a multiprocessor is counted for the one that gets most tiles, whole tiles at a time. The bound is the
+largest of these times; a kernel that overlaps all of them perfectly would reach it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cutegemm.arch import WARP_THREADS
+
+if TYPE_CHECKING:
+    from cutegemm.analysis.devices import Device
+    from cutegemm.analysis.traffic import Traffic
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+WAVEFRONT_BYTES = 128
+ISSUE_PER_CLOCK = 4  # one instruction of a warp in each of the four schedulers
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of the machine.
+
+    name        "compute", "issue", "register", "shared", "L2" or "DRAM"
+    amount      FLOPs, instructions of a warp, or bytes
+    unit        of the amount
+    intensity   FLOPs of the problem for each unit
+    seconds     that it takes at the least, or None where the rate is not known
+    """
+
+    name: str
+    amount: float
+    unit: str
+    intensity: float
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """All levels of one GEMM.
+
+    flops    of the problem, without what ragged tiles waste
+    levels   from the arithmetic out to the memory
+    """
+
+    flops: int
+    levels: tuple[Level, ...]
+
+    @property
+    def bound(self) -> Level:
+        """The level that takes longest."""
+        return max(
+            (level for level in self.levels if level.seconds is not None), key=lambda x: x.seconds or 0.0
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The least time."""
+        return self.bound.seconds or 0.0
+
+    @property
+    def tflops(self) -> float:
+        """The rate that this time implies."""
+        return self.flops / self.seconds / 1e12 if self.seconds else 0.0
+
+    def level(self, name: str) -> Level:
+        """The level of a name."""
+        return next(level for level in self.levels if level.name == name)
+
+    def seconds_with(self, **changed: float) -> float:
+        """The least time if some levels took other times, in seconds by name."""
+        return max(changed.get(x.name, x.seconds) for x in self.levels if x.seconds is not None)
+
+
+def roofline(
+    plan: GemmPlan,
+    problem: Problem,
+    device: Device,
+    *,
+    wavefronts: float,
+    instructions: float,
+    traffic: Traffic,
+    sm_share: float,
+) -> Roofline:
+    """The roofline of a plan.
+
+    wavefronts     of shared memory, of the whole grid
+    instructions   of warps that touch memory, of the whole grid
+    traffic        through L2 and DRAM
+    sm_share       tiles of an average multiprocessor over those of the one that has most
+    """
+    flops = problem.flops
+    m_tiles, n_tiles, batch = plan.grid(problem)
+    bm, bn, bk = plan.cta_tile
+    covered = m_tiles * n_tiles * batch * bm * bn * plan.k_tiles(problem) * bk
+    atom = plan.tiled_mma.atom
+    m, n, k = atom.shape_mnk
+    mma = covered / (m * n * k) * atom.threads / WARP_THREADS  # instructions of warps
+    clock = device.clock_mhz * 1e6
+    peak = device.peak_tflops(atom)
+    share = sm_share or 1.0
+    issued = mma + instructions
+    dram = traffic.dram_read_bytes + traffic.dram_write_bytes
+    levels = (
+        _level(
+            "compute", 2.0 * covered, "FLOP", flops, 2.0 * covered / (peak * 1e12) / share if peak else None
+        ),
+        _level(
+            "issue", issued, "instructions", flops, issued / (device.sms * ISSUE_PER_CLOCK * clock) / share
+        ),
+        _level("register", covered * register_bytes(plan), "bytes", flops, None),
+        _level(
+            "shared", wavefronts * WAVEFRONT_BYTES, "bytes", flops, wavefronts / (device.sms * clock) / share
+        ),
+        _level("L2", traffic.l2_read_bytes, "bytes", flops, traffic.l2_read_bytes / device.l2_bytes_per_s),
+        _level("DRAM", dram, "bytes", flops, dram / (device.dram_gb_s * 1e9)),
+    )
+    return Roofline(flops, levels)
+
+
+def register_bytes(plan: GemmPlan) -> float:
+    """Bytes that the MMA atom reads from and writes to registers for one product of two elements.
+
+    >>> from cutegemm.plan import simt_plan
+    >>> register_bytes(simt_plan())
+    16.0
+    """
+    atom = plan.tiled_mma.atom
+    m, n, k = atom.shape_mnk
+    moved = 2 * m * n * atom.c_dtype.bits
+    if atom.a_source == "register":
+        moved += m * k * atom.a_dtype.bits
+    if atom.b_source == "register":
+        moved += n * k * atom.b_dtype.bits
+    return moved / 8 / (m * n * k)
+
+
+def _level(name: str, amount: float, unit: str, flops: int, seconds: float | None) -> Level:
+    return Level(name, amount, unit, flops / amount if amount else 0.0, seconds)

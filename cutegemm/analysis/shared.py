@@ -1,0 +1,365 @@
+"""Wavefronts of shared-memory accesses: how often the 32 banks must be visited for one instruction of a warp.
+
+The model. A wavefront takes one 4-byte word from each of the 32 banks. Lanes of one instruction are served in
+phases that ask for at most 128 bytes: all 32 lanes where each asks for 32 bits or less, half-warps for 64
+bits, quarter-warps for 128 bits. `ldmatrix` and `stmatrix` are served a matrix at a time, 8 rows of 16 bytes:
+the quarter-warps of a 128-bit access. In a phase, lanes that ask for the same word cost nothing extra; a bank
+that is asked for w different words takes w wavefronts. The phase takes as many as its busiest bank.
+
+Loads of 64 and 128 bits may take half as many phases: where lanes i and i ^ 1 of every pair ask for the same
+address, or lanes i and i ^ 2, two phases are served as one, if that one has no conflict. Stores never are.
+
+cp.async is different: every lane is a copy of its own, equal addresses are not merged, and the L1 banks that
+the source lies in count too; a write goes out with the read wavefront that brings its data, or after it.
+
+Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later (banks, broadcast);
+NVIDIA developer forum, topic 77228 (128-bit loads: 4 requests, 2 where pairs are uniform); public counter
+studies on sm_120 (merging is all or nothing, stores and cp.async never merge, read wavefronts of cp.async).
+`PLAIN` leaves the merging out. `cutegemm.profile` measures both against the counters of a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS
+from cutegemm.errors import LayoutError
+from cutegemm.layout import ComposedLayout, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PHASE_BITS = 8 * SMEM_BANKS * SMEM_BANK_BYTES  # what one wavefront delivers at most
+ACCESS_BITS = (8, 16, 32, 64, 128)
+OPS = ("load", "store", "ldmatrix", "stmatrix", "cp.async", "wgmma", "tma")
+_MATRIX_OPS = ("ldmatrix", "stmatrix", "wgmma")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the hardware is taken to do beyond the plain phases.
+
+    merges_pairs   two phases of a load are one where lanes i and i ^ m ask for the same address, for an m of
+                   these, in every pair of lanes; empty for never
+    """
+
+    name: str
+    merges_pairs: tuple[int, ...]
+    source: str
+
+
+PLAIN = Rules("plain", (), "CUDA C++ Programming Guide, compute capability 5.x and later, shared memory")
+UNIFORM_PAIRS = Rules("uniform pairs", (1, 2), "NVIDIA developer forum, topic 77228; counters of sm_120")
+DEFAULT_RULES = UNIFORM_PAIRS
+
+
+@dataclass(frozen=True)
+class Collision:
+    """The worst of an access: lanes of one warp that ask one bank for different words in one phase.
+
+    warp, request   of the access: which warp, and which of its instructions
+    lanes           a lane for each word that is asked for
+    bank            the busiest
+    words           byte addresses of these words
+    """
+
+    warp: int
+    request: int
+    lanes: tuple[int, ...]
+    bank: int
+    words: tuple[int, ...]
+
+    @property
+    def ways(self) -> int:
+        """How many words the bank is asked for."""
+        return len(self.words)
+
+    def __str__(self) -> str:
+        lanes = ", ".join(str(lane) for lane in self.lanes[:8]) + (", ..." if len(self.lanes) > 8 else "")
+        return f"{self.ways}-way: lanes {lanes} of warp {self.warp} in bank {self.bank}"
+
+
+@dataclass(frozen=True)
+class Wavefronts:
+    """What an access costs.
+
+    requests     instructions, summed over warps
+    wavefronts   that they take
+    ideal        that they would take without conflicts: the phases
+    worst        the worst collision, or None where there is none
+    """
+
+    requests: int
+    wavefronts: int
+    ideal: int
+    worst: Collision | None = None
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts beyond the ideal."""
+        return self.wavefronts - self.ideal
+
+    @property
+    def ways(self) -> float:
+        """Wavefronts over the ideal: 1 without conflicts, 8 where each phase takes eight.
+
+        >>> Wavefronts(4, 32, 16).ways
+        2.0
+        """
+        return self.wavefronts / self.ideal if self.ideal else 1.0
+
+
+def wavefronts(
+    addresses: Any,
+    bits: int,
+    *,
+    op: str = "load",
+    sources: Any = None,
+    rules: Rules = DEFAULT_RULES,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(wavefronts, ideal) of each request.
+
+    addresses   bytes: (requests, lanes), at most 32 lanes; the first ones of a warp where there are fewer
+    bits        of one lane
+    op          load, store, ldmatrix, stmatrix (with 128 bits: the row of a lane), cp.async, wgmma
+    sources     cp.async: the addresses in global memory that the lanes read from
+    raises      LayoutError for an access that there is none of, or addresses that are not aligned to it
+
+    >>> lanes = np.arange(32)
+    >>> [int(wavefronts([lanes * stride * 4], 32)[0][0]) for stride in (0, 1, 2, 32, 33)]
+    [1, 1, 2, 32, 1]
+    >>> wavefronts([lanes * 16], 128)[0].tolist()
+    [4]
+    """
+    table = _checked(addresses, bits, op)
+    lanes = table.shape[1]
+    if op == "cp.async":
+        return _async_wavefronts(table, None if sources is None else np.asarray(sources), bits)
+    if op == "tma":  # whole rows, in an order of its own: it never conflicts
+        per_request = -(-lanes * bits // PHASE_BITS)
+        return np.full(len(table), per_request), np.full(len(table), per_request)
+    phase = _phases(lanes, bits)
+    busiest = _busiest_bank(table, bits, phase)
+    total, ideal = busiest.sum(axis=1), np.full(len(table), busiest.shape[1])
+    if op == "load" and bits > 32 and lanes == WARP_THREADS and rules.merges_pairs:
+        merged = _busiest_bank(table, bits, phase // 2)
+        pairs = np.arange(lanes)
+        uniform = np.zeros(len(table), bool)
+        for mask in rules.merges_pairs:
+            uniform |= (table == table[:, pairs ^ mask]).all(axis=1)
+        one = uniform & (merged == 1).all(axis=1)
+        total = np.where(one, merged.shape[1], total)
+        ideal = np.where(one, merged.shape[1], ideal)
+    return total, ideal
+
+
+def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
+    table = np.asarray(addresses, dtype=np.int64)
+    rules = []
+    if op not in OPS:
+        rules.append(f"the operation {op!r}; {', '.join(OPS)} are there")
+    if bits not in ACCESS_BITS:
+        rules.append(f"{bits} bits a lane; one of {', '.join(map(str, ACCESS_BITS))} is expected")
+    elif op in _MATRIX_OPS and bits != 128:
+        rules.append(f"{bits} bits a lane; {op} takes a row of 128")
+    if table.ndim != 2 or not 1 <= table.shape[1] <= WARP_THREADS:
+        rules.append(f"addresses of shape {table.shape}; (requests, lanes) with at most 32 lanes is expected")
+    if not rules and table.size:
+        size = bits // 8
+        wrong = np.argwhere((table % size != 0) | (table < 0))
+        if len(wrong):
+            request, lane = (int(i) for i in wrong[0])
+            rules.append(
+                f"lane {lane} of request {request} at byte {table[request, lane]}, no multiple of {size}"
+            )
+    if rules:
+        raise LayoutError(f"wavefronts: {'; '.join(rules)}.")
+    return table
+
+
+def _phases(lanes: int, bits: int) -> np.ndarray:
+    """The phase of each lane."""
+    return np.arange(lanes) * max(bits, 32) // PHASE_BITS
+
+
+def _words(table: np.ndarray, bits: int) -> np.ndarray:
+    """The words of each lane: (requests, lanes, words of a lane)."""
+    count = max(1, bits // 32)
+    return (table // SMEM_BANK_BYTES)[:, :, None] + np.arange(count)
+
+
+def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray) -> np.ndarray:
+    """(requests, phases): the different words that the busiest bank is asked for."""
+    requests, phases = len(table), int(phase[-1]) + 1
+    words = _words(table, bits)
+    row = np.arange(requests)[:, None] * phases + phase[None, :]
+    span = int(words.max(initial=0)) + 1
+    distinct = np.unique((row[:, :, None] * span + words).reshape(-1))
+    row_of, word_of = distinct // span, distinct % span
+    per_bank = np.bincount(
+        row_of * SMEM_BANKS + word_of % SMEM_BANKS, minlength=requests * phases * SMEM_BANKS
+    )
+    return per_bank.reshape(requests, phases, SMEM_BANKS).max(axis=2)
+
+
+def _async_wavefronts(
+    table: np.ndarray, sources: np.ndarray | None, bits: int
+) -> tuple[np.ndarray, np.ndarray]:
+    read = np.arange(table.shape[1])[None, :] * (bits // 8) + table * 0 if sources is None else sources
+    bank_span = SMEM_BANKS * SMEM_BANK_BYTES
+    patterns, which = np.unique(
+        np.concatenate([table % bank_span, read % bank_span], axis=1), axis=0, return_inverse=True
+    )
+    lanes, words = table.shape[1], max(1, bits // 32)
+    group = PHASE_BITS // max(bits, 32)
+    costs = []
+    for pattern in patterns.tolist():
+        cost = 0
+        for first in range(0, lanes, group):
+            last = min(lanes, first + group)
+            cost += _one_async_group(pattern[lanes + first : lanes + last], pattern[first:last], words)
+        costs.append(cost)
+    ideal = -(-lanes // group)
+    return np.array(costs, dtype=np.int64)[which.reshape(-1)], np.full(len(table), ideal)
+
+
+def _one_async_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
+    """Cycles of one group of lanes: reads in passes without two lanes in a bank; each write pass goes out
+    with the last of its reads, or in the cycle after the write pass before it."""
+    read_pass, write_pass = _passes(read, words), _passes(write, words)
+    cycle = -1
+    for number in range(max(write_pass) + 1):
+        arrives = max(r for r, w in zip(read_pass, write_pass, strict=True) if w == number)
+        cycle = max(arrives, cycle + 1)
+    return max(max(read_pass), cycle) + 1
+
+
+def _passes(addresses: Sequence[int], words: int) -> list[int]:
+    """The pass of each lane: the first one after which all of its banks are free."""
+    free = [0] * SMEM_BANKS
+    out = []
+    for address in addresses:
+        first = address // SMEM_BANK_BYTES
+        banks = [(first + w) % SMEM_BANKS for w in range(words)]
+        number = max(free[b] for b in banks)
+        for b in banks:
+            free[b] = number + 1
+        out.append(number)
+    return out
+
+
+def cost(
+    addresses: np.ndarray, bits: int, *, op: str = "load", sources: Any = None, rules: Rules = DEFAULT_RULES
+) -> Wavefronts:
+    """What the requests of several warps cost together, and the worst collision among them.
+
+    addresses   bytes: (warps, requests of a warp, lanes)
+    """
+    warps, requests, lanes = addresses.shape
+    table = addresses.reshape(-1, lanes)
+    if not len(table):
+        return Wavefronts(0, 0, 0)
+    flat_sources = None if sources is None else np.asarray(sources).reshape(-1, lanes)
+    total, ideal = wavefronts(table, bits, op=op, sources=flat_sources, rules=rules)
+    worst = None
+    if (total > ideal).any():
+        row = int(np.argmax(total - ideal))
+        worst = _collision(table[row], bits, row // requests, row % requests)
+    return Wavefronts(warps * requests, int(total.sum()), int(ideal.sum()), worst)
+
+
+def _collision(addresses: np.ndarray, bits: int, warp: int, request: int) -> Collision | None:
+    phase = _phases(len(addresses), bits)
+    words = _words(addresses[None], bits)[0]
+    busiest = _busiest_bank(addresses[None], bits, phase)[0]
+    number = int(np.argmax(busiest))
+    lanes = np.flatnonzero(phase == number)
+    asked: dict[int, dict[int, int]] = {}  # bank -> word -> the first lane that asks for it
+    for lane in lanes.tolist():
+        for word in words[lane].tolist():
+            asked.setdefault(word % SMEM_BANKS, {}).setdefault(word, lane)
+    bank = max(asked, key=lambda b: len(asked[b]))
+    found = asked[bank]
+    if len(found) < 2:
+        return None  # cp.async alone: the source is what collides
+    return Collision(warp, request, tuple(found.values()), bank, tuple(w * SMEM_BANK_BYTES for w in found))
+
+
+def bank_conflicts(
+    layout: Layout | ComposedLayout,
+    tv: Layout | np.ndarray,
+    *,
+    element_bits: int,
+    access_bits: int | None = None,
+    op: str = "load",
+    rules: Rules = DEFAULT_RULES,
+) -> Wavefronts:
+    """What it costs that threads read or write a tile in shared memory.
+
+    layout         of the tile, in elements: index in the tile -> offset
+    tv             (thread, value) -> colexicographic index in the tile, or the table of it, (threads, values)
+    element_bits   of an element
+    access_bits    of one instruction of a lane; one element where left out
+    op             see `wavefronts`
+    raises         LayoutError where a lane's elements are no aligned vectors of that width
+
+    >>> transposed = bank_conflicts(Layout((32, 32)), Layout((32, 32), (32, 1)), element_bits=32)
+    >>> transposed.wavefronts, transposed.ideal, str(transposed.worst)
+    (1024, 32, '32-way: lanes 0, 1, 2, 3, 4, 5, 6, 7, ... of warp 0 in bank 0')
+    >>> bank_conflicts(Layout((32, 32), (1, 33)), Layout((32, 32), (32, 1)), element_bits=32).conflicts
+    0
+    """
+    elements = tv if isinstance(tv, np.ndarray) else tv.offsets().reshape(tv[0].size(), -1, order="F")
+    bits = element_bits if access_bits is None else access_bits
+    lanes = min(WARP_THREADS, elements.shape[0])
+    if elements.shape[0] % lanes:
+        raise LayoutError(f"bank_conflicts: {elements.shape[0]} threads are no whole warps.")
+    grouped = elements.reshape(-1, lanes, elements.shape[1])
+    return cost(byte_addresses(layout.offsets(), grouped, element_bits, bits), bits, op=op, rules=rules)
+
+
+def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, bits: int) -> np.ndarray:
+    """Addresses of the vectors of `bits` that lanes access one after the other.
+
+    table      index in the tile -> offset in elements
+    elements   (warps, lanes, values): the index of each value of each lane
+    returns    bytes: (warps, values * element_bits / bits, lanes)
+    raises     LayoutError where the elements of a vector are no neighbours
+    """
+    if bits < element_bits or bits % element_bits:
+        raise LayoutError(f"an access of {bits} bits holds no whole elements of {element_bits} bits.")
+    count = bits // element_bits
+    if elements.shape[2] % count:
+        raise LayoutError(
+            f"{elements.shape[2]} values of a lane are no whole accesses of {count} elements, {bits} bits."
+        )
+    offsets = table[elements].reshape(*elements.shape[:2], -1, count)
+    if not (offsets - offsets[..., :1] == np.arange(count)).all():
+        raise LayoutError(
+            f"the {count} elements of an access of {bits} bits are no neighbours in this layout."
+        )
+    return np.moveaxis(offsets[..., 0] * element_bits // 8, 1, 2)
+
+
+def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, most: int = 128) -> int:
+    """Bits of the widest aligned vector that each run of a lane's values makes in this layout: what
+    `autovec_copy` turns the copy into.
+
+    >>> lanes = np.arange(64).reshape(1, 8, 8)
+    >>> widest_access(np.arange(64), lanes, 32), widest_access(np.arange(64) * 2, lanes, 32)
+    (128, 32)
+    """
+    values = table[elements]
+    bits = element_bits
+    while bits < most:
+        count = 2 * bits // element_bits
+        if values.shape[2] % count:
+            break
+        runs = values.reshape(*values.shape[:2], -1, count)
+        if (runs - runs[..., :1] != np.arange(count)).any() or (runs[..., 0] % count).any():
+            break
+        bits *= 2
+    return bits

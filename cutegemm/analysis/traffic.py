@@ -1,0 +1,164 @@
+"""Traffic through L2 and DRAM under a raster: which tiles are resident together, and what comes from where.
+
+The model. CTAs run in waves, in the order of the raster, and all CTAs of a wave go through K in step. So a
+row of A's tiles (a panel, bM x K) or of B's is fetched from DRAM once for a wave, at most, however many CTAs
+read it. It is fetched again in a later wave unless it is still in L2: L2 keeps what was used last, and D
+passes through it too. The distance between two uses of a panel's part at depth x = k / K is what was
+touched between them: whole panels in the waves between, the part beyond x of the earlier wave's, the part
+before x of the later one's. A part is a hit where that fits the cache.
+
+A line that multiprocessors on both sides read is kept in each partition of the L2, so that the capacity that
+counts is that of one partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+GROUPS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one GEMM.
+
+    raster            the order of the tiles
+    waves             of CTAs
+    resident_mn       tiles of A and of B that an average wave needs, as many as differ
+    wave_bytes        of A and B that an average wave needs, each once
+    l2_read_bytes     of A and B that the CTAs ask L2 for
+    dram_read_bytes   of A and B that come from DRAM
+    dram_write_bytes  of D
+    min_bytes         of A and B, each once
+    """
+
+    raster: str
+    waves: int
+    resident_mn: tuple[float, float]
+    wave_bytes: float
+    l2_read_bytes: int
+    dram_read_bytes: float
+    dram_write_bytes: int
+    min_bytes: int
+
+    @property
+    def hit_share(self) -> float:
+        """The part of the bytes that L2 is asked for which it holds already."""
+        return 1 - self.dram_read_bytes / self.l2_read_bytes if self.l2_read_bytes else 1.0
+
+
+def traffic(
+    plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, raster: Raster | None = None
+) -> Traffic:
+    """What a plan moves for a problem.
+
+    ctas_per_wave   that run together
+    l2_bytes        that a panel may be kept in
+    raster          another order than the plan's
+    """
+    order = raster or plan.raster
+    bm, bn, _ = plan.cta_tile
+    grid_m, grid_n, batch = plan.grid(problem)
+    ops = problem.operands
+    bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
+    bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
+    share_a, share_b = (
+        load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.load_a, plan.load_b)
+    )
+    dram, waves, panels_m, panels_n = 0.0, 0, [], []
+    tile_d = bm * bn * ops.d.dtype.bits / 8
+    for _ in range(batch):  # one after the other, with nothing in common
+        tiles = tile_order(order, grid_m, grid_n, plan.cluster_mn)
+        found = _simulate(tiles, bytes_a, bytes_b, tile_d, ctas_per_wave, l2_bytes)
+        dram += found[0]
+        waves += len(found[1])
+        panels_m += found[1]
+        panels_n += found[2]
+    l2 = batch * (grid_n / share_a * bytes_a.sum() + grid_m / share_b * bytes_b.sum())
+    mean_m, mean_n = (float(np.mean(p)) if p else 0.0 for p in (panels_m, panels_n))
+    per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)
+    return Traffic(
+        str(order), waves, (mean_m, mean_n), float(per_wave), int(l2), float(dram),
+        problem.m * problem.n * batch * ops.d.dtype.bits // 8, int(batch * (bytes_a.sum() + bytes_b.sum())),
+    )  # fmt: skip
+
+
+def tile_order(raster: Raster, grid_m: int, grid_n: int, cluster_mn: tuple[int, int] = (1, 1)) -> np.ndarray:
+    """(m_tile, n_tile) of the CTAs in the order in which they run, those of a cluster together.
+
+    >>> tile_order(Raster("along_m"), 3, 2, (2, 1)).tolist()
+    [[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]]
+    """
+    across = np.array(cluster_mn)
+    clusters = raster.order(-(-grid_m // cluster_mn[0]), -(-grid_n // cluster_mn[1]))[:, :2]
+    within = Raster("along_m").order(*cluster_mn)[:, :2]
+    tiles = (clusters[:, None, :] * across + within).reshape(-1, 2)
+    return tiles[(tiles < (grid_m, grid_n)).all(axis=1)]
+
+
+def _extents(total: int, tile: int, count: int) -> np.ndarray:
+    """Rows of each tile: the last one may be narrower."""
+    return np.minimum(tile, total - tile * np.arange(count)).astype(np.float64)
+
+
+def _simulate(
+    tiles: np.ndarray, bytes_a: np.ndarray, bytes_b: np.ndarray, tile_d: float, per_wave: int, l2_bytes: float
+) -> tuple[float, list[int], list[int]]:
+    """(DRAM bytes read, A panels of each wave, B panels of each wave)."""
+    size = np.concatenate([bytes_a, bytes_b])
+    last = np.full(len(size), -1)  # the wave that used each panel last
+    dram, count_a, count_b = 0.0, [], []
+    for wave, first in enumerate(range(0, len(tiles), per_wave)):
+        part = tiles[first : first + per_wave]
+        used = np.zeros(len(size), bool)
+        used[part[:, 0]] = True
+        used[len(bytes_a) + part[:, 1]] = True
+        count_a.append(int(used[: len(bytes_a)].sum()))
+        count_b.append(int(used[len(bytes_a) :].sum()))
+        for before in np.unique(last[used]).tolist():
+            wanted = size[used & (last == before)].sum()
+            if before >= 0:
+                between = (last > before) | ((last == before) & used)
+                whole = size[between].sum() + tile_d * per_wave * (wave - before)
+                early = size[(last == before) & ~used].sum()  # (1 - x) of it lies between
+                late = size[used & (last < before)].sum()  # x of it does
+                wanted *= 1 - _share_below(whole + early, late - early, l2_bytes)
+            dram += float(wanted)
+        last[used] = wave
+    return dram, count_a, count_b
+
+
+def _share_below(start: float, slope: float, bound: float) -> float:
+    """The part of x in [0, 1] for which start + slope * x <= bound."""
+    if slope == 0:
+        return float(start <= bound)
+    x = min(1.0, max(0.0, (bound - start) / slope))
+    return x if slope > 0 else 1 - x
+
+
+def compare_rasters(
+    plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, groups: Sequence[int] = GROUPS
+) -> list[Traffic]:
+    """The plan's raster and the others, the least DRAM traffic first; of equals, the plan's own, then the
+    simplest."""
+    grid_m, grid_n, _ = plan.grid(problem)
+    rasters = [plan.raster, Raster("along_m"), Raster("along_n")]
+    rasters += [Raster("grouped_m", g) for g in groups if 1 < g < grid_m]
+    rasters += [Raster("grouped_n", g) for g in groups if 1 < g < grid_n]
+    found = [
+        traffic(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=l2_bytes, raster=r)
+        for r in dict.fromkeys(rasters)
+    ]
+    return sorted(found, key=lambda t: round(t.dram_read_bytes))

@@ -1,0 +1,256 @@
+"""GEMM speed beside the vendor library: on the same data, in one process, taking turns.
+
+The chip throttles by power, so what ran before, and what the numbers are, decides a rate as much as the
+kernel does. Therefore every round runs every contestant once, on the same normally distributed data, behind
+a write to more memory than the L2 cache holds; medians of the rounds are compared, and the ratio is quoted.
+
+    python -m cutegemm.bench.gemm --shape 4096 --shape 8192 --layout nn --layout nt
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from cutegemm import cache
+from cutegemm.errors import CutegemmError, UnsupportedError
+
+LIBRARY = "torch.matmul"
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+_FLUSH_BYTES = 256 << 20  # more than any L2 cache
+_WARM_SECONDS = 0.15
+_HOST_CALLS = 300
+
+Shape = tuple[int, int, int]
+
+
+def compare(
+    plan_names: Sequence[str | None],
+    shapes: Iterable[Shape],
+    *,
+    dtype: str = "float32",
+    layouts: Sequence[str] = ("nn",),
+    seconds: float = 0.6,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Times of named plans and of torch.matmul, in turns.
+
+    plan_names   see `cutegemm.plan.catalog`; None is the plan that `gemm` chooses
+    shapes       (M, N, K)
+    layouts      two BLAS letters for A and B stored row by row: "t" where the stored one is the transpose
+    seconds      of measuring for each shape and layout, at least; three rounds are the fewest
+    say          is told each line of the table as it comes
+    returns      {"machine": ..., "rows": [...]}: each row has the shape, the layout, the plan, medians in
+                 microseconds, TFLOP/s, the library's, and `ratio`, the library's time by the plan's
+    """
+    import torch
+
+    _need_gpu()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    kind = getattr(torch, dtype)
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    rows = []
+    say(f"{'M x N x K':>20} layout {'plan':44} {'us':>10} {'TFLOP/s':>8} {'library':>8} {'ratio':>6}")
+    for m, n, k in shapes:
+        x, y = _normal((m, k), kind), _normal((k, n), kind)
+        out = torch.empty((m, n), dtype=kind, device="cuda")
+        for layout in layouts:
+            a = x if layout[0] == "n" else x.t().contiguous().t()
+            b = y if layout[1] == "n" else y.t().contiguous().t()
+            row = {"m": m, "n": n, "k": k, "layout": layout, "dtype": dtype}
+            contestants, names, failed = _contestants(plan_names, a, b, out)
+            rows += [{**row, "plan": name, "error": error} for name, error in failed]
+            for name, error in failed:
+                say(f"{f'{m} x {n} x {k}':>20} {layout:6} {name}: {error}")
+            times = _in_turns(contestants, seconds, lambda: flush.zero_())
+            library, flops = times[0], 2 * m * n * k
+            for name, own in zip(names, times[1:], strict=True):
+                found = {
+                    **row,
+                    "plan": name,
+                    "us": round(own * 1e6, 3),
+                    "tflops": round(flops / own * 1e-12, 2),
+                    "library_us": round(library * 1e6, 3),
+                    "library_tflops": round(flops / library * 1e-12, 2),
+                    "ratio": round(library / own, 4),
+                }
+                rows.append(found)
+                say(
+                    f"{f'{m} x {n} x {k}':>20} {layout:6} {name:44} {found['us']:10.1f} {found['tflops']:8.2f} "
+                    f"{found['library_tflops']:8.2f} {found['ratio']:6.3f}"
+                )
+    return {"machine": machine(), "rows": rows}
+
+
+def _contestants(
+    plan_names: Sequence[str | None], a: Any, b: Any, out: Any
+) -> tuple[list[Callable[[], Any]], list[str], list[tuple[str, str]]]:
+    """The library first, then each plan that compiles; and those that do not, with the reason."""
+    import torch
+
+    from cutegemm.launch import gemm, plan_of
+
+    calls: list[Callable[[], Any]] = [lambda: torch.matmul(a, b, out=out)]
+    names, failed = [], []
+    for given in plan_names:
+        try:
+            gemm(a, b, out=out, plan=given)
+        except CutegemmError as error:
+            failed.append((str(given), str(error)))
+            continue
+        names.append(given or f"{plan_of(a, b, out=out).name} (chosen)")
+        calls.append(lambda given=given: gemm(a, b, out=out, plan=given))  # type: ignore[misc]
+    return calls, names, failed
+
+
+def _in_turns(
+    calls: Sequence[Callable[[], Any]], seconds: float, flush: Callable[[], Any], least_rounds: int = 3
+) -> list[float]:
+    """The median seconds of each call; every round runs each once."""
+    import torch
+
+    def timed(call: Callable[[], Any]) -> tuple[Any, Any]:
+        flush()  # also hides the launch: the device is busy while the host goes on
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        return start, end
+
+    def until(deadline: float, least: int) -> list[list[float]]:
+        found: list[list[float]] = [[] for _ in calls]
+        while len(found[0]) < least or time.perf_counter() < deadline:
+            events = [timed(call) for call in calls]
+            torch.cuda.synchronize()
+            for times, (start, end) in zip(found, events, strict=True):
+                times.append(start.elapsed_time(end) * 1e-3)
+        return found
+
+    until(time.perf_counter() + _WARM_SECONDS, 1)
+    return [statistics.median(times) for times in until(time.perf_counter() + seconds, least_rounds)]
+
+
+def host_times(size: int = 256) -> dict[str, float]:
+    """Microseconds of host time that one warm call takes, where the device is never waited for."""
+    import torch
+
+    _need_gpu()
+    from cutegemm.compile import compile_plan
+    from cutegemm.launch import gemm, plan_of
+    from cutegemm.torch_ops import device_arch
+
+    a, b, out = (_normal((size, size), torch.float32) for _ in range(3))
+    kernel = compile_plan(plan_of(a, b, out=out), device_arch(a.get_device())).function
+    calls: dict[str, Callable[[], Any]] = {
+        "kernel": lambda: kernel(a, b, out, out, 1.0, 0.0),
+        "gemm": lambda: gemm(a, b),
+        "gemm, out given": lambda: gemm(a, b, out=out),
+        "gemm, c and out given": lambda: gemm(a, b, c=out, beta=1.0, out=out),
+        LIBRARY: lambda: torch.matmul(a, b),
+        f"{LIBRARY}, out given": lambda: torch.matmul(a, b, out=out),
+        "torch.add": lambda: torch.add(a, b),
+    }
+    found = {}
+    for name, call in calls.items():
+        runs = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(_HOST_CALLS):
+                call()
+            runs.append((time.perf_counter() - start) / _HOST_CALLS * 1e6)
+        torch.cuda.synchronize()
+        found[name] = round(statistics.median(runs), 2)
+    return found
+
+
+def machine() -> dict[str, str]:
+    """What the numbers were taken on, when and by what."""
+    import torch
+
+    from cutegemm import __version__
+
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": _driver(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "cutegemm": __version__,
+        "nvidia-cutlass-dsl": cache.dsl_version(),
+        "python": sys.version.split()[0],
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def _driver() -> str:
+    try:
+        return Path("/proc/driver/nvidia/version").read_text().split("Module")[1].split()[0]
+    except (OSError, IndexError):
+        return "unknown"
+
+
+def _normal(shape: tuple[int, ...], kind: Any) -> Any:
+    import torch
+
+    return torch.randn(shape, device="cuda").to(kind)
+
+
+def _need_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UnsupportedError("the benchmark needs a CUDA device; torch sees none here.")
+
+
+def parse_shape(text: str) -> Shape:
+    """4096, or 4096x2048x512 for M x N x K.
+
+    >>> parse_shape("4096"), parse_shape("16x8192x512")
+    ((4096, 4096, 4096), (16, 8192, 512))
+    """
+    parts = [int(part) for part in text.split("x")]
+    if len(parts) not in (1, 3):
+        raise ValueError(text)
+    m, n, k = parts * 3 if len(parts) == 1 else parts
+    return m, n, k
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(prog="python -m cutegemm.bench.gemm", description=__doc__)
+    parser.add_argument("--shape", action="append", type=parse_shape, help="4096, or MxNxK; may be repeated")
+    parser.add_argument("--layout", action="append", choices=LAYOUTS, help="may be repeated")
+    parser.add_argument("--plan", action="append", help="a name, or simt:block=...; may be repeated")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--seconds", type=float, default=0.6, help="of measuring for each shape and layout")
+    parser.add_argument("--host", action="store_true", help="also the host time of a call")
+    parser.add_argument("--json", type=Path, help="write all numbers there")
+    given = parser.parse_args(arguments)
+    found = compare(
+        given.plan or [None],
+        given.shape or [parse_shape("4096")],
+        dtype=given.dtype,
+        layouts=given.layout or LAYOUTS,
+        seconds=given.seconds,
+        say=lambda line: print(line, flush=True),
+    )
+    if given.host:
+        found["host_us"] = host_times()
+        for name, value in found["host_us"].items():
+            print(f"host time of {name}: {value:.2f} us")
+    print("\n".join(f"{key}: {value}" for key, value in found["machine"].items()))
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""How long the simulator takes, and how much memory: `python -m cutegemm.bench.simulate`."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+EXTENT = 512
+TIME_LIMIT_S, MEMORY_LIMIT_MB = 5.0, 1000  # what a simulation of 512 x 512 x 512 may take on one core
+
+_PLANS: dict[str, dict[str, Any]] = {
+    "128x128x16, 2 stages": {},
+    "64x64x8, 3 stages": {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4), "stages": 3},
+    "32x32x8, 1 stage": {"block": (32, 32, 8), "warp": (32, 32), "thread": (8, 4), "stages": 1},
+}
+
+
+def run(repeats: int = 3) -> dict[str, Any]:
+    """Seconds (median) and peak memory of a process for each plan, all at 512 x 512 x 512 on one core."""
+    rows = {}
+    for name in _PLANS:
+        command = [sys.executable, "-m", "cutegemm.bench.simulate", name, str(repeats)]
+        single = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        out = subprocess.run(command, check=True, capture_output=True, text=True, env=single).stdout
+        seconds, peak_mb = (float(word) for word in out.split())
+        rows[name] = {
+            "seconds": seconds,
+            "peak_mb": peak_mb,
+            "within": seconds <= TIME_LIMIT_S and peak_mb <= MEMORY_LIMIT_MB,
+        }
+    return {"extent": EXTENT, "plans": rows}
+
+
+def _one(name: str, repeats: int) -> str:
+    import resource
+
+    import numpy as np
+
+    from cutegemm.plan import simt_plan
+    from cutegemm.simulate import simulate
+
+    plan = simt_plan(**_PLANS[name])
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, (EXTENT, EXTENT)).astype(np.float32) for _ in range(2))
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        d = simulate(plan, a, b).d
+        seconds.append(time.perf_counter() - started)
+    assert (d == a @ b).all()
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage counts bytes there, KiB elsewhere
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+    return f"{statistics.median(seconds):.4f} {peak:.1f}"
+
+
+def main() -> None:
+    """Prints the table."""
+    if len(sys.argv) == 3:
+        print(_one(sys.argv[1], int(sys.argv[2])))
+        return
+    result = run()
+    for name, row in result["plans"].items():
+        print(f"{name:24} {row['seconds']:8.3f} s {row['peak_mb']:8.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

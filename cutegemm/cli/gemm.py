@@ -1,0 +1,248 @@
+"""`cutegemm gemm`: the main job. Runs a plan on the GPU of this machine, or simulates and compiles it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from cutegemm.cli.inputs import Matrices, matrices, plan_for
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.plan import GemmPlan, Operands, Problem
+
+# Multiplications that are simulated whole unless asked for more: about half a minute.
+_MOST_SIMULATED = 1 << 30
+# |D - reference| / |reference| in the Frobenius norm, by the type of D: a few roundings of its values.
+_TOLERANCE = {"f64": 1e-13, "f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2}
+_KEY_INSTRUCTIONS = (
+    "FFMA", "DFMA", "HMMA", "HGMMA", "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "STG", "UTMALDG", "UTMASTG",
+    "BAR",
+)  # fmt: skip
+
+
+def command(
+    m: Annotated[int, typer.Argument(help="Rows of A and D.")] = 0,
+    n: Annotated[int, typer.Argument(help="Columns of B and D.")] = 0,
+    k: Annotated[int, typer.Argument(help="Columns of A, rows of B.")] = 0,
+    batch: Annotated[Optional[int], typer.Option(help="How many of them.")] = None,
+    dtype: Annotated[str, typer.Option(help="Element type of A and B: f32, f16, bf16, ...")] = "f32",
+    out_dtype: Annotated[Optional[str], typer.Option(help="Element type of C and D; that of A and B.")] = None,
+    plan: Annotated[Optional[str], typer.Option(help="A name of `cutegemm plans`; chosen where left out.")] = None,
+    layout: Annotated[str, typer.Option(help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")] = "nn",
+    a: Annotated[Optional[Path], typer.Option(help="A from a .npy file.")] = None,
+    b: Annotated[Optional[Path], typer.Option(help="B from a .npy file.")] = None,
+    c: Annotated[Optional[Path], typer.Option(help="C from a .npy file.")] = None,
+    out: Annotated[Optional[Path], typer.Option(help="Write D to a .npy file.")] = None,
+    alpha: Annotated[float, typer.Option(help="Factor of A @ B.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
+    arch: Annotated[str, typer.Option(help="Compile for this architecture where there is no GPU.")] = "sm_90a",
+    seed: Annotated[int, typer.Option(help="Of the matrices that are made up.")] = 0,
+    whole: Annotated[bool, typer.Option("--whole", help="Simulate all of a large problem.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+) -> None:
+    """D = alpha * A @ B + beta * C.
+
+    With a GPU: runs the kernel, checks D against float64 and times it beside cuBLAS. Without: simulates the
+    plan thread by thread, checks D, and compiles the kernel for --arch. It says which of the two it did.
+    """
+    kind = DType.parse(dtype)
+    result = DType.parse(out_dtype) if out_dtype else kind
+    given = matrices((m, n, k, batch), kind, result, (a, b, c), beta, seed)
+    m, n, k, l = given.extents
+    operands = Operands.of(kind, layout=layout, out=result, batched=given.a.ndim == 3).fitted(m, n, k)
+    problem = Problem(m, n, k, l, operands)
+    console = Console(stderr=as_json, highlight=False)
+    gpu = _gpu()
+    chosen = plan_for(plan, problem, gpu["arch"] if gpu else arch)
+    broken = chosen.violations(problem=problem)
+    if broken:
+        raise PlanError(f"plan {chosen.name!r} on {problem}", broken)
+    wants_all = whole or out is not None or any(path is not None for path in (a, b, c))
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def say(text: str) -> None:
+            progress.update(task, description=text)
+
+        if gpu is not None:
+            report, d = _run(chosen, problem, given, alpha, beta, gpu, say)
+        else:
+            report, d = _simulate(chosen, problem, given, alpha, beta, arch, wants_all, say)
+    if out is not None:
+        np.save(out, d)
+        report["out"] = str(out)
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print(report, console)
+    if not report["correct"]:
+        raise typer.Exit(1)
+
+
+def _gpu() -> dict[str, Any] | None:
+    """The GPU of this machine, or None where there is none that a plan could run on."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    if not torch.cuda.is_available() or importlib.util.find_spec("tvm_ffi") is None:
+        return None
+    from cutegemm.torch_ops import device_arch
+
+    try:
+        return {"name": torch.cuda.get_device_name(0), "arch": device_arch(0)}
+    except UnsupportedError:
+        return None
+
+
+def _head(plan: GemmPlan, problem: Problem, did: str) -> dict[str, Any]:
+    return {
+        "did": did,
+        "problem": str(problem),
+        "operands": str(plan.operands),
+        "plan": plan.name,
+        "summary": plan.summary,
+        "hierarchy": plan.describe(problem),
+    }
+
+
+def _agreement(d: np.ndarray, given: Matrices, alpha: float, beta: float, out: DType) -> dict[str, Any]:
+    """How far D is from float64."""
+    reference = alpha * (given.a.astype(np.float64) @ given.b.astype(np.float64))
+    if beta != 0 and given.c is not None:
+        reference = reference + beta * given.c
+    if reference.size == 0:
+        return {"relative_error": 0.0, "tolerance": 0.0, "correct": True}
+    scale = float(np.linalg.norm(reference)) or 1.0
+    error = float(np.linalg.norm(d.astype(np.float64) - reference)) / scale
+    tolerance = _TOLERANCE.get(out.name, 0.1)
+    return {"relative_error": error, "tolerance": tolerance, "correct": bool(error <= tolerance)}
+
+
+def _simulate(
+    plan: GemmPlan,
+    problem: Problem,
+    given: Matrices,
+    alpha: float,
+    beta: float,
+    arch: str,
+    wants_all: bool,
+    say: Any,
+) -> tuple[dict[str, Any], np.ndarray]:
+    from cutegemm.simulate import simulate
+
+    report = _head(plan, problem, "simulated on the CPU")
+    part = given
+    if not wants_all and problem.m * problem.n * problem.k * problem.l > _MOST_SIMULATED:
+        part, report["simulated"] = _corner(plan, given)
+    say("simulating")
+    result = simulate(
+        plan, part.a, part.b, part.c, alpha=alpha, beta=beta,
+        progress=lambda done: say(f"simulating: {done:.0%}"),
+    )  # fmt: skip
+    report.update(_agreement(result.d, part, alpha, beta, plan.operands.d.dtype))
+    report["seconds"] = result.stats.seconds
+    report["ctas"] = result.stats.ctas
+    say(f"compiling for {arch}")
+    report["compiled"] = _compiled(plan, arch)
+    return report, result.d
+
+
+def _corner(plan: GemmPlan, given: Matrices) -> tuple[Matrices, str]:
+    """A small problem with the same ragged edges: two whole tiles and what is left over along each mode."""
+    extents = given.extents
+    cut = [min(e, 2 * t + e % t) for e, t in zip(extents, plan.cta_tile, strict=False)]
+    m, n, k = cut
+    batch = slice(0, min(2, extents[3]))
+
+    def part(matrix: np.ndarray, rows: int, columns: int) -> np.ndarray:
+        return (matrix[batch] if matrix.ndim == 3 else matrix)[..., :rows, :columns]
+
+    c = None if given.c is None else part(given.c, m, n)
+    text = f"{m}x{n}x{k}, with the same ragged edges (--whole simulates all of it)"
+    return Matrices(part(given.a, m, k), part(given.b, k, n), c), text
+
+
+def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
+    if importlib.util.find_spec("tvm_ffi") is None:
+        return {"arch": arch, "skipped": "the CuTe DSL is not installed: pip install 'cutegemm[kernels]'"}
+    from cutegemm.compile import compile_plan
+
+    kernel = compile_plan(plan, arch)
+    resources = kernel.resources
+    return {
+        "arch": arch,
+        "registers": resources.registers,
+        "spills": resources.spills,
+        "smem_bytes": sum(plan.smem_bytes().values()),
+        "code_bytes": resources.code_bytes,
+        "instructions": {name: resources.count(name) for name in _KEY_INSTRUCTIONS if resources.count(name)},
+        "violations": [*plan.violations(arch), *kernel.violations()],
+    }
+
+
+def _run(
+    plan: GemmPlan, problem: Problem, given: Matrices, alpha: float, beta: float, gpu: dict[str, Any], say: Any
+) -> tuple[dict[str, Any], np.ndarray]:
+    from cutegemm.bench.gemm import time_plan
+    from cutegemm.torch_ops import from_numpy, run_plan
+
+    report = _head(plan, problem, f"ran on {gpu['name']}")
+    say(f"compiling for {gpu['arch']}")
+    report["compiled"] = _compiled(plan, gpu["arch"])
+    say("running")
+    tensors = from_numpy(given.a, given.b, given.c, plan.operands)
+    d = run_plan(plan, tensors, alpha, beta)
+    report.update(_agreement(d, given, alpha, beta, plan.operands.d.dtype))
+    say("timing beside cuBLAS")
+    report["speed"] = time_plan(plan, tensors, problem)
+    return report, d
+
+
+def _print(report: dict[str, Any], console: Console) -> None:
+    console.print(report["hierarchy"], markup=False, soft_wrap=True)
+    console.print()
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("problem", report["problem"])
+    table.add_row("did", report["did"])
+    if "simulated" in report:
+        table.add_row("simulated", report["simulated"])
+    if "seconds" in report:
+        table.add_row("", f"{report['ctas']} CTAs in {report['seconds']:.2f} s, no fault in any access")
+    verdict = "[green]correct[/green]" if report["correct"] else "[red]WRONG[/red]"
+    table.add_row(
+        "against float64",
+        f"{verdict}: relative error {report['relative_error']:.2e} (tolerance {report['tolerance']:.0e})",
+    )
+    compiled = report["compiled"]
+    if "skipped" in compiled:
+        table.add_row(f"compiled for {compiled['arch']}", f"[yellow]no[/yellow]: {compiled['skipped']}")
+    else:
+        table.add_row(
+            f"compiled for {compiled['arch']}",
+            f"{compiled['registers']} registers, {compiled['spills']} spills, {compiled['smem_bytes']} bytes "
+            f"of shared memory, {compiled['code_bytes']} bytes of code",
+        )
+        found = ", ".join(f"{count} {name}" for name, count in compiled["instructions"].items())
+        table.add_row("SASS", found)
+        broken = compiled["violations"]
+        table.add_row("rules", "[green]all kept[/green]" if not broken else "[red]" + "\n".join(broken) + "[/red]")
+    if "speed" in report:
+        speed = report["speed"]
+        table.add_row(
+            "speed",
+            f"{speed['tflops']:.1f} TFLOP/s, cuBLAS {speed['cublas_tflops']:.1f}: [bold]{speed['ratio']:.3f}[/bold]",
+        )
+    if "out" in report:
+        table.add_row("D written to", report["out"])
+    console.print(table)

@@ -1,0 +1,121 @@
+"""`cutegemm show`, `plans`, `check` and `profile`: what a layout or a plan is, and what it will do."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cutegemm.dtypes import DType
+from cutegemm.errors import LayoutError
+from cutegemm.layout import parse
+from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.catalog import plan_named
+from cutegemm.plan.catalog import plans as named_plans
+
+_NOTATION = re.compile(r"^\s*[(S\d_LC]")
+
+Thing = Annotated[str, typer.Argument(help='A layout such as "(4,8):(8,1)", or the name of a plan.')]
+PlanName = Annotated[str, typer.Argument(help="A name of `cutegemm plans`, or simt:block=...,warp=...,thread=...")]
+Extents = Annotated[Optional[str], typer.Option("--problem", help="MxNxK, or MxNxKxL.")]
+DTypeName = Annotated[str, typer.Option("--dtype", help="Element type of A and B.")]
+Letters = Annotated[str, typer.Option("--layout", help="BLAS letters: nn, nt, tn, tt.")]
+
+
+def operands_and_problem(dtype: str, layout: str, problem: str | None) -> tuple[Operands, Problem | None]:
+    """Operands of a type and, where extents are given, fitted to them."""
+    extents = [] if problem is None else [int(e) for e in re.split(r"[x×,]", problem)]
+    operands = Operands.of(DType.parse(dtype), layout=layout, batched=len(extents) == 4)
+    if problem is None:
+        return operands, None
+    if len(extents) not in (3, 4):
+        raise LayoutError(f"--problem: {problem!r} is not MxNxK or MxNxKxL.")
+    operands = operands.fitted(*extents[:3])
+    return operands, Problem(*extents[:3], *(extents[3:] or [1]), operands=operands)
+
+
+def show(
+    thing: Thing,
+    dtype: DTypeName = "f32",
+    layout: Letters = "nn",
+    problem: Extents = None,
+    svg: Annotated[Optional[Path], typer.Option(help="Draw it into an SVG file.")] = None,
+    html: Annotated[Optional[Path], typer.Option(help="Draw it into an HTML page.")] = None,
+) -> None:
+    """A layout as a grid, or a plan as its hierarchy; --svg and --html draw it."""
+    from cutegemm.draw import draw, save
+
+    console = Console(highlight=False)
+    options: dict[str, Any] = {}
+    drawn: Any
+    if _NOTATION.match(thing) and ":" in thing + ":" and thing not in dict(named_plans()):
+        drawn = parse(thing)
+        console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
+    else:
+        operands, of = operands_and_problem(dtype, layout, problem)
+        drawn = plan_named(thing, operands)
+        console.print(drawn.describe(of), markup=False, soft_wrap=True)
+        options = {} if of is None else {"problem": of}
+    for path in (svg, html):
+        if path is not None:
+            save(drawn, path, **options)
+            console.print(f"drawn into {path}", markup=False)
+
+
+def plans() -> None:
+    """Every named plan, with what it does differently."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("plan", style="bold", no_wrap=True)
+    table.add_column("what is behind it")
+    for name, summary in named_plans():
+        table.add_row(name, summary)
+    Console(highlight=False).print(table)
+
+
+def _plan(name: str, dtype: str, layout: str, problem: str | None) -> tuple[GemmPlan, Problem | None]:
+    operands, of = operands_and_problem(dtype, layout, problem)
+    return plan_named(name, operands), of
+
+
+def check(
+    plan: PlanName,
+    dtype: DTypeName = "f32",
+    layout: Letters = "nn",
+    problem: Extents = "4096x4096x4096",
+    device: Annotated[Optional[str], typer.Option(help="h200, a100, ...")] = "h200",
+    arch: Annotated[Optional[str], typer.Option(help="An architecture instead of a device.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+) -> None:
+    """What a plan will do on the hardware: conflicts, sectors, occupancy, traffic, roofline; what to change."""
+    from cutegemm.analysis import check as analyse
+    from cutegemm.analysis.report import print_report
+
+    made, of = _plan(plan, dtype, layout, problem)
+    found = analyse(made, of, arch, None if arch else device)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        print_report(found, Console(highlight=False))
+    if found.violations:
+        raise typer.Exit(1)
+
+
+def profile(
+    plan: PlanName,
+    dtype: DTypeName = "f32",
+    layout: Letters = "nn",
+    problem: Extents = "4096x4096x4096",
+    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+) -> None:
+    """The same predictions beside the hardware counters that ncu reads while the plan runs."""
+    from cutegemm import profile as profiling
+
+    made, of = _plan(plan, dtype, layout, problem)
+    assert of is not None
+    found = profiling.profile(made, of)
+    print(json.dumps(found, indent=2) if as_json else profiling.table(found))

@@ -1,0 +1,67 @@
+"""The figures of the documents, made by one call.
+
+figures("docs/figures")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from cutegemm.draw import (
+    Timeline,
+    atom_picture,
+    composition_picture,
+    copy_picture,
+    layout_picture,
+    plan_picture,
+    protocol_timeline,
+    raster_picture,
+    save,
+    slice_picture,
+    swizzle_picture,
+    tiled_mma_picture,
+)
+from cutegemm.draw.grids import Picture
+from cutegemm.dtypes import bf16, f16, tf32
+from cutegemm.layout import Layout, Swizzle, make_composed_layout
+from cutegemm.plan import simt_plan
+from cutegemm.simulate.pingpong import pingpong_protocol
+from cutegemm.tile.copy_atoms import ldmatrix
+from cutegemm.tile.mma_atoms import mma_sync, wgmma
+from cutegemm.tile.smem_atoms import smem_atom
+
+_WAVE = 132  # multiprocessors of an H200
+
+FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
+    "layout": lambda: layout_picture(
+        Layout(((2, 4), (2, 2, 2)), ((1, 4), (2, 16, 32))), title="A hierarchical layout"
+    ),
+    "swizzle": lambda: swizzle_picture(
+        make_composed_layout(Swizzle(3, 2, 3), 0, Layout((8, 32), (32, 1))), title="A swizzle, by banks"
+    ),
+    "smem_atom_128B": lambda: swizzle_picture(
+        smem_atom(bf16, "k", "128B"), element_bits=16, title="The 128-byte swizzle of wgmma and TMA"
+    ),
+    "composition": lambda: composition_picture(
+        Layout((4, 8), (8, 1)), Layout((4, 2), (2, 16)), title="Composition"
+    ),
+    "slice": lambda: slice_picture(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)), title="A slice"),
+    "mma_m16n8k16": lambda: atom_picture(mma_sync(f16, 16)),
+    "mma_m16n8k8_tf32": lambda: atom_picture(mma_sync(tf32, 8)),
+    "wgmma_m64n16k16": lambda: atom_picture(wgmma(bf16, 16)),
+    "ldmatrix_x4": lambda: copy_picture(ldmatrix(f16, 4)),
+    "ldmatrix_x1_trans": lambda: copy_picture(ldmatrix(f16, 1, transpose=True)),
+    "simt_tiled_mma": lambda: tiled_mma_picture(simt_plan().tiled_mma, title="The tiled MMA of simt_plan()"),
+    "simt_plan": lambda: plan_picture(simt_plan(), title="The CTA tile of simt_plan()"),
+    "pingpong": lambda: protocol_timeline(
+        pingpong_protocol(stages=4, k_blocks=5, tiles=4), title="A pingpong pipeline: four tiles, four stages"
+    ),
+    "raster_along_m": lambda: raster_picture("along_m", (16, 18), ctas_per_wave=_WAVE),
+    "raster_grouped_m": lambda: raster_picture("grouped_m:4", (16, 18), ctas_per_wave=_WAVE),
+}
+
+
+def figures(out_dir: str | Path) -> list[Path]:
+    """Every figure as `out_dir`/name.svg; returns the files."""
+    return [save(make(), Path(out_dir) / f"{name}.svg") for name, make in FIGURES.items()]

@@ -1,0 +1,209 @@
+"""One page of a plan, to be opened in a browser: from the grid to a value, all on the one file.
+
+The tables that the page looks things up in are made here, by the plan's own layouts, and embedded as
+base64; the script does no arithmetic on layouts. The page loads nothing: a policy in it forbids that.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.draw.palette import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, NAMED
+from cutegemm.draw.pictures import holders, mma_table
+from cutegemm.errors import UnsupportedError
+from cutegemm.layout import Layout, size
+from cutegemm.tile.tiled_copy import TiledCopy
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan, SharedLayout
+    from cutegemm.plan.problem import Operand, Problem
+
+MAX_TILES = 1 << 20
+_NOBODY = 0xFFFF
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def plan_page(plan: GemmPlan, problem: Problem | None = None, *, ctas_per_wave: int | None = None) -> str:
+    """The page, as one HTML document.
+
+    problem         with it the page shows the grid and its raster
+    ctas_per_wave   that run at a time; colours the waves of the raster
+    raises          UnsupportedError for a problem of more than 2**20 tiles
+    """
+    data = page_data(plan, problem, ctas_per_wave)
+    text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+    page, style, script = (
+        files("cutegemm.draw").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")
+    )
+    parts = {"policy": _POLICY, "style": style, "script": script, "data": text, **_body(plan, problem, data)}
+    return Template(page).substitute(parts)
+
+
+def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
+    """What the script looks things up in. Tables are packed arrays; see `packed`."""
+    bm, bn, _ = plan.cta_tile
+    mma, ops = plan.tiled_mma, plan.operands
+    thread, value, _ = holders(mma_table(mma, "c", (bm, bn)), bm * bn)
+    return {
+        "tile": plan.cta_tile,
+        "threads": mma.threads,
+        "ctaThreads": plan.threads,
+        "firstThread": first_mma_thread(plan),
+        "kBlock": mma.tile_mnk[2],
+        "accBits": ops.acc.bits,
+        "atom": mma.atom.name,
+        "banks": SMEM_BANKS,
+        "bankBytes": SMEM_BANK_BYTES,
+        "cluster": plan.cluster_mn,
+        "raster": str(plan.raster),
+        "d": {"thread": packed(np.where(thread < 0, _NOBODY, thread), "u16"), "value": packed(value.clip(0))},
+        "a": _operand(plan, "a", bm, plan.smem_a, plan.load_a, ops.a),
+        "b": _operand(plan, "b", bn, plan.smem_b, plan.load_b, ops.b),
+        "grid": None if problem is None else _grid(plan, problem, ctas_per_wave),
+        "colors": {
+            theme: {
+                "hues": hues,
+                "ramp": ramp,
+                **{name: NAMED[name][index] for name in ("paper", "ink", "muted", "empty")},
+            }
+            for index, (theme, hues, ramp) in enumerate(
+                (("light", LIGHT, LIGHT_RAMP), ("dark", DARK, DARK_RAMP))
+            )
+        },
+    }
+
+
+def _operand(
+    plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: Any, operand: Operand
+) -> dict[str, Any]:
+    """Where an operand lies, who copies each element of it there, and who holds it in registers."""
+    mma, bk = plan.tiled_mma, plan.cta_tile[2]
+    source = mma.atom.a_source if name == "a" else mma.atom.b_source
+    copier = access = held = None
+    if isinstance(load, TiledCopy):
+        split = load.offsets_d(Layout((extent, bk)))
+        thread, value, _ = holders(split.reshape(split.shape[0], -1, order="F"), extent * bk)
+        copier, access = packed(thread.clip(0)), packed(value.clip(0) // max(1, load.atom.values))
+    if source == "register":
+        held = packed(mma_table(mma, name, (extent, mma.tile_mnk[2])).reshape(-1))
+    places, shifts = _stages(smem.offsets().reshape(extent * bk, -1, order="F"))
+    return {
+        "bits": operand.dtype.bits,
+        "smem": places,
+        "shifts": shifts,
+        "copier": copier,
+        "access": access,
+        "held": held,
+    }
+
+
+def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
+    """The table of the first stage and what each one is shifted by; all tables where that is not so.
+
+    offsets   (elements, stages)
+    """
+    shift = offsets[0] - offsets[0, 0]
+    if (offsets == offsets[:, :1] + shift).all():
+        return packed(offsets[:, 0]), shift.tolist()
+    return packed(offsets.reshape(-1, order="F")), None
+
+
+def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[str, Any] | None:
+    m, n, l = plan.grid(problem)  # noqa: E741 - the batch, as in CuTe
+    if m * n * l > MAX_TILES:
+        raise UnsupportedError(
+            f"the page of {plan.name}: {problem} has {m} x {n} x {l} tiles; a page shows up to {MAX_TILES}."
+        )
+    if m * n * l == 0:
+        return None
+    order = plan.raster.order(m, n, l)
+    position = np.empty(m * n * l, np.int64)
+    position[order[:, 0] + m * (order[:, 1] + n * order[:, 2])] = np.arange(m * n * l)
+    return {"m": m, "n": n, "l": l, "position": packed(position), "wave": ctas_per_wave}
+
+
+def first_mma_thread(plan: GemmPlan) -> int:
+    """The thread of the CTA that is thread 0 of the tiled MMA.
+
+    0 where all threads multiply; else the first thread of the first role, or run of roles, that has as many
+    threads as the tiled MMA.
+    """
+    if plan.tiled_mma.threads == plan.threads:
+        return 0
+    warps = [role.warps for role in plan.roles]
+    for first in range(len(warps)):
+        for last in range(first + 1, len(warps) + 1):
+            if sum(warps[first:last]) * WARP_THREADS == plan.tiled_mma.threads:
+                return WARP_THREADS * sum(warps[:first])
+    return 0
+
+
+def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
+    """An array of non-negative integers in the least type that holds it, as base64.
+
+    >>> packed(np.array([1, 2, 255]))
+    {'type': 'u8', 'data': 'AQL/'}
+    """
+    most = int(values.max()) if values.size else 0
+    kind = kind or ("u8" if most < 1 << 8 else "u16" if most < 1 << 16 else "u32")
+    array = np.ascontiguousarray(values, dtype={"u8": "<u1", "u16": "<u2", "u32": "<u4"}[kind])
+    return {"type": kind, "data": b64encode(array.tobytes()).decode("ascii")}
+
+
+def _body(plan: GemmPlan, problem: Problem | None, data: dict[str, Any]) -> dict[str, str]:
+    """The parts of the page that depend on the plan, by their names in page.html."""
+    extents = "" if problem is None else f"; {problem}"
+    return {
+        "name": escape(plan.name),
+        "summary": f"<p>{escape(plan.summary)}</p>" if plan.summary else "",
+        "operands": escape(f"{plan.operands}{extents}"),
+        "path": _path(plan, data),
+        "stages": "".join(f'<option value="{s}">{s}</option>' for s in range(plan.stages)),
+        "held_by": _held_by(plan),
+        "raster": escape(str(plan.raster)),
+        "without_grid": "" if data["grid"] else "hidden",
+        "words": escape(plan.describe(problem)),
+    }
+
+
+def _held_by(plan: GemmPlan) -> str:
+    atom, k = plan.tiled_mma.atom, plan.tiled_mma.tile_mnk[2]
+    if atom.a_source == atom.b_source == "shared":
+        return "nobody, as the instruction reads shared memory"
+    return f"the thread itself (own), or a lane L of its warp; V is the value in a k-block of {k}"
+
+
+def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
+    """The levels: name, where the selected element is, what there is."""
+    bm, bn, bk = plan.cta_tile
+    cm, cn = plan.cluster_mn
+    mma = plan.tiled_mma
+    grid = data["grid"]
+    held = size(mma.layout_c_tv_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
+    levels = [
+        ("grid", "", "" if grid else f"M/{bm} &times; N/{bn} &times; L tiles; {escape(str(plan.raster))}"),
+        ("cluster", "", f"{cm} &times; {cn} {'CTA' if cm * cn == 1 else 'CTAs'}"),
+        ("cta", "", f"{bm} &times; {bn} &times; {bk}, {plan.threads} threads"),
+    ]
+    if plan.threads >= WARPGROUP_THREADS:
+        levels.append(
+            ("warpgroup", "0", f"{plan.threads // WARPGROUP_THREADS} of {WARPGROUP_THREADS} threads")
+        )
+    levels += [
+        ("warp", "0", f"{plan.threads // WARP_THREADS} of {WARP_THREADS} lanes"),
+        ("thread", "0", f"{held} of D each"),
+        ("value", "0", escape(mma.atom.name)),
+    ]
+    return "".join(
+        f'<li><span>{"CTA" if name == "cta" else name}</span><b id="p-{name}">{value or "any"}</b>'
+        f'<small id="s-{name}">{detail}</small></li>'
+        for name, value, detail in levels
+    )

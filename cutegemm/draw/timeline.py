@@ -1,0 +1,273 @@
+"""The timeline of a pipeline: what each role does when, and on which stage of shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.draw.palette import HUES, SHADES
+from cutegemm.draw.svg import PAD, Canvas, num, text_width
+from cutegemm.errors import LayoutError
+
+if TYPE_CHECKING:
+    from cutegemm.simulate.protocol import Protocol
+
+_LANE, _BAR = 34, 24
+_WIDE = 1080
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that a role does.
+
+    stage        of shared memory, or None where the event has none
+    start, end   in any one unit; end is not before start
+    """
+
+    role: str
+    event: str
+    stage: int | None
+    start: float
+    end: float
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether the role stands still: its event is a wait."""
+        return self.event.lower().startswith(("wait", "acquire", "blocked", "idle"))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Events of roles.
+
+    events   Event, or tuples (role, event, stage, start, end); roles are drawn in the order of their first
+    unit     of the times
+    raises   LayoutError for an event that is none of these, or that ends before it starts
+
+    >>> Timeline([("load", "A", 0, 0, 4), ("mma", "wait", 0, 0, 4), ("mma", "A", 0, 4, 9)]).roles
+    ('load', 'mma')
+    """
+
+    events: tuple[Event, ...]
+    title: str = "timeline"
+    unit: str = "steps"
+
+    def __init__(self, events: Iterable[Any], title: str = "timeline", unit: str = "steps") -> None:
+        checked = []
+        for position, given in enumerate(events):
+            try:
+                event = given if isinstance(given, Event) else Event(*given)
+            except TypeError:
+                raise LayoutError(
+                    f"Timeline: record {position} is {given!r}; (role, event, stage, start, end) is expected."
+                ) from None
+            if event.end < event.start:
+                raise LayoutError(f"Timeline: record {position}, {event}, ends before it starts.")
+            checked.append(event)
+        object.__setattr__(self, "events", tuple(checked))
+        object.__setattr__(self, "title", title)
+        object.__setattr__(self, "unit", unit)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """In the order of their first events."""
+        return tuple(dict.fromkeys(e.role for e in self.events))
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From the first start to the last end."""
+        return (min((e.start for e in self.events), default=0), max((e.end for e in self.events), default=0))
+
+
+def protocol_timeline(
+    protocol: Protocol,
+    *,
+    cta: int = 0,
+    load: float = 6,
+    multiply: float = 4,
+    hold: float = 12,
+    title: str = "pipeline",
+) -> Timeline:
+    """A protocol of roles and barriers played with durations, as early as its barriers allow.
+
+    cta        whose roles are drawn; all of them are played
+    load       from the moment that a bulk copy is asked for until it lands; asking takes 1
+    multiply   that a stage is read
+    hold       that a resource is held where nothing else is done meanwhile: an epilogue
+    raises     LayoutError where the roles wait for each other for ever
+
+    >>> from cutegemm.simulate.pingpong import pingpong_protocol
+    >>> protocol_timeline(pingpong_protocol(stages=2, k_blocks=2, tiles=2)).roles
+    ('producer', 'consumer 0', 'consumer 1')
+    """
+    from cutegemm.simulate.protocol import BeginRead, Enter, Leave, Load, Machine
+
+    machine, programs = Machine(protocol), protocol.programs
+    free, waits = [0.0] * len(programs), [-1.0] * len(programs)
+    lands: list[float] = []
+    events: list[Event] = []
+    now = 0.0
+    while not machine.finished:
+        ready = [
+            c
+            for c in machine.choices()
+            if (free[c] if c < len(programs) else lands[c - len(programs)]) <= now
+        ]
+        for number in range(len(programs)):
+            over = machine.at[number] == len(programs[number].ops)
+            if free[number] <= now and number not in ready and not over and waits[number] < 0:
+                waits[number] = now
+        if not ready:
+            ahead = [t for t in (*free, *lands) if t > now]
+            if not ahead:
+                raise LayoutError(f"protocol_timeline: {machine.stuck()}")
+            now = min(ahead)
+            continue
+        choice = ready[0]
+        if choice >= len(programs):
+            machine.step(choice)
+            lands.pop(choice - len(programs))
+            continue
+        program, op = programs[choice], programs[choice].ops[machine.at[choice]]
+        following = program.ops[machine.at[choice] + 1 : machine.at[choice] + 2]
+        if 0 <= waits[choice] < now and program.cta == cta:
+            events.append(Event(program.role, "wait", None, waits[choice], now))
+        waits[choice] = -1.0
+        machine.step(choice)
+        lands += [now + load] * (len(machine.flights) - len(lands))
+        took, name, stage = 0.0, "", None
+        if isinstance(op, Load):
+            took, name, stage = 1, f"load {op.part}", op.stage
+        elif isinstance(op, BeginRead):
+            took, name, stage = multiply, "multiply", op.stage
+        elif isinstance(op, Enter) and following and isinstance(following[0], Leave):
+            took, name = hold, op.resource
+        if took and program.cta == cta:
+            events.append(Event(program.role, name, stage, now, now + took))
+        free[choice] = now + took
+    return Timeline(events, title)
+
+
+def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
+    """A line a role, a character a slice of time: the stage that it works on, `.` a wait, a space nothing."""
+    begin, end = timeline.span
+    margin = max((len(r) for r in timeline.roles), default=0)
+    places = max(8, min(width - margin - 3, round(end - begin) or 8))
+    scale = (end - begin) / places or 1
+    lines = [f"{timeline.title}: {_plain(begin)} .. {_plain(end)} {timeline.unit}"]
+    for role in timeline.roles:
+        row = [" "] * places
+        for e in sorted((e for e in timeline.events if e.role == role), key=lambda e: not e.is_wait):
+            first = min(places - 1, int((e.start - begin) / scale))
+            last = max(first + 1, min(places, round((e.end - begin) / scale)))
+            sign = (
+                "."
+                if e.is_wait
+                else "#"
+                if e.stage is None
+                else "0123456789abcdefghijklmnopqrstuvwxyz"[e.stage % 36]
+            )
+            row[first:last] = sign * (last - first)
+        lines.append(f"{role.rjust(margin)} │{''.join(row)}│")
+    lines.append("A digit is the stage that is worked on, # work on none, . a wait.")
+    return "\n".join(lines) + "\n"
+
+
+def timeline_svg(timeline: Timeline) -> str:
+    """A lane a role, a bar an event: its colour is the stage, a wait is hatched."""
+    canvas = Canvas()
+    begin, end = timeline.span
+    y = PAD + 12.0
+    canvas.text(PAD, y, timeline.title, "title ink", 15, mono=False)
+    left = PAD + max((text_width(r, 12) for r in timeline.roles), default=40) + 14
+    scale = _WIDE / ((end - begin) or 1)
+    top = y + 34
+    height = _LANE * len(timeline.roles)
+    step = _nice((end - begin) / 10)
+    ticks = [begin + i * step for i in range(int((end - begin) / step) + 1)] if timeline.events else []
+    for tick in ticks:
+        x = left + (tick - begin) * scale
+        canvas.add(f'<path class="frame faint" d="M{num(x)} {num(top)}v{num(height)}"/>')
+        canvas.text(x, top - 6, _plain(tick), "tick muted mid", 9.5)
+    canvas.text(left, top - 20, timeline.unit, "tick muted", 9.5)
+    canvas.reach(left + _WIDE, top + height)
+    stages = sorted({e.stage for e in timeline.events if e.stage is not None})
+    for lane, role in enumerate(timeline.roles):
+        at = top + lane * _LANE
+        canvas.text(left - 10, at + _LANE / 2 + 4, role, "head ink end", 12)
+        for e in timeline.events:
+            if e.role == role:
+                _bar(
+                    canvas,
+                    e,
+                    left + (e.start - begin) * scale,
+                    at + (_LANE - _BAR) / 2,
+                    (e.end - e.start) * scale,
+                )
+    y = top + height + 14
+    x = float(PAD)
+    canvas.text(x, y + 12, "stage", "say ink", 11.5, mono=False)
+    x += 48
+    for stage in stages:
+        canvas.rect(x, y, 17, 15, f"fill {_colour(stage)}")
+        canvas.text(x + 22, y + 12, str(stage), "tick muted", 9.5)
+        x += 46
+    if any(e.is_wait for e in timeline.events):
+        canvas.add(_hatched(x, y, 17, 15))
+        canvas.text(x + 22, y + 12, "wait", "tick muted", 9.5)
+    return canvas.finish(timeline.title, f"{len(timeline.roles)} roles, {len(timeline.events)} events")
+
+
+def _bar(canvas: Canvas, event: Event, x: float, y: float, width: float) -> None:
+    """One event, with its name where that fits, and always as a tooltip."""
+    stage = "" if event.stage is None else f", stage {event.stage}"
+    tip = f"{event.role}: {event.event}{stage}, {_plain(event.start)} .. {_plain(event.end)}"
+    wide = max(1.0, width - 1)
+    canvas.add(f'<g class="event"><title>{escape(tip)}</title>')
+    if event.is_wait:
+        canvas.add(_hatched(x, y, wide, _BAR))
+    else:
+        canvas.rect(
+            x, y, wide, _BAR, f"fill {'empty' if event.stage is None else _colour(event.stage)}", ' rx="2.5"'
+        )
+    for label in (event.event, "" if event.stage is None else str(event.stage)):
+        if label and not event.is_wait and text_width(label, 9.5) + 4 <= wide:
+            canvas.text(x + wide / 2, y + _BAR / 2 + 3.3, label, "tick ink mid", 9.5)
+            break
+    canvas.add("</g>")
+
+
+def _hatched(x: float, y: float, width: float, height: float) -> str:
+    """A frame with slanting lines; no pattern element, so that no identifier can clash in a notebook."""
+    lines = []
+    start = -height
+    while start < width:
+        x0, x1 = max(0.0, start), min(width, start + height)
+        lines.append(
+            f"M{num(x + x0)} {num(y + height - (x0 - start))}L{num(x + x1)} {num(y + height - (x1 - start))}"
+        )
+        start += 6
+    frame = f"M{num(x)} {num(y)}h{num(width)}v{num(height)}h{num(-width)}z"
+    return f'<path class="frame muted" style="stroke-width:.7;opacity:.6" d="{frame}{"".join(lines)}"/>'
+
+
+def _colour(stage: int) -> str:
+    return f"c{stage % HUES * SHADES + 1}"
+
+
+def _nice(step: float) -> float:
+    """1, 2 or 5 times a power of ten, at least `step`."""
+    if step <= 0:
+        return 1
+    power = 1.0
+    while power * 10 <= step:
+        power *= 10
+    while power > step:
+        power /= 10
+    return next(power * f for f in (1, 2, 5, 10) if power * f >= step)
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"

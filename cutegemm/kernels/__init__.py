@@ -1,0 +1,1 @@
+"""Kernels in the CuTe DSL, each carrying out the plans of one family. Importing one imports the DSL."""

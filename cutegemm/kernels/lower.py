@@ -1,0 +1,178 @@
+"""From this package's objects to the CuTe DSL's, while a kernel is traced.
+
+| here                         | there                                                                     |
+|------------------------------|---------------------------------------------------------------------------|
+| DType                        | `cutlass.Float32`, ...                                                    |
+| Layout, coordinate strides   | `cute.Layout`, with `cute.E`                                              |
+| Swizzle, ComposedLayout      | the same: a function on offsets of elements                               |
+| shared-memory layout         | a tensor whose pointer swizzles addresses of bytes: see `smem_tensor`     |
+| MmaAtom, TiledMma            | `cute.make_tiled_mma`                                                     |
+| CopyAtom, TiledCopy          | `cute.make_copy_atom`, `cute.make_tiled_copy`                             |
+| TmaBox                       | `cpasync.make_tiled_tma_atom`: a descriptor on the host, a copy atom      |
+
+Nothing is decided here: what these functions make is held against the plan's own layouts by the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cutegemm.dtypes import DType
+from cutegemm.errors import UnsupportedError
+from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle, composition, select
+from cutegemm.plan.plan import SharedLayout, smem_align_bytes
+from cutegemm.tile.atoms import CopyAtom, MmaAtom
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import TmaBox
+
+_DTYPES = {
+    "f16": cutlass.Float16,
+    "bf16": cutlass.BFloat16,
+    "tf32": cutlass.TFloat32,
+    "f32": cutlass.Float32,
+    "f64": cutlass.Float64,
+    "e4m3": cutlass.Float8E4M3FN,
+    "e5m2": cutlass.Float8E5M2,
+    "s8": cutlass.Int8,
+    "s32": cutlass.Int32,
+}
+_MAJOR_MODES = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
+# PTX ISA, "createpolicy.fractional": descriptors of a policy for all of an access.
+_L2_POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+_CACHE_MODES = {"ca": cpasync.LoadCacheMode.ALWAYS, "cg": cpasync.LoadCacheMode.GLOBAL}
+
+
+def dtype(kind: DType) -> type[cutlass.Numeric]:
+    """The DSL's element type."""
+    return _DTYPES[kind.name]
+
+
+def layout(given: Layout | ComposedLayout) -> Any:
+    """The DSL's layout: the same function of the same coordinates, in the same units."""
+    if isinstance(given, ComposedLayout):
+        inner = swizzle(given.inner) if isinstance(given.inner, Swizzle) else layout(given.inner)
+        return cute.make_composed_layout(inner, given.offset, layout(given.outer))
+    return cute.make_layout(given.shape, stride=_stride(given.stride))
+
+
+def _stride(given: Any) -> Any:
+    if isinstance(given, tuple):
+        return tuple([_stride(d) for d in given])
+    return given.value * cute.E(list(given.mode)) if isinstance(given, ScaledBasis) else given
+
+
+def swizzle(given: Swizzle) -> cute.Swizzle:
+    """The same permutation of offsets, in the same units."""
+    return cute.make_swizzle(given.bits, given.base, given.shift)
+
+
+def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: SharedLayout) -> cute.Tensor:
+    """Shared memory for a layout, and the tensor over it.
+
+    A plan's swizzle permutes offsets in elements; a pointer's permutes addresses in bytes, as the hardware
+    and the canonical layouts of wgmma have it. Here, and nowhere else, is the one turned into the other;
+    `smem_align_bytes` says when they agree.
+    """
+    align_bytes = smem_align_bytes(kind, given)
+    if not isinstance(given, ComposedLayout):
+        return allocator.allocate_tensor(dtype(kind), layout(given), align_bytes)
+    if not isinstance(given.inner, Swizzle) or given.offset != 0:
+        raise UnsupportedError(f"smem_tensor: {given} is no swizzle of a plain layout without an offset.")
+    in_bytes = swizzle(given.inner.recast(kind.bits, 8))
+    return allocator.allocate_tensor(dtype(kind), layout(given.outer), align_bytes, in_bytes)
+
+
+def copy_atom(atom: CopyAtom) -> cute.CopyAtom:
+    """The copy atom of that name: copy, cp.async, ldmatrix or stmatrix."""
+    family, *rest = atom.name.split(".")
+    if family == "copy":
+        return cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), dtype(atom.dtype), num_bits_per_copy=atom.bits
+        )
+    if family == "cp":  # cp.async.cg.16B.f32
+        op = cpasync.CopyG2SOp(cache_mode=_CACHE_MODES[rest[1]])
+        return cute.make_copy_atom(op, dtype(atom.dtype), num_bits_per_copy=atom.bits)
+    if family in ("ldmatrix", "stmatrix"):
+        make = warp.LdMatrix8x8x16bOp if family == "ldmatrix" else warp.StMatrix8x8x16bOp
+        return cute.make_copy_atom(make("trans" in rest, int(rest[0].removeprefix("x"))), dtype(atom.dtype))
+    raise UnsupportedError(f"copy_atom: {atom} is lowered by no kernel yet.")
+
+
+def tiled_copy(copy: TiledCopy) -> cute.TiledCopy:
+    """The tiled copy: who copies what."""
+    tiler = tuple([layout(t) if isinstance(t, Layout) else t for t in copy.tiler_mn])
+    return cute.make_tiled_copy(copy_atom(copy.atom), layout(copy.layout_tv), tiler)
+
+
+def tma_atom(box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, int]) -> tuple[cute.CopyAtom, cute.Tensor]:
+    """The copy of tiles of a tensor by TMA, and the tensor of coordinates that it takes; on the host.
+
+    given   shared memory, of which the first two modes hold a tile
+    tile    what one copy moves, all CTAs of a multicast together: one box, or several
+    """
+    if box.direction == "store":
+        op, sharers = cpasync.CopyBulkTensorTileS2GOp(), 1
+    else:
+        several = box.multicast > 1
+        op = cpasync.CopyBulkTensorTileG2SMulticastOp() if several else cpasync.CopyBulkTensorTileG2SOp()
+        sharers = box.multicast
+    return cpasync.make_tiled_tma_atom(op, tensor, _slot(given, tile, box.dtype), tile, num_multicast=sharers)
+
+
+def _slot(given: SharedLayout, tile: tuple[int, int], kind: DType) -> Any:
+    """Where a tile lies from the base of its slot on; the swizzle permutes addresses of bytes."""
+    outer = given.outer if isinstance(given, ComposedLayout) else given
+    one = layout(composition(select(outer, [0, 1]), tile))
+    bytewise = given.inner.recast(kind.bits, 8) if isinstance(given, ComposedLayout) else Swizzle(0, 4, 3)
+    return cute.make_composed_layout(swizzle(bytewise), 0, one)
+
+
+def l2_policy(box: TmaBox) -> dict[str, Any]:
+    """What `cute.copy` is told of how long the L2 cache is to keep a box."""
+    value = _L2_POLICIES.get(box.l2_policy)
+    return {} if value is None else {"cache_policy": cutlass.Int64(value)}
+
+
+def mma_op(atom: MmaAtom) -> Any:
+    """The operation of an MMA atom.
+
+    The DSL's FMA has one type for all its operands. It serves to partition; a kernel whose inputs are
+    narrower than its sums converts them and multiplies by itself.
+    """
+    family = atom.name.split(".")[0]
+    if family == "fma":
+        return cute.nvgpu.MmaUniversalOp(dtype(atom.c_dtype))
+    if family == "mma" and atom.a_dtype.name == "tf32":
+        return warp.MmaTF32Op(atom.shape_mnk)
+    if family == "mma" and atom.a_dtype.bits == 16:
+        return warp.MmaF16BF16Op(dtype(atom.a_dtype), dtype(atom.c_dtype), atom.shape_mnk)
+    if family == "wgmma":
+        return _wgmma_op(atom)
+    raise UnsupportedError(f"mma_op: {atom} is lowered by no kernel yet.")
+
+
+def _wgmma_op(atom: MmaAtom) -> Any:
+    a_type, b_type, acc_type = dtype(atom.a_dtype), dtype(atom.b_dtype), dtype(atom.c_dtype)
+    source = warpgroup.OperandSource.RMEM if atom.a_source == "register" else warpgroup.OperandSource.SMEM
+    a_major, b_major = (_MAJOR_MODES[major] for major in (atom.a_major, atom.b_major))
+    if atom.a_dtype.bits == 16:
+        return warpgroup.MmaF16BF16Op(a_type, acc_type, atom.shape_mnk, source, a_major, b_major)
+    op = warpgroup.MmaI8Op if atom.a_dtype.name == "s8" else warpgroup.MmaF8Op
+    return op(a_type, b_type, acc_type, atom.shape_mnk, source, a_major, b_major)
+
+
+def tiled_mma(mma: TiledMma) -> cute.TiledMma:
+    """The tiled MMA: who multiplies what."""
+    permutation = tuple([layout(p) if isinstance(p, Layout) else p for p in mma.permutation_mnk])
+    whole = None if permutation == (None, None, None) else permutation
+    return cute.make_tiled_mma(mma_op(mma.atom), layout(mma.atom_layout_mnk), whole)
+
+
+def consumer_mma(mma: TiledMma) -> cute.TiledMma:
+    """The part of a tiled MMA that one warpgroup carries out, of the rows that are its own."""
+    return cute.make_tiled_mma(mma_op(mma.atom))

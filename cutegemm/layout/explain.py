@@ -1,0 +1,218 @@
+"""`explain`: how an operation of the algebra comes to its answer, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout import algebra, f2, tiling
+from cutegemm.layout.inttuple import as_int_tuple, product
+from cutegemm.layout.layout import Layout, _text, concatenate
+
+
+def explain(operation: str | Callable[..., Any], *args: Any) -> str:
+    """The derivation as text; its last line is the operation's own answer, or what it refuses.
+
+    operation   coalesce, composition, complement, logical_divide, right_inverse or left_inverse, or its name
+    raises      LayoutError for another operation
+
+    >>> print(explain("complement", Layout(4, 2), 16))
+    complement of 4:2 in 16
+      modes by stride: 4:2; covered so far: [0, 1)
+      4:2 begins at 2 = 2 * 1: the gap takes 2:1; covered so far: [0, 8)
+      16 / 8 = 2 copies fill the rest: 2:8
+    = (2,2):(1,8)
+    """
+    name = operation if isinstance(operation, str) else getattr(operation, "__name__", str(operation))
+    if name not in _STEPS:
+        raise LayoutError(f"explain: {name!r} is not explained; {', '.join(_STEPS)} are.")
+    function = getattr(algebra, name, None) or getattr(tiling, name)
+    title, steps = _STEPS[name](*args)
+    lines = [title, *[f"  {step}" for step in steps]]
+    try:
+        lines.append(f"= {function(*args)}")
+    except LayoutError as error:
+        lines.append(f"refused: {error}")
+    return "\n".join(lines)
+
+
+def _modes(layout: Layout) -> list[tuple[int, Any]]:
+    return list(zip(*layout.flat(), strict=True))
+
+
+def _coalesce(layout: Layout) -> tuple[str, list[str]]:
+    steps: list[str] = []
+    if layout.is_xor:
+        return f"coalesce {layout}", _matrix_steps(layout)
+    kept: list[tuple[int, Any]] = []
+    for s, d in _modes(layout):
+        if s == 1:
+            steps.append(f"1:{d} never moves: dropped")
+        elif kept and d == kept[-1][0] * kept[-1][1]:
+            n, e = kept[-1]
+            steps.append(f"{n}:{e} ends where {s}:{d} begins, {n} * {e} = {d}: together {n * s}:{e}")
+            kept[-1] = (n * s, e)
+        else:
+            if kept:
+                n, e = kept[-1]
+                steps.append(f"{n}:{e} ends at {n * e}, {s}:{d} steps by {d}: they stay apart")
+            kept.append((s, d))
+    return f"coalesce {layout}", steps or ["one mode: nothing to merge"]
+
+
+def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
+    title = f"composition A o B for A = {a}, B = {_text(b) if isinstance(b, tuple) else b}"
+    if not isinstance(a, Layout):
+        return title, ["the swizzle stays on the left; the layouts to its right are composed"]
+    if isinstance(b, tuple):
+        steps: list[str] = []
+        for m, part in enumerate(b):
+            steps.append(f"mode {m}: A is {a[m]}")
+            if part is not None:
+                steps += [f"  {step}" for step in _composition(a[m], _as_layout(part))[1]]
+        return title, steps
+    layout = _as_layout(b)
+    if a.is_xor or layout.is_xor:
+        return title, [
+            "over F2, the matrix of A o B is that of A times that of B",
+            *_matrix_steps(a, "A"),
+            *_matrix_steps(layout, "B"),
+        ]
+    flat = algebra.coalesce(a)
+    steps = [f"A coalesced: {flat}"] if flat != a else []
+    for s, d in _modes(layout):
+        steps += _walk(flat, s, d)
+    return title, steps
+
+
+def _as_layout(value: Any) -> Layout:
+    return value if isinstance(value, Layout) else Layout(as_int_tuple(value), 1)
+
+
+def _walk(a: Layout, s: int, d: Any) -> list[str]:
+    """How s:d of B goes through the modes of A."""
+    steps = [f"{s}:{d} of B takes {s} steps of {d} through A:"]
+    modes = _modes(a)
+    if s == 1 or d == 0 or not isinstance(d, int) or d < 0:
+        return [*steps, "  it never moves" if s == 1 or d == 0 else "  no rule of divisibility serves it"]
+    left, step = s, d
+    for j, (n, e) in enumerate(modes):
+        last = j == len(modes) - 1
+        if not last and step >= n:
+            if step % n:
+                return [
+                    *steps,
+                    f"  {n}:{e}: {n} does not divide the step {step}: decided by the offsets themselves",
+                ]
+            steps.append(f"  {n}:{e} is passed whole: the step is {step} / {n} = {step // n} beyond it")
+            step //= n
+            continue
+        take = left if last else min(left, -(-n // step))
+        if left % take:
+            return [
+                *steps,
+                f"  {n}:{e} has room for {take}, which does not divide {left}: decided by the offsets",
+            ]
+        steps.append(
+            f"  {n}:{e}: {take} steps of {step} fit, each {step} * {e} = {step * e}: {take}:{step * e}"
+        )
+        left //= take
+        step = 1
+        if left == 1:
+            break
+        steps.append(f"  {left} times it runs over into the next mode")
+    return steps
+
+
+def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
+    total = cotarget.size() if isinstance(cotarget, Layout) else product(as_int_tuple(cotarget))
+    title = f"complement of {layout} in {total}"
+    if layout.is_xor:
+        return title, [*_matrix_steps(layout), "the unit vectors that its images do not lead span the rest"]
+    period = 1
+    modes = sorted([(d, s) for s, d in _modes(layout) if s != 1 and d != 0])
+    listed = ", ".join(f"{s}:{d}" for d, s in modes) or "none"
+    steps = [f"modes by stride: {listed}; covered so far: [0, 1)"]
+    for d, s in modes:
+        if d < period or d % period:
+            return title, [*steps, f"{s}:{d} begins at no multiple of {period}: an offset twice, or a gap"]
+        gap = d // period
+        filled = f"the gap takes {gap}:{period}" if gap > 1 else "no gap"
+        period = s * d
+        steps.append(f"{s}:{d} begins at {d} = {gap} * {d // gap}: {filled}; covered so far: [0, {period})")
+    copies = -(-total // period)
+    steps.append(
+        f"{total} / {period} = {copies} copies fill the rest: {copies}:{period}"
+        if copies > 1
+        else "that is all"
+    )
+    return title, steps
+
+
+def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
+    title = f"logical_divide {layout} by {_text(tiler) if isinstance(tiler, tuple) else tiler}"
+    if isinstance(tiler, tuple):
+        steps: list[str] = []
+        for m, part in enumerate(tiler):
+            steps.append(f"mode {m}: {layout[m]} by {part}")
+            if part is not None:
+                steps += [f"  {step}" for step in _logical_divide(layout[m], part)[1]]
+        return title, steps
+    tile = _as_layout(tiler)
+    steps = [f"the tile is {tile}"]
+    steps += _complement(tile, layout.size())[1]
+    rest = algebra.complement(tile, layout.size())
+    steps.append(f"its complement in {layout.size()}, the tiles, is {rest}")
+    steps += _composition(layout, concatenate([tile, rest]))[1]
+    return title, steps
+
+
+def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
+    title = f"right_inverse of {layout}: R with L(R(i)) = i"
+    if layout.is_xor:
+        return title, [*_matrix_steps(layout), "R takes each unit vector to the bits that give it"]
+    steps, current = [], 1
+    for d, start, s in algebra._positions(layout):
+        if d == current:
+            steps.append(f"offset {current} stands at index {start}: {s}:{d} of L gives {s}:{start} of R")
+            current *= s
+        elif d > current:
+            return title, [*steps, f"offset {current} is not there, the next is {d}: R ends at {current}"]
+        else:
+            steps.append(f"{s}:{d} repeats offsets below {current}: passed over")
+    return title, [*steps, f"offsets 0 to {current - 1} are found"]
+
+
+def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
+    title = f"left_inverse of {layout}: R with R(L(i)) = i"
+    if layout.is_xor:
+        return title, [
+            *_matrix_steps(layout),
+            "R takes each column back to its unit vector, and the rest to 0",
+        ]
+    steps: list[str] = []
+    before, extent, start = 1, 1, 0
+    for d, position, s in algebra._positions(layout):
+        if d < before * extent or d % before:
+            return title, [*steps, f"{s}:{d} does not begin past {before * extent} at a multiple of {before}"]
+        if d != before:
+            steps.append(f"up to offset {d} are {d // before} steps of {before}: {d // before}:{start}")
+        steps.append(f"{s}:{d} of L begins at index {position}")
+        before, extent, start = d, s, position
+    return title, [*steps, f"the last mode: {extent}:{start}"]
+
+
+def _matrix_steps(layout: Layout, name: str = "L") -> list[str]:
+    columns = ", ".join(str(c) for c in f2.to_f2(layout).columns)
+    return [f"{name} = {layout} takes the bits of an index to {columns}"]
+
+
+_STEPS: dict[str, Callable[..., tuple[str, list[str]]]] = {
+    "coalesce": _coalesce,
+    "composition": _composition,
+    "complement": _complement,
+    "logical_divide": _logical_divide,
+    "right_inverse": _right_inverse,
+    "left_inverse": _left_inverse,
+}

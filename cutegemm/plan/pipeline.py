@@ -1,0 +1,69 @@
+"""Plans whose roles differ: a queue of k-tiles that TMA fills and wgmma empties, and an epilogue by TMA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
+
+PIPELINE_KINDS = ("pingpong", "cooperative", "single")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Who fills the queue of k-tiles in shared memory, and who works on which tile of D.
+
+    kind             pingpong: the consumers take the tiles of a CTA in turn, so that one multiplies while
+                     another stores. cooperative: they share the rows of each tile. single: there is no
+                     producer; a lane of the consumers asks for a k-tile ahead between their products
+    stages           k-tiles that the queue holds
+    consumers        warpgroups that multiply
+    consumer_tile    (M, N) of D that one of them sums up at a time
+    ctas             of a persistent grid, which take tile after tile; None: one for each tile of D
+    order_epilogue   pingpong: the consumers store in turn as well
+    stagger_cycles   cooperative: by which each consumer begins later than the one before it, so that not all
+                     of them store at once
+    """
+
+    kind: str
+    stages: int
+    consumers: int
+    consumer_tile: tuple[int, int]
+    ctas: int | None = None
+    order_epilogue: bool = False
+    stagger_cycles: int = 0
+
+    @property
+    def turns(self) -> int:
+        """Tiles of a CTA that are in work at once."""
+        return self.consumers if self.kind == "pingpong" else 1
+
+    @property
+    def readers(self) -> int:
+        """Consumers that read each k-tile."""
+        return 1 if self.kind == "pingpong" else self.consumers
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """How the sums of a consumer leave through shared memory, subtile by subtile.
+
+    subtile       (M, N) of D that a slot holds
+    slots         of each consumer; a subtile is written while the stores of others are under way
+    to_shared     registers to a slot
+    store         a slot, or a warp's rows of it, to global memory
+    from_shared   a slot to registers, where C is read
+    load_c        C to a slot, where C is read: the slot that D will leave from
+    """
+
+    subtile: tuple[int, int]
+    slots: int
+    to_shared: TiledCopy
+    store: TmaBox
+    from_shared: TiledCopy | None = None
+    load_c: TmaBox | None = None
+
+    def subtiles(self, consumer_tile: tuple[int, int]) -> tuple[int, int]:
+        """How many there are in a consumer's tile along M and N; those along N come first."""
+        return consumer_tile[0] // self.subtile[0], consumer_tile[1] // self.subtile[1]

@@ -1,0 +1,210 @@
+"""The rules of plans with a pipeline: TMA boxes, barriers, registers of roles, the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cutegemm.arch import MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
+from cutegemm.layout import product_each
+from cutegemm.layout.inttuple import product
+from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
+from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan, Role
+
+# PTX ISA, "setmaxnreg".
+SETMAXNREG_STEP, SETMAXNREG_LEAST, SETMAXNREG_MOST = 8, 24, 256
+# ptxas asks for this many registers besides the sums of the widest wgmma, out of those that a thread is
+# launched with, whatever setmaxnreg says: C7602 with 128 at launch and m64n256, which "needs 154".
+WGMMA_REGISTERS_BESIDES = 26
+MAX_CLUSTER_CTAS = 8  # CUDA C++ Programming Guide, "Thread Block Clusters": the portable size
+WGMMA_ROWS = 64
+MIN_STAGES = 2
+MIN_SLOTS = 2
+
+
+def pipeline_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Every rule that the pipeline of `plan` breaks on `arch`."""
+    pipeline = plan.pipeline
+    assert pipeline is not None
+    yield from _features(plan, arch)
+    yield from _consumers(plan, pipeline)
+    yield from _cluster(plan, pipeline)
+    yield from _loads(plan)
+    yield from _registers(plan, arch)
+    yield from _barriers(plan, pipeline)
+    yield from _epilogue(plan, pipeline)
+
+
+def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    needed = {"cluster": plan.cluster_mn != (1, 1), "setmaxnreg": any(role.registers for role in plan.roles)}
+    for feature, is_needed in needed.items():
+        if is_needed and not arch.has(feature):
+            yield f"the plan needs {feature}, which {arch.name} has not."
+
+
+def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    bm, bn, _ = plan.cta_tile
+    if pipeline.kind not in PIPELINE_KINDS:
+        yield f"the pipeline is {pipeline.kind!r}; {', '.join(PIPELINE_KINDS)} are there."
+        return
+    if pipeline.stages < MIN_STAGES:
+        yield f"the queue has {pipeline.stages} stages; at least {MIN_STAGES} are expected. Take a smaller tile."
+    count = pipeline.consumers
+    if count < (2 if pipeline.kind == "pingpong" else 1):
+        yield f"{count} consumers cannot work as {pipeline.kind}."
+        return
+    want = (bm, bn) if pipeline.kind == "pingpong" else (bm // count, bn)
+    if pipeline.consumer_tile != want or want[0] % WGMMA_ROWS or bm % want[0]:
+        yield (
+            f"each of {count} {pipeline.kind} consumers sums up {pipeline.consumer_tile[0]} x {pipeline.consumer_tile[1]} "
+            f"of a tile of {bm} x {bn}; {want[0]} x {want[1]}, in whole rows of {WGMMA_ROWS}, are expected."
+        )
+    threads = WARPGROUP_THREADS * pipeline.readers
+    if plan.tiled_mma.threads != threads:
+        yield f"the tiled MMA is made for {plan.tiled_mma.threads} threads; the consumers of a tile have {threads}."
+    warps = [role.warps for role in plan.roles]
+    expected = [WARPGROUP_THREADS // WARP_THREADS] * (count + (pipeline.kind != "single"))
+    if warps != expected:
+        yield f"the roles have {warps} warps; {expected} are expected: warpgroups, the producer first."
+    if pipeline.ctas is not None and pipeline.ctas < product(plan.cluster_mn):
+        yield f"a persistent grid of {pipeline.ctas} CTAs holds no cluster of {product(plan.cluster_mn)}."
+    if pipeline.kind == "single" and (pipeline.ctas is not None or plan.cluster_mn != (1, 1)):
+        yield "a pipeline without a producer takes one tile a CTA, without clusters."
+    if pipeline.kind == "pingpong" and pipeline.ctas is None:
+        yield "pingpong consumers take tiles in turn, so the grid must be persistent."
+    if pipeline.order_epilogue and pipeline.kind != "pingpong":
+        yield "only pingpong consumers store in turn."
+    if pipeline.stagger_cycles and pipeline.kind != "cooperative":
+        yield "only cooperative consumers begin one after the other."
+
+
+def _cluster(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    ctas = product(plan.cluster_mn)
+    if ctas > MAX_CLUSTER_CTAS:
+        yield f"a cluster of {ctas} CTAs; {MAX_CLUSTER_CTAS} are the most."
+
+
+def _loads(plan: GemmPlan) -> Iterator[str]:
+    bm, bn, bk = plan.cta_tile
+    cm, cn = plan.cluster_mn
+    for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
+        operand = getattr(plan.operands, name.lower())
+        if not isinstance(box, TmaBox):
+            yield f"{name} is not loaded by TMA, which a pipeline does."
+            continue
+        if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            yield (
+                f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of the address "
+                "and of every stride but that of 1."
+            )
+        if box.direction != "load" or box.dtype != operand.dtype or box.multicast != sharers:
+            yield f"{name} is loaded by {box}; loads of {operand.dtype}, multicast to {sharers}, are expected."
+        inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
+        if inner % box.box[0] or (outer // sharers) % box.box[1] or outer % sharers:
+            yield (
+                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill a share of {inner} x {outer} by "
+                f"{sharers} CTAs."
+            )
+        if box.box[1] % SMEM_ATOM_ROWS:
+            yield f"a box of {name} has {box.box[1]} rows, no multiple of the {SMEM_ATOM_ROWS} that a swizzle permutes."
+
+
+def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    from cutegemm.plan.rules import register_budget
+
+    at_launch = register_budget(plan, arch)
+    words = -(-plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS))
+    if words + WGMMA_REGISTERS_BESIDES > at_launch:
+        yield (
+            f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the {at_launch} that "
+            f"{plan.threads} threads are launched with. Take a narrower one, or fewer consumers."
+        )
+    given = [role for role in plan.roles if role.registers is not None]
+    if not given:
+        return
+    for role in given:
+        yield from _setmaxnreg(role)
+    asked = sum(WARP_THREADS * role.warps * (role.registers or at_launch) for role in plan.roles)
+    if asked > at_launch * plan.threads:
+        yield f"the roles ask for {asked} registers; {plan.threads} threads are launched with {at_launch * plan.threads}."
+
+
+def _setmaxnreg(role: Role) -> Iterator[str]:
+    count = role.registers or 0
+    if count % SETMAXNREG_STEP or not SETMAXNREG_LEAST <= count <= SETMAXNREG_MOST:
+        yield (
+            f"the role {role.name} has {count} registers; multiples of {SETMAXNREG_STEP} from {SETMAXNREG_LEAST} to "
+            f"{SETMAXNREG_MOST} are expected."
+        )
+
+
+def _barriers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    bm, bn, bk = plan.cta_tile
+    ops = plan.operands
+    filled = (bm * bk * ops.a.dtype.bits + bn * bk * ops.b.dtype.bits) // 8
+    warps = WARPGROUP_THREADS // WARP_THREADS
+    expected = {"full": (pipeline.stages, 1, filled)}
+    if pipeline.kind != "single":
+        # Each warp that reads the stage, in each CTA that a load of this CTA's reaches
+        expected["empty"] = (pipeline.stages, warps * pipeline.readers * (sum(plan.cluster_mn) - 1), 0)
+    if pipeline.kind == "pingpong":
+        expected["order mainloop"] = (pipeline.consumers, 2 * WARPGROUP_THREADS, 0)
+    if pipeline.order_epilogue:
+        expected["order epilogue"] = (pipeline.consumers, 2 * WARPGROUP_THREADS, 0)
+    epilogue = plan.epilogue
+    if epilogue is not None:
+        expected["subtile"] = (pipeline.consumers, WARPGROUP_THREADS, 0)
+        if epilogue.load_c is not None:
+            size_bytes = product(epilogue.subtile) * ops.c.dtype.bits // 8
+            expected["c"] = (epilogue.slots * pipeline.consumers, 1, size_bytes)
+    known = {b.name: b for b in plan.barriers}
+    for name, want in expected.items():
+        if name not in known:
+            yield f"there is no barrier {name!r}."
+            continue
+        barrier = known[name]
+        have = (barrier.count, barrier.arrivals, barrier.transaction_bytes)
+        if have != want:
+            yield (
+                f"the barrier {name!r} has (count, arrivals, bytes) = {have}; what arrives at it asks for {want}."
+            )
+    named = 1 + sum(b.count for b in plan.barriers if b.kind == "named")
+    if named > MAX_NAMED_BARRIERS:
+        yield f"{named} named barriers, that of all threads included; a CTA has {MAX_NAMED_BARRIERS}."
+
+
+def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    epilogue, d = plan.epilogue, plan.operands.d
+    if (epilogue is None) != (plan.smem_d is None):
+        yield "D passes through shared memory where there is an epilogue by TMA, and only there."
+        return
+    if epilogue is None or plan.smem_d is None:
+        return
+    rows, cols = epilogue.subtile
+    tile = pipeline.consumer_tile
+    if tile[0] % rows or tile[1] % cols:
+        yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
+    elif epilogue.slots < MIN_SLOTS or product(epilogue.subtiles(tile)) % epilogue.slots:
+        yield (
+            f"{epilogue.slots} slots for {product(epilogue.subtiles(tile))} subtiles; {MIN_SLOTS} or more that divide "
+            "them are expected."
+        )
+    want = (rows, cols, epilogue.slots, pipeline.consumers)
+    if product_each(plan.smem_d.shape) != want:
+        yield f"the shared memory of D is {plan.smem_d}; subtiles, slots and consumers ask for {want}."
+    if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
+        yield (
+            f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the address, the "
+            "strides and the contiguous extent, since it writes whole 16 bytes. Store it 'direct'."
+        )
+    whole = rows if d.major == "n" else cols
+    if epilogue.store.box[1] < whole and (d.major == "m" or plan.has_c):
+        yield "warps store rows of their own only of an n-major D, without C."
+    if plan.has_c and plan.operands.c.align_bytes < TMA_INNER_ALIGNED_BYTES:
+        yield f"C is aligned to {plan.operands.c.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}. Store 'direct'."
+    if plan.has_c != (epilogue.load_c is not None) or plan.has_c != (epilogue.from_shared is not None):
+        yield "C is read where the epilogue says how it comes, and only there."

@@ -1,0 +1,24 @@
+"""Predicted beside measured: plans and single instructions run under Nsight Compute, and each counter is held
+against what `cutegemm.analysis` says of it. `python -m cutegemm.profile --help` says how to run it.
+"""
+
+from cutegemm.profile.cases import Case, ProbeCase, proof_cases, proof_probes
+from cutegemm.profile.compare import Comparison, Row, compare, render, to_dict
+from cutegemm.profile.ncu import NcuError, command, parse_csv
+from cutegemm.profile.run import profile
+
+__all__ = [
+    "Case",
+    "Comparison",
+    "NcuError",
+    "ProbeCase",
+    "Row",
+    "command",
+    "compare",
+    "parse_csv",
+    "profile",
+    "proof_cases",
+    "proof_probes",
+    "render",
+    "to_dict",
+]

@@ -1,0 +1,204 @@
+"""What is measured: plans with known conflicts, paddings, swizzles and rasters, and single instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm.layout import Swizzle
+from cutegemm.plan import GemmPlan, Operands, Problem, Shared, simt_plan
+
+_LANES = np.arange(32)
+_MATRIX_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan for a problem, launched once."""
+
+    name: str
+    plan: GemmPlan
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class ProbeCase:
+    """One instruction of one warp.
+
+    op, bits          see `analysis.wavefronts`
+    offsets           byte addresses in shared memory, of 32 lanes
+    sources           cp.async: byte addresses in global memory
+    matrices, transpose   of ldmatrix and stmatrix
+    """
+
+    name: str
+    op: str
+    bits: int
+    offsets: tuple[int, ...]
+    sources: tuple[int, ...] | None = None
+    matrices: int = 4
+    transpose: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Lanes whose addresses are used."""
+        return _MATRIX_ROWS * self.matrices if self.op.endswith("matrix") else 32
+
+    @property
+    def instruction(self) -> str:
+        """In words."""
+        if self.op.endswith("matrix"):
+            return f"{self.op}.x{self.matrices}{'.trans' if self.transpose else ''}"
+        return f"{self.op} {self.bits} bits"
+
+
+def proof_cases() -> list[Case]:
+    """The plans of the proof, f32: conflicts on purpose, paddings, swizzles, majorness, rasters, ragged K."""
+    return [*_conflicted(), *_shapes(), *_rasters()]
+
+
+def _conflicted() -> Iterator[Case]:
+    problem = Problem(2048, 2048, 1024)
+    small: dict[str, Any] = {"block": (128, 128, 8), "warp": (64, 32), "thread": (8, 8)}
+    # Lane m of a warp reads the vectors of `quad` neighbours: quad / 4 vectors from the next lane's
+    wide = {8: (64, (64, 32), (8, 8)), 16: (128, (128, 16), (16, 4)), 32: (256, (256, 16), (32, 4))}
+    for quad, (_, warp, thread) in wide.items():
+        block = (max(128, warp[0]), 64 if quad == 32 else 128, 8)
+        tn = Operands.of("f32", layout="tn")
+        part: dict[str, Any] = {"block": block, "warp": warp, "thread": thread, "quad": (quad, 4)}
+        there = Problem(2048, 2048, 1024, operands=tn)
+        yield Case(
+            f"read_a_vectors_{quad // 4}way",
+            simt_plan(tn, name=f"vectors of A {quad // 4}-way", **part),
+            there,
+        )
+        bits = (quad // 4).bit_length() - 1
+        free = Shared("mn", 0, Swizzle(bits, 2, 3))
+        yield Case(
+            f"read_a_vectors_{quad // 4}way_swizzled",
+            simt_plan(tn, name=f"the same, swizzled {free.swizzle}", shared_a=free, **part), there,
+        )  # fmt: skip
+    # A along k: lane m reads row 4 m, 4 * (8 + pad) words further
+    for pad, ways in ((0, 8), (4, 4), (2, 2), (1, 1)):
+        plan = simt_plan(name=f"A along k {ways}-way, pad {pad}", shared_a=Shared("k", pad), **small)
+        yield Case(f"read_a_along_k_{ways}way", plan, problem)
+    free = Shared("k", 0, Swizzle(3, 2, 3))
+    yield Case(
+        "read_a_along_k_swizzled", simt_plan(name="A along k, swizzled", shared_a=free, **small), problem
+    )
+    # A turned round: lanes 0 and 1 write elements 4 apart along k, 4 * (128 + pad) words
+    for pad in (0, 4, 8):
+        plan = simt_plan(name=f"A turned round by registers, pad {pad}", shared_a=Shared("mn", pad), **small)
+        yield Case(f"turned_pad{pad}", plan, problem)
+    plan = simt_plan(name="A turned round, swizzled", shared_a=Shared("mn", 0, Swizzle(1, 4, 5)), **small)
+    yield Case("turned_swizzled", plan, problem)
+    for pad in (0, 4):
+        shared = Shared("mn", pad)
+        plan = simt_plan(
+            name=f"A turned round by cp.async, pad {pad}", load_a="cp.async", shared_a=shared, **small
+        )
+        yield Case(f"async_turned_pad{pad}", plan, problem)
+
+
+def _shapes() -> Iterator[Case]:
+    problem = Problem(2048, 2048, 1024)
+    small: dict[str, Any] = {"block": (128, 128, 8), "warp": (64, 32), "thread": (8, 8)}
+    yield Case("quads_of_2", simt_plan(name="quads of 2 x 2: 64-bit reads", quad=(2, 2), **small), problem)
+    yield Case("quads_of_1", simt_plan(name="single elements: 32-bit reads", quad=(1, 1), **small), problem)
+    yield Case("lanes_along_n", simt_plan(name="lanes along N", lanes_along="n", **small), problem)
+    yield Case("one_stage", simt_plan(name="one stage", stages=1, **small), problem)
+    yield Case(
+        "four_stages",
+        simt_plan(name="four stages", block=(128, 128, 8), stages=4, load_a="cp.async"),
+        problem,
+    )
+    yield Case(
+        "wide",
+        simt_plan(name="128 x 256", block=(128, 256, 8), warp=(64, 64), thread=(8, 16), unroll=2),
+        problem,
+    )
+    yield Case("small", simt_plan(name="64 x 64", block=(64, 64, 16), warp=(32, 32), thread=(8, 4)), problem)
+    for layout in ("nt", "tn", "tt"):
+        ops = Operands.of("f32", layout=layout)
+        yield Case(
+            f"layout_{layout}",
+            simt_plan(ops, name=f"layout {layout}", **small),
+            Problem(2048, 2048, 1024, operands=ops),
+        )
+    odd = Operands.of("f32", align_bytes=4)
+    yield Case(
+        "odd", simt_plan(odd, name="4-byte alignment", **small), Problem(2047, 2045, 1021, operands=odd)
+    )
+
+
+def _rasters() -> Iterator[Case]:
+    ops = Operands.of("f32", layout="tn")
+    problem = Problem(8192, 8192, 2048, operands=ops)
+    for raster in ("along_m", "along_n", "grouped_m:4", "grouped_m:8", "grouped_m:16"):
+        plan = simt_plan(ops, name=f"raster {raster}", block=(128, 128, 8), raster=raster)
+        yield Case(f"raster_{raster.replace(':', '_')}", plan, problem)
+
+
+# --- single instructions ------------------------------------------------------------------------------------
+
+
+def _patterns(size: int) -> dict[str, np.ndarray]:
+    """Names to the slot of `size` bytes that each lane touches."""
+    random = np.random.default_rng(7)
+    patterns = {"in a row": _LANES, "all alike": _LANES * 0, "reversed": 31 - _LANES}
+    patterns |= {f"stride {s}": _LANES * s for s in (2, 3, 4, 8, 16, 32, 33)}
+    patterns |= {f"{n} neighbours alike": _LANES // n for n in (2, 4, 8, 16)}
+    patterns |= {f"alike modulo {n}": _LANES % n for n in (2, 4, 8, 16)}
+    patterns |= {
+        "pairs t ^ 2": _LANES // 4 * 2 + _LANES % 2,
+        "pairs t ^ 4": _LANES // 8 * 4 + _LANES % 4,
+        "pairs t ^ 3": np.minimum(_LANES, _LANES ^ 3),
+        "8 alike, 128 bytes apart": _LANES // 8 * (128 // size),
+        "2 alike, 128 bytes apart": _LANES // 2 * (128 // size),
+        "lanes 8 x 4, A of a warp": _LANES % 8,
+        "lanes 4 x 8, B of a warp": _LANES // 8,
+        "zigzag A": _LANES // 2 % 8,
+        "zigzag B": _LANES // 16 * 2 + _LANES % 2,
+    }
+    most = 1 << 16
+    for i in range(4):
+        patterns[f"random {i}"] = random.integers(0, 64 if i % 2 else 512, 32)
+    for i in range(2):
+        patterns[f"random pairs {i}"] = np.repeat(random.integers(0, 64, 16), 2)
+    return {name: slots for name, slots in patterns.items() if int(slots.max() + 1) * size <= most}
+
+
+def proof_probes() -> list[ProbeCase]:
+    """Every kind of access at addresses with and without conflicts."""
+    out = []
+    for op in ("load", "store"):
+        for bits in (32, 64, 128):
+            size = bits // 8
+            for name, slots in _patterns(size).items():
+                out.append(ProbeCase(f"{op}{bits} {name}", op, bits, _bytes(slots, size)))
+    for op in ("ldmatrix", "stmatrix"):
+        for matrices, transpose in ((1, False), (2, False), (4, False), (4, True)):
+            for pitch in (16, 32, 64, 80, 128, 144, 160, 256, 272):
+                name = f"{op}.x{matrices}{'.t' if transpose else ''} rows of {pitch} bytes"
+                out.append(ProbeCase(name, op, 128, _bytes(_LANES, pitch), None, matrices, transpose))
+        swizzled = _LANES * 128 + 16 * ((_LANES // 8) ^ (_LANES % 8))
+        out.append(ProbeCase(f"{op}.x4 swizzled", op, 128, tuple(int(b) for b in swizzled)))
+    for bits in (32, 64, 128):
+        size = bits // 8
+        row = _bytes(_LANES, size)
+        for name, slots in _patterns(size).items():
+            if len(set(slots.tolist())) == 32:
+                out.append(ProbeCase(f"cp.async{bits} to {name}", "cp.async", bits, _bytes(slots, size), row))
+            out.append(ProbeCase(f"cp.async{bits} from {name}", "cp.async", bits, row, _bytes(slots, size)))
+        rows = _LANES // 8 * 4096 + _LANES % 8 * size
+        out.append(
+            ProbeCase(f"cp.async{bits} from 4 rows", "cp.async", bits, row, tuple(int(b) for b in rows))
+        )
+    return out
+
+
+def _bytes(slots: np.ndarray, size: int) -> tuple[int, ...]:
+    return tuple(int(s) * size for s in slots)

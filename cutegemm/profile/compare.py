@@ -1,0 +1,269 @@
+"""What each counter should read by the analysis, and how far it is from what it reads."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cutegemm.analysis import DEFAULT_RULES, Analysis, Rules, wavefronts
+from cutegemm.arch import SECTOR_BYTES
+from cutegemm.profile.cases import Case, ProbeCase
+
+_EXACT = 0.0
+_COUNTS = 0.02
+_DRAM = 0.10
+
+# Counters of the shared-memory pipe: what ldmatrix does is counted with loads, stmatrix with stores.
+_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
+_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
+_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}.sum"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One thing that is predicted and counted.
+
+    metrics     whose sum counts it; those that the GPU has not are left out, but one must be there
+    predicted   from an analysis, or None where it says nothing
+    tolerance   relative, or None where nothing is promised
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    predicted: Callable[[Analysis], float | None]
+    tolerance: float | None
+
+
+def _shared(index: int, *ops: str) -> Callable[[Analysis], float]:
+    return lambda a: float(sum(a.counts(op)[index] for op in ops))
+
+
+def _conflicts(*ops: str) -> Callable[[Analysis], float]:
+    return lambda a: float(sum(a.counts(op)[1] - a.counts(op)[2] for op in ops))
+
+
+def _sectors(op: str) -> Callable[[Analysis], float]:
+    return lambda a: float(a.sector_count(op)[1])
+
+
+def _l2_sectors(a: Analysis) -> float | None:
+    return a.traffic.l2_read_bytes / SECTOR_BYTES if a.traffic else None
+
+
+def _dram_read(a: Analysis) -> float | None:
+    return a.traffic.dram_read_bytes if a.traffic else None
+
+
+def _dram_write(a: Analysis) -> float | None:
+    return float(a.traffic.dram_write_bytes) if a.traffic else None
+
+
+def _hit_rate(a: Analysis) -> float | None:
+    return 100 * a.traffic.hit_share if a.traffic else None
+
+
+def _time(a: Analysis) -> float | None:
+    return a.roofline.seconds * 1e9 if a.roofline else None
+
+
+QUANTITIES = (
+    Quantity(
+        "shared load instructions",
+        ("smsp__inst_executed_op_shared_ld.sum", "smsp__inst_executed_op_ldsm.sum"),
+        _shared(0, "load", "ldmatrix"), None,  # the compiler merges reads along K, and adds idle ones
+    ),
+    Quantity("shared load wavefronts", (_WAVEFRONTS.format("ld"),), _shared(1, "load", "ldmatrix"), _COUNTS),
+    Quantity("shared load conflicts", (_CONFLICTS.format("ld"),), _conflicts("load", "ldmatrix"), None),
+    Quantity(
+        "shared store instructions", ("smsp__inst_executed_op_shared_st.sum",),
+        _shared(0, "store", "stmatrix"), None,
+    ),
+    Quantity(
+        "shared store wavefronts", (_WAVEFRONTS.format("st"),), _shared(1, "store", "stmatrix"), _COUNTS
+    ),
+    Quantity("shared store conflicts", (_CONFLICTS.format("st"),), _conflicts("store", "stmatrix"), None),
+    Quantity(
+        "cp.async instructions", ("smsp__inst_executed_op_ldgsts.sum",), _shared(0, "cp.async"), _COUNTS
+    ),
+    Quantity("cp.async wavefronts", (_WAVEFRONTS.format("ldgsts"),), _shared(1, "cp.async"), _COUNTS),
+    Quantity("global load sectors", (_SECTORS.format("ld"),), _sectors("ld"), _COUNTS),
+    Quantity(
+        "cp.async sectors",
+        (_SECTORS.format("ldgsts_cache_access"), _SECTORS.format("ldgsts_cache_bypass")),
+        _sectors("ldgsts"), _COUNTS,
+    ),
+    Quantity("global store sectors", (_SECTORS.format("st"),), _sectors("st"), _COUNTS),
+    Quantity("L2 read sectors", ("lts__t_sectors_op_read.sum",), _l2_sectors, None),
+    Quantity("L2 read sectors from L1", ("lts__t_sectors_srcunit_tex_op_read.sum",), _l2_sectors, _COUNTS),
+    Quantity("DRAM bytes read", ("dram__bytes_read.sum",), _dram_read, _DRAM),
+    Quantity("DRAM bytes written", ("dram__bytes_write.sum",), _dram_write, None),
+    Quantity("L2 hit rate of reads, %", ("lts__t_sector_op_read_hit_rate.pct",), _hit_rate, None),
+    Quantity(
+        "registers of a thread", ("launch__registers_per_thread",),
+        lambda a: float(a.occupancy.registers), _EXACT,
+    ),
+    Quantity(
+        "CTAs of a multiprocessor by registers", ("launch__occupancy_limit_registers",),
+        lambda a: float(a.occupancy.limits["registers"]), _EXACT,
+    ),
+    Quantity(
+        "CTAs of a multiprocessor by shared memory", ("launch__occupancy_limit_shared_mem",),
+        lambda a: float(a.occupancy.limits["shared memory"]), None,
+    ),
+    Quantity(
+        "theoretical occupancy, %", ("sm__maximum_warps_per_active_cycle_pct",),
+        lambda a: 100 * a.occupancy.theoretical, _EXACT,
+    ),
+    Quantity(
+        "achieved occupancy, %", ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+        lambda a: 100 * a.occupancy.theoretical, None,
+    ),
+    Quantity("time, ns (a bound)", ("gpu__time_duration.sum",), _time, None),
+)  # fmt: skip
+
+PROBE_METRICS = {
+    "load": _WAVEFRONTS.format("ld"),
+    "ldmatrix": _WAVEFRONTS.format("ld"),
+    "store": _WAVEFRONTS.format("st"),
+    "stmatrix": _WAVEFRONTS.format("st"),
+    "cp.async": _WAVEFRONTS.format("ldgsts"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One counter.
+
+    error       (predicted - measured) / measured
+    tolerance   that the error is held against, or None
+    """
+
+    name: str
+    predicted: float | None
+    measured: float | None
+    tolerance: float | None
+
+    @property
+    def error(self) -> float | None:
+        """Relative to what was measured; None where one side is missing."""
+        if self.predicted is None or self.measured is None:
+            return None
+        if self.measured == 0:
+            return 0.0 if self.predicted == 0 else float("inf")
+        return (self.predicted - self.measured) / self.measured
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the error is within the tolerance; None where nothing was promised or counted."""
+        if self.tolerance is None or self.error is None:
+            return None
+        return abs(self.error) <= self.tolerance + 1e-6
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All counters of one case."""
+
+    case: str
+    what: str
+    rows: tuple[Row, ...]
+
+    @property
+    def misses(self) -> tuple[Row, ...]:
+        """The rows beyond their tolerance."""
+        return tuple(row for row in self.rows if row.holds is False)
+
+
+def metrics_of(cases: Sequence[Case | ProbeCase]) -> list[str]:
+    """Every metric that the comparisons of these cases want."""
+    out: dict[str, None] = {}
+    for case in cases:
+        if isinstance(case, Case):
+            out.update({name: None for q in QUANTITIES for name in q.metrics})
+        else:
+            out.update(dict.fromkeys(PROBE_METRICS.values()))
+    return list(out)
+
+
+def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Comparison:
+    """The prediction for a plan and a problem beside what was counted."""
+    rows = []
+    for q in QUANTITIES:
+        found = [counters[name] for name in q.metrics if name in counters]
+        rows.append(Row(q.name, q.predicted(analysis), sum(found) if found else None, q.tolerance))
+    return Comparison(case.name, f"{case.plan.name} {case.problem}", tuple(rows))
+
+
+def compare_probe(case: ProbeCase, counters: Mapping[str, float], rules: Rules = DEFAULT_RULES) -> Comparison:
+    """The prediction for one instruction beside what was counted."""
+    sources = [list(case.sources)] if case.sources is not None else None
+    lanes = [list(case.offsets[: case.lanes])]
+    total, _ = wavefronts(lanes, case.bits, op=case.op, sources=sources, rules=rules)
+    measured = counters.get(PROBE_METRICS[case.op])
+    return Comparison(case.name, case.instruction, (Row("wavefronts", float(total[0]), measured, _EXACT),))
+
+
+def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Plain data for JSON."""
+    return [
+        {
+            "case": c.case,
+            "what": c.what,
+            "rows": [{**asdict(row), "error": row.error, "holds": row.holds} for row in c.rows],
+        }
+        for c in found
+    ]
+
+
+def render(found: Sequence[Comparison], *, width: int = 110) -> str:
+    """The tables as text: each plan by itself, the single instructions together."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    single = [c for c in found if len(c.rows) == 1]
+    for c in found:
+        if len(c.rows) > 1:
+            table = Table(
+                title=f"{c.case}: {c.what}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+            )
+            for name, justify in (
+                ("", "left"),
+                ("predicted", "right"),
+                ("measured", "right"),
+                ("error", "right"),
+            ):
+                table.add_column(name, justify=justify)  # type: ignore[arg-type]
+            for row in c.rows:
+                if row.predicted or row.measured:
+                    table.add_row(row.name, _number(row.predicted), _number(row.measured), _error(row))
+            console.print(table)
+    if single:
+        table = Table(title="single instructions", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in ("case", "instruction", "predicted", "measured", ""):
+            table.add_column(name)
+        for c in single:
+            row = c.rows[0]
+            table.add_row(
+                c.case, c.what, _number(row.predicted), _number(row.measured), "" if row.holds else "differs"
+            )
+        console.print(table)
+    missed = sum(1 for c in found if c.misses)
+    console.print(f"{len(found)} cases, {missed} with a counter beyond its tolerance")
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+def _error(row: Row) -> str:
+    if row.error is None:
+        return "-"
+    mark = {True: "", False: "  !", None: "  (not promised)"}[row.holds]
+    return f"{row.error:+.1%}{mark}"

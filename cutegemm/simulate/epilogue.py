@@ -1,0 +1,134 @@
+"""The epilogue: D = alpha * sums + beta * C, from the accumulators to global memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.dtypes import round_to
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.simulate.checks import misplaced
+from cutegemm.simulate.copies import CtaGroup
+from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.report import Report
+from cutegemm.simulate.tables import PlanTables
+
+
+class Epilogue:
+    """Writes the tiles of D and counts how often each element is written.
+
+    matrix_c   None where beta is 0: then C is not there at all
+    """
+
+    def __init__(
+        self,
+        plan: GemmPlan,
+        tables: PlanTables,
+        matrix_d: GlobalMatrix,
+        matrix_c: GlobalMatrix | None,
+        alpha: float,
+        beta: float,
+        report: Report,
+        checked: bool,
+    ) -> None:
+        self.plan, self.d, self.c = plan, matrix_d, matrix_c
+        self.alpha, self.beta, self.report, self.checked = alpha, beta, report, checked
+        self.written = np.zeros(len(matrix_d.buffer), np.uint16)
+        self.vector = plan.store_d.values
+        bm = plan.cta_tile[0]
+        self.shape, self.threads, self.major = tables.held.shape, tables.held.shape[3], plan.operands.d.major
+        flat = tables.held.reshape(-1)
+        lead = _leads(tables.held, self.vector, self.major).reshape(-1)
+        self.rows, self.columns = flat % bm, flat // bm
+        self.lead = (lead % bm, lead // bm)
+
+    def write(self, sums: np.ndarray, group: CtaGroup) -> None:
+        """One group of CTAs: sums (rest_m, rest_n, value * thread * CTA)."""
+        m0, n0 = group.m_tile * self.plan.cta_tile[0], group.n_tile * self.plan.cta_tile[1]
+        inside = (self.lead[0][:, None] + m0 < self.d.extents[0]) & (
+            self.lead[1][:, None] + n0 < self.d.extents[1]
+        )
+        totals = sums.reshape(inside.shape)
+        everything = bool(inside.all())
+        where = slice(None) if everything else inside
+        kind = totals.dtype if totals.dtype.kind == "f" else np.dtype(np.float64)
+        out = totals[where].astype(kind) if self.alpha == 1 else totals[where] * kind.type(self.alpha)
+        index_d = self._index(self.d, group, m0, n0)
+        if self.checked:
+            self._check_accesses(index_d, inside, group)
+        if self.c is not None:
+            old, outside = self.c.read(self._index(self.c, group, m0, n0)[where])
+            out = out + kind.type(self.beta) * old.astype(kind)
+            if outside is not None:
+                self.report.add("outside", f"C is read at {int(outside.sum())} places that are not in it.")
+        index = index_d[where]
+        belongs = self.d.belongs(index)
+        if belongs is not None:
+            at = np.argwhere(inside)[~belongs.reshape(-1)]
+            self.report.add_each("outside", at, lambda e: self._outside(e, group, m0, n0))
+            index, out = index[belongs], out[belongs]
+        self.d.buffer[index] = round_to(self.plan.operands.d.dtype, out)
+        if self.checked:
+            np.add.at(self.written, index.reshape(-1), 1)
+
+    def finish(self) -> None:
+        """After the last CTA: each element of D must have been written once."""
+        times = self.d.view(self.written)
+        report = self.report
+        report.add_each(
+            "result",
+            np.argwhere(times != 1),
+            lambda at: _element(at, f"is written {int(times[tuple(at)])} times."),
+        )
+
+    def _index(self, matrix: GlobalMatrix, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> np.ndarray:
+        start = matrix.base + matrix.addresses(m0, n0) + group.batch * matrix.strides[2]
+        index: np.ndarray = matrix.addresses(self.rows, self.columns)[:, None] + start
+        return index
+
+    def _check_accesses(self, index: np.ndarray, inside: np.ndarray, group: CtaGroup) -> None:
+        if self.vector == 1:
+            return
+        # (rest ..., thread, CTA, vector)
+        accesses = _runs(index.reshape(*self.shape, -1), self.vector, self.major)
+        bad = misplaced(accesses) & _runs(inside.reshape(*self.shape, -1), self.vector, self.major)[..., 0]
+        if bad.any():
+            self.report.add_each(
+                "alignment",
+                np.argwhere(bad),
+                lambda at: (
+                    f"{group.name(int(at[-1]))}: thread {int(at[-2])} stores {self.vector} elements of D at "
+                    f"once to the addresses {', '.join(str(int(x)) for x in accesses[tuple(at)])}, which are "
+                    f"not {self.vector} aligned neighbours."
+                ),
+            )
+
+    def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> str:
+        entry, cta = (int(x) for x in at)
+        m, n = int(self.rows[entry] + m0[cta]), int(self.columns[entry] + n0[cta])
+        extents = " x ".join(str(e) for e in self.d.extents[:2])
+        who = f"{group.name(cta)}: thread {entry % self.threads}"
+        return f"{who} writes D(m {m}, n {n}) of a matrix of {extents}."
+
+
+def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
+    """(rest_m, rest_n, value, thread, ...) with what is stored at once along a last axis of its own.
+
+    Values of an atom that lie side by side are stored together; else neighbours along D's contiguous mode.
+    """
+    values = table.shape[2]
+    axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
+    shape = (*table.shape[:axis], table.shape[axis] // vector, vector, *table.shape[axis + 1 :])
+    return np.moveaxis(table.reshape(shape), axis + 1, -1)
+
+
+def _leads(held: np.ndarray, vector: int, major: str) -> np.ndarray:
+    """For each accumulator the element that leads its access, by which it is predicated."""
+    values = held.shape[2]
+    axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
+    first = np.arange(held.shape[axis]) // vector * vector
+    return np.take(held, first, axis=axis)
+
+
+def _element(at: np.ndarray, what: str) -> str:
+    m, n, batch = (int(x) for x in at)
+    return f"D(m {m}, n {n}, l {batch}) {what}"

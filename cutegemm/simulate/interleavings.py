@@ -1,0 +1,135 @@
+"""A protocol played in many orders: at random, with each role as fast or slow as can be, or in all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cutegemm.simulate.protocol import Machine, Protocol, ProtocolError
+
+_TRACE = 12  # of the last things that happened, told with a fault
+
+
+@dataclass(frozen=True)
+class ProtocolFault:
+    """What goes wrong, in which interleaving it was seen first, and what happened before it."""
+
+    text: str
+    interleaving: str
+    trace: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.text} ({self.interleaving})", *(f"    {line}" for line in self.trace)])
+
+
+@dataclass(frozen=True)
+class ProtocolReport:
+    """The faults of a protocol.
+
+    interleavings   that were played to their end
+    states          that were seen by an exhaustive search
+    exhaustive      whether it saw all of them
+    """
+
+    faults: tuple[ProtocolFault, ...]
+    interleavings: int
+    states: int = 0
+    exhaustive: bool = False
+
+
+def play_interleavings(protocol: Protocol, *, random_runs: int = 32, seed: int = 0) -> ProtocolReport:
+    """Plays a protocol with each role, and the loads, ahead of and behind all others, and at random.
+
+    random_runs   with speeds drawn for each role, far apart
+
+    >>> from cutegemm.simulate.pingpong import pingpong_protocol
+    >>> play_interleavings(pingpong_protocol(stages=4, k_blocks=5, tiles=3)).faults
+    ()
+    """
+    faults: dict[str, ProtocolFault] = {}
+    runs = 0
+    for name, choose in _orders(protocol, random_runs, seed):
+        runs += 1
+        for text, trace in _play(Machine(protocol), choose):
+            faults.setdefault(text, ProtocolFault(text, name, trace))
+    return ProtocolReport(tuple(faults.values()), runs)
+
+
+def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> ProtocolReport:
+    """Every state that a protocol can come to, by any order; for small ones.
+
+    >>> from cutegemm.simulate.pingpong import pingpong_protocol
+    >>> report = search_interleavings(pingpong_protocol(stages=1, k_blocks=1, tiles=2))
+    >>> report.faults, report.exhaustive
+    ((), True)
+    """
+    faults: dict[str, ProtocolFault] = {}
+    first = Machine(protocol)
+    seen = {first.key()}
+    ends = 0
+    stack: list[tuple[Machine, tuple[str, ...]]] = [(first, ())]
+    while stack:
+        machine, trace = stack.pop()
+        choices = machine.choices()
+        if not choices:
+            ends += 1
+            for text in machine.leftovers() if machine.finished else [machine.stuck()]:
+                faults.setdefault(text, ProtocolFault(text, "exhaustive search", trace))
+        for choice in choices:
+            after = machine.copy()
+            told = (*trace[1 - _TRACE :], machine.describe(choice))
+            try:
+                after.step(choice)
+            except ProtocolError as error:
+                faults.setdefault(str(error), ProtocolFault(str(error), "exhaustive search", told))
+                continue
+            key = after.key()
+            if key not in seen:
+                if len(seen) == max_states:
+                    return ProtocolReport(tuple(faults.values()), ends, len(seen), False)
+                seen.add(key)
+                stack.append((after, told))
+    return ProtocolReport(tuple(faults.values()), ends, len(seen), True)
+
+
+def _play(machine: Machine, choose: Callable[[list[int]], int]) -> list[tuple[str, tuple[str, ...]]]:
+    happened: list[str] = []
+    while True:
+        choices = machine.choices()
+        if not choices:
+            texts = machine.leftovers() if machine.finished else [machine.stuck()]
+            return [(text, tuple(happened[-_TRACE:])) for text in texts]
+        choice = choose(choices)
+        happened.append(machine.describe(choice))
+        try:
+            machine.step(choice)
+        except ProtocolError as error:
+            return [(str(error), tuple(happened[-_TRACE:]))]
+
+
+def _orders(
+    protocol: Protocol, random_runs: int, seed: int
+) -> Iterator[tuple[str, Callable[[list[int]], int]]]:
+    count = len(protocol.programs)
+    for loads_first in (True, False):
+        loads = f"loads {'at once' if loads_first else 'as late as can be'}"
+        for number, program in enumerate(protocol.programs):
+            for first in (True, False):
+                where = f"{program} {'ahead of' if first else 'behind'} all others, {loads}"
+                ranks = [0] * count + [-2 if loads_first else 2]
+                ranks[number] = -1 if first else 1
+                yield where, _by_rank(ranks)
+    for run in range(random_runs):
+        yield f"random run {run} of seed {seed}", _at_random(random.Random(f"{seed}.{run}"), count)
+
+
+def _by_rank(ranks: list[int]) -> Callable[[list[int]], int]:
+    """What has the least rank; the last one is that of the loads."""
+    return lambda choices: min(choices, key=lambda c: (ranks[min(c, len(ranks) - 1)], c))
+
+
+def _at_random(rng: random.Random, count: int) -> Callable[[list[int]], int]:
+    """Programs and loads at speeds that differ by up to a thousand."""
+    speeds = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
+    return lambda choices: rng.choices(choices, [speeds[min(c, count)] for c in choices])[0]

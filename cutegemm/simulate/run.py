@@ -1,0 +1,239 @@
+"""A plan carried out on the CPU: `simulate`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm.dtypes import round_to, tf32
+from cutegemm.errors import PlanError, SimulationError
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Problem
+from cutegemm.plan.rules import problem_rules
+from cutegemm.simulate.checks import check_tables
+from cutegemm.simulate.copies import CtaGroup, OperandFlow
+from cutegemm.simulate.epilogue import Epilogue
+from cutegemm.simulate.mainloop import run_mainloop
+from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.report import Fault, Report
+from cutegemm.simulate.tables import PlanTables, plan_tables
+
+# Accumulators of the CTAs that are simulated together: 1 MiB of them stays in a core's cache.
+_SUMS_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True)
+class SimulationStats:
+    """What a simulation did.
+
+    ctas, k_tiles   CTAs that ran, and steps of each along K
+    multiply_adds   those of the ragged edges included
+    loaded_a_elems, loaded_b_elems   read from global memory by all CTAs
+    seconds         it took
+    """
+
+    ctas: int
+    k_tiles: int
+    multiply_adds: int
+    loaded_a_elems: int
+    loaded_b_elems: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """D, what went wrong on the way, and what was done."""
+
+    d: np.ndarray
+    faults: tuple[Fault, ...]
+    stats: SimulationStats
+
+
+def simulate(
+    plan: GemmPlan,
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    problem: Problem | None = None,
+    check: bool | str = True,
+    progress: Callable[[float], None] | None = None,
+) -> SimulationResult:
+    """Does what the kernel of a plan does, in numpy: every copy, every product, by the plan's own layouts.
+
+    Shared memory and registers are poisoned first, and D as well; global memory is laid out anew as the
+    problem says, with guard bands around each matrix. C is not read where beta is 0.
+
+    a, b       arrays (M, K) and (K, N), or (L, M, K) and (L, K, N), of any strides
+    c          (M, N) or (L, M, N); needed where beta is not 0
+    problem    extents and leading strides; where left out, those of the arrays, with gaps between the rows
+    check      True: raise for any fault. "report": leave them in the result. False: look for none, and take
+               problems that the plan is not made for
+    progress   called now and then with the fraction that is done
+    raises     PlanError where the arrays or the problem do not fit the plan; SimulationError with every fault
+
+    >>> from cutegemm.plan import simt_plan
+    >>> a, b = np.ones((4, 8)), np.eye(8)[:, :4]
+    >>> plan = simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4))
+    >>> simulate(plan, a, b, alpha=2).d
+    array([[2., 2., 2., 2.],
+           [2., 2., 2., 2.],
+           [2., 2., 2., 2.],
+           [2., 2., 2., 2.]], dtype=float32)
+    """
+    started = time.perf_counter()
+    checked = check is not False
+    given = {"a": np.asarray(a), "b": np.asarray(b)}
+    if beta != 0:
+        if c is None:
+            raise PlanError("simulate", [f"beta is {beta}, but no C is given."])
+        if not plan.has_c:
+            raise PlanError("simulate", [f"beta is {beta}, but the plan {plan.name!r} cannot read C."])
+        given["c"] = np.asarray(c)
+    problem = _problem(plan, given, problem)
+    if check is True:
+        broken = list(problem_rules(plan, problem))
+        if broken:
+            raise PlanError(f"simulate: plan {plan.name!r} on {problem}", broken)
+    report = Report()
+    tables = plan_tables(plan)
+    if checked:
+        check_tables(plan, tables, report)
+    matrices = {name: GlobalMatrix(problem, name) for name in (*given, "d")}
+    for name, array in given.items():
+        kind = matrices[name].dtype
+        seen = _as_modes(array, name)
+        matrices[name].view(matrices[name].buffer)[...] = seen if kind is tf32 else round_to(kind, seen)
+    epilogue = Epilogue(plan, tables, matrices["d"], matrices.get("c"), alpha, beta, report, checked)
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
+        stats = _all_ctas(plan, problem, tables, matrices, epilogue, report, checked, progress)
+    if checked:
+        epilogue.finish()
+    faults = report.faults()
+    if faults and check is True:
+        raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)
+    d = np.moveaxis(matrices["d"].view(matrices["d"].buffer), 2, 0).copy()
+    batched = any(array.ndim == 3 for array in given.values())
+    return SimulationResult(
+        d if batched else d[0], faults, SimulationStats(*stats, time.perf_counter() - started)
+    )
+
+
+def _all_ctas(
+    plan: GemmPlan,
+    problem: Problem,
+    tables: PlanTables,
+    matrices: dict[str, GlobalMatrix],
+    epilogue: Epilogue,
+    report: Report,
+    checked: bool,
+    progress: Callable[[float], None] | None,
+) -> tuple[int, int, int, int, int]:
+    bm, bn, bk = plan.cta_tile
+    assert plan.schedule is not None  # or there were no tables
+    schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
+    k_first = problem.k - k_tiles * bk
+    ctas = _ctas(plan, problem, report)
+    together = max(1, _SUMS_AT_ONCE // (bm * bn))
+    ticks, total = 0, -(-len(ctas) // together) * max(1, k_tiles)
+
+    def ticked() -> None:
+        nonlocal ticks
+        ticks += 1
+        if progress is not None:
+            progress(ticks / total)
+
+    loaded = [0, 0]
+    for first in range(0, len(ctas), together):
+        position, m_tile, n_tile, batch = ctas[first : first + together].T
+        group = CtaGroup(position, m_tile, n_tile, batch)
+        ragged = ((m_tile + 1) * bm > problem.m) | ((n_tile + 1) * bn > problem.n) | (k_first < 0)
+        a, b = (
+            OperandFlow(
+                t, matrices[name], group, tile * t.extent, ragged, k_first, schedule, k_tiles, report, checked
+            )
+            for name, t, tile in (("a", tables.a, m_tile), ("b", tables.b, n_tile))
+        )
+        flows = (a, b)
+        sums = run_mainloop(plan, tables, schedule, flows, k_tiles, report, ticked)
+        epilogue.write(sums, group)
+        loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
+    if progress is not None:
+        progress(1.0)
+    return len(ctas), k_tiles, len(ctas) * k_tiles * bm * bn * bk, loaded[0], loaded[1]
+
+
+def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
+    """(position, m_tile, n_tile, l) of every CTA whose tile exists."""
+    grid = plan.grid(problem)
+    count = grid[0] * grid[1] * grid[2]
+    position = np.arange(count, dtype=np.int64)
+    if count == 0:
+        return np.zeros((0, 4), np.int64)
+    tiles = np.stack([position, *plan.raster.tile(position, grid[0], grid[1], np.minimum)], axis=1)
+    exists = ((tiles[:, 1:] >= 0) & (tiles[:, 1:] < grid)).all(axis=1)
+    report.add_each(
+        "raster",
+        tiles[~exists],
+        lambda t: f"CTA {t[0]} takes the tile {_tile(t[1:])}, outside of a grid of {grid}.",
+    )
+    tiles = tiles[exists]
+    number = np.ravel_multi_index(tuple(tiles[:, 1:].T), grid)
+    times = np.bincount(number, minlength=count)
+
+    def describe(tile: int) -> str:
+        takers = tiles[number == tile, 0]
+        who = "no CTA takes" if len(takers) == 0 else f"CTAs {', '.join(map(str, takers[:4]))} take"
+        return f"{who} the tile {_tile(np.unravel_index(tile, grid))}."
+
+    report.add_each("raster", np.flatnonzero(times != 1), describe)
+    return tiles
+
+
+def _tile(at: Any) -> str:
+    return "(" + ", ".join(str(int(x)) for x in at) + ")"
+
+
+def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
+    """(M, K, L), (N, K, L) or (M, N, L) of an array as the caller has it."""
+    stacked = array if array.ndim == 3 else array[None]
+    return np.moveaxis(stacked, 0, 2) if name != "b" else stacked.transpose(2, 1, 0)
+
+
+def _problem(plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None) -> Problem:
+    """The problem that the arrays are, with gaps between rows; or the given one, which they must be."""
+    broken = [
+        f"{name.upper()} has the shape {array.shape}; two modes are expected, or three with a batch."
+        for name, array in given.items()
+        if array.ndim not in (2, 3)
+    ]
+    if broken:
+        raise PlanError("simulate", broken)
+    shapes = {name: _as_modes(array, name).shape for name, array in given.items()}
+    m, k, batch = shapes["a"]
+    n = shapes["b"][0]
+    expected = {"a": (m, k, batch), "b": (n, k, batch), "c": (m, n, batch)}
+    told = {name: array.shape for name, array in given.items()}
+    if any(shapes[name] != expected[name] for name in shapes):
+        raise PlanError("simulate", [f"the shapes {told} do not fit D = A @ B + C."])
+    if problem is None:
+        return Problem(m, n, k, batch, plan.operands, _padded(plan, {"m": m, "n": n, "k": k}))
+    if (problem.m, problem.n, problem.k, problem.l) != (m, n, k, batch):
+        raise PlanError("simulate", [f"the problem is {problem}, but the arrays have the shapes {told}."])
+    return problem
+
+
+def _padded(plan: GemmPlan, extents: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """Leading strides with a gap of one aligned access, and aligned as the plan needs."""
+    out = []
+    for name in ("a", "b", "c", "d"):
+        operand = getattr(plan.operands, name)
+        units = -(-extents[operand.major] // operand.align_elems) + 1
+        out.append((name, units * operand.align_elems))
+    return tuple(out)

@@ -1,0 +1,104 @@
+"""How a tensor lies in memory, as a plan sees it: majorness, alignment, and strides that mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cutegemm.dtypes import DType
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan.problem import Operand, Operands
+
+ALIGN_BYTES = 16  # what the widest accesses need; operands that are not aligned to it are moved by elements
+
+
+class View:
+    """How a matrix, or a batch of matrices, lies in memory.
+
+    major     0 or 1: the mode of the matrix whose stride is 1; None where there is none
+    align     bytes, `ALIGN_BYTES` or those of an element: of the address, the strides and the rows
+    boxed     the same where the length of a row does not count, as TMA has it
+    strides   those that a kernel is to see, where an extent of 1 has another; else None
+    span      bytes from the first element to the last
+    """
+
+    __slots__ = ("align", "boxed", "major", "span", "strides")
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        element_bytes: int,
+        address: int,
+        batched: bool,
+    ) -> None:
+        reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        self.span = 0 if 0 in shape else (reach + 1) * element_bytes
+        (rows, cols), (by_row, by_col) = shape[-2:], strides[-2:]
+        self.major = 1 if by_col == 1 else 0 if by_row == 1 else 1 if cols <= 1 else 0 if rows <= 1 else None
+        self.align = self.boxed = element_bytes
+        self.strides: tuple[int, ...] | None = None
+        if self.major is None:
+            return
+        along, across = (cols, rows) if self.major == 1 else (rows, cols)
+        # The stride of an extent of 1 means nothing: it becomes the one that a compact matrix would have.
+        leading = (by_row if self.major == 1 else by_col) if across > 1 else max(1, along)
+        batch = [] if not batched else [strides[0] if shape[0] > 1 else leading * max(1, across)]
+        seen = (*batch, leading, 1) if self.major == 1 else (*batch, 1, leading)
+        if seen != strides:
+            self.strides = seen
+        steps = [address, *(n * element_bytes for n in (leading, *batch))]
+        if not any(step % ALIGN_BYTES for step in steps):
+            self.boxed = ALIGN_BYTES
+            if along * element_bytes % ALIGN_BYTES == 0:
+                self.align = ALIGN_BYTES
+
+    @staticmethod
+    def of(name: str, tensor: Any, batched: bool) -> View:
+        """A tensor that is there; elements of `out` must not share memory."""
+        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+        if name == "out" and 0 not in shape and _overlaps_itself(shape, strides):
+            raise UnsupportedError(
+                f"gemm: out has shape {shape} and strides {strides}: several of its elements may lie in one "
+                "place."
+            )
+        return View(shape, strides, tensor.element_size(), tensor.data_ptr(), batched)
+
+    @staticmethod
+    def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool) -> View:
+        """A row-major tensor that torch is yet to allocate, and will align."""
+        strides, running = [], 1
+        for extent in reversed(shape):
+            strides.append(running)
+            running *= max(1, extent)
+        return View(shape, tuple(reversed(strides)), element_bytes, 0, batched)
+
+
+def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements may lie in one place: no order of the modes nests them."""
+    reach = 0
+    for stride, extent in sorted((s, e) for s, e in zip(strides, shape, strict=True) if e > 1):
+        if stride <= reach:
+            return True
+        reach += (extent - 1) * stride
+    return False
+
+
+def operands_of(
+    views: dict[str, View], kind: DType, result: DType, batched: bool, by_box: bool = False
+) -> Operands:
+    """The operands that a plan is made for, from the views of "a", "b", "c" and "out".
+
+    by_box   as TMA loads A and B, whose rows may end anywhere; what it writes ends at a multiple of 16 bytes
+    """
+    majors = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}
+    made = {
+        name: Operand(
+            kind if name in "ab" else result,
+            majors[name][view.major or 0],
+            view.boxed if by_box and name in "ab" else view.align,
+        )
+        for name, view in views.items()
+    }
+    acc = Operands.of(kind).acc
+    return Operands(made["a"], made["b"], made["c"], made["out"], acc, batched)

@@ -1,0 +1,278 @@
+"""Sectors of global memory, occupancy, waves, traffic and the roofline."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutegemm.analysis import (
+    DEVICES,
+    Waves,
+    check,
+    compare_rasters,
+    global_accesses,
+    occupancy,
+    roofline,
+    sectors,
+    traffic,
+    usable_bits,
+    waves,
+)
+from cutegemm.analysis.roofline import register_bytes
+from cutegemm.analysis.traffic import _share_below
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan import Operands, Problem, simt_plan
+from cutegemm.tile.raster import Raster
+from tests.analysis import naive
+
+LANES = np.arange(32)
+
+# (what, bytes of each lane, bits, sectors of 32 bytes)
+SECTORS = [
+    ("128 bytes in a row", LANES * 4, 32, 4),
+    ("every second word: 256 bytes are touched", LANES * 8, 32, 8),
+    ("a word of each line", LANES * 128, 32, 32),
+    ("512 bytes in a row", LANES * 16, 128, 16),
+    ("4 rows of 8 words", LANES // 8 * 4096 + LANES % 8 * 4, 32, 4),
+    ("16 bytes of each of 32 rows: half a sector each", LANES * 4096, 128, 32),
+    ("one word for all", LANES * 0, 32, 1),
+    ("128 bytes in a row that begin in the middle of a sector", LANES * 4 + 16, 32, 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "bits", "want"), [row[1:] for row in SECTORS], ids=[row[0] for row in SECTORS]
+)
+def test_sectors_by_hand(addresses, bits, want):
+    assert sectors([addresses], bits).tolist() == [want]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    slots=st.lists(st.integers(0, 400), min_size=32, max_size=32),
+    bits=st.sampled_from([8, 16, 32, 64, 128]),
+    skew=st.integers(0, 7),
+)
+def test_sectors_in_lockstep_with_sets(slots, bits, skew):
+    table = np.array([slots]) * (bits // 8) + 4 * skew
+    assert sectors(table, bits).tolist() == [naive.sectors(table[0].tolist(), bits)]
+
+
+def test_sectors_of_a_plan():
+    """A, 128 x 8 of f32 in 128-bit vectors along k: 2 lanes a row, a sector each; D in quads of a row."""
+    plan = simt_plan(block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
+    found = {s.name: s for s in global_accesses(plan)}
+    assert (found["load A"].requests, found["load A"].sectors, found["load A"].ideal) == (8, 128, 128)
+    # a warp stores 8 rows of 4 lanes of 16 bytes: 64 bytes a row, 2 sectors each
+    assert (found["store D"].requests, found["store D"].sectors, found["store D"].ideal) == (128, 2048, 2048)
+
+
+def test_a_skewed_matrix_touches_more_sectors():
+    """Rows of 61 elements of f32, in single elements: a row of 8 begins anywhere in a sector."""
+    ops = Operands.of("f32", align_bytes=4)
+    plan = simt_plan(ops, block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
+    found = {s.name: s for s in global_accesses(plan, Problem(256, 256, 61, operands=ops))}
+    assert found["load A"].sectors > found["load A"].ideal
+    assert found["load A"].op == "ld"
+    assert found["load A"].bits == 32
+
+
+def test_usable_vectors():
+    ops = Operands.of("f32", align_bytes=4)
+    assert usable_bits(ops.a) == 32
+    wide = Operands.of("f32")
+    for k, want in ((64, 128), (62, 64), (61, 32)):
+        assert usable_bits(wide.a, Problem(8, 8, k, operands=wide), "a") == want
+    assert usable_bits(wide.b, Problem(8, 62, 61, operands=wide), "b") == 64
+
+
+# --- occupancy: NVIDIA's calculator -------------------------------------------------------------------------
+
+# (arch, threads, registers, shared bytes, CTAs, what limits); each row by the calculator's rules: a warp has
+# ceil(32 r / 256) * 256 registers, a quarter of 65536 holds floor(16384 / that) warps; shared memory is
+# rounded up to 128 bytes and 1024 are added
+OCCUPANCY = [
+    ("sm_80", 256, 32, 0, 8, "threads"),            # 1024 a warp: 16 * 4 = 64 warps
+    ("sm_80", 256, 40, 0, 6, "registers"),          # 1280 a warp: 12 * 4 = 48 warps of 8
+    ("sm_80", 256, 64, 0, 4, "registers"),          # 2048: 8 * 4 = 32
+    ("sm_80", 256, 72, 0, 3, "registers"),          # 2304: 7 * 4 = 28
+    ("sm_80", 256, 96, 0, 2, "registers"),          # 3072: 5 * 4 = 20
+    ("sm_80", 256, 128, 0, 2, "registers"),         # 4096: 4 * 4 = 16
+    ("sm_80", 256, 168, 0, 1, "registers"),         # 5376: 3 * 4 = 12
+    ("sm_80", 256, 255, 0, 1, "registers"),         # 8192: 2 * 4 = 8
+    ("sm_80", 384, 168, 0, 1, "registers"),         # 12 warps of 12
+    ("sm_80", 512, 168, 0, 0, "registers"),         # 16 warps do not fit 12
+    ("sm_80", 128, 168, 0, 3, "registers"),         # 12 warps of 4
+    ("sm_80", 1024, 64, 0, 1, "registers"),         # 32 warps, exactly
+    ("sm_80", 1024, 65, 0, 0, "registers"),         # 2304: 28 warps
+    ("sm_80", 64, 32, 0, 32, "threads"),            # 64 warps of 2, and 32 blocks
+    ("sm_80", 32, 32, 0, 32, "blocks"),             # 64 warps, but 32 blocks
+    ("sm_86", 128, 32, 0, 12, "threads"),           # 1536 threads
+    ("sm_86", 32, 32, 0, 16, "blocks"),
+    ("sm_89", 32, 32, 0, 24, "blocks"),
+    ("sm_86", 128, 32, 48 * 1024, 2, "shared memory"),   # 100 KiB / 49 KiB
+    ("sm_86", 128, 32, 49 * 1024, 2, "shared memory"),   # 100 / 50
+    ("sm_86", 128, 32, 49 * 1024 + 1, 1, "shared memory"),
+    ("sm_80", 128, 32, 80 * 1024, 2, "shared memory"),   # 164 / 81
+    ("sm_80", 128, 32, 163 * 1024, 1, "shared memory"),
+    ("sm_80", 128, 32, 164 * 1024, 0, "shared memory"),  # 163 KiB are the most of a block
+    ("sm_90", 256, 128, 113 * 1024, 2, "registers"),     # 228 / 114 = 2
+    ("sm_90", 256, 64, 113 * 1024, 2, "shared memory"),
+    ("sm_90", 128, 32, 227 * 1024, 1, "shared memory"),
+    ("sm_90a", 384, 168, 200 * 1024, 1, "registers"),
+    ("sm_90", 2048, 32, 0, 0, "threads"),           # a block has 1024 threads at most
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "threads", "registers", "smem", "ctas", "limit"), OCCUPANCY)
+def test_occupancy_by_the_calculator(arch, threads, registers, smem, ctas, limit):
+    found = occupancy(arch, threads, registers, smem)
+    assert found.ctas == ctas
+    assert limit in found.limited_by
+
+
+def test_occupancy_counts_warps():
+    found = occupancy("sm_90", 256, 128, 0)
+    assert (found.warps, found.max_warps, found.theoretical) == (16, 64, 0.25)
+    assert found.limits == {"threads": 8, "registers": 2, "shared memory": 228, "blocks": 32}
+
+
+def test_a_report_replaces_the_estimate():
+    class Report:
+        registers, static_smem_bytes, spills = 200, 0, 3
+
+    plan = simt_plan()
+    assert not check(plan).occupancy.measured
+    found = check(plan, Problem(1024, 1024, 1024), report=Report())
+    assert (found.occupancy.registers, found.occupancy.ctas, found.occupancy.measured) == (200, 1, True)
+    assert any("3 spills" in c.what for c in found.changes)
+
+
+@pytest.mark.parametrize(
+    ("ctas", "per_wave", "count", "tail", "efficiency"),
+    [
+        (132, 132, 1, 1.0, 1.0),
+        (133, 132, 2, 1 / 132, 133 / 264),
+        (100, 132, 1, 100 / 132, 100 / 132),
+        (0, 132, 0, 1.0, 1.0),
+    ],
+)
+def test_waves(ctas, per_wave, count, tail, efficiency):
+    found = Waves(ctas, per_wave)
+    assert (found.count, found.tail, found.efficiency) == (count, tail, efficiency)
+
+
+def test_waste_of_ragged_tiles():
+    plan = simt_plan()
+    assert waves(plan, Problem(128, 128, 8), 132, 1).tile_waste == 0
+    assert waves(plan, Problem(192, 128, 8), 132, 1).tile_waste == 0.25  # a half of the second tile
+
+
+# --- traffic ------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_of_one_wave_reads_everything_once():
+    plan, problem = simt_plan(), Problem(1024, 1024, 512)
+    found = traffic(plan, problem, ctas_per_wave=64, l2_bytes=0)
+    assert found.waves == 1
+    assert found.dram_read_bytes == found.min_bytes == 2 * 1024 * 512 * 4
+    assert found.l2_read_bytes == 64 * 2 * 128 * 512 * 4
+    assert found.hit_share == pytest.approx(1 - 1 / 8)
+
+
+def test_without_a_cache_each_wave_reads_its_panels():
+    """4 x 4 tiles along M, 4 a wave: each wave is a column of D, and needs all of A and one panel of B."""
+    plan, problem = simt_plan(), Problem(512, 512, 256)
+    panel = 128 * 256 * 4
+    found = traffic(plan, problem, ctas_per_wave=4, l2_bytes=0, raster=Raster("along_m"))
+    assert found.resident_mn == (4, 1)
+    assert found.dram_read_bytes == 4 * 5 * panel
+    assert found.wave_bytes == 5 * panel
+    grouped = traffic(plan, problem, ctas_per_wave=4, l2_bytes=0, raster=Raster("grouped_m", 2))
+    assert grouped.resident_mn == (2, 2)
+    assert grouped.dram_read_bytes == 4 * 4 * panel
+
+
+def test_a_cache_that_holds_all_reads_everything_once():
+    plan, problem = simt_plan(), Problem(2048, 2048, 512)
+    for raster in ("along_m", "along_n", "grouped_m:2", "grouped_n:4"):
+        found = traffic(plan, problem, ctas_per_wave=16, l2_bytes=1 << 40, raster=Raster.parse(raster))
+        assert found.dram_read_bytes == found.min_bytes
+
+
+@pytest.mark.parametrize("raster", ["along_m", "along_n", "grouped_m:4", "grouped_n:3"])
+@pytest.mark.parametrize("mib", [1, 4, 8, 20])
+@pytest.mark.parametrize("shape", [(2048, 1536, 1024), (1000, 2000, 2048)])
+def test_traffic_against_an_lru_cache(raster, mib, shape):
+    plan, problem = simt_plan(block=(128, 128, 16)), Problem(*shape)
+    per_wave, l2, steps = 24, mib << 20, 64
+    found = traffic(plan, problem, ctas_per_wave=per_wave, l2_bytes=l2, raster=Raster.parse(raster))
+    m_tiles, n_tiles, _ = plan.grid(problem)
+    order = [(int(m), int(n)) for m, n, _ in Raster.parse(raster).order(m_tiles, n_tiles)]
+    rows = [min(128, problem.m - 128 * i) * problem.k * 4 for i in range(m_tiles)]
+    columns = [min(128, problem.n - 128 * i) * problem.k * 4 for i in range(n_tiles)]
+    want = naive.lru_dram_bytes(order, per_wave, rows, columns, steps, l2, 128 * 128 * 4)
+    assert found.dram_read_bytes == pytest.approx(want, rel=0.04)
+
+
+@given(start=st.floats(0, 10), slope=st.floats(-10, 10), bound=st.floats(0, 10))
+def test_share_below(start, slope, bound):
+    points = np.linspace(0, 1, 4001)
+    sampled = float((start + slope * points <= bound).mean())
+    assert _share_below(start, slope, bound) == pytest.approx(sampled, abs=2e-3) or abs(slope) < 1e-6
+
+
+def test_the_batch_repeats():
+    ops = Operands.of("f32", batched=True)
+    plan = simt_plan(ops)
+    one = traffic(plan, Problem(512, 512, 256, 1, ops), ctas_per_wave=4, l2_bytes=1 << 20)
+    three = traffic(plan, Problem(512, 512, 256, 3, ops), ctas_per_wave=4, l2_bytes=1 << 20)
+    assert three.dram_read_bytes == pytest.approx(3 * one.dram_read_bytes)
+    assert three.l2_read_bytes == 3 * one.l2_read_bytes
+
+
+def test_a_group_near_the_square_root_of_the_wave_is_best():
+    """132 CTAs of 128 x 128: a wave of about 11.5 x 11.5 tiles needs the fewest panels."""
+    plan = simt_plan(raster="along_m")
+    best = compare_rasters(plan, Problem(16384, 16384, 1024), ctas_per_wave=132, l2_bytes=0)[0]
+    assert best.raster in ("grouped_m:8", "grouped_n:8", "grouped_m:16", "grouped_n:16")
+
+
+# --- roofline -----------------------------------------------------------------------------------------------
+
+
+def test_roofline_by_hand():
+    """1024 x 1024 x 1024 by 64 CTAs of 128 x 128 on 132 multiprocessors at 1.98 GHz."""
+    plan, problem, device = simt_plan(), Problem(1024, 1024, 1024), DEVICES["h200"]
+    moved = traffic(plan, problem, ctas_per_wave=132, l2_bytes=0)
+    found = roofline(
+        plan, problem, device, wavefronts=1e6, instructions=3e6, traffic=moved, sm_share=64 / 132
+    )
+    flops = 2 * 1024**3
+    assert found.flops == flops
+    assert found.level("compute").seconds == pytest.approx(flops / 66.9e12 / (64 / 132))
+    issued = 1024**3 / 32 + 3e6
+    assert found.level("issue").seconds == pytest.approx(issued / (132 * 4 * 1.98e9) / (64 / 132))
+    assert found.level("shared").seconds == pytest.approx(1e6 / (132 * 1.98e9) / (64 / 132))
+    assert found.level("shared").intensity == pytest.approx(flops / 128e6)
+    assert found.level("DRAM").amount == 2 * 1024 * 1024 * 4 + 1024 * 1024 * 4
+    assert found.level("DRAM").seconds == pytest.approx(12 * 2**20 / 4800e9)
+    assert found.level("L2").amount == 64 * 2 * 128 * 1024 * 4
+    assert found.level("register").amount == 16 * 1024**3
+    assert found.bound.name == "issue"
+    assert found.tflops == pytest.approx(flops / found.level("issue").seconds / 1e12)
+
+
+def test_register_bytes_of_atoms():
+    assert register_bytes(simt_plan()) == 16  # two operands, the sum read and written
+
+
+def test_unknown_devices_are_refused():
+    with pytest.raises(UnsupportedError, match="known are a100"):
+        check(simt_plan(), device="gt730")
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=str)
+def test_devices_are_plausible(device):
+    flops_a_clock = device.tflops["fma.f32"] * 1e12 / (device.sms * device.clock_mhz * 1e6)
+    assert flops_a_clock == pytest.approx(128 if device.arch == "sm_80" else 256, rel=0.02)

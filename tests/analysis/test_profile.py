@@ -1,0 +1,212 @@
+"""The profiler: its command line, the CSV of ncu, the comparison, and a run under a stand-in for ncu."""
+
+import json
+import os
+import pickle
+import stat
+import sys
+import textwrap
+
+import pytest
+
+from cutegemm.analysis import check
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan import Problem, simt_plan
+from cutegemm.profile import (
+    Case,
+    NcuError,
+    command,
+    compare,
+    parse_csv,
+    profile,
+    proof_cases,
+    proof_probes,
+    render,
+    to_dict,
+)
+from cutegemm.profile.__main__ import main
+from cutegemm.profile.compare import QUANTITIES, compare_probe, metrics_of
+from cutegemm.profile.ncu import known_metrics, unknown_metrics
+
+# ruff: noqa: E501 - the lines are ncu's
+# In the form that ncu 2024 and 2025 print with --csv: messages, a header, a row for each metric and launch.
+RECORDED = textwrap.dedent("""\
+    ==PROF== Connected to process 4242 (/usr/bin/python3.11)
+    ==PROF== Profiling "kernel_cutegemm_SimtGemm" - 0: 0%....50%....100% - 9 passes
+    ==PROF== Profiling "kernel_cutegemm_SimtGemm" - 1: 0%....50%....100% - 9 passes
+    ==PROF== Disconnected from process 4242
+    "ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"
+    "0","4242","python3.11","127.0.0.1","kernel_cutegemm_SimtGemm","1","7","(256, 1, 1)","(1024, 1, 1)","0","9.0","Command line profiler metrics","dram__bytes_read.sum","byte","379,584,512"
+    "0","4242","python3.11","127.0.0.1","kernel_cutegemm_SimtGemm","1","7","(256, 1, 1)","(1024, 1, 1)","0","9.0","Command line profiler metrics","launch__registers_per_thread","register/thread","220"
+    "0","4242","python3.11","127.0.0.1","kernel_cutegemm_SimtGemm","1","7","(256, 1, 1)","(1024, 1, 1)","0","9.0","Command line profiler metrics","sm__maximum_warps_per_active_cycle_pct","%","12.50"
+    "1","4242","python3.11","127.0.0.1","kernel_cutegemm_SimtGemm","1","7","(256, 1, 1)","(1024, 1, 1)","0","9.0","Command line profiler metrics","dram__bytes_read.sum","Mbyte","12.5"
+    "1","4242","python3.11","127.0.0.1","kernel_cutegemm_SimtGemm","1","7","(256, 1, 1)","(1024, 1, 1)","0","9.0","Command line profiler metrics","gpu__time_duration.sum","usecond","3.25"
+    "1","4242","python3.11","127.0.0.1","kernel_cutegemm_SimtGemm","1","7","(256, 1, 1)","(1024, 1, 1)","0","9.0","Command line profiler metrics","lts__t_sectors_op_read.sum","sector","n/a"
+    """)
+
+
+def test_the_recorded_table():
+    first, second = parse_csv(RECORDED)
+    assert first == {
+        "dram__bytes_read.sum": 379584512.0,
+        "launch__registers_per_thread": 220.0,
+        "sm__maximum_warps_per_active_cycle_pct": 12.5,
+    }
+    assert second == {"dram__bytes_read.sum": 12.5e6, "gpu__time_duration.sum": 3250.0}
+
+
+def test_ten_launches_stay_in_order():
+    header = '"ID","Metric Name","Metric Unit","Metric Value"\n'
+    rows = "".join(f'"{i}","a.sum","","{i * 100}"\n' for i in (10, 2, 0, 1))
+    assert [c["a.sum"] for c in parse_csv(header + rows)] == [0, 100, 200, 1000]
+
+
+def test_no_table_is_an_error_that_shows_what_was_said():
+    with pytest.raises(NcuError, match="ERR_NVGPUCTRPERM"):
+        parse_csv("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
+
+
+def test_the_command_line():
+    line = command(["python", "x.py"], ["a.sum", "b.sum"], kernel="kernel", count=1, log="out.csv")
+    assert line[:4] == ["ncu", "--clock-control", "none", "--profile-from-start"]
+    assert line[line.index("-k") + 1] == "regex:kernel"
+    assert line[line.index("-c") + 1] == "1"
+    assert line[line.index("--metrics") + 1] == "a.sum,b.sum"
+    assert line[-2:] == ["python", "x.py"]
+
+
+def test_names_of_metrics_in_messages_and_listings():
+    assert unknown_metrics("==ERROR== Failed to find metric regex:^no__such.sum$\nfine") == {"no__such.sum"}
+    listing = "Device NVIDIA H200 (GH100)\n-----\nMetric Name  Metric Type\ndram__bytes_read  Counter byte\n"
+    assert known_metrics(listing) == {"dram__bytes_read"}
+
+
+def counters(analysis):
+    """What a GPU would count if the analysis were right."""
+    out = {}
+    for q in QUANTITIES:
+        out[q.metrics[0]] = q.predicted(analysis)
+        out.update(dict.fromkeys(q.metrics[1:], 0.0))
+    return out
+
+
+def test_a_right_prediction_holds_and_a_wrong_one_is_seen():
+    case = Case("one", simt_plan(), Problem(512, 512, 256))
+    analysis = check(case.plan, case.problem)
+    right = counters(analysis)
+    found = compare(case, analysis, right)
+    assert found.misses == ()
+    assert all(row.error == 0 for row in found.rows)
+    wavefronts = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+    for factor, misses in ((1.01, 0), (0.99, 0), (1.05, 1), (0.5, 1)):
+        assert (
+            len(compare(case, analysis, {**right, wavefronts: right[wavefronts] * factor}).misses) == misses
+        )
+    registers = {**right, "launch__registers_per_thread": right["launch__registers_per_thread"] + 1}
+    assert [row.name for row in compare(case, analysis, registers).misses] == ["registers of a thread"]
+    none = compare(case, analysis, {})
+    assert none.misses == ()
+    assert all(row.measured is None for row in none.rows)
+
+
+def test_a_counter_that_should_be_zero():
+    case = Case("one", simt_plan(), Problem(512, 512, 256))
+    analysis = check(case.plan, case.problem)
+    seen = counters(analysis)
+    seen["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"] = 0.0
+    assert any(row.error == float("inf") for row in compare(case, analysis, seen).rows)
+
+
+def test_the_proof_has_what_the_issue_asks_for():
+    cases, probes = proof_cases(), proof_probes()
+    assert len({c.name for c in cases}) == len(cases) >= 20
+    assert len({p.name for p in probes}) == len(probes)
+    ways = {}
+    for case in cases:
+        assert case.plan.violations("sm_90a", case.problem) == []
+        found = check(case.plan, case.problem, "sm_90a", "h200", search=False)
+        ways[case.name] = {a.name: a.cost.ways for a in found.shared}
+    for want in (1, 2, 4, 8):
+        assert any(cost["read A"] == want for cost in ways.values())
+    for want in (2, 4, 8):
+        assert ways[f"read_a_vectors_{want}way"]["read A"] == want
+        assert ways[f"read_a_vectors_{want}way_swizzled"]["read A"] == 1
+    assert ways["turned_pad0"]["fill A"] == 2
+    assert ways["turned_pad4"]["fill A"] == ways["turned_swizzled"]["fill A"] == 1
+    assert {(p.op, p.transpose) for p in probes} >= {
+        ("load", False), ("store", False), ("cp.async", False),
+        ("ldmatrix", False), ("ldmatrix", True), ("stmatrix", False), ("stmatrix", True),
+    }  # fmt: skip
+    assert all(max(p.offsets) + p.bits // 8 <= 1 << 16 for p in probes)
+    assert pickle.loads(pickle.dumps(cases)) == cases
+    assert all(compare_probe(p, {}).rows[0].predicted >= 1 for p in probes)
+
+
+FAKE = """\
+#!{python}
+import csv, json, pickle, sys
+arguments = sys.argv[1:]
+if "--query-metrics" in arguments:
+    print("\\n".join(name.split(".")[0] + "  Counter" for name in {metrics!r}))
+    sys.exit()
+wanted = arguments[arguments.index("--metrics") + 1].split(",")
+if {refused!r} in wanted:
+    print("==ERROR== Failed to find metric {refused}")
+    sys.exit(1)
+cases = pickle.load(open(arguments[-2], "rb"))
+assert arguments[-3] == "cutegemm.profile.launch"
+with open(arguments[arguments.index("--log-file") + 1], "w") as log:
+    print("==PROF== a stand-in", file=log)
+    out = csv.writer(log, quoting=csv.QUOTE_ALL)
+    out.writerow(["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"])
+    for i in range(len(cases)):
+        for name in wanted:
+            out.writerow([i, "kernel", name, "", f"{{7 + i:,}}"])
+launched = list(range(len(cases)))
+said = {{"device": "a stand-in", "arch": "sm_90a", "launched": launched, "failed": {{}}}}
+json.dump(said, open(arguments[-1], "w"))
+"""
+
+
+@pytest.fixture
+def fake_ncu(tmp_path):
+    cases = [*proof_cases()[:1], *proof_probes()[:1]]
+    refused = "sm__maximum_warps_per_active_cycle_pct"
+    file = tmp_path / "ncu"
+    listed = [name for name in metrics_of(cases) if "ldgsts" not in name]
+    file.write_text(FAKE.format(python=sys.executable, metrics=listed, refused=refused))
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(file)
+
+
+def test_a_run_under_a_stand_in(fake_ncu):
+    cases = [*proof_cases()[:1], *proof_probes()[:1]]
+    found, run = profile(cases, device="h200", ncu=fake_ncu, compiled=False)
+    assert run["device"] == "a stand-in"
+    assert not any("ldgsts" in name for name in run["metrics"])
+    rows = {row.name: row for row in found[0].rows}
+    assert rows["DRAM bytes read"].measured == 7
+    assert rows["shared load instructions"].measured == 14  # of two counters
+    assert rows["cp.async wavefronts"].measured is None  # not listed, so not asked for
+    assert rows["theoretical occupancy, %"].measured is None  # refused, so asked for without it
+    assert found[1].rows[0].measured == 8
+    text = render(found)
+    assert cases[0].name in text
+    assert "single instructions" in text
+    json.dumps(to_dict(found))
+
+
+def test_the_command(fake_ncu, tmp_path, capsys):
+    out = tmp_path / "proof.json"
+    assert main(["plans", "--only", "turned_pad4", "--list"]) == 0
+    assert "turned_pad4" in capsys.readouterr().out
+    assert main(["probes", "--only", "load32 in a row", "--ncu", fake_ncu, "--out", str(out)]) == 1
+    saved = json.loads(out.read_text())
+    assert saved["comparisons"][0]["rows"][0]["predicted"] == 1
+    assert saved["comparisons"][0]["rows"][0]["measured"] == 7
+    assert main(["probes", "--ncu", os.path.join(tmp_path, "no-such-ncu")]) == 2
+
+
+def test_without_ncu():
+    with pytest.raises(UnsupportedError, match="CUDA toolkit"):
+        profile([], ncu="no-such-ncu")

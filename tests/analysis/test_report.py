@@ -1,0 +1,170 @@
+"""`check`, its text and its JSON, and the search for swizzles."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cutegemm.analysis import check, search_plan, search_swizzle, shared_accesses
+from cutegemm.analysis.accesses import Access, core_matrices
+from cutegemm.dtypes import bf16, f32
+from cutegemm.layout import ComposedLayout, Layout, tile_to_shape
+from cutegemm.plan import Problem, Shared, simt_plan
+from cutegemm.tile.smem_atoms import smem_atom
+
+
+def k_major(pad):
+    """A lies along k in shared memory, 8 elements a row; a warp's 8 rows of lanes are 4 rows apart."""
+    return simt_plan(block=(128, 128, 8), warp=(64, 32), shared_a=Shared("k", pad))
+
+
+@pytest.mark.parametrize(("pad", "ways"), [(0, 8), (1, 1), (2, 2), (4, 4)])
+def test_planned_conflicts(pad, ways):
+    """Lane m reads row 4 m of 8 + pad words: banks 4 (8 + pad) m: 32 m, 36 m, 40 m, 48 m."""
+    found = {a.name: a for a in check(k_major(pad)).shared}["read A"]
+    assert found.instruction == "LDS"
+    assert found.cost.ways == ways
+
+
+def test_names_of_the_instructions():
+    found = {a.name: a.instruction for a in check(simt_plan()).shared}
+    assert found == {"fill A": "STS", "fill B": "LDGSTS.128", "read A": "LDS.128", "read B": "LDS.128"}
+
+
+def test_counts_of_a_plan():
+    """128 x 128 x 8 by 8 warps: each reads, of each of 8 k-blocks, 2 quads of A and 2 of B."""
+    plan = simt_plan(block=(128, 128, 8), warp=(64, 32))
+    cost = {a.name: a.cost for a in check(plan).shared}
+    assert cost["read A"].requests == cost["read B"].requests == 8 * 8 * 2
+    # A: 8 addresses of a quad, each for 4 lanes 8 apart: 4 phases. B: 4 addresses for 8 neighbours: 2
+    assert (cost["read A"].wavefronts, cost["read B"].wavefronts) == (8 * 8 * 2 * 4, 8 * 8 * 2 * 2)
+    found = check(plan, Problem(256, 256, 64))
+    # 4 CTAs; 8 k-tiles of 8 k-blocks, and one k-block that is read in vain at the end: 65 / 8 k-tiles
+    assert found.counts("load") == (4 * 65 * 32, 4 * 65 * 96, 4 * 65 * 96)
+    assert found.counts("store")[0] == 4 * 9 * 32  # two stages: the store ahead of the last k-tile is in vain
+    assert found.sector_count("st") == (4 * 128, 4 * 2048)
+
+
+def test_the_ragged_first_tile_moves_the_sectors():
+    aligned, skewed = (check(simt_plan(), Problem(128, 128, k)).sector_count("ld")[1] for k in (64, 68))
+    assert skewed > aligned // 4 * 5  # 5 k-tiles, and rows of 64 bytes that begin in the middle of a sector
+
+
+def test_json_is_plain_data():
+    for problem in (None, Problem(1000, 900, 70)):
+        data = json.loads(json.dumps(check(k_major(0), problem, device="a100-80gb").to_dict()))
+        assert data["plan"] == "simt"
+    assert data["roofline"]["bound"] in ("issue", "shared", "compute")
+    assert data["changes"][0]["what"]
+    assert data["shared"][2]["worst"]["lanes"]
+
+
+def test_the_worst_is_named_first():
+    found = check(k_major(0), Problem(4096, 4096, 4096), device="h200")
+    assert found.roofline.bound.name == "shared"
+    assert found.changes[0].what.startswith("read A (LDS) takes 8 times")
+    assert "swizzle" in found.changes[0].advice or "padding" in found.changes[0].advice
+    assert found.changes[0].loss > 0.3
+    losses = [c.loss for c in found.changes]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_text_says_it_all():
+    text = str(check(k_major(0), Problem(4096, 4096, 4096), device="h200"))
+    for part in (
+        "Shared memory",
+        "Global memory",
+        "Occupancy",
+        "Traffic",
+        "Roofline",
+        "What to change first",
+        "8-way",
+    ):
+        assert part in text
+    assert "\x1b" not in text
+    assert max(len(line) for line in text.splitlines()) < 160
+
+
+def test_without_a_problem_the_text_stops_at_the_occupancy():
+    text = str(check(simt_plan()))
+    assert "Occupancy" in text
+    assert "Roofline" not in text
+
+
+# --- search -------------------------------------------------------------------------------------------------
+
+
+def matrices(op, major="k", tile=(64, 64), name=None):
+    return Access(name or op, "a", op, core_matrices(tile, major, 16), 16, 128, "k-tile")
+
+
+def rows_of_128_bits(op, tile=(64, 64), name="fill A"):
+    """32 lanes write 4 rows of 8 vectors along k at a time, as a copy from a k-major matrix does."""
+    index = Layout(tile).offsets().reshape(tile[1], tile[0]).T
+    return Access(name, "a", op, index.reshape(-1, 32, 8), 16, 128, "k-tile")
+
+
+def test_ldmatrix_and_cp_async_agree_on_the_128_byte_swizzle():
+    found = search_swizzle([rows_of_128_bits("cp.async"), matrices("ldmatrix")], (64, 64), bf16, "k")
+    assert found.best.how == "swizzle S<3,3,3>"
+    assert found.best.extra_bytes == 0
+    assert found.reason == ""
+    padded = search_swizzle([matrices("ldmatrix")], (64, 64), bf16, "k").padding
+    assert padded is None or padded.how == "padding of 8 elements"
+
+
+def test_where_wgmma_reads_only_its_atoms_are_tried():
+    found = search_swizzle([matrices("wgmma"), rows_of_128_bits("cp.async")], (64, 64), bf16, "k")
+    assert found.best.how == "128B atom" or found.best.how.endswith("atom")
+    assert found.tried <= 4
+    assert found.best.is_free
+
+
+def test_a_plan_that_is_free_needs_nothing():
+    assert search_plan(simt_plan(), "b").best.how == "plain"
+
+
+def test_the_swizzle_that_a_plan_is_told_of_serves_it():
+    """Check says which swizzle frees A's buffer; a layout with it has no conflicts."""
+    plan = k_major(0)
+    found = search_plan(plan, "a").best
+    stage = [a for a in shared_accesses(plan) if a.buffer == "a"]
+    assert all(a.cost(found.layout).conflicts == 0 for a in stage if a.op != "cp.async")
+    assert isinstance(found.layout, (Layout, ComposedLayout))
+
+
+def test_no_layout_and_the_pair_that_is_the_reason():
+    """Rows read whole and columns read whole in vectors of 128 bits: a vector lies along k or along m."""
+    tile = (32, 32)
+    index = Layout(tile).offsets().reshape(32, 32).T
+    along_k = Access("read rows", "a", "load", index.reshape(1, 32, 32), 32, 128, "k-tile")
+    along_m = Access("read columns", "a", "load", index.T.reshape(1, 32, 32), 32, 128, "k-tile")
+    alone = search_swizzle([along_k], tile, f32, "k")
+    assert alone.best is not None
+    found = search_swizzle([along_k, along_m], tile, f32, "k")
+    assert found.best is None
+    assert found.reason.startswith("read columns conflicts by itself")
+
+
+def free_only_in(layout, name):
+    """A store of 32 lanes that covers the 32 banks in one layout, the lanes in many rows of the banks: other
+    layouts bring some of them together."""
+    where = np.argsort(layout.offsets())
+    lanes = np.arange(32)
+    offsets = (lanes + 32 * (lanes * 5 % 16)) * 2  # 16-bit elements: the first of a word
+    return Access(name, "a", "store", where[offsets].reshape(1, 32, 1), 16, 16, "k-tile")
+
+
+def test_the_pair_is_named():
+    tile = (64, 64)
+    wide, plain = (tile_to_shape(smem_atom(bf16, "k", kind), tile, (0, 1)) for kind in ("128B", "interleave"))
+    first, second = free_only_in(wide, "store rows"), free_only_in(plain, "read rows")
+    for alone in (first, second):
+        assert search_swizzle([alone], tile, bf16, "k", hardware=True).best is not None
+    found = search_swizzle([matrices("wgmma"), first, second], tile, bf16, "k")
+    assert found.best is None
+    assert found.reason == (
+        "store rows and read rows are each free of conflicts in some layout, "
+        "but together in none of the 4 tried."
+    )
+    assert found.least is not None

@@ -1,0 +1,329 @@
+"""The public functions, the palette, notebooks, the tables of the page; and drawing keeps out of the way."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cutegemm.draw import Timeline, draw, notebook, protocol_timeline, save, slice_picture, tv_picture
+from cutegemm.draw.grids import levels_of, regions
+from cutegemm.draw.html import page_data
+from cutegemm.draw.palette import DARK, LIGHT, NAMED
+from cutegemm.draw.pictures import holders
+from cutegemm.dtypes import bf16, f16
+from cutegemm.errors import LayoutError, UnsupportedError
+from cutegemm.layout import Layout, Swizzle, make_composed_layout, make_identity_layout
+from cutegemm.plan import Problem, Shared, simt_plan
+from cutegemm.tile.mma_atoms import mma_sync, wgmma
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.tiled_mma import TiledMma
+from tests.draw import plans
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: draw(3), "cannot draw 3, a int"),
+        (lambda: draw(Layout(4), kind="png"), "kind = 'png'; text, svg or html is expected"),
+        (lambda: draw(Layout(4), colour="bank"), "'colour' is no option for a Layout; there is cells, color"),
+        (lambda: draw(Layout(4), color="red"), "color = 'red'; bank, offset or none is expected"),
+        (lambda: draw(Raster("along_m")), "a Raster needs the option 'grid'"),
+        (lambda: draw(simt_plan(), kind="html", grid=(1, 1)), "'grid' is no option for the page of a plan"),
+        (lambda: draw(Raster("along_m"), grid=(1000, 2)), "up to 256 x 256 can be drawn"),
+        (lambda: save(Layout(4), "x.png"), "ends in '.png'; .svg, .html or .txt is expected"),
+        (lambda: slice_picture(Layout((4, 4)), (1, 1)), "holds no None"),
+        (lambda: slice_picture(Layout((4, 4, 4)), (1, 1, None)), "has rank 3"),
+        (
+            lambda: draw(simt_plan(), kind="html", problem=Problem(1 << 20, 1 << 20, 8)),
+            "a page shows up to 1048576",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(call: Any, says: str) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(says)):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: tv_picture(mma_sync(f16, 16).layout_c_tv, (8, 8)), "outside a tile of 64 elements"),
+        (lambda: tv_picture(Layout(4), (2, 2)), "has not the two modes (thread, value)"),
+        (lambda: Timeline([("load", "tma")]), "record 0 is ('load', 'tma')"),
+        (lambda: Timeline([("load", "tma", 0, 4, 3)]), "ends before it starts"),
+    ],
+)
+def test_wrong_input_is_said(call: Any, says: str) -> None:
+    with pytest.raises(LayoutError, match=re.escape(says)):
+        call()
+
+
+def test_save_goes_by_the_ending(tmp_path: Path) -> None:
+    layout = Layout((4, 4))
+    assert save(layout, tmp_path / "deep" / "x.svg").read_text("utf-8").startswith("<svg")
+    assert save(layout, tmp_path / "x.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert save(layout, str(tmp_path / "x.txt")).read_text("utf-8") == draw(layout, kind="text")
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        Layout(((2, 2), 4)),
+        Layout(7),
+        make_identity_layout((3, 4)),
+        make_composed_layout(Swizzle(2, 0, 3), 0, Layout((8, 8), (8, 1))),
+        TiledMma(mma_sync(f16, 16), Layout((2, 2, 1)), (32, 32, 16)),
+        simt_plan().load_a,
+        simt_plan(),
+    ],
+)
+def test_notebooks_show_a_drawing(thing: Any) -> None:
+    assert thing._repr_html_().startswith("<svg")
+
+
+def test_a_notebook_never_fails() -> None:
+    assert Layout((0, 4))._repr_html_().startswith("<svg")
+    assert notebook(Raster("along_m")) == "<pre>along_m</pre>"
+    assert Layout((1 << 20, 1 << 20))._repr_html_().startswith("<svg")
+
+
+def test_styles_of_drawings_on_one_page_do_not_disagree() -> None:
+    """Inline SVGs share a style: a class must mean the same in all of them."""
+    meaning: dict[str, list[str]] = {}
+    for thing in (Layout((8, 8)), mma_sync(f16, 16), simt_plan(), Layout(70)):
+        style = re.findall(r"<style>(.*?)</style>", draw(thing))[0]
+        for theme, rules in zip(
+            ("light", "dark"), style.split("@media(prefers-color-scheme:dark)"), strict=True
+        ):
+            here: dict[str, list[str]] = {}
+            for name, body in re.findall(r"(svg\.cutegemm[^{}]*)\{([^{}]*)\}", rules):
+                here.setdefault(theme + name, []).append(body)
+            for name, bodies in here.items():
+                assert meaning.setdefault(name, bodies) == bodies
+
+
+def test_importing_the_package_does_not_import_drawing() -> None:
+    script = (
+        "import sys, cutegemm, cutegemm.layout, cutegemm.plan\n"
+        "before = [m for m in sys.modules if m.startswith('cutegemm.draw')]\n"
+        "cutegemm.layout.Layout(4)._repr_html_()\n"
+        "print(before, 'cutegemm.draw' in sys.modules, 'rich' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[] True False"
+
+
+def luminance(colour: str) -> float:
+    linear = linear_rgb(colour)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def linear_rgb(colour: str) -> np.ndarray:
+    srgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize(("palette", "theme"), [(LIGHT, 0), (DARK, 1)])
+def test_ink_is_legible_on_every_colour(palette: tuple[str, ...], theme: int) -> None:
+    """WCAG 2.2, 1.4.3: a contrast of at least 4.5."""
+    ink = luminance(NAMED["ink"][theme])
+    for colour in (*palette, NAMED["paper"][theme], NAMED["empty"][theme]):
+        low, high = sorted((ink, luminance(colour)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+# Machado, Oliveira, Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency",
+# 2009, severity 1.0: protanopia, deuteranopia, tritanopia.
+BLINDNESS = {
+    "none": np.eye(3),
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+
+
+def oklab(linear: np.ndarray) -> np.ndarray:
+    cones = np.cbrt(
+        np.clip(linear, 0, None)
+        @ np.array(
+            [
+                [0.4122214708, 0.5363325363, 0.0514459929],
+                [0.2119034982, 0.6806995451, 0.1073969566],
+                [0.0883024619, 0.2817188376, 0.6299787005],
+            ]
+        ).T
+    )
+    return (
+        cones
+        @ np.array(
+            [
+                [0.2104542553, 0.7936177850, -0.0040720468],
+                [1.9779984951, -2.4285922050, 0.4505937099],
+                [0.0259040371, 0.7827717662, -0.8086757660],
+            ]
+        ).T
+    )
+
+
+@pytest.mark.parametrize("kind", BLINDNESS)
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_the_hues_can_be_told_apart(palette: tuple[str, ...], kind: str) -> None:
+    """0.02 is what is just seen between patches side by side; the hues keep twice that."""
+    hues = np.array([linear_rgb(c) for c in palette[1::4]]) @ np.array(BLINDNESS[kind]).T
+    seen = oklab(np.clip(hues, 0, 1))
+    distance = np.linalg.norm(seen[:, None] - seen[None], axis=-1) + np.eye(8)
+    assert distance.min() >= 0.04
+
+
+def test_levels_and_regions() -> None:
+    assert levels_of((4,)) == (0, 0, 0, 0)
+    assert levels_of((2, 1, 2)) == (0, 0, 2, 0)
+    assert levels_of((1, 3)) == (0, 0, 0)
+    assert levels_of(()) == (0,)
+    table = np.random.default_rng(0).integers(-1, 3, (13, 11))
+    again = np.full_like(table, -1)
+    for who, r, c, rows, cols in regions(table):
+        assert (again[r : r + rows, c : c + cols] == -1).all()
+        again[r : r + rows, c : c + cols] = who
+    assert (again == table).all()
+
+
+def test_holders_against_brute_force() -> None:
+    table = np.random.default_rng(1).integers(0, 40, (8, 6))
+    thread, value, count = holders(table, 50)
+    for e in range(50):
+        found = [(t, v) for t in range(8) for v in range(6) if table[t, v] == e]
+        assert (thread[e], value[e]) == (found[0] if found else (-1, -1))
+        assert count[e] == len({t for t, _ in found})
+
+
+def unpacked(packed: dict[str, str]) -> np.ndarray:
+    kinds = {"u8": "<u1", "u16": "<u2", "u32": "<u4"}
+    return np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["type"]]).astype(np.int64)
+
+
+def embedded(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="plan">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+PLANS = {
+    "simt": simt_plan(),
+    "swizzled": simt_plan(
+        shared_a=Shared(swizzle=Swizzle(2, 2, 5)), shared_b=Shared(major="k", pad=1), stages=3
+    ),
+    "mma_sync": plans.tensor_cores(),
+    "narrow": simt_plan(block=(64, 64, 16), warp=(32, 16), thread=(4, 4), raster="along_n"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_tables_of_the_page_are_those_of_the_layouts(name: str) -> None:
+    plan = PLANS[name]
+    problem = Problem(704, 504, 64, operands=plan.operands)
+    page = draw(plan, kind="html", problem=problem)
+    data = embedded(page)
+    bm, bn, bk = plan.cta_tile
+    thread, value = unpacked(data["d"]["thread"]), unpacked(data["d"]["value"])
+    table = plan.tiled_mma.offsets_c(Layout((bm, bn))).reshape(plan.threads, -1, order="F")
+    assert (table[thread, value] == np.arange(bm * bn)).all()
+    for operand, layout, extent, load in (
+        ("a", plan.smem_a, bm, plan.load_a),
+        ("b", plan.smem_b, bn, plan.load_b),
+    ):
+        table = unpacked(data[operand]["smem"])
+        shifts = data[operand]["shifts"]
+        for stage in range(plan.stages):
+            for k in range(0, bk, 3):
+                for x in range(0, extent, 5):
+                    at = x + extent * k
+                    found = table[at] + shifts[stage] if shifts else table[at + extent * bk * stage]
+                    assert found == layout(x, k, stage)
+        copier = unpacked(data[operand]["copier"])
+        copied = load.offsets_d(Layout((extent, bk)))
+        assert all(at in copied[copier[at]] for at in range(0, extent * bk, 7))
+        held = unpacked(data[operand]["held"]).reshape(plan.threads, -1)
+        part = plan.tiled_mma.get_slice(77 % plan.threads)
+        view = (part.partition_a if operand == "a" else part.partition_b)(
+            Layout((extent, plan.tiled_mma.tile_mnk[2]))
+        )
+        assert held[77 % plan.threads].tolist() == [view[i] for i in range(view.size())]
+    grid = plan.grid(problem)
+    position = unpacked(data["grid"]["position"])
+    for at, (m, n, _) in enumerate(plan.raster.order(*grid).tolist()):
+        assert position[m + grid[0] * n] == at
+
+
+def test_the_page_stands_alone() -> None:
+    page = draw(simt_plan(name="</script><b>"), kind="html")
+    assert "default-src 'none'" in page
+    assert not re.search(r"(?:src|href)\s*=", page)
+    assert not re.search(r"https?://(?!www\.w3\.org)", page)
+    assert len(page.encode()) < 200_000
+    assert "<b>" not in page.replace("<b id", "")  # a name is text, never markup
+    assert page.count("</script>") == 2
+
+
+def test_elements_that_nobody_holds_and_stages_that_are_no_shifts() -> None:
+    from cutegemm.draw.html import _stages
+
+    places, shifts = _stages(np.array([[0, 5], [1, 4]]))
+    assert shifts is None
+    assert unpacked(places).tolist() == [0, 1, 5, 4]
+    data = page_data(simt_plan(), None, None)
+    assert data["grid"] is None
+
+
+@pytest.mark.parametrize("n", [8, 64, 256])
+def test_wgmma_atoms_draw(n: int) -> None:
+    for kind in ("text", "svg", "html"):
+        assert draw(wgmma(bf16, n), kind=kind)
+
+
+def test_a_protocol_is_played_as_early_as_its_barriers_allow() -> None:
+    from cutegemm.simulate.pingpong import pingpong_protocol
+
+    timeline = protocol_timeline(pingpong_protocol(stages=3, k_blocks=4, tiles=4), load=5, multiply=3, hold=9)
+    reads = [e for e in timeline.events if e.event == "multiply"]
+    assert len(reads) == 16
+    by_start = sorted(reads, key=lambda e: e.start)
+    assert [e.stage for e in by_start] == [i % 3 for i in range(16)]
+    assert all(a.end <= b.start for a, b in itertools.pairwise(by_start))  # the mainloops take turns
+    for role in timeline.roles:
+        mine = sorted((e for e in timeline.events if e.role == role), key=lambda e: (e.start, e.end))
+        assert all(a.end <= b.start for a, b in itertools.pairwise(mine))
+    first_load = min(e.start for e in timeline.events if e.event.startswith("load"))
+    assert by_start[0].start >= first_load + 5
+
+
+def test_a_deadlock_is_said() -> None:
+    from cutegemm.simulate.pingpong import pingpong_protocol
+    from cutegemm.simulate.protocol import Arrive
+
+    stuck = pingpong_protocol(stages=2, k_blocks=3, tiles=2).edited(
+        lambda _, op: None if isinstance(op, Arrive) else op
+    )
+    with pytest.raises(LayoutError, match="deadlock"):
+        protocol_timeline(stuck)

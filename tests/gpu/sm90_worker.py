@@ -1,0 +1,161 @@
+"""Runs Hopper forms on the GPU, in a process that may hang without anyone else: a line of JSON for each.
+
+    python -m tests.gpu.sm90_worker pingpong cooperative ...
+
+Each form is held against float64 on ragged shapes, with D poisoned inside of a guard band, for a persistent
+grid of 4 CTAs, which take many tiles each, and of one a multiprocessor. When a kernel has not come back for
+`PATIENCE_SECONDS`, the line says where, and the process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+PATIENCE_SECONDS = 20
+REPEATS = 20
+_BARE_EXIT = 9
+
+
+@dataclass
+class Pulse:
+    """When something was last heard of the device, and what it was at."""
+
+    at: float
+    what: str
+
+    def watch(self) -> None:
+        """Ends the process after a silence."""
+
+        def look() -> None:
+            while time.time() - self.at < PATIENCE_SECONDS:
+                time.sleep(0.5)
+            print(json.dumps({"name": self.what.split(":")[0], "bad": [f"deadlock: {self.what}"]}), flush=True)
+            os._exit(_BARE_EXIT)
+
+        threading.Thread(target=look, daemon=True).start()
+
+    def beat(self, what: str) -> None:
+        self.at, self.what = time.time(), what
+
+
+def shapes(plan: Any) -> list[tuple[int, int, int]]:
+    """(M, N, K): less than a tile, whole tiles, ragged ones, no K at all, more k-tiles than stages."""
+    bm, bn, bk = plan.cta_tile
+    return [
+        (64, 64, 64),
+        (bm, bn, bk),
+        (200, 136, 72),
+        (1, 8, 8),
+        (129, 257, 1),
+        (300, 500, 0),
+        (3 * bm - 8, 5 * bn + 24, 4 * bk + 8),
+        (4 * bm + 1, 4 * bn + 1, bk * plan.stages),
+        (777, 1000, bk * (plan.stages + 1)),
+        (1024, 1536, 640),
+    ]
+
+
+def matrix(
+    torch: Any, batch: int | None, rows: int, cols: int, rows_major: bool, kind: Any, align: int, guard: int = 0
+) -> tuple[Any, Any]:
+    """(rows, cols) with the leading stride padded to `align` bytes; and all of its storage, NaN where guarded."""
+    r, c = (cols, rows) if rows_major else (rows, cols)
+    unit = max(1, align // kind.itemsize)
+    leading = max(unit, -(-c // unit) * unit + guard * unit)
+    shape = (*([batch] if batch else []), r + guard, leading)
+    if guard:
+        whole = torch.full(shape, float("nan"), device="cuda").to(kind)
+    else:
+        whole = torch.randn(shape, device="cuda").to(kind)
+    part = whole[..., :r, :c]
+    return (part.transpose(-1, -2) if rows_major else part), whole
+
+
+def check(name: str, pulse: Pulse) -> dict[str, Any]:
+    """What is wrong with a form, and its worst error as part of the tolerance."""
+    import torch
+
+    from cutegemm.compile import compile_plan
+    from tests.kernels.sm90_forms import form
+
+    kinds = {
+        "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32,
+        "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2,
+    }  # fmt: skip
+    bad: list[str] = []
+    worst = 0.0
+    cluster = math.prod(form(name).cluster_mn)
+    for ctas in sorted({max(4, cluster), 132}):
+        plan = form(name, ctas)
+        pulse.beat(f"{name}: compiling")
+        kernel = compile_plan(plan)
+        ops = plan.operands
+        ab, dd = kinds[ops.a.dtype.name], kinds[ops.d.dtype.name]
+        for index, (m, n, k) in enumerate(shapes(plan)):
+            along = 16 // dd.itemsize if ops.d.align_bytes == 16 else ops.d.align_bytes // dd.itemsize
+            m, n = (m, -(-n // along) * along) if ops.d.major == "n" else (-(-m // along) * along, n)
+            batch = [3, 1, 2][index % 3] if ops.batched else None
+            alpha = [1.0, 1.5, -0.5][index % 3]
+            beta = [0.75, 0.0][index % 4 == 3] if plan.has_c else 0.0
+            at = f"{name}: {m}x{n}x{k} batch {batch} of {ctas} CTAs"
+            pulse.beat(at)
+            a, _ = matrix(torch, batch, m, k, ops.a.major == "m", ab, 16)
+            b, _ = matrix(torch, batch, k, n, ops.b.major == "k", ab, 16)
+            c, _ = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes)
+            d, whole = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes, guard=1)
+            given = c if beta else torch.full_like(c, float("nan"))
+            try:
+                kernel(a, b, given if plan.has_c else d, d, alpha, beta)
+                torch.cuda.synchronize()
+                pulse.beat(at)
+                x, y = a.float(), b.float()
+                want = alpha * (x.double() @ y.double()) + beta * c.double()
+                scale = (x.abs() @ y.abs()).max().item() if k else 0.0
+                library = (alpha * (x @ y) + beta * c.float()).to(dd)
+                error = (d.double() - want).abs().max().item()
+                narrow = 2.0**-11 if ops.a.dtype.bits == 8 else 2e-6  # wgmma sums products of fp8 in 22 bits
+                allowed = 2 * (library.double() - want).abs().max().item() + narrow * scale + 1e-6
+                outside = whole.numel() - int(torch.isnan(whole.float()).sum()) - d.numel()
+                worst = max(worst, error / allowed if math.isfinite(error) else 1e9)
+                if not error <= allowed or outside:
+                    bad.append(f"{at}: error {error:.3g} of {allowed:.3g} allowed, {outside} written outside of D")
+                if (m, n) == (1024, 1536):
+                    first = d.clone()
+                    for _ in range(REPEATS):
+                        kernel(a, b, given if plan.has_c else d, d, alpha, beta)
+                        if not torch.equal(first, d):
+                            bad.append(f"{at}: two runs differ")
+                            break
+                    torch.cuda.synchronize()
+            except Exception as error:
+                bad.append(f"{at}: {type(error).__name__}: {str(error)[:300]}")
+                if "CUDA" in str(error):
+                    return {"name": name, "bad": bad, "worst": worst}
+    return {"name": name, "bad": bad[:5], "worst": round(worst, 3)}
+
+
+def main(names: list[str]) -> None:
+    """Checks forms one after the other."""
+    import torch
+
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.zeros(1, device="cuda")
+    pulse = Pulse(time.time(), "start")
+    pulse.watch()
+    for name in names:
+        try:
+            print(json.dumps(check(name, pulse)), flush=True)
+        except Exception as error:
+            print(json.dumps({"name": name, "bad": [f"{type(error).__name__}: {str(error)[:500]}"]}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

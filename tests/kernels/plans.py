@@ -1,0 +1,94 @@
+"""Seeded random SIMT plans, and the DSL traced on the CPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cutegemm.errors import PlanError
+from cutegemm.layout import Swizzle
+from cutegemm.plan import GemmPlan, Operands, Shared, simt_plan
+
+
+def random_plans(count: int, seed: int) -> Iterator[GemmPlan]:
+    """Plans that keep the rules, over tiles, majorness, types, alignment, stages, paddings and swizzles."""
+    rng, found = random.Random(seed), 0
+    while found < count:
+        try:
+            yield _random_plan(rng, f"random_{seed}_{found}")
+        except PlanError:
+            continue
+        found += 1
+
+
+def _random_plan(rng: random.Random, name: str) -> GemmPlan:
+    thread = (rng.choice([4, 8, 16]), rng.choice([4, 8, 16]))
+    lanes = rng.choice([(8, 4), (4, 8), (16, 2), (2, 16)])
+    warp = (thread[0] * lanes[0], thread[1] * lanes[1])
+    bk = rng.choice([4, 8, 16, 32])
+    dtype = rng.choice(["f32", "f32", "f64", "f16", "bf16"])
+    operands = Operands.of(
+        dtype,
+        layout=rng.choice(["nn", "nt", "tn", "tt"]),
+        out_major=rng.choice("mn"),
+        align_bytes=rng.choice([16, 16, {"f32": 4, "f64": 8}.get(dtype, 2)]),
+        batched=rng.random() < 0.3,
+    )
+    shared = [
+        rng.choice(
+            [
+                None,
+                Shared(),
+                Shared(pad=4),
+                Shared(major="k", pad=rng.choice([0, 4])),
+                Shared(swizzle=Swizzle(2, 2, 4)),
+            ]
+        )
+        for _ in "ab"
+    ]
+    return simt_plan(
+        operands,
+        name=name,
+        block=(warp[0] * rng.choice([1, 2, 4]), warp[1] * rng.choice([1, 2, 4]), bk),
+        warp=warp,
+        thread=thread,
+        quad=(rng.choice([1, 2, 4]), rng.choice([1, 2, 4])),
+        stages=rng.choice([1, 2, 3, 4]),
+        unroll=rng.choice([None, 2, 4]) if bk >= 4 else None,
+        load_a=rng.choice([None, "register", "cp.async"]),
+        load_b=rng.choice([None, "register", "cp.async"]),
+        shared_a=shared[0],
+        shared_b=shared[1],
+        lanes_along=rng.choice("mn"),
+        raster=rng.choice(["along_m", "along_n", "grouped_m:4", "grouped_n:8"]),
+        mma_order=rng.choice("mn"),
+        ctas_per_sm=rng.choice([1, 2]),
+    )
+
+
+class _Enough(Exception):
+    """The answers are there; nothing is compiled."""
+
+
+def traced(question: Callable[[], Any]) -> Any:
+    """What `question` returns inside of a kernel that is being traced."""
+    import cutlass.cute as cute
+
+    answers = []
+
+    @cute.kernel
+    def kernel():
+        answers.append(question())
+        raise _Enough
+
+    @cute.jit
+    def host():
+        kernel().launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+    try:
+        host()
+    except Exception:
+        if not answers:
+            raise
+    return answers[0]

@@ -1,0 +1,87 @@
+"""Forms of Hopper plans: every majorness, type, schedule and way out, in tiles that compile and run in no time.
+
+A form is small enough that the shapes of `SHAPES` give each CTA several tiles of it, ragged ones among them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.sm90 import sm90_plan
+
+_SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "raster": "grouped_m:3"}
+_COOPERATIVE = {"schedule": "cooperative"}
+
+# name: (arguments of Operands.of, arguments of sm90_plan)
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "pingpong": ({}, {"slots": 4}),
+    "pingpong_two_slots": ({}, {"slots": 2, "raster": "along_m"}),
+    "f16": ({"dtype": "f16"}, _SMALL),
+    "f32_out": ({"out": "f32"}, _SMALL),
+    "f32_out_m_major": ({"out": "f32", "out_major": "m"}, {"tile": (64, 64, 64)}),
+    "warps_store": ({}, {"store": "tma_warp", "slots": 4}),
+    "order_epilogue": ({}, {"order_epilogue": True, "slots": 4}),
+    "plain_d": ({}, {"shared_d": "plain"}),
+    "plain_d_m_major": ({"out_major": "m"}, {"shared_d": "plain", "slots": 4}),
+    "l2": ({}, {"l2": ("evict_last", "evict_last", "evict_first")}),
+    "deep_k": ({}, {"tile": (128, 128, 128)}),
+    "wide": ({}, {"tile": (128, 192, 64)}),
+    "wide_2x1": ({}, {"tile": (128, 192, 64), "cluster": (2, 1)}),
+    "tall": ({}, {"tile": (192, 128, 64), "slots": 3}),
+    "160": ({"layout": "nn"}, {"tile": (128, 160, 64)}),
+    "64x256": ({}, {"tile": (64, 256, 64), "slots": 4, "cluster": (2, 1)}),
+    "cluster_1x2": ({"layout": "tn"}, {"cluster": (1, 2)}),
+    "cluster_2x2": ({}, {"cluster": (2, 2), "tile": (64, 128, 64)}),
+    "cluster_2x2_mn": ({"layout": "tn"}, {"cluster": (2, 2), **_COOPERATIVE, "tile": (128, 128, 64)}),
+    "cluster_4x1": ({}, {"cluster": (4, 1), "tile": (64, 128, 64)}),
+    "cooperative": ({}, {"tile": (128, 256, 64), **_COOPERATIVE}),
+    "cooperative_stagger": ({}, {"tile": (128, 256, 64), "cluster": (2, 1), "stagger_cycles": 550, **_COOPERATIVE}),
+    "cooperative_tall": ({"layout": "nn"}, {"tile": (256, 128, 64), "cluster": (1, 2), **_COOPERATIVE}),
+    "cooperative_256x160": ({}, {"tile": (256, 160, 64), **_COOPERATIVE}),
+    "cooperative_256x192": ({}, {"tile": (256, 192, 64), **_COOPERATIVE}),
+    "one_consumer": ({}, {"tile": (64, 128, 64), "consumers": 1, **_COOPERATIVE}),
+    "one_tile_a_cta": ({}, {"tile": (128, 128, 64), "ctas": None, **_COOPERATIVE}),
+    "one_tile_a_cta_2x1": ({}, {"tile": (128, 128, 64), "ctas": None, "cluster": (2, 1), **_COOPERATIVE}),
+    "single": ({}, {"tile": (128, 128, 64), "schedule": "single"}),
+    "single_two_consumers": ({"layout": "tt"}, {"tile": (128, 128, 64), "schedule": "single", "consumers": 2}),
+    "single_three_stages": ({}, {"tile": (64, 128, 64), "schedule": "single", "stages": 3}),
+    "direct": ({}, {"store": "direct"}),
+    "direct_elements": ({"align_d": 2}, {"store": "direct", "cluster": (2, 1)}),
+    "direct_m_major": ({"out_major": "m"}, {"store": "direct", "tile": (64, 128, 64)}),
+    "direct_f32": ({"out": "f32", "align_d": 4}, {"store": "direct", "tile": (128, 256, 64), **_COOPERATIVE}),
+    "direct_c": ({"align_d": 2}, {"store": "direct", "with_c": True}),
+    "c": ({"layout": "tt"}, {"with_c": True, "slots": 4}),
+    "c_two_slots": ({}, {"with_c": True, "slots": 2}),
+    "c_m_major": ({"layout": "nn", "out_major": "m"}, {"with_c": True, "slots": 2}),
+    "c_f32": ({"out": "f32"}, {"with_c": True, "slots": 4}),
+    "c_f32_batched": ({"out": "f32", "batched": True}, {"with_c": True, "slots": 4}),
+    "c_cooperative": ({}, {"with_c": True, "tile": (128, 256, 64), "cluster": (2, 1), **_COOPERATIVE}),
+    "c_wide": ({}, {"with_c": True, "tile": (128, 192, 64)}),
+    "c_order_epilogue": ({}, {"with_c": True, "order_epilogue": True, "slots": 4}),
+    "batched": ({"layout": "nn", "batched": True}, {"slots": 4}),
+    "batched_2x1": ({"batched": True}, {"cluster": (2, 1), "tile": (64, 128, 64)}),
+    "e4m3": ({"dtype": "e4m3", "out": "bf16"}, {"tile": (128, 128, 128)}),
+    "e4m3_f32": ({"dtype": "e4m3", "out": "f32"}, {"tile": (128, 256, 128), "cluster": (2, 1), **_COOPERATIVE}),
+    "e5m2": ({"dtype": "e5m2", "out": "f16"}, {"tile": (64, 128, 128)}),
+    **{
+        f"{layout}_{major}": ({"layout": layout, "out_major": major}, _SMALL)
+        for layout in ("nn", "nt", "tn", "tt")
+        for major in "nm"
+    },
+}
+
+
+def form(name: str, ctas: int | None = 132) -> GemmPlan:
+    """The plan of a form, for a persistent grid of so many CTAs where it has one."""
+    of, options = FORMS[name]
+    of = {"dtype": "bf16", "layout": "nt", **of}
+    align = of.pop("align_d", 16)
+    operands = Operands.of(of.pop("dtype"), **of)
+    if align != 16:
+        from dataclasses import replace
+
+        operands = replace(
+            operands, c=replace(operands.c, align_bytes=align), d=replace(operands.d, align_bytes=align)
+        )
+    return sm90_plan(operands, name=name, **{"ctas": ctas, **options})

@@ -1,0 +1,241 @@
+"""Machine code of SIMT plans, read back: what must be there, what must not, and what the disk cache does."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+from cutegemm import cache, compile, cubin
+from cutegemm.compile import compile_plan, compile_plans
+from cutegemm.errors import CompileError, PlanError, UnsupportedError
+from cutegemm.layout import Swizzle, product
+from cutegemm.plan import Operands, Shared, simt_plan
+from cutegemm.plan.catalog import plan_named, plans
+from cutegemm.plan.schedule import Multiply, Read, Repeat
+from tests.kernels.plans import random_plans
+
+SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
+LARGE = ("simt_256x128", "simt_128x256", "simt_128x128")
+
+
+def small(layout="nn", name="small", **options):
+    return simt_plan(Operands.of("f32", layout=layout), name=name, **{**SMALL, **options})
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """An empty cache, and nothing loaded from another."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    compile_plan.cache_clear()
+    yield tmp_path
+    compile_plan.cache_clear()
+
+
+# --- the machine code --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_the_large_plans_are_what_they_say(layout, arch):
+    plan = plan_named(LARGE[["nn", "nt", "tn", "tt"].index(layout) % 3], Operands.of("f32", layout=layout))
+    kernel = compile_plan(plan, arch)
+    report = kernel.resources
+    assert kernel.violations() == []
+    assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
+    assert f".target {arch}" in kernel.ptx
+    # Every step of the schedule that is laid out in the code, and no other: the loop's, and the peeled ones.
+    schedule = plan.schedule
+    looped = [step for loop in schedule.body if isinstance(loop, Repeat) for step in loop.steps]
+    steps = [type(step) for step in (*schedule.prologue, *schedule.body, *looped)]
+    bm, bn, _ = plan.cta_tile
+    of_thread = bm * bn // plan.threads
+    in_epilogue = report.count("FFMA") - of_thread * steps.count(Multiply)
+    assert 0 <= in_epilogue <= of_thread
+    # Fragments are read by 128 bits. (The LDS without a width are dummies before a predicated LDGSTS.)
+    m_values, n_values = (product(mode) for mode in plan.tiled_mma.partition_shape_c((bm, bn))[1:])
+    assert report.count("LDS.128") == steps.count(Read) * (m_values + n_values) // 4
+    assert {op for op in report.instructions if op.startswith("LDS")} <= {"LDS", "LDS.128"}
+    asynchronous = [load.atom.is_async for load in (plan.load_a, plan.load_b)]
+    wide = re.compile(r"LDGSTS\..*128$")
+    assert any(wide.match(name) for name in report.instructions) == any(asynchronous)
+    of_c = of_thread * plan.operands.c.dtype.bits // plan.read_c.bits
+    assert (report.count("LDG.E.128") > of_c) == (not all(asynchronous))
+    assert report.count("BAR") >= 1
+
+
+def test_registers_leave_room_for_two_ctas():
+    plan = plan_named("simt_128x128", Operands.of("f32", layout="tn"))
+    report = compile_plan(plan).resources
+    assert report.registers * plan.threads * plan.ctas_per_sm <= 65536
+    assert ".minnctapersm 2" in compile_plan(plan).ptx
+
+
+@pytest.mark.parametrize("name", [name for name, _ in plans()])
+def test_every_named_plan_fits_for_elements_on_their_own(name):
+    """Operands that are aligned to an element alone: more instructions, and still no spills."""
+    kernel = compile_plan(plan_named(name, Operands.of("f32", layout="nt", align_bytes=4)))
+    assert kernel.violations() == []
+    assert not any(".128" in op for op in kernel.resources.instructions if op.startswith(("LDG", "STG")))
+
+
+@pytest.mark.parametrize(("dtype", "opcode"), [("f64", "DFMA"), ("f16", "FFMA"), ("bf16", "FFMA")])
+def test_other_types(dtype, opcode):
+    kernel = compile_plan(plan_named("simt_64x64", Operands.of(dtype)))
+    assert kernel.resources.count(opcode) > 0
+    assert kernel.violations() == []
+
+
+def test_shared_memory_is_what_the_plan_says():
+    """The launch asks for the bytes that the plan counts: paddings, alignment and swizzles included."""
+    import cutlass.cute as cute
+
+    from cutegemm.kernels import simt
+
+    chosen = [
+        small(stages=3),
+        small("nt", shared_a=Shared(pad=8), stages=2),
+        small(
+            "nt", load_a="cp.async", load_b="cp.async", shared_a=Shared(swizzle=Swizzle(2, 2, 4)), stages=3
+        ),
+    ]
+    for plan in chosen:
+        made = cute.compile(simt.host_function(plan), *simt.fake_arguments(plan), options="--enable-tvm-ffi")
+        launched = re.findall(r"llvm\.mlir\.constant\((\d+) : i64\)", str(made.ir_module))
+        assert str(sum(plan.smem_bytes().values())) in launched, plan.describe()
+
+
+def test_random_plans_compile():
+    assert [error for error in map(compile._outcome, random_plans(8, 99), ["sm_90a"] * 8) if error] == []
+
+
+def test_a_report_says_what_is_over():
+    report = cubin.ResourceReport("k", 200, 16, 512, 0, {"LDL": 3, "STL.64": 1})
+    found = report.violations(small(ctas_per_sm=4), "sm_90a")
+    words = ("registers", "spill", "shared memory")
+    assert [word in line for word, line in zip(words, found, strict=True)] == [True] * 3
+    assert "4 instructions" in found[1]
+
+
+def test_what_is_no_cubin():
+    with pytest.raises(CompileError, match="no cubin"):
+        cubin.resources(b"MZ" + bytes(100), "")
+
+
+# --- the arguments -----------------------------------------------------------------------------------------
+
+
+def test_the_kernel_checks_its_arguments():
+    torch = pytest.importorskip("torch")
+    kernel, on_cpu = compile_plan(small()), torch.zeros(8, 8)
+    with pytest.raises(ValueError, match="device_type=cuda"):
+        kernel(on_cpu, on_cpu, on_cpu, on_cpu, 1.0, 0.0)
+
+
+def test_an_architecture_that_cannot():
+    with pytest.raises(UnsupportedError, match="sm_42"):
+        compile_plan(small(), "sm_42")
+    big = simt_plan(Operands.of("f32", layout="tn"), block=(128, 128, 32), warp=(64, 32), stages=4, unroll=4)
+    with pytest.raises(PlanError, match="shared memory"):
+        compile_plan(big, "sm_89")
+
+
+# --- the disk cache ----------------------------------------------------------------------------------------
+
+
+def entries(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_second_process_takes_it_from_the_disk(fresh):
+    compile_plan(small())
+    (name,) = entries(fresh)
+    compile_plan.cache_clear()
+    assert compile_plan(small()).folder.name == name
+    code = """
+import pickle, sys
+from cutegemm.compile import compile_plan
+print(compile_plan(pickle.load(sys.stdin.buffer)).folder.name, "cutlass" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(small()), capture_output=True, check=True
+    )
+    assert done.stdout.decode().split()[:2] == [name, "False"]
+
+
+def test_what_tells_entries_apart(fresh):
+    assert cache.entry(small(), "sm_80") != cache.entry(small(), "sm_90a")
+    assert cache.entry(small(), "sm_80") != cache.entry(small(stages=3), "sm_80")
+    assert cache.entry(small(name="one"), "sm_80") == cache.entry(small(name="another"), "sm_80")
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest", "empty"])
+def test_a_damaged_entry_is_rebuilt(fresh, damage):
+    folder = compile_plan(small()).folder
+    before = (folder / "kernel.cubin").read_bytes()
+    target = folder / ("manifest.json" if damage == "manifest" else "kernel.cubin")
+    if damage == "flip":
+        target.write_bytes(before[:100] + bytes([before[100] ^ 1]) + before[101:])
+    elif damage == "truncate":
+        target.write_bytes(before[:-1])
+    elif damage == "remove":
+        target.unlink()
+    elif damage == "manifest":
+        target.write_text("{")
+    else:
+        for file in folder.iterdir():
+            file.unlink()
+    assert cache.intact(folder) is None
+    compile_plan.cache_clear()
+    again = compile_plan(small())
+    assert cache.intact(again.folder) is not None
+    assert (again.folder / "kernel.cubin").exists()
+    assert entries(fresh) == [folder.name]
+
+
+def test_threads_and_processes_at_once(fresh):
+    plan = small()
+    with ThreadPoolExecutor(3) as pool:
+        kernels = list(pool.map(compile_plan, [plan] * 3))
+    assert len({kernel.folder for kernel in kernels}) == 1
+    others = [small(stages=3), small(stages=3), small(stages=1), plan]
+    assert compile_plans(others, processes=2) == [None] * 4
+    assert len(entries(fresh)) == 3
+    assert all(cache.intact(fresh / name) for name in entries(fresh))
+
+
+def test_an_error_comes_back_from_another_process(fresh):
+    broken = simt_plan(
+        Operands.of("f32", layout="tn"), block=(128, 128, 32), warp=(64, 32), stages=4, unroll=4
+    )
+    found = compile_plans([small(), broken], "sm_89", processes=2)
+    assert found[0] is None
+    assert isinstance(found[1], PlanError)
+    assert "shared memory" in str(found[1])
+
+
+def test_without_a_linker_the_object_is_loaded(fresh, monkeypatch):
+    monkeypatch.setattr(compile, "_link", lambda folder: False)
+    kernel = compile_plan(small())
+    manifest = json.loads((kernel.folder / "manifest.json").read_text())
+    assert "kernel.o" in manifest["files"]
+    assert "kernel.so" not in manifest["files"]
+    with pytest.raises(TypeError, match="expected Tensor"):
+        kernel(1, 2, 3, 4, 1.0, 0.0)
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(file / "cache"))
+    compile_plan.cache_clear()
+    with pytest.raises((CompileError, OSError)):
+        compile_plan(small())

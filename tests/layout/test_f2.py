@@ -1,0 +1,339 @@
+"""Strides over F2, matrices, synthesis and derivations."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout import (
+    F2,
+    ComposedLayout,
+    E,
+    F2Matrix,
+    Layout,
+    Swizzle,
+    coalesce,
+    complement,
+    composition,
+    crd2idx,
+    explain,
+    from_f2,
+    left_inverse,
+    logical_divide,
+    logical_product,
+    parse,
+    right_inverse,
+    size,
+    synthesize,
+    tile_to_shape,
+    to_f2,
+    to_swizzle,
+    to_swizzled,
+    to_xor,
+    zipped_divide,
+)
+
+SWIZZLED = ComposedLayout(Swizzle(3, 0, 3), 0, Layout((8, 8), (8, 1)))
+XOR = Layout((8, 8), (F2(9), F2(1)))
+
+
+def clmul(a, b):
+    """A carry-less product: a polynomial's, coefficient by coefficient."""
+    bits = [sum((a >> i & 1) * (b >> (place - i) & 1) for i in range(place + 1)) % 2 for place in range(16)]
+    return sum(bit << place for place, bit in enumerate(bits))
+
+
+# (layout, coordinate, offset): the coordinate's bits shift the stride, all XORed
+BY_HAND = [
+    (XOR, (3, 5), 9 ^ 18 ^ 5),                               # 3 (x) 9 = 9 ^ 18 = 27; 27 ^ 5 = 30
+    (XOR, (7, 0), 63),                                       # 9 ^ 18 ^ 36 = 0b111111
+    (Layout(4, F2(3)), 3, 5),                                # 3 ^ 6 = 5, where 3 * 3 = 9
+    (Layout((2, 2), (F2(1), F2(1))), (1, 1), 0),             # 1 ^ 1
+    (Layout((4, 2), (F2(2), F2(6))), (3, 1), 2 ^ 4 ^ 6),     # 0
+    (Layout((2, (2, 4)), (F2(8), (F2(1), F2(10)))), (1, (1, 2)), 8 ^ 1 ^ 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "coord", "offset"), BY_HAND)
+def test_by_hand(layout, coord, offset):
+    assert layout(coord) == offset
+    assert layout.offsets()[crd2idx(coord, Layout(layout.shape))] == offset
+
+
+@settings(deadline=None)
+@given(a=st.integers(0, 255), b=st.integers(0, 255))
+def test_the_carry_less_product(a, b):
+    assert F2(b).at(a) == F2(clmul(a, b))
+
+
+def test_a_swizzled_layout_is_a_layout_with_xor_strides():
+    assert np.array_equal(XOR.offsets(), SWIZZLED.offsets())
+    assert [XOR(i) for i in range(64)] == XOR.offsets().tolist()
+    assert all(XOR(i, j) == SWIZZLED(i, j) for i, j in itertools.product(range(8), range(8)))
+    assert to_xor(SWIZZLED) == XOR
+    assert to_swizzled(XOR) == SWIZZLED
+    assert XOR.cosize() == 64
+
+
+def test_text_and_repr():
+    assert str(XOR) == "(8,8):(F2(9),F2(1))"
+    assert parse(str(XOR)) == XOR
+    assert parse(repr(XOR)) == XOR
+    assert eval(repr(XOR)) == XOR
+    assert hash(parse(str(XOR))) == hash(XOR)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Layout(6, F2(1)), "the extent 6 is no power of two"),
+        (lambda: Layout((2, 2), (F2(1), 2)), "the stride 2 is none"),
+        (lambda: Layout((2, 2), (F2(1), E(0))), "the stride 1@0 is none"),
+        (lambda: F2(-1), "integer of 0 or more"),
+        (lambda: XOR(None, 3), "XORed, not added"),
+        (lambda: complement(Layout((2, 2), (F2(1), F2(1))), 4), "repeats an offset"),
+        (lambda: left_inverse(Layout((2, 2), (F2(1), F2(1)))), "repeats an offset"),
+        (lambda: to_f2(Layout(3)), "no power of two"),
+        (lambda: to_f2(Layout(4, 3)), "index 3 = 1 XOR 2 it gives 9, not 3 XOR 6 = 5"),
+        (lambda: to_f2(Layout(4, E(0))), "offsets from 0 on"),
+        (lambda: to_f2(ComposedLayout(Swizzle(1, 0, 1), 1, Layout(4))), "without an offset"),
+        (lambda: to_f2(Swizzle(2, 0, 3), bits=4), "touches 5 bits"),
+        (lambda: to_swizzle(F2Matrix((1, 2, 7))), "no swizzle"),
+        (lambda: from_f2(F2Matrix((1, 2)), (2, 4)), "does not have 2 bits"),
+        (lambda: composition(XOR, Layout(3, 1)), "no power of two"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(LayoutError) as error:
+        make()
+    assert message in str(error.value)
+
+
+# --- laws ---------------------------------------------------------------------------------------------------
+
+columns = st.lists(st.integers(0, 63), min_size=0, max_size=6)
+
+
+@st.composite
+def xor_layouts(draw, injective=False):
+    """Layouts with strides over F2, of any columns, or of independent ones."""
+    given_columns = draw(columns)
+    if injective:
+        kept = []
+        for c in given_columns:
+            if F2Matrix((*kept, c)).rank == len(kept) + 1:
+                kept.append(c)
+        given_columns = kept
+    matrix = F2Matrix(tuple(given_columns))
+    shape, left = [], len(given_columns)
+    while left:
+        bits = draw(st.integers(1, left))
+        shape.append(1 << bits)
+        left -= bits
+    return from_f2(matrix, tuple(shape) or 1, plain=False)
+
+
+@settings(deadline=None)
+@given(xor_layouts())
+def test_to_a_matrix_and_back(layout):
+    matrix = to_f2(layout)
+    assert [matrix(i) for i in range(layout.size())] == layout.offsets().tolist()
+    assert np.array_equal(from_f2(matrix).offsets(), layout.offsets())
+    assert np.array_equal(from_f2(matrix, layout.shape).offsets(), layout.offsets())
+
+
+@settings(deadline=None)
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(-4, 4))
+def test_swizzles_as_matrices(bits, base, shift):
+    if abs(shift) < bits:
+        return
+    swizzle = Swizzle(bits, base, shift)
+    matrix = to_f2(swizzle, 12)
+    assert [matrix(i) for i in range(1 << 12)] == [swizzle(i) for i in range(1 << 12)]
+    assert matrix @ matrix == to_f2(Swizzle(0, 0, 0), 12)
+    back = to_swizzle(matrix)
+    assert to_f2(back, 12) == matrix
+
+
+@settings(deadline=None)
+@given(xor_layouts())
+def test_coalesce(layout):
+    found = coalesce(layout)
+    assert np.array_equal(found.offsets(), layout.offsets())
+    assert len(found.flat()[0]) <= max(1, len(layout.flat()[0]) * 6)
+    assert coalesce(found) == found
+
+
+@settings(max_examples=100, deadline=None)
+@given(a=xor_layouts(), data=st.data())
+def test_composition_of_xor_with_plain(a, data):
+    bits = (a.size() - 1).bit_length()
+    order = data.draw(st.permutations(range(bits)))
+    taken = order[: data.draw(st.integers(0, bits))]
+    b = Layout(tuple([2] * len(taken)) or 1, tuple([1 << t for t in taken]) or 0)
+    found = composition(a, b)
+    assert [found(i) for i in range(b.size())] == [a(b(i)) for i in range(b.size())]
+    assert size(found) == size(b)
+
+
+@settings(max_examples=100, deadline=None)
+@given(a=xor_layouts(), b=xor_layouts())
+def test_composition_of_xor_with_xor(a, b):
+    wide = from_f2(F2Matrix((*to_f2(a).columns, *[64 << i for i in range(8)])), plain=False)
+    found = composition(wide, b)
+    assert [found(i) for i in range(b.size())] == [wide(b(i)) for i in range(b.size())]
+
+
+@settings(deadline=None)
+@given(b=xor_layouts(), stride=st.integers(0, 5))
+def test_composition_of_plain_with_xor(b, stride):
+    a = Layout((8, 32), (32 << stride, 1 << stride))
+    found = composition(a, b)
+    assert [found(i) for i in range(b.size())] == [a(b(i)) for i in range(b.size())]
+
+
+@settings(deadline=None)
+@given(layout=xor_layouts(injective=True), total=st.integers(1, 200))
+def test_complement_covers_once(layout, total):
+    found = complement(layout, total)
+    both = (layout.offsets()[:, None] ^ found.offsets()[None, :]).reshape(-1)
+    assert sorted(both.tolist()) == list(range(len(both)))
+    assert len(both) >= total
+
+
+@settings(deadline=None)
+@given(layout=xor_layouts(injective=True))
+def test_inverses(layout):
+    left = left_inverse(layout)
+    assert [left(layout(i)) for i in range(layout.size())] == list(range(layout.size()))
+    right = right_inverse(layout)
+    assert [layout(right(i)) for i in range(right.size())] == list(range(right.size()))
+    reached = set(layout.offsets().tolist())
+    assert right.size() not in reached or right.size() & (right.size() - 1)
+
+
+@pytest.mark.parametrize(
+    "tiler", [(2, 4), (Layout(2, 2), Layout(4, 1)), (Layout(4), 8), Layout((4, 4), (1, 8)), 16]
+)
+@pytest.mark.parametrize("divide", [logical_divide, zipped_divide])
+def test_dividing_a_swizzled_layout(tiler, divide):
+    """As the composed form divides: its outer layout, the swizzle kept."""
+    if divide is zipped_divide and tiler == 16:
+        tiler = (8, 2)
+    want = divide(SWIZZLED, tiler)
+    found = divide(XOR, tiler)
+    assert np.array_equal(found.offsets(), want.offsets())
+    assert size(found) == 64
+
+
+def test_products_of_a_swizzled_atom():
+    tiled = tile_to_shape(XOR, (16, 16), (0, 1))
+    want = tile_to_shape(SWIZZLED, (16, 16), (0, 1))
+    assert np.array_equal(tiled.offsets(), want.offsets())
+    copies = logical_product(XOR, Layout((2, 2)))
+    assert sorted(copies.offsets().tolist()) == list(range(256))
+
+
+# --- synthesis ----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(-9, 40)), min_size=1, max_size=4).filter(
+        lambda modes: np.prod([s for s, _ in modes]) < 500
+    )
+)
+def test_synthesis_finds_the_coalesced_layout(modes):
+    layout = Layout(tuple([s for s, _ in modes]), tuple([d for _, d in modes]))
+    found = synthesize(layout.offsets())
+    assert np.array_equal(found.offsets(), layout.offsets())
+    assert found == coalesce(layout)
+    shaped = synthesize(layout.offsets(), layout.shape)
+    assert np.array_equal(shaped.offsets(), layout.offsets())
+
+
+@settings(deadline=None)
+@given(xor_layouts())
+def test_synthesis_of_xor(layout):
+    assert np.array_equal(synthesize(layout.offsets(), layout.shape).offsets(), layout.offsets())
+
+
+def test_synthesis_by_hand():
+    assert synthesize(SWIZZLED.offsets(), (8, 8)) == SWIZZLED
+    assert synthesize(np.arange(12).reshape(3, 4)) == Layout((3, 4), (4, 1))
+    assert synthesize([0]) == Layout(1, 0)
+    rotated = [0, 3, 5, 6]  # columns 3 and 5: no swizzle of a plain layout
+    assert (
+        synthesize(rotated) == Layout((2, 2), (F2(3), F2(5)))
+        or synthesize(rotated).offsets().tolist() == rotated
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "shape", "message"),
+    [
+        ([1, 2, 3], None, "the first offset is 1"),
+        ([0, 1, 3, 2, 4], None, "do not give 3 at index 2"),
+        ([0, 1, 2, 4], None, "index 3 has 4, and its bits XOR to 3"),
+        ([0, 1, 2, 3, 4, 9], (2, 3), "at coordinate (1,2)"),
+        ([0.5, 1], None, "integers are expected"),
+        ([0, 1], (2, 2), "do not fill"),
+    ],
+)
+def test_synthesis_refuses_with_a_reason(table, shape, message):
+    with pytest.raises(LayoutError) as error:
+        synthesize(table, shape)
+    assert message in str(error.value)
+
+
+# --- derivations --------------------------------------------------------------------------------------------
+
+EXPLAINED = [
+    (coalesce, (Layout((2, (1, 6)), (1, (6, 2))),)),
+    (composition, (Layout((4, 8), (8, 1)), Layout((2, 2), (1, 4)))),
+    (composition, (Layout((6, 2), (1, 7)), Layout((3, 2), (2, 3)))),
+    (composition, (Layout((4, 6, 8), (2, 3, 5)), Layout(6, 3))),
+    (composition, (Layout((4, 8), (8, 1)), (2, Layout(4, 2)))),
+    (composition, (XOR, Layout((4, 4), (16, 1)))),
+    (complement, (Layout((2, 2), (1, 6)), 24)),
+    (complement, (Layout((2, 2), (1, 1)), 8)),
+    (logical_divide, (Layout((4, 8), (8, 1)), (2, Layout(4, 2)))),
+    (logical_divide, (Layout(24, 3), Layout(4, 2))),
+    (right_inverse, (Layout((4, 8), (8, 1)),)),
+    (right_inverse, (Layout((4, 8), (1, 5)),)),
+    (left_inverse, (Layout((4, 8), (1, 5)),)),
+    (left_inverse, (XOR,)),
+]
+
+
+@pytest.mark.parametrize(("operation", "arguments"), EXPLAINED)
+def test_a_derivation_ends_with_the_operation_itself(operation, arguments):
+    text = explain(operation, *arguments)
+    assert text == explain(operation.__name__, *arguments)
+    assert len(text.splitlines()) >= 3
+    if "refused: " in text:
+        with pytest.raises(LayoutError) as error:
+            operation(*arguments)
+        assert text.split("refused: ")[1] == str(error.value)
+    else:
+        assert text.splitlines()[-1] == f"= {operation(*arguments)}"
+
+
+def test_a_derivation_by_hand():
+    assert explain(composition, Layout((4, 8), (8, 1)), Layout((2, 2), (1, 4))).splitlines() == [
+        "composition A o B for A = (4,8):(8,1), B = (2,2):(1,4)",
+        "  2:1 of B takes 2 steps of 1 through A:",
+        "    4:8: 2 steps of 1 fit, each 1 * 8 = 8: 2:8",
+        "  2:4 of B takes 2 steps of 4 through A:",
+        "    4:8 is passed whole: the step is 4 / 4 = 1 beyond it",
+        "    8:1: 2 steps of 1 fit, each 1 * 1 = 1: 2:1",
+        "= (2,2):(8,1)",
+    ]
+
+
+def test_other_operations_are_not_explained():
+    with pytest.raises(LayoutError, match="logical_divide"):
+        explain("flatten", XOR)

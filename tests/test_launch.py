@@ -1,0 +1,232 @@
+"""What gemm decides before it launches, with tensors on the CPU and a kernel that notes its arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from cutegemm import launch, torch_ops  # noqa: E402
+from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError  # noqa: E402
+from cutegemm.launch import gemm  # noqa: E402
+from cutegemm.plan import Operands, simt_plan  # noqa: E402
+from cutegemm.views import View  # noqa: E402
+
+
+class Noted:
+    """Stands for a compiled kernel."""
+
+    def __init__(self, plan, arch):
+        self.plan, self.arch, self.calls = plan, arch, []
+
+    def function(self, *arguments):
+        self.calls.append(arguments)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The kernels that gemm takes, as if the CPU were a GPU."""
+    kernels = []
+
+    def take(plan, arch):
+        kernels.append(Noted(plan, arch))
+        return kernels[-1]
+
+    monkeypatch.setattr(launch, "_calls", {})
+    monkeypatch.setattr(launch, "compile_plan", take)
+    monkeypatch.setattr(launch, "_check_devices", lambda given: None)
+    monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
+    monkeypatch.setattr(torch_ops, "multiprocessors", lambda index: 132)
+    monkeypatch.setattr(torch_ops, "devices", lambda: 1)
+    return kernels
+
+
+def operands_of_last(kernels):
+    ops = kernels[-1].plan.operands
+    return [(o.major, o.align_bytes) for o in (ops.a, ops.b, ops.d)]
+
+
+A, B = torch.randn(8, 12), torch.randn(12, 16)
+VIEWS = [
+    # a, b, (major, alignment) of a, b, d
+    (A, B, [("k", 16), ("n", 16), ("n", 16)]),
+    (A.t().contiguous().t(), B, [("m", 16), ("n", 16), ("n", 16)]),
+    (A, B.t().contiguous().t(), [("k", 16), ("k", 16), ("n", 16)]),
+    (A[:, :11], B[:11], [("k", 4), ("n", 16), ("n", 16)]),  # 11 elements along k
+    (torch.randn(8, 13)[:, 1:], B, [("k", 4), ("n", 16), ("n", 16)]),  # neither address nor stride
+    (A[:, :8], B[:8], [("k", 16), ("n", 16), ("n", 16)]),
+    (torch.randn(3, 8, 12), torch.randn(12, 16).expand(3, -1, -1), [("k", 16), ("n", 16), ("n", 16)]),
+    (torch.randn(8, 0), torch.randn(0, 16), [("k", 4), ("n", 16), ("n", 16)]),
+    (A.double(), B.double(), [("k", 16), ("n", 16), ("n", 16)]),
+    (A[:7].half(), B.half(), [("k", 2), ("n", 16), ("n", 16)]),  # 12 elements of 2 bytes along k
+]
+
+
+@pytest.mark.parametrize(("a", "b", "wanted"), VIEWS)
+def test_majorness_and_alignment(launched, a, b, wanted):
+    result = gemm(a, b)
+    assert result.shape == (*a.shape[:-1], b.shape[-1])
+    assert operands_of_last(launched) == wanted
+    ((seen_a, seen_b, seen_c, seen_d, alpha, beta),) = launched[-1].calls
+    assert (seen_a is a, seen_b is b, seen_d is result, seen_c is result) == (True,) * 4
+    assert (alpha, beta) == (1.0, 0.0)
+
+
+def test_strides_of_extents_of_one_are_made_good(launched, monkeypatch):
+    monkeypatch.setattr(
+        module, "_launch_as_seen", lambda call, tensors, alpha, beta: seen.append(call.strides)
+    )
+    seen = []
+    gemm(torch.randn(8, 1).t(), torch.randn(8, 4))  # (1, 8) with strides (1, 1)
+    assert seen == [((8, 1), None, None, None)]
+    assert operands_of_last(launched)[0] == ("k", 16)
+
+
+def test_a_signature_is_prepared_once(launched):
+    for _ in range(3):
+        gemm(A, B)
+    assert len(launched) == 1
+    assert len(launched[0].calls) == 3
+    gemm(A, B, plan="simt_64x64")
+    gemm(A[:4], B)
+    assert [k.plan.name for k in launched[1:2]] == ["simt_64x64"]
+    assert len(launched) == 3
+
+
+def test_out_of_other_majorness_and_alignment(launched):
+    gemm(A, B, out=torch.zeros(16, 8).t())
+    assert operands_of_last(launched)[2] == ("m", 16)
+    gemm(A, B, out=torch.zeros(8, 17)[:, :16])
+    assert operands_of_last(launched)[2] == ("n", 4)
+
+
+def test_a_plan_of_the_caller(launched):
+    wanted = simt_plan(Operands.of("f32"), block=(64, 64, 8), warp=(32, 32), thread=(8, 4))
+    gemm(A, B, plan=wanted)
+    assert launched[-1].plan is wanted
+    with pytest.raises(PlanError, match="A is f32 m-major"):
+        gemm(A.t().contiguous().t(), B, plan=wanted)
+    with pytest.raises(PlanError, match="A is aligned to 4 bytes"):
+        gemm(A[:, :11], B[:11], plan=wanted)
+    with pytest.raises(PlanError, match="batch mode"):
+        gemm(A[None], B[None], plan=wanted)
+
+
+def test_nothing_is_launched_for_an_empty_result(launched):
+    assert gemm(torch.randn(0, 12), B).shape == (0, 16)
+    assert gemm(torch.randn(0, 8, 12), torch.randn(0, 12, 4)).shape == (0, 8, 4)
+    assert launched == []
+
+
+def test_a_copy_is_said(launched):
+    wide = torch.randn(8, 24)
+    with pytest.warns(
+        CopyWarning, match=r"gemm of \(8, 12\) by \(12, 16\): a contiguous copy of a is made"
+    ) as record:
+        gemm(wide[:, ::2], B)
+    assert record[0].filename == __file__
+    assert launched[-1].calls[0][0].is_contiguous()
+    out = torch.zeros(8, 32)[:, ::2]
+    with pytest.warns(CopyWarning, match="copy of out is made"):
+        assert gemm(A, B, out=out) is out
+
+
+REFUSED = [
+    (lambda: gemm(A, B.double()), "a is of float32, b of float64; they must be of one type"),
+    (lambda: gemm(A.int(), B.int()), "a is of int32; float16, bfloat16, float32, float64 are served"),
+    (lambda: gemm(A, A), r"b has shape \(8, 12\); \(12, 12\) is expected"),
+    (lambda: gemm(A[0], B), "two matrices, or two batches"),
+    (lambda: gemm(A[None], B), "Expand a matrix"),
+    (lambda: gemm(A, B, out=torch.zeros(8, 17)), r"out has shape \(8, 17\); \(8, 16\) is expected"),
+    (lambda: gemm(A, B, c=torch.zeros(8, 16).half()), "c is of float16; float32 is expected"),
+    (lambda: gemm(A.half(), B.half(), c=torch.zeros(8, 16), out=torch.zeros(8, 16).half()), "of one type"),
+    (lambda: gemm(A, B, beta=1.0), "beta = 1.0, but no c is given"),
+    (lambda: gemm(A, B, plan="nope"), "no plan is called 'nope'. There are simt_256x128"),
+    (lambda: gemm([1.0], B), "a is a list; a torch tensor, or an array with DLPack"),
+    (lambda: gemm(A.to_sparse(), B), "dense tensors"),
+    (lambda: gemm(A.clone().requires_grad_(), B), "records no gradients"),
+    (lambda: gemm(A, B, out=torch.zeros(16).expand(8, 16)), "may lie in one place"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED)
+def test_what_is_refused(launched, call, words):
+    with pytest.raises(UnsupportedError, match=words):
+        call()
+    assert all(kernel.calls == [] for kernel in launched)
+
+
+def test_tensors_on_the_cpu_are_refused():
+    with pytest.raises(UnsupportedError, match="a is on cpu; tensors on a CUDA device are served"):
+        gemm(A, B)
+    with pytest.raises(UnsupportedError, match="a is on cpu"):
+        gemm(A.numpy(), B.numpy())
+
+
+def test_gradients_are_no_matter_where_none_are_recorded(launched):
+    with torch.no_grad():
+        gemm(A.clone().requires_grad_(), B)
+    assert len(launched) == 1
+
+
+def test_overlaps(launched):
+    pool = torch.zeros(4096)
+    a, b, c = pool[:96].view(8, 12), pool[96:288].view(12, 16), pool[400:528].view(8, 16)
+    for first, name in ((0, "a"), (90, "a"), (95, "a"), (96, "b"), (287, "b")):
+        with pytest.raises(UnsupportedError, match=f"out overlaps {name}"):
+            gemm(a, b, out=pool[first : first + 128].view(8, 16))
+    gemm(a, b, out=pool[288:416].view(8, 16))
+    gemm(a, b, c=c, beta=1.0, out=c)
+    assert launched[-1].calls[-1][2] is c
+    for out in (pool[404:532].view(8, 16), c.view(16, 8).t(), pool[300:428].view(8, 16)):
+        with pytest.raises(UnsupportedError, match="out overlaps c"):
+            gemm(a, b, c=c, beta=1.0, out=out)
+
+
+def test_what_the_kernel_says_is_wrapped(launched, monkeypatch):
+    def refuse(self, *arguments):
+        raise ValueError("Mismatched Tensor on argument #0")
+
+    monkeypatch.setattr(Noted, "function", refuse)
+    with pytest.raises(CutegemmError, match=r"gemm of \(8, 12\) by \(12, 16\) .*Mismatched Tensor"):
+        gemm(A, B)
+
+
+def test_signatures_do_not_pile_up(launched, monkeypatch):
+    monkeypatch.setattr(launch, "_MOST_SIGNATURES", 3)
+    for m in range(1, 9):
+        gemm(torch.randn(m, 12), B)
+    assert len(launch._calls) <= 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "major", "align", "seen"),
+    [
+        ((8, 12), (12, 1), 1, 16, None),
+        ((8, 12), (1, 8), 0, 16, None),
+        ((8, 12), (14, 1), 1, 4, None),  # 56 bytes from row to row
+        ((8, 12), (24, 2), None, 4, None),
+        ((1, 12), (5, 1), 1, 16, (12, 1)),
+        ((12, 1), (1, 3), 0, 16, (1, 12)),
+        ((12, 1), (7, 3), 1, 4, (7, 1)),
+        ((1, 1), (9, 9), 1, 4, (1, 1)),
+        ((8, 12), (0, 1), 1, 16, None),  # one row for all
+        ((0, 12), (12, 1), 1, 16, None),
+    ],
+)
+def test_views(shape, strides, major, align, seen):
+    view = View(shape, strides, 4, 256, False)
+    assert (view.major, view.align, view.strides) == (major, align, seen)
+
+
+def test_spans():
+    assert View((8, 12), (14, 1), 4, 0, False).span == (7 * 14 + 11 + 1) * 4
+    assert View((0, 12), (14, 1), 4, 0, False).span == 0
+    assert View((3, 8, 12), (200, 1, 8), 8, 0, True).span == (2 * 200 + 7 + 11 * 8 + 1) * 8
+
+
+def test_a_fresh_result_is_what_torch_allocates():
+    for shape in ((8, 12), (1, 12), (8, 1), (3, 8, 12), (1, 1, 7)):
+        ours = View.fresh(shape, 4, len(shape) == 3)
+        real = View.of("out", torch.empty(shape), len(shape) == 3)
+        assert (ours.major, ours.strides, ours.span) == (real.major, real.strides, real.span)
