@@ -36,7 +36,7 @@ _LATER = {
     "simt_plan": "cutegemm.plan",
 }
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     *_algebra,
     *_LATER,
     "CompileError",

@@ -1,4 +1,4 @@
-"""What `gemm` needs to know of torch."""
+"""What `gemm` and the command line need of torch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import sys
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.dlpack
 
 from cutegemm.dtypes import DType, bf16, f16, f32, f64
 from cutegemm.errors import UnsupportedError
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.float16: f16,
@@ -85,3 +88,37 @@ def like(example: Any, result: torch.Tensor) -> Any:
     framework = sys.modules.get(type(example).__module__.split(".")[0])
     convert = getattr(framework, "from_dlpack", None)
     return result if convert is None else convert(result)
+
+
+def from_numpy(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray | None, operands: Operands
+) -> dict[str, torch.Tensor | None]:
+    """Tensors "a", "b", "c" and "out" on the current device, of the types and majorness of `operands`."""
+    majors = {"a": operands.a.major == "m", "b": operands.b.major == "k", "c": operands.c.major == "m"}
+    kinds = {"a": operands.a.dtype, "b": operands.b.dtype, "c": operands.c.dtype}
+    tensors: dict[str, torch.Tensor | None] = {"c": None}
+    for name, array in (("a", a), ("b", b), ("c", c)):
+        if array is not None:
+            tensors[name] = _placed(torch.from_numpy(np.ascontiguousarray(array)), kinds[name], majors[name])
+    shape = (*a.shape[:-1], b.shape[-1])
+    tensors["out"] = _placed(torch.empty(shape), operands.d.dtype, operands.d.major == "m")
+    return tensors
+
+
+def _placed(tensor: torch.Tensor, kind: DType, transposed: bool) -> torch.Tensor:
+    known = {ours: theirs for theirs, ours in DTYPES.items()}
+    if kind not in known:
+        raise UnsupportedError(f"{kind} is not among the types that run: {', '.join(map(str, known))}.")
+    moved = tensor.to("cuda", known[kind])
+    return moved.mT.contiguous().mT if transposed else moved
+
+
+def run_plan(plan: GemmPlan, tensors: dict[str, Any], alpha: float, beta: float) -> np.ndarray:
+    """D by a plan's kernel, as float32, or float64 where D is that."""
+    from cutegemm.launch import gemm
+
+    result = gemm(
+        tensors["a"], tensors["b"], c=tensors["c"], alpha=alpha, beta=beta, out=tensors["out"], plan=plan
+    )
+    found: np.ndarray = (result if result.dtype == torch.float64 else result.float()).cpu().numpy()
+    return found

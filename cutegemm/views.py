@@ -9,14 +9,14 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.problem import Operand, Operands
 
-ALIGN_BYTES = 16  # what the widest accesses need; operands that are not aligned to it are moved by elements
+ALIGN_BYTES = 16  # what the widest accesses need
 
 
 class View:
     """How a matrix, or a batch of matrices, lies in memory.
 
     major     0 or 1: the mode of the matrix whose stride is 1; None where there is none
-    align     bytes, `ALIGN_BYTES` or those of an element: of the address, the strides and the rows
+    align     bytes, a power of two up to `ALIGN_BYTES`: of the address, the strides and the rows
     boxed     the same where the length of a row does not count, as TMA has it
     strides   those that a kernel is to see, where an extent of 1 has another; else None
     span      bytes from the first element to the last
@@ -47,11 +47,12 @@ class View:
         seen = (*batch, leading, 1) if self.major == 1 else (*batch, 1, leading)
         if seen != strides:
             self.strides = seen
-        steps = [address, *(n * element_bytes for n in (leading, *batch))]
-        if not any(step % ALIGN_BYTES for step in steps):
-            self.boxed = ALIGN_BYTES
-            if along * element_bytes % ALIGN_BYTES == 0:
-                self.align = ALIGN_BYTES
+        bits = ALIGN_BYTES | address
+        for stride in (leading, *batch):
+            bits |= stride * element_bytes
+        self.boxed = bits & -bits
+        bits |= along * element_bytes
+        self.align = bits & -bits
 
     @staticmethod
     def of(name: str, tensor: Any, batched: bool) -> View:

@@ -58,7 +58,7 @@ VIEWS = [
     (torch.randn(3, 8, 12), torch.randn(12, 16).expand(3, -1, -1), [("k", 16), ("n", 16), ("n", 16)]),
     (torch.randn(8, 0), torch.randn(0, 16), [("k", 4), ("n", 16), ("n", 16)]),
     (A.double(), B.double(), [("k", 16), ("n", 16), ("n", 16)]),
-    (A[:7].half(), B.half(), [("k", 2), ("n", 16), ("n", 16)]),  # 12 elements of 2 bytes along k
+    (A[:7].half(), B.half(), [("k", 8), ("n", 16), ("n", 16)]),  # 12 elements of 2 bytes along k
 ]
 
 
@@ -74,7 +74,7 @@ def test_majorness_and_alignment(launched, a, b, wanted):
 
 def test_strides_of_extents_of_one_are_made_good(launched, monkeypatch):
     monkeypatch.setattr(
-        module, "_launch_as_seen", lambda call, tensors, alpha, beta: seen.append(call.strides)
+        launch, "_launch_as_seen", lambda call, tensors, alpha, beta: seen.append(call.strides)
     )
     seen = []
     gemm(torch.randn(8, 1).t(), torch.randn(8, 4))  # (1, 8) with strides (1, 1)
@@ -204,7 +204,7 @@ def test_signatures_do_not_pile_up(launched, monkeypatch):
     [
         ((8, 12), (12, 1), 1, 16, None),
         ((8, 12), (1, 8), 0, 16, None),
-        ((8, 12), (14, 1), 1, 4, None),  # 56 bytes from row to row
+        ((8, 12), (14, 1), 1, 8, None),  # 56 bytes from row to row
         ((8, 12), (24, 2), None, 4, None),
         ((1, 12), (5, 1), 1, 16, (12, 1)),
         ((12, 1), (1, 3), 0, 16, (1, 12)),

@@ -1,10 +1,12 @@
 """What a plan will do on the hardware, without running it. See docs/analysis.md."""
 
 from cutegemm.analysis.accesses import Access, global_table, shared_accesses
+from cutegemm.analysis.changes import Change
 from cutegemm.analysis.devices import DEVICES, Device, device_named
 from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
 from cutegemm.analysis.occupancy import Occupancy, Waves, occupancy, plan_occupancy, waves
-from cutegemm.analysis.report import Analysis, Change, check, render
+from cutegemm.analysis.render import print_report, render
+from cutegemm.analysis.report import Analysis, check
 from cutegemm.analysis.roofline import Level, Roofline, roofline
 from cutegemm.analysis.shared import (
     DEFAULT_RULES,
@@ -46,6 +48,7 @@ __all__ = [
     "global_table",
     "occupancy",
     "plan_occupancy",
+    "print_report",
     "render",
     "roofline",
     "search_plan",

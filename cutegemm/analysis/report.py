@@ -1,16 +1,16 @@
-"""`check`: all that can be said of a plan without running it, as data and as text."""
+"""`check`: all that can be said of a plan without running it."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.analysis.accesses import buffer_layout, executions, shared_accesses
+from cutegemm.analysis.changes import Change, changes
 from cutegemm.analysis.devices import Device, default_device, device_named
 from cutegemm.analysis.globalmem import Sectors, global_accesses
 from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
-from cutegemm.analysis.roofline import WAVEFRONT_BYTES, Roofline, roofline
+from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
 from cutegemm.analysis.traffic import Traffic, compare_rasters, traffic
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from cutegemm.cubin import ResourceReport
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
-
-_NOTABLE = 0.002  # losses below are not worth a line
 
 
 @dataclass(frozen=True)
@@ -40,22 +38,6 @@ class AccessCost:
     per: str
     cost: Wavefronts
     times: float = 0.0
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something to change.
-
-    loss      the part of the predicted time that it costs; 0 where another bound hides it
-    hidden    the part of its own level's time that it costs
-    what      is wrong, in numbers
-    advice    what to do
-    """
-
-    loss: float
-    hidden: float
-    what: str
-    advice: str
 
 
 @dataclass(frozen=True)
@@ -162,6 +144,8 @@ class Analysis:
         return out
 
     def __str__(self) -> str:
+        from cutegemm.analysis.render import render
+
         return render(self)
 
 
@@ -273,268 +257,4 @@ def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict
         sm_share=fill.ctas / (most * device.sms) if most else 1.0,
     )
     fields = {name: getattr(known, name) for name in known.__dataclass_fields__}
-    return Analysis(**{**fields, "roofline": roof, "changes": tuple(_changes(plan, known, roof))})
-
-
-def _changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
-    """Ranked: what costs most of the predicted time first."""
-    found = [
-        *_conflict_changes(known, roof),
-        *_grid_changes(plan, known, roof),
-        *_memory_changes(known, roof),
-    ]
-    held = known.occupancy
-    if held.ctas < plan.ctas_per_sm:
-        limits = ", ".join(held.limited_by)
-        what = f"{held.ctas} CTAs fit, limited by {limits}; the plan counts on {plan.ctas_per_sm}"
-        found.append(Change(1 - held.ctas / plan.ctas_per_sm, 0.0, what, f"spare {limits}"))
-    if known.spills:
-        found.append(
-            Change(
-                0.0,
-                1.0,
-                f"{known.spills} spills to local memory",
-                "a smaller thread tile, or fewer registers held",
-            )
-        )
-    return sorted(found, key=lambda c: (-c.loss, -c.hidden))
-
-
-def _loss(roof: Roofline, **changed: float) -> float:
-    return 1 - roof.seconds_with(**changed) / roof.seconds if roof.seconds else 0.0
-
-
-def _conflict_changes(known: Analysis, roof: Roofline) -> list[Change]:
-    assert known.waves is not None
-    level = roof.level("shared")
-    out = []
-    for part in known.shared:
-        if part.cost.conflicts == 0:
-            continue
-        share = known.waves.ctas * part.times * part.cost.conflicts * WAVEFRONT_BYTES / level.amount
-        loss = _loss(roof, shared=(level.seconds or 0.0) * (1 - share))
-        where = str(part.cost.worst) if part.cost.worst else "its source in global memory"
-        what = f"{part.name} ({part.instruction}) takes {part.cost.ways:.2g} times its wavefronts: {where}"
-        out.append(Change(loss, share, what, _conflict_advice(known, part)))
-    return out
-
-
-def _conflict_advice(known: Analysis, part: AccessCost) -> str:
-    if part.cost.worst is None:
-        return "let neighbouring lanes read neighbouring addresses"
-    search = known.searches.get(part.name[-1].lower())
-    if search is None:
-        return "another layout in shared memory"
-    if search.best is not None:
-        ways = [
-            c.how + (f" (+{c.extra_bytes} bytes a stage)" if c.extra_bytes else "")
-            for c in (search.swizzle, search.padding)
-            if c
-        ]
-        return "conflict-free: " + ", or ".join(ways)
-    least = f"; fewest wavefronts: {search.least.how}" if search.least else ""
-    return f"{search.reason}{least}"
-
-
-def _grid_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
-    fill = known.waves
-    assert fill is not None
-    out = []
-    sms = known.device.sms
-    most = -(-fill.ctas // sms)
-    quantized = 1 - fill.ctas / (most * sms) if most else 0.0
-    local = {x.name: x.seconds for x in roof.levels if x.name in ("compute", "issue", "shared") and x.seconds}
-    if quantized > _NOTABLE:
-        loss = _loss(roof, **{name: s * (1 - quantized) for name, s in local.items()})
-        mean = fill.ctas / sms
-        what = f"{fill.ctas} CTAs on {sms} multiprocessors: the busiest takes {most}, the average {mean:.2f}"
-        out.append(Change(loss, quantized, what, "another tile size, split-K or stream-K"))
-    if fill.tile_waste > _NOTABLE:
-        loss = _loss(roof, **{name: s * (1 - fill.tile_waste) for name, s in local.items()})
-        what = f"{fill.tile_waste:.1%} of the tiles' elements lie outside of D"
-        out.append(Change(loss, fill.tile_waste, what, f"a tile that divides {known.problem}"))
-    return out
-
-
-def _memory_changes(known: Analysis, roof: Roofline) -> list[Change]:
-    assert known.traffic is not None
-    out = []
-    dram = roof.level("DRAM")
-    best = known.rasters[0]
-    saved = (known.traffic.dram_read_bytes - best.dram_read_bytes) / dram.amount if dram.amount else 0.0
-    if saved > _NOTABLE:
-        loss = _loss(roof, DRAM=(dram.seconds or 0.0) * (1 - saved))
-        what = (
-            f"the raster {known.traffic.raster} reads {known.traffic.dram_read_bytes / 1e9:.2f} GB from DRAM"
-        )
-        out.append(Change(loss, saved, what, f"{best.raster}: {best.dram_read_bytes / 1e9:.2f} GB"))
-    for part in known.global_:
-        if part.sectors > part.ideal:
-            what = (
-                f"{part.name} ({part.instruction}) uses {part.efficiency:.0%} of the sectors that it touches"
-            )
-            out.append(Change(0.0, 1 - part.efficiency, what, "lanes along the contiguous mode"))
-        if part.bits < part.usable_bits and part.op != "tma":
-            what = f"{part.name} moves {part.bits} bits a lane; {part.usable_bits} are usable"
-            out.append(
-                Change(0.0, 1 - part.bits / part.usable_bits, what, f"vectors of {part.usable_bits} bits")
-            )
-    return out
-
-
-# --- text ---------------------------------------------------------------------------------------------------
-
-
-def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
-    """The report as text."""
-    from rich.console import Console
-
-    file = io.StringIO()
-    console = Console(
-        file=file,
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-    )
-    print_report(analysis, console)
-    return file.getvalue()
-
-
-def print_report(analysis: Analysis, console: Any) -> None:
-    """The report on a rich console."""
-    head = f"[bold]{analysis.plan}[/bold] on {analysis.arch} ({analysis.device.name})"
-    if analysis.problem:
-        head += f", {analysis.problem}"
-    console.print(head)
-    if analysis.summary:
-        console.print(f"  {analysis.summary}")
-    for violation in analysis.violations:
-        console.print(f"  [red]broken rule:[/red] {violation}", soft_wrap=False)
-    console.print(_shared_table(analysis))
-    console.print(_global_table(analysis))
-    _print_occupancy(analysis, console)
-    if analysis.problem is not None:
-        console.print(_raster_table(analysis))
-        console.print(_roofline_table(analysis))
-        _print_changes(analysis, console)
-
-
-def _table(title: str, columns: list[tuple[str, str]]) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in columns:
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    return table
-
-
-def _shared_table(analysis: Analysis) -> Any:
-    table = _table(
-        "Shared memory, of a CTA",
-        [("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
-         ("wavefronts", "right"), ("ideal", "right"), ("worst collision", "left")],
-    )  # fmt: skip
-    for a in analysis.shared:
-        worst = (
-            str(a.cost.worst)
-            if a.cost.worst
-            else ("read conflicts at the source" if a.cost.conflicts else "-")
-        )
-        table.add_row(
-            a.name,
-            a.instruction,
-            a.per,
-            str(a.cost.requests),
-            str(a.cost.wavefronts),
-            str(a.cost.ideal),
-            worst,
-        )
-    return table
-
-
-def _global_table(analysis: Analysis) -> Any:
-    table = _table(
-        "Global memory, of a CTA",
-        [("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
-         ("sectors", "right"), ("ideal", "right"), ("used", "right"), ("usable bits", "right")],
-    )  # fmt: skip
-    for s in analysis.global_:
-        table.add_row(
-            s.name, s.instruction, s.per, str(s.requests), str(s.sectors), str(s.ideal),
-            f"{s.efficiency:.0%}", str(s.usable_bits),
-        )  # fmt: skip
-    return table
-
-
-def _print_occupancy(analysis: Analysis, console: Any) -> None:
-    held = analysis.occupancy
-    limits = ", ".join(f"{name} {count}" for name, count in held.limits.items())
-    source = "compiled" if held.measured else "the most it may take"
-    console.print("[bold]Occupancy[/bold]")
-    console.print(
-        f"  {held.ctas} CTAs a multiprocessor, {held.warps} of {held.max_warps} warps "
-        f"({held.theoretical:.1%}); limited by {', '.join(held.limited_by)}",
-        soft_wrap=True,
-    )
-    console.print(
-        f"  would hold: {limits}; {held.registers} registers ({source}), {held.smem_bytes} bytes shared",
-        soft_wrap=True,
-    )
-    if analysis.spills is not None:
-        console.print(f"  {analysis.spills} spills")
-    fill = analysis.waves
-    if fill is not None:
-        console.print(
-            f"  {fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}; the last is {fill.tail:.0%} full, "
-            f"{fill.efficiency:.1%} of the slots are used; {fill.tile_waste:.1%} of the tiles is waste",
-            soft_wrap=True,
-        )
-    console.print()
-
-
-def _raster_table(analysis: Analysis) -> Any:
-    own = analysis.traffic
-    assert own is not None
-    device = analysis.device
-    share = f", {device.l2_partitions} partitions" if device.l2_partitions > 1 else ""
-    table = _table(
-        f"Traffic (L2 of {device.l2_bytes >> 20} MiB{share}); * the plan's raster",
-        [("raster", "left"), ("A, B tiles a wave", "right"), ("MB a wave", "right"), ("L2, GB", "right"),
-         ("DRAM, GB", "right"), ("L2 hits", "right"), ("written, GB", "right")],
-    )  # fmt: skip
-    shown = [own, *[t for t in analysis.rasters if t.raster != own.raster][:3]]
-    for t in shown:
-        name = f"* {t.raster}" if t is own else f"  {t.raster}"
-        table.add_row(
-            name, f"{t.resident_mn[0]:.1f}, {t.resident_mn[1]:.1f}", f"{t.wave_bytes / 1e6:.1f}",
-            f"{t.l2_read_bytes / 1e9:.2f}", f"{t.dram_read_bytes / 1e9:.3f}", f"{t.hit_share:.1%}",
-            f"{t.dram_write_bytes / 1e9:.3f}",
-        )  # fmt: skip
-    return table
-
-
-def _roofline_table(analysis: Analysis) -> Any:
-    roof = analysis.roofline
-    assert roof is not None
-    table = _table(
-        f"Roofline: {roof.bound.name} binds, {roof.seconds * 1e3:.3f} ms, {roof.tflops:.1f} TFLOP/s at most",
-        [("level", "left"), ("amount", "right"), ("FLOP a unit", "right"), ("least time, ms", "right"),
-         ("of the bound", "right")],
-    )  # fmt: skip
-    for level in roof.levels:
-        time = "-" if level.seconds is None else f"{level.seconds * 1e3:.3f}"
-        part = "-" if level.seconds is None else f"{level.seconds / roof.seconds:.0%}"
-        table.add_row(level.name, f"{level.amount:.3g} {level.unit}", f"{level.intensity:.3g}", time, part)
-    return table
-
-
-def _print_changes(analysis: Analysis, console: Any) -> None:
-    console.print("[bold]What to change first[/bold]")
-    if not analysis.changes:
-        console.print("  nothing that this analysis sees")
-    for number, change in enumerate(analysis.changes, 1):
-        cost = f"costs {change.loss:.1%}" if change.loss > 0 else "hidden behind the bound"
-        console.print(f"  {number}. {change.what} ({cost})", soft_wrap=True)
-        console.print(f"     {change.advice}", soft_wrap=True)
+    return Analysis(**{**fields, "roofline": roof, "changes": tuple(changes(plan, known, roof))})

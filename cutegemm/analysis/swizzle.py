@@ -1,7 +1,8 @@
 """The smallest swizzle or padding under which every access of a buffer is free of bank conflicts at once.
 
 Where TMA or wgmma touch the buffer, the candidates are the layouts that they know: the four shared-memory
-atoms, tiled. Elsewhere they are the plain layout, the swizzles of it, and paddings of its rows.
+atoms, tiled, the one with the widest rows first. Elsewhere they are the plain layout, the swizzles of it, and
+paddings of its rows.
 """
 
 from __future__ import annotations
@@ -125,14 +126,14 @@ def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> Sw
     tile, layout = {
         "a": ((bm, bk), plan.smem_a),
         "b": ((bn, bk), plan.smem_b),
-        "d": ((bm, bn), plan.smem_d),
+        "d": ((bm, bn) if plan.epilogue is None else plan.epilogue.subtile, plan.smem_d),
     }[buffer]
     if layout is None:
         raise LayoutError(f"search_plan: the plan {plan} keeps no {buffer.upper()} in shared memory.")
     accesses = [a for a in shared_accesses(plan) if a.buffer == buffer]
-    return search_swizzle(
-        accesses, tile, getattr(plan.operands, buffer).dtype, smem_major(layout), rules=rules
-    )
+    leaves_by_tma = buffer == "d" and plan.epilogue is not None
+    dtype, major = getattr(plan.operands, buffer).dtype, smem_major(layout)
+    return search_swizzle(accesses, tile, dtype, major, hardware=leaves_by_tma or None, rules=rules)
 
 
 def smem_major(layout: Layout | ComposedLayout) -> str:
@@ -148,9 +149,9 @@ def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
 def _candidates(
     tile: tuple[int, int], dtype: DType, major: str, hardware: bool
 ) -> Iterator[tuple[str, Layout | ComposedLayout, int]]:
-    """(in words, layout, extra bytes), the smallest first."""
+    """(in words, layout, extra bytes), in the order of preference."""
     if hardware:
-        for kind in KINDS:
+        for kind in reversed(KINDS):  # the widest rows first: one box of TMA then carries the most
             atom = smem_atom(dtype, major, kind)
             if tile[0] % size(atom, mode=[0]) == 0 and tile[1] % size(atom, mode=[1]) == 0:
                 yield f"{kind} atom", tile_to_shape(atom, tile, (0, 1)), 0

@@ -5,31 +5,48 @@ kernel does. Therefore every round runs every contestant once, on the same norma
 a write to more memory than the L2 cache holds; medians of the rounds are compared, and the ratio is quoted.
 
     python -m cutegemm.bench.gemm --shape 4096 --shape 8192 --layout nn --layout nt
+    python -m cutegemm.bench.gemm --suite sweep --suite squares --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fnmatch
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from cutegemm import cache
+from cutegemm.bench import candidates
 from cutegemm.errors import CutegemmError, UnsupportedError
+from cutegemm.plan import GemmPlan, Problem
 
 LIBRARY = "torch.matmul"
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
+Shape = tuple[int, int, int]
+
+_LLAMA_NK = ((8192, 8192), (28672, 8192), (8192, 28672), (4096, 14336))
+# The sweep is that of the pingpong study: 66 x 72 tiles of 128 x 128, 36 for each of 132 multiprocessors.
+SUITES: dict[str, tuple[Shape, ...]] = {
+    "sweep": tuple([(8448, 9216, k) for k in (64, 128, 256, 512, 1024, 2048)]),
+    "squares": tuple([(n, n, n) for n in (2048, 4096, 8192, 16384)]),
+    "llama": tuple([(m, n, k) for n, k in _LLAMA_NK for m in (512, 1024, 2048, 4096, 8192)]),
+    "small": tuple(
+        [(m, n, n) for n in (4096, 8192) for m in (16, 64, 128)] + [(n, n, n) for n in (512, 1024)]
+    ),
+}
+
 _FLUSH_BYTES = 256 << 20  # more than any L2 cache
 _WARM_SECONDS = 0.15
 _HOST_CALLS = 300
-
-Shape = tuple[int, int, int]
+_COMPILED_BY_ONE = 4  # so few plans are compiled as they are called
 
 
 def compare(
@@ -56,7 +73,7 @@ def compare(
     _need_gpu()
     torch.backends.cuda.matmul.allow_tf32 = False
     kind = getattr(torch, dtype)
-    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    _compile_ahead(plan_names, dtype, layouts)
     rows = []
     say(f"{'M x N x K':>20} layout {'plan':44} {'us':>10} {'TFLOP/s':>8} {'library':>8} {'ratio':>6}")
     for m, n, k in shapes:
@@ -70,7 +87,7 @@ def compare(
             rows += [{**row, "plan": name, "error": error} for name, error in failed]
             for name, error in failed:
                 say(f"{f'{m} x {n} x {k}':>20} {layout:6} {name}: {error}")
-            times = _in_turns(contestants, seconds, lambda: flush.zero_())
+            times = _in_turns(contestants, seconds)
             library, flops = times[0], 2 * m * n * k
             for name, own in zip(names, times[1:], strict=True):
                 found = {
@@ -84,8 +101,8 @@ def compare(
                 }
                 rows.append(found)
                 say(
-                    f"{f'{m} x {n} x {k}':>20} {layout:6} {name:44} {found['us']:10.1f} {found['tflops']:8.2f} "
-                    f"{found['library_tflops']:8.2f} {found['ratio']:6.3f}"
+                    f"{f'{m} x {n} x {k}':>20} {layout:6} {name:44} {found['us']:10.1f} "
+                    f"{found['tflops']:8.2f} {found['library_tflops']:8.2f} {found['ratio']:6.3f}"
                 )
     return {"machine": machine(), "rows": rows}
 
@@ -111,15 +128,106 @@ def _contestants(
     return calls, names, failed
 
 
-def _in_turns(
-    calls: Sequence[Callable[[], Any]], seconds: float, flush: Callable[[], Any], least_rounds: int = 3
-) -> list[float]:
+def _compile_ahead(plan_names: Sequence[str | None], dtype: str, layouts: Sequence[str]) -> None:
+    """Named plans, into the disk cache, by many processes; what does not compile is told when it is called."""
+    from cutegemm.compile import compile_plans
+    from cutegemm.plan.catalog import plan_named
+    from cutegemm.plan.problem import Operands
+
+    plans = []
+    for name in plan_names:
+        for layout in layouts:
+            with contextlib.suppress(CutegemmError):
+                plans.append(plan_named(name or "", Operands.of(dtype, layout=layout)))
+    if len(plans) > _COMPILED_BY_ONE:
+        compile_plans(plans)
+
+
+def expand(patterns: Sequence[str]) -> list[str | None]:
+    """The names that fit a pattern, where it has a `*`; "chosen" is what `gemm` chooses, "@sm90" the candidates.
+
+    >>> expand(["chosen", "simt_*6x128"])
+    [None, 'simt_256x128', 'simt_16x128']
+    """
+    from cutegemm.plan.catalog import plans
+
+    found: list[str | None] = []
+    for pattern in patterns:
+        if pattern == "@sm90":
+            found += candidates.SM90
+        elif "*" in pattern:
+            found += [name for name, _ in plans() if fnmatch.fnmatchcase(name, pattern)]
+        else:
+            found.append(None if pattern == "chosen" else pattern)
+    return found
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Ratios to the library, a line a plan and a column a shape; the best of each; geometric means by suite."""
+    shapes: list[Shape] = list(dict.fromkeys((r["m"], r["n"], r["k"]) for r in rows if "ratio" in r))
+    ratios: dict[str, dict[Shape, float]] = {}
+    for row in rows:
+        if "ratio" in row:
+            plan = "chosen" if row["plan"].endswith("(chosen)") else f"{row['plan']} {row['layout']}"
+            ratios.setdefault(plan, {})[row["m"], row["n"], row["k"]] = row["ratio"]
+    suites = {name: [s for s in suite if s in shapes] for name, suite in SUITES.items()}
+    suites = {name: suite for name, suite in suites.items() if suite}
+    named = [*ratios, "best"]
+    ratios["best"] = {s: max(of[s] for of in ratios.values() if s in of) for s in shapes}
+    width = max(len(name) for name in named)
+    heads = ["x".join(map(str, s)) for s in shapes] + [f"mean {name}" for name in suites]
+    lines = [" ".join(["ratio to the library".ljust(width), *(head.rjust(12) for head in heads)])]
+    for name in named:
+        of = ratios[name]
+        cells = [of.get(s) for s in shapes]
+        cells += [
+            statistics.geometric_mean([of[s] for s in suite]) if all(s in of for s in suite) else None
+            for suite in suites.values()
+        ]
+        lines.append(
+            " ".join(
+                [name.ljust(width)]
+                + [
+                    ("-" if cell is None else f"{cell:.3f}").rjust(max(12, len(head)))
+                    for cell, head in zip(cells, heads, strict=True)
+                ]
+            )
+        )
+    return lines
+
+
+def time_plan(
+    plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3
+) -> dict[str, float]:
+    """A plan beside the library on tensors "a", "b" and "out": see `compare`."""
+    import torch
+
+    from cutegemm.launch import gemm
+
+    _need_gpu()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a, b, out = tensors["a"], tensors["b"], tensors["out"]
+    library: Callable[[], Any] = lambda: torch.matmul(a, b)  # noqa: E731
+    if out.dtype == a.dtype:
+        library = lambda: torch.matmul(a, b, out=out)  # noqa: E731
+    theirs, ours = _in_turns([library, lambda: gemm(a, b, out=out, plan=plan)], seconds)
+    return {
+        "us": ours * 1e6,
+        "tflops": problem.flops / ours * 1e-12,
+        "cublas_tflops": problem.flops / theirs * 1e-12,
+        "ratio": theirs / ours,
+    }
+
+
+def _in_turns(calls: Sequence[Callable[[], Any]], seconds: float, least_rounds: int = 3) -> list[float]:
     """The median seconds of each call; every round runs each once."""
     import torch
 
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+
     def timed(call: Callable[[], Any]) -> tuple[Any, Any]:
-        flush()  # also hides the launch: the device is busy while the host goes on
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        flush.zero_()  # also hides the launch: the device is busy while the host goes on
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         call()
         end.record()
@@ -228,21 +336,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m cutegemm.bench.gemm", description=__doc__)
     parser.add_argument("--shape", action="append", type=parse_shape, help="4096, or MxNxK; may be repeated")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="may be repeated")
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="may be repeated")
-    parser.add_argument("--plan", action="append", help="a name, or simt:block=...; may be repeated")
+    parser.add_argument("--plan", action="append", help="a name, names with *, simt:..., sm90:..., chosen")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--seconds", type=float, default=0.6, help="of measuring for each shape and layout")
     parser.add_argument("--host", action="store_true", help="also the host time of a call")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
     found = compare(
-        given.plan or [None],
-        given.shape or [parse_shape("4096")],
+        expand(given.plan or ["chosen"]),
+        [*(given.shape or []), *(shape for name in given.suite or [] for shape in SUITES[name])]
+        or [parse_shape("4096")],
         dtype=given.dtype,
         layouts=given.layout or LAYOUTS,
         seconds=given.seconds,
         say=lambda line: print(line, flush=True),
     )
+    if given.suite:
+        print("\n".join(summary(found["rows"])))
     if given.host:
         found["host_us"] = host_times()
         for name, value in found["host_us"].items():

@@ -31,6 +31,8 @@ move nothing from global memory; what else they do is seen by nobody.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,12 +152,8 @@ class SimtGemm:
         stream,
     ):
         # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
-        mA, mB, mC, mD = (
-            self.seen_as(a, 0, 1),
-            self.seen_as(b, 1, 0),
-            self.seen_as(c, 0, 1),
-            self.seen_as(d, 0, 1),
-        )
+        mA, mC, mD = [self.seen_as(tensor, 0, 1) for tensor in (a, c, d)]
+        mB = self.seen_as(b, 1, 0)
         bM, bN, _ = self.plan.cta_tile
         tiles = cute.ceil_div(mD.shape[0], bM) * cute.ceil_div(mD.shape[1], bN) * mD.shape[2]
         self.kernel(mA, mB, mC, mD, alpha, beta).launch(
@@ -232,9 +230,10 @@ class SimtGemm:
     # --- loads ---------------------------------------------------------------------------------------------
 
     def k_vector(self) -> int:
-        """What every K is a multiple of: the vectors that are loaded along it."""
+        """What the first k of every k-tile is a multiple of: K holds whole vectors, and bK too."""
         ops = self.plan.operands
-        return max([o.align_elems for o in (ops.a, ops.b) if o.major == "k"], default=1)
+        along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
+        return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
 
     def load(self, copy, mX, sX, tile_mn_l, residue, tid) -> Load:
         """A thread's part of the row of tiles of A, or of B, that its CTA needs."""
@@ -256,21 +255,12 @@ class SimtGemm:
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
         """Which accesses of a k-tile lie below `extent` along M or N and, if asked, not below k = 0."""
-        vectors, rest_mn, rest_k = (
-            coords.shape[0][1],
-            cute.size(coords, mode=[1]),
-            cute.size(coords, mode=[2]),
-        )
-        shape = (cute.size(vectors), rest_mn, rest_k)
+        vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
         stride = None if with_k else (rest_mn, 1, 0)
-        out = cute.make_rmem_tensor(cute.make_layout(shape, stride=stride), Boolean)
-        for v in range(shape[0]):
-            for i in range(rest_mn):
-                for j in range(rest_k if with_k else 1):
-                    mn, k = coords[(0, v), i, j, k_tile]
-                    out[v, i, j] = (
-                        cute.elem_less((mn, -1), (extent, k)) if with_k else cute.elem_less(mn, extent)
-                    )
+        out = cute.make_rmem_tensor(cute.make_layout((vectors, rest_mn, rest_k), stride=stride), Boolean)
+        for v, i, j in itertools.product(range(vectors), range(rest_mn), range(rest_k if with_k else 1)):
+            mn, k = coords[(0, v), i, j, k_tile]
+            out[v, i, j] = cute.elem_less((mn, -1), (extent, k)) if with_k else cute.elem_less(mn, extent)
         return out
 
     def clear(self, load: Load) -> None:

@@ -1,15 +1,19 @@
 """Plans: a GEMM described, from the grid down to a value. See docs/plans.md."""
 
+from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.plan import Barrier, GemmPlan, Role
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.schedule import Schedule, multistage, single_stage
 from cutegemm.plan.simt import Shared, simt_plan
+from cutegemm.plan.sm90 import sm90_plan
 
 __all__ = [
     "Barrier",
+    "Epilogue",
     "GemmPlan",
     "Operand",
     "Operands",
+    "Pipeline",
     "Problem",
     "Role",
     "Schedule",
@@ -17,4 +21,5 @@ __all__ = [
     "multistage",
     "simt_plan",
     "single_stage",
+    "sm90_plan",
 ]

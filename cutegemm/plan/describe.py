@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cutegemm.arch import WARP_THREADS
+from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.layout import size
+from cutegemm.layout.inttuple import product
+from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -39,12 +41,22 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     warps = plan.threads // WARP_THREADS
     values = size(mma.layout_c_tv_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
     rows = [("grid", tiles, grid, f"raster {plan.raster}")]
+    pipeline = plan.pipeline
+    if pipeline is not None:
+        what = f"{pipeline.kind}, {'persistent' if pipeline.ctas else 'one tile each'}"
+        rows.append(("CTAs", str(pipeline.ctas or tiles), what, ""))
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
     if plan.split_k > 1:
         rows.append(("split", str(plan.split_k), "parts of K", ""))
     rows += [
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {plan.ctas_per_sm} a multiprocessor"),
+    ]
+    if pipeline is not None:
+        own = " x ".join(str(extent) for extent in pipeline.consumer_tile)
+        whose = "a tile each, in turn" if pipeline.turns > 1 else "of one tile"
+        rows.append(("consumer", str(pipeline.consumers), own, f"{WARPGROUP_THREADS} threads, {whose}"))
+    rows += [
         ("warp", str(warps), f"{WARP_THREADS} threads", f"threads {mma.thr_layout_vmnk}"),
         ("thread", str(plan.threads), f"{values} of D", f"values {mma.layout_c_tv_tiled}"),
         ("atom", "1", " x ".join(str(e) for e in atom.shape_mnk), atom.name),
@@ -59,17 +71,37 @@ def _memory(plan: GemmPlan) -> list[Row]:
         ("shared B", str(plan.stages), f"{used['b']} bytes", str(plan.smem_b)),
     ]
     if plan.smem_d is not None:
-        rows.append(("shared D", "1", f"{used['d']} bytes", str(plan.smem_d)))
-    rows += [_copy("load A", plan.load_a), _copy("load B", plan.load_b)]
-    rows += [
-        ("read A", "1", f"{plan.read_a.bits} bits", plan.read_a.name),
-        ("read B", "1", f"{plan.read_b.bits} bits", plan.read_b.name),
-        ("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name),
-    ]
+        slots = 1 if plan.epilogue is None else product(plan.smem_d.shape[2:])
+        rows.append(("shared D", str(slots), f"{used['d']} bytes", str(plan.smem_d)))
+    if "barriers" in used:
+        rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
+    bm, bn, bk = plan.cta_tile
+    rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk))]
+    for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
+        if atom is not None:
+            rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
+    rows.append(("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name))
+    return rows + _epilogue(plan)
+
+
+def _epilogue(plan: GemmPlan) -> list[Row]:
+    epilogue, pipeline = plan.epilogue, plan.pipeline
+    if epilogue is None or pipeline is None:
+        return []
+    count = str(product(epilogue.subtiles(pipeline.consumer_tile)))
+    rows = [_copy("D to a slot", epilogue.to_shared, epilogue.subtile)]
+    rows.insert(0, ("subtile", count, " x ".join(str(e) for e in epilogue.subtile), f"{epilogue.slots} slots a consumer"))
+    if epilogue.load_c is not None:
+        rows.append(_copy("load C", epilogue.load_c, epilogue.subtile))
+    rows.append(_copy("D leaves", epilogue.store, epilogue.subtile))
     return rows
 
 
-def _copy(label: str, copy: TiledCopy) -> Row:
+def _copy(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int]) -> Row:
+    if isinstance(copy, TmaBox):
+        boxes = product(tile_shape) // product(copy.box) // copy.multicast
+        policy = "" if copy.l2_policy == "evict_normal" else f", {copy.l2_policy}"
+        return (label, str(boxes), " x ".join(str(e) for e in copy.box), f"{copy.name}{policy}")
     tile = " x ".join(str(size(t)) for t in copy.tiler_mn)
     return (label, "1", tile, f"{copy.atom.name} by {copy.layout_tv}")
 
@@ -81,7 +113,9 @@ def _pipeline(plan: GemmPlan) -> list[Row]:
         rows.append((f"role {role.name}", str(role.warps), "warps", registers))
     for barrier in plan.barriers:
         extra = f"{barrier.transaction_bytes} bytes" if barrier.transaction_bytes else ""
-        rows.append((f"barrier {barrier.name}", str(barrier.count), f"{barrier.arrivals} arrivals", extra))
+        kind = {"named": "named", "mbarrier": "mbarrier"}.get(barrier.kind, "all threads")
+        says = ", ".join(part for part in (kind, extra) if part)
+        rows.append((f"barrier {barrier.name}", str(barrier.count), f"{barrier.arrivals} arrivals", says))
     needs = ", ".join(f"{count} {what}" for what, count in plan.registers().items())
     rows.append(("registers", str(sum(plan.registers().values())), "a thread", needs))
     return rows

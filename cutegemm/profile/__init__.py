@@ -2,7 +2,7 @@
 against what `cutegemm.analysis` says of it. `python -m cutegemm.profile --help` says how to run it.
 """
 
-from cutegemm.profile.cases import Case, ProbeCase, proof_cases, proof_probes
+from cutegemm.profile.cases import Case, ProbeCase, hopper_cases, proof_cases, proof_probes
 from cutegemm.profile.compare import Comparison, Row, compare, render, to_dict
 from cutegemm.profile.ncu import NcuError, command, parse_csv
 from cutegemm.profile.run import profile
@@ -15,6 +15,7 @@ __all__ = [
     "Row",
     "command",
     "compare",
+    "hopper_cases",
     "parse_csv",
     "profile",
     "proof_cases",

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from cutegemm.errors import CutegemmError
-from cutegemm.profile.cases import Case, ProbeCase, proof_cases, proof_probes
+from cutegemm.profile.cases import Case, ProbeCase, hopper_cases, proof_cases, proof_probes
 from cutegemm.profile.compare import render, to_dict
 from cutegemm.profile.run import profile
 
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m cutegemm.profile", description="Predicted beside measured."
     )
-    parser.add_argument("what", choices=("plans", "probes", "all"), nargs="?", default="all")
+    parser.add_argument("what", choices=("plans", "hopper", "probes", "all"), nargs="?", default="all")
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--device", help="of the predictions, e.g. h200")
     parser.add_argument("--ncu", default="ncu", help="the command")
@@ -29,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     cases: list[Case | ProbeCase] = []
     if given.what in ("plans", "all"):
         cases += proof_cases()
+    if given.what == "hopper":
+        cases += hopper_cases()
     if given.what in ("probes", "all"):
         cases += proof_probes()
     cases = [case for case in cases if given.only in case.name]

@@ -10,6 +10,7 @@ import numpy as np
 
 from cutegemm.layout import Swizzle
 from cutegemm.plan import GemmPlan, Operands, Problem, Shared, simt_plan
+from cutegemm.plan.sm90 import sm90_plan
 
 _LANES = np.arange(32)
 _MATRIX_ROWS = 8
@@ -140,6 +141,20 @@ def _rasters() -> Iterator[Case]:
     for raster in ("along_m", "along_n", "grouped_m:4", "grouped_m:8", "grouped_m:16"):
         plan = simt_plan(ops, name=f"raster {raster}", block=(128, 128, 8), raster=raster)
         yield Case(f"raster_{raster.replace(':', '_')}", plan, problem)
+
+
+def hopper_cases() -> list[Case]:
+    """bf16 by TMA and wgmma: D through swizzled and through plain shared memory, clusters, rasters."""
+    ops = Operands.of("bf16", layout="nt")
+    problem = Problem(8192, 8192, 2048, operands=ops)
+    options: dict[str, dict[str, Any]] = {
+        "sm90_swizzled_d": {},
+        "sm90_plain_d": {"shared_d": "plain"},
+        "sm90_cooperative": {"schedule": "cooperative", "tile": (128, 256, 64)},
+        "sm90_cluster_m": {"cluster": (2, 1)},
+        "sm90_along_m": {"raster": "along_m"},
+    }
+    return [Case(name, sm90_plan(ops, name=name, **given), problem) for name, given in options.items()]
 
 
 # --- single instructions ------------------------------------------------------------------------------------

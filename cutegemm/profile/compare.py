@@ -18,6 +18,7 @@ _DRAM = 0.10
 # Counters of the shared-memory pipe: what ldmatrix does is counted with loads, stmatrix with stores.
 _WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
+_SASS_LDGSTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum"
 _SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}.sum"
 
 
@@ -88,6 +89,7 @@ QUANTITIES = (
         "cp.async instructions", ("smsp__inst_executed_op_ldgsts.sum",), _shared(0, "cp.async"), _COUNTS
     ),
     Quantity("cp.async wavefronts", (_WAVEFRONTS.format("ldgsts"),), _shared(1, "cp.async"), _COUNTS),
+    Quantity("cp.async wavefronts, by SASS", (_SASS_LDGSTS,), _shared(1, "cp.async"), None),
     Quantity("global load sectors", (_SECTORS.format("ld"),), _sectors("ld"), _COUNTS),
     Quantity(
         "cp.async sectors",

@@ -8,6 +8,7 @@ Nothing else is launched in between, so the n-th kernel of ncu's report is the n
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ def launch_all(cases: list[Case | ProbeCase]) -> dict[str, Any]:
     cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     major, minor = torch.cuda.get_device_capability()
     arch = f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+    os.environ.setdefault("CUTE_DSL_ARCH", arch)  # read when the DSL is first imported
     probes: dict[str, Any] = {}
     launched, failed = [], {}
     for number, case in enumerate(cases):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cutegemm.analysis import check
+from cutegemm.analysis import check, device_named
 from cutegemm.errors import UnsupportedError
 from cutegemm.profile.cases import Case, ProbeCase
 from cutegemm.profile.compare import Comparison, compare, compare_probe, metrics_of
@@ -28,7 +28,8 @@ def profile(
 ) -> tuple[list[Comparison], dict[str, Any]]:
     """Predicted beside measured for each case.
 
-    device     of the predictions; one that stands for the architecture where left out
+    device     of the predictions, for which plans are also compiled in parallel; one that stands for the
+               architecture where left out
     compiled   whether the registers are those of the compiled kernel, not the plan's estimate
     returns    the comparisons, and what was run: device, failures, the counters as they came
     raises     UnsupportedError without ncu; NcuError with what it said
@@ -38,6 +39,8 @@ def profile(
             f"profile: no {ncu} is found. It comes with the CUDA toolkit; name it with --ncu."
         )
     metrics = _known(ncu, metrics_of(cases))
+    if compiled and device is not None:
+        _compile(cases, device_named(device).arch)
     with tempfile.TemporaryDirectory(prefix="cutegemm-profile-") as name:
         folder = Path(name)
         (folder / "cases.pickle").write_bytes(pickle.dumps(list(cases)))
@@ -57,6 +60,13 @@ def profile(
             analysis = check(case.plan, case.problem, log["arch"], device, report, search=False)
             found.append(compare(case, analysis, values))
     return found, {**log, "metrics": metrics, "counters": counters}
+
+
+def _compile(cases: Sequence[Case | ProbeCase], arch: str) -> None:
+    """Fills the disk cache in parallel, so that the launcher finds its kernels compiled."""
+    from cutegemm.compile import compile_plans
+
+    compile_plans([case.plan for case in cases if isinstance(case, Case)], arch)
 
 
 def _report(case: Case, arch: str) -> Any:

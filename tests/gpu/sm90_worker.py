@@ -36,7 +36,9 @@ class Pulse:
         def look() -> None:
             while time.time() - self.at < PATIENCE_SECONDS:
                 time.sleep(0.5)
-            print(json.dumps({"name": self.what.split(":")[0], "bad": [f"deadlock: {self.what}"]}), flush=True)
+            print(
+                json.dumps({"name": self.what.split(":")[0], "bad": [f"deadlock: {self.what}"]}), flush=True
+            )
             os._exit(_BARE_EXIT)
 
         threading.Thread(target=look, daemon=True).start()
@@ -63,7 +65,14 @@ def shapes(plan: Any) -> list[tuple[int, int, int]]:
 
 
 def matrix(
-    torch: Any, batch: int | None, rows: int, cols: int, rows_major: bool, kind: Any, align: int, guard: int = 0
+    torch: Any,
+    batch: int | None,
+    rows: int,
+    cols: int,
+    rows_major: bool,
+    kind: Any,
+    align: int,
+    guard: int = 0,
 ) -> tuple[Any, Any]:
     """(rows, cols) with the leading stride padded to `align` bytes; and all of its storage, NaN where guarded."""
     r, c = (cols, rows) if rows_major else (rows, cols)
@@ -125,7 +134,9 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                 outside = whole.numel() - int(torch.isnan(whole.float()).sum()) - d.numel()
                 worst = max(worst, error / allowed if math.isfinite(error) else 1e9)
                 if not error <= allowed or outside:
-                    bad.append(f"{at}: error {error:.3g} of {allowed:.3g} allowed, {outside} written outside of D")
+                    bad.append(
+                        f"{at}: error {error:.3g} of {allowed:.3g} allowed, {outside} written outside of D"
+                    )
                 if (m, n) == (1024, 1536):
                     first = d.clone()
                     for _ in range(REPEATS):
@@ -154,7 +165,9 @@ def main(names: list[str]) -> None:
         try:
             print(json.dumps(check(name, pulse)), flush=True)
         except Exception as error:
-            print(json.dumps({"name": name, "bad": [f"{type(error).__name__}: {str(error)[:500]}"]}), flush=True)
+            print(
+                json.dumps({"name": name, "bad": [f"{type(error).__name__}: {str(error)[:500]}"]}), flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -79,6 +79,10 @@ if __name__ == "__main__":
     begun = time.time()
     table = run([name for name in FORMS if re.search(pattern, name)])
     for form_name, row in sorted(table.items()):
-        print(f"{'BAD ' if row['bad'] else 'good'} {form_name:24} worst {row.get('worst', 0):.2f}", *row["bad"], sep="  ")
+        print(
+            f"{'BAD ' if row['bad'] else 'good'} {form_name:24} worst {row.get('worst', 0):.2f}",
+            *row["bad"],
+            sep="  ",
+        )
     good = sum(not row["bad"] for row in table.values())
     print(f"{good} of {len(table)} forms are right; {time.time() - begun:.0f} s")

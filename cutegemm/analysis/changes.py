@@ -1,0 +1,136 @@
+"""What to change first: every flaw that the analysis sees, ranked by what it costs of the predicted time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cutegemm.analysis.roofline import WAVEFRONT_BYTES, Roofline
+
+if TYPE_CHECKING:
+    from cutegemm.analysis.report import AccessCost, Analysis
+    from cutegemm.plan.plan import GemmPlan
+
+_NOTABLE = 0.002  # losses below are not worth a line
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something to change.
+
+    loss      the part of the predicted time that it costs; 0 where another bound hides it
+    hidden    the part of its own level's time that it costs
+    what      is wrong, in numbers
+    advice    what to do
+    """
+
+    loss: float
+    hidden: float
+    what: str
+    advice: str
+
+
+def changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
+    """Ranked: what costs most of the predicted time first."""
+    found = [
+        *_conflict_changes(known, roof),
+        *_grid_changes(plan, known, roof),
+        *_memory_changes(known, roof),
+    ]
+    held = known.occupancy
+    if held.ctas < plan.ctas_per_sm:
+        limits = ", ".join(held.limited_by)
+        what = f"{held.ctas} CTAs fit, limited by {limits}; the plan counts on {plan.ctas_per_sm}"
+        found.append(Change(1 - held.ctas / plan.ctas_per_sm, 0.0, what, f"spare {limits}"))
+    if known.spills:
+        found.append(
+            Change(
+                0.0,
+                1.0,
+                f"{known.spills} spills to local memory",
+                "a smaller thread tile, or fewer registers held",
+            )
+        )
+    return sorted(found, key=lambda c: (-c.loss, -c.hidden))
+
+
+def _loss(roof: Roofline, **changed: float) -> float:
+    return 1 - roof.seconds_with(**changed) / roof.seconds if roof.seconds else 0.0
+
+
+def _conflict_changes(known: Analysis, roof: Roofline) -> list[Change]:
+    assert known.waves is not None
+    level = roof.level("shared")
+    out = []
+    for part in known.shared:
+        if part.cost.conflicts == 0:
+            continue
+        share = known.waves.ctas * part.times * part.cost.conflicts * WAVEFRONT_BYTES / level.amount
+        loss = _loss(roof, shared=(level.seconds or 0.0) * (1 - share))
+        where = str(part.cost.worst) if part.cost.worst else "its source in global memory"
+        what = f"{part.name} ({part.instruction}) takes {part.cost.ways:.2g} times its wavefronts: {where}"
+        out.append(Change(loss, share, what, _conflict_advice(known, part)))
+    return out
+
+
+def _conflict_advice(known: Analysis, part: AccessCost) -> str:
+    if part.cost.worst is None:
+        return "let neighbouring lanes read neighbouring addresses"
+    search = known.searches.get(part.name[-1].lower())
+    if search is None:
+        return "another layout in shared memory"
+    if search.best is not None:
+        ways = [
+            c.how + (f" (+{c.extra_bytes} bytes a stage)" if c.extra_bytes else "")
+            for c in (search.swizzle, search.padding)
+            if c
+        ]
+        return "conflict-free: " + ", or ".join(ways)
+    least = f"; fewest wavefronts: {search.least.how}" if search.least else ""
+    return f"{search.reason}{least}"
+
+
+def _grid_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
+    fill = known.waves
+    assert fill is not None
+    out = []
+    sms = known.device.sms
+    most = -(-fill.ctas // sms)
+    quantized = 1 - fill.ctas / (most * sms) if most else 0.0
+    local = {x.name: x.seconds for x in roof.levels if x.name in ("compute", "issue", "shared") and x.seconds}
+    if quantized > _NOTABLE:
+        loss = _loss(roof, **{name: s * (1 - quantized) for name, s in local.items()})
+        mean = fill.ctas / sms
+        what = f"{fill.ctas} CTAs on {sms} multiprocessors: the busiest takes {most}, the average {mean:.2f}"
+        out.append(Change(loss, quantized, what, "another tile size, split-K or stream-K"))
+    if fill.tile_waste > _NOTABLE:
+        loss = _loss(roof, **{name: s * (1 - fill.tile_waste) for name, s in local.items()})
+        what = f"{fill.tile_waste:.1%} of the tiles' elements lie outside of D"
+        out.append(Change(loss, fill.tile_waste, what, f"a tile that divides {known.problem}"))
+    return out
+
+
+def _memory_changes(known: Analysis, roof: Roofline) -> list[Change]:
+    assert known.traffic is not None
+    out = []
+    dram = roof.level("DRAM")
+    best = known.rasters[0]
+    saved = (known.traffic.dram_read_bytes - best.dram_read_bytes) / dram.amount if dram.amount else 0.0
+    if saved > _NOTABLE:
+        loss = _loss(roof, DRAM=(dram.seconds or 0.0) * (1 - saved))
+        what = (
+            f"the raster {known.traffic.raster} reads {known.traffic.dram_read_bytes / 1e9:.2f} GB from DRAM"
+        )
+        out.append(Change(loss, saved, what, f"{best.raster}: {best.dram_read_bytes / 1e9:.2f} GB"))
+    for part in known.global_:
+        if part.sectors > part.ideal:
+            what = (
+                f"{part.name} ({part.instruction}) uses {part.efficiency:.0%} of the sectors that it touches"
+            )
+            out.append(Change(0.0, 1 - part.efficiency, what, "lanes along the contiguous mode"))
+        if part.bits < part.usable_bits and part.op != "tma":
+            what = f"{part.name} moves {part.bits} bits a lane; {part.usable_bits} are usable"
+            out.append(
+                Change(0.0, 1 - part.bits / part.usable_bits, what, f"vectors of {part.usable_bits} bits")
+            )
+    return out

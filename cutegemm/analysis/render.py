@@ -1,0 +1,164 @@
+"""An analysis as text, by rich."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cutegemm.analysis.report import Analysis
+
+
+def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
+    """The report as text."""
+    from rich.console import Console
+
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+    )
+    print_report(analysis, console)
+    return file.getvalue()
+
+
+def print_report(analysis: Analysis, console: Any) -> None:
+    """The report on a rich console."""
+    head = f"[bold]{analysis.plan}[/bold] on {analysis.arch} ({analysis.device.name})"
+    if analysis.problem:
+        head += f", {analysis.problem}"
+    console.print(head)
+    if analysis.summary:
+        console.print(f"  {analysis.summary}")
+    for violation in analysis.violations:
+        console.print(f"  [red]broken rule:[/red] {violation}", soft_wrap=False)
+    console.print(_shared_table(analysis))
+    console.print(_global_table(analysis))
+    _print_occupancy(analysis, console)
+    if analysis.problem is not None:
+        console.print(_raster_table(analysis))
+        console.print(_roofline_table(analysis))
+        _print_changes(analysis, console)
+
+
+def _table(title: str, columns: list[tuple[str, str]]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in columns:
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    return table
+
+
+def _shared_table(analysis: Analysis) -> Any:
+    table = _table(
+        "Shared memory, of a CTA",
+        [("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
+         ("wavefronts", "right"), ("ideal", "right"), ("worst collision", "left")],
+    )  # fmt: skip
+    for a in analysis.shared:
+        worst = (
+            str(a.cost.worst)
+            if a.cost.worst
+            else ("read conflicts at the source" if a.cost.conflicts else "-")
+        )
+        table.add_row(
+            a.name,
+            a.instruction,
+            a.per,
+            str(a.cost.requests),
+            str(a.cost.wavefronts),
+            str(a.cost.ideal),
+            worst,
+        )
+    return table
+
+
+def _global_table(analysis: Analysis) -> Any:
+    table = _table(
+        "Global memory, of a CTA",
+        [("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
+         ("sectors", "right"), ("ideal", "right"), ("used", "right"), ("usable bits", "right")],
+    )  # fmt: skip
+    for s in analysis.global_:
+        table.add_row(
+            s.name, s.instruction, s.per, str(s.requests), str(s.sectors), str(s.ideal),
+            f"{s.efficiency:.0%}", str(s.usable_bits),
+        )  # fmt: skip
+    return table
+
+
+def _print_occupancy(analysis: Analysis, console: Any) -> None:
+    held = analysis.occupancy
+    limits = ", ".join(f"{name} {count}" for name, count in held.limits.items())
+    source = "compiled" if held.measured else "the most it may take"
+    console.print("[bold]Occupancy[/bold]")
+    console.print(
+        f"  {held.ctas} CTAs a multiprocessor, {held.warps} of {held.max_warps} warps "
+        f"({held.theoretical:.1%}); limited by {', '.join(held.limited_by)}",
+        soft_wrap=True,
+    )
+    console.print(
+        f"  would hold: {limits}; {held.registers} registers ({source}), {held.smem_bytes} bytes shared",
+        soft_wrap=True,
+    )
+    if analysis.spills is not None:
+        console.print(f"  {analysis.spills} spills")
+    fill = analysis.waves
+    if fill is not None:
+        console.print(
+            f"  {fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}; the last is {fill.tail:.0%} full, "
+            f"{fill.efficiency:.1%} of the slots are used; {fill.tile_waste:.1%} of the tiles is waste",
+            soft_wrap=True,
+        )
+    console.print()
+
+
+def _raster_table(analysis: Analysis) -> Any:
+    own = analysis.traffic
+    assert own is not None
+    device = analysis.device
+    share = f", {device.l2_partitions} partitions" if device.l2_partitions > 1 else ""
+    table = _table(
+        f"Traffic (L2 of {device.l2_bytes >> 20} MiB{share}); * the plan's raster",
+        [("raster", "left"), ("A, B tiles a wave", "right"), ("MB a wave", "right"), ("L2, GB", "right"),
+         ("DRAM, GB", "right"), ("L2 hits", "right"), ("written, GB", "right")],
+    )  # fmt: skip
+    shown = [own, *[t for t in analysis.rasters if t.raster != own.raster][:3]]
+    for t in shown:
+        name = f"* {t.raster}" if t is own else f"  {t.raster}"
+        table.add_row(
+            name, f"{t.resident_mn[0]:.1f}, {t.resident_mn[1]:.1f}", f"{t.wave_bytes / 1e6:.1f}",
+            f"{t.l2_read_bytes / 1e9:.2f}", f"{t.dram_read_bytes / 1e9:.3f}", f"{t.hit_share:.1%}",
+            f"{t.dram_write_bytes / 1e9:.3f}",
+        )  # fmt: skip
+    return table
+
+
+def _roofline_table(analysis: Analysis) -> Any:
+    roof = analysis.roofline
+    assert roof is not None
+    table = _table(
+        f"Roofline: {roof.bound.name} binds, {roof.seconds * 1e3:.3f} ms, {roof.tflops:.1f} TFLOP/s at most",
+        [("level", "left"), ("amount", "right"), ("FLOP a unit", "right"), ("least time, ms", "right"),
+         ("of the bound", "right")],
+    )  # fmt: skip
+    for level in roof.levels:
+        time = "-" if level.seconds is None else f"{level.seconds * 1e3:.3f}"
+        part = "-" if level.seconds is None else f"{level.seconds / roof.seconds:.0%}"
+        table.add_row(level.name, f"{level.amount:.3g} {level.unit}", f"{level.intensity:.3g}", time, part)
+    return table
+
+
+def _print_changes(analysis: Analysis, console: Any) -> None:
+    console.print("[bold]What to change first[/bold]")
+    if not analysis.changes:
+        console.print("  nothing that this analysis sees")
+    for number, change in enumerate(analysis.changes, 1):
+        cost = f"costs {change.loss:.1%}" if change.loss > 0 else "hidden behind the bound"
+        console.print(f"  {number}. {change.what} ({cost})", soft_wrap=True)
+        console.print(f"     {change.advice}", soft_wrap=True)
