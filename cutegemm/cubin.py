@@ -27,7 +27,10 @@ _FORMAT_SIZED = 0x04
 _ATTRIBUTE_REGISTERS = 0x2F
 _ATTRIBUTE_FRAME = 0x11
 
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+# WARPGROUP.ARRIVE, and DEPBAR for the k-tile before and for the last one. Where ptxas cannot follow the
+# accumulators it adds one after each product, and says so in a warning that nobody reads.
+_WGMMA_WAITS = 3
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)")
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,9 @@ class ResourceReport:
             )
         if self.spills or self.stack_bytes:
             found.append(f"{self.spills} instructions spill registers to {self.stack_bytes} bytes of stack.")
+        waits = self.count("WARPGROUP")
+        if waits > _WGMMA_WAITS:
+            found.append(f"{waits} instructions make products of wgmma wait, {_WGMMA_WAITS} are meant to.")
         if self.static_smem_bytes:
             found.append(f"the kernel declares {self.static_smem_bytes} bytes of shared memory of its own.")
         return found

@@ -18,7 +18,7 @@ from cutegemm.plan.catalog import choose, plan_named
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.sm90_catalog import choose_sm90
-from cutegemm.views import ALIGN_BYTES, View, operands_of
+from cutegemm.views import ALIGN_BYTES, MODES, View, operands_of
 
 _MOST_SIGNATURES = 4096
 
@@ -223,7 +223,7 @@ def _prepare(a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None) -> _
     _check_devices(given)
     result = (l, m, n) if batched else (m, n)
     dtype = (given.get("out", given.get("c", a))).dtype
-    views = {name: View.of(name, tensor, batched) for name, tensor in given.items()}
+    views = {name: View.of(name, tensor, batched, _wanted(plan, name)) for name, tensor in given.items()}
     copies = [name for name, view in views.items() if view.major is None]
     if copies:
         return copies
@@ -328,6 +328,13 @@ def _extents(given: dict[str, Any]) -> tuple[bool, tuple[int, int, int, int]]:
     if found:
         raise UnsupportedError(f"gemm: a has shape {tuple(a.shape)}.\n  " + "\n  ".join(found))
     return batched, (m, n, k, l)
+
+
+def _wanted(plan: GemmPlan | str | None, name: str) -> int | None:
+    """Which mode of a matrix a plan that the caller made has contiguous."""
+    if plan is None or isinstance(plan, str):
+        return None
+    return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
 
 
 def _given_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool) -> GemmPlan:

@@ -10,6 +10,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.plan.problem import Operand, Operands
 
 ALIGN_BYTES = 16  # what the widest accesses need
+MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # of the rows and the columns of each matrix
 
 
 class View:
@@ -20,6 +21,8 @@ class View:
     boxed     the same where the length of a row does not count, as TMA has it
     strides   those that a kernel is to see, where an extent of 1 has another; else None
     span      bytes from the first element to the last
+
+    Where an extent of 0 or 1 leaves `major` open, it is the one that is `wanted`, if any is.
     """
 
     __slots__ = ("align", "boxed", "major", "span", "strides")
@@ -31,11 +34,14 @@ class View:
         element_bytes: int,
         address: int,
         batched: bool,
+        wanted: int | None = None,
     ) -> None:
         reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
         self.span = 0 if 0 in shape else (reach + 1) * element_bytes
         (rows, cols), (by_row, by_col) = shape[-2:], strides[-2:]
         self.major = 1 if by_col == 1 else 0 if by_row == 1 else 1 if cols <= 1 else 0 if rows <= 1 else None
+        if wanted is not None and (strides[-2:][wanted] == 1 or shape[-2:][wanted] <= 1):
+            self.major = wanted
         self.align = self.boxed = element_bytes
         self.strides: tuple[int, ...] | None = None
         if self.major is None:
@@ -55,7 +61,7 @@ class View:
         self.align = bits & -bits
 
     @staticmethod
-    def of(name: str, tensor: Any, batched: bool) -> View:
+    def of(name: str, tensor: Any, batched: bool, wanted: int | None = None) -> View:
         """A tensor that is there; elements of `out` must not share memory."""
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         if name == "out" and 0 not in shape and _overlaps_itself(shape, strides):
@@ -63,7 +69,7 @@ class View:
                 f"gemm: out has shape {shape} and strides {strides}: several of its elements may lie in one "
                 "place."
             )
-        return View(shape, strides, tensor.element_size(), tensor.data_ptr(), batched)
+        return View(shape, strides, tensor.element_size(), tensor.data_ptr(), batched, wanted)
 
     @staticmethod
     def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool) -> View:
@@ -92,11 +98,10 @@ def operands_of(
 
     by_box   as TMA loads A and B, whose rows may end anywhere; what it writes ends at a multiple of 16 bytes
     """
-    majors = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}
     made = {
         name: Operand(
             kind if name in "ab" else result,
-            majors[name][view.major or 0],
+            MODES[name][view.major or 0],
             view.boxed if by_box and name in "ab" else view.align,
         )
         for name, view in views.items()

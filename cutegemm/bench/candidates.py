@@ -20,7 +20,9 @@ SM90 = tuple(
         ],
         *[
             f"sm90:{_WIDE},slots=3,{cluster}raster={raster}"
-            for cluster, raster in product(("", "cluster=1x2,", "cluster=2x1,"), ("along_n", "along_m", "grouped_m:8"))
+            for cluster, raster in product(
+                ("", "cluster=1x2,", "cluster=2x1,"), ("along_n", "along_m", "grouped_m:8")
+            )
         ],
         f"sm90:{_WIDE},slots=2,cluster=1x2,raster=along_m",
         f"sm90:{_WIDE},slots=2,cluster=2x1,raster=along_m",

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import fnmatch
 import json
+import re
 import statistics
 import sys
 import time
@@ -301,9 +302,11 @@ def machine() -> dict[str, str]:
 
 def _driver() -> str:
     try:
-        return Path("/proc/driver/nvidia/version").read_text().split("Module")[1].split()[0]
-    except (OSError, IndexError):
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
         return "unknown"
+    found = re.search(r"\d{3}\.\d+(\.\d+)?", text)
+    return found.group() if found else "unknown"
 
 
 def _normal(shape: tuple[int, ...], kind: Any) -> Any:

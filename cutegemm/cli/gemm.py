@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
@@ -226,7 +227,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
     )
     compiled = report["compiled"]
     if "skipped" in compiled:
-        table.add_row(f"compiled for {compiled['arch']}", f"[yellow]no[/yellow]: {compiled['skipped']}")
+        table.add_row(f"compiled for {compiled['arch']}", f"[yellow]no[/yellow]: {escape(compiled['skipped'])}")
     else:
         table.add_row(
             f"compiled for {compiled['arch']}",

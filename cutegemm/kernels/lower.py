@@ -109,7 +109,9 @@ def tiled_copy(copy: TiledCopy) -> cute.TiledCopy:
     return cute.make_tiled_copy(copy_atom(copy.atom), layout(copy.layout_tv), tiler)
 
 
-def tma_atom(box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, int]) -> tuple[cute.CopyAtom, cute.Tensor]:
+def tma_atom(
+    box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, int]
+) -> tuple[cute.CopyAtom, cute.Tensor]:
     """The copy of tiles of a tensor by TMA, and the tensor of coordinates that it takes; on the host.
 
     given   shared memory, of which the first two modes hold a tile

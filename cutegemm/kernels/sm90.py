@@ -1,23 +1,24 @@
-"""A GEMM for Hopper: TMA fills a queue of k-tiles, wgmma empties it, and D leaves by TMA, as an sm90 plan says.
+"""A GEMM for Hopper: TMA fills a queue of k-tiles, wgmma empties it, D leaves by TMA, as an sm90 plan says.
 
-| role               | warps             | does                                                                        |
-|--------------------|-------------------|-----------------------------------------------------------------------------|
-| producer           | 4, one working    | fills the queue with the k-tiles of its CTA's tiles, one after the other    |
-| consumer 0, 1, ... | 4 each            | multiplies the k-tiles of its tile, then stores it subtile by subtile       |
+| role               | warps         | does                                                                   |
+|--------------------|---------------|------------------------------------------------------------------------|
+| producer           | 4, one works  | fills the queue with the k-tiles of its CTA's tiles, one after another |
+| consumer 0, 1, ... | 4 each        | multiplies the k-tiles of its tile, then stores it, by subtiles        |
 
-| barrier            | one for each      | arrivals of a phase                         | says                          |
-|--------------------|-------------------|---------------------------------------------|-------------------------------|
-| full               | stage             | the producer's lane, and the bytes of A, B  | the stage has been filled     |
-| empty              | stage             | each warp that reads it, here and in the    | the stage has been read, in   |
-|                    |                   | CTAs that this CTA's loads reach            | all CTAs that it is loaded to |
-| read (all threads) |                   | without a producer: all threads             | the stage before has been read|
-| c                  | slot              | one lane, and the bytes of C                | the subtile of C has come     |
-| subtile (named)    | consumer          | its 128 threads                             | the slot has been written, and|
-|                    |                   |                                             | the next one is free          |
-| order ... (named)  | consumer          | its 128 threads, and the 128 of the one     | pingpong: its turn            |
-|                    |                   | before it                                   |                               |
+| barrier            | one for each  | arrivals of a phase               | says                               |
+|--------------------|---------------|-----------------------------------|------------------------------------|
+| full               | stage         | the producer's lane, and the      | the stage has been filled          |
+|                    |               | bytes of A and B                  |                                    |
+| empty              | stage         | each warp that reads it, in each  | the stage has been read in all     |
+|                    |               | CTA that it is loaded to          | CTAs that it is loaded to          |
+| read (all threads) | CTA           | no producer: all threads          | the stage before has been read     |
+| c                  | slot          | one lane, and the bytes of C      | the subtile of C has come          |
+| subtile (named)    | consumer      | its 128 threads                   | the slot has been written, and the |
+|                    |               |                                   | next one is free                   |
+| order ... (named)  | consumer      | its 128 threads, and the 128 of   | pingpong: its turn                 |
+|                    |               | the one before it                 |                                    |
 
-pingpong      the consumers take the tiles of a CTA in turn; each skips the other's k-tiles in the queue (`skip`)
+pingpong      the consumers take a CTA's tiles in turn; each skips the others' k-tiles in the queue (`skip`)
 cooperative   each consumer has some rows of every tile
 single        no producer: a lane of the first consumer asks for a k-tile ahead, between the products
 
@@ -170,7 +171,21 @@ class Sm90Gemm:
         if cutlass.const_expr(self.pipeline.ctas is not None):
             clusters = cutlass.min(tiles, self.pipeline.ctas // (cm * cn))
         self.kernel(
-            tma_a, tA, tma_b, tB, tma_c, tC, tma_d, tD, alpha, beta, cute.ceil_div(K, bK), grid_m, grid_n, tiles, clusters
+            tma_a,
+            tA,
+            tma_b,
+            tB,
+            tma_c,
+            tC,
+            tma_d,
+            tD,
+            alpha,
+            beta,
+            cute.ceil_div(K, bK),
+            grid_m,
+            grid_n,
+            tiles,
+            clusters,
         ).launch(
             grid=(clusters * (cm * cn), 1, 1),
             block=(plan.threads, 1, 1),
@@ -298,7 +313,11 @@ class Sm90Gemm:
     def load(self, box, atom, mX, sX, tile, share, mask) -> Load:
         gX = cute.local_tile(mX, tile, (None, None, None))  # (b_MN, bK, tiles, k_tiles, L)
         tXsX, tXgX = cpasync.tma_partition(
-            atom, share, cute.make_layout(box.multicast), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+            atom,
+            share,
+            cute.make_layout(box.multicast),
+            cute.group_modes(sX, 0, 2),
+            cute.group_modes(gX, 0, 2),
         )
         options = lower.l2_policy(box)
         if box.multicast > 1:
@@ -375,13 +394,22 @@ class Sm90Gemm:
             own_m = m_tile if turns > 1 else m_tile * pipeline.consumers + consumer
             if cutlass.const_expr(not ordered):
                 self.leave.fetch_c_ahead(leaving, (own_m, n_tile, l), tid)
-            if work.k_tiles == 0:  # before the products: ptxas makes them wait for each other if acc is written after
+            if (
+                work.k_tiles == 0
+            ):  # before the products: ptxas makes them wait for each other if acc is written after
                 products.acc.fill(0.0)
             if cutlass.const_expr(turns > 1):
                 self.wait_turn("order mainloop", consumer)
             last = Int32(0)
             if cutlass.const_expr(pipeline.kind == "single"):
-                self.multistage(products, self.loads(tma_a, mA, tma_b, mB, queue, work.rank), queue, work, (m_tile, n_tile, l), warp_idx)
+                self.multistage(
+                    products,
+                    self.loads(tma_a, mA, tma_b, mB, queue, work.rank),
+                    queue,
+                    work,
+                    (m_tile, n_tile, l),
+                    warp_idx,
+                )
             else:
                 stage, phase, last = self.mainloop(products, queue, work.k_tiles, stage, phase, lane, peer)
             if cutlass.const_expr(turns > 1):
@@ -407,12 +435,16 @@ class Sm90Gemm:
         plan, pipeline = self.plan, self.pipeline
         sA = queue.sA
         if pipeline.kind != "pingpong":
-            sA = cute.local_tile(sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (consumer, 0, 0))
+            sA = cute.local_tile(
+                sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (consumer, 0, 0)
+            )
         mma = lower.consumer_mma(plan.tiled_mma)
         thr_mma = mma.get_slice(tid)
         tCrA = mma.make_fragment_A(thr_mma.partition_A(sA))
         tCrB = mma.make_fragment_B(thr_mma.partition_B(queue.sB))
-        acc = cute.make_rmem_tensor(thr_mma.partition_shape_C(pipeline.consumer_tile), lower.dtype(plan.operands.acc))
+        acc = cute.make_rmem_tensor(
+            thr_mma.partition_shape_C(pipeline.consumer_tile), lower.dtype(plan.operands.acc)
+        )
         return Products(tCrA, tCrB, acc)
 
     @cute.jit
@@ -457,7 +489,9 @@ class Sm90Gemm:
         for k_block in range(cute.size(p.tCrA, mode=[2])):
             mma = lower.consumer_mma(self.plan.tiled_mma)
             mma.set(warpgroup.Field.ACCUMULATE, k_tile > 0 if k_block == 0 else True)
-            cute.gemm(mma, p.acc, p.tCrA[None, None, k_block, stage], p.tCrB[None, None, k_block, stage], p.acc)
+            cute.gemm(
+                mma, p.acc, p.tCrA[None, None, k_block, stage], p.tCrB[None, None, k_block, stage], p.acc
+            )
         warpgroup.commit_group()
 
     @cute.jit
@@ -522,5 +556,6 @@ class Sm90Gemm:
         """To the next consumer."""
         barrier = self.plan.barrier(name)
         cute.arch.barrier_arrive(
-            barrier_id=self.plan.barrier_id(name) + (consumer + 1) % barrier.count, number_of_threads=barrier.arrivals
+            barrier_id=self.plan.barrier_id(name) + (consumer + 1) % barrier.count,
+            number_of_threads=barrier.arrivals,
         )

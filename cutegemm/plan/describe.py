@@ -72,7 +72,8 @@ def _memory(plan: GemmPlan) -> list[Row]:
     ]
     if plan.smem_d is not None:
         slots = 1 if plan.epilogue is None else product(plan.smem_d.shape[2:])
-        rows.append(("shared D", str(slots), f"{used['d']} bytes", str(plan.smem_d)))
+        more = "" if plan.schedule is None else " more"
+        rows.append(("shared D", str(slots), f"{used['d']} bytes{more}", str(plan.smem_d)))
     if "barriers" in used:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     bm, bn, bk = plan.cta_tile
@@ -81,6 +82,8 @@ def _memory(plan: GemmPlan) -> list[Row]:
         if atom is not None:
             rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
     rows.append(("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name))
+    if plan.copy_d is not None:
+        rows.append(_copy("D leaves", plan.copy_d, (bm, bn)))
     return rows + _epilogue(plan)
 
 
@@ -90,7 +93,15 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
         return []
     count = str(product(epilogue.subtiles(pipeline.consumer_tile)))
     rows = [_copy("D to a slot", epilogue.to_shared, epilogue.subtile)]
-    rows.insert(0, ("subtile", count, " x ".join(str(e) for e in epilogue.subtile), f"{epilogue.slots} slots a consumer"))
+    rows.insert(
+        0,
+        (
+            "subtile",
+            count,
+            " x ".join(str(e) for e in epilogue.subtile),
+            f"{epilogue.slots} slots a consumer",
+        ),
+    )
     if epilogue.load_c is not None:
         rows.append(_copy("load C", epilogue.load_c, epilogue.subtile))
     rows.append(_copy("D leaves", epilogue.store, epilogue.subtile))

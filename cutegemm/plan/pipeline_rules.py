@@ -117,7 +117,9 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     from cutegemm.plan.rules import register_budget
 
     at_launch = register_budget(plan, arch)
-    words = -(-plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS))
+    words = -(
+        -plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS)
+    )
     if words + WGMMA_REGISTERS_BESIDES > at_launch:
         yield (
             f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the {at_launch} that "

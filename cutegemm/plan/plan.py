@@ -71,11 +71,14 @@ class GemmPlan:
     pipeline         what the roles do where they differ; else None
     epilogue         how D passes through `smem_d` and leaves by TMA, or None
     roles, barriers  who does it, and what holds them together
-    smem_d           shared memory that D's tile passes through, or None
+    smem_d           shared memory that D's tile passes through, or None. Where all threads follow a schedule
+                     it lies over that of A and B, which are done with by then
+    copy_d           `smem_d` to global memory by the threads; None where TMA does it, or there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
     split_k          parts that K is cut into
     ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
+    rounding         of tf32 operands: "rz", as mma.sync does not look at the low bits, or "rna" by cvt.rna
     has_c            whether the kernel can read C; one that cannot takes beta for 0
     raises           PlanError with every rule that is broken
     """
@@ -103,6 +106,8 @@ class GemmPlan:
     split_k: int = 1
     ctas_per_sm: int = 1
     mma_order: str = "m"
+    copy_d: TiledCopy | None = None
+    rounding: str = "rz"
     pipeline: Pipeline | None = None
     epilogue: Epilogue | None = None
     has_c: bool = True
@@ -165,16 +170,22 @@ class GemmPlan:
         return int(shape[2])
 
     def smem_bytes(self) -> dict[str, int]:
-        """Bytes of shared memory by buffer, each with what aligns the next one."""
+        """Bytes of shared memory by buffer, each with what aligns the next one.
+
+        Where D's tile lies over those of A and B, "d" is what it takes beyond them.
+        """
         ops = self.operands
         buffers = [("a", ops.a.dtype, self.smem_a), ("b", ops.b.dtype, self.smem_b)]
-        if self.smem_d is not None:
+        if self.smem_d is not None and self.schedule is None:
             buffers.append(("d", ops.d.dtype, self.smem_d))
         out = {}
         for position, (name, dtype, layout) in enumerate(buffers):
             following = buffers[position + 1 :]
             align = smem_align_bytes(following[0][1], following[0][2]) if following else 1
             out[name] = -(-layout.cosize() * dtype.bits // (8 * align)) * align
+        if self.smem_d is not None and self.schedule is not None:
+            of_d = self.smem_d.cosize() * ops.d.dtype.bits // 8
+            out["d"] = max(0, of_d - sum(out.values()))
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers

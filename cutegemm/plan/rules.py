@@ -20,7 +20,7 @@ from cutegemm.arch import (
     Arch,
 )
 from cutegemm.layout import ComposedLayout, Layout, product_each, size
-from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cutegemm.tile.atoms import CopyAtom
 
 _FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
+_TF32_ROUNDINGS = ("rz", "rna")
 _COMPILER_REGISTERS = 24  # addresses, counters and predicates: the least seen in a compiled kernel
 
 
@@ -56,6 +57,8 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     ):
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
+    if plan.rounding not in _TF32_ROUNDINGS or (plan.rounding != "rz" and ops.a.dtype.name != "tf32"):
+        yield f"operands of {ops.a.dtype} are rounded by {plan.rounding!r}; tf32 is by rz or rna, others by none (rz)."
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
@@ -93,15 +96,28 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
                 yield f"the shared memory of {name}, {layout}, puts two elements in one place."
             if offsets.min() < 0:
                 yield f"the shared memory of {name}, {layout}, begins before its base."
+    if plan.smem_d is not None and plan.schedule is not None:
+        bm, bn, _ = plan.cta_tile
+        if product_each(plan.smem_d.shape) != (bm, bn):
+            yield f"the shared memory of D is {plan.smem_d}; a tile of {(bm, bn)} passes through it."
+        elif len(np.unique(offsets := plan.smem_d.offsets())) != len(offsets) or offsets.min() < 0:
+            yield f"the shared memory of D, {plan.smem_d}, puts two elements in one place, or one before its base."
 
 
 def _copies(plan: GemmPlan) -> Iterator[str]:
-    bk = plan.cta_tile[2]
-    for name, extent, _, copy, _, _ in _operand_parts(plan):
+    bm, bn, bk = plan.cta_tile
+    parts: list[tuple[str, tuple[str, str], tuple[int, int], TiledCopy | TmaBox]] = [
+        ("A", ("M", "K"), (bm, bk), plan.load_a),
+        ("B", ("N", "K"), (bn, bk), plan.load_b),
+    ]
+    if plan.copy_d is not None:
+        parts.append(("D", ("M", "N"), (bm, bn), plan.copy_d))
+    if plan.schedule is not None and (plan.copy_d is None) != (plan.smem_d is None):
+        yield "D passes through shared memory where there is both a layout of it there and a copy out of it."
+    for name, modes, extents, copy in parts:
         if isinstance(copy, TmaBox):
             continue
-        modes = (name.replace("A", "M").replace("B", "N"), "K")
-        for mode, tile, step in zip(modes, (extent, bk), copy.tiler_mn, strict=True):
+        for mode, tile, step in zip(modes, extents, copy.tiler_mn, strict=True):
             if tile % size(step):
                 yield (
                     f"the copy of {name} moves {size(step)} elements along {mode} at a time, which does not "
@@ -116,7 +132,7 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
-    parts = [("the copy of A", plan.load_a), ("the copy of B", plan.load_b)]
+    parts = [("the copy of A", plan.load_a), ("the copy of B", plan.load_b), ("the copy of D", plan.copy_d)]
     made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
     if plan.pipeline is None:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
@@ -150,7 +166,9 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
         for k_tiles in sorted({1, max(1, stages - 1), stages, 2 * stages + 1}):
             found = plan.schedule.hazards(atom.is_async, k_tiles, k_blocks)
             if found:
-                yield from (f"the schedule with {k_tiles} k-tiles by {atom.name}: {hazard}" for hazard in found)
+                yield from (
+                    f"the schedule with {k_tiles} k-tiles by {atom.name}: {hazard}" for hazard in found
+                )
                 break
 
 
@@ -162,19 +180,44 @@ def _vectors(plan: GemmPlan) -> Iterator[str]:
         yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
         bits = operand.dtype.bits
         if copy.atom.is_async and copy.atom.bits > bits:
-            yield from _shared_vector(f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits)
-        if read is not None and read.threads == 1 and read.bits > bits:
-            mma = plan.tiled_mma
+            yield from _shared_vector(
+                f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
+            )
+        mma = plan.tiled_mma
+        if read is not None and read.threads > 1:
+            rows = (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(read, mma).offsets_s(layout)
+            row_bits = 8 * read.aligned_bytes
+            yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
+        elif read is not None and read.bits > bits:
             held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
             yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
     yield from _stored_vector(plan)
+    yield from _copied_vector(plan)
+
+
+def _copied_vector(plan: GemmPlan) -> Iterator[str]:
+    """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
+    copy, operand = plan.copy_d, plan.operands.d
+    if copy is None or plan.smem_d is None:
+        return
+    bits = operand.dtype.bits
+    yield from _global_vector("D", copy, operand, ("m", "n"), plan.cta_tile[:2], "stored")
+    if copy.atom.bits > bits:
+        yield from _shared_vector("the copy of D reads", copy.offsets_s(plan.smem_d), copy.atom.bits, bits)
 
 
 def _stored_vector(plan: GemmPlan) -> Iterator[str]:
-    """What a thread stores of D at a time must be neighbours along the contiguous mode, and aligned."""
+    """What a thread stores of D at a time must be neighbours along the contiguous mode, and aligned.
+
+    In shared memory as well, where D passes through it.
+    """
     store, operand = plan.store_d, plan.operands.d
     count = store.bits // operand.dtype.bits
-    if plan.smem_d is not None or count <= 1:
+    if (plan.pipeline is not None and plan.smem_d is not None) or count <= 1:
+        return
+    if plan.smem_d is not None:
+        held = plan.tiled_mma.offsets_c(plan.smem_d)
+        yield from _shared_vector("the sums are written", held, store.bits, operand.dtype.bits)
         return
     if store.bits > 8 * operand.align_bytes:
         yield (
@@ -194,7 +237,12 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
 
 
 def _global_vector(
-    name: str, copy: TiledCopy, operand: Operand, modes: tuple[str, str], tile: tuple[int, int]
+    name: str,
+    copy: TiledCopy,
+    operand: Operand,
+    modes: tuple[str, str],
+    tile: tuple[int, int],
+    moved: str = "loaded",
 ) -> Iterator[str]:
     """A vector of more than one element must lie along the contiguous mode, and be aligned there."""
     elements = copy.atom.bits // operand.dtype.bits
@@ -202,12 +250,14 @@ def _global_vector(
         return
     if copy.atom.bits > 8 * operand.align_bytes:
         yield (
-            f"{name} is loaded {copy.atom.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
-            f"Load {8 * operand.align_bytes} bits, or align it."
+            f"{name} is {moved} {copy.atom.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
+            f"Take {8 * operand.align_bytes} bits, or align it."
         )
     compact = Layout(tile, (1, tile[0]) if operand.major == modes[0] else (tile[1], 1))
     yield from _shared_vector(
-        f"the copy of {name}, which is {operand.major}-major, reads", copy.offsets_s(compact), copy.atom.bits,
+        f"the copy of {name}, which is {operand.major}-major, reads",
+        copy.offsets_s(compact),
+        copy.atom.bits,
         operand.dtype.bits,
     )
 

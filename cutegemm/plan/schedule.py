@@ -15,9 +15,14 @@ from typing import Union
 
 @dataclass(frozen=True)
 class Fetch:
-    """Start moving k-tile t + ahead out of global memory: to its stage with cp.async, else to registers."""
+    """Start moving k-tile t + ahead out of global memory: to its stage with cp.async, else to registers.
+
+    part, parts   which share of the tile's copies; the first share gives the stage over to the tile
+    """
 
     ahead: int
+    part: int = 0
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -140,9 +145,11 @@ class StageWatch:
         self.landed = [False] * stages  # for the thread that copied it
         self.visible = [False] * stages  # for every thread
         self.read_since_sync: set[int] = set()
-        self.groups: list[list[int]] = []  # tiles of each committed group under way
+        self.to_land = [0] * stages  # shares of the tile in each stage that are still under way
+        self.groups: list[list[int]] = []  # for each committed group under way the tile of each share in it
         self.open_group: list[int] = []
         self.registers: int | None = None
+        self.shares = 0  # of the tile last fetched
         self.buffers: list[tuple[int, int] | None] = [None] * self.fragments
         self.multiplied: Counter[tuple[int, int]] = Counter()
         self.found: list[str] = []
@@ -167,7 +174,7 @@ class StageWatch:
     def apply(self, tile: int, step: Step) -> None:
         """One step of the schedule, at k-tile `tile`."""
         if isinstance(step, Fetch):
-            self._fetch(tile + step.ahead)
+            self._fetch(tile + step.ahead, step.part, step.parts)
         elif isinstance(step, Commit):
             self.groups.append(self.open_group)
             self.open_group = []
@@ -176,8 +183,10 @@ class StageWatch:
         elif isinstance(step, Wait):
             while len(self.groups) > step.pending:
                 for moved in self.groups.pop(0):
-                    if self.held[moved % self.stages] == moved:
-                        self.landed[moved % self.stages] = True
+                    stage = moved % self.stages
+                    if self.held[stage] == moved:
+                        self.to_land[stage] -= 1
+                        self.landed[stage] = self.to_land[stage] == 0
         elif isinstance(step, Sync):
             self._sync()
         elif isinstance(step, Read):
@@ -212,17 +221,23 @@ class StageWatch:
         self.started(tile, stage)
         return stage
 
-    def _fetch(self, tile: int) -> None:
+    def _fetch(self, tile: int, part: int, parts: int) -> None:
         if tile >= self.k_tiles:
             return
-        if not self.is_async and self.registers is not None:
-            self.fail(f"k-tile {tile} is fetched while k-tile {self.registers} is still in the registers.")
-        self.fetched(tile)
+        if part == 0:
+            if not self.is_async and self.registers is not None:
+                self.fail(f"k-tile {tile} is fetched while k-tile {self.registers} is still in the registers.")
+            self.fetched(tile)
+            self.shares = 0
+            if self.is_async:
+                self.to_land[self._overwrite(tile)] = parts
+            else:
+                self.registers = tile
+        if part != self.shares:
+            self.fail(f"share {part} of k-tile {tile} is fetched where share {self.shares} is due.")
+        self.shares = part + 1
         if self.is_async:
-            self._overwrite(tile)
             self.open_group.append(tile)
-        else:
-            self.registers = tile
 
     def _store(self, tile: int) -> None:
         if self.is_async or tile >= self.k_tiles:
@@ -273,16 +288,20 @@ def single_stage(k_blocks: int) -> Schedule:
     return Schedule(1, 1, (), (Fetch(0), Commit(), Store(0), Wait(0), Sync(), *blocks, Sync()))
 
 
-def multistage(stages: int, k_blocks: int, unroll: int | None = None) -> Schedule:
+def multistage(
+    stages: int, k_blocks: int, unroll: int | None = None, *, shares: int = 1, fragments: int = 2
+) -> Schedule:
     """`stages` - 1 k-tiles on their way while one is multiplied, and fragments read a k-block ahead.
 
     With two stages and copies through registers this is double buffering: one barrier a k-tile.
 
-    stages     2 or more
-    k_blocks   of a k-tile, 1 or more
-    unroll     k-blocks that are laid out one after the other in the code, an even divisor of `k_blocks`; the
-               turns before the last are a loop. All of them where it is left out. Fewer registers are taken
-               by a loop: the compiler cannot move every read of the tile to its front
+    stages      2 or more
+    k_blocks    of a k-tile, 1 or more
+    unroll      k-blocks that are laid out one after the other in the code, an even divisor of `k_blocks`; the
+                turns before the last are a loop. All of them where it is left out. Fewer registers are taken
+                by a loop: the compiler cannot move every read of the tile to its front
+    shares      that the copies of a k-tile are cut into, one a k-block, so that they do not come all at once
+    fragments   1: each k-block is read just before it is multiplied
 
     >>> [type(step).__name__ for step in multistage(2, 2).body]
     ['Read', 'Fetch', 'Commit', 'Multiply', 'Store', 'Wait', 'Sync', 'Read', 'Multiply']
@@ -290,21 +309,28 @@ def multistage(stages: int, k_blocks: int, unroll: int | None = None) -> Schedul
     prologue: list[Step] = []
     for tile in range(stages - 1):
         prologue += [Fetch(tile), Commit(), Store(tile)]
-    prologue += [Wait(stages - 2), Sync(), Read(0)]
-    ahead: list[Step] = [Fetch(stages - 1), Commit()]
+    prologue += [Wait(stages - 2), Sync()]
     turn_over: list[Step] = [Store(stages - 1), Wait(stages - 2), Sync()]
+    ahead: list[list[Step]] = [[] for _ in range(k_blocks)]
+    for part in range(shares):
+        ahead[part * k_blocks // shares].append(Fetch(stages - 1, part, shares))
+    ahead[(shares - 1) * k_blocks // shares].append(Commit())
+    body: list[Step] = []
+    if fragments == 1:
+        for k in range(k_blocks):
+            body += [Read(k), *ahead[k], Multiply(k)]
+        return Schedule(stages, 1, tuple(prologue), (*body, *turn_over))
+    prologue.append(Read(0))
     step = unroll or k_blocks
     turns = k_blocks // step - 1
-    body: list[Step] = []
     if turns:
         blocks = [part for k in range(step) for part in (Read(k + 1), Multiply(k))]
-        body += [*ahead, Repeat(turns, step, tuple(blocks))]
+        body += [*ahead[0], Repeat(turns, step, tuple(blocks))]
     for k in range(turns * step, k_blocks):
-        now = ahead if k == 0 else []
         if k + 1 < k_blocks:
-            body += [Read(k + 1), *now, Multiply(k)]
+            body += [Read(k + 1), *ahead[k], Multiply(k)]
         elif k % 2:
-            body += [*turn_over, Read(0, ahead=1), Multiply(k)]
+            body += [*ahead[k], *turn_over, Read(0, ahead=1), Multiply(k)]
         else:  # the next tile's first fragments go to the buffer that this k-block is in
-            body += [*now, Multiply(k), *turn_over, Read(0, ahead=1)]
+            body += [*ahead[k], Multiply(k), *turn_over, Read(0, ahead=1)]
     return Schedule(stages, min(2, k_blocks), tuple(prologue), tuple(body))

@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
-
 from cutegemm.arch import WARP_THREADS
-from cutegemm.errors import CutegemmError, PlanError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.errors import PlanError
+from cutegemm.plan.building import ACCESS_BITS, Builder, Shared, vector_copy
 from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.schedule import Schedule, multistage, single_stage
-from cutegemm.tile.atoms import CopyAtom
-from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, cp_async, universal_copy
+from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.simt import simt_tiled_mma
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
+from cutegemm.tile.tiled_copy import TiledCopy
 
-T = TypeVar("T")
-
-ACCESS_BITS = 128  # the widest load and store of one thread
 _K_RUN = 8  # elements along K that neighbouring threads fetch of a k-major operand: one 32-byte sector of f32
-
-
-@dataclass(frozen=True)
-class Shared:
-    """How a tile lies in shared memory.
-
-    major     "mn": the elements along M or N are neighbours, as the threads read them; "k": those along K
-    pad       elements left free after each run of neighbours
-    swizzle   of the offsets, in elements, or None
-    """
-
-    major: str = "mn"
-    pad: int = 0
-    swizzle: Swizzle | None = None
-
-    def layout(self, extent: int, bk: int, stages: int) -> SharedLayout:
-        """The layout (extent, bK, stages).
-
-        >>> str(Shared(pad=4).layout(128, 8, 3))
-        '(128,8,3):(1,132,1056)'
-        """
-        run = (extent if self.major == "mn" else bk) + self.pad
-        runs = bk if self.major == "mn" else extent
-        stride = (1, run) if self.major == "mn" else (run, 1)
-        outer = Layout((extent, bk, stages), (*stride, run * runs))
-        return outer if self.swizzle is None else ComposedLayout(self.swizzle, 0, outer)
 
 
 def simt_plan(
@@ -92,7 +58,7 @@ def simt_plan(
     """
     ops = operands or Operands.of("f32")
     order = Raster.parse(raster) if isinstance(raster, str) else raster
-    builder = _Builder(f"simt_plan {name!r}", ops, block, stages, {"load_a": load_a, "load_b": load_b})
+    builder = _SimtBuilder(f"simt_plan {name!r}", ops, block, stages, {"load_a": load_a, "load_b": load_b})
     mma = builder.attempt(
         lambda: simt_tiled_mma(
             block[:2], warp, thread, atom=fma(ops.a.dtype, ops.acc), quad_mn=quad, lanes_along=lanes_along
@@ -118,9 +84,9 @@ def simt_plan(
         smem_b=b[1],
         load_a=a[0],
         load_b=b[0],
-        read_a=_vector(ops.a, quad[0] if a[2].major == "mn" else 1),
-        read_b=_vector(ops.b, quad[1] if b[2].major == "mn" else 1),
-        store_d=_vector(ops.d, min(stored, ops.d.align_elems)),
+        read_a=vector_copy(ops.a, quad[0] if a[2].major == "mn" else 1),
+        read_b=vector_copy(ops.b, quad[1] if b[2].major == "mn" else 1),
+        store_d=vector_copy(ops.d, min(stored, ops.d.align_elems)),
         raster=order,
         schedule=schedule,
         roles=(Role("all", mma.threads // WARP_THREADS),),
@@ -130,39 +96,8 @@ def simt_plan(
     )
 
 
-def _vector(operand: Operand, elements: int) -> CopyAtom:
-    bits = operand.dtype.bits
-    return universal_copy(operand.dtype, min(ACCESS_BITS, bits * max(1, elements)))
-
-
-class _Builder:
-    """Collects what is wrong with the parts of a plan, so that all of it can be said at once."""
-
-    def __init__(
-        self,
-        subject: str,
-        operands: Operands,
-        block: tuple[int, int, int],
-        stages: int,
-        loads: dict[str, str | None],
-    ) -> None:
-        self.subject, self.operands, self.block, self.stages = subject, operands, block, stages
-        self.broken: list[str] = []
-        if stages < 1:
-            self.broken.append(f"stages = {stages}; at least 1 is expected.")
-        for name, load in loads.items():
-            if load not in (None, "cp.async", "register"):
-                self.broken.append(f"{name} = {load!r} is neither 'cp.async' nor 'register'.")
-
-    def attempt(self, make: Callable[[], T]) -> T | None:
-        """What `make` returns, or None with its complaint noted."""
-        try:
-            return make()
-        except PlanError as error:
-            self.broken += error.violations
-        except CutegemmError as error:
-            self.broken.append(str(error))
-        return None
+class _SimtBuilder(Builder):
+    """What is decided for SIMT plans alone."""
 
     def schedule(self, unroll: int | None) -> Schedule:
         k_blocks = self.block[2]
@@ -181,33 +116,6 @@ class _Builder:
         tile = shared or Shared(pad=ACCESS_BITS // operand.dtype.bits if turned else 0)
         if kind == "cp.async" and (operand.major == "k") != (tile.major == "k"):
             vector = 1  # an element at a time goes to its own place
-        copy = self.attempt(lambda: self.copy(name, operand, extent, threads, kind, vector))
+        copy = self.attempt(lambda: self.copy(name, operand, extent, threads, kind, vector, k_run=_K_RUN))
         layout = self.attempt(lambda: tile.layout(extent, self.block[2], max(1, self.stages)))
         return None if copy is None or layout is None else (copy, layout, tile)
-
-    def copy(
-        self, name: str, operand: Operand, extent: int, threads: int, kind: str, vector: int
-    ) -> TiledCopy:
-        """Neighbouring threads along the contiguous mode, the others across it."""
-        bk, dtype = self.block[2], operand.dtype
-        along = min(_K_RUN, bk) if operand.major == "k" else extent
-        while vector > 1 and (along % vector or extent * bk < threads * vector):
-            vector //= 2
-        if kind == "register":
-            atom = universal_copy(dtype, vector * dtype.bits)
-        else:
-            size = vector * dtype.bits // 8
-            atom = cp_async(dtype, size, "cg" if size == 16 else "ca")
-        run = min(threads, along // vector)
-        across = threads // run
-        if threads % run:
-            raise PlanError(
-                self.subject,
-                [f"{threads} threads do not divide into runs of {run} along {name}'s {operand.major}."],
-            )
-        if operand.major != "k":
-            return make_tiled_copy_tv(atom, Layout((run, across)), Layout((vector, 1)))
-        rows = min(across, extent)
-        deep = across // rows  # more threads than rows: further along K
-        thr = Layout((rows, (run, deep)), (run, (1, run * rows)))
-        return make_tiled_copy_tv(atom, thr, Layout((1, vector)))

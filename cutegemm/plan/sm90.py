@@ -151,7 +151,9 @@ def _barriers(
     if pipeline.kind == "single":
         out.append(Barrier("read", "cta", 1, WARPGROUP_THREADS * count))
     else:
-        out.append(Barrier("empty", "mbarrier", pipeline.stages, _WARPS * pipeline.readers * (sum(cluster) - 1)))
+        out.append(
+            Barrier("empty", "mbarrier", pipeline.stages, _WARPS * pipeline.readers * (sum(cluster) - 1))
+        )
     if epilogue is not None:
         out.append(Barrier("subtile", "named", count, WARPGROUP_THREADS))
         if epilogue.load_c is not None:
@@ -210,7 +212,9 @@ class _Builder:
             return TiledMma(atom)
         own = consumer_tile[0]
         if own % WGMMA_M or own == 0:
-            raise PlanError(self.subject, [f"{readers} consumers take {own} rows each, no multiple of {WGMMA_M}."])
+            raise PlanError(
+                self.subject, [f"{readers} consumers take {own} rows each, no multiple of {WGMMA_M}."]
+            )
         rows = Layout((WGMMA_M, readers, own // WGMMA_M), (1, own, WGMMA_M))
         return TiledMma(atom, Layout((readers, 1, 1)), (rows, None, None))
 
@@ -226,7 +230,9 @@ class _Builder:
         if outer % (sharers * SMEM_ATOM_ROWS):
             raise PlanError(
                 self.subject,
-                [f"{outer} rows of a {operand.major}-major tile do not divide into {sharers} shares of {SMEM_ATOM_ROWS}."],
+                [
+                    f"{outer} rows of a {operand.major}-major tile do not divide into {sharers} shares of {SMEM_ATOM_ROWS}."
+                ],
             )
         box = TmaBox("load", dtype, (width, outer // sharers), _SWIZZLE[kind], sharers, l2)
         return box, swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
@@ -251,7 +257,9 @@ class _Builder:
         if not columns or consumer_tile[1] % columns or columns % _SUBTILE_COLUMNS:
             raise PlanError(
                 self.subject,
-                [f"subtiles of {columns} columns, in steps of {_SUBTILE_COLUMNS}, do not fill the {consumer_tile[1]} of a tile."],
+                [
+                    f"subtiles of {columns} columns, in steps of {_SUBTILE_COLUMNS}, do not fill the {consumer_tile[1]} of a tile."
+                ],
             )
         subtiles = consumer_tile[0] // WGMMA_M * (consumer_tile[1] // columns)
         ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(2, subtiles))
@@ -273,7 +281,10 @@ class _Builder:
         store = TmaBox("store", d.dtype, (width, across), swizzle, l2_policy=l2)
         c = self.operands.c
         if with_c and (c.dtype, c.major) != (d.dtype, d.major):
-            raise PlanError(self.subject, [f"C is {c.dtype} {c.major}-major; like D, {d.dtype} {d.major}-major, is expected."])
+            raise PlanError(
+                self.subject,
+                [f"C is {c.dtype} {c.major}-major; like D, {d.dtype} {d.major}-major, is expected."],
+            )
         to_shared = TiledCopy(self._matrices(stmatrix), _FRAGMENT, (WGMMA_M, _SUBTILE_COLUMNS))
         from_shared = TiledCopy(self._matrices(ldmatrix), _FRAGMENT, (WGMMA_M, _SUBTILE_COLUMNS))
         load_c = TmaBox("load", c.dtype, (width, across), swizzle)

@@ -160,7 +160,14 @@ SM90_LADDER = (
         (2.05, 2.26, 2.85, 4.68, 9.33, 19.21),
         0.626,
     ),
-    NamedSm90("sm90_wide_2x1", "the same, sharing B", (128, 192), {"cluster": (2, 1)}, (2.15, 2.36, 2.97, 4.72, 9.26, 19.31), 0.615),
+    NamedSm90(
+        "sm90_wide_2x1",
+        "the same, sharing B",
+        (128, 192),
+        {"cluster": (2, 1)},
+        (2.15, 2.36, 2.97, 4.72, 9.26, 19.31),
+        0.615,
+    ),
     NamedSm90(
         "sm90_cooperative",
         "128 x 256 by two consumers with D through TMA, where many k-tiles hide the epilogue",
@@ -201,8 +208,22 @@ SM90_LADDER = (
         (1.24, 1.4, 2.55, 4.62, 8.75, 17.89),
         0.75,
     ),
-    NamedSm90("sm90_64x128", "64 x 128 pingpong: for problems of few tiles", (64, 128), {"slots": 2}, (0.8, 0.95, 1.45, 2.6, 4.9, 9.5), 0.33),
-    NamedSm90("sm90_64x64", "64 x 64 pingpong: for the smallest problems", (64, 64), {"subtile_n": 32}, (0.6, 0.75, 1.15, 2.0, 3.7, 7.0), 0.25),
+    NamedSm90(
+        "sm90_64x128",
+        "64 x 128 pingpong: for problems of few tiles",
+        (64, 128),
+        {"slots": 2},
+        (0.8, 0.95, 1.45, 2.6, 4.9, 9.5),
+        0.33,
+    ),
+    NamedSm90(
+        "sm90_64x64",
+        "64 x 64 pingpong: for the smallest problems",
+        (64, 64),
+        {"subtile_n": 32},
+        (0.6, 0.75, 1.15, 2.0, 3.7, 7.0),
+        0.25,
+    ),
 )
 _BY_NAME = {named.name: named for named in SM90_LADDER}
 

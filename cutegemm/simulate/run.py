@@ -19,8 +19,9 @@ from cutegemm.simulate.copies import CtaGroup, OperandFlow
 from cutegemm.simulate.epilogue import Epilogue
 from cutegemm.simulate.mainloop import run_mainloop
 from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.pipeline import run_pipeline
 from cutegemm.simulate.report import Fault, Report
-from cutegemm.simulate.tables import PlanTables, plan_tables
+from cutegemm.simulate.tables import plan_tables
 
 # Accumulators of the CTAs that are simulated together: 1 MiB of them stays in a core's cache.
 _SUMS_AT_ONCE = 1 << 18
@@ -102,19 +103,14 @@ def simulate(
         if broken:
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", broken)
     report = Report()
-    tables = plan_tables(plan)
-    if checked:
-        check_tables(plan, tables, report)
     matrices = {name: GlobalMatrix(problem, name) for name in (*given, "d")}
     for name, array in given.items():
         kind = matrices[name].dtype
         seen = _as_modes(array, name)
         matrices[name].view(matrices[name].buffer)[...] = seen if kind is tf32 else round_to(kind, seen)
-    epilogue = Epilogue(plan, tables, matrices["d"], matrices.get("c"), alpha, beta, report, checked)
+    carry_out = run_schedule if plan.pipeline is None else run_pipeline
     with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
-        stats = _all_ctas(plan, problem, tables, matrices, epilogue, report, checked, progress)
-    if checked:
-        epilogue.finish()
+        stats = carry_out(plan, problem, matrices, alpha, beta, report, checked, progress)
     faults = report.faults()
     if faults and check is True:
         raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)
@@ -125,16 +121,21 @@ def simulate(
     )
 
 
-def _all_ctas(
+def run_schedule(
     plan: GemmPlan,
     problem: Problem,
-    tables: PlanTables,
     matrices: dict[str, GlobalMatrix],
-    epilogue: Epilogue,
+    alpha: float,
+    beta: float,
     report: Report,
     checked: bool,
     progress: Callable[[float], None] | None,
 ) -> tuple[int, int, int, int, int]:
+    """A plan whose threads all do the same; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B)."""
+    tables = plan_tables(plan)
+    if checked:
+        check_tables(plan, tables, report)
+    epilogue = Epilogue(plan, tables, matrices["d"], matrices.get("c"), alpha, beta, report, checked)
     bm, bn, bk = plan.cta_tile
     assert plan.schedule is not None  # or there were no tables
     schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
@@ -164,6 +165,8 @@ def _all_ctas(
         sums = run_mainloop(plan, tables, schedule, flows, k_tiles, report, ticked)
         epilogue.write(sums, group)
         loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
+    if checked:
+        epilogue.finish()
     if progress is not None:
         progress(1.0)
     return len(ctas), k_tiles, len(ctas) * k_tiles * bm * bn * bk, loaded[0], loaded[1]

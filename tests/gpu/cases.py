@@ -12,7 +12,7 @@ from cutegemm.plan.catalog import plan_named, plans
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIMT = [name for name, _ in plans() if name.startswith("simt")]
 GUARD = 64  # elements before and behind a matrix
-SENTINEL = 12345.0
+SENTINEL = -4096.0  # exact in every type
 
 _SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
 _BK16 = {**_SMALL, "block": (64, 64, 16)}

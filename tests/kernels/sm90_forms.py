@@ -36,7 +36,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cluster_2x2_mn": ({"layout": "tn"}, {"cluster": (2, 2), **_COOPERATIVE, "tile": (128, 128, 64)}),
     "cluster_4x1": ({}, {"cluster": (4, 1), "tile": (64, 128, 64)}),
     "cooperative": ({}, {"tile": (128, 256, 64), **_COOPERATIVE}),
-    "cooperative_stagger": ({}, {"tile": (128, 256, 64), "cluster": (2, 1), "stagger_cycles": 550, **_COOPERATIVE}),
+    "cooperative_stagger": (
+        {},
+        {"tile": (128, 256, 64), "cluster": (2, 1), "stagger_cycles": 550, **_COOPERATIVE},
+    ),
     "cooperative_tall": ({"layout": "nn"}, {"tile": (256, 128, 64), "cluster": (1, 2), **_COOPERATIVE}),
     "cooperative_256x160": ({}, {"tile": (256, 160, 64), **_COOPERATIVE}),
     "cooperative_256x192": ({}, {"tile": (256, 192, 64), **_COOPERATIVE}),
@@ -44,7 +47,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one_tile_a_cta": ({}, {"tile": (128, 128, 64), "ctas": None, **_COOPERATIVE}),
     "one_tile_a_cta_2x1": ({}, {"tile": (128, 128, 64), "ctas": None, "cluster": (2, 1), **_COOPERATIVE}),
     "single": ({}, {"tile": (128, 128, 64), "schedule": "single"}),
-    "single_two_consumers": ({"layout": "tt"}, {"tile": (128, 128, 64), "schedule": "single", "consumers": 2}),
+    "single_two_consumers": (
+        {"layout": "tt"},
+        {"tile": (128, 128, 64), "schedule": "single", "consumers": 2},
+    ),
     "single_three_stages": ({}, {"tile": (64, 128, 64), "schedule": "single", "stages": 3}),
     "direct": ({}, {"store": "direct"}),
     "direct_elements": ({"align_d": 2}, {"store": "direct", "cluster": (2, 1)}),
@@ -62,7 +68,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "batched": ({"layout": "nn", "batched": True}, {"slots": 4}),
     "batched_2x1": ({"batched": True}, {"cluster": (2, 1), "tile": (64, 128, 64)}),
     "e4m3": ({"dtype": "e4m3", "out": "bf16"}, {"tile": (128, 128, 128)}),
-    "e4m3_f32": ({"dtype": "e4m3", "out": "f32"}, {"tile": (128, 256, 128), "cluster": (2, 1), **_COOPERATIVE}),
+    "e4m3_f32": (
+        {"dtype": "e4m3", "out": "f32"},
+        {"tile": (128, 256, 128), "cluster": (2, 1), **_COOPERATIVE},
+    ),
     "e5m2": ({"dtype": "e5m2", "out": "f16"}, {"tile": (64, 128, 128)}),
     **{
         f"{layout}_{major}": ({"layout": layout, "out_major": major}, _SMALL)

@@ -8,7 +8,6 @@ import pytest
 from cutegemm.dtypes import DType, round_to
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan import Operands, Problem, simt_plan
-from cutegemm.plan.sm90 import sm90_plan
 from cutegemm.simulate import simulate
 from tests.simulate.plans import LAYOUTS, SMALL, WARPS, broken, mma_sync_plan, small_plan
 
@@ -213,11 +212,6 @@ def test_one_cta_at_a_time_and_many_agree(monkeypatch):
 def test_what_does_not_fit_is_told(arguments, message):
     with pytest.raises(CutegemmError, match=message):
         simulate(small_plan(), **arguments)
-
-
-def test_roles_are_not_simulated():
-    with pytest.raises(UnsupportedError, match="protocol_of"):
-        simulate(sm90_plan(), np.ones((8, 8)), np.ones((8, 8)))
 
 
 def test_a_plan_that_cannot_read_c():

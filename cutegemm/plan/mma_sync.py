@@ -1,0 +1,235 @@
+"""Builder of mma.sync plans: Tensor Cores that multiply fragments in registers, from sm_80 on."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from cutegemm.arch import CACHE_LINE_BYTES, WARP_THREADS
+from cutegemm.errors import PlanError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
+from cutegemm.plan.building import ACCESS_BITS, Builder, Shared, vector_copy
+from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
+from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.schedule import Schedule, multistage, single_stage
+from cutegemm.tile.atoms import CopyAtom, MmaAtom
+from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
+from cutegemm.tile.mma_atoms import mma_sync
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
+from cutegemm.tile.tiled_mma import TiledMma
+
+_ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
+# Rows of a 32-bit tile along M or N, for a read that takes 8 neighbours of each of 4 k: 8 banks apart.
+_PAD_ELEMS = 8
+_MATRICES = 4  # of an ldmatrix
+
+
+def mma_sync_plan(
+    operands: Operands | None = None,
+    *,
+    name: str = "mma_sync",
+    summary: str = "",
+    block: tuple[int, int, int] | None = None,
+    warp: tuple[int, int] = (64, 64),
+    atom_k: int | None = None,
+    stages: int = 4,
+    fragments: int = 2,
+    shares: int | None = None,
+    load: str | None = None,
+    load_bytes: int = 16,
+    cache: str = "cg",
+    shared: Shared | str | None = None,
+    read: str = "ldmatrix",
+    store: str = "shared",
+    store_elems: int = 2,
+    rounding: str = "rz",
+    warps_along: str = "m",
+    raster: Raster | str = "grouped_m:8",
+    mma_order: str = "n",
+    ctas_per_sm: int = 1,
+) -> GemmPlan:
+    """A plan for mma.sync from tile sizes.
+
+    operands      of f16, bf16 or tf32; bf16, all rows contiguous, where left out
+    block         (bM, bN, bK) elements of a CTA; 128 x 256 and rows of 128 bytes along K where left out
+    warp          (M, N) elements of a warp
+    atom_k        depth of the atom; the deepest where left out
+    stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
+    fragments     2: those of the next k-block are read while one is multiplied; 1: just before
+    shares        that the copies of a k-tile are cut into; one for each k-block where left out
+    load          "cp.async" or "register"; by alignment where left out, as cp.async moves 4 bytes or more
+    load_bytes    that a thread moves at once, at most
+    cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
+    shared        how A and B lie in shared memory; swizzled, or padded where ldmatrix cannot transpose (32-bit
+                  operands along M or N), where left out; "plain" for neither
+    read          "ldmatrix", where it serves, or "plain"
+    store         "shared": D passes through shared memory and leaves by whole lines; "direct": out of registers
+    store_elems   neighbours that a thread stores at once out of registers, 1 or 2
+    rounding      see `GemmPlan`
+    warps_along   "m" or "n": in which direction neighbouring warps lie
+    raises        PlanError with every rule that is broken
+
+    >>> plan = mma_sync_plan()
+    >>> plan.threads, plan.cta_tile, plan.stages, plan.read_a.name
+    (256, (128, 256, 64), 4, 'ldmatrix.x4.bf16')
+    """
+    ops = operands or Operands.of("bf16")
+    tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
+    order = Raster.parse(raster) if isinstance(raster, str) else raster
+    builder = _MmaBuilder(f"mma_sync_plan {name!r}", ops, tile, stages, {"load": load})
+    builder.choices(read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct")))
+    builder.choices(warps_along=(warps_along, ("m", "n")), fragments=(fragments, (1, 2)))
+    deep = _ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
+    atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
+    mma = None if atom is None else builder.attempt(lambda: builder.mma(atom, warp, warps_along))
+    if mma is None:  # without warps there is no number of threads
+        raise PlanError(builder.subject, builder.broken)
+    found = [
+        builder.operand(which, operand, extent, mma.threads, load, load_bytes, cache, shared)
+        for which, operand, extent in (("A", ops.a, tile[0]), ("B", ops.b, tile[1]))
+    ]
+    loads = [copy for copy, _ in found if copy is not None]
+    is_async = all(copy.atom.is_async for copy in loads)
+    schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_async else 1))
+    out = builder.attempt(lambda: builder.leaving(mma.threads)) if store == "shared" else None
+    if builder.broken or schedule is None:
+        raise PlanError(builder.subject, builder.broken)
+    (load_a, smem_a), (load_b, smem_b) = found
+    assert load_a is not None and smem_a is not None and load_b is not None and smem_b is not None
+    held = min(store_elems, ops.d.align_elems if out is None else 2) if ops.d.major == "n" else 1
+    return GemmPlan(
+        name=name,
+        summary=summary,
+        family="mma_sync",
+        arch="sm_80",
+        operands=ops,
+        cta_tile=tile,
+        tiled_mma=mma,
+        smem_a=smem_a,
+        smem_b=smem_b,
+        load_a=load_a,
+        load_b=load_b,
+        read_a=_reader(ops.a, read, smem_a),
+        read_b=_reader(ops.b, read, smem_b),
+        store_d=vector_copy(ops.d, held),
+        raster=order,
+        schedule=schedule,
+        roles=(Role("all", mma.threads // WARP_THREADS),),
+        barriers=(Barrier("cta", "cta", 1, mma.threads),),
+        smem_d=None if out is None else out[0],
+        copy_d=None if out is None else out[1],
+        ctas_per_sm=ctas_per_sm,
+        mma_order=mma_order,
+        rounding=rounding,
+    )
+
+
+def _reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
+    """Shared memory to fragments: by ldmatrix, by the two neighbours along K that a register holds, or one by one."""
+    dtype, along_k = operand.dtype, _runs_along_k(shared)
+    if read == "ldmatrix" and (along_k or dtype.bits == 16):
+        return ldmatrix(dtype, _MATRICES, transpose=not along_k)
+    return universal_copy(dtype, 32 if along_k else dtype.bits)
+
+
+def _runs_along_k(shared: SharedLayout) -> bool:
+    outer = shared.outer if isinstance(shared, ComposedLayout) else shared
+    return bool(outer(0, 1, 0) == 1)
+
+
+class _MmaBuilder(Builder):
+    """What is decided for mma.sync plans alone."""
+
+    def choices(self, **given: tuple[object, tuple[object, ...]]) -> None:
+        """Notes which arguments are none of those that there are."""
+        for name, (value, known) in given.items():
+            if value not in known:
+                self.broken.append(f"{name} = {value!r} is neither {' nor '.join(repr(k) for k in known)}.")
+
+    def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
+        """Warps with a part of the tile each, that lies together."""
+        counts, permutation, wrong = [], [], []
+        for mode, extent, own, step in zip("MN", self.block[:2], warp, atom.shape_mnk[:2], strict=True):
+            if own < 1 or own % step or extent % own:
+                wrong.append(
+                    f"b{mode} = {extent} does not divide into warp tiles of {own}, multiples of the atom's {step}."
+                )
+                continue
+            counts.append(extent // own)
+            permutation.append(Layout((step, extent // own, own // step), (1, own, step)))
+        if wrong:
+            raise PlanError(self.subject, wrong)
+        strides = (1, counts[0], 0) if warps_along == "m" else (counts[1], 1, 0)
+        return TiledMma(atom, Layout((*counts, 1), strides), (*permutation, None))
+
+    def schedule(self, deep: int, fragments: int, shares: int | None) -> Schedule:
+        """One stage, or a queue of them."""
+        k_blocks = self.block[2] // deep
+        if k_blocks < 1 or self.block[2] % deep:
+            raise PlanError(self.subject, [f"bK = {self.block[2]} is no multiple of the atom's {deep}."])
+        cut = k_blocks if shares is None else shares
+        if not 1 <= cut <= k_blocks:
+            raise PlanError(self.subject, [f"shares = {cut}; 1 to {k_blocks}, one for each k-block, are possible."])
+        if self.stages == 1:
+            return single_stage(k_blocks)
+        return multistage(max(2, self.stages), k_blocks, shares=cut, fragments=fragments)
+
+    def operand(
+        self,
+        name: str,
+        operand: Operand,
+        extent: int,
+        threads: int,
+        load: str | None,
+        load_bytes: int,
+        cache: str,
+        shared: Shared | str | None,
+    ) -> tuple[TiledCopy | None, SharedLayout | None]:
+        """The copy from global memory, and the layout in shared memory."""
+        dtype, bk = operand.dtype, self.block[2]
+        widest = min(ACCESS_BITS // 8, operand.align_bytes, load_bytes)
+        kind = load or ("cp.async" if widest >= min(CP_ASYNC_BYTES["ca"]) else "register")
+        vector = max(1, widest * 8 // dtype.bits)
+        copy = self.attempt(lambda: self.copy(name, operand, extent, threads, kind, vector, cache=cache))
+        layout = self.attempt(lambda: _in_shared(operand, extent, bk, max(1, self.stages), shared))
+        return copy, layout
+
+    def leaving(self, threads: int) -> tuple[SharedLayout, TiledCopy]:
+        """D in shared memory, swizzled for how the sums are held, and the copy of whole lines of it."""
+        d, (bm, bn, _) = self.operands.d, self.block
+        vector = min(ACCESS_BITS // d.dtype.bits, d.align_elems)
+        extent = bn if d.major == "n" else bm
+        line = gcd(extent, CACHE_LINE_BYTES * 8 // d.dtype.bits)
+        run = gcd(extent // vector, WARP_THREADS)
+        if extent % vector or threads % run:
+            raise PlanError(self.subject, [f"{threads} threads do not store lines of {extent} elements of D."])
+        # Eight rows of four lanes each are written at once: as 16 bytes a row of 16-bit elements, 32 of 32-bit ones.
+        bits = max(0, (line // _PAD_ELEMS).bit_length() - 1)
+        shift = 2 if d.dtype.bits > 16 and d.major == "n" else 3
+        swizzle = Swizzle(min(bits, shift), 3, shift)
+        atom = vector_copy(d, vector)
+        if d.major == "n":
+            one, panels = Layout((SMEM_ATOM_ROWS, line), (line, 1)), (1, 0)
+            copy = make_tiled_copy_tv(atom, Layout((threads // run, run), (run, 1)), Layout((1, vector)))
+        else:
+            one, panels = Layout((line, SMEM_ATOM_ROWS), (1, line)), (0, 1)
+            copy = make_tiled_copy_tv(atom, Layout((run, threads // run)), Layout((vector, 1)))
+        return tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy
+
+
+def _in_shared(
+    operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str | None
+) -> SharedLayout:
+    """(extent, bK, stages) as given, or so that fragments are read without bank conflicts."""
+    dtype, along_k = operand.dtype, operand.major == "k"
+    if isinstance(shared, str):
+        if shared != "plain":
+            raise PlanError("mma_sync_plan", [f"shared = {shared!r} is neither 'plain' nor a Shared."])
+        shared = Shared("k" if along_k else "mn")
+    if shared is None and not along_k and dtype.bits > 16:
+        shared = Shared("mn", pad=_PAD_ELEMS)
+    if shared is not None:
+        return shared.layout(extent, bk, stages)
+    atom = smem_atom(dtype, "k" if along_k else "mn", widest_smem_kind(dtype, bk if along_k else extent))
+    return tile_to_shape(atom, (extent, bk, stages), (0, 1, 2) if along_k else (1, 0, 2))

@@ -1,0 +1,184 @@
+"""The epilogue by TMA: a consumer's sums, subtile by subtile, through slots of shared memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.dtypes import round_to
+from cutegemm.layout import Layout
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes
+from cutegemm.simulate.checks import misplaced
+from cutegemm.simulate.copies import CtaGroup
+from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.report import Report
+from cutegemm.tile.tiled_copy import TiledCopy
+
+
+class Leaving:
+    """Writes the tiles of D of a plan with an epilogue, and counts how often each element is written.
+
+    held   (consumers, threads, registers) element of the consumer's tile that each register sums up; registers
+           in the order of the accumulators
+    """
+
+    def __init__(
+        self,
+        plan: GemmPlan,
+        matrix_d: GlobalMatrix,
+        matrix_c: GlobalMatrix | None,
+        alpha: float,
+        beta: float,
+        report: Report,
+        checked: bool,
+    ) -> None:
+        assert plan.epilogue is not None
+        assert plan.pipeline is not None
+        self.plan, self.pipeline, self.epilogue = plan, plan.pipeline, plan.epilogue
+        self.d, self.c, self.alpha, self.beta = matrix_d, matrix_c, alpha, beta
+        self.report, self.checked = report, checked
+        self.written = np.zeros(len(matrix_d.buffer), np.uint16)
+        self.held = held_by_consumers(plan, report)
+        inner = 1 if plan.operands.d.major == "n" else 0
+        subtile = self.epilogue.subtile
+        assert plan.smem_d is not None
+        self.stores = box_tables("D", ("m", "n"), self.epilogue.store, plan.smem_d, subtile, inner)
+        self.loads: BoxTables | None = None
+        if self.epilogue.load_c is not None:
+            self.loads = box_tables("C", ("m", "n"), self.epilogue.load_c, plan.smem_d, subtile, inner)
+        # (threads, registers of a subtile): element of the subtile, and where it lies in slot 0 of consumer 0
+        self.moved = _registers(self.epilogue.to_shared, Layout(subtile))
+        self.place = self._places()
+        if checked:
+            self._check()
+
+    def _places(self) -> np.ndarray:
+        """(slots * consumers, elements) where the stores of the registers put each element of a subtile."""
+        copy, subtile = self.epilogue.to_shared, self.epilogue.subtile
+        smem = self.plan.smem_d
+        assert smem is not None
+        which = copy.offsets_d(Layout(subtile)).reshape(-1)
+        where = copy.offsets_d(smem)  # (threads, values, rest_m, rest_n, slots, consumers)
+        tables = where.reshape((*where.shape[:4], -1), order="F")
+        flat = np.moveaxis(tables, -1, 0).reshape(tables.shape[-1], -1)
+        out = np.full((flat.shape[0], subtile[0] * subtile[1]), -1)
+        out[:, which] = flat
+        return out
+
+    def _check(self) -> None:
+        check_boxes(self.stores, self.report)
+        if self.loads is not None:
+            check_boxes(self.loads, self.report)
+        report, subtile = self.report, self.epilogue.subtile
+        lost = np.flatnonzero((self.place < 0).any(axis=0))
+        report.add_each(
+            "copy", lost, lambda e: f"{self.stores.element(e)} of a subtile is written to no slot."
+        )
+        vector = self.epilogue.to_shared.atom.aligned_bytes * 8 // self.plan.operands.d.dtype.bits
+        assert self.plan.smem_d is not None
+        rows = self.epilogue.to_shared.offsets_d(self.plan.smem_d)
+        runs = np.moveaxis(rows, 1, -1)
+        if vector > 1 and runs.shape[-1] % vector == 0:
+            bad = misplaced(runs.reshape(*runs.shape[:-1], -1, vector))
+            report.add_each(
+                "alignment",
+                np.argwhere(bad),
+                lambda at: (
+                    f"thread {int(at[0])} writes a row to a slot that is not {vector} aligned neighbours."
+                ),
+            )
+        # A subtile's registers, as the copy takes them, are the next ones of the accumulators
+        down, across = self.epilogue.subtiles(self.pipeline.consumer_tile)
+        per = self.moved.shape[1]
+        for consumer, held in enumerate(self.held):
+            for i in range(down * across):
+                own = held[:, i * per : (i + 1) * per]
+                origin = self._origin(i)
+                want = self._in_tile(
+                    self.moved % subtile[0] + origin[0], self.moved // subtile[0] + origin[1]
+                )
+
+                def other(at: np.ndarray, i: int = i, own: np.ndarray = own, consumer: int = consumer) -> str:
+                    return (
+                        f"thread {int(at[0])} of consumer {consumer} stores as "
+                        f"{self.stores.element(self.moved[tuple(at)])} of subtile {i} what it summed up for "
+                        f"place {own[tuple(at)]} of its tile."
+                    )
+
+                report.add_each("fragment", np.argwhere(own != want), other)
+
+    def _origin(self, i: int) -> tuple[int, int]:
+        across = self.epilogue.subtiles(self.pipeline.consumer_tile)[1]
+        rows, columns = self.epilogue.subtile
+        return i // across * rows, i % across * columns
+
+    def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
+        out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
+        return out
+
+    def write(self, sums: np.ndarray, group: CtaGroup, consumer: int) -> None:
+        """What a consumer of each CTA has summed up: (M, N, C) of its tile; `group` counts the consumers' tiles."""
+        rows, columns = self.pipeline.consumer_tile
+        registers = np.moveaxis(sums, 2, 0).reshape(len(group), rows, columns)
+        m, n = self.held[consumer] % rows, self.held[consumer] // rows
+        in_registers = registers[:, m, n]  # (C, threads, registers)
+        per = self.moved.shape[1]
+        m0, n0 = group.m_tile * rows, group.n_tile * columns
+        stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
+        loads = None
+        if self.c is not None and self.loads is not None:
+            loads = BoxFlow(self.loads, self.c, group, self.report, self.checked)
+        kind = np.float64 if sums.dtype.kind != "f" else sums.dtype.type
+        for i in range(int(np.prod(self.epilogue.subtiles((rows, columns))))):
+            slot = i % self.epilogue.slots + self.epilogue.slots * consumer
+            origin = self._origin(i)
+            at = (m0 + origin[0], n0 + origin[1])
+            out = in_registers[:, :, i * per : (i + 1) * per].astype(kind) * kind(self.alpha)
+            if loads is not None:
+                loads.clear()
+                loads.load(at, slot)
+                old = loads.shared[self.place[slot][self.moved]]  # (threads, registers, C)
+                out = out + kind(self.beta) * np.moveaxis(old, 2, 0).astype(kind)
+            values = round_to(self.plan.operands.d.dtype, out)
+            stores.clear()
+            stores.shared[self.place[slot][self.moved]] = np.moveaxis(values, 0, 2)
+            stores.store(at, slot, self.written)
+
+    def finish(self) -> None:
+        """After the last CTA: each element of D must have been written once."""
+        times = self.d.view(self.written)
+        self.report.add_each(
+            "result",
+            np.argwhere(times != 1),
+            lambda at: f"D(m {at[0]}, n {at[1]}, l {at[2]}) is written {int(times[tuple(at)])} times.",
+        )
+
+
+def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
+    """(threads, registers) element of the tile that each register of a thread holds."""
+    table = copy.offsets_s(tile)
+    return table.reshape(table.shape[0], -1, order="F")
+
+
+def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
+    """(consumers, threads, registers) element of its own tile that each accumulator of a consumer sums up."""
+    pipeline, mma = plan.pipeline, plan.tiled_mma
+    assert pipeline is not None
+    bm, bn, _ = plan.cta_tile
+    rows, _ = pipeline.consumer_tile
+    table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
+    flat = table.reshape(table.shape[0], -1, order="F")
+    if pipeline.kind == "pingpong":
+        return np.broadcast_to(flat, (pipeline.consumers, *flat.shape))
+    own = flat.reshape(pipeline.consumers, -1, flat.shape[1])
+    first = np.arange(pipeline.consumers)[:, None, None] * rows
+    m, n = own % bm - first, own // bm
+    outside = (m < 0) | (m >= rows)
+    report.add_each(
+        "product",
+        np.argwhere(outside),
+        lambda at: (
+            f"thread {int(at[1])} of consumer {int(at[0])} sums up D outside of the rows that are its own."
+        ),
+    )
+    return np.where(outside, 0, m) + rows * n

@@ -1,0 +1,127 @@
+"""Machine code of Hopper plans, read back: the instructions that the plan speaks of, as many as it says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+from cutegemm.compile import compile_plan
+from cutegemm.layout import product
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.sm90_catalog import SM90_LADDER, sm90_named
+from tests.kernels.sm90_forms import FORMS, form
+
+# Of the forms those that differ in code; the GPU tests run all of them.
+COMPILED = (
+    "pingpong", "f32_out_m_major", "warps_store", "order_epilogue", "plain_d", "l2", "deep_k", "wide_2x1", "160",
+    "cluster_2x2_mn", "cluster_4x1", "cooperative_stagger", "cooperative_256x192", "one_consumer",
+    "one_tile_a_cta_2x1", "single", "single_two_consumers", "direct", "direct_elements", "direct_c", "c",
+    "c_f32_batched", "c_cooperative", "c_wide", "batched_2x1", "e4m3", "e5m2", "tt_m",
+)  # fmt: skip
+_MNEMONICS = {"f16": "HGMMA", "bf16": "HGMMA", "e4m3": "QGMMA", "e5m2": "QGMMA", "s8": "IGMMA"}
+
+
+def named(name: str, layout: str = "nt", **options) -> GemmPlan:
+    plan = sm90_named(name, Operands.of("bf16", layout=layout), **options)
+    assert plan is not None
+    return plan
+
+
+def boxes(plan: GemmPlan, operand: str) -> int:
+    """Instructions that a CTA loads its share of a k-tile with."""
+    bm, bn, bk = plan.cta_tile
+    box, extent = (plan.load_a, bm) if operand == "a" else (plan.load_b, bn)
+    return extent * bk // product(box.box) // box.multicast
+
+
+def check(plan: GemmPlan) -> None:
+    kernel = compile_plan(plan)
+    report, pipeline, epilogue = kernel.resources, plan.pipeline, plan.epilogue
+    assert kernel.violations() == []
+    assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
+
+    # The products of a k-tile, in one place, of the planned shape, and nothing that makes them wait for each other
+    m, n, k = plan.tiled_mma.atom.shape_mnk
+    products = report.count(f"{_MNEMONICS[plan.operands.a.dtype.name]}.{m}x{n}x{k}")
+    assert products == plan.k_blocks * pipeline.consumer_tile[0] // m
+    assert sum(c for name, c in report.instructions.items() if "GMMA" in name) == products
+    assert report.count("WARPGROUP") == 3
+
+    # Loads: a box of A and of B for each share of a k-tile, multicast where CTAs share it
+    dim = "3D" if plan.operands.batched else "2D"
+    fills = pipeline.stages if pipeline.kind == "single" else 1
+    expected = {True: 0, False: 0}
+    for operand, box in (("a", plan.load_a), ("b", plan.load_b)):
+        expected[box.multicast > 1] += fills * boxes(plan, operand)
+    if epilogue is not None and epilogue.load_c is not None:
+        count = product(epilogue.subtiles(pipeline.consumer_tile))
+        of_c = product(epilogue.subtile) // product(epilogue.load_c.box)
+        ahead = count + (epilogue.slots if pipeline.order_epilogue else 0)
+        assert report.count(f"UTMALDG.{dim}") - report.count(f"UTMALDG.{dim}.MULTICAST") - expected[False] in (
+            count * of_c, ahead * of_c, (count + 1) * of_c,
+        )  # fmt: skip
+    else:
+        assert report.count(f"UTMALDG.{dim}") - report.count(f"UTMALDG.{dim}.MULTICAST") == expected[False]
+    assert report.count(f"UTMALDG.{dim}.MULTICAST") == expected[True]
+
+    # The way out
+    if epilogue is None:
+        assert report.count("UTMASTG") == 0
+        assert report.count("STG") == product(pipeline.consumer_tile) // 128 // plan.store_d.values
+    else:
+        count = product(epilogue.subtiles(pipeline.consumer_tile))
+        of_warp = 4 if epilogue.store.box[1] < epilogue.subtile[0] and plan.operands.d.major == "n" else 1
+        stores = product(epilogue.subtile) // product(epilogue.store.box) // of_warp
+        assert report.count(f"UTMASTG.{dim}") == count * stores
+        if plan.operands.d.dtype.bits == 16:
+            assert report.count("STSM") == count * epilogue.subtile[1] // 16
+            assert {name for name in report.instructions if name.startswith("STSM")} == {
+                "STSM.16.MT88.4" if plan.operands.d.major == "m" else "STSM.16.M88.4"
+            }
+        else:
+            assert report.count("STS") >= count * product(epilogue.subtile) // 128 // plan.store_d.values
+
+    given = [role.registers for role in plan.roles if role.registers]
+    assert report.count("USETMAXREG") == (2 if given else 0)
+    if given:
+        numbers = {
+            int(text)
+            for text in re.findall(r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32\s+(\d+)", kernel.ptx)
+        }
+        assert numbers == set(given)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_forms_are_what_they_say(name):
+    check(form(name))
+
+
+@pytest.mark.parametrize("name", [named.name for named in SM90_LADDER])
+def test_named_plans_are_what_they_say(name):
+    check(named(name))
+
+
+@pytest.mark.parametrize("name", ["sm90_cluster_1x2", "sm90_wide_2x1", "sm90_cooperative_2x1", "sm90_64x64"])
+def test_named_plans_with_c(name):
+    check(named(name, "nn", with_c=True))
+
+
+@pytest.mark.parametrize("name", ["pingpong", "single", "cooperative_stagger", "direct", "c_f32", "plain_d"])
+def test_shared_memory_is_what_the_plan_says(name):
+    """The launch asks for the bytes that the plan counts, barriers included."""
+    import cutlass.cute as cute
+
+    from cutegemm.kernels import sm90
+
+    plan = form(name)
+    made = cute.compile(sm90.host_function(plan), *sm90.fake_arguments(plan), options="--enable-tvm-ffi")
+    launched = re.findall(r"llvm\.mlir\.constant\((\d+) : i64\)", str(made.ir_module))
+    assert str(sum(plan.smem_bytes().values())) in launched, plan.describe()
+
+
+def test_every_form_has_a_name_that_is_known():
+    assert set(COMPILED) <= set(FORMS)

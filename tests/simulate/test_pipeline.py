@@ -1,0 +1,168 @@
+"""Hopper plans on the CPU: exact for integers in every form, and faults planted in each part are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cutegemm.dtypes import round_to
+from cutegemm.errors import PlanError, SimulationError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.plan import Operands, Problem, sm90_plan
+from cutegemm.plan.sm90_catalog import SM90_LADDER
+from cutegemm.simulate import play_interleavings, protocol_of, simulate
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import TmaBox
+from tests.kernels.sm90_forms import FORMS, form
+from tests.simulate.plans import broken
+
+BF16 = Operands.of("bf16", layout="nt")
+SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "ctas": 3}
+
+
+def integers(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes]
+
+
+def faults_of(plan, m=70, n=136, k=100, **options):
+    a, b = integers((m, k), (k, n))
+    return {fault.kind: fault for fault in simulate(plan, a, b, check="report", **options).faults}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_are_exact_on_ragged_extents(name):
+    plan = form(name, ctas=4)
+    bm, bn, bk = plan.cta_tile
+    d = plan.operands.d
+    along = d.align_elems
+    for m, n, k in ((bm + 9, 2 * bn + 11, 2 * bk + 5), (3, 5, 0)):
+        m, n = (m, -(-n // along) * along) if d.major == "n" else (-(-m // along) * along, n)
+        batch = (2,) if plan.operands.batched else ()
+        a, b, c = integers((*batch, m, k), (*batch, k, n), (*batch, m, n))
+        if plan.has_c:
+            got, want = simulate(plan, a, b, c, alpha=2, beta=-1).d, 2 * (a @ b) - c
+        else:
+            got, want = simulate(plan, a, b).d, a @ b
+        assert np.array_equal(got, round_to(d.dtype, want))
+
+
+def test_c_is_not_read_where_beta_is_0():
+    a, b = integers((70, 100), (100, 136))
+    assert np.array_equal(simulate(form("c"), a, b).d, round_to(BF16.d.dtype, a @ b))
+    with pytest.raises(PlanError, match="cannot read C"):
+        simulate(form("pingpong"), a, b, a @ b, beta=1)
+
+
+@pytest.mark.parametrize("raster", ["along_m", "along_n", "grouped_m:2", "grouped_n:3"])
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_rasters_of_clusters(cluster, raster):
+    plan = sm90_plan(**{**SMALL, "ctas": 4}, cluster=cluster, raster=raster)
+    a, b = integers((64 * 5 - 3, 70), (70, 64 * 3))
+    assert np.array_equal(simulate(plan, a, b).d, round_to(BF16.d.dtype, a @ b))
+
+
+# --- planted faults ----------------------------------------------------------------------------------------
+
+
+def test_another_swizzle_than_that_of_tma():
+    plan = sm90_plan(**SMALL)
+    other = broken(plan, smem_a=ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_a.outer))
+    assert "TMA has A(m 4, k 0)" in str(faults_of(other)["copy"])
+
+
+def test_boxes_that_do_not_end_with_the_tile():
+    plan = sm90_plan(**SMALL)
+    found = faults_of(broken(plan, load_b=TmaBox("load", BF16.b.dtype, (64, 48), "128B")))
+    assert "a box of B reaches (64, 0), past a tile of (64, 64)" in str(found["copy"])
+
+
+def test_stages_that_overlap():
+    plan = sm90_plan(**SMALL)
+    outer = plan.smem_a.outer
+    near = Layout(outer.shape, (*outer.stride[:2], 64 * 32))
+    found = faults_of(broken(plan, smem_a=ComposedLayout(plan.smem_a.inner, 0, near)))
+    assert "lies where another copy does" in str(found["shared"])
+
+
+def test_registers_that_stand_for_other_elements():
+    plan = sm90_plan(**SMALL)
+    turned = Layout(((4, 8, 4), (2, 2, 2)), ((128, 1, 16), (64, 512, 8)))
+    copy = TiledCopy(plan.epilogue.to_shared.atom, turned, (64, 16))
+    found = faults_of(broken(plan, epilogue=replace(plan.epilogue, to_shared=copy)))
+    assert "stores as D(m" in str(found["fragment"])
+    assert found["fragment"].count > 100
+
+
+def test_slots_swizzled_another_way_than_the_store():
+    plan = sm90_plan(**SMALL)
+    store = replace(plan.epilogue.store, swizzle="none")
+    found = faults_of(broken(plan, epilogue=replace(plan.epilogue, store=store)))
+    assert "D(m" in str(found["copy"])
+
+
+def test_consumers_whose_rows_are_not_their_own():
+    plan = sm90_plan(schedule="cooperative", tile=(256, 64, 64))
+    interleaved = TiledMma(plan.tiled_mma.atom, Layout((2, 1, 1)))
+    found = faults_of(broken(plan, tiled_mma=interleaved), m=256)
+    assert "outside of the rows that are its own" in str(found["product"])
+
+
+def test_a_store_past_the_end_of_a_row():
+    """TMA writes whole 16 bytes: with 43 columns it writes 48."""
+    plan = sm90_plan(**SMALL)
+    a, b = integers((70, 100), (100, 43))
+    problem = Problem(70, 43, 100, operands=BF16, ld=(("a", 104), ("b", 104), ("c", 48), ("d", 48)))
+    with pytest.raises(PlanError, match="D has 43 elements along n"):
+        simulate(plan, a, b, problem=problem)
+    found = {f.kind: f for f in simulate(plan, a, b, problem=problem, check="report").faults}
+    assert found["outside"].count == 70 * 5
+    assert "it writes whole 16 bytes" in str(found["outside"])
+
+
+def test_a_raster_that_drops_a_tile():
+    class Dropping(Raster):
+        def tile(self, linear, grid_m, grid_n, minimum=min, batched=True):
+            m, n, batch = Raster("along_m").tile(linear, grid_m, grid_n, minimum, batched)
+            return m, n * 0, batch
+
+    found = faults_of(broken(sm90_plan(**SMALL), raster=Dropping()))
+    assert "no CTA takes the tile (0, 1, 0)" in str(found["raster"])
+    assert "CTAs take the tile (0, 0, 0)" in str(found["raster"])
+
+
+def test_faults_are_raised_by_default():
+    plan = sm90_plan(**SMALL)
+    other = broken(plan, smem_b=ComposedLayout(Swizzle(1, 3, 3), 0, plan.smem_b.outer))
+    a, b = integers((70, 100), (100, 136))
+    with pytest.raises(SimulationError, match="TMA has B"):
+        simulate(other, a, b)
+
+
+# --- the protocol of every named plan ----------------------------------------------------------------------
+
+_WITH_PRODUCER = [named for named in SM90_LADDER if named.options.get("schedule") != "single"]
+
+
+@pytest.mark.parametrize("named", _WITH_PRODUCER, ids=lambda named: named.name)
+def test_the_roles_of_named_plans_in_many_interleavings(named):
+    plan = named.build(BF16)
+    stages = plan.stages
+    most = 3 if plan.pipeline.ctas else 1
+    for k_blocks in (0, 1, stages - 1, stages, stages + 1, 2 * stages + 3):
+        for tiles in range(1, most + 1):
+            protocol = protocol_of(plan, k_blocks=k_blocks, tiles=tiles)
+            assert play_interleavings(protocol, random_runs=3).faults == ()
+
+
+@pytest.mark.parametrize("named", _WITH_PRODUCER, ids=lambda named: named.name)
+def test_one_arrival_too_few_or_too_many_is_found_in_each(named):
+    plan = named.build(BF16)
+    arrivals = plan.barrier("empty").arrivals
+    protocol = protocol_of(plan, k_blocks=2 * plan.stages + 1, tiles=1)
+    for wrong in (arrivals - 1, arrivals + 1):
+        assert play_interleavings(protocol.with_barrier("empty", arrivals=wrong), random_runs=3).faults
