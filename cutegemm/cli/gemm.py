@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -24,8 +24,8 @@ _MOST_SIMULATED = 1 << 30
 # |D - reference| / |reference| in the Frobenius norm, by the type of D: a few roundings of its values.
 _TOLERANCE = {"f64": 1e-13, "f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2}
 _KEY_INSTRUCTIONS = (
-    "FFMA", "DFMA", "HMMA", "HGMMA", "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "STG", "UTMALDG", "UTMASTG",
-    "BAR",
+    "FFMA", "DFMA", "HMMA", "HGMMA", "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "STG",
+    "UTMALDG", "UTMASTG", "BAR",
 )  # fmt: skip
 
 
@@ -33,18 +33,24 @@ def command(
     m: Annotated[int, typer.Argument(help="Rows of A and D.")] = 0,
     n: Annotated[int, typer.Argument(help="Columns of B and D.")] = 0,
     k: Annotated[int, typer.Argument(help="Columns of A, rows of B.")] = 0,
-    batch: Annotated[Optional[int], typer.Option(help="How many of them.")] = None,
+    batch: Annotated[int | None, typer.Option(help="How many of them.")] = None,
     dtype: Annotated[str, typer.Option(help="Element type of A and B: f32, f16, bf16, ...")] = "f32",
-    out_dtype: Annotated[Optional[str], typer.Option(help="Element type of C and D; that of A and B.")] = None,
-    plan: Annotated[Optional[str], typer.Option(help="A name of `cutegemm plans`; chosen where left out.")] = None,
-    layout: Annotated[str, typer.Option(help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")] = "nn",
-    a: Annotated[Optional[Path], typer.Option(help="A from a .npy file.")] = None,
-    b: Annotated[Optional[Path], typer.Option(help="B from a .npy file.")] = None,
-    c: Annotated[Optional[Path], typer.Option(help="C from a .npy file.")] = None,
-    out: Annotated[Optional[Path], typer.Option(help="Write D to a .npy file.")] = None,
+    out_dtype: Annotated[str | None, typer.Option(help="Element type of C and D; that of A and B.")] = None,
+    plan: Annotated[
+        str | None, typer.Option(help="A name of `cutegemm plans`; chosen where left out.")
+    ] = None,
+    layout: Annotated[
+        str, typer.Option(help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")
+    ] = "nn",
+    a: Annotated[Path | None, typer.Option(help="A from a .npy file.")] = None,
+    b: Annotated[Path | None, typer.Option(help="B from a .npy file.")] = None,
+    c: Annotated[Path | None, typer.Option(help="C from a .npy file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write D to a .npy file.")] = None,
     alpha: Annotated[float, typer.Option(help="Factor of A @ B.")] = 1.0,
     beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
-    arch: Annotated[str, typer.Option(help="Compile for this architecture where there is no GPU.")] = "sm_90a",
+    arch: Annotated[
+        str, typer.Option(help="Compile for this architecture where there is no GPU.")
+    ] = "sm_90a",
     seed: Annotated[int, typer.Option(help="Of the matrices that are made up.")] = 0,
     whole: Annotated[bool, typer.Option("--whole", help="Simulate all of a large problem.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
@@ -57,17 +63,19 @@ def command(
     kind = DType.parse(dtype)
     result = DType.parse(out_dtype) if out_dtype else kind
     given = matrices((m, n, k, batch), kind, result, (a, b, c), beta, seed)
-    m, n, k, l = given.extents
+    m, n, k, l = given.extents  # noqa: E741 - the batch
     operands = Operands.of(kind, layout=layout, out=result, batched=given.a.ndim == 3).fitted(m, n, k)
     problem = Problem(m, n, k, l, operands)
     console = Console(stderr=as_json, highlight=False)
     gpu = _gpu()
-    chosen = plan_for(plan, problem, gpu["arch"] if gpu else arch)
+    chosen = plan_for(plan, problem, gpu["arch"] if gpu else arch, beta != 0)
     broken = chosen.violations(problem=problem)
     if broken:
         raise PlanError(f"plan {chosen.name!r} on {problem}", broken)
     wants_all = whole or out is not None or any(path is not None for path in (a, b, c))
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as progress:
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
+    ) as progress:
         task = progress.add_task("", total=None)
 
         def say(text: str) -> None:
@@ -191,7 +199,13 @@ def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
 
 
 def _run(
-    plan: GemmPlan, problem: Problem, given: Matrices, alpha: float, beta: float, gpu: dict[str, Any], say: Any
+    plan: GemmPlan,
+    problem: Problem,
+    given: Matrices,
+    alpha: float,
+    beta: float,
+    gpu: dict[str, Any],
+    say: Any,
 ) -> tuple[dict[str, Any], np.ndarray]:
     from cutegemm.bench.gemm import time_plan
     from cutegemm.torch_ops import from_numpy, run_plan
@@ -227,7 +241,9 @@ def _print(report: dict[str, Any], console: Console) -> None:
     )
     compiled = report["compiled"]
     if "skipped" in compiled:
-        table.add_row(f"compiled for {compiled['arch']}", f"[yellow]no[/yellow]: {escape(compiled['skipped'])}")
+        table.add_row(
+            f"compiled for {compiled['arch']}", f"[yellow]no[/yellow]: {escape(compiled['skipped'])}"
+        )
     else:
         table.add_row(
             f"compiled for {compiled['arch']}",
@@ -237,12 +253,15 @@ def _print(report: dict[str, Any], console: Console) -> None:
         found = ", ".join(f"{count} {name}" for name, count in compiled["instructions"].items())
         table.add_row("SASS", found)
         broken = compiled["violations"]
-        table.add_row("rules", "[green]all kept[/green]" if not broken else "[red]" + "\n".join(broken) + "[/red]")
+        table.add_row(
+            "rules", "[green]all kept[/green]" if not broken else "[red]" + "\n".join(broken) + "[/red]"
+        )
     if "speed" in report:
         speed = report["speed"]
         table.add_row(
             "speed",
-            f"{speed['tflops']:.1f} TFLOP/s, cuBLAS {speed['cublas_tflops']:.1f}: [bold]{speed['ratio']:.3f}[/bold]",
+            f"{speed['tflops']:.1f} TFLOP/s, cuBLAS {speed['cublas_tflops']:.1f}, "
+            f"ratio [bold]{speed['ratio']:.3f}[/bold]",
         )
     if "out" in report:
         table.add_row("D written to", report["out"])

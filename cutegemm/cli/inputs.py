@@ -9,7 +9,7 @@ import numpy as np
 
 from cutegemm.dtypes import DType, round_to
 from cutegemm.errors import PlanError
-from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan import GemmPlan, Problem
 from cutegemm.plan.catalog import choose, plan_named
 
 
@@ -80,6 +80,11 @@ def _load(path: Path) -> np.ndarray:
     return np.asarray(array)
 
 
-def plan_for(name: str | None, problem: Problem, arch: str) -> GemmPlan:
-    """The plan of a name, or the one that is chosen for the problem."""
-    return choose(problem.operands, problem, arch) if name is None else plan_named(name, problem.operands)
+def plan_for(name: str | None, problem: Problem, arch: str, with_c: bool) -> GemmPlan:
+    """The plan of a name, or the one that is chosen for the problem.
+
+    with_c   whether it must be able to read C
+    """
+    if name is None:
+        return choose(problem.operands, problem, arch, with_c=with_c)
+    return plan_named(name, problem.operands, with_c)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,15 +21,15 @@ from cutegemm.plan.catalog import plans as named_plans
 _NOTATION = re.compile(r"^\s*[(S\d_LC]")
 
 Thing = Annotated[str, typer.Argument(help='A layout such as "(4,8):(8,1)", or the name of a plan.')]
-PlanName = Annotated[str, typer.Argument(help="A name of `cutegemm plans`, or simt:block=...,warp=...,thread=...")]
-Extents = Annotated[Optional[str], typer.Option("--problem", help="MxNxK, or MxNxKxL.")]
+PlanName = Annotated[str, typer.Argument(help="A name of `cutegemm plans`, or simt:block=...")]
+Extents = Annotated[str | None, typer.Option("--problem", help="MxNxK, or MxNxKxL.")]
 DTypeName = Annotated[str, typer.Option("--dtype", help="Element type of A and B.")]
 Letters = Annotated[str, typer.Option("--layout", help="BLAS letters: nn, nt, tn, tt.")]
 
 
 def operands_and_problem(dtype: str, layout: str, problem: str | None) -> tuple[Operands, Problem | None]:
     """Operands of a type and, where extents are given, fitted to them."""
-    extents = [] if problem is None else [int(e) for e in re.split(r"[x×,]", problem)]
+    extents = [] if problem is None else [int(e) for e in re.split(r"[x,]", problem)]
     operands = Operands.of(DType.parse(dtype), layout=layout, batched=len(extents) == 4)
     if problem is None:
         return operands, None
@@ -44,8 +44,8 @@ def show(
     dtype: DTypeName = "f32",
     layout: Letters = "nn",
     problem: Extents = None,
-    svg: Annotated[Optional[Path], typer.Option(help="Draw it into an SVG file.")] = None,
-    html: Annotated[Optional[Path], typer.Option(help="Draw it into an HTML page.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw it into an SVG file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Draw it into an HTML page.")] = None,
 ) -> None:
     """A layout as a grid, or a plan as its hierarchy; --svg and --html draw it."""
     from cutegemm.draw import draw, save
@@ -87,13 +87,13 @@ def check(
     dtype: DTypeName = "f32",
     layout: Letters = "nn",
     problem: Extents = "4096x4096x4096",
-    device: Annotated[Optional[str], typer.Option(help="h200, a100, ...")] = "h200",
-    arch: Annotated[Optional[str], typer.Option(help="An architecture instead of a device.")] = None,
+    device: Annotated[str | None, typer.Option(help="h200, a100, ...")] = "h200",
+    arch: Annotated[str | None, typer.Option(help="An architecture instead of a device.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
 ) -> None:
-    """What a plan will do on the hardware: conflicts, sectors, occupancy, traffic, roofline; what to change."""
+    """What a plan will do on the hardware: conflicts, occupancy, traffic, roofline; what to change."""
     from cutegemm.analysis import check as analyse
-    from cutegemm.analysis.report import print_report
+    from cutegemm.analysis import print_report
 
     made, of = _plan(plan, dtype, layout, problem)
     found = analyse(made, of, arch, None if arch else device)

@@ -64,8 +64,8 @@ class Builder:
     ) -> None:
         self.subject, self.operands, self.block, self.stages = subject, operands, block, stages
         self.broken: list[str] = []
-        if stages < 1:
-            self.broken.append(f"stages = {stages}; at least 1 is expected.")
+        if stages < 0:
+            self.broken.append(f"stages = {stages}; 0 or more is expected.")
         for name, load in loads.items():
             if load not in (None, "cp.async", "register"):
                 self.broken.append(f"{name} = {load!r} is neither 'cp.async' nor 'register'.")

@@ -48,7 +48,9 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
     if plan.split_k > 1:
-        rows.append(("split", str(plan.split_k), "parts of K", ""))
+        rows.append(("split", str(plan.split_k), "parts of K", str(plan.split)))
+    for packing in plan.packs:
+        rows.append((f"pack {packing.name.upper()}", "1", "x".join(map(str, packing.tile)), str(packing)))
     rows += [
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {plan.ctas_per_sm} a multiprocessor"),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from cutegemm.arch import SMEM_MAX_ALIGN_BYTES, SMEM_UNIT_BYTES, WARP_THREADS, Arch, arch_named
 from cutegemm.dtypes import DType
@@ -12,12 +12,16 @@ from cutegemm.layout import ComposedLayout, Layout, Swizzle, size
 from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.schedule import Schedule
+from cutegemm.plan.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.packing import Packing
 
 SharedLayout = Union[Layout, ComposedLayout]
 
@@ -63,7 +67,7 @@ class GemmPlan:
     cta_tile         (bM, bN, bK): the part of D that a CTA computes, and the step along K
     tiled_mma        who multiplies what: block > warp > thread > value
     smem_a, smem_b   the shared memory of A (bM, bK, stages) and B (bN, bK, stages), in elements
-    load_a, load_b   global to shared memory: by the threads, or a box by TMA
+    load_a, load_b   global to shared memory: by the threads, or a box by TMA; to the fragments where there are no stages
     read_a, read_b   shared memory to registers; None where the MMA reads shared memory
     store_d          registers to global memory, or to `smem_d` where that is given
     raster           in which order the CTAs take the tiles of D
@@ -75,7 +79,8 @@ class GemmPlan:
                      it lies over that of A and B, which are done with by then
     copy_d           `smem_d` to global memory by the threads; None where TMA does it, or there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
-    split_k          parts that K is cut into
+    split            how K is split among CTAs
+    packs            operands that are copied first, to where the mainloop reads them by wide accesses
     ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
     rounding         of tf32 operands: "rz", as mma.sync does not look at the low bits, or "rna" by cvt.rna
@@ -103,7 +108,8 @@ class GemmPlan:
     barriers: tuple[Barrier, ...]
     smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
-    split_k: int = 1
+    split: Split = Split()
+    packs: tuple[Packing, ...] = ()
     ctas_per_sm: int = 1
     mma_order: str = "m"
     copy_d: TiledCopy | None = None
@@ -136,8 +142,32 @@ class GemmPlan:
         return WARP_THREADS * sum(role.warps for role in self.roles)
 
     @property
+    def split_k(self) -> int:
+        """Parts that K is cut into."""
+        return self.split.parts
+
+    @property
+    def loaded(self) -> Operands:
+        """The operands as the mainloop loads them: those that are packed as they are then."""
+        if not self.packs:
+            return self.operands
+        from cutegemm.plan.packing import packed
+
+        made = {p.name: packed(getattr(self.operands, p.name), "m" if p.name == "a" else "n") for p in self.packs}
+        return replace(self.operands, **made)
+
+    def loaded_problem(self, problem: Problem) -> Problem:
+        """A problem as the mainloop sees it: `loaded`, and the leading strides of packed operands."""
+        if not self.packs:
+            return problem
+        leading = dict(problem.ld)
+        leading.update({p.name: p.extent(problem.m if p.name == "a" else problem.n) or 1 for p in self.packs})
+        return replace(problem, operands=replace(self.loaded, c=problem.operands.c, d=problem.operands.d),
+                       ld=tuple(leading.items()))
+
+    @property
     def stages(self) -> int:
-        """Shared-memory stages of A and B."""
+        """Shared-memory stages of A and B; 0 where fragments are read from global memory."""
         queue = self.schedule or self.pipeline
         assert queue is not None
         return queue.stages
@@ -210,7 +240,7 @@ class GemmPlan:
             ("tile of A on its way", self.load_a, bm, ops.a),
             ("tile of B on its way", self.load_b, bn, ops.b),
         ):
-            if isinstance(copy, TiledCopy) and not copy.atom.is_async:
+            if self.stages and isinstance(copy, TiledCopy) and not copy.atom.is_async:
                 out[name] = _words(tile * self.cta_tile[2], operand.dtype.bits, self.threads)
         return out
 

@@ -65,8 +65,10 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
     for name, tile, step in zip(("bM", "bN", "bK"), plan.cta_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
-    if plan.split_k < 1:
-        yield f"split_k = {plan.split_k}; at least 1 is expected."
+    if plan.pipeline is not None and (plan.split_k > 1 or plan.packs):
+        yield "K is split, and operands are packed, for plans of one schedule alone."
+    if plan.schedule is not None and plan.stages == 0 and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
+        yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {plan.tiled_mma.tile_mnk[2]}."
     if (plan.schedule is None) == (plan.pipeline is None):
         yield "a plan has either a schedule, which all threads follow, or a pipeline of roles."
     if any(c < 1 for c in plan.cluster_mn):
@@ -77,8 +79,9 @@ def _operand_parts(
     plan: GemmPlan,
 ) -> Iterator[tuple[str, int, Layout | ComposedLayout, TiledCopy | TmaBox, CopyAtom | None, Operand]]:
     bm, bn, _ = plan.cta_tile
-    yield "A", bm, plan.smem_a, plan.load_a, plan.read_a, plan.operands.a
-    yield "B", bn, plan.smem_b, plan.load_b, plan.read_b, plan.operands.b
+    ops = plan.loaded
+    yield "A", bm, plan.smem_a, plan.load_a, plan.read_a, ops.a
+    yield "B", bn, plan.smem_b, plan.load_b, plan.read_b, ops.b
 
 
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
@@ -90,7 +93,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
                 f"the shared memory of {name} is {layout}, of extents {product_each(layout.shape)}; "
                 f"tile and stages ask for {want}."
             )
-        else:
+        elif plan.stages:
             offsets = layout.offsets()
             if len(np.unique(offsets)) != len(offsets):
                 yield f"the shared memory of {name}, {layout}, puts two elements in one place."

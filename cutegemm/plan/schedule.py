@@ -88,7 +88,7 @@ class Schedule:
 
     A Fetch, Store or Read of a tile past the last one does nothing.
 
-    stages      of shared memory
+    stages      of shared memory; 0 where fragments are read from global memory
     fragments   buffers of fragments in registers
     """
 
@@ -258,6 +258,13 @@ class StageWatch:
     def _read(self, tile: int, k_block: int) -> None:
         if tile >= self.k_tiles:
             return
+        if self.stages == 0:
+            self.fetched(tile)
+            self.started(tile, 0)
+            self.shown(tile, 0)
+            self.buffers[k_block % self.fragments] = (tile, k_block)
+            self.read_into(tile, 0, k_block, k_block % self.fragments)
+            return
         stage = tile % self.stages
         if self.held[stage] != tile:
             held = "nothing" if self.held[stage] is None else f"k-tile {self.held[stage]}"
@@ -286,6 +293,21 @@ def single_stage(k_blocks: int) -> Schedule:
     """
     blocks = [step for k in range(k_blocks) for step in (Read(k), Multiply(k))]
     return Schedule(1, 1, (), (Fetch(0), Commit(), Store(0), Wait(0), Sync(), *blocks, Sync()))
+
+
+def direct() -> Schedule:
+    """No shared memory at all: a k-tile is one k-block, read from global memory to the fragments."""
+    return Schedule(0, 1, (), (Read(0), Multiply(0)))
+
+
+def prefetched(k_blocks: int) -> Schedule:
+    """One stage of shared memory, the next k-tile on its way to registers meanwhile: two barriers a k-tile.
+
+    k_blocks   of a k-tile
+    """
+    blocks = [step for k in range(k_blocks) for step in (Read(k), Multiply(k))]
+    first = (Fetch(0), Commit(), Store(0), Wait(0), Sync())
+    return Schedule(1, 1, first, (Fetch(1), Commit(), *blocks, Sync(), Store(1), Wait(0), Sync()))
 
 
 def multistage(

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
 from cutegemm.plan.building import ACCESS_BITS, Builder, Shared, vector_copy
+from cutegemm.plan.packing import Packing, make_packing, packed
 from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.schedule import Schedule, multistage, single_stage
-from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES
+from cutegemm.plan.schedule import Schedule, direct, multistage, prefetched, single_stage
+from cutegemm.plan.split import Split
+from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, universal_copy
 from cutegemm.tile.mma_atoms import fma
+from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.simt import simt_tiled_mma
-from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.tile.tiled_mma import TiledMma
 
 _K_RUN = 8  # elements along K that neighbouring threads fetch of a k-major operand: one 32-byte sector of f32
 
@@ -36,13 +43,20 @@ def simt_plan(
     raster: Raster | str = "grouped_m:8",
     mma_order: str = "m",
     ctas_per_sm: int = 1,
+    access_bits: int = ACCESS_BITS,
+    prefetch: bool = False,
+    pack: str = "",
+    split_k: int = 1,
+    split_order: str = "blocked",
+    reduction: str = "kernel",
 ) -> GemmPlan:
     """A SIMT plan from tile sizes.
 
     operands      element types, majorness, alignment; f32, all rows contiguous, where left out
     block         (bM, bN, bK) elements of a CTA; warp and thread: (M, N) elements of each
     quad          elements of a thread that lie side by side, so that they are read at once
-    stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
+    stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile, 0 has fragments read
+                  from global memory
     unroll        k-blocks laid out in the code; see `multistage`
     load_a, _b    "cp.async" or "register"; where left out, by majorness, as a k-major operand is turned round on its
                   way, which takes registers, and by alignment, as cp.async moves 4 bytes or more
@@ -50,6 +64,10 @@ def simt_plan(
     raster        see `Raster.parse`
     mma_order     see `GemmPlan`
     ctas_per_sm   that must fit a multiprocessor together
+    access_bits   the widest access to any memory
+    prefetch      with one stage: the next k-tile is on its way to registers meanwhile
+    pack          "a", "b" or "ab": operands that are packed first; see `plan.packing`
+    split_k       CTAs that share a tile of D; split_order and reduction: see `Split`
     raises        PlanError with every rule that is broken
 
     >>> plan = simt_plan(block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
@@ -57,8 +75,12 @@ def simt_plan(
     (256, {'a': 8448, 'b': 8192}, 64)
     """
     ops = operands or Operands.of("f32")
+    given = ops.aligned(max(access_bits // 8, ops.a.dtype.bits // 8)) if access_bits < ACCESS_BITS else ops
     order = Raster.parse(raster) if isinstance(raster, str) else raster
-    builder = _SimtBuilder(f"simt_plan {name!r}", ops, block, stages, {"load_a": load_a, "load_b": load_b})
+    builder = _SimtBuilder(f"simt_plan {name!r}", given, block, stages, {"load_a": load_a, "load_b": load_b})
+    packs = builder.attempt(lambda: builder.packings(pack)) or ()
+    loaded = replace(given, **{p.name: packed(getattr(ops, p.name), "m" if p.name == "a" else "n") for p in packs})
+    split = builder.attempt(lambda: Split(split_k, split_order, reduction))
     mma = builder.attempt(
         lambda: simt_tiled_mma(
             block[:2], warp, thread, atom=fma(ops.a.dtype, ops.acc), quad_mn=quad, lanes_along=lanes_along
@@ -66,11 +88,11 @@ def simt_plan(
     )
     a = b = None
     if mma is not None:  # its rules are those of the tiles; without one there is no number of threads
-        a = builder.operand("A", ops.a, block[0], mma.threads, load_a, shared_a)
-        b = builder.operand("B", ops.b, block[1], mma.threads, load_b, shared_b)
-    schedule = builder.attempt(lambda: builder.schedule(unroll))
+        a = builder.operand("A", loaded.a, block[0], mma, load_a, shared_a)
+        b = builder.operand("B", loaded.b, block[1], mma, load_b, shared_b)
+    schedule = builder.attempt(lambda: builder.schedule(unroll, prefetch))
     stored = quad[0] if ops.d.major == "m" else quad[1]
-    if builder.broken or mma is None or a is None or b is None or schedule is None:
+    if builder.broken or mma is None or a is None or b is None or schedule is None or split is None:
         raise PlanError(builder.subject, builder.broken)
     return GemmPlan(
         name=name,
@@ -84,31 +106,54 @@ def simt_plan(
         smem_b=b[1],
         load_a=a[0],
         load_b=b[0],
-        read_a=vector_copy(ops.a, quad[0] if a[2].major == "mn" else 1),
-        read_b=vector_copy(ops.b, quad[1] if b[2].major == "mn" else 1),
-        store_d=vector_copy(ops.d, min(stored, ops.d.align_elems)),
+        read_a=_read(loaded.a, quad[0], a[2], stages, access_bits),
+        read_b=_read(loaded.b, quad[1], b[2], stages, access_bits),
+        store_d=vector_copy(ops.d, min(stored, given.d.align_elems)),
         raster=order,
         schedule=schedule,
         roles=(Role("all", mma.threads // WARP_THREADS),),
         barriers=(Barrier("cta", "cta", 1, mma.threads),),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
+        split=split,
+        packs=packs,
     )
+
+
+def _read(operand: Operand, quad: int, tile: Shared, stages: int, access_bits: int) -> CopyAtom | None:
+    """Shared memory to fragments, by vectors along M or N; None where fragments come from global memory."""
+    if stages == 0:
+        return None
+    return vector_copy(operand, min(quad, access_bits // operand.dtype.bits) if tile.major == "mn" else 1)
 
 
 class _SimtBuilder(Builder):
     """What is decided for SIMT plans alone."""
 
-    def schedule(self, unroll: int | None) -> Schedule:
+    def packings(self, names: str) -> tuple[Packing, ...]:
+        if not set(names) <= {"a", "b"} or len(set(names)) != len(names):
+            raise PlanError(self.subject, [f"pack = {names!r} is none of 'a', 'b' and 'ab'."])
+        return tuple([make_packing(self.operands, name) for name in names])
+
+    def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:
         k_blocks = self.block[2]
         if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
             raise PlanError(self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."])
-        return single_stage(k_blocks) if self.stages == 1 else multistage(self.stages, k_blocks, unroll)
+        if self.stages == 0:
+            return direct()
+        if self.stages == 1:
+            return prefetched(k_blocks) if prefetch else single_stage(k_blocks)
+        return multistage(self.stages, k_blocks, unroll)
 
     def operand(
-        self, name: str, operand: Operand, extent: int, threads: int, load: str | None, shared: Shared | None
+        self, name: str, operand: Operand, extent: int, mma: TiledMma, load: str | None, shared: Shared | None
     ) -> tuple[TiledCopy, SharedLayout, Shared] | None:
         """The copy from global memory, the layout in shared memory and how it was chosen."""
+        if self.stages == 0:
+            atom = universal_copy(operand.dtype, operand.dtype.bits)
+            none = Layout((extent, self.block[2], 0), (1, extent, 0))
+            return (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(atom, mma), none, shared or Shared()
+        threads = mma.threads
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
         vector = min(ACCESS_BITS // operand.dtype.bits, operand.align_elems)

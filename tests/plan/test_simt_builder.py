@@ -25,7 +25,9 @@ def test_thread_tile_by_hand() -> None:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("block, warp, thread", [((128, 128, 8), (64, 32), (8, 8)), ((64, 32, 16), (32, 16), (4, 4))])
+@pytest.mark.parametrize(
+    "block, warp, thread", [((128, 128, 8), (64, 32), (8, 8)), ((64, 32, 16), (32, 16), (4, 4))]
+)
 def test_copies_move_every_element_once(layout, block, warp, thread) -> None:
     plan = simt_plan(Operands.of("f32", layout=layout), block=block, warp=warp, thread=thread)
     for copy, extent, smem in ((plan.load_a, block[0], plan.smem_a), (plan.load_b, block[1], plan.smem_b)):
@@ -54,7 +56,9 @@ def test_budgets() -> None:
 
 
 def test_another_architecture_has_other_limits() -> None:
-    plan = simt_plan(Operands.of("f32", layout="tn"), block=(256, 128, 16), warp=(64, 64), thread=(16, 8), stages=5)
+    plan = simt_plan(
+        Operands.of("f32", layout="tn"), block=(256, 128, 16), warp=(64, 64), thread=(16, 8), stages=5
+    )
     assert plan.violations() == []
     assert any("sm_89" in rule for rule in plan.violations("sm_89"))
 
