@@ -29,6 +29,7 @@ DEFAULT_ARCH = "sm_90a"
 _SYMBOL = "gemm"  # the exported function of every entry
 _KERNELS = {
     "simt": "cutegemm.kernels.simt",
+    "mma_sync": "cutegemm.kernels.mma_sync",
     "sm90": "cutegemm.kernels.sm90",
 }  # by the plan's family; imported when one is compiled
 _compiling = threading.Lock()  # the DSL traces one function at a time

@@ -7,15 +7,15 @@ the quarter-warps of a 128-bit access. In a phase, lanes that ask for the same w
 that is asked for w different words takes w wavefronts. The phase takes as many as its busiest bank.
 
 Loads of 64 and 128 bits may take half as many phases: where lanes i and i ^ 1 of every pair ask for the same
-address, or lanes i and i ^ 2, two phases are served as one, if that one has no conflict. Stores never are.
+address, or lanes i and i ^ 2, two phases are served as one. Stores never are.
 
 cp.async is different: every lane is a copy of its own, equal addresses are not merged, and the L1 banks that
 the source lies in count too; a write goes out with the read wavefront that brings its data, or after it.
 
 Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later (banks, broadcast);
 NVIDIA developer forum, topic 77228 (128-bit loads: 4 requests, 2 where pairs are uniform); public counter
-studies on sm_120 (merging is all or nothing, stores and cp.async never merge, read wavefronts of cp.async).
-`PLAIN` leaves the merging out. `cutegemm.profile` measures both against the counters of a GPU.
+studies on sm_120 (stores and cp.async never merge, read wavefronts of cp.async). `PLAIN` leaves the merging
+out. docs/analysis.md holds the default rules against the counters of an H200.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Rules:
 
 
 PLAIN = Rules("plain", (), "CUDA C++ Programming Guide, compute capability 5.x and later, shared memory")
-UNIFORM_PAIRS = Rules("uniform pairs", (1, 2), "NVIDIA developer forum, topic 77228; counters of sm_120")
+UNIFORM_PAIRS = Rules("uniform pairs", (1, 2), "NVIDIA developer forum, topic 77228; counters of an H200")
 DEFAULT_RULES = UNIFORM_PAIRS
 
 
@@ -145,14 +145,13 @@ def wavefronts(
     busiest = _busiest_bank(table, bits, phase)
     total, ideal = busiest.sum(axis=1), np.full(len(table), busiest.shape[1])
     if op == "load" and bits > 32 and lanes == WARP_THREADS and rules.merges_pairs:
-        merged = _busiest_bank(table, bits, phase // 2)
         pairs = np.arange(lanes)
         uniform = np.zeros(len(table), bool)
         for mask in rules.merges_pairs:
             uniform |= (table == table[:, pairs ^ mask]).all(axis=1)
-        one = uniform & (merged == 1).all(axis=1)
-        total = np.where(one, merged.shape[1], total)
-        ideal = np.where(one, merged.shape[1], ideal)
+        if uniform.any():
+            merged = _busiest_bank(table[uniform], bits, phase // 2)
+            total[uniform], ideal[uniform] = merged.sum(axis=1), merged.shape[1]
     return total, ideal
 
 

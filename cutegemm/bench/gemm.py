@@ -5,7 +5,7 @@ kernel does. Therefore every round runs every contestant once, on the same norma
 a write to more memory than the L2 cache holds; medians of the rounds are compared, and the ratio is quoted.
 
     python -m cutegemm.bench.gemm --shape 4096 --shape 8192 --layout nn --layout nt
-    python -m cutegemm.bench.gemm --suite sweep --suite squares --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
+    python -m cutegemm.bench.gemm --suite sweep --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _contestants(
 
 
 def _compile_ahead(plan_names: Sequence[str | None], dtype: str, layouts: Sequence[str]) -> None:
-    """Named plans, into the disk cache, by many processes; what does not compile is told when it is called."""
+    """Named plans, into the disk cache, by many processes; what does not compile is told when called."""
     from cutegemm.compile import compile_plans
     from cutegemm.plan.catalog import plan_named
     from cutegemm.plan.problem import Operands
@@ -145,7 +145,7 @@ def _compile_ahead(plan_names: Sequence[str | None], dtype: str, layouts: Sequen
 
 
 def expand(patterns: Sequence[str]) -> list[str | None]:
-    """The names that fit a pattern, where it has a `*`; "chosen" is what `gemm` chooses, "@sm90" the candidates.
+    """The names that fit a pattern with `*`; "chosen" is what `gemm` chooses, "@sm90" are candidates.
 
     >>> expand(["chosen", "simt_*6x128"])
     [None, 'simt_256x128', 'simt_16x128']
@@ -164,7 +164,7 @@ def expand(patterns: Sequence[str]) -> list[str | None]:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Ratios to the library, a line a plan and a column a shape; the best of each; geometric means by suite."""
+    """Ratios to the library, a line a plan, a column a shape; the best of each; geometric means by suite."""
     shapes: list[Shape] = list(dict.fromkeys((r["m"], r["n"], r["k"]) for r in rows if "ratio" in r))
     ratios: dict[str, dict[Shape, float]] = {}
     for row in rows:

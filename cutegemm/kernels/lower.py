@@ -87,6 +87,16 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
     return allocator.allocate_tensor(dtype(kind), layout(given.outer), align_bytes, in_bytes)
 
 
+def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tensor:
+    """The tensor over shared memory from `base` on, which is aligned as `smem_align_bytes` asks; see `smem_tensor`."""
+    if not isinstance(given, ComposedLayout):
+        return cute.make_tensor(cute.recast_ptr(base, dtype=dtype(kind)), layout(given))
+    if not isinstance(given.inner, Swizzle) or given.offset != 0:
+        raise UnsupportedError(f"smem_view: {given} is no swizzle of a plain layout without an offset.")
+    in_bytes = swizzle(given.inner.recast(kind.bits, 8))
+    return cute.make_tensor(cute.recast_ptr(base, in_bytes, dtype=dtype(kind)), layout(given.outer))
+
+
 def copy_atom(atom: CopyAtom) -> cute.CopyAtom:
     """The copy atom of that name: copy, cp.async, ldmatrix or stmatrix."""
     family, *rest = atom.name.split(".")

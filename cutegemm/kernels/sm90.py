@@ -1,22 +1,22 @@
 """A GEMM for Hopper: TMA fills a queue of k-tiles, wgmma empties it, D leaves by TMA, as an sm90 plan says.
 
-| role               | warps         | does                                                                   |
-|--------------------|---------------|------------------------------------------------------------------------|
-| producer           | 4, one works  | fills the queue with the k-tiles of its CTA's tiles, one after another |
-| consumer 0, 1, ... | 4 each        | multiplies the k-tiles of its tile, then stores it, by subtiles        |
+| role               | warps         | does                                                                  |
+|--------------------|---------------|-----------------------------------------------------------------------|
+| producer           | 4, one works  | fills the queue with the k-tiles of its CTA's tiles, in their order    |
+| consumer 0, 1, ... | 4 each        | multiplies the k-tiles of its tile, then stores it, by subtiles       |
 
-| barrier            | one for each  | arrivals of a phase               | says                               |
-|--------------------|---------------|-----------------------------------|------------------------------------|
-| full               | stage         | the producer's lane, and the      | the stage has been filled          |
-|                    |               | bytes of A and B                  |                                    |
-| empty              | stage         | each warp that reads it, in each  | the stage has been read in all     |
-|                    |               | CTA that it is loaded to          | CTAs that it is loaded to          |
-| read (all threads) | CTA           | no producer: all threads          | the stage before has been read     |
-| c                  | slot          | one lane, and the bytes of C      | the subtile of C has come          |
-| subtile (named)    | consumer      | its 128 threads                   | the slot has been written, and the |
-|                    |               |                                   | next one is free                   |
-| order ... (named)  | consumer      | its 128 threads, and the 128 of   | pingpong: its turn                 |
-|                    |               | the one before it                 |                                    |
+| barrier            | one for each  | arrivals of a phase               | says                              |
+|--------------------|---------------|-----------------------------------|-----------------------------------|
+| full               | stage         | the producer's lane, and the      | the stage has been filled         |
+|                    |               | bytes of A and B                  |                                   |
+| empty              | stage         | each warp that reads it, in each  | the stage has been read in all    |
+|                    |               | CTA that it is loaded to          | CTAs that it is loaded to         |
+| read (all threads) | CTA           | no producer: all threads          | the stage before has been read    |
+| c                  | slot          | one lane, and the bytes of C      | the subtile of C has come         |
+| subtile (named)    | consumer      | its 128 threads                   | the slot has been written, the    |
+|                    |               |                                   | next one is free                  |
+| order ... (named)  | consumer      | its 128 threads, and the 128 of   | pingpong: its turn                |
+|                    |               | the one before it                 |                                   |
 
 pingpong      the consumers take a CTA's tiles in turn; each skips the others' k-tiles in the queue (`skip`)
 cooperative   each consumer has some rows of every tile
@@ -275,12 +275,12 @@ class Sm90Gemm:
                 self.consume(tma_a, mA, tma_b, mB, queue, leaving, work, warp_idx - plan.roles[0].warps)
 
     def tile_of(self, work: Work, linear) -> tuple[Any, Any, Any]:
-        """(m_tile, n_tile, l) of this CTA among the `linear`-th tiles of clusters."""
+        """(m_tile, n_tile, batch) of this CTA among the `linear`-th tiles of clusters."""
         cm, cn = self.plan.cluster_mn
-        m, n, l = self.plan.raster.tile(
+        m, n, batch = self.plan.raster.tile(
             linear, work.grid_m, work.grid_n, minimum=cutlass.min, batched=self.plan.operands.batched
         )
-        return m * cm + work.rank % cm, n * cn + work.rank // cm, l
+        return m * cm + work.rank % cm, n * cn + work.rank // cm, batch
 
     @cute.jit
     def next_stage(self, stage: Int32, phase: Int32):
@@ -327,12 +327,12 @@ class Sm90Gemm:
     def fill(self, loads, queue: Queue, tile_mnl, k_tile, stage) -> None:
         """One warp: asks for a k-tile of A and of B."""
         a, b = loads
-        m_tile, n_tile, l = tile_mnl
+        m_tile, n_tile, batch = tile_mnl
         full = queue.full + stage
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(full, self.plan.barrier("full").transaction_bytes)
-        cute.copy(a.atom, a.gX[None, m_tile, k_tile, l], a.sX[None, stage], tma_bar_ptr=full, **a.options)
-        cute.copy(b.atom, b.gX[None, n_tile, k_tile, l], b.sX[None, stage], tma_bar_ptr=full, **b.options)
+        cute.copy(a.atom, a.gX[None, m_tile, k_tile, batch], a.sX[None, stage], tma_bar_ptr=full, **a.options)
+        cute.copy(b.atom, b.gX[None, n_tile, k_tile, batch], b.sX[None, stage], tma_bar_ptr=full, **b.options)
 
     @cute.jit
     def produce(self, tma_a, mA, tma_b, mB, queue: cutlass.Constexpr, work: cutlass.Constexpr):
@@ -389,11 +389,11 @@ class Sm90Gemm:
         if cutlass.const_expr(pipeline.stagger_cycles):
             self.begin_later(queue, work, consumer)
         while linear < work.tiles:
-            m_tile, n_tile, l = self.tile_of(work, linear)
+            m_tile, n_tile, batch = self.tile_of(work, linear)
             is_another = linear + work.clusters < work.tiles  # the next tile, which the next consumer takes
             own_m = m_tile if turns > 1 else m_tile * pipeline.consumers + consumer
             if cutlass.const_expr(not ordered):
-                self.leave.fetch_c_ahead(leaving, (own_m, n_tile, l), tid)
+                self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
             if (
                 work.k_tiles == 0
             ):  # before the products: ptxas makes them wait for each other if acc is written after
@@ -407,7 +407,7 @@ class Sm90Gemm:
                     self.loads(tma_a, mA, tma_b, mB, queue, work.rank),
                     queue,
                     work,
-                    (m_tile, n_tile, l),
+                    (m_tile, n_tile, batch),
                     warp_idx,
                 )
             else:
@@ -422,8 +422,8 @@ class Sm90Gemm:
                     self.release(queue, last, lane, peer)
             if cutlass.const_expr(ordered):
                 self.wait_turn("order epilogue", consumer)
-                self.leave.fetch_c_ahead(leaving, (own_m, n_tile, l), tid)
-            c_phase = self.leave.store(leaving, products.acc, (own_m, n_tile, l), tid, consumer, c_phase)
+                self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
+            c_phase = self.leave.store(leaving, products.acc, (own_m, n_tile, batch), tid, consumer, c_phase)
             if cutlass.const_expr(ordered):
                 if is_another:
                     self.hand_over("order epilogue", consumer)
@@ -459,7 +459,7 @@ class Sm90Gemm:
 
     @cute.jit
     def peer_of(self, lane: Int32, rank: Int32):
-        """The CTA that this lane tells of a free stage: one of those that load into this CTA's shared memory."""
+        """The CTA that this lane tells of a free stage: one of those that load to this CTA."""
         cm, cn = self.plan.cluster_mn
         peer = lane  # along one mode: everyone in the cluster
         if cutlass.const_expr(cm > 1 and cn > 1):
@@ -483,7 +483,7 @@ class Sm90Gemm:
                 cute.arch.mbarrier_arrive(queue.empty + stage)
 
     def multiply(self, products: Products, k_tile, stage) -> None:
-        """Issues the products of a k-tile. Whether the first adds to the accumulators is known at run time."""
+        """Issues the products of a k-tile. Whether the first one adds to the sums is known at run time."""
         p = products
         warpgroup.fence()
         for k_block in range(cute.size(p.tCrA, mode=[2])):
@@ -538,7 +538,7 @@ class Sm90Gemm:
             cute.arch.mbarrier_wait(queue.full + stage, phase)
             self.multiply(products, k_tile, stage)
             warpgroup.wait_group(1)
-            cute.arch.sync_threads()  # the products of the k-tile before are done in all warps: its stage is free
+            cute.arch.sync_threads()  # all warps have multiplied the k-tile before: its stage is free
             if warp_idx == 0:
                 if k_tile + ahead < work.k_tiles:
                     self.fill(loads, queue, tile_mnl, k_tile + ahead, last)

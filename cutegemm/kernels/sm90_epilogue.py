@@ -1,12 +1,12 @@
-"""How the sums of a Hopper consumer leave: by TMA through slots of shared memory, or straight out of registers.
+"""How a Hopper consumer's sums leave: by TMA through slots of shared memory, or straight out of registers.
 
-| with an epilogue by TMA, for each subtile        | barrier                                                  |
-|--------------------------------------------------|----------------------------------------------------------|
-| where C is read: its subtile comes into the slot | c, awaited; the slot's last store has been read by then  |
-| sums, scaled and converted, into the slot        |                                                          |
-| the slot to global memory, by one elected lane   | subtile: all 128 threads have written theirs             |
-| that lane waits until all but slots - 2 stores   | the next subtile's barrier tells the others, before they |
-| have read their slots                            | write to the slot after it                               |
+| with an epilogue by TMA, for each subtile        | barrier                                                 |
+|--------------------------------------------------|---------------------------------------------------------|
+| where C is read: its subtile comes to the slot   | c, awaited; the slot's last store has been read by then |
+| sums, scaled and converted, into the slot        |                                                         |
+| the slot to global memory, by one elected lane   | subtile: all 128 threads have written theirs            |
+| that lane waits until all but slots - 2 stores   | the next subtile's barrier tells the others before they |
+| have read their slots                            | write to the slot after it                              |
 
 Where each warp stores its own 16 rows, the barrier is that of the warp.
 """
@@ -56,7 +56,7 @@ class Sm90Epilogue:
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, mC, mD, unused):
-        """For C and for D: the copy by TMA and the tensor that it takes; the tensors themselves where there is none."""
+        """For C and for D: the copy by TMA and the tensor that it takes; else the tensors themselves."""
         plan, epilogue = self.plan, self.epilogue
         if epilogue is None:
             return (unused, mC), (unused, mD)
@@ -101,8 +101,8 @@ class Sm90Epilogue:
 
     def own_tile(self, mX, own_mnl):
         """The consumer's part of C or of D."""
-        m_tile, n_tile, l = own_mnl
-        return cute.local_tile(mX[None, None, l], self.tile, (m_tile, n_tile))
+        m_tile, n_tile, batch = own_mnl
+        return cute.local_tile(mX[None, None, batch], self.tile, (m_tile, n_tile))
 
     def fetch_c(self, leaving: Leaving, gC, i: int) -> None:
         """One warp: asks for the i-th subtile of C, to a slot that no store reads any more."""

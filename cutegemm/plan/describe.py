@@ -36,8 +36,8 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     if problem is None:
         grid, tiles = "M/bM x N/bN x L", "-"
     else:
-        m, n, l = plan.grid(problem)
-        grid, tiles = f"{m} x {n} x {l} tiles", str(m * n * l)
+        m, n, batch = plan.grid(problem)
+        grid, tiles = f"{m} x {n} x {batch} tiles", str(m * n * batch)
     warps = plan.threads // WARP_THREADS
     values = size(mma.layout_c_tv_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
     rows = [("grid", tiles, grid, f"raster {plan.raster}")]

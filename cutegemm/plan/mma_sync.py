@@ -33,7 +33,7 @@ def mma_sync_plan(
     block: tuple[int, int, int] | None = None,
     warp: tuple[int, int] = (64, 64),
     atom_k: int | None = None,
-    stages: int = 4,
+    stages: int = 3,
     fragments: int = 2,
     shares: int | None = None,
     load: str | None = None,
@@ -48,6 +48,7 @@ def mma_sync_plan(
     raster: Raster | str = "grouped_m:8",
     mma_order: str = "n",
     ctas_per_sm: int = 1,
+    arch: str = "sm_80",
 ) -> GemmPlan:
     """A plan for mma.sync from tile sizes.
 
@@ -68,11 +69,12 @@ def mma_sync_plan(
     store_elems   neighbours that a thread stores at once out of registers, 1 or 2
     rounding      see `GemmPlan`
     warps_along   "m" or "n": in which direction neighbouring warps lie
+    arch          the least one, whose shared memory is the limit
     raises        PlanError with every rule that is broken
 
     >>> plan = mma_sync_plan()
     >>> plan.threads, plan.cta_tile, plan.stages, plan.read_a.name
-    (256, (128, 256, 64), 4, 'ldmatrix.x4.bf16')
+    (256, (128, 256, 64), 3, 'ldmatrix.x4.bf16')
     """
     ops = operands or Operands.of("bf16")
     tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
@@ -102,7 +104,7 @@ def mma_sync_plan(
         name=name,
         summary=summary,
         family="mma_sync",
-        arch="sm_80",
+        arch=arch,
         operands=ops,
         cta_tile=tile,
         tiled_mma=mma,

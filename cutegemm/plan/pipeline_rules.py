@@ -52,7 +52,7 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield f"the pipeline is {pipeline.kind!r}; {', '.join(PIPELINE_KINDS)} are there."
         return
     if pipeline.stages < MIN_STAGES:
-        yield f"the queue has {pipeline.stages} stages; at least {MIN_STAGES} are expected. Take a smaller tile."
+        yield f"the queue has {pipeline.stages} stages; at least {MIN_STAGES} are needed. Shrink the tile."
     count = pipeline.consumers
     if count < (2 if pipeline.kind == "pingpong" else 1):
         yield f"{count} consumers cannot work as {pipeline.kind}."
@@ -60,12 +60,14 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     want = (bm, bn) if pipeline.kind == "pingpong" else (bm // count, bn)
     if pipeline.consumer_tile != want or want[0] % WGMMA_ROWS or bm % want[0]:
         yield (
-            f"each of {count} {pipeline.kind} consumers sums up {pipeline.consumer_tile[0]} x {pipeline.consumer_tile[1]} "
-            f"of a tile of {bm} x {bn}; {want[0]} x {want[1]}, in whole rows of {WGMMA_ROWS}, are expected."
+            f"each of {count} {pipeline.kind} consumers sums up {_by(pipeline.consumer_tile)} of "
+            f"{bm} x {bn}; "
+            f"{_by(want)}, in whole rows of {WGMMA_ROWS}, are expected."
         )
     threads = WARPGROUP_THREADS * pipeline.readers
     if plan.tiled_mma.threads != threads:
-        yield f"the tiled MMA is made for {plan.tiled_mma.threads} threads; the consumers of a tile have {threads}."
+        have = plan.tiled_mma.threads
+        yield f"the tiled MMA is made for {have} threads; the consumers of a tile have {threads}."
     warps = [role.warps for role in plan.roles]
     expected = [WARPGROUP_THREADS // WARP_THREADS] * (count + (pipeline.kind != "single"))
     if warps != expected:
@@ -98,11 +100,11 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
             continue
         if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
-                f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of the address "
-                "and of every stride but that of 1."
+                f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of "
+                "the address and of every stride but that of 1."
             )
         if box.direction != "load" or box.dtype != operand.dtype or box.multicast != sharers:
-            yield f"{name} is loaded by {box}; loads of {operand.dtype}, multicast to {sharers}, are expected."
+            yield f"{name} is loaded by {box}; {operand.dtype} multicast to {sharers} is expected."
         inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
         if inner % box.box[0] or (outer // sharers) % box.box[1] or outer % sharers:
             yield (
@@ -110,7 +112,7 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
                 f"{sharers} CTAs."
             )
         if box.box[1] % SMEM_ATOM_ROWS:
-            yield f"a box of {name} has {box.box[1]} rows, no multiple of the {SMEM_ATOM_ROWS} that a swizzle permutes."
+            yield f"a box of {name} has {box.box[1]} rows, no multiple of the {SMEM_ATOM_ROWS} of a swizzle."
 
 
 def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -122,8 +124,8 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     )
     if words + WGMMA_REGISTERS_BESIDES > at_launch:
         yield (
-            f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the {at_launch} that "
-            f"{plan.threads} threads are launched with. Take a narrower one, or fewer consumers."
+            f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the "
+            f"{at_launch} that {plan.threads} threads are launched with. Take a narrower one, or fewer consumers."
         )
     given = [role for role in plan.roles if role.registers is not None]
     if not given:
@@ -132,15 +134,16 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
         yield from _setmaxnreg(role)
     asked = sum(WARP_THREADS * role.warps * (role.registers or at_launch) for role in plan.roles)
     if asked > at_launch * plan.threads:
-        yield f"the roles ask for {asked} registers; {plan.threads} threads are launched with {at_launch * plan.threads}."
+        have = at_launch * plan.threads
+        yield f"the roles ask for {asked} registers; {plan.threads} threads are launched with {have}."
 
 
 def _setmaxnreg(role: Role) -> Iterator[str]:
     count = role.registers or 0
     if count % SETMAXNREG_STEP or not SETMAXNREG_LEAST <= count <= SETMAXNREG_MOST:
         yield (
-            f"the role {role.name} has {count} registers; multiples of {SETMAXNREG_STEP} from {SETMAXNREG_LEAST} to "
-            f"{SETMAXNREG_MOST} are expected."
+            f"the role {role.name} has {count} registers; multiples of {SETMAXNREG_STEP} from "
+            f"{SETMAXNREG_LEAST} to {SETMAXNREG_MOST} are expected."
         )
 
 
@@ -172,7 +175,7 @@ def _barriers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         have = (barrier.count, barrier.arrivals, barrier.transaction_bytes)
         if have != want:
             yield (
-                f"the barrier {name!r} has (count, arrivals, bytes) = {have}; what arrives at it asks for {want}."
+                f"the barrier {name!r} has (count, arrivals, bytes) = {have}; what arrives asks for {want}."
             )
     named = 1 + sum(b.count for b in plan.barriers if b.kind == "named")
     if named > MAX_NAMED_BARRIERS:
@@ -192,21 +195,26 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
     elif epilogue.slots < MIN_SLOTS or product(epilogue.subtiles(tile)) % epilogue.slots:
         yield (
-            f"{epilogue.slots} slots for {product(epilogue.subtiles(tile))} subtiles; {MIN_SLOTS} or more that divide "
-            "them are expected."
+            f"{epilogue.slots} slots for {product(epilogue.subtiles(tile))} subtiles; {MIN_SLOTS} or more "
+            "that divide them are expected."
         )
     want = (rows, cols, epilogue.slots, pipeline.consumers)
     if product_each(plan.smem_d.shape) != want:
         yield f"the shared memory of D is {plan.smem_d}; subtiles, slots and consumers ask for {want}."
     if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
         yield (
-            f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the address, the "
-            "strides and the contiguous extent, since it writes whole 16 bytes. Store it 'direct'."
+            f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
+            "address, the strides and the contiguous extent, as it writes whole 16 bytes. Store it 'direct'."
         )
     whole = rows if d.major == "n" else cols
     if epilogue.store.box[1] < whole and (d.major == "m" or plan.has_c):
         yield "warps store rows of their own only of an n-major D, without C."
     if plan.has_c and plan.operands.c.align_bytes < TMA_INNER_ALIGNED_BYTES:
-        yield f"C is aligned to {plan.operands.c.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}. Store 'direct'."
+        have = plan.operands.c.align_bytes
+        yield f"C is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}. Store 'direct'."
     if plan.has_c != (epilogue.load_c is not None) or plan.has_c != (epilogue.from_shared is not None):
         yield "C is read where the epilogue says how it comes, and only there."
+
+
+def _by(extents: tuple[int, ...]) -> str:
+    return " x ".join(str(extent) for extent in extents)

@@ -29,8 +29,8 @@ _PAD_BYTES = 16  # after each row of a padded slot: the next row begins 4 banks 
 _WARPS = WARPGROUP_THREADS // WARP_THREADS
 _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 
-# What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows apart;
-# values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
+# What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
+# apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
 _FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
 
 _T = TypeVar("_T")
@@ -75,7 +75,7 @@ def sm90_plan(
     l2                how long the L2 cache is to keep A, B and D
     registers         of a producer's thread and of a consumer's
     with_c            whether C can be read
-    ctas              of the persistent grid: as many as the device has multiprocessors; None: one for each tile
+    ctas              of the persistent grid: as many as there are multiprocessors; None: one for each tile
     order_epilogue, stagger_cycles   see `Pipeline`
     raises            PlanError with every rule that is broken
 
@@ -90,7 +90,7 @@ def sm90_plan(
         b.broken.append(f"store = {store!r}; tma, tma_warp or direct is expected.")
     if schedule == "single":
         ctas = None
-    bm, bn, bk = tile
+    bm, bn, _ = tile
     consumer_tile = (bm, bn) if schedule == "pingpong" else (bm // count, bn)
     readers = 1 if schedule == "pingpong" else count
     mma = b.attempt(lambda: b.tiled_mma(consumer_tile, readers))
@@ -197,7 +197,7 @@ class _Builder:
         return min(MAX_STAGES, free // max(1, self.stage_bytes))
 
     def registers(self, pipeline: Pipeline) -> tuple[int, int] | None:
-        """What a producer leaves to two consumers; with one, the launch gives each thread all that it may have."""
+        """What a producer leaves to two consumers; with one, each thread is launched with all it may have."""
         if pipeline.kind == "single" or pipeline.consumers != 2:
             return None
         sums = product(pipeline.consumer_tile) * self.operands.acc.bits // (32 * WARPGROUP_THREADS)
@@ -221,7 +221,7 @@ class _Builder:
     def operand(
         self, operand: Operand, extent: int, sharers: int, stages: int, l2: str
     ) -> tuple[TmaBox, SharedLayout]:
-        """The box that a CTA loads, its share of a tile that `sharers` CTAs have in common, and where it lies."""
+        """The box that a CTA loads, its share of a tile that `sharers` CTAs have in common; and its place."""
         bk = self.tile[2]
         dtype = operand.dtype
         inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
@@ -231,7 +231,8 @@ class _Builder:
             raise PlanError(
                 self.subject,
                 [
-                    f"{outer} rows of a {operand.major}-major tile do not divide into {sharers} shares of {SMEM_ATOM_ROWS}."
+                    f"{outer} rows of a {operand.major}-major tile do not divide into {sharers} shares of "
+                    f"{SMEM_ATOM_ROWS}."
                 ],
             )
         box = TmaBox("load", dtype, (width, outer // sharers), _SWIZZLE[kind], sharers, l2)
@@ -258,7 +259,8 @@ class _Builder:
             raise PlanError(
                 self.subject,
                 [
-                    f"subtiles of {columns} columns, in steps of {_SUBTILE_COLUMNS}, do not fill the {consumer_tile[1]} of a tile."
+                    f"subtiles of {columns} columns, in steps of {_SUBTILE_COLUMNS}, do not fill the "
+                    f"{consumer_tile[1]} of a tile."
                 ],
             )
         subtiles = consumer_tile[0] // WGMMA_M * (consumer_tile[1] // columns)
@@ -294,14 +296,14 @@ class _Builder:
         return epilogue, layout
 
     def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
-        """Between fragments and a slot: matrices of 16-bit elements, or the neighbours that a thread holds."""
+        """Between fragments and a slot: matrices of 16-bit elements, or a thread's neighbours."""
         d = self.operands.d
         if d.dtype.bits == 16:
             return move(d.dtype, 4, d.major == "m")
         return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
 
     def direct_store(self) -> CopyAtom:
-        """Out of registers: the two neighbours that a thread holds of a row, where they are aligned together."""
+        """Out of registers: a thread's two neighbours of a row, where they are aligned together."""
         d = self.operands.d
         pair = d.major == "n" and d.align_elems >= 2
         return universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1))

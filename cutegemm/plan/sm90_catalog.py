@@ -299,8 +299,8 @@ def choose_sm90(
 ) -> GemmPlan:
     """The named plan whose turns, as measured, are over first.
 
-    A turn is a tile for each multiprocessor; a problem takes ceil(tiles / multiprocessors) of them, counted in
-    clusters. Between the measured K a turn's time is interpolated; of smaller tiles it is estimated.
+    A turn is a tile for each multiprocessor; a problem takes ceil(tiles / multiprocessors) of them, counted
+    in clusters. Between the measured K a turn's time is interpolated; of smaller tiles it is estimated.
 
     raises   PlanError where no named plan serves the operands
 

@@ -166,7 +166,7 @@ class BoxFlow:
                     "hole",
                     np.argwhere(holes),
                     lambda at: (
-                        f"{self.group.name(int(at[1]))}: {t.element(at[0])} is read, but nothing was written there."
+                        f"{self.group.name(int(at[1]))}: {t.element(at[0])} is read, but nothing is there."
                     ),
                 )
         return held.reshape((t.tile[1], t.tile[0], -1)).swapaxes(0, 1)
@@ -192,7 +192,7 @@ class BoxFlow:
                 "hole",
                 np.argwhere(is_poison(held) & inside),
                 lambda at: (
-                    f"{self.group.name(int(at[1]))}: {t.element(t.index[at[0]])} is stored, but was never written."
+                    f"{self.group.name(int(at[1]))}: {t.element(t.index[at[0]])} is stored, but not written."
                 ),
             )
         at = index[inside]
@@ -202,8 +202,8 @@ class BoxFlow:
                 "outside",
                 np.argwhere(inside)[~belongs],
                 lambda e: (
-                    f"{self.group.name(int(e[1]))}: TMA writes {t.element(t.index[e[0]])} of the tile, past the end of "
-                    f"{self.matrix.name}: it writes whole {TMA_INNER_ALIGNED_BYTES} bytes."
+                    f"{self.group.name(int(e[1]))}: TMA writes {t.element(t.index[e[0]])} of the tile, past "
+                    f"the end of {self.matrix.name}: it writes whole {TMA_INNER_ALIGNED_BYTES} bytes."
                 ),
             )
             at, values = at[belongs], held[inside][belongs]

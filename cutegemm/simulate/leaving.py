@@ -18,8 +18,8 @@ from cutegemm.tile.tiled_copy import TiledCopy
 class Leaving:
     """Writes the tiles of D of a plan with an epilogue, and counts how often each element is written.
 
-    held   (consumers, threads, registers) element of the consumer's tile that each register sums up; registers
-           in the order of the accumulators
+    held   (consumers, threads, registers) element of the consumer's tile that each register sums up, in the
+           order of the accumulators
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Leaving:
         return out
 
     def write(self, sums: np.ndarray, group: CtaGroup, consumer: int) -> None:
-        """What a consumer of each CTA has summed up: (M, N, C) of its tile; `group` counts the consumers' tiles."""
+        """What a consumer of each CTA has summed up: (M, N, C); `group` counts the consumers' tiles."""
         rows, columns = self.pipeline.consumer_tile
         registers = np.moveaxis(sums, 2, 0).reshape(len(group), rows, columns)
         m, n = self.held[consumer] % rows, self.held[consumer] // rows

@@ -160,7 +160,7 @@ def _tiles(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
 
 
 def _check_tiles(tiles: np.ndarray, grid: tuple[int, int, int], in_cluster: int, report: Report) -> None:
-    """Each tile of D must be taken once; past the edges of D only the CTAs of a cluster at the edge may be."""
+    """Each tile of D must be taken once; only a cluster's CTAs may be past the edges of D."""
     exists = ((tiles[:, 2:] >= 0) & (tiles[:, 2:] < grid)).all(axis=1)
     if in_cluster == 1:
         report.add_each(

@@ -29,8 +29,7 @@ def wavefronts(addresses, bits, op, pairs=(1, 2)):
         for mask in pairs:
             if all(addresses[lane] == addresses[lane ^ mask] for lane in range(32)):
                 wide = [range(first, first + 2 * per_phase) for first in range(0, 32, 2 * per_phase)]
-                if all(passes(addresses, bits, group) == 1 for group in wide):
-                    return len(wide), len(wide)
+                return sum(passes(addresses, bits, group) for group in wide), len(wide)
     return plain, len(groups)
 
 

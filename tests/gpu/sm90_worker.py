@@ -74,7 +74,7 @@ def matrix(
     align: int,
     guard: int = 0,
 ) -> tuple[Any, Any]:
-    """(rows, cols) with the leading stride padded to `align` bytes; and all of its storage, NaN where guarded."""
+    """(rows, cols), its leading stride padded to `align` bytes; and all of its storage, NaN where guarded."""
     r, c = (cols, rows) if rows_major else (rows, cols)
     unit = max(1, align // kind.itemsize)
     leading = max(unit, -(-c // unit) * unit + guard * unit)

@@ -1,7 +1,4 @@
-"""Forms of Hopper plans: every majorness, type, schedule and way out, in tiles that compile and run in no time.
-
-A form is small enough that the shapes of `SHAPES` give each CTA several tiles of it, ragged ones among them.
-"""
+"""Forms of Hopper plans: every majorness, type, schedule and way out, that compile and run in no time."""
 
 from __future__ import annotations
 

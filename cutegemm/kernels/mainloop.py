@@ -1,0 +1,500 @@
+"""What the kernels have in common in which all threads of a CTA follow one schedule.
+
+| when            | what                                                                                |
+|-----------------|-------------------------------------------------------------------------------------|
+| start           | its CTA takes a tile of D by `plan.raster`; it partitions A, B and shared memory    |
+| ragged tiles    | it clears what its copies will leave out; barrier                                   |
+|-----------------|-------------------------------------------------------------------------------------|
+| prologue        | Fetch, Commit, Store of the first stages - 1 k-tiles, then Wait, Sync, Read         |
+| each k-tile     | Fetch of a k-tile ahead; Read of a k-block ahead and Multiply, k-block by k-block;  |
+|                 | before the last one Store, Wait and Sync, which hand the stage over                 |
+|-----------------|-------------------------------------------------------------------------------------|
+| end             | D = alpha * sums + beta * C, its elements inside of D alone                         |
+
+The steps between the bars are those of `plan.schedule`, and nothing else:
+
+| step     | tile by cp.async                         | tile through registers                        |
+|----------|------------------------------------------|-----------------------------------------------|
+| Fetch    | global to shared memory, under way       | global memory to registers                    |
+| Commit   | closes the group                         | (an empty group)                              |
+| Store    | -                                        | registers to shared memory                    |
+| Wait     | for this thread's groups but the last n  | (groups are empty)                            |
+| Sync     | the barrier of all threads: what each has waited for or stored, all may read             |
+| Read     | shared memory to one of the fragments' buffers                                           |
+| Multiply | the products of two fragments, back and forth along `plan.mma_order`                     |
+
+The first k-tile is the ragged one: it begins at k = K - k_tiles * bK <= 0, and what lies below k = 0 is left
+out. So no later one tests k, and the mainloop's predicates are loop invariants. Steps past the last k-tile
+move nothing from global memory; what else they do is seen by nobody.
+
+Where D passes through shared memory, over that of A and B, a barrier lies before it, when all have multiplied,
+and one after it; then whole lines are copied to global memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T, dsl_user_op
+
+from cutegemm.dtypes import f32, tf32
+from cutegemm.kernels import lower
+from cutegemm.plan.plan import GemmPlan, smem_align_bytes
+from cutegemm.plan.problem import Operand
+from cutegemm.plan.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
+
+_VECTORS_OF_C = 4  # that a thread has under way at the end
+_SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
+
+
+def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
+    """Arguments that stand for all that the plan serves: any extents, any leading strides."""
+    ops = plan.operands
+    scale = lower.dtype(ops.acc if ops.acc.bits > 32 else f32)
+    return (
+        _fake_tensor(ops.a, "m", ops.batched),
+        _fake_tensor(ops.b, "k", ops.batched),
+        _fake_tensor(ops.c, "m", ops.batched),
+        _fake_tensor(ops.d, "m", ops.batched),
+        scale(1.0),
+        scale(0.0),
+        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
+    )
+
+
+def _fake_tensor(operand: Operand, first_mode: str, batched: bool) -> cute.Tensor:
+    """(rows, columns) or (L, rows, columns) as the caller has it, where rows run along `first_mode`."""
+    align = operand.align_elems
+    is_first = operand.major == first_mode
+    extents = [cute.sym_int32(divisibility=align if major else 1) for major in (is_first, not is_first)]
+    leading = cute.sym_int64(divisibility=align)
+    strides = [1, leading] if is_first else [leading, 1]
+    if batched:
+        extents = [cute.sym_int32(), *extents]
+        strides = [cute.sym_int64(divisibility=align), *strides]
+    kind = f32 if operand.dtype is tf32 else operand.dtype  # the caller's are f32
+    return cute.runtime.make_fake_tensor(
+        lower.dtype(kind), tuple(extents), tuple(strides), assumed_align=operand.align_bytes
+    )
+
+
+@dataclass
+class Load:
+    """How one thread moves its part of the tiles of A or of B.
+
+    gX    global memory (V, REST_MN, REST_K, k_tiles)
+    cX    the same of the elements' coordinates (mn, k)
+    sX    shared memory (V, REST_MN, REST_K, stages)
+    rX    registers (V, REST_MN, REST_K), of a tile that does not travel by cp.async
+    pX    whether an access lies within the extent along M or N: (V / vector, REST_MN, REST_K)
+    """
+
+    copy: cute.TiledCopy
+    is_async: bool
+    extent: Any
+    gX: cute.Tensor
+    cX: cute.Tensor
+    sX: cute.Tensor
+    rX: cute.Tensor
+    pX: cute.Tensor
+
+
+@dataclass
+class Parts:
+    """What the steps of the schedule work on, for one thread.
+
+    loads        of A and of B
+    tCsA, tCsB   shared memory (V, REST_MN, k_blocks, stages) that it reads fragments from
+    tCrA, tCrB   fragments (V, REST_MN, buffers)
+    acc          sums (V, REST_M, REST_N)
+    reads        what else a family reads fragments by
+    """
+
+    k_tiles: Any
+    loads: tuple[Load, Load]
+    tiled_mma: cute.TiledMma
+    tCsA: cute.Tensor
+    tCsB: cute.Tensor
+    tCrA: cute.Tensor
+    tCrB: cute.Tensor
+    acc: cute.Tensor
+    reads: Any = None
+
+
+@dsl_user_op
+def reread(register: str, *, loc=None, ip=None) -> Int32:
+    """The value of a special register, read here and not earlier."""
+    text = f"mov.u32 $0, {register};"
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    return Int32(asm(T.i32(), [], text, "=r", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+class ScheduledGemm:
+    """A kernel whose threads follow `plan.schedule`. Methods without a decorator are plain Python, run while tracing.
+
+    A family derives from it and says how fragments are read and multiplied: `read` and `multiply`.
+    """
+
+    def __init__(self, plan: GemmPlan) -> None:
+        self.plan = plan
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        d: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+        stream,
+    ):
+        # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
+        mA, mC, mD = [self.seen_as(tensor, 0, 1) for tensor in (a, c, d)]
+        mA = self.as_operand(mA, self.plan.operands.a)
+        mB = self.as_operand(self.seen_as(b, 1, 0), self.plan.operands.b)
+        bM, bN, _ = self.plan.cta_tile
+        tiles = cute.ceil_div(mD.shape[0], bM) * cute.ceil_div(mD.shape[1], bN) * mD.shape[2]
+        self.kernel(mA, mB, mC, mD, alpha, beta).launch(
+            grid=(tiles, 1, 1),
+            block=(self.plan.threads, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=self.plan.ctas_per_sm,
+            preferred_smem_carveout=_SMEM_CARVEOUT_PERCENT,
+        )
+
+    def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
+        """The caller's tensor with its modes in CuTe's order, the batch last."""
+        if self.plan.operands.batched:
+            return cute.make_tensor(
+                tensor.iterator, cute.select(tensor.layout, mode=[1 + first, 1 + second, 0])
+            )
+        matrix = cute.select(tensor.layout, mode=[first, second])
+        return cute.make_tensor(tensor.iterator, cute.append(matrix, cute.make_layout(1, stride=0)))
+
+    def as_operand(self, tensor: cute.Tensor, operand: Operand) -> cute.Tensor:
+        """A or B by the type that is multiplied: f32 is tf32 as it is."""
+        kind = lower.dtype(operand.dtype)
+        if tensor.element_type is kind:
+            return tensor
+        return cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=kind), tensor.layout)
+
+    @cute.kernel
+    def kernel(
+        self,
+        mA: cute.Tensor,
+        mB: cute.Tensor,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+    ):
+        plan = self.plan
+        bM, bN, bK = plan.cta_tile
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        M, N, K = mD.shape[0], mD.shape[1], mA.shape[1]
+        tile_mnl = self.tile_of(cta, M, N)
+        k_tiles = cute.ceil_div(K, bK)
+        residue = cute.assume(K - k_tiles * bK, divby=self.k_vector())
+
+        sA, sB, sD = self.shared_tensors()  # (bM, bK, stages), (bN, bK, stages), (bM, bN) or None
+        load_a = self.load(plan.load_a, mA, sA, (tile_mnl[0], tile_mnl[2]), residue, tid)
+        load_b = self.load(plan.load_b, mB, sB, (tile_mnl[1], tile_mnl[2]), residue, tid)
+        if residue < 0 or (tile_mnl[0] + 1) * bM > M or (tile_mnl[1] + 1) * bN > N:
+            self.clear(load_a)
+            self.clear(load_b)
+            cute.arch.sync_threads()
+
+        tiled_mma = lower.tiled_mma(plan.tiled_mma)
+        thr_mma = tiled_mma.get_slice(tid)
+        tCsA, tCsB = thr_mma.partition_A(sA), thr_mma.partition_B(sB)
+        tCrA, tCrB = [
+            cute.make_rmem_tensor((*held.shape[:2], plan.schedule.fragments), held.element_type)
+            for held in (tCsA, tCsB)
+        ]
+        acc = cute.make_rmem_tensor(thr_mma.partition_shape_C((bM, bN)), lower.dtype(plan.operands.acc))
+        acc.fill(0.0)
+        parts = Parts(k_tiles, (load_a, load_b), tiled_mma, tCsA, tCsB, tCrA, tCrB, acc)
+        self.prepare(parts, tid, sA, sB)
+
+        self.trace(plan.schedule.prologue, parts, 0, 0)
+        stage = Int32(0)
+        for k_tile in cutlass.range(k_tiles, unroll=1):
+            self.trace(plan.schedule.body, parts, k_tile, stage)
+            stage = self.stage_of(stage, 1)
+        # Where this thread is, read once more: were it kept in registers through the mainloop, the compiler
+        # would compute the loads' addresses from it anew for each k-tile (8 instructions of 1140).
+        tid, cta = reread("%tid.x"), reread("%ctaid.x")
+        self.epilogue(tiled_mma.get_slice(tid), mC, mD, sD, acc, alpha, beta, self.tile_of(cta, M, N), tid)
+
+    def tile_of(self, cta, M, N):
+        """(m_tile, n_tile, l) of a CTA."""
+        bM, bN, _ = self.plan.cta_tile
+        return self.plan.raster.tile(cta, cute.ceil_div(M, bM), cute.ceil_div(N, bN), minimum=cutlass.min)
+
+    def prepare(self, parts: Parts, tid, sA, sB) -> None:
+        """What a family's steps need besides `parts`."""
+
+    def shared_tensors(self):
+        """A, B and D in shared memory, D's tile over those of A and B."""
+        ops, used = self.plan.operands, self.plan.smem_bytes()
+        buffers = [(ops.a.dtype, self.plan.smem_a, 0), (ops.b.dtype, self.plan.smem_b, used["a"])]
+        if self.plan.smem_d is not None:
+            buffers.append((ops.d.dtype, self.plan.smem_d, 0))
+        align = max(smem_align_bytes(kind, given) for kind, given, _ in buffers)
+        base = cutlass.memory.SmemAllocator().allocate(sum(used.values()), align)
+        tensors = [lower.smem_view(base + offset, kind, given) for kind, given, offset in buffers]
+        return tensors if len(tensors) == 3 else [*tensors, None]
+
+    # --- loads ---------------------------------------------------------------------------------------------
+
+    def k_vector(self) -> int:
+        """What the first k of every k-tile is a multiple of: K holds whole vectors, and bK too."""
+        ops = self.plan.operands
+        along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
+        return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
+
+    def load(self, copy, mX, sX, tile_mn_l, residue, tid) -> Load:
+        """A thread's part of the row of tiles of A, or of B, that its CTA needs."""
+        tile, batch = tile_mn_l
+        tiled = lower.tiled_copy(copy)
+        thr = tiled.get_slice(tid)
+        tiler = tuple(cute.size(sX, mode=[mode]) for mode in (0, 1))
+        coords = cute.make_identity_tensor((mX.shape[0], mX.shape[1]))
+        # Both begin at k = residue, so that the last k-tile is full: (b_MN, bK, k_tiles)
+        gX = cute.local_tile(cute.domain_offset((0, residue), mX[None, None, batch]), tiler, (tile, None))
+        cX = cute.local_tile(cute.domain_offset((0, residue), coords), tiler, (tile, None))
+        tXgX, tXcX, tXsX = thr.partition_S(gX), thr.partition_S(cX), thr.partition_D(sX)
+        tXrX = cute.make_rmem_tensor(tXsX.shape[:3], sX.element_type)
+        if not copy.atom.is_async:
+            fill_with_zeros(tXrX)
+        extent = mX.shape[0]
+        inside = self.predicate(tXcX, 0, extent, with_k=False)
+        return Load(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
+
+    def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
+        """Which accesses of a k-tile lie below `extent` along M or N and, if asked, not below k = 0."""
+        vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
+        stride = None if with_k else (rest_mn, 1, 0)
+        out = cute.make_rmem_tensor(cute.make_layout((vectors, rest_mn, rest_k), stride=stride), Boolean)
+        for v, i, j in itertools.product(range(vectors), range(rest_mn), range(rest_k if with_k else 1)):
+            mn, k = coords[(0, v), i, j, k_tile]
+            out[v, i, j] = cute.elem_less((mn, -1), (extent, k)) if with_k else cute.elem_less(mn, extent)
+        return out
+
+    def clear(self, load: Load) -> None:
+        """Zeros in all stages where cp.async will leave elements out. Registers are zero from the start."""
+        if load.is_async:
+            fill_with_zeros(load.sX)
+
+    @cute.jit
+    def fetch(
+        self,
+        parts: cutlass.Constexpr,
+        step: cutlass.Constexpr,
+        k_tile: Int32,
+        stage: Int32,
+        ragged: cutlass.Constexpr,
+    ):
+        """A k-tile of A and of B, or a share of it, out of global memory, where there is one."""
+        if k_tile < parts.k_tiles:
+            for load in cutlass.range_constexpr(2):
+                self.copy_from_global(parts.loads[load], step, k_tile, stage, ragged)
+
+    def copy_from_global(self, load: Load, step: Fetch, k_tile, stage, ragged: bool) -> None:
+        inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
+        source = load.gX[None, None, None, k_tile]
+        held = load.sX[None, None, None, stage] if load.is_async else load.rX
+        if step.parts == 1:
+            cute.copy(load.copy, source, held, pred=inside)
+            return
+        rest_mn = cute.size(source, mode=[1])
+        count = rest_mn * cute.size(source, mode=[2])
+        for at in range(count * step.part // step.parts, count * (step.part + 1) // step.parts):
+            one = (None, at % rest_mn, at // rest_mn)
+            cute.copy(load.copy, source[one], held[one], pred=inside[one])
+
+    # --- the schedule, step by step ------------------------------------------------------------------------
+
+    def stage_of(self, stage, ahead: int):
+        """The stage of the tile `ahead` of the one in `stage`."""
+        stages = self.plan.stages
+        if ahead % stages == 0:
+            return stage
+        if isinstance(stage, int):
+            return (stage + ahead) % stages
+        further = stage + ahead % stages
+        if stages & (stages - 1) == 0:
+            return further & (stages - 1)
+        return cutlass.select_(further >= stages, further - stages, further)
+
+    def trace(self, steps, parts: Parts, k_tile, stage) -> None:
+        """Lays the steps out in the code, one after the other."""
+        in_prologue = isinstance(k_tile, int)
+        fetched_before = any(isinstance(step, Fetch) for step in self.plan.schedule.prologue)
+        for step in steps:
+            if isinstance(step, Fetch):
+                ragged = step.ahead == 0 if in_prologue else not fetched_before
+                self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged)
+            elif isinstance(step, Commit):
+                cute.arch.cp_async_commit_group()
+            elif isinstance(step, Store):
+                self.store(parts, self.stage_of(stage, step.ahead))
+            elif isinstance(step, Wait):
+                cute.arch.cp_async_wait_group(step.pending)
+            elif isinstance(step, Sync):
+                cute.arch.sync_threads()
+            elif isinstance(step, Read):
+                self.read(parts, step, self.stage_of(stage, step.ahead), step.k_block)
+            elif isinstance(step, Multiply):
+                self.multiply(parts, step)
+            elif isinstance(step, Repeat):
+                self.repeat(parts, step, stage)
+            else:
+                raise TypeError(f"no kernel has a step {step}")
+
+    @cute.jit
+    def repeat(self, parts: cutlass.Constexpr, loop: cutlass.Constexpr, stage: Int32):
+        """A loop in the code: its k-blocks move on by the loop's stride, its fragments' buffers stay."""
+        for turn in cutlass.range(loop.times, unroll=1):
+            self.turn(parts, loop, stage, turn * loop.stride)
+
+    def turn(self, parts, loop: Repeat, stage, k_first) -> None:
+        for step in loop.steps:
+            if isinstance(step, Read):
+                self.read(parts, step, stage, k_first + step.k_block)
+            else:
+                self.multiply(parts, step)
+
+    def store(self, parts: Parts, stage) -> None:
+        """A tile in registers to its stage."""
+        for load in parts.loads:
+            if not load.is_async:
+                cute.autovec_copy(load.rX, load.sX[None, None, None, stage])
+
+    def read(self, parts: Parts, step: Read, stage, k_block) -> None:
+        """Fragments of a k-block, to their buffer."""
+        raise NotImplementedError
+
+    def multiply(self, parts: Parts, step: Multiply) -> None:
+        """acc += the products of the fragments of a k-block."""
+        raise NotImplementedError
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    @cute.jit
+    def epilogue(
+        self,
+        thr_mma: cutlass.Constexpr,
+        mC: cutlass.Constexpr,
+        mD: cutlass.Constexpr,
+        sD: cutlass.Constexpr,
+        acc: cutlass.Constexpr,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+        tile_mnl: cutlass.Constexpr,
+        tid: Int32,
+    ):
+        """D = alpha * acc + beta * C on the elements inside of D; C is read where beta is not 0."""
+        if cutlass.const_expr(sD is not None):
+            cute.arch.sync_threads()
+        if beta != beta.dtype(0.0):
+            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, True)
+        else:
+            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, False)
+        if cutlass.const_expr(sD is not None):
+            cute.arch.sync_threads()
+            self.drain(mD, sD, tile_mnl, tid)
+
+    def tiles_of(self, tensors, tile_mnl) -> list[cute.Tensor]:
+        """The CTA's tile of each matrix, and its coordinates."""
+        m_tile, n_tile, batch = tile_mnl
+        shape = (tensors[0].shape[0], tensors[0].shape[1])
+        whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
+        return [cute.local_tile(t, self.plan.cta_tile[:2], (m_tile, n_tile)) for t in whole]
+
+    def write(self, thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, with_c: bool) -> None:
+        """A thread's part of the tile, in registers, to shared or to global memory."""
+        vector = self.plan.store_d.values
+        gD, gC, coords = self.tiles_of((mD, mC), tile_mnl)
+        parts = [thr_mma.partition_C(tile) for tile in (gD, gC, coords, gD if sD is None else sD)]
+        across = self.neighbours(acc, vector)
+        vD, vC, vcD, vsD, vAcc = [cute.zipped_divide(part, across) for part in (*parts, acc)]  # (vector, vectors)
+        kind, count = alpha.dtype, cute.size(vAcc, mode=[1])
+        for first in range(0, count, _VECTORS_OF_C):
+            group = range(first, min(first + _VECTORS_OF_C, count))
+            inside = [cute.elem_less(vcD[0, i], (mD.shape[0], mD.shape[1])) for i in group]
+            old = [cute.make_rmem_tensor((vector,), mC.element_type) for _ in group]
+            for i, is_inside, held in zip(group, inside, old, strict=True):
+                if with_c:
+                    held.fill(0.0)
+                    self.copy_vector(self.plan.read_c, vC[None, i], held, is_inside)
+            for i, is_inside, held in zip(group, inside, old, strict=True):
+                out = cute.make_rmem_tensor((vector,), mD.element_type)
+                for v in range(vector):
+                    total = alpha * vAcc[v, i].to(kind)
+                    if with_c:
+                        total = total + beta * held[v].to(kind)
+                    out[v] = total.to(mD.element_type)
+                if sD is None:
+                    self.copy_vector(self.plan.store_d, out, vD[None, i], is_inside)
+                else:
+                    cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(vsD[None, i]))
+
+    def neighbours(self, acc, vector: int):
+        """The tile of sums (V, REST_M, REST_N) whose elements lie side by side in D."""
+        if cute.size(acc, mode=[0]) % vector == 0:
+            return (vector, 1, 1)
+        return (1, 1, vector) if self.plan.operands.d.major == "n" else (1, vector, 1)
+
+    def drain(self, mD, sD, tile_mnl, tid) -> None:
+        """The tile in shared memory to global memory, a vector of a thread at a time."""
+        gD, coords = self.tiles_of((mD,), tile_mnl)
+        thr = lower.tiled_copy(self.plan.copy_d).get_slice(tid)
+        tDsD, tDgD, tDcD = thr.partition_S(sD), thr.partition_D(gD), thr.partition_S(coords)
+        atom = self.plan.copy_d.atom
+        line = cute.make_rmem_tensor(tDsD[None, 0, 0].shape, mD.element_type)
+        for i, j in itertools.product(range(cute.size(tDsD, mode=[1])), range(cute.size(tDsD, mode=[2]))):
+            cute.copy(lower.copy_atom(atom), tDsD[None, i, j], line)
+            is_inside = cute.elem_less(tDcD[0, i, j], (mD.shape[0], mD.shape[1]))
+            self.copy_vector(atom, line, tDgD[None, i, j], is_inside)
+
+    def copy_vector(self, atom, source, target, where) -> None:
+        """A vector, in as many accesses of an atom as it takes, or nothing."""
+        source, target = [self.accesses(tensor, atom.values) for tensor in (source, target)]
+        predicate = cute.make_rmem_tensor(cute.make_layout((source.shape[0][1], 1), stride=(0, 0)), Boolean)
+        predicate[0, 0] = where
+        cute.copy(lower.copy_atom(atom), source, target, pred=predicate)
+
+    def accesses(self, tensor, values: int) -> cute.Tensor:
+        """A vector seen as ((values, accesses), 1): as a copy with a predicate takes it."""
+        split = cute.logical_divide(cute.coalesce(tensor), cute.make_layout(values))
+        return cute.make_tensor(split.iterator, cute.make_layout((split.shape, 1), stride=(split.stride, 0)))
+
+
+def fill_with_zeros(tensor: cute.Tensor) -> None:
+    """Zeros; tf32 has no constants of its own."""
+    kind = cutlass.Float32 if tensor.element_type is cutlass.TFloat32 else tensor.element_type
+    cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=kind), tensor.layout).fill(0.0)
+
+
+def serpentine(rows: int, columns: int, outer: str) -> list[tuple[int, int]]:
+    """All (m, n), one mode outermost and the other back and forth: neighbours share an operand.
+
+    outer   "m" or "n"
+
+    >>> serpentine(2, 2, "m")
+    [(0, 0), (0, 1), (1, 1), (1, 0)]
+    """
+    if outer == "m":
+        return [(m, n if m % 2 == 0 else columns - 1 - n) for m in range(rows) for n in range(columns)]
+    return [(m, n) for n, m in serpentine(columns, rows, "m")]

@@ -1,0 +1,63 @@
+"""A GEMM by mma.sync: warps multiply fragments in registers by Tensor Cores, as an mma.sync plan says.
+
+All threads of a CTA follow the plan's schedule; `mainloop` tells how. What is here:
+
+| step     | by this family                                                                              |
+|----------|---------------------------------------------------------------------------------------------|
+| Read     | ldmatrix, transposed where A is m-major or B n-major and an element has 16 bits; plain loads |
+|          | of what a register holds where the plan says so, or the operand is tf32 and not k-major     |
+| Multiply | one mma.sync for each pair of atoms, back and forth: neighbours have a fragment in common   |
+
+tf32 operands are f32 in memory; mma.sync does not look at the low 13 bits, or cvt.rna rounds them to nearest.
+"""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.mainloop import Parts, ScheduledGemm, fake_arguments, serpentine
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.schedule import Multiply, Read
+
+__all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
+
+
+def host_function(plan: GemmPlan) -> MmaSyncGemm:
+    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None."""
+    return MmaSyncGemm(plan)
+
+
+class MmaSyncGemm(ScheduledGemm):
+    """The kernel of an mma.sync plan."""
+
+    def prepare(self, parts: Parts, tid, sA, sB) -> None:
+        """How this thread reads fragments: (copy, shared memory, registers) of A and of B."""
+        makers = (cute.make_tiled_copy_A, cute.make_tiled_copy_B)
+        atoms = (self.plan.read_a, self.plan.read_b)
+        parts.reads = []
+        for make, atom, shared, held in zip(makers, atoms, (sA, sB), (parts.tCrA, parts.tCrB), strict=True):
+            copy = make(lower.copy_atom(atom), parts.tiled_mma)
+            thr = copy.get_slice(tid)
+            parts.reads.append((copy, thr.partition_S(shared), thr.retile(held)))
+
+    def read(self, parts: Parts, step: Read, stage, k_block) -> None:
+        """Fragments of a k-block, as ldmatrix distributes them or by plain loads."""
+        buffer = step.k_block % self.plan.schedule.fragments
+        for copy, source, held in parts.reads:
+            cute.copy(copy, source[None, None, k_block, stage], held[None, None, buffer])
+        if self.plan.rounding == "rna":
+            for fragments in (parts.tCrA, parts.tCrB):
+                held = fragments[None, None, buffer]
+                bits, values = cute.recast_tensor(held, Int32), cute.recast_tensor(held, Float32)
+                for i in range(cute.size(held)):
+                    bits[i] = Int32(cute.arch.cvt_f32_tf32(values[i]))
+
+    def multiply(self, parts: Parts, step: Multiply) -> None:
+        """acc += A B, an atom at a time."""
+        buffer = step.k_block % self.plan.schedule.fragments
+        a, b = parts.tCrA[None, None, buffer], parts.tCrB[None, None, buffer]
+        for m, n in serpentine(cute.size(a, mode=[1]), cute.size(b, mode=[1]), self.plan.mma_order):
+            sums = parts.acc[None, m, n]
+            cute.mma_atom_call(parts.tiled_mma, sums, a[None, m], b[None, n], sums)
