@@ -34,6 +34,7 @@ _LATER = {
     "plan_named": "cutegemm.plan.catalog",
     "plans": "cutegemm.plan.catalog",
     "simt_plan": "cutegemm.plan",
+    "sm90_plan": "cutegemm.plan",
 }
 
 __all__ = [

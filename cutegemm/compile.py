@@ -23,6 +23,7 @@ from typing import Any
 from cutegemm import cache, cubin
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.workspace import needs_workspace, regions
 
 DEFAULT_ARCH = "sm_90a"
 
@@ -41,17 +42,41 @@ class CompiledKernel:
     a, b, c, d   CUDA tensors (torch's, or anything with DLPack), M x K, K x N, M x N, M x N, with L in front
                  where the plan is batched; of the types, majorness and alignment of `plan.operands`. c may be
                  d; with beta = 0 it is not read
-    raises       ValueError or TypeError, from the checks compiled into the kernel
+    raises       ValueError or TypeError, from the checks compiled into the kernel; UnsupportedError where
+                 beta is not 0 and the plan reads no C
 
-    It runs on the current stream of the tensors' framework and allocates nothing, so a CUDA graph captures
-    it. `function` is the same without this object around it.
+    It runs on the current stream of the tensors' framework, so a CUDA graph captures it; it allocates nothing but,
+    where `needs_workspace`, that. `function` is the same without this object around it.
     """
 
     def __init__(self, plan: GemmPlan, arch: str, folder: Path, function: Any) -> None:
         self.plan, self.arch, self.folder, self.function = plan, arch, folder, function
 
     def __call__(self, a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float) -> None:
-        self.function(a, b, c, d, alpha, beta)
+        if beta != 0 and not self.plan.has_c:
+            raise UnsupportedError(
+                f"{self.plan.name}: beta = {beta!r}, but this kernel cannot read C. Make the plan with_c=True."
+            )
+        if self.needs_workspace:
+            self.function(a, b, c, d, self._workspace(a, b), alpha, beta)
+        else:
+            self.function(a, b, c, d, alpha, beta)
+
+    @cached_property
+    def needs_workspace(self) -> bool:
+        """Whether a call allocates memory besides: see `plan.workspace`. `function` then takes it after d."""
+        return needs_workspace(self.plan)
+
+    def _workspace(self, a: Any, b: Any) -> Any:
+        """Bytes, from the allocator of torch, for the current stream."""
+        from torch import uint8
+
+        batch = a.shape[0] if a.ndim == 3 else 1
+        found = regions(self.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
+        space = a.new_empty(sum(region.size for region in found), dtype=uint8)
+        if found[0].name == "arrivals":
+            space[: found[0].size].zero_()
+        return space
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self.plan.name} for {self.arch}>"

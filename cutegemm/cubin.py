@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FORMAT_SIZED = 0x04
 _ATTRIBUTE_REGISTERS = 0x2F
 _ATTRIBUTE_FRAME = 0x11
+_SYMBOL_BYTES = 24  # of an entry of .symtab
 
 # WARPGROUP.ARRIVE, and DEPBAR for the k-tile before and for the last one. Where ptxas cannot follow the
 # accumulators it adds one after each product, and says so in a warning that nobody reads.
@@ -96,17 +97,17 @@ def instructions(sass: str) -> dict[str, int]:
 
 
 def resources(cubin: bytes, sass: str) -> ResourceReport:
-    """The resources of the one kernel of a cubin.
+    """The resources of the GEMM kernel of a cubin: the longest, where others pack operands or add parts.
 
     sass     its listing, from `disassemble`
-    raises   CompileError where this is no cubin, or one of several kernels
+    raises   CompileError where this is no cubin, or one without a kernel
     """
     sections = _sections(cubin)
     kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
-    if len(kernels) != 1:
-        raise CompileError(f"resources: the cubin holds {len(kernels)} kernels, not one: {kernels}.")
-    kernel = kernels[0]
-    info = _info(cubin, *sections[".nv.info"])
+    if not kernels:
+        raise CompileError("resources: the cubin holds no kernel.")
+    kernel = max(kernels, key=lambda name: sections[f".text.{name}"][1])
+    info = _info(cubin, sections, kernel)
     # From sm_90 on the section begins with what the system keeps for itself.
     reserved = SMEM_RESERVED_BYTES if ".nv.shared.reserved.0" in sections else 0
     return ResourceReport(
@@ -115,7 +116,7 @@ def resources(cubin: bytes, sass: str) -> ResourceReport:
         stack_bytes=info.get(_ATTRIBUTE_FRAME, 0),
         static_smem_bytes=max(0, sections.get(f".nv.shared.{kernel}", (0, 0))[1] - reserved),
         code_bytes=sections[f".text.{kernel}"][1],
-        instructions=MappingProxyType(instructions(sass)),
+        instructions=MappingProxyType(instructions(listing_of(sass, kernel))),
     )
 
 
@@ -134,8 +135,22 @@ def _sections(cubin: bytes) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _info(cubin: bytes, offset: int, size: int) -> dict[int, int]:
-    """Attribute -> value, of those records that say one number of one function."""
+def listing_of(sass: str, kernel: str) -> str:
+    """The part of a listing that is one kernel's; all of it where it names none.
+
+    >>> listing_of("\\t.section\\t.text.a,...\\nx\\n\\t.section\\t.text.b,...\\ny\\n", "b").split()[-1]
+    'y'
+    """
+    parts = re.split(r"^\s*\.section\s+\.text\.", sass, flags=re.MULTILINE)
+    own = [part for part in parts[1:] if re.split(r"[,\s]", part, maxsplit=1)[0].strip('"') == kernel]
+    return own[0] if own else sass
+
+
+def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) -> dict[int, int]:
+    """Attribute -> value, of those records that say one number of a kernel."""
+    names, (table, table_size) = sections[".strtab"][0], sections[".symtab"]
+    symbols = [struct.unpack_from("<I", cubin, at)[0] for at in range(table, table + table_size, _SYMBOL_BYTES)]
+    offset, size = sections[".nv.info"]
     values: dict[int, int] = {}
     end = offset + size
     while offset < end:
@@ -143,7 +158,10 @@ def _info(cubin: bytes, offset: int, size: int) -> dict[int, int]:
         offset += 4
         if form == _FORMAT_SIZED:
             if length == 8:
-                values[attribute] = struct.unpack_from("<II", cubin, offset)[1]
+                symbol, value = struct.unpack_from("<II", cubin, offset)
+                first = names + symbols[symbol]
+                if cubin[first : cubin.index(b"\0", first)].decode() == kernel:
+                    values[attribute] = value
             offset += length
     return values
 

@@ -7,14 +7,17 @@ to compare addresses where a result is given, and to launch.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from cutegemm.arch import MAX_GRID_X
 from cutegemm.compile import CompiledKernel, compile_plan
+from cutegemm.dtypes import tf32
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.catalog import choose, plan_named
+from cutegemm.plan.mma_sync_catalog import as_tf32
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.sm90_catalog import choose_sm90
@@ -61,15 +64,18 @@ def gemm(
     """alpha * a @ b + beta * c, on a CUDA device.
 
     a, b     M x K and K x N, or L x M x K and L x K x N: torch tensors, or arrays with DLPack, of one type:
-             float32, float64, float16 or bfloat16. Any strides; where neither of the last two is 1, a copy is
+             float32, float64, float16 or bfloat16; on Hopper also float8 and int8, the rows of a and the
+             columns of b contiguous. Any strides; where neither of the last two is 1, a copy is
              made, and a `CopyWarning` says so
     c        M x N or L x M x N, of the type of the result; read where beta is not 0, and then needed
-    out      where the result goes: like c, float32 or the type of a. It may be c; it must not overlap a or b
+    out      where the result goes: like c, of the type of a, float32, float16 or bfloat16; of int8 int32 or
+             float32. It may be c; it must not overlap a or b
     plan     a GemmPlan, or a name from `cutegemm.plan.catalog.plans()`; chosen by the shape where left out
     returns  `out`, or a new row-major array of the framework of a
     raises   UnsupportedError, PlanError or CutegemmError, before anything is launched
 
-    Sums are kept in float32, or float64 for float64. It runs on torch's current stream, and a CUDA graph may
+    Sums are kept in float32, or float64 for float64. float32 is multiplied as it is, unless a plan is asked for
+    that takes it as tf32: "mma_128x256" and its like do. It runs on torch's current stream, and a CUDA graph may
     capture it once the same signature has been called before. Gradients are not recorded.
     """
     try:
@@ -117,7 +123,7 @@ def _launch_as_seen(call: _Call, tensors: Sequence[Any], alpha: float, beta: flo
         for tensor, strides in zip(tensors, call.strides, strict=True)
     ]
     with device(tensors[0].get_device()):
-        call.kernel.function(*seen, alpha, beta)
+        call.kernel(*seen, alpha, beta)
 
 
 def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, plan: Any) -> Any:
@@ -222,7 +228,8 @@ def _prepare(a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None) -> _
     batched, (m, n, k, l) = _extents(given)  # noqa: E741
     _check_devices(given)
     result = (l, m, n) if batched else (m, n)
-    dtype = (given.get("out", given.get("c", a))).dtype
+    dtype = given["out"].dtype if "out" in given else given["c"].dtype if "c" in given else None
+    dtype = dtype or torch_ops.RESULTS[a.dtype][0]
     views = {name: View.of(name, tensor, batched, _wanted(plan, name)) for name, tensor in given.items()}
     copies = [name for name, view in views.items() if view.major is None]
     if copies:
@@ -245,7 +252,7 @@ def _prepare(a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None) -> _
     if plan is None:
         chosen = _chosen(operands, problem, arch, torch_ops.multiprocessors(device), has_c)
     elif isinstance(plan, str):
-        chosen = plan_named(plan, operands(plan.startswith("sm90")), has_c)
+        chosen = plan_named(plan, operands(plan.startswith("sm90")), has_c, arch)
     else:
         chosen = _given_plan(plan, operands(plan.family == "sm90"), problem, has_c)
     tiles = chosen.grid(problem)
@@ -256,7 +263,7 @@ def _prepare(a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None) -> _
     call = _Call(ordered, compile_plan(chosen, arch), result, dtype)
     call.held = plan
     if not any(call.strides) and torch_ops.devices() == 1:
-        call.function = call.kernel.function if call.kernel else None
+        call.function = call.kernel if call.kernel.needs_workspace else call.kernel.function
     if len(_calls) >= _MOST_SIGNATURES:
         _calls.clear()
     return call
@@ -265,27 +272,28 @@ def _prepare(a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None) -> _
 def _chosen(
     operands: Callable[[bool], Operands], problem: Problem, arch: str, multiprocessors: int, has_c: bool
 ) -> GemmPlan:
-    """By wgmma where the device has it and TMA can load A and B, else by threads."""
+    """By wgmma where the device has it and TMA can load A and B, else by mma.sync or by threads."""
     if arch == "sm_90a":
         boxed = operands(True)
-        if boxed.a.dtype.bits == 16 and boxed.a.align_bytes >= ALIGN_BYTES <= boxed.b.align_bytes:
-            return choose_sm90(boxed, problem, multiprocessors, has_c)
+        if boxed.a.dtype.bits <= 16 and boxed.a.align_bytes >= ALIGN_BYTES <= boxed.b.align_bytes:
+            with contextlib.suppress(PlanError):
+                return choose_sm90(boxed, problem, multiprocessors, has_c)
     return choose(operands(False), problem, arch, multiprocessors, has_c)
 
 
 def _check_dtypes(given: dict[str, Any], torch_ops: Any) -> None:
     kinds = {name: _name(tensor.dtype) for name, tensor in given.items()}
-    served = ", ".join(_name(t) for t in torch_ops.DTYPES)
+    served = ", ".join(_name(t) for t in torch_ops.RESULTS)
     found = [
-        f"{name} is of {_name(tensor.dtype)}; {served} are served."
-        for name, tensor in given.items()
-        if tensor.dtype not in torch_ops.DTYPES
+        f"{name} is of {kinds[name]}; {served} are served."
+        for name in ("a", "b")
+        if given[name].dtype not in torch_ops.RESULTS
     ]
     if kinds["b"] != kinds["a"]:
         found.append(f"a is of {kinds['a']}, b of {kinds['b']}; they must be of one type.")
-    allowed = sorted({kinds["a"], "float64" if kinds["a"] == "float64" else "float32"})
+    allowed = [_name(t) for t in torch_ops.RESULTS.get(given["a"].dtype, ())]
     for name in ("c", "out"):
-        if name in given and kinds[name] not in allowed:
+        if name in given and allowed and kinds[name] not in allowed:
             found.append(f"{name} is of {kinds[name]}; {' or '.join(allowed)} is expected.")
     if "c" in given and "out" in given and kinds["c"] != kinds["out"]:
         found.append(f"c is of {kinds['c']}, out of {kinds['out']}; they must be of one type.")
@@ -341,6 +349,8 @@ def _given_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: boo
     """A plan that the caller made, held against what it is to serve."""
     found = []
     ours = plan.operands
+    if ours.a.dtype is tf32:  # f32 in memory
+        operands = as_tf32(operands)
     if has_c and not plan.has_c:
         found.append("c is given, but the plan does not read C. Make it with_c=True.")
     for name in "abcd":

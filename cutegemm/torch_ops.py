@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
-from cutegemm.dtypes import DType, bf16, f16, f32, f64
+from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
@@ -20,6 +20,20 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.bfloat16: bf16,
     torch.float32: f32,
     torch.float64: f64,
+    torch.float8_e4m3fn: e4m3,
+    torch.float8_e5m2: e5m2,
+    torch.int8: s8,
+    torch.int32: s32,
+}
+# What may be multiplied, and the types of the result; the first where no c and no out say otherwise.
+RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
+    torch.float16: (torch.float16, torch.float32, torch.bfloat16),
+    torch.bfloat16: (torch.bfloat16, torch.float32, torch.float16),
+    torch.float32: (torch.float32, torch.float16, torch.bfloat16),
+    torch.float64: (torch.float64,),
+    torch.float8_e4m3fn: (torch.bfloat16, torch.float16, torch.float32),
+    torch.float8_e5m2: (torch.bfloat16, torch.float16, torch.float32),
+    torch.int8: (torch.int32, torch.float32),
 }
 
 # By compute capability: the name that the compiler is told, with every instruction of that device.
@@ -106,7 +120,7 @@ def from_numpy(
 
 
 def _placed(tensor: torch.Tensor, kind: DType, transposed: bool) -> torch.Tensor:
-    known = {ours: theirs for theirs, ours in DTYPES.items()}
+    known = {ours: theirs for theirs, ours in DTYPES.items()} | {tf32: torch.float32}
     if kind not in known:
         raise UnsupportedError(f"{kind} is not among the types that run: {', '.join(map(str, known))}.")
     moved = tensor.to("cuda", known[kind])

@@ -19,7 +19,7 @@ from cutegemm.analysis.shared import (
     wavefronts,
 )
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan, search_swizzle
-from cutegemm.analysis.traffic import Traffic, compare_rasters, traffic
+from cutegemm.analysis.traffic import Traffic, best_rasters, compare_rasters, traffic, traffic_in_time
 
 __all__ = [
     "DEFAULT_RULES",
@@ -41,6 +41,7 @@ __all__ = [
     "Wavefronts",
     "Waves",
     "bank_conflicts",
+    "best_rasters",
     "check",
     "compare_rasters",
     "device_named",
@@ -56,6 +57,7 @@ __all__ = [
     "sectors",
     "shared_accesses",
     "traffic",
+    "traffic_in_time",
     "usable_bits",
     "wavefronts",
     "waves",

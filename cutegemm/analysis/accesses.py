@@ -99,20 +99,28 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     """
     bm, bn, bk = plan.cta_tile
     out = []
+    held = ("a", "b") if plan.stages else ()  # else straight to the fragments
     for name, extent, load in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
-        operand = getattr(plan.operands, name)
-        out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
-    out += [
-        _read("a", plan.read_a, plan.tiled_mma, (bm, bk), plan.operands.a, bn // plan.tiled_mma.shape_mnk[1]),
-        _read("b", plan.read_b, plan.tiled_mma, (bn, bk), plan.operands.b, bm // plan.tiled_mma.shape_mnk[0]),
-    ]
+        if name in held:
+            operand = getattr(plan.operands, name)
+            out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
+    mma = plan.tiled_mma
+    for name, extent, read, other in (("a", bm, plan.read_a, bn // mma.shape_mnk[1]),
+                                      ("b", bn, plan.read_b, bm // mma.shape_mnk[0])):  # fmt: skip
+        if name in held:
+            out.append(_read(name, read, mma, (extent, bk), getattr(plan.operands, name), other))
     if plan.smem_d is not None:
         out.append(_drain(plan, (bm, bn)))
+    if plan.copy_d is not None:
+        leaving = by_warps(plan.copy_d.offsets_s(Layout((bm, bn))))
+        out.append(
+            Access("read D", "d", "load", leaving, plan.operands.d.dtype.bits, plan.copy_d.atom.bits, "tile")
+        )
     return out
 
 
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    """How often a CTA carries out an access to shared memory for so many k-tiles.
+    """How often a CTA does an access to shared memory for so many k-tiles, on average where K is split.
 
     Steps past the last k-tile fetch nothing, but what is stored and read again is stored and read in vain.
 
@@ -123,6 +131,13 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     """
     if access.per == "tile":
         return 1.0
+    if plan.split_k > 1:
+        parts = [plan.split.k_range(part, k_tiles)[1] for part in range(plan.split_k)]
+        return sum(_executions(plan, access, part) for part in parts) / len(parts)
+    return _executions(plan, access, k_tiles)
+
+
+def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     if k_tiles == 0 or plan.schedule is None:
         return float(k_tiles)
     kind = {"store": Store, "load": Read, "ldmatrix": Read}.get(access.op)
@@ -137,7 +152,7 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
     """Bytes in global memory of the elements of a tile, from the first tile that is not ragged on."""
     bm, bn, bk = plan.cta_tile
     shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, (bm, bn))
-    operand = getattr(plan.operands, name)
+    operand = getattr(plan.loaded, name)
     first = "n" if name == "b" else "m"
     line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
     stride = (1, line) if operand.major == first else (line, 1)
@@ -145,6 +160,9 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
     if problem is not None:
         layout = problem.layout(name)
         stride = (int(layout.stride[0]), int(layout.stride[1]))
+        for packing in plan.packs:  # copied first: its first mode is contiguous
+            if packing.name == name:
+                stride = (1, packing.extent(int(layout.shape[0])))
         if name in ("a", "b"):  # the first k-tile is the ragged one, so the others begin at K % bK
             skew = problem.k % bk * stride[1]
     return (Layout(shape, stride).offsets() + skew) * operand.dtype.bits // 8

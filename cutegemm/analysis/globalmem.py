@@ -104,7 +104,7 @@ def global_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Sect
     bm, bn, bk = plan.cta_tile
     out = []
     for name, extent, copy in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
-        operand = getattr(plan.operands, name)
+        operand = getattr(plan.loaded, name)
         label = f"load {name.upper()}"
         if isinstance(copy, TmaBox):
             out.append(_boxes(label, copy, extent * bk, operand))
@@ -112,7 +112,11 @@ def global_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Sect
         elements = by_warps(copy.offsets_s(Layout((extent, bk))))
         kind = "ldgsts" if copy.atom.is_async else "ld"
         out.append(_sectors(plan, name, label, kind, elements, copy.atom.bits, operand, problem, "k-tile"))
-    if plan.smem_d is None:
+    if plan.copy_d is not None:
+        elements = by_warps(plan.copy_d.offsets_d(Layout((bm, bn))))
+        bits = plan.copy_d.atom.bits
+        out.append(_sectors(plan, "d", "store D", "st", elements, bits, plan.operands.d, problem, "tile"))
+    elif plan.smem_d is None:
         out.append(_stored(plan, problem))
     return out
 

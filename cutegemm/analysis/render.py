@@ -98,7 +98,8 @@ def _print_occupancy(analysis: Analysis, console: Any) -> None:
     source = "compiled" if held.measured else "the most it may take"
     console.print("[bold]Occupancy[/bold]")
     console.print(
-        f"  {held.ctas} CTAs a multiprocessor, {held.warps} of {held.max_warps} warps "
+        f"  {held.ctas} CTA{'' if held.ctas == 1 else 's'} a multiprocessor, "
+        f"{held.warps} of {held.max_warps} warps "
         f"({held.theoretical:.1%}); limited by {', '.join(held.limited_by)}",
         soft_wrap=True,
     )
@@ -126,7 +127,8 @@ def _raster_table(analysis: Analysis) -> Any:
     table = _table(
         f"Traffic (L2 of {device.l2_bytes >> 20} MiB{share}); * the plan's raster",
         [("raster", "left"), ("A, B tiles a wave", "right"), ("MB a wave", "right"), ("L2, GB", "right"),
-         ("DRAM, GB", "right"), ("L2 hits", "right"), ("written, GB", "right")],
+         ("DRAM, GB", "right"), ("L2 hits", "right"), ("written, GB", "right"),
+         ("between partitions", "right")],
     )  # fmt: skip
     shown = [own, *[t for t in analysis.rasters if t.raster != own.raster][:3]]
     for t in shown:
@@ -134,7 +136,7 @@ def _raster_table(analysis: Analysis) -> Any:
         table.add_row(
             name, f"{t.resident_mn[0]:.1f}, {t.resident_mn[1]:.1f}", f"{t.wave_bytes / 1e6:.1f}",
             f"{t.l2_read_bytes / 1e9:.2f}", f"{t.dram_read_bytes / 1e9:.3f}", f"{t.hit_share:.1%}",
-            f"{t.dram_write_bytes / 1e9:.3f}",
+            f"{t.dram_write_bytes / 1e9:.3f}", "-" if t.far_bytes is None else f"{t.far_bytes / 1e9:.3f}",
         )  # fmt: skip
     return table
 

@@ -13,13 +13,16 @@ from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
 from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
-from cutegemm.analysis.traffic import Traffic, compare_rasters, traffic
+from cutegemm.analysis.traffic import Traffic, best_rasters
 from cutegemm.arch import Arch, arch_named
 
 if TYPE_CHECKING:
     from cutegemm.cubin import ResourceReport
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
+
+
+_RASTERS = 4  # that are compared in time
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Analysis:
     occupancy: Occupancy
     problem: str | None = None
     k_tiles: int = 0
+    split_k: int = 1
     waves: Waves | None = None
     traffic: Traffic | None = None
     rasters: tuple[Traffic, ...] = ()
@@ -79,7 +83,11 @@ class Analysis:
         out = [0, 0]
         for part in self.global_:
             if part.op == op:
-                times = self.waves.ctas * (self.k_tiles if part.per == "k-tile" else 1)
+                times = (
+                    self.waves.ctas // self.split_k * self.k_tiles
+                    if part.per == "k-tile"
+                    else self.waves.ctas
+                )
                 out[0] += times * part.requests
                 out[1] += times * part.sectors
         return out[0], out[1]
@@ -115,6 +123,7 @@ class Analysis:
                 "theoretical": self.occupancy.theoretical,
             },
             "spills": self.spills,
+            "searches": {buffer: _found(search) for buffer, search in self.searches.items()},
         }
         if self.problem is None:
             return out
@@ -149,6 +158,17 @@ class Analysis:
         return render(self)
 
 
+def _found(search: SwizzleSearch) -> dict[str, Any]:
+    """What a search found, or why there is nothing."""
+    named = {"swizzle": search.swizzle, "padding": search.padding, "fewest_wavefronts": search.least}
+    out: dict[str, Any] = {
+        name: None if c is None else {"how": c.how, "layout": str(c.layout), "extra_bytes": c.extra_bytes,
+                                      "wavefronts": c.wavefronts}
+        for name, c in named.items()
+    }  # fmt: skip
+    return {**out, "reason": search.reason, "tried": search.tried}
+
+
 def asdict_plain(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, mappings left as they are (`asdict` cannot copy a read-only one)."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
@@ -171,7 +191,7 @@ def check(
     device    a name or a Device; one that stands for the architecture where left out
     report    of the compiled kernel, whose registers then count
     rules     of shared memory; see `analysis.shared`
-    search    whether a swizzle is looked for where a buffer has conflicts
+    search    whether a swizzle is looked for where a buffer has conflicts, and a better raster
 
     >>> from cutegemm.plan import Operands, Problem, simt_plan
     >>> found = check(simt_plan(), Problem(4096, 4096, 4096), device="h200")
@@ -213,7 +233,7 @@ def check(
     }
     if problem is None:
         return Analysis(**common)
-    return _with_problem(plan, problem, target, common)
+    return _with_problem(plan, problem, target, common, search)
 
 
 def _searches(
@@ -228,16 +248,18 @@ def _searches(
     return {buffer: search_plan(plan, buffer, rules) for buffer in sorted(blamed)}
 
 
-def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any]) -> Analysis:
+def _with_problem(
+    plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool
+) -> Analysis:
     held: Occupancy = common["occupancy"]
     fill = waves(plan, problem, device.sms, held.ctas)
-    l2 = device.l2_bytes // device.l2_partitions
-    moved = traffic(plan, problem, ctas_per_wave=fill.per_wave, l2_bytes=l2)
-    rasters = compare_rasters(plan, problem, ctas_per_wave=fill.per_wave, l2_bytes=l2)
+    rasters = best_rasters(plan, problem, device, ctas_per_wave=fill.per_wave, most=_RASTERS if search else 1)
+    moved = next(t for t in rasters if t.raster == str(plan.raster))
     known = Analysis(
         **common,
         problem=str(problem),
         k_tiles=plan.k_tiles(problem),
+        split_k=plan.split_k,
         waves=fill,
         traffic=moved,
         rasters=tuple(rasters),

@@ -1,29 +1,33 @@
 """Traffic through L2 and DRAM under a raster: which tiles are resident together, and what comes from where.
 
-The model. CTAs run in waves, in the order of the raster, and all CTAs of a wave go through K in step. So a
+In step. CTAs run in waves, in the order of the raster, and all CTAs of a wave go through K together. So a
 row of A's tiles (a panel, bM x K) or of B's is fetched from DRAM once for a wave, at most, however many CTAs
 read it. It is fetched again in a later wave unless it is still in L2: L2 keeps what was used last, and D
 passes through it too. The distance between two uses of a panel's part at depth x = k / K is what was
 touched between them: whole panels in the waves between, the part beyond x of the earlier wave's, the part
-before x of the later one's. A part is a hit where that fits the cache.
+before x of the later one's. A part is a hit where that fits the cache. A line that multiprocessors on both
+sides read is kept in each partition of the L2, so that the capacity that counts is that of one partition.
+That is a formula, which ranks rasters quickly: `traffic`.
 
-A line that multiprocessors on both sides read is kept in each partition of the L2, so that the capacity that
-counts is that of one partition.
+In time. Real CTAs fall out of step, and a panel that few of them read is kept once; `analysis.l2` plays that,
+and `traffic_in_time` is what is held against counters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cutegemm.analysis import l2
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cutegemm.analysis.devices import Device
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
 
@@ -38,10 +42,13 @@ class Traffic:
     waves             of CTAs
     resident_mn       tiles of A and of B that an average wave needs, as many as differ
     wave_bytes        of A and B that an average wave needs, each once
-    l2_read_bytes     of A and B that the CTAs ask L2 for
+    l2_read_bytes     of A and B that the CTAs ask L2 for; what is multicast once
+    sm_read_bytes     of A and B that arrive in multiprocessors
     dram_read_bytes   of A and B that come from DRAM
     dram_write_bytes  of D
     min_bytes         of A and B, each once
+    far_bytes         of A and B that pass from one partition of the L2 to another; None where CTAs are
+                      taken to keep step
     """
 
     raster: str
@@ -49,9 +56,11 @@ class Traffic:
     resident_mn: tuple[float, float]
     wave_bytes: float
     l2_read_bytes: int
+    sm_read_bytes: int
     dram_read_bytes: float
     dram_write_bytes: int
     min_bytes: int
+    far_bytes: float | None = None
 
     @property
     def hit_share(self) -> float:
@@ -62,7 +71,7 @@ class Traffic:
 def traffic(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, raster: Raster | None = None
 ) -> Traffic:
-    """What a plan moves for a problem.
+    """What a plan moves for a problem where CTAs keep step.
 
     ctas_per_wave   that run together
     l2_bytes        that a panel may be kept in
@@ -86,13 +95,55 @@ def traffic(
         waves += len(found[1])
         panels_m += found[1]
         panels_n += found[2]
-    l2 = batch * (grid_n / share_a * bytes_a.sum() + grid_m / share_b * bytes_b.sum())
+    asked = batch * (grid_n / share_a * bytes_a.sum() + grid_m / share_b * bytes_b.sum())
+    arrived = batch * (grid_n * bytes_a.sum() + grid_m * bytes_b.sum())
     mean_m, mean_n = (float(np.mean(p)) if p else 0.0 for p in (panels_m, panels_n))
     per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)
     return Traffic(
-        str(order), waves, (mean_m, mean_n), float(per_wave), int(l2), float(dram),
+        str(order), waves, (mean_m, mean_n), float(per_wave), int(asked), int(arrived), float(dram),
         problem.m * problem.n * batch * ops.d.dtype.bits // 8, int(batch * (bytes_a.sum() + bytes_b.sum())),
     )  # fmt: skip
+
+
+def traffic_in_time(
+    plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, raster: Raster | None = None
+) -> Traffic:
+    """What a plan moves for a problem on a device, CTAs falling out of step as they do.
+
+    ctas_per_wave   that run together
+    raster          another order than the plan's
+    """
+    order = raster or plan.raster
+    bm, bn, _ = plan.cta_tile
+    ops = problem.operands
+    found = traffic(
+        plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=device.l2_bytes // device.l2_partitions,
+        raster=order,
+    )  # fmt: skip
+    grid_m, grid_n, batch = plan.grid(problem)
+    bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
+    bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
+    clusters = cluster_order(order, grid_m, grid_n, plan.cluster_mn)
+    of_batch = np.repeat(np.arange(batch), len(clusters))[:, None]
+    across, along = plan.cluster_mn
+    first_m, first_n = (np.tile(clusters[:, i], batch)[:, None] for i in (0, 1))
+    work = l2.Work(  # a ragged grid's last cluster reaches past it, to the last panel once more
+        of_batch * grid_m + np.minimum(first_m * across + np.arange(across), grid_m - 1),
+        of_batch * grid_n + np.minimum(first_n * along + np.arange(along), grid_n - 1),
+        np.tile(bytes_a, batch),
+        np.tile(bytes_b, batch),
+        across * along * bm * bn * ops.d.dtype.bits / 8,
+    )
+    moved = l2.play(
+        work, max(1, ctas_per_wave // (across * along)), device.l2_bytes, device.l2_partitions,
+        persistent=plan.pipeline is not None and plan.pipeline.ctas is not None,
+    )  # fmt: skip
+    return replace(found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes)
+
+
+def cluster_order(raster: Raster, grid_m: int, grid_n: int, cluster_mn: tuple[int, int]) -> np.ndarray:
+    """(m, n) of the clusters of tiles, in the order in which they run."""
+    return raster.order(-(-grid_m // cluster_mn[0]), -(-grid_n // cluster_mn[1]))[:, :2]
 
 
 def tile_order(raster: Raster, grid_m: int, grid_n: int, cluster_mn: tuple[int, int] = (1, 1)) -> np.ndarray:
@@ -102,7 +153,7 @@ def tile_order(raster: Raster, grid_m: int, grid_n: int, cluster_mn: tuple[int, 
     [[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]]
     """
     across = np.array(cluster_mn)
-    clusters = raster.order(-(-grid_m // cluster_mn[0]), -(-grid_n // cluster_mn[1]))[:, :2]
+    clusters = cluster_order(raster, grid_m, grid_n, cluster_mn)
     within = Raster("along_m").order(*cluster_mn)[:, :2]
     tiles = (clusters[:, None, :] * across + within).reshape(-1, 2)
     return tiles[(tiles < (grid_m, grid_n)).all(axis=1)]
@@ -151,8 +202,8 @@ def _share_below(start: float, slope: float, bound: float) -> float:
 def compare_rasters(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, groups: Sequence[int] = GROUPS
 ) -> list[Traffic]:
-    """The plan's raster and the others, the least DRAM traffic first; of equals, the plan's own, then the
-    simplest."""
+    """The plan's raster and the others, CTAs in step, the least DRAM traffic first; of equals, the plan's
+    own, then the simplest."""
     grid_m, grid_n, _ = plan.grid(problem)
     rasters = [plan.raster, Raster("along_m"), Raster("along_n")]
     rasters += [Raster("grouped_m", g) for g in groups if 1 < g < grid_m]
@@ -160,5 +211,22 @@ def compare_rasters(
     found = [
         traffic(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=l2_bytes, raster=r)
         for r in dict.fromkeys(rasters)
+    ]
+    return sorted(found, key=lambda t: round(t.dram_read_bytes))
+
+
+def best_rasters(
+    plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, most: int = 4
+) -> list[Traffic]:
+    """The plan's raster and the best others, in time, the least DRAM traffic first; of equals, its own.
+
+    most   that are played, of those that the formula ranks first
+    """
+    capacity = device.l2_bytes // device.l2_partitions
+    ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)
+    names = dict.fromkeys([str(plan.raster), *[t.raster for t in ranked]])
+    found = [
+        traffic_in_time(plan, problem, device, ctas_per_wave=ctas_per_wave, raster=Raster.parse(name))
+        for name in list(names)[:most]
     ]
     return sorted(found, key=lambda t: round(t.dram_read_bytes))

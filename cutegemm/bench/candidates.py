@@ -1,4 +1,4 @@
-"""Plans around the ladder's steps, to choose the next ones from: `--plan @sm90` times them all."""
+"""Plans around the ladder's steps, to choose the next ones from: `--plan @sm90` times the first list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SM90 = tuple(
             f"sm90:{_PINGPONG},{cluster}raster={raster}{l2}"
             for cluster, raster, l2 in product(
                 ("", "cluster=1x2,", "cluster=2x1,"),
-                ("along_n", "along_m", "grouped_m:16"),
+                ("along_n", "along_m", "grouped_m:16", "hilbert:8"),
                 ("", ",l2=normal+normal+first"),
             )
         ],
@@ -42,3 +42,43 @@ SM90 = tuple(
         "sm90:tile=64x256x64,slots=4,cluster=2x1,raster=along_n",
     ]
 )
+
+# With sums in full, and as wgmma keeps them.
+SM90_FP8 = tuple(
+    [
+        *[
+            f"sm90:tile={tile}x128,{_COOPERATIVE},cluster={cluster},two_level=1"
+            for tile, cluster in product(("128x128", "128x160", "128x192"), ("1x1", "1x2", "2x1"))
+        ],
+        *[
+            f"sm90:tile={tile}x128,two_level=1,cluster={cluster}"
+            for tile, cluster in product(("64x128", "64x192"), ("1x1", "2x1"))
+        ],
+        *[
+            f"sm90:tile=128x{n}x128,cluster={cluster}"
+            for n, cluster in product((128, 192), ("1x1", "1x2", "2x1"))
+        ],
+        *[
+            f"sm90:tile={tile}x128,{_COOPERATIVE},cluster={cluster}"
+            for tile, cluster in product(("128x256", "256x128"), ("1x1", "1x2", "2x1"))
+        ],
+    ]
+)
+
+_MMA_SYNC = (
+    "block=128x256x{k},stages=4,mma_order=m",
+    "block=128x256x{k},stages=4,mma_order=n",
+    "block=128x256x{k},stages=3,mma_order=m",
+    "block=128x256x{k},stages=4,mma_order=m,warps_along=n",
+    "block=128x256x{k},stages=4,mma_order=m,raster=grouped_m:16",
+    "block=128x256x{k},stages=4,mma_order=m,raster=grouped_n:8",
+    "block=128x256x{k},stages=4,mma_order=m,shares=2",
+    "block=128x256x{k},stages=4,mma_order=m,cache=ca",
+    "block=256x128x{k},stages=4,mma_order=m",
+    "block=256x128x{k},stages=4,mma_order=m,raster=grouped_n:8",
+    "block=128x128x{k},stages=3,mma_order=m,ctas_per_sm=2",
+)
+MMA_SYNC = tuple([f"mma_sync:{options.format(k=64)},arch=sm_90" for options in _MMA_SYNC])
+MMA_SYNC_TF32 = tuple([f"mma_sync:{options.format(k=32)},arch=sm_90" for options in _MMA_SYNC])
+
+LISTS = {"@sm90": SM90, "@sm90_fp8": SM90_FP8, "@mma_sync": MMA_SYNC, "@mma_sync_tf32": MMA_SYNC_TF32}

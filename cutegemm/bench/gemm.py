@@ -25,6 +25,7 @@ from typing import Any
 
 from cutegemm import cache
 from cutegemm.bench import candidates
+from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan import GemmPlan, Problem
 
@@ -57,34 +58,41 @@ def compare(
     dtype: str = "float32",
     layouts: Sequence[str] = ("nn",),
     seconds: float = 0.6,
+    fast_accum: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Times of named plans and of torch.matmul, in turns.
+    """Times of named plans and of the library, in turns: torch.matmul, _scaled_mm for float8, _int_mm.
 
     plan_names   see `cutegemm.plan.catalog`; None is the plan that `gemm` chooses
     shapes       (M, N, K)
+    dtype        as torch names it; "tf32" is float32 of which the library may ignore the low bits, as plans for
+                 tf32 do
     layouts      two BLAS letters for A and B stored row by row: "t" where the stored one is the transpose
     seconds      of measuring for each shape and layout, at least; three rounds are the fewest
+    fast_accum   of torch._scaled_mm: whether its sums of float8 products may lose bits
     say          is told each line of the table as it comes
     returns      {"machine": ..., "rows": [...]}: each row has the shape, the layout, the plan, medians in
                  microseconds, TFLOP/s, the library's, and `ratio`, the library's time by the plan's
     """
     import torch
 
+    from cutegemm.torch_ops import RESULTS
+
     _need_gpu()
-    torch.backends.cuda.matmul.allow_tf32 = False
-    kind = getattr(torch, dtype)
-    _compile_ahead(plan_names, dtype, layouts)
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    memory = "float32" if dtype == "tf32" else dtype
+    kind = getattr(torch, memory)
+    _compile_ahead(plan_names, memory, layouts)
     rows = []
     say(f"{'M x N x K':>20} layout {'plan':44} {'us':>10} {'TFLOP/s':>8} {'library':>8} {'ratio':>6}")
     for m, n, k in shapes:
         x, y = _normal((m, k), kind), _normal((k, n), kind)
-        out = torch.empty((m, n), dtype=kind, device="cuda")
+        out = torch.empty((m, n), dtype=RESULTS[kind][0], device="cuda")
         for layout in layouts:
             a = x if layout[0] == "n" else x.t().contiguous().t()
             b = y if layout[1] == "n" else y.t().contiguous().t()
             row = {"m": m, "n": n, "k": k, "layout": layout, "dtype": dtype}
-            contestants, names, failed = _contestants(plan_names, a, b, out)
+            contestants, names, failed = _contestants(plan_names, a, b, out, fast_accum)
             rows += [{**row, "plan": name, "error": error} for name, error in failed]
             for name, error in failed:
                 say(f"{f'{m} x {n} x {k}':>20} {layout:6} {name}: {error}")
@@ -109,14 +117,12 @@ def compare(
 
 
 def _contestants(
-    plan_names: Sequence[str | None], a: Any, b: Any, out: Any
+    plan_names: Sequence[str | None], a: Any, b: Any, out: Any, fast_accum: bool
 ) -> tuple[list[Callable[[], Any]], list[str], list[tuple[str, str]]]:
     """The library first, then each plan that compiles; and those that do not, with the reason."""
-    import torch
-
     from cutegemm.launch import gemm, plan_of
 
-    calls: list[Callable[[], Any]] = [lambda: torch.matmul(a, b, out=out)]
+    calls: list[Callable[[], Any]] = [_library(a, b, out, fast_accum)]
     names, failed = [], []
     for given in plan_names:
         try:
@@ -129,23 +135,39 @@ def _contestants(
     return calls, names, failed
 
 
+def _library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
+    """What torch has for these types."""
+    import torch
+
+    if a.dtype == torch.int8:
+        return lambda: torch._int_mm(a, b, out=out)
+    if a.element_size() == 1:
+        one = torch.ones((), device="cuda")
+        return lambda: torch._scaled_mm(
+            a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=fast_accum
+        )
+    return lambda: torch.matmul(a, b, out=out)
+
+
 def _compile_ahead(plan_names: Sequence[str | None], dtype: str, layouts: Sequence[str]) -> None:
     """Named plans, into the disk cache, by many processes; what does not compile is told when called."""
     from cutegemm.compile import compile_plans
     from cutegemm.plan.catalog import plan_named
     from cutegemm.plan.problem import Operands
 
+    kind = DType.parse(dtype)
+    out = None if kind.bits > 8 else "bf16" if kind.is_float else "s32"
     plans = []
     for name in plan_names:
         for layout in layouts:
             with contextlib.suppress(CutegemmError):
-                plans.append(plan_named(name or "", Operands.of(dtype, layout=layout)))
+                plans.append(plan_named(name or "", Operands.of(kind, layout=layout, out=out)))
     if len(plans) > _COMPILED_BY_ONE:
         compile_plans(plans)
 
 
 def expand(patterns: Sequence[str]) -> list[str | None]:
-    """The names that fit a pattern with `*`; "chosen" is what `gemm` chooses, "@sm90" are candidates.
+    """The names that fit a pattern with `*`; "chosen" is what `gemm` chooses, "@sm90" names `candidates`.
 
     >>> expand(["chosen", "simt_*6x128"])
     [None, 'simt_256x128', 'simt_16x128']
@@ -154,8 +176,8 @@ def expand(patterns: Sequence[str]) -> list[str | None]:
 
     found: list[str | None] = []
     for pattern in patterns:
-        if pattern == "@sm90":
-            found += candidates.SM90
+        if pattern in candidates.LISTS:
+            found += candidates.LISTS[pattern]
         elif "*" in pattern:
             found += [name for name, _ in plans() if fnmatch.fnmatchcase(name, pattern)]
         else:
@@ -220,7 +242,12 @@ def time_plan(
     }
 
 
-def _in_turns(calls: Sequence[Callable[[], Any]], seconds: float, least_rounds: int = 3) -> list[float]:
+def _in_turns(
+    calls: Sequence[Callable[[], Any]],
+    seconds: float,
+    least_rounds: int = 3,
+    warm_seconds: float = _WARM_SECONDS,
+) -> list[float]:
     """The median seconds of each call; every round runs each once."""
     import torch
 
@@ -243,7 +270,7 @@ def _in_turns(calls: Sequence[Callable[[], Any]], seconds: float, least_rounds: 
                 times.append(start.elapsed_time(end) * 1e-3)
         return found
 
-    until(time.perf_counter() + _WARM_SECONDS, 1)
+    until(time.perf_counter() + warm_seconds, 1)
     return [statistics.median(times) for times in until(time.perf_counter() + seconds, least_rounds)]
 
 
@@ -312,7 +339,8 @@ def _driver() -> str:
 def _normal(shape: tuple[int, ...], kind: Any) -> Any:
     import torch
 
-    return torch.randn(shape, device="cuda").to(kind)
+    values = torch.randn(shape, device="cuda")
+    return (values if kind.is_floating_point else values * 20).to(kind)
 
 
 def _need_gpu() -> None:
@@ -344,6 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--plan", action="append", help="a name, names with *, simt:..., sm90:..., chosen")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--seconds", type=float, default=0.6, help="of measuring for each shape and layout")
+    parser.add_argument("--fast-accum", action="store_true", help="let torch._scaled_mm lose bits")
     parser.add_argument("--host", action="store_true", help="also the host time of a call")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
@@ -354,6 +383,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dtype=given.dtype,
         layouts=given.layout or LAYOUTS,
         seconds=given.seconds,
+        fast_accum=given.fast_accum,
         say=lambda line: print(line, flush=True),
     )
     if given.suite:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -33,3 +35,30 @@ def simulate(as_json: Json = False) -> None:
     from cutegemm.bench import simulate as module
 
     _show(module, as_json)
+
+
+@app.command("ladder")
+def ladder(
+    name: Annotated[str, typer.Argument(help="simt")] = "simt",
+    as_json: Json = False,
+    counters: Annotated[bool, typer.Option(help="Also what ncu counts, where there is one.")] = True,
+    sizes: Annotated[str, typer.Option(help="N of the problems N x N x N.")] = "4096,6144",
+) -> None:
+    """Every step of a ladder: compiled and analysed, and timed where there is a GPU."""
+    from cutegemm.bench import ladder as module
+
+    with Console(stderr=True).status("measuring"):
+        found = module.run(
+            name, [int(n) for n in sizes.split(",")], module.COUNTED_SIZE if counters else None,
+            say=lambda line: print(line, file=sys.stderr),
+        )  # fmt: skip
+    print(json.dumps(found, indent=1) if as_json else module.table(found))
+
+
+@app.command("report")
+def report(docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")) -> None:
+    """The pages of the ladders, from docs/benchmarks/*.json."""
+    from cutegemm.bench import report as module
+
+    for path in module.write(docs):
+        print(path)

@@ -89,14 +89,22 @@ def check(
     problem: Extents = "4096x4096x4096",
     device: Annotated[str | None, typer.Option(help="h200, a100, ...")] = "h200",
     arch: Annotated[str | None, typer.Option(help="An architecture instead of a device.")] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="With the registers of the compiled kernel.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
 ) -> None:
     """What a plan will do on the hardware: conflicts, occupancy, traffic, roofline; what to change."""
     from cutegemm.analysis import check as analyse
-    from cutegemm.analysis import print_report
+    from cutegemm.analysis import device_named, print_report
+    from cutegemm.compile import compile_plan
 
     made, of = _plan(plan, dtype, layout, problem)
-    found = analyse(made, of, arch, None if arch else device)
+    target = None if arch else device_named(device or "h200")
+    resources = None
+    if compiled:
+        resources = compile_plan(made, arch or device_named(device or "h200").arch).resources
+    found = analyse(made, of, arch, target, resources)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
@@ -117,5 +125,5 @@ def profile(
 
     made, of = _plan(plan, dtype, layout, problem)
     assert of is not None
-    found = profiling.profile(made, of)
-    print(json.dumps(found, indent=2) if as_json else profiling.table(found))
+    measured, _ = profiling.profile([profiling.Case(made.name, made, of)])
+    print(json.dumps(profiling.to_dict(measured), indent=2) if as_json else profiling.render(measured))

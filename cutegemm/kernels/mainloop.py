@@ -50,6 +50,7 @@ from cutegemm.kernels import lower
 from cutegemm.plan.plan import GemmPlan, smem_align_bytes
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
+from cutegemm.plan.workspace import needs_workspace
 
 _VECTORS_OF_C = 4  # that a thread has under way at the end
 _SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
@@ -59,11 +60,13 @@ def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
     """Arguments that stand for all that the plan serves: any extents, any leading strides."""
     ops = plan.operands
     scale = lower.dtype(ops.acc if ops.acc.bits > 32 else f32)
+    space = cute.runtime.make_fake_compact_tensor(cutlass.Uint8, (cute.sym_int64(),), assumed_align=16)
     return (
         _fake_tensor(ops.a, "m", ops.batched),
         _fake_tensor(ops.b, "k", ops.batched),
         _fake_tensor(ops.c, "m", ops.batched),
         _fake_tensor(ops.d, "m", ops.batched),
+        *([space] if needs_workspace(plan) else []),
         scale(1.0),
         scale(0.0),
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
@@ -111,6 +114,7 @@ class Load:
 class Parts:
     """What the steps of the schedule work on, for one thread.
 
+    k_first      of the k-tiles of this CTA; k_tiles: how many it has
     loads        of A and of B
     tCsA, tCsB   shared memory (V, REST_MN, k_blocks, stages) that it reads fragments from
     tCrA, tCrB   fragments (V, REST_MN, buffers)
@@ -118,6 +122,7 @@ class Parts:
     reads        what else a family reads fragments by
     """
 
+    k_first: Any
     k_tiles: Any
     loads: tuple[Load, Load]
     tiled_mma: cute.TiledMma
@@ -197,14 +202,28 @@ class ScheduledGemm:
         alpha: cutlass.Numeric,
         beta: cutlass.Numeric,
     ):
+        self.tile(mA, mB, mC, mD, alpha, beta)
+
+    @cute.jit
+    def tile(
+        self,
+        mA: cute.Tensor,
+        mB: cute.Tensor,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+    ):
+        """What a CTA does: its tile of D, from its first k-tile to the end."""
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         M, N, K = mD.shape[0], mD.shape[1], mA.shape[1]
         tile_mnl = self.tile_of(cta, M, N)
-        k_tiles = cute.ceil_div(K, bK)
-        residue = cute.assume(K - k_tiles * bK, divby=self.k_vector())
+        all_k_tiles = cute.ceil_div(K, bK)
+        residue = cute.assume(K - all_k_tiles * bK, divby=self.k_vector())
+        k_first, k_tiles = self.k_range(all_k_tiles)
 
         sA, sB, sD = self.shared_tensors()  # (bM, bK, stages), (bN, bK, stages), (bM, bN) or None
         load_a = self.load(plan.load_a, mA, sA, (tile_mnl[0], tile_mnl[2]), residue, tid)
@@ -223,7 +242,7 @@ class ScheduledGemm:
         ]
         acc = cute.make_rmem_tensor(thr_mma.partition_shape_C((bM, bN)), lower.dtype(plan.operands.acc))
         acc.fill(0.0)
-        parts = Parts(k_tiles, (load_a, load_b), tiled_mma, tCsA, tCsB, tCrA, tCrB, acc)
+        parts = Parts(k_first, k_tiles, (load_a, load_b), tiled_mma, tCsA, tCsB, tCrA, tCrB, acc)
         self.prepare(parts, tid, sA, sB)
 
         self.trace(plan.schedule.prologue, parts, 0, 0)
@@ -234,7 +253,16 @@ class ScheduledGemm:
         # Where this thread is, read once more: were it kept in registers through the mainloop, the compiler
         # would compute the loads' addresses from it anew for each k-tile (8 instructions of 1140).
         tid, cta = reread("%tid.x"), reread("%ctaid.x")
-        self.epilogue(tiled_mma.get_slice(tid), mC, mD, sD, acc, alpha, beta, self.tile_of(cta, M, N), tid)
+        self.end(tiled_mma.get_slice(tid), mC, mD, sA, sD, acc, alpha, beta, tid, cta)
+
+    def k_range(self, k_tiles):
+        """The first k-tile of this CTA, and how many it has."""
+        return 0, k_tiles
+
+    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, cta) -> None:
+        """What becomes of the sums."""
+        at = self.tile_of(cta, mD.shape[0], mD.shape[1])
+        self.epilogue(thr_mma, mC, mD, sD, acc, alpha, beta, at, tid)
 
     def tile_of(self, cta, M, N):
         """(m_tile, n_tile, l) of a CTA."""
@@ -259,7 +287,7 @@ class ScheduledGemm:
 
     def k_vector(self) -> int:
         """What the first k of every k-tile is a multiple of: K holds whole vectors, and bK too."""
-        ops = self.plan.operands
+        ops = self.plan.loaded
         along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
         return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
 
@@ -308,7 +336,13 @@ class ScheduledGemm:
         """A k-tile of A and of B, or a share of it, out of global memory, where there is one."""
         if k_tile < parts.k_tiles:
             for load in cutlass.range_constexpr(2):
-                self.copy_from_global(parts.loads[load], step, k_tile, stage, ragged)
+                self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
+
+    def k_at(self, parts: Parts, k_tile):
+        """Which k-tile of all one of this CTA's is."""
+        if self.plan.split_k == 1:
+            return k_tile
+        return parts.k_first + k_tile * self.plan.split.k_step
 
     def copy_from_global(self, load: Load, step: Fetch, k_tile, stage, ragged: bool) -> None:
         inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
@@ -403,14 +437,15 @@ class ScheduledGemm:
         beta: cutlass.Numeric,
         tile_mnl: cutlass.Constexpr,
         tid: Int32,
+        which: cutlass.Constexpr = None,
     ):
         """D = alpha * acc + beta * C on the elements inside of D; C is read where beta is not 0."""
         if cutlass.const_expr(sD is not None):
             cute.arch.sync_threads()
         if beta != beta.dtype(0.0):
-            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, True)
+            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, True, which)
         else:
-            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, False)
+            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, False, which)
         if cutlass.const_expr(sD is not None):
             cute.arch.sync_threads()
             self.drain(mD, sD, tile_mnl, tid)
@@ -422,16 +457,21 @@ class ScheduledGemm:
         whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
         return [cute.local_tile(t, self.plan.cta_tile[:2], (m_tile, n_tile)) for t in whole]
 
-    def write(self, thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, with_c: bool) -> None:
-        """A thread's part of the tile, in registers, to shared or to global memory."""
+    def write(self, thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, with_c: bool, which) -> None:
+        """A thread's part of the tile, in registers, to shared or to global memory.
+
+        which   a vector of it, of which alone `acc` holds the sums; None for all
+        """
         vector = self.plan.store_d.values
         gD, gC, coords = self.tiles_of((mD, mC), tile_mnl)
         parts = [thr_mma.partition_C(tile) for tile in (gD, gC, coords, gD if sD is None else sD)]
-        across = self.neighbours(acc, vector)
-        vD, vC, vcD, vsD, vAcc = [cute.zipped_divide(part, across) for part in (*parts, acc)]  # (vector, vectors)
-        kind, count = alpha.dtype, cute.size(vAcc, mode=[1])
-        for first in range(0, count, _VECTORS_OF_C):
-            group = range(first, min(first + _VECTORS_OF_C, count))
+        vD, vC, vcD, vsD = [self.by_vectors(part) for part in parts]
+        kind, held_by = alpha.dtype, {which: acc}
+        if which is None:
+            vAcc = self.by_vectors(acc)
+            held_by = {i: vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))}
+        for first in range(0, len(held_by), _VECTORS_OF_C):
+            group = list(held_by)[first : first + _VECTORS_OF_C]
             inside = [cute.elem_less(vcD[0, i], (mD.shape[0], mD.shape[1])) for i in group]
             old = [cute.make_rmem_tensor((vector,), mC.element_type) for _ in group]
             for i, is_inside, held in zip(group, inside, old, strict=True):
@@ -441,7 +481,7 @@ class ScheduledGemm:
             for i, is_inside, held in zip(group, inside, old, strict=True):
                 out = cute.make_rmem_tensor((vector,), mD.element_type)
                 for v in range(vector):
-                    total = alpha * vAcc[v, i].to(kind)
+                    total = alpha * held_by[i][v].to(kind)
                     if with_c:
                         total = total + beta * held[v].to(kind)
                     out[v] = total.to(mD.element_type)
@@ -449,6 +489,10 @@ class ScheduledGemm:
                     self.copy_vector(self.plan.store_d, out, vD[None, i], is_inside)
                 else:
                     cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(vsD[None, i]))
+
+    def by_vectors(self, tensor) -> cute.Tensor:
+        """A thread's part of a tile of D as (vector, vectors): as it is stored."""
+        return cute.zipped_divide(tensor, self.neighbours(tensor, self.plan.store_d.values))
 
     def neighbours(self, acc, vector: int):
         """The tile of sums (V, REST_M, REST_N) whose elements lie side by side in D."""

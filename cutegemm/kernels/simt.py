@@ -12,13 +12,18 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.mainloop import Parts, ScheduledGemm, fake_arguments, serpentine
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.schedule import Multiply, Read
+from cutegemm.plan.workspace import needs_workspace
 
 __all__ = ["SimtGemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> SimtGemm:
-    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None."""
-    return SimtGemm(plan)
+    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None; a workspace follows d where it needs one."""
+    from cutegemm.kernels.simt_more import DirectGemm, SpaceGemm
+
+    if needs_workspace(plan):
+        return SpaceGemm(plan)
+    return DirectGemm(plan) if plan.stages == 0 else SimtGemm(plan)
 
 
 class SimtGemm(ScheduledGemm):

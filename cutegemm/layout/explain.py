@@ -10,6 +10,8 @@ from cutegemm.layout import algebra, f2, tiling
 from cutegemm.layout.inttuple import as_int_tuple, product
 from cutegemm.layout.layout import Layout, _text, concatenate
 
+_SHOWN = 8  # offsets of a list
+
 
 def explain(operation: str | Callable[..., Any], *args: Any) -> str:
     """The derivation as text; its last line is the operation's own answer, or what it refuses.
@@ -93,36 +95,54 @@ def _as_layout(value: Any) -> Layout:
 def _walk(a: Layout, s: int, d: Any) -> list[str]:
     """How s:d of B goes through the modes of A."""
     steps = [f"{s}:{d} of B takes {s} steps of {d} through A:"]
+    if s == 1 or d == 0:
+        return [*steps, f"  it never moves: {s}:0"]
+    if not isinstance(d, int) or d < 0:
+        return [*steps, "  no rule of divisibility serves it: what A gives at each step decides"]
     modes = _modes(a)
-    if s == 1 or d == 0 or not isinstance(d, int) or d < 0:
-        return [*steps, "  it never moves" if s == 1 or d == 0 else "  no rule of divisibility serves it"]
     left, step = s, d
     for j, (n, e) in enumerate(modes):
         last = j == len(modes) - 1
         if not last and step >= n:
             if step % n:
-                return [
-                    *steps,
-                    f"  {n}:{e}: {n} does not divide the step {step}: decided by the offsets themselves",
-                ]
+                return [*steps, f"  {n}:{e}: {n} does not divide the step {step}", *_by_offsets(a, s, d)]
             steps.append(f"  {n}:{e} is passed whole: the step is {step} / {n} = {step // n} beyond it")
             step //= n
             continue
-        take = left if last else min(left, -(-n // step))
-        if left % take:
+        room = -(-n // step)
+        if last or left <= room:
             return [
                 *steps,
-                f"  {n}:{e} has room for {take}, which does not divide {left}: decided by the offsets",
+                f"  {n}:{e}: {left} steps of {step} fit, each {step} * {e} = {step * e}: {left}:{step * e}",
+            ]
+        if n % step:
+            return [
+                *steps,
+                f"  {n}:{e}: {left} steps of {step} run over its end, and {step} does not divide {n}",
+                *_by_offsets(a, s, d),
+            ]
+        if left % room:
+            return [
+                *steps,
+                f"  {n}:{e} has room for {room}, which does not divide {left}",
+                *_by_offsets(a, s, d),
             ]
         steps.append(
-            f"  {n}:{e}: {take} steps of {step} fit, each {step} * {e} = {step * e}: {take}:{step * e}"
+            f"  {n}:{e}: {room} steps of {step} fit, each {step} * {e} = {step * e}: {room}:{step * e}"
         )
-        left //= take
+        left //= room
         step = 1
-        if left == 1:
-            break
         steps.append(f"  {left} times it runs over into the next mode")
-    return steps
+    raise AssertionError("the last mode takes what is left")
+
+
+def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
+    """What no rule of divisibility settles, the offsets do: they have strides, or none."""
+    shown = min(s, _SHOWN)
+    more = ", ..." if s > shown else ""
+    indices = ", ".join(str(i * d) for i in range(shown))
+    offsets = ", ".join(str(a(i * d)) for i in range(shown))
+    return [f"  so the offsets decide: A at {indices}{more} is {offsets}{more}"]
 
 
 def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:

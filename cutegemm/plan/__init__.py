@@ -1,10 +1,12 @@
 """Plans: a GEMM described, from the grid down to a value. See docs/plans.md."""
 
+from cutegemm.plan.building import Shared
+from cutegemm.plan.mma_sync import mma_sync_plan
 from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.plan import Barrier, GemmPlan, Role
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.schedule import Schedule, multistage, single_stage
-from cutegemm.plan.simt import Shared, simt_plan
+from cutegemm.plan.simt import simt_plan
 from cutegemm.plan.sm90 import sm90_plan
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "Role",
     "Schedule",
     "Shared",
+    "mma_sync_plan",
     "multistage",
     "simt_plan",
     "single_stage",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 from typing import TypeVar
 
 from cutegemm.errors import CutegemmError, PlanError
@@ -82,7 +83,6 @@ class Builder:
 
     def copy(
         self,
-        name: str,
         operand: Operand,
         extent: int,
         threads: int,
@@ -108,13 +108,8 @@ class Builder:
         else:
             size = vector * dtype.bits // 8
             atom = cp_async(dtype, size, cache if size == 16 else "ca")
-        run = min(threads, along // vector)
+        run = gcd(threads, along // vector)
         across = threads // run
-        if threads % run:
-            raise PlanError(
-                self.subject,
-                [f"{threads} threads do not divide into runs of {run} along {name}'s {operand.major}."],
-            )
         if operand.major != "k":
             return make_tiled_copy_tv(atom, Layout((run, across)), Layout((vector, 1)))
         rows = min(across, extent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import Any
 
 from cutegemm.arch import CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.errors import PlanError
@@ -39,7 +40,8 @@ def mma_sync_plan(
     load: str | None = None,
     load_bytes: int = 16,
     cache: str = "cg",
-    shared: Shared | str | None = None,
+    k_run: int | None = None,
+    shared: Shared | str = "swizzled",
     read: str = "ldmatrix",
     store: str = "shared",
     store_elems: int = 2,
@@ -62,11 +64,12 @@ def mma_sync_plan(
     load          "cp.async" or "register"; by alignment where left out, as cp.async moves 4 bytes or more
     load_bytes    that a thread moves at once, at most
     cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
-    shared        how A and B lie in shared memory; swizzled, or padded where ldmatrix cannot transpose (32-bit
-                  operands along M or N), where left out; "plain" for neither
+    k_run         elements along K that neighbouring threads copy of a k-major operand; all of bK where left out
+    shared        how A and B lie in shared memory: "swizzled", or padded where ldmatrix cannot transpose (32-bit
+                  operands along M or N); "padded", by 16 bytes along K or 8 elements across; "plain"; or given
     read          "ldmatrix", where it serves, or "plain"
     store         "shared": D passes through shared memory and leaves by whole lines; "direct": out of registers
-    store_elems   neighbours that a thread stores at once out of registers, 1 or 2
+    store_elems   neighbours that a thread writes at once out of registers, 1 or 2
     rounding      see `GemmPlan`
     warps_along   "m" or "n": in which direction neighbouring warps lie
     arch          the least one, whose shared memory is the limit
@@ -88,8 +91,8 @@ def mma_sync_plan(
     if mma is None:  # without warps there is no number of threads
         raise PlanError(builder.subject, builder.broken)
     found = [
-        builder.operand(which, operand, extent, mma.threads, load, load_bytes, cache, shared)
-        for which, operand, extent in (("A", ops.a, tile[0]), ("B", ops.b, tile[1]))
+        builder.operand(operand, extent, mma.threads, shared, load, load_bytes, cache=cache, k_run=k_run)
+        for operand, extent in ((ops.a, tile[0]), (ops.b, tile[1]))
     ]
     loads = [copy for copy, _ in found if copy is not None]
     is_async = all(copy.atom.is_async for copy in loads)
@@ -99,7 +102,7 @@ def mma_sync_plan(
         raise PlanError(builder.subject, builder.broken)
     (load_a, smem_a), (load_b, smem_b) = found
     assert load_a is not None and smem_a is not None and load_b is not None and smem_b is not None
-    held = min(store_elems, ops.d.align_elems if out is None else 2) if ops.d.major == "n" else 1
+    held = min(store_elems, ops.d.align_elems) if ops.d.major == "n" else 1
     return GemmPlan(
         name=name,
         summary=summary,
@@ -179,21 +182,20 @@ class _MmaBuilder(Builder):
 
     def operand(
         self,
-        name: str,
         operand: Operand,
         extent: int,
         threads: int,
+        shared: Shared | str,
         load: str | None,
         load_bytes: int,
-        cache: str,
-        shared: Shared | str | None,
+        **how: Any,
     ) -> tuple[TiledCopy | None, SharedLayout | None]:
         """The copy from global memory, and the layout in shared memory."""
         dtype, bk = operand.dtype, self.block[2]
         widest = min(ACCESS_BITS // 8, operand.align_bytes, load_bytes)
         kind = load or ("cp.async" if widest >= min(CP_ASYNC_BYTES["ca"]) else "register")
         vector = max(1, widest * 8 // dtype.bits)
-        copy = self.attempt(lambda: self.copy(name, operand, extent, threads, kind, vector, cache=cache))
+        copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, **how))
         layout = self.attempt(lambda: _in_shared(operand, extent, bk, max(1, self.stages), shared))
         return copy, layout
 
@@ -221,17 +223,16 @@ class _MmaBuilder(Builder):
 
 
 def _in_shared(
-    operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str | None
+    operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str
 ) -> SharedLayout:
     """(extent, bK, stages) as given, or so that fragments are read without bank conflicts."""
     dtype, along_k = operand.dtype, operand.major == "k"
-    if isinstance(shared, str):
-        if shared != "plain":
-            raise PlanError("mma_sync_plan", [f"shared = {shared!r} is neither 'plain' nor a Shared."])
-        shared = Shared("k" if along_k else "mn")
-    if shared is None and not along_k and dtype.bits > 16:
-        shared = Shared("mn", pad=_PAD_ELEMS)
-    if shared is not None:
+    if isinstance(shared, Shared):
         return shared.layout(extent, bk, stages)
+    if shared not in ("swizzled", "padded", "plain"):
+        raise PlanError("mma_sync_plan", [f"shared = {shared!r} is none of swizzled, padded, plain and a Shared."])
+    if shared != "swizzled" or (not along_k and dtype.bits > 16):
+        pad = 0 if shared == "plain" else ACCESS_BITS // dtype.bits if along_k else _PAD_ELEMS
+        return Shared("k" if along_k else "mn", pad).layout(extent, bk, stages)
     atom = smem_atom(dtype, "k" if along_k else "mn", widest_smem_kind(dtype, bk if along_k else extent))
     return tile_to_shape(atom, (extent, bk, stages), (0, 1, 2) if along_k else (1, 0, 2))

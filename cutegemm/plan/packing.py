@@ -87,11 +87,11 @@ def make_packing(operands: Operands, name: str) -> Packing:
     vector = ACCESS_BITS // operand.dtype.bits
     width = min(vector, operand.align_elems)
     load = builder.attempt(
-        lambda: builder.copy(name.upper(), operand, _TILE[0], _THREADS, "register", width, k_run=_K_RUN)
+        lambda: builder.copy(operand, _TILE[0], _THREADS, "register", width, k_run=_K_RUN)
     )
     target = packed(operand, "m" if name == "a" else "n")
     store = builder.attempt(
-        lambda: builder.copy(name.upper(), target, _TILE[0], _THREADS, "register", vector)
+        lambda: builder.copy(target, _TILE[0], _THREADS, "register", vector)
     )
     if load is None or store is None:
         raise PlanError(builder.subject, builder.broken)

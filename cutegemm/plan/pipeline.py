@@ -22,6 +22,8 @@ class Pipeline:
     consumer_tile    (M, N) of D that one of them sums up at a time
     ctas             of a persistent grid, which take tile after tile; None: one for each tile of D
     order_epilogue   pingpong: the consumers store in turn as well
+    two_level        the sums of each k-tile are added to those before it by the threads: wgmma keeps about 14
+                     bits of the sums of fp8 products (DeepSeek-V3 technical report, 3.3.2)
     stagger_cycles   cooperative: by which each consumer begins later than the one before it, so that not all
                      of them store at once
     """
@@ -33,6 +35,7 @@ class Pipeline:
     ctas: int | None = None
     order_epilogue: bool = False
     stagger_cycles: int = 0
+    two_level: bool = False
 
     @property
     def turns(self) -> int:

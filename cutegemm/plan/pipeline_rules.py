@@ -80,6 +80,8 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield "pingpong consumers take tiles in turn, so the grid must be persistent."
     if pipeline.order_epilogue and pipeline.kind != "pingpong":
         yield "only pingpong consumers store in turn."
+    if pipeline.two_level and pipeline.kind == "single":
+        yield "sums are kept on two levels where a producer fills the queue."
     if pipeline.stagger_cycles and pipeline.kind != "cooperative":
         yield "only cooperative consumers begin one after the other."
 
@@ -125,7 +127,7 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     if words + WGMMA_REGISTERS_BESIDES > at_launch:
         yield (
             f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the "
-            f"{at_launch} that {plan.threads} threads are launched with. Take a narrower one, or fewer consumers."
+            f"{at_launch} that {plan.threads} threads are launched with. Take a narrower one."
         )
     given = [role for role in plan.roles if role.registers is not None]
     if not given:

@@ -229,6 +229,8 @@ class GemmPlan:
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.cta_tile
         out = {"accumulators": _words(bm * bn, ops.acc.bits, mma.threads)}
+        if self.pipeline is not None and self.pipeline.two_level:
+            out["sums of a k-tile"] = out["accumulators"]
         if mma.atom.a_source == "register":
             depth = 1 if self.schedule is None else self.schedule.fragments
             per_thread_a = size(mma.layout_a_tv_tiled, mode=[1]) * (bm // mma.tile_mnk[0])

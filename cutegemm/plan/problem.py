@@ -89,7 +89,7 @@ class Operands:
         """Operands of one type.
 
         layout   two BLAS letters for A and B stored row by row: "n" as it is, "t" transposed
-        out      type of C and D; that of A where it is left out
+        out      type of C and D; where it is left out that of A, as it is in memory: f32 for tf32
         acc      type of the sums; f32 for narrower inputs, else that of A
 
         >>> str(Operands.of("f32").a)
@@ -98,7 +98,7 @@ class Operands:
         kind = DType.parse(dtype)
         if len(layout) != 2 or any(letter not in "nt" for letter in layout):
             raise PlanError("operands", [f"layout is {layout!r}; two letters of n and t are expected."])
-        result = DType.parse(out) if out is not None else kind
+        result = DType.parse(out if out is not None else "f32" if kind.name == "tf32" else kind)
         total = DType.parse(acc) if acc is not None else _accumulator(kind)
         a = Operand(kind, _BLAS["a"][layout[0]], align_bytes)
         b = Operand(kind, _BLAS["b"][layout[1]], align_bytes)

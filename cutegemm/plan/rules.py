@@ -67,6 +67,8 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
     if plan.pipeline is not None and (plan.split_k > 1 or plan.packs):
         yield "K is split, and operands are packed, for plans of one schedule alone."
+    if plan.split_k > 1 and plan.smem_d is not None:
+        yield "where K is split, D does not pass through shared memory."
     if plan.schedule is not None and plan.stages == 0 and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {plan.tiled_mma.tile_mnk[2]}."
     if (plan.schedule is None) == (plan.pipeline is None):
@@ -304,8 +306,8 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     if asked:
         if needed > asked:
             yield (
-                f"a thread that multiplies needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; its role "
-                f"has {asked}."
+                f"a thread that multiplies needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; its "
+                f"role has {asked}."
             )
     elif needed > budget:
         yield (
@@ -340,7 +342,7 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def _by_box(plan: GemmPlan, name: str) -> bool:
-    """Whether an operand is read by TMA, which takes any extent; what it writes ends at a multiple of 16 bytes."""
+    """Whether an operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
     if name in ("a", "b"):
         return isinstance(getattr(plan, f"load_{name}"), TmaBox)
     return name == "c" and plan.epilogue is not None

@@ -286,12 +286,19 @@ class StageWatch:
         self.multiplied[tile, k_block] += 1
 
 
-def single_stage(k_blocks: int) -> Schedule:
+def _in_turn(k_blocks: int, unroll: int | None) -> list[Step]:
+    """Each k-block read and multiplied; a loop of `unroll` of them at a time, where that is given."""
+    steps = tuple([step for k in range(unroll or k_blocks) for step in (Read(k), Multiply(k))])
+    return list(steps) if unroll in (None, k_blocks) else [Repeat(k_blocks // unroll, unroll, steps)]
+
+
+def single_stage(k_blocks: int, unroll: int | None = None) -> Schedule:
     """Fetch, store, barrier, multiply, barrier: the tiled GEMM of the textbook.
 
     k_blocks   of a k-tile
+    unroll     k-blocks laid out in the code, a divisor of `k_blocks`; all of them where left out
     """
-    blocks = [step for k in range(k_blocks) for step in (Read(k), Multiply(k))]
+    blocks = _in_turn(k_blocks, unroll)
     return Schedule(1, 1, (), (Fetch(0), Commit(), Store(0), Wait(0), Sync(), *blocks, Sync()))
 
 
@@ -300,12 +307,12 @@ def direct() -> Schedule:
     return Schedule(0, 1, (), (Read(0), Multiply(0)))
 
 
-def prefetched(k_blocks: int) -> Schedule:
+def prefetched(k_blocks: int, unroll: int | None = None) -> Schedule:
     """One stage of shared memory, the next k-tile on its way to registers meanwhile: two barriers a k-tile.
 
-    k_blocks   of a k-tile
+    k_blocks, unroll   see `single_stage`
     """
-    blocks = [step for k in range(k_blocks) for step in (Read(k), Multiply(k))]
+    blocks = _in_turn(k_blocks, unroll)
     first = (Fetch(0), Commit(), Store(0), Wait(0), Sync())
     return Schedule(1, 1, first, (Fetch(1), Commit(), *blocks, Sync(), Store(1), Wait(0), Sync()))
 

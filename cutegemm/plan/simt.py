@@ -142,7 +142,7 @@ class _SimtBuilder(Builder):
         if self.stages == 0:
             return direct()
         if self.stages == 1:
-            return prefetched(k_blocks) if prefetch else single_stage(k_blocks)
+            return (prefetched if prefetch else single_stage)(k_blocks, unroll)
         return multistage(self.stages, k_blocks, unroll)
 
     def operand(
@@ -161,6 +161,6 @@ class _SimtBuilder(Builder):
         tile = shared or Shared(pad=ACCESS_BITS // operand.dtype.bits if turned else 0)
         if kind == "cp.async" and (operand.major == "k") != (tile.major == "k"):
             vector = 1  # an element at a time goes to its own place
-        copy = self.attempt(lambda: self.copy(name, operand, extent, threads, kind, vector, k_run=_K_RUN))
+        copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, k_run=_K_RUN))
         layout = self.attempt(lambda: tile.layout(extent, self.block[2], max(1, self.stages)))
         return None if copy is None or layout is None else (copy, layout, tile)

@@ -33,6 +33,11 @@ _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 # apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
 _FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
 
+# By the number of consumers, what a thread of the producer and of a consumer has: of 65536 registers, in steps
+# of 8 a thread. A consumer with many sums leaves the producer less.
+_REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
+_MANY_SUMS = 160
+
 _T = TypeVar("_T")
 
 
@@ -57,6 +62,7 @@ def sm90_plan(
     ctas: int | None = H200_MULTIPROCESSORS,
     order_epilogue: bool = False,
     stagger_cycles: int = 0,
+    two_level: bool = False,
 ) -> GemmPlan:
     """A plan for wgmma, from what a person would say.
 
@@ -76,7 +82,7 @@ def sm90_plan(
     registers         of a producer's thread and of a consumer's
     with_c            whether C can be read
     ctas              of the persistent grid: as many as there are multiprocessors; None: one for each tile
-    order_epilogue, stagger_cycles   see `Pipeline`
+    order_epilogue, stagger_cycles, two_level   see `Pipeline`
     raises            PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
@@ -109,7 +115,9 @@ def sm90_plan(
     stored = epilogue.to_shared.atom if epilogue else b.attempt(b.direct_store)
     if b.broken or mma is None or a_parts is None or b_parts is None or order is None or stored is None:
         raise PlanError(b.subject, b.broken)
-    pipeline = Pipeline(schedule, depth, count, consumer_tile, ctas, order_epilogue, stagger_cycles)
+    pipeline = Pipeline(
+        schedule, depth, count, consumer_tile, ctas, order_epilogue, stagger_cycles, two_level
+    )
     return GemmPlan(
         name=name,
         summary=summary,
@@ -197,11 +205,12 @@ class _Builder:
         return min(MAX_STAGES, free // max(1, self.stage_bytes))
 
     def registers(self, pipeline: Pipeline) -> tuple[int, int] | None:
-        """What a producer leaves to two consumers; with one, each thread is launched with all it may have."""
-        if pipeline.kind == "single" or pipeline.consumers != 2:
+        """What a producer leaves to the consumers; with one, each thread is launched with all it may have."""
+        if pipeline.kind == "single" or pipeline.consumers not in _REGISTERS:
             return None
         sums = product(pipeline.consumer_tile) * self.operands.acc.bits // (32 * WARPGROUP_THREADS)
-        return (40, 232) if sums <= 160 else (24, 240)
+        few, many = _REGISTERS[pipeline.consumers]
+        return few if sums * (1 + pipeline.two_level) <= _MANY_SUMS else many
 
     def tiled_mma(self, consumer_tile: tuple[int, int], readers: int) -> TiledMma:
         """One wgmma as wide as the tile; consumers that share a tile take its rows in halves."""

@@ -20,10 +20,10 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 K_TILE_BYTES = 128  # one row of the widest swizzle
 
 # How long a turn takes was measured on 8448 x 9216 with these K, and at 8192 and 16384 cubed for `far_us`.
-_TURN_K = (64, 128, 256, 512, 1024, 2048)
-_TURN_K_TILE = 64
-_FAR_BYTES = 100 << 20  # of A and B together: twice the L2 cache
-_START_US = 2.0  # of a kernel: until its first product, and after its last
+TURN_K = (64, 128, 256, 512, 1024, 2048)
+TURN_K_TILE = 64
+FAR_BYTES = 100 << 20  # of A and B together: twice the L2 cache
+START_US = 2.0  # of a kernel: until its first product, and after its last
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NamedSm90:
 
     tile      (bM, bN); bK is 128 bytes
     options   arguments of `sm90_plan`
-    turn_us   microseconds in which each multiprocessor finishes a tile, with `_TURN_K` elements along K; None
+    turn_us   microseconds in which each multiprocessor finishes a tile, with `TURN_K` elements along K; None
               for a plan that is never chosen
     far_us    the same for each k-tile, where A and B are larger than L2
     """
@@ -131,6 +131,12 @@ SM90_LADDER = (
         0.53,
     ),
     NamedSm90(
+        "sm90_hilbert",
+        "tiles along a Hilbert curve in squares of 8 x 8: as near to each other as an order can have them",
+        (128, 128),
+        {"slots": 4, "raster": "hilbert:8"},
+    ),
+    NamedSm90(
         "sm90_l2",
         "L2 is told to keep A and B, and to let go of D",
         (128, 128),
@@ -225,12 +231,32 @@ SM90_LADDER = (
         0.25,
     ),
 )
-_BY_NAME = {named.name: named for named in SM90_LADDER}
+# For fp8, whose sums wgmma does not keep in full.
+SM90_TWO_LEVEL = (
+    NamedSm90(
+        "sm90_two_level",
+        "128 x 128 by two consumers; the sums of each k-tile are added up by the threads",
+        (128, 128),
+        {**_COOPERATIVE, "two_level": True},
+        (1.40, 1.60, 2.10, 3.40, 6.60, 13.40),
+        0.44,
+    ),
+    NamedSm90(
+        "sm90_two_level_2x1",
+        "128 x 192 of it, in clusters that share B",
+        (128, 192),
+        {**_COOPERATIVE, "two_level": True, "cluster": (2, 1)},
+        (2.20, 2.40, 3.10, 4.90, 9.50, 19.6),
+        0.63,
+    ),
+)
+_NAMED = (*SM90_LADDER, *SM90_TWO_LEVEL)
+_BY_NAME = {named.name: named for named in _NAMED}
 
 
 def sm90_names() -> list[tuple[str, str]]:
     """Every name, with what is behind it."""
-    return [(named.name, named.summary) for named in SM90_LADDER]
+    return [(named.name, named.summary) for named in _NAMED]
 
 
 @cache
@@ -275,7 +301,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("schedule", "store", "shared_d", "raster"), str),
     "l2": _policies,
     "ctas": lambda text: None if text == "none" else int(text),
-    "order_epilogue": lambda text: text == "1",
+    **dict.fromkeys(("order_epilogue", "two_level"), lambda text: text == "1"),
 }
 
 
@@ -297,7 +323,7 @@ def _parse_options(text: str) -> dict[str, Any]:
 def choose_sm90(
     operands: Operands, problem: Problem, multiprocessors: int = H200_MULTIPROCESSORS, with_c: bool = False
 ) -> GemmPlan:
-    """The named plan whose turns, as measured, are over first.
+    """The named plan whose turns, as measured, are over first; for fp8 one that keeps sums in full.
 
     A turn is a tile for each multiprocessor; a problem takes ceil(tiles / multiprocessors) of them, counted
     in clusters. Between the measured K a turn's time is interpolated; of smaller tiles it is estimated.
@@ -310,7 +336,8 @@ def choose_sm90(
     ('sm90_64x64', 'sm90_cooperative_2x1')
     """
     broken: list[str] = []
-    timed = [named for named in SM90_LADDER if named.turn_us is not None]
+    ladder = SM90_TWO_LEVEL if operands.a.dtype.is_float and operands.a.dtype.bits == 8 else SM90_LADDER
+    timed = [named for named in ladder if named.turn_us is not None]
     for named in sorted(timed, key=lambda named: predicted_us(named, operands, problem, multiprocessors)):
         try:
             plan = sm90_named(named.name, operands, with_c, multiprocessors)
@@ -330,16 +357,16 @@ def predicted_us(named: NamedSm90, operands: Operands, problem: Problem, multipr
     clusters = -(-problem.m // (bm * cm)) * -(-problem.n // (bn * cn)) * problem.l
     turns = -(-clusters // max(1, multiprocessors // (cm * cn)))
     a_b_bytes = (problem.m + problem.n) * problem.k * operands.a.dtype.bits // 8
-    if a_b_bytes > _FAR_BYTES:
-        return _START_US + turns * max(named.turn_us[0], named.far_us * k / _TURN_K_TILE)
-    return _START_US + turns * _interpolated(named.turn_us, k)
+    if a_b_bytes > FAR_BYTES:
+        return START_US + turns * max(named.turn_us[0], named.far_us * k / TURN_K_TILE)
+    return START_US + turns * _interpolated(named.turn_us, k)
 
 
 def _interpolated(turn_us: tuple[float, ...], k: float) -> float:
     """Between the measured K; beyond the last one, as between the last two."""
-    if k <= _TURN_K[0]:
+    if k <= TURN_K[0]:
         return turn_us[0]
-    last = len(_TURN_K) - 1
-    right = next((i for i, at in enumerate(_TURN_K) if at >= k), last)
-    (k0, t0), (k1, t1) = (_TURN_K[right - 1], turn_us[right - 1]), (_TURN_K[right], turn_us[right])
+    last = len(TURN_K) - 1
+    right = next((i for i, at in enumerate(TURN_K) if at >= k), last)
+    (k0, t0), (k1, t1) = (TURN_K[right - 1], turn_us[right - 1]), (TURN_K[right], turn_us[right])
     return t0 + (t1 - t0) * (k - k0) / (k1 - k0)

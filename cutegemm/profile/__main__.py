@@ -1,54 +1,98 @@
-"""`python -m cutegemm.profile`: the proof, or a part of it."""
+"""`python -m cutegemm.profile`: the proof, or a part of it; and what can be done with a run without a GPU."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from datetime import datetime, timezone
+from collections.abc import Sequence
 from pathlib import Path
 
 from cutegemm.errors import CutegemmError
-from cutegemm.profile.cases import Case, ProbeCase, hopper_cases, proof_cases, proof_probes
-from cutegemm.profile.compare import render, to_dict
+from cutegemm.profile.cases import GROUPS, Case, ProbeCase
+from cutegemm.profile.compare import Comparison, render
+from cutegemm.profile.evidence import Evidence, replay
+from cutegemm.profile.report import DOCUMENT, Runs, regenerated
 from cutegemm.profile.run import profile
+
+_WHAT = """\
+probes, plans, mma, hopper, traffic: run that group under ncu; all: every one
+replay FILE ...: the predictions of today beside the counters that --out recorded
+report: makes the tables of docs/analysis.md from docs/benchmarks/analysis_*.json"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """0 where every counter is within its tolerance, 1 where one is not, 2 where nothing was measured."""
     parser = argparse.ArgumentParser(
-        prog="python -m cutegemm.profile", description="Predicted beside measured."
+        prog="python -m cutegemm.profile",
+        description="Predicted beside measured.",
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("what", choices=("plans", "hopper", "probes", "all"), nargs="?", default="all")
+    parser.add_argument(
+        "what", choices=(*GROUPS, "all", "replay", "report"), nargs="?", default="all", help=_WHAT
+    )
+    parser.add_argument("files", type=Path, nargs="*", help="of `replay`")
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--device", help="of the predictions, e.g. h200")
     parser.add_argument("--ncu", default="ncu", help="the command")
-    parser.add_argument("--out", type=Path, help="a file for all of it as JSON")
+    parser.add_argument("--out", type=Path, help="a folder for the counters: analysis_GROUP.json")
     parser.add_argument("--list", action="store_true", help="only name the cases")
+    parser.add_argument(
+        "--check", action="store_true", help="report: only say whether the tables are up to date"
+    )
     given = parser.parse_args(arguments)
-    cases: list[Case | ProbeCase] = []
-    if given.what in ("plans", "all"):
-        cases += proof_cases()
-    if given.what == "hopper":
-        cases += hopper_cases()
-    if given.what in ("probes", "all"):
-        cases += proof_probes()
-    cases = [case for case in cases if given.only in case.name]
-    if given.list:
-        print("\n".join(case.name for case in cases))
-        return 0
     try:
-        found, run = profile(cases, device=given.device, ncu=given.ncu)
-    except CutegemmError as error:
+        if given.what == "replay":
+            return _replay(given.files, given.only)
+        if given.what == "report":
+            return _report(given.check)
+        return _run(given)
+    except (CutegemmError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    if given.out is not None:
-        when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        given.out.write_text(json.dumps({"date": when, **run, "comparisons": to_dict(found)}, indent=1))
-    print(render(found))
-    for number, reason in run["failed"].items():
-        print(f"not launched: {cases[int(number)].name}: {reason}", file=sys.stderr)
-    return 1 if any(c.misses for c in found) or run["failed"] else 0
+
+
+def _run(given: argparse.Namespace) -> int:
+    bad = 0
+    for group, make in GROUPS.items():
+        cases = [case for case in make() if given.only in case.name]
+        if given.what not in (group, "all") or not cases:
+            continue
+        if given.list:
+            print("\n".join(case.name for case in cases))
+            continue
+        said = f"python -m cutegemm.profile {group}" + (f" --device {given.device}" if given.device else "")
+        found, evidence = profile(cases, device=given.device, ncu=given.ncu, said=said)
+        if given.out is not None:
+            given.out.mkdir(parents=True, exist_ok=True)
+            evidence.save(given.out / f"analysis_{group}.json")
+        print(render(found))
+        for name, reason in evidence.failed.items():
+            print(f"not launched: {name}: {reason}", file=sys.stderr)
+        bad |= any(c.misses for c in found) or bool(evidence.failed)
+    return int(bad)
+
+
+def _replay(files: Sequence[Path], only: str) -> int:
+    cases: list[Case | ProbeCase] = [case for make in GROUPS.values() for case in make() if only in case.name]
+    every: list[Comparison] = []
+    for file in files:
+        found, stale = replay(Evidence.load(file), cases)
+        every += found
+        if stale and not only:
+            print(f"{file}: these cases are others by now: {', '.join(stale)}", file=sys.stderr)
+    print(render(every))
+    return int(any(c.misses for c in every))
+
+
+def _report(only_check: bool) -> int:
+    old = DOCUMENT.read_text()
+    new = regenerated(old, Runs())
+    if only_check:
+        print("up to date" if old == new else f"{DOCUMENT} is not up to date: run `report`")
+        return int(old != new)
+    DOCUMENT.write_text(new)
+    print(f"{DOCUMENT}: {'as it was' if old == new else 'tables made anew'}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +10,25 @@ import numpy as np
 
 from cutegemm.layout import Swizzle
 from cutegemm.plan import GemmPlan, Operands, Problem, Shared, simt_plan
+from cutegemm.plan.mma_sync import mma_sync_plan
 from cutegemm.plan.sm90 import sm90_plan
 
 _LANES = np.arange(32)
 _MATRIX_ROWS = 8
+_TRAFFIC_LAUNCHES = 3
 
 
 @dataclass(frozen=True)
 class Case:
-    """A plan for a problem, launched once."""
+    """A plan for a problem.
+
+    launches   that are counted each: several where counters differ from one to the next
+    """
 
     name: str
     plan: GemmPlan
     problem: Problem
+    launches: int = 1
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,11 @@ class ProbeCase:
     sources: tuple[int, ...] | None = None
     matrices: int = 4
     transpose: bool = False
+
+    @property
+    def launches(self) -> int:
+        """An instruction by itself counts the same each time."""
+        return 1
 
     @property
     def lanes(self) -> int:
@@ -140,7 +151,7 @@ def _rasters() -> Iterator[Case]:
     problem = Problem(8192, 8192, 2048, operands=ops)
     for raster in ("along_m", "along_n", "grouped_m:4", "grouped_m:8", "grouped_m:16"):
         plan = simt_plan(ops, name=f"raster {raster}", block=(128, 128, 8), raster=raster)
-        yield Case(f"raster_{raster.replace(':', '_')}", plan, problem)
+        yield Case(f"raster_{raster.replace(':', '_')}", plan, problem, _TRAFFIC_LAUNCHES)
 
 
 def hopper_cases() -> list[Case]:
@@ -154,7 +165,78 @@ def hopper_cases() -> list[Case]:
         "sm90_cluster_m": {"cluster": (2, 1)},
         "sm90_along_m": {"raster": "along_m"},
     }
-    return [Case(name, sm90_plan(ops, name=name, **given), problem) for name, given in options.items()]
+    return [
+        Case(name, sm90_plan(ops, name=name, **given), problem, _TRAFFIC_LAUNCHES)
+        for name, given in options.items()
+    ]
+
+
+def traffic_cases() -> list[Case]:
+    """Sizes and rasters that no constant of the model of L2 was fitted to."""
+    out = []
+    f32 = Operands.of("f32", layout="tn")
+    simt: tuple[tuple[str, tuple[int, int, int], dict[str, Any]], ...] = (
+        ("wide_grouped_n_8", (4096, 16384, 1024), {"raster": "grouped_n:8"}),
+        ("deep_grouped_m_8", (8192, 8192, 4096), {"raster": "grouped_m:8"}),
+        ("ragged_grouped_m_12", (6000, 7000, 3000), {"raster": "grouped_m:12"}),
+        ("small_k_grouped_m_8", (16384, 8192, 512), {"raster": "grouped_m:8"}),
+        ("big_tiles_along_m", (8192, 8192, 2048),
+         {"raster": "along_m", "block": (128, 256, 8), "warp": (64, 64), "thread": (8, 16), "unroll": 2}),
+    )  # fmt: skip
+    for name, extents, given in simt:
+        problem = Problem(*extents, operands=f32)
+        plan = simt_plan(f32, name=name, **{"block": (128, 128, 8), **given})
+        out.append(Case(f"simt_{name}", plan, problem, _TRAFFIC_LAUNCHES))
+    bf16 = Operands.of("bf16", layout="nt")
+    hopper: tuple[tuple[str, tuple[int, int, int], dict[str, Any]], ...] = (
+        ("tall", (16384, 4096, 4096), {}),
+        ("along_n", (8192, 8192, 4096), {"raster": "along_n"}),
+        ("grouped_n_16", (8192, 8192, 4096), {"raster": "grouped_n:16"}),
+        ("cluster_n_grouped_n_4", (8192, 8192, 4096), {"cluster": (1, 2), "raster": "grouped_n:4"}),
+        ("cooperative_cluster_m", (8192, 8192, 8192),
+         {"schedule": "cooperative", "tile": (128, 256, 64), "cluster": (2, 1)}),
+    )  # fmt: skip
+    for name, extents, given in hopper:
+        problem = Problem(*extents, operands=bf16)
+        plan = sm90_plan(bf16, name=name, **given)
+        out.append(Case(f"sm90_{name}", plan, problem, _TRAFFIC_LAUNCHES))
+    return out
+
+
+def mma_cases() -> list[Case]:
+    """16 bits by ldmatrix, plain and transposed, and by LDS; swizzled, padded and conflicted; tf32."""
+    out = []
+    options: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "ldmatrix_swizzled": ("bf16", "nt", {}),
+        "ldmatrix_plain": ("bf16", "nt", {"shared": "plain"}),
+        "ldmatrix_padded": ("bf16", "nt", {"shared": Shared("k", 8)}),
+        "ldmatrix_padded_2way": ("bf16", "nt", {"shared": Shared("k", 16)}),
+        "ldmatrix_padded_4way": ("bf16", "nt", {"shared": Shared("k", 32)}),
+        "ldmatrix_transposed_swizzled": ("bf16", "tn", {}),
+        "ldmatrix_transposed_plain": ("bf16", "tn", {"shared": "plain"}),
+        "ldmatrix_transposed_padded": ("bf16", "tn", {"shared": Shared("mn", 8)}),
+        "ldmatrix_mixed_f16": ("f16", "nn", {}),
+        "lds_swizzled": ("bf16", "nt", {"read": "plain"}),
+        "lds_plain": ("bf16", "nt", {"read": "plain", "shared": "plain"}),
+        "direct_store": ("bf16", "nt", {"store": "direct"}),
+        "one_stage": ("bf16", "nt", {"stages": 1, "block": (128, 128, 64)}),
+        "tf32_ldmatrix": ("tf32", "nt", {"block": (128, 128, 32)}),
+        "tf32_padded": ("tf32", "tn", {"block": (128, 128, 32)}),
+    }
+    for name, (dtype, layout, given) in options.items():
+        ops = Operands.of(dtype, layout=layout)
+        plan = mma_sync_plan(ops, name=name, **{"block": (128, 128, 64), "warp": (64, 32), **given})
+        out.append(Case(f"mma_{name}", plan, Problem(2048, 2048, 1024, operands=ops)))
+    return out
+
+
+GROUPS: dict[str, Callable[[], Sequence[Case | ProbeCase]]] = {
+    "probes": lambda: proof_probes(),
+    "plans": proof_cases,
+    "mma": mma_cases,
+    "hopper": hopper_cases,
+    "traffic": traffic_cases,
+}
 
 
 # --- single instructions ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The child that runs under ncu: launches each case once, between the profiler's start and stop.
+"""The child that runs under ncu: launches each case, between the profiler's start and stop.
 
     python -m cutegemm.profile.launch CASES.pickle LOG.json
 
@@ -35,12 +35,13 @@ def launch_all(cases: list[Case | ProbeCase]) -> dict[str, Any]:
     for number, case in enumerate(cases):
         try:
             call = _gemm(torch, case, arch) if isinstance(case, Case) else _probe(torch, case, probes)
-            torch.cuda.synchronize()
-            cudart.cudaProfilerStart()
-            call()
-            torch.cuda.synchronize()
-            cudart.cudaProfilerStop()
-            launched.append(number)
+            for _ in range(case.launches):
+                torch.cuda.synchronize()
+                cudart.cudaProfilerStart()
+                call()
+                torch.cuda.synchronize()
+                cudart.cudaProfilerStop()
+                launched.append(number)
         except Exception as error:
             failed[number] = f"{type(error).__name__}: {error}"
             cudart.cudaProfilerStop()

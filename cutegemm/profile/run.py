@@ -10,28 +10,37 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-from cutegemm.analysis import check, device_named
+from cutegemm.analysis.devices import default_device, device_named
 from cutegemm.errors import UnsupportedError
 from cutegemm.profile.cases import Case, ProbeCase
-from cutegemm.profile.compare import Comparison, compare, compare_probe, metrics_of
+from cutegemm.profile.compare import Comparison, metrics_of
+from cutegemm.profile.evidence import Evidence, Recorded, describe, replay, this_machine
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
 
 _ALWAYS = ("launch__", "sm__maximum_warps")  # not listed, but known to every version
+# By the names of their functions: not what packs operands or adds the parts of a split K.
+_GEMM_KERNELS = "kernel_cutlass_(part_)?kernel"
 _TRIES = 4  # each drops the metrics that ncu says it has not
 
 
 def profile(
-    cases: Sequence[Case | ProbeCase], *, device: str | None = None, ncu: str = "ncu", compiled: bool = True
-) -> tuple[list[Comparison], dict[str, Any]]:
+    cases: Sequence[Case | ProbeCase],
+    *,
+    device: str | None = None,
+    ncu: str = "ncu",
+    compiled: bool = True,
+    said: str = "",
+) -> tuple[list[Comparison], Evidence]:
     """Predicted beside measured for each case.
 
     device     of the predictions, for which plans are also compiled in parallel; one that stands for the
                architecture where left out
     compiled   whether the registers are those of the compiled kernel, not the plan's estimate
-    returns    the comparisons, and what was run: device, failures, the counters as they came
+    said       the command, for the record
+    returns    the comparisons, and what was counted
     raises     UnsupportedError without ncu; NcuError with what it said
     """
     if shutil.which(ncu) is None:
@@ -50,16 +59,23 @@ def profile(
         raise NcuError(
             f"ncu saw {len(counters)} kernels, but {len(log['launched'])} were launched: {log['failed']}."
         )
-    found = []
+    launches: dict[int, list[dict[str, float]]] = {}
     for number, values in zip(log["launched"], counters, strict=True):
-        case = cases[number]
-        if isinstance(case, ProbeCase):
-            found.append(compare_probe(case, values))
-        else:
-            report = _report(case, log["arch"]) if compiled else None
-            analysis = check(case.plan, case.problem, log["arch"], device, report, search=False)
-            found.append(compare(case, analysis, values))
-    return found, {**log, "metrics": metrics, "counters": counters}
+        launches.setdefault(number, []).append(values)
+    recorded = {
+        cases[number].name: Recorded(
+            describe(cases[number]),
+            _registers(cases[number], log["arch"]) if compiled else None,
+            tuple(values),
+        )
+        for number, values in launches.items()
+    }
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    machine = {**this_machine(said, date, ncu), "device": log["device"]}
+    failed = {cases[int(number)].name: why for number, why in log["failed"].items()}
+    used = device or default_device(log["arch"]).name
+    evidence = Evidence(machine, log["arch"], used, recorded, failed)
+    return replay(evidence, cases)[0], evidence
 
 
 def _compile(cases: Sequence[Case | ProbeCase], arch: str) -> None:
@@ -69,10 +85,10 @@ def _compile(cases: Sequence[Case | ProbeCase], arch: str) -> None:
     compile_plans([case.plan for case in cases if isinstance(case, Case)], arch)
 
 
-def _report(case: Case, arch: str) -> Any:
+def _registers(case: Case | ProbeCase, arch: str) -> int | None:
     from cutegemm.compile import compile_plan
 
-    return compile_plan(case.plan, arch).resources
+    return compile_plan(case.plan, arch).resources.registers if isinstance(case, Case) else None
 
 
 def _known(ncu: str, wanted: list[str]) -> list[str]:
@@ -96,7 +112,7 @@ def _counted(ncu: str, metrics: list[str], folder: Path) -> list[dict[str, float
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     for _ in range(_TRIES):
-        line = command(target, wanted, ncu=ncu, log=str(folder / "ncu.csv"))
+        line = command(target, wanted, ncu=ncu, log=str(folder / "ncu.csv"), kernel=_GEMM_KERNELS)
         done = subprocess.run(
             line, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
         )

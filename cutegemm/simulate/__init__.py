@@ -5,6 +5,7 @@ from cutegemm.simulate.interleavings import ProtocolReport, play_interleavings, 
 from cutegemm.simulate.pingpong import protocol_of
 from cutegemm.simulate.report import Fault
 from cutegemm.simulate.run import SimulationResult, SimulationStats, simulate
+from cutegemm.simulate.slots import epilogue_protocol
 
 __all__ = [
     "Fault",
@@ -12,6 +13,7 @@ __all__ = [
     "SimulationError",
     "SimulationResult",
     "SimulationStats",
+    "epilogue_protocol",
     "play_interleavings",
     "protocol_of",
     "search_interleavings",

@@ -1,14 +1,20 @@
-"""The epilogue: D = alpha * sums + beta * C, from the accumulators to global memory."""
+"""The epilogue: D = alpha * sums + beta * C, from the accumulators to global memory.
+
+Directly, or where the plan has shared memory for D, through that, poisoned first.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from cutegemm.dtypes import round_to
+from cutegemm.layout import Layout
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
-from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.tables import PlanTables
 
@@ -40,6 +46,9 @@ class Epilogue:
         lead = _leads(tables.held, self.vector, self.major).reshape(-1)
         self.rows, self.columns = flat % bm, flat // bm
         self.lead = (lead % bm, lead // bm)
+        self.through = None if plan.smem_d is None else _Through(plan)
+        if self.through is not None and checked:
+            self._check_places(self.through.place_of_sum(plan))
 
     def write(self, sums: np.ndarray, group: CtaGroup) -> None:
         """One group of CTAs: sums (rest_m, rest_n, value * thread * CTA)."""
@@ -53,22 +62,83 @@ class Epilogue:
         kind = totals.dtype if totals.dtype.kind == "f" else np.dtype(np.float64)
         out = totals[where].astype(kind) if self.alpha == 1 else totals[where] * kind.type(self.alpha)
         index_d = self._index(self.d, group, m0, n0)
-        if self.checked:
+        if self.checked and self.through is None:
             self._check_accesses(index_d, inside, group)
         if self.c is not None:
             old, outside = self.c.read(self._index(self.c, group, m0, n0)[where])
             out = out + kind.type(self.beta) * old.astype(kind)
             if outside is not None:
                 self.report.add("outside", f"C is read at {int(outside.sum())} places that are not in it.")
+        out = round_to(self.plan.operands.d.dtype, out)
+        threads = self.threads
+        if self.through is not None:
+            out, inside, index_d = self._through_shared(out, where, inside.shape, group, m0, n0)
+            where, threads = inside, self.through.threads
+            out = out[where]
         index = index_d[where]
         belongs = self.d.belongs(index)
         if belongs is not None:
             at = np.argwhere(inside)[~belongs.reshape(-1)]
-            self.report.add_each("outside", at, lambda e: self._outside(e, group, m0, n0))
+            self.report.add_each("outside", at, lambda e: self._outside(e, group, m0, n0, threads))
             index, out = index[belongs], out[belongs]
-        self.d.buffer[index] = round_to(self.plan.operands.d.dtype, out)
+        self.d.buffer[index] = out
         if self.checked:
             np.add.at(self.written, index.reshape(-1), 1)
+
+    def _check_places(self, places: np.ndarray) -> None:
+        """No two sums go to one place of shared memory."""
+        bm = self.plan.cta_tile[0]
+        order = np.argsort(places, kind="stable")
+        held = self.rows + bm * self.columns
+
+        def describe(position: int) -> str:
+            first, second = (
+                f"D(m {held[i] % bm}, n {held[i] // bm})" for i in order[position : position + 2]
+            )
+            return f"{first} and {second} of a tile lie at one place, {places[order[position]]}, of shared memory."
+
+        self.report.add_each("shared", np.flatnonzero(np.diff(places[order]) == 0), describe)
+
+    def _through_shared(
+        self, out: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup, m0: np.ndarray, n0: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Writes D's tiles to shared memory and reads them as the copy does: values, which are inside, addresses."""
+        through = self.through
+        assert through is not None
+        kind = self.plan.operands.d.dtype
+        whole = np.zeros(shape, out.dtype)
+        whole[where] = out.reshape(whole[where].shape)
+        shared = poison((through.elements, len(group)), kind)
+        shared[through.place_of_sum(self.plan)] = whole
+        values = shared[through.read]
+        inside = (through.lead[0][:, None] + m0 < self.d.extents[0]) & (
+            through.lead[1][:, None] + n0 < self.d.extents[1]
+        )
+        if self.checked:
+            self.report.add_each(
+                "hole", np.argwhere(is_poison(values) & inside),
+                lambda at: f"{group.name(int(at[1]))}: the copy of D reads place {through.read[at[0]]} of shared "
+                "memory, to which nothing has been written.",
+            )  # fmt: skip
+        start = self.d.base + self.d.addresses(m0, n0) + group.batch * self.d.strides[2]
+        index = self.d.addresses(through.rows, through.columns)[:, None] + start
+        if self.checked:
+            self._check_copied(through, index, inside, group)
+        return values, inside, index
+
+    def _check_copied(
+        self, through: _Through, index: np.ndarray, inside: np.ndarray, group: CtaGroup
+    ) -> None:
+        count = through.vector
+        if count == 1:
+            return
+        runs = np.moveaxis(index.reshape(-1, count, index.shape[1]), 1, 2)
+        bad = misplaced(runs) & inside.reshape(-1, count, index.shape[1])[:, 0]
+        self.report.add_each(
+            "alignment", np.argwhere(bad),
+            lambda at: f"{group.name(int(at[1]))}: {count} elements of D are stored at once to the addresses "
+            f"{', '.join(str(int(x)) for x in runs[tuple(at)])}, which are not {count} aligned neighbours.",
+        )  # fmt: skip
 
     def finish(self) -> None:
         """After the last CTA: each element of D must have been written once."""
@@ -102,12 +172,46 @@ class Epilogue:
                 ),
             )
 
-    def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> str:
+    def _outside(
+        self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int
+    ) -> str:
         entry, cta = (int(x) for x in at)
-        m, n = int(self.rows[entry] + m0[cta]), int(self.columns[entry] + n0[cta])
+        table = self if self.through is None else self.through
+        m, n = int(table.rows[entry] + m0[cta]), int(table.columns[entry] + n0[cta])
         extents = " x ".join(str(e) for e in self.d.extents[:2])
-        who = f"{group.name(cta)}: thread {entry % self.threads}"
+        thread = entry % threads if self.through is None else entry // (len(table.rows) // threads)
+        who = f"{group.name(cta)}: thread {thread}"
         return f"{who} writes D(m {m}, n {n}) of a matrix of {extents}."
+
+
+class _Through:
+    """The tables of a D that passes through shared memory.
+
+    elements        of shared memory
+    read            (E,) where the copy reads; all of thread 0 first, the elements of an access together
+    rows, columns   (E,) of the tile that these elements belong to, by which they are stored
+    lead            rows and columns of the first element of each access, by which it is predicated
+    vector          elements of an access
+    threads         that copy
+    """
+
+    def __init__(self, plan: GemmPlan) -> None:
+        assert plan.smem_d is not None and plan.copy_d is not None
+        bm, bn, _ = plan.cta_tile
+        copy = plan.copy_d
+        self.vector, self.threads = copy.atom.values, copy.threads
+        self.elements = int(plan.smem_d.offsets().max()) + 1
+        self.read = copy.offsets_s(plan.smem_d).transpose(0, 2, 3, 1).reshape(-1)
+        place = copy.offsets_d(Layout((bm, bn))).transpose(0, 2, 3, 1).reshape(-1)
+        lead = place.reshape(-1, self.vector)[:, :1].repeat(self.vector, axis=1).reshape(-1)
+        self.rows, self.columns = place % bm, place // bm
+        self.lead = (lead % bm, lead // bm)
+
+    @staticmethod
+    def place_of_sum(plan: GemmPlan) -> np.ndarray:
+        """(sums,) where in shared memory each accumulator is written, in the order of `PlanTables.held`."""
+        held = plan.tiled_mma.offsets_c(plan.smem_d)  # type: ignore[arg-type]
+        return held.transpose(2, 3, 1, 0).reshape(-1)
 
 
 def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:

@@ -145,14 +145,14 @@ def protocol_of(plan: GemmPlan, *, k_blocks: int, tiles: int, skip: int | None =
     """The protocol of a plan: its roles, its barriers with the arrivals and bytes that it names, its boxes.
 
     k_blocks   of a tile of D: k-tiles, each a stage of the queue
-    raises     UnsupportedError for a plan without a producer
+    raises     UnsupportedError for a plan without a queue, whose threads all do the same
     """
     pipeline = plan.pipeline
-    if pipeline is None or pipeline.kind == "single":
-        raise UnsupportedError(
-            f"protocol_of: the plan {plan.name!r} has no producer, whose queue this would play."
-        )
+    if pipeline is None:
+        raise UnsupportedError(f"protocol_of: the plan {plan.name!r} has no queue that this would play.")
     bm, bn, bk = plan.cta_tile
+    if pipeline.kind == "single":
+        return _without_producer(plan, k_blocks)
     return pingpong_protocol(
         plan.roles,
         plan.barriers,
@@ -164,6 +164,41 @@ def protocol_of(plan: GemmPlan, *, k_blocks: int, tiles: int, skip: int | None =
         skip=skip,
         loaded_bytes=(bm * bk * plan.operands.a.dtype.bits // 8, bn * bk * plan.operands.b.dtype.bits // 8),
     )
+
+
+def _without_producer(plan: GemmPlan, k_blocks: int) -> Protocol:
+    """One tile of a CTA; the first consumer asks for the k-tile that is `stages` - 1 ahead."""
+    stages, ahead = plan.stages, plan.stages - 1
+    sizes = [
+        extent * plan.cta_tile[2] * operand.dtype.bits // 8
+        for extent, operand in zip(plan.cta_tile, (plan.operands.a, plan.operands.b), strict=False)
+    ]
+
+    def fill(k_block: int) -> Iterator[Op]:
+        stage = k_block % stages
+        yield Expect("full", stage, plan.barrier("full").transaction_bytes)
+        for part, size_bytes in zip(("A0", "B0"), sizes, strict=True):
+            yield Load("full", stage, stage, part, (0, k_block), size_bytes, (0,))
+
+    def consume(first: bool, threads: int) -> Iterator[Op]:
+        for k_block in range(min(ahead, k_blocks) if first else 0):
+            yield from fill(k_block)
+        for k_block in range(k_blocks):
+            yield Wait("full", k_block % stages, k_block // stages & 1)
+            yield BeginRead(k_block % stages, (0, k_block))
+            if k_block:
+                yield EndRead((k_block - 1) % stages)
+            yield NamedSync("read", 0, threads)
+            if first and k_block + ahead < k_blocks:
+                yield from fill(k_block + ahead)
+        if k_blocks:
+            yield EndRead((k_blocks - 1) % stages)
+
+    programs = [
+        Program(0, role.name, tuple(consume(number == 0, WARP_THREADS * role.warps)))
+        for number, role in enumerate(plan.roles)
+    ]
+    return Protocol(plan.barriers, tuple(programs), (("A0", "B0"),), len(programs))
 
 
 def _row(cta: int, cluster_mn: tuple[int, int]) -> tuple[int, ...]:
@@ -217,7 +252,7 @@ def _consume(queue: _Queue, cta: int, turn: int, threads: int) -> Iterator[Op]:
     yield from mainloop.begin()
     yield from epilogue.begin()
     delay = int(queue.stages > 1)
-    position = turn * queue.passed
+    position = turn * queue.passed // max(1, queue.turns - 1)  # the tiles of the turns before
     for count, tile in enumerate(range(turn, queue.tiles, queue.turns)):
         yield from mainloop.enter(count)
         for k_block in range(queue.k_blocks):

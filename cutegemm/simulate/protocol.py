@@ -19,6 +19,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from cutegemm.plan.plan import Barrier
+from cutegemm.simulate.slot_state import (
+    FetchSlot,
+    ReadSlot,
+    SlotFault,
+    SlotState,
+    StoreSlot,
+    WaitStores,
+    WriteSlot,
+)
 
 Tag = tuple[int, int]  # (tile, k-block)
 
@@ -111,7 +120,10 @@ class NamedSync:
     threads: int
 
 
-Op = Union[Wait, Arrive, Expect, Load, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync]
+Op = Union[
+    Wait, Arrive, Expect, Load, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync,
+    FetchSlot, ReadSlot, WriteSlot, StoreSlot, WaitStores,
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -190,12 +202,13 @@ class Machine:
         self.unread: dict[tuple[int, int], int] = {}  # (cta, stage) -> reads that the filling still needs
         self.flights: tuple[tuple[int, Load], ...] = ()  # (cta, load) under way
         self.owner: dict[tuple[str, int], int | None] = {}
+        self.slots = SlotState()
 
     def copy(self) -> Machine:
         """The same state, to go on from in another way."""
         other = object.__new__(Machine)
         other.__dict__.update(self.__dict__)
-        for name in ("at", "turn_awaited", "bars", "holds", "reading", "unread", "owner"):
+        for name in ("at", "turn_awaited", "bars", "holds", "reading", "unread", "owner", "slots"):
             setattr(other, name, getattr(self, name).copy())
         return other
 
@@ -210,25 +223,32 @@ class Machine:
             frozenset(self.unread.items()),
             frozenset(self.flights),
             frozenset(self.owner.items()),
+            self.slots.key(),
         )
 
     def choices(self) -> list[int]:
         """Programs that can go on, by number, then bulk copies that may land, counted on from those."""
         programs = self.protocol.programs
         ready = [number for number in range(len(programs)) if self._ready(number)]
-        return ready + [len(programs) + flight for flight in range(len(self.flights))]
+        under_way = len(self.flights) + len(self.slots.flights)
+        return ready + [len(programs) + flight for flight in range(under_way)]
 
     @property
     def finished(self) -> bool:
         """Whether every program is at its end and every copy has landed."""
-        return not self.flights and all(self._ended(number) for number in range(len(self.at)))
+        under_way = self.flights or self.slots.flights
+        return not under_way and all(self._ended(number) for number in range(len(self.at)))
 
     def describe(self, choice: int) -> str:
         """A choice in words."""
         programs = self.protocol.programs
         if choice < len(programs):
             return f"{programs[choice]}: {programs[choice].ops[self.at[choice]]}"
-        cta, load = self.flights[choice - len(programs)]
+        position = choice - len(programs)
+        if position >= len(self.flights):
+            program, _, op = self.slots.flights[position - len(self.flights)]
+            return f"{programs[program]}: {op} is done"
+        cta, load = self.flights[position]
         return f"{load.part} of {_tag(load.tag)} lands in stage {load.stage} of CTA {cta}"
 
     def step(self, choice: int) -> None:
@@ -237,9 +257,12 @@ class Machine:
         raises   ProtocolError where it must not
         """
         programs = self.protocol.programs
-        if choice >= len(programs):
-            cta, load = self.flights[choice - len(programs)]
-            position = choice - len(programs)
+        position = choice - len(programs)
+        if position >= len(self.flights):
+            self._slot_done(position - len(self.flights))
+            return
+        if position >= 0:
+            cta, load = self.flights[position]
             self.flights = self.flights[:position] + self.flights[position + 1 :]
             self._land(cta, load)
             return
@@ -262,7 +285,7 @@ class Machine:
                 waiting.append(f"{program} waits at {name}[{index}], which {missing} more threads must reach")
             else:
                 op = program.ops[self.at[number]]
-                assert isinstance(op, Wait)
+                assert isinstance(op, Wait)  # stores that are waited for could be done
                 phase, pending, size = self.bars[op.barrier, op.index, program.cta]
                 waiting.append(
                     f"{program} waits for parity {op.parity} of {op.barrier}[{op.index}], whose "
@@ -286,7 +309,30 @@ class Machine:
         if self.at[number] == len(program.ops) or not self._turn_over(number):
             return False
         op = program.ops[self.at[number]]
+        if isinstance(op, WaitStores):
+            return not self.slots.waits(number, op)
         return not isinstance(op, Wait) or self.bars[op.barrier, op.index, program.cta][0] & 1 != op.parity
+
+    def _slot(self, number: int, program: Program, op: Op) -> None:
+        try:
+            if isinstance(op, FetchSlot):
+                self.slots.fetch(number, op)
+            elif isinstance(op, ReadSlot):
+                self.slots.read(op)
+            elif isinstance(op, WriteSlot):
+                self.slots.write(op)
+            elif isinstance(op, StoreSlot):
+                self.slots.store(number, op)
+        except SlotFault as fault:
+            raise ProtocolError(f"{program}: {fault}") from fault
+
+    def _slot_done(self, position: int) -> None:
+        flight = self.slots.flights[position]
+        fetched = self.slots.land(flight)
+        if fetched is not None:
+            cta = self.protocol.programs[flight[0]].cta
+            what = f"C of subtile {fetched.tag}"
+            self._count(fetched.barrier, fetched.index, cta, 0, -fetched.size_bytes, what)
 
     def _turn_over(self, number: int) -> bool:
         awaited = self.turn_awaited[number]
@@ -392,6 +438,7 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     Leave: Machine._leave,
     NamedArrive: Machine._named,
     NamedSync: Machine._named,
+    **dict.fromkeys((FetchSlot, ReadSlot, WriteSlot, StoreSlot, WaitStores), Machine._slot),
 }
 
 

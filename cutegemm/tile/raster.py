@@ -5,8 +5,8 @@ coordinates (m_tile, n_tile, l). CTAs that run together read the same tiles of A
 how often these come from the L2 cache. `tile` is arithmetic alone, without a branch on its arguments: the
 same lines serve integers, numpy arrays and the DSL's Int32 while a kernel is traced.
 
-A further order, a Hilbert curve say, is one more entry of `_TILE_OF`; one that no formula gives may look
-its tiles up in a table that `order` writes.
+A further order is one more entry of `_TILE_OF`; one that no formula gives may look its tiles up in a table
+that `order` writes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cutegemm.errors import LayoutError
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import E
 
-KINDS = ("along_m", "along_n", "grouped_m", "grouped_n")
+KINDS = ("along_m", "along_n", "grouped_m", "grouped_n", "hilbert")
 
-_TEXT = re.compile(r"\s*(along_m|along_n|grouped_m|grouped_n|log_tile)\s*(?::\s*([0-9]+)\s*)?")
+_TEXT = re.compile(r"\s*(along_m|along_n|grouped_m|grouped_n|hilbert|log_tile)\s*(?::\s*([0-9]+)\s*)?")
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class Raster:
              along_n     n_tile varies fastest, then m_tile
              grouped_m   bands of `group` tiles along M; in a band m_tile varies fastest, then n_tile
              grouped_n   bands of `group` tiles along N; in a band n_tile varies fastest, then m_tile
-    group    tiles across a band, 1 or more; None for the kinds along_m and along_n. The last band of a
-             ragged grid is narrower: no CTA is idle, none takes a tile twice
+             hilbert     bands of `group` tiles along M, squares side by side in a band, and in a square the
+                         Hilbert curve: the next tile is a neighbour. Ragged squares go by columns
+    group    tiles across a band, 1 or more, for hilbert a power of two; None for the kinds along_m and
+             along_n. The last band of a ragged grid is narrower: no CTA is idle, none takes a tile twice
     raises   LayoutError for a kind or a group that is none of these
     source   grouped_n of 2**log_tile is CUTLASS's threadblock swizzle
              (cutlass/gemm/threadblock/threadblock_swizzle.h, GemmIdentityThreadblockSwizzle)
@@ -61,12 +63,14 @@ class Raster:
             raise LayoutError(
                 f"Raster: {self.kind} with the group {self.group!r}; 1 tile or more is expected."
             )
+        elif self.kind == "hilbert" and self.group & (self.group - 1):
+            raise LayoutError(f"Raster: hilbert with the group {self.group}; a power of two is expected.")
 
     @staticmethod
     def parse(text: str) -> Raster:
         """The raster that a text describes; `str` of a raster reads back as that raster.
 
-        text     along_m, along_n, grouped_m:G, grouped_n:G, or log_tile:T for grouped_n:2**T
+        text     along_m, along_n, grouped_m:G, grouped_n:G, hilbert:G, or log_tile:T for grouped_n:2**T
         raises   LayoutError for any other text
 
         >>> Raster.parse("grouped_m:8")
@@ -75,8 +79,8 @@ class Raster:
         match = _TEXT.fullmatch(text)
         if match is None:
             raise LayoutError(
-                f"Raster.parse: {text!r} is no raster; along_m, along_n, grouped_m:8, grouped_n:8 or "
-                "log_tile:3 is expected."
+                f"Raster.parse: {text!r} is no raster; along_m, along_n, grouped_m:8, grouped_n:8, hilbert:8 "
+                "or log_tile:3 is expected."
             )
         kind, number = match[1], None if match[2] is None else int(match[2])
         if kind == "log_tile":
@@ -147,6 +151,8 @@ class Raster:
             return Layout((grid_m, grid_n, batch), (E(0), E(1), E(2)))
         if self.kind == "along_n":
             return Layout((grid_n, grid_m, batch), (E(1), E(0), E(2)))
+        if self.kind == "hilbert":
+            raise LayoutError(f"Raster.as_layout: {self} is no layout: a curve turns. Evaluate `tile`.")
         fast, slow = (0, 1) if self.kind == "grouped_m" else (1, 0)
         extents, group = (grid_m, grid_n), self.group or 1
         if extents[fast] % group:
@@ -192,9 +198,48 @@ def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) 
     return m_tile, n_tile
 
 
+def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
+    """Squares of a band of `group` tiles along M; a full one by the curve, from (0, 0) to (0, group - 1)."""
+    band = linear // (group * grid_n)
+    height = minimum(grid_m - band * group, group)
+    within = linear - band * group * grid_n
+    square = within // (height * group)
+    width = minimum(grid_n - square * group, group)
+    place = within - square * height * group
+    by_column = place % height, place // height
+    on_curve = _on_curve(place, group)
+    is_full = (height // group) * (width // group)  # 1 or 0
+    m, n = (plain + is_full * (curved - plain) for curved, plain in zip(on_curve, by_column, strict=True))
+    return band * group + m, square * group + n
+
+
+def _on_curve(place: Any, side: int) -> tuple[Any, Any]:
+    """(m, n) of a place on the Hilbert curve of a square, without a branch on the place.
+
+    source   J. K. Lawder, "Calculation of Mappings Between One and n-dimensional Values Using the Hilbert
+             Space-filling Curve", 2000: from the last two bits on, each pair turns the curve so far
+
+    >>> [_on_curve(i, 2) for i in range(4)]
+    [(0, 0), (1, 0), (1, 1), (0, 1)]
+    """
+    m = n = place * 0
+    rest, step = place, 1
+    while step < side:
+        far_n = rest // 2 % 2
+        far_m = (rest + far_n) % 2
+        swap = (far_m + 1) % 2
+        flip = swap * far_n
+        n, m = n + flip * (n * -2 + (step - 1)), m + flip * (m * -2 + (step - 1))
+        n, m = n + swap * (m - n), m + swap * (n - m)
+        n, m = n + step * far_n, m + step * far_m
+        rest, step = rest // 4, step * 2
+    return m, n
+
+
 _TILE_OF: dict[str, Callable[..., tuple[Any, Any]]] = {
     "along_m": _along_m,
     "along_n": _along_n,
     "grouped_m": _grouped_m,
     "grouped_n": _grouped_n,
+    "hilbert": _hilbert,
 }

@@ -67,3 +67,36 @@ def lru_dram_bytes(tiles, per_wave, panels_a, panels_b, steps, l2_bytes, tile_d)
         for index in range(len(part)):
             touch(("d", wave, index), tile_d, False)
     return total
+
+
+class Partitions:
+    """An L2 cache as lists of (key, bytes), the one used last the longest ago first."""
+
+    def __init__(self, count, capacity):
+        self.held = [[] for _ in range(count)]
+        self.capacity = capacity
+        self.dram_bytes = self.far_bytes = 0.0
+
+    def _uses(self, where, key):
+        """Whether it was there; then it is the last one now."""
+        found = [entry for entry in self.held[where] if entry[0] == key]
+        if found:
+            self.held[where].remove(found[0])
+            self.held[where].append(found[0])
+        return bool(found)
+
+    def write(self, key, where, size):
+        self.held[where] = [entry for entry in self.held[where] if entry[0] != key] + [(key, size)]
+        while sum(entry[1] for entry in self.held[where]) > self.capacity:
+            self.held[where].pop(0)
+
+    def read(self, key, here, home, size):
+        if self._uses(here, key):
+            return
+        if here != home:
+            self.far_bytes += size
+        if here == home or not self._uses(home, key):
+            self.dram_bytes += size
+            self.write(key, home, size)
+        if here != home:
+            self.write(key, here, size)

@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 from cutegemm.analysis import (
     DEVICES,
     Waves,
+    best_rasters,
     check,
     compare_rasters,
     global_accesses,
+    l2,
     occupancy,
     roofline,
     sectors,
     traffic,
+    traffic_in_time,
     usable_bits,
     waves,
 )
@@ -22,6 +25,8 @@ from cutegemm.analysis.roofline import register_bytes
 from cutegemm.analysis.traffic import _share_below
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem, simt_plan
+from cutegemm.plan.mma_sync import mma_sync_plan
+from cutegemm.plan.sm90 import sm90_plan
 from cutegemm.tile.raster import Raster
 from tests.analysis import naive
 
@@ -236,6 +241,162 @@ def test_a_group_near_the_square_root_of_the_wave_is_best():
     plan = simt_plan(raster="along_m")
     best = compare_rasters(plan, Problem(16384, 16384, 1024), ctas_per_wave=132, l2_bytes=0)[0]
     assert best.raster in ("grouped_m:8", "grouped_n:8", "grouped_m:16", "grouped_n:16")
+
+
+# --- L2 in time ---------------------------------------------------------------------------------------------
+
+
+def grid(plan, problem, raster="along_m"):
+    """What the tiles of a plan without clusters touch."""
+    m_tiles, n_tiles, _ = plan.grid(problem)
+    order = Raster.parse(raster).order(m_tiles, n_tiles)
+    panel = [128 * problem.k * 4.0] * max(m_tiles, n_tiles)
+    bytes_a, bytes_b = np.array(panel[:m_tiles]), np.array(panel[:n_tiles])
+    return l2.Work(order[:, :1], order[:, 1:2], bytes_a, bytes_b, 128 * 128 * 4.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 8), st.integers(0, 1), st.integers(0, 1), st.booleans()), max_size=80
+    ),
+    partitions=st.integers(1, 2),
+    capacity=st.integers(2, 12),
+)
+def test_the_cache_in_lockstep_with_lists(steps, partitions, capacity):
+    """Keys have a home; a third of the accesses writes something new."""
+    fast, slow = l2._Cache(partitions, capacity), naive.Partitions(partitions, capacity)
+    for number, (key, here, home, writes) in enumerate(steps):
+        for cache in (fast, slow):
+            if writes:
+                cache.write(("d", number), home % partitions, 1.0 + key % 2)
+            else:
+                cache.read((key, home % partitions), here % partitions, home % partitions, 1.0 + key % 2)
+    assert (fast.dram_bytes, fast.far_bytes) == (slow.dram_bytes, slow.far_bytes)
+    assert [list(lines.items()) for lines in fast.lines] == slow.held
+
+
+@pytest.mark.parametrize("raster", ["along_m", "along_n", "grouped_m:4"])
+@pytest.mark.parametrize("mib", [4, 8, 20])
+def test_in_step_the_played_grid_is_the_formula(raster, mib):
+    """Without drift and with one partition that keeps all of its size."""
+    plan, problem = simt_plan(block=(128, 128, 16)), Problem(2048, 1536, 1024)
+    played = l2.play(
+        grid(plan, problem, raster), 24, mib << 20, 1, persistent=False, jitter=0, spread=0, kept=1, parts=64
+    )
+    formula = traffic(plan, problem, ctas_per_wave=24, l2_bytes=mib << 20, raster=Raster.parse(raster))
+    assert played.dram_bytes == pytest.approx(formula.dram_read_bytes, rel=0.05)
+    assert played.far_bytes == 0
+
+
+def test_what_both_sides_read_crosses_once():
+    plan, problem = simt_plan(), Problem(2048, 2048, 512)
+    found = traffic_in_time(plan, problem, DEVICES["h200"], ctas_per_wave=132)
+    assert found.dram_read_bytes == pytest.approx(found.min_bytes)
+    assert found.far_bytes == pytest.approx(found.min_bytes)
+    alone = traffic_in_time(plan, Problem(128, 128, 512), DEVICES["h200"], ctas_per_wave=132)
+    assert alone.far_bytes == pytest.approx(alone.min_bytes / 2)  # one CTA: the half whose home is elsewhere
+
+
+def test_a_spread_of_speeds_counts_where_the_grid_is_persistent():
+    """A persistent CTA that is slow stays slow; else whoever is free takes the next tile."""
+    work = grid(simt_plan(), Problem(4096, 4096, 1024), "grouped_m:8")
+    options = {"units": 132, "l2_bytes": 10 << 20, "partitions": 1, "jitter": 0.0}
+    steady, spread = (l2.play(work, persistent=True, spread=s, **options) for s in (0.0, 0.1))
+    assert spread.dram_bytes > 1.5 * steady.dram_bytes
+    one, other = (l2.play(work, persistent=False, spread=s, **options) for s in (0.0, 0.1))
+    assert one == other
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_times(persistent):
+    random = np.random.default_rng(1)
+    start, time, unit = l2._times(50, 8, persistent, 0.1, 0.05, random)
+    assert sorted(start[:8].tolist()) == [0] * 8
+    for one in range(8):  # a unit's tiles follow each other without a gap
+        mine = np.flatnonzero(unit == one)
+        assert np.allclose(start[mine][1:], (start + time)[mine][:-1])
+    if persistent:
+        assert (unit == np.arange(50) % 8).all()
+    else:
+        assert (np.diff(start) >= 0).all()
+
+
+def test_the_prediction_does_not_depend_on_chance_or_on_the_parts_of_k(monkeypatch):
+    plan, problem = simt_plan(raster="grouped_m:8"), Problem(8192, 8192, 2048)
+    want = traffic_in_time(plan, problem, DEVICES["h200"], ctas_per_wave=132)
+    assert traffic_in_time(plan, problem, DEVICES["h200"], ctas_per_wave=132) == want
+    monkeypatch.setattr(l2, "_SEED", 5)
+    other = traffic_in_time(plan, problem, DEVICES["h200"], ctas_per_wave=132)
+    assert other.dram_read_bytes == pytest.approx(want.dram_read_bytes, rel=0.03)
+    monkeypatch.setattr(l2, "_PARTS", (32, 32))
+    finer = traffic_in_time(plan, problem, DEVICES["h200"], ctas_per_wave=132)
+    assert finer.dram_read_bytes == pytest.approx(want.dram_read_bytes, rel=0.03)
+
+
+def test_clusters_read_a_shared_panel_once():
+    ops = Operands.of("bf16", layout="nt")
+    problem = Problem(4096, 4096, 512, operands=ops)
+    found = traffic_in_time(sm90_plan(ops, cluster=(2, 1)), problem, DEVICES["h200"], ctas_per_wave=132)
+    single = traffic_in_time(sm90_plan(ops), problem, DEVICES["h200"], ctas_per_wave=132)
+    assert found.sm_read_bytes == single.sm_read_bytes == single.l2_read_bytes
+    assert found.l2_read_bytes == 0.75 * single.l2_read_bytes  # B once for two CTAs
+    ragged = Problem(
+        4096 - 128, 4096, 512, operands=ops
+    )  # 31 tiles along M: the last cluster is half outside
+    odd = traffic_in_time(sm90_plan(ops, cluster=(2, 1)), ragged, DEVICES["h200"], ctas_per_wave=132)
+    assert odd.dram_read_bytes == pytest.approx(odd.min_bytes)
+
+
+def test_the_best_rasters_are_played():
+    plan, problem = simt_plan(raster="along_m"), Problem(8192, 8192, 2048)
+    found = best_rasters(plan, problem, DEVICES["h200"], ctas_per_wave=132)
+    assert len(found) == 4
+    assert "along_m" in {t.raster for t in found}
+    assert all(t.far_bytes is not None for t in found)
+    assert [t.dram_read_bytes for t in found] == sorted(t.dram_read_bytes for t in found)
+    assert found[0].dram_read_bytes < 0.5 * next(t for t in found if t.raster == "along_m").dram_read_bytes
+
+
+# --- plans of other forms -----------------------------------------------------------------------------------
+
+
+def test_d_through_shared_memory_by_the_threads():
+    """128 x 256 of bf16: 512 bytes a row leave in whole lines; STS of 2 elements, 4 rows apart a lane."""
+    ops = Operands.of("bf16", layout="nt")
+    found = check(mma_sync_plan(ops), Problem(1024, 1024, 256, operands=ops))
+    cost = {a.name: (a.instruction, a.cost.wavefronts, a.cost.ideal) for a in found.shared}
+    assert cost["store D"] == ("STS", 512, 512)  # 128 * 256 * 2 bytes / 128
+    assert cost["read D"] == ("LDS.128", 512, 512)
+    stored = next(s for s in found.global_ if s.name == "store D")
+    assert (stored.instruction, stored.sectors, stored.ideal) == ("STG.128", 2048, 2048)
+
+
+def test_without_shared_memory_nothing_touches_it():
+    plan = simt_plan(stages=0, block=(64, 64, 1), warp=(32, 32), thread=(8, 4))
+    found = check(plan, Problem(512, 512, 512))
+    assert found.shared == ()
+    assert [s.name for s in found.global_] == ["load A", "load B", "store D"]
+    assert "Shared memory" in str(found)
+
+
+def test_the_parts_of_a_split_share_the_k_tiles():
+    problem = Problem(512, 512, 512)
+    whole, split = (check(simt_plan(split_k=parts), problem) for parts in (1, 4))
+    assert split.waves.ctas == 4 * whole.waves.ctas
+    assert split.sector_count("ldgsts") == whole.sector_count("ldgsts")
+    # each part reads a k-block of 16 in vain at its end
+    extra = (4 - 1) * whole.waves.ctas * whole.shared[2].cost.wavefronts / 16
+    extra += (4 - 1) * whole.waves.ctas * whole.shared[3].cost.wavefronts / 16
+    assert split.counts("load")[1] - whole.counts("load")[1] == extra
+
+
+def test_a_packed_operand_is_read_as_it_was_packed():
+    """516 rows, a vector more than 512: each second row of k begins in the middle of a sector, and the 512
+    bytes of a warp in it touch 17."""
+    plan = simt_plan(pack="a")
+    found = {s.name: s for s in check(plan, Problem(515, 512, 512)).global_}
+    assert (found["load A"].ideal, found["load A"].sectors) == (16 * 16, 8 * 16 + 8 * 17)
 
 
 # --- roofline -----------------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """`check`, its text and its JSON, and the search for swizzles."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cutegemm.analysis import check, search_plan, search_swizzle, shared_accesses
 from cutegemm.analysis.accesses import Access, core_matrices
+from cutegemm.analysis.changes import _conflict_advice
 from cutegemm.dtypes import bf16, f32
 from cutegemm.layout import ComposedLayout, Layout, tile_to_shape
 from cutegemm.plan import Operands, Problem, Shared, simt_plan
@@ -58,6 +60,10 @@ def test_json_is_plain_data():
     assert data["roofline"]["bound"] in ("issue", "shared", "compute")
     assert data["changes"][0]["what"]
     assert data["shared"][2]["worst"]["lanes"]
+    found = data["searches"]["a"]
+    assert (found["swizzle"] or found["padding"])["wavefronts"] > 0
+    assert found["reason"] == ""
+    assert data["traffic"]["far_bytes"] > 0
 
 
 def test_the_worst_is_named_first():
@@ -169,6 +175,20 @@ def test_the_pair_is_named():
         "but together in none of the 4 tried."
     )
     assert found.least is not None
+
+
+def test_the_report_names_the_reason_where_no_layout_helps():
+    """Two accesses that no layout serves: the advice is the pair, and the layout that costs least."""
+    found = search_swizzle([matrices("wgmma"), free_only_in(
+        tile_to_shape(smem_atom(bf16, "k", "interleave"), (64, 64), (0, 1)), "store rows"
+    ), free_only_in(tile_to_shape(smem_atom(bf16, "k", "128B"), (64, 64), (0, 1)), "read rows")],
+        (64, 64), bf16, "k")  # fmt: skip
+    plain = check(k_major(0), Problem(4096, 4096, 4096), device="h200")
+    part = next(a for a in plain.shared if a.name == "read A")
+    told = _conflict_advice(replace(plain, searches={"a": found}), part)
+    assert told.startswith("store rows and read rows are each free of conflicts in some layout")
+    assert told.endswith(f"; fewest wavefronts: {found.least.how}")
+    assert json.loads(json.dumps(replace(plain, searches={"a": found}).to_dict()))["searches"]["a"]["reason"]
 
 
 def test_a_hopper_plan_and_the_swizzle_of_its_d():

@@ -42,7 +42,7 @@ BY_HAND = [
     ("128 bits, 8 apart: all 8 lanes of a quarter in 4 banks", LANES * 128, 128, "load", 32, 4),
     ("128 bits by pairs: 8 addresses of a half-warp ask for 32 words", LANES // 2 * 16, 128, "load", 2, 2),
     ("128 bits by eights: 4 addresses in a row", LANES // 8 * 16, 128, "load", 2, 2),
-    ("128 bits by eights, 128 bytes apart: each two of a half-warp collide", LANES // 8 * 128, 128, "load", 4, 2),
+    ("128 bits by eights, 128 bytes apart: two of a half collide", LANES // 8 * 128, 128, "load", 4, 2),
     ("64 bits by pairs, 128 bytes apart: 16 words of a bank", LANES // 2 * 128, 64, "load", 16, 1),
     ("128 bits, 8 addresses in a row, four times over", LANES % 8 * 16, 128, "load", 4, 4),
     ("128 bits, the same for all", LANES * 0, 128, "load", 2, 2),

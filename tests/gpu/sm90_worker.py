@@ -74,17 +74,34 @@ def matrix(
     align: int,
     guard: int = 0,
 ) -> tuple[Any, Any]:
-    """(rows, cols), its leading stride padded to `align` bytes; and all of its storage, NaN where guarded."""
+    """(rows, cols), its leading stride padded to `align` bytes; and all of its storage, poisoned if guarded."""
     r, c = (cols, rows) if rows_major else (rows, cols)
     unit = max(1, align // kind.itemsize)
     leading = max(unit, -(-c // unit) * unit + guard * unit)
     shape = (*([batch] if batch else []), r + guard, leading)
     if guard:
-        whole = torch.full(shape, float("nan"), device="cuda").to(kind)
+        whole = torch.full(
+            shape, poison(kind), device="cuda", dtype=torch.float32 if kind.is_floating_point else kind
+        )
+    elif kind.is_floating_point:
+        whole = torch.randn(shape, device="cuda")
     else:
-        whole = torch.randn(shape, device="cuda").to(kind)
+        whole = torch.randint(-9, 10, shape, device="cuda")
+    whole = whole.to(kind)
     part = whole[..., :r, :c]
     return (part.transpose(-1, -2) if rows_major else part), whole
+
+
+def poison(kind: Any) -> float | int:
+    """What no kernel writes by chance."""
+    return float("nan") if kind.is_floating_point else -123456789
+
+
+def untouched(torch: Any, whole: Any) -> int:
+    """Elements that still hold the poison."""
+    if whole.dtype.is_floating_point:
+        return int(torch.isnan(whole.float()).sum())
+    return int((whole == poison(whole.dtype)).sum())
 
 
 def check(name: str, pulse: Pulse) -> dict[str, Any]:
@@ -96,7 +113,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
 
     kinds = {
         "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32,
-        "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2,
+        "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "s8": torch.int8, "s32": torch.int32,
     }  # fmt: skip
     bad: list[str] = []
     worst = 0.0
@@ -119,7 +136,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
             b, _ = matrix(torch, batch, k, n, ops.b.major == "k", ab, 16)
             c, _ = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes)
             d, whole = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes, guard=1)
-            given = c if beta else torch.full_like(c, float("nan"))
+            given = c if beta else torch.full_like(c, poison(dd))
             try:
                 kernel(a, b, given if plan.has_c else d, d, alpha, beta)
                 torch.cuda.synchronize()
@@ -127,12 +144,17 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                 x, y = a.float(), b.float()
                 want = alpha * (x.double() @ y.double()) + beta * c.double()
                 scale = (x.abs() @ y.abs()).max().item() if k else 0.0
-                library = (alpha * (x @ y) + beta * c.float()).to(dd)
+                library = (alpha * (x @ y) + beta * c.float()).to(
+                    dd if dd.is_floating_point else torch.float32
+                )
                 error = (d.double() - want).abs().max().item()
-                narrow = 2.0**-11 if ops.a.dtype.bits == 8 else 2e-6  # wgmma sums products of fp8 in 22 bits
+                fp8 = ops.a.dtype.bits == 8 and ops.a.dtype.is_float
+                narrow = 2.0**-11 if fp8 else 2e-6  # wgmma keeps about 14 bits of a sum of products of fp8
                 allowed = 2 * (library.double() - want).abs().max().item() + narrow * scale + 1e-6
-                outside = whole.numel() - int(torch.isnan(whole.float()).sum()) - d.numel()
-                worst = max(worst, error / allowed if math.isfinite(error) else 1e9)
+                if not dd.is_floating_point:
+                    allowed = 0 if alpha == 1 and not beta else 2  # what is no whole number is cut off
+                outside = whole.numel() - untouched(torch, whole) - d.numel()
+                worst = max(worst, error / max(allowed, 0.5) if math.isfinite(error) else 1e9)
                 if not error <= allowed or outside:
                     bad.append(
                         f"{at}: error {error:.3g} of {allowed:.3g} allowed, {outside} written outside of D"

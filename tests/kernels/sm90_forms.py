@@ -14,6 +14,8 @@ _COOPERATIVE = {"schedule": "cooperative"}
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pingpong": ({}, {"slots": 4}),
     "pingpong_two_slots": ({}, {"slots": 2, "raster": "along_m"}),
+    "pingpong_of_three": ({}, {"tile": (64, 128, 64), "consumers": 3}),
+    "cooperative_of_three": ({}, {"tile": (192, 192, 64), "consumers": 3, **_COOPERATIVE}),
     "f16": ({"dtype": "f16"}, _SMALL),
     "f32_out": ({"out": "f32"}, _SMALL),
     "f32_out_m_major": ({"out": "f32", "out_major": "m"}, {"tile": (64, 64, 64)}),
@@ -69,6 +71,18 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"dtype": "e4m3", "out": "f32"},
         {"tile": (128, 256, 128), "cluster": (2, 1), **_COOPERATIVE},
     ),
+    "e4m3_two_level": (
+        {"dtype": "e4m3", "out": "bf16"},
+        {"tile": (128, 128, 128), "two_level": True, **_COOPERATIVE},
+    ),
+    "e4m3_two_level_2x1": (
+        {"dtype": "e4m3", "out": "f32"},
+        {"tile": (128, 192, 128), "cluster": (2, 1), "two_level": True, **_COOPERATIVE},
+    ),
+    "two_level_pingpong": ({"dtype": "e4m3", "out": "bf16"}, {"tile": (64, 128, 128), "two_level": True}),
+    "s8": ({"dtype": "s8", "out": "s32"}, {"tile": (128, 128, 128)}),
+    "s8_f32_c": ({"dtype": "s8", "out": "f32"}, {"tile": (64, 128, 128), "with_c": True}),
+    "s8_direct": ({"dtype": "s8", "out": "s32", "align_d": 4}, {"tile": (64, 128, 128), "store": "direct"}),
     "e5m2": ({"dtype": "e5m2", "out": "f16"}, {"tile": (64, 128, 128)}),
     **{
         f"{layout}_{major}": ({"layout": layout, "out_major": major}, _SMALL)

@@ -1,10 +1,11 @@
 """Strides over F2, matrices, synthesis and derivations."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cutegemm.errors import LayoutError
@@ -20,6 +21,7 @@ from cutegemm.layout import (
     composition,
     crd2idx,
     explain,
+    f2,
     from_f2,
     left_inverse,
     logical_divide,
@@ -160,11 +162,15 @@ def test_swizzles_as_matrices(bits, base, shift):
 
 @settings(deadline=None)
 @given(xor_layouts())
+@example(Layout((2, 2), (F2(1), F2(2))))
 def test_coalesce(layout):
     found = coalesce(layout)
     assert np.array_equal(found.offsets(), layout.offsets())
-    assert len(found.flat()[0]) <= max(1, len(layout.flat()[0]) * 6)
     assert coalesce(found) == found
+    extents, strides = found.flat()
+    for i in range(1, len(extents)):  # no two neighbours are one: the second would begin where the first ends
+        assert strides[i] != strides[i - 1].at(extents[i - 1])
+    assert all(e > 1 for e in extents) or len(extents) == 1
 
 
 @settings(max_examples=100, deadline=None)
@@ -197,15 +203,19 @@ def test_composition_of_plain_with_xor(b, stride):
 
 @settings(deadline=None)
 @given(layout=xor_layouts(injective=True), total=st.integers(1, 200))
+@example(layout=XOR, total=200)
 def test_complement_covers_once(layout, total):
     found = complement(layout, total)
     both = (layout.offsets()[:, None] ^ found.offsets()[None, :]).reshape(-1)
     assert sorted(both.tolist()) == list(range(len(both)))
     assert len(both) >= total
+    least = max(total, layout.cosize() if layout.size() > 1 else 1)
+    assert len(both) < 2 * least  # the least power of two that is enough
 
 
 @settings(deadline=None)
 @given(layout=xor_layouts(injective=True))
+@example(layout=Layout((4, 4), (F2(5), F2(1))))
 def test_inverses(layout):
     left = left_inverse(layout)
     assert [left(layout(i)) for i in range(layout.size())] == list(range(layout.size()))
@@ -237,6 +247,38 @@ def test_products_of_a_swizzled_atom():
     assert sorted(copies.offsets().tolist()) == list(range(256))
 
 
+# Laws by themselves prove little: a stub must break them.
+STUBS = [
+    ("composition", lambda a, b: a),
+    ("composition", lambda a, b: b),
+    ("complement", lambda layout, total: Layout(1, 0)),
+    ("complement", lambda layout, total: layout),
+    ("left_inverse", lambda layout: layout),
+    ("right_inverse", lambda layout: Layout(1, 0)),
+    ("right_inverse", lambda layout: layout),
+    ("coalesce", lambda layout: layout),
+]
+
+
+@pytest.mark.parametrize(("name", "stub"), STUBS)
+def test_a_stub_breaks_a_law(name, stub, monkeypatch):
+    monkeypatch.setattr(f2, name, stub)
+    laws = {
+        "composition": [test_composition_of_xor_with_plain, test_composition_of_xor_with_xor],
+        "complement": [test_complement_covers_once],
+        "left_inverse": [test_inverses],
+        "right_inverse": [test_inverses],
+        "coalesce": [test_coalesce],
+    }[name]
+    broken = 0
+    for law in laws:
+        try:
+            law()
+        except Exception:
+            broken += 1
+    assert broken, f"{name} replaced by a stub, and no law notices"
+
+
 # --- synthesis ----------------------------------------------------------------------------------------------
 
 
@@ -259,6 +301,12 @@ def test_synthesis_finds_the_coalesced_layout(modes):
 @given(xor_layouts())
 def test_synthesis_of_xor(layout):
     assert np.array_equal(synthesize(layout.offsets(), layout.shape).offsets(), layout.offsets())
+    found = synthesize(layout.offsets())
+    assert np.array_equal(found.offsets(), layout.offsets())
+    if isinstance(found, Layout):  # else the swizzle of a plain layout, which is preferred
+        assert len(found.flat()[0]) <= len(coalesce(layout).flat()[0])
+    else:
+        assert not found.outer.is_xor
 
 
 def test_synthesis_by_hand():
@@ -332,6 +380,76 @@ def test_a_derivation_by_hand():
         "    8:1: 2 steps of 1 fit, each 1 * 1 = 1: 2:1",
         "= (2,2):(8,1)",
     ]
+
+
+def test_where_divisibility_fails_the_offsets_are_shown():
+    """A(3 i) = 0, 6, 7, 8, ...: index 6 is (2, 1), 2 * 2 + 3 = 7; 9 is (1, 2), 2 + 6 = 8; 12 is (0, 3), 9;
+    15 is (3, 3), 15."""
+    text = explain(composition, Layout((4, 6, 8), (2, 3, 5)), Layout(6, 3))
+    assert "    4:2: 6 steps of 3 run over its end, and 3 does not divide 4" in text.splitlines()
+    assert "    so the offsets decide: A at 0, 3, 6, 9, 12, 15 is 0, 6, 7, 8, 9, 15" in text.splitlines()
+    assert "refused: " in text
+
+
+def test_explaining_a_refusal_of_a_negative_step_does_not_fail():
+    assert explain(composition, Layout((4, 8), (1, 10)), Layout(3, -1)).startswith("composition A o B")
+
+
+# The steps claim modes as "extent:stride". Put together they must be the answer: a step that is wrong shows.
+_MODE = re.compile(r"(\d+):(\d+)$")
+
+
+def claimed(lines):
+    return [(int(m[1]), int(m[2])) for m in (_MODE.search(line.split("; covered")[0]) for line in lines) if m]
+
+
+def layout_of(modes):
+    return Layout(tuple([s for s, _ in modes]) or 1, tuple([d for _, d in modes]) or 0)
+
+
+small_modes = st.lists(
+    st.tuples(st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 24)), min_size=1, max_size=3
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(modes=small_modes, extent=st.integers(2, 12), stride=st.integers(1, 12))
+def test_the_steps_of_a_composition_are_its_modes(modes, extent, stride):
+    a, b = layout_of(modes), Layout(extent, stride)
+    lines = explain(composition, a, b).splitlines()
+    offsets = [coalesce(a)(i * stride) for i in range(extent)]
+    if any("offsets decide" in line for line in lines):
+        shown = next(line for line in lines if "offsets decide" in line).split(" is ")[1]
+        assert [int(v) for v in shown.replace(", ...", "").split(", ")] == offsets[:8]
+        return
+    walk = [line for line in lines if " fit, each " in line]
+    assert layout_of(claimed(walk)).offsets().tolist() == offsets
+    assert "refused" not in lines[-1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(modes=small_modes, total=st.integers(1, 300))
+def test_the_steps_of_a_complement_are_its_modes(modes, total):
+    lines = explain(complement, layout_of(modes), total).splitlines()
+    if "refused: " in "\n".join(lines):
+        assert any("an offset twice, or a gap" in line for line in lines)
+        return
+    pieces = claimed([line for line in lines if "the gap takes" in line or "copies fill" in line])
+    answer = complement(layout_of(modes), total)
+    assert coalesce(layout_of(pieces)) == coalesce(answer)
+
+
+@settings(max_examples=300, deadline=None)
+@given(modes=small_modes)
+def test_the_steps_of_the_inverses_are_their_modes(modes):
+    layout = layout_of(modes)
+    lines = explain(right_inverse, layout).splitlines()
+    pieces = [(int(m[1]), int(m[2])) for m in (re.search(r"gives (\d+):(\d+) of R", x) for x in lines) if m]
+    assert coalesce(layout_of(pieces)) == coalesce(right_inverse(layout))
+    lines = explain(left_inverse, layout).splitlines()
+    if lines[-1].startswith("="):
+        pieces = claimed([x for x in lines if " steps of " in x or "the last mode" in x])
+        assert coalesce(layout_of(pieces)) == coalesce(left_inverse(layout))
 
 
 def test_other_operations_are_not_explained():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cutegemm.tile.raster import Raster
 
-RASTERS = ("along_m", "along_n", "grouped_m:3", "grouped_n:4")
+RASTERS = ("along_m", "along_n", "grouped_m:3", "grouped_n:4", "hilbert:4")
 GRID = (5, 7)
 POSITIONS = range(0, 70, 9)
 

@@ -137,7 +137,7 @@ def test_every_broken_rule_at_once():
         ({"schedule": "single", "cluster": (2, 1)}, "one tile a CTA, without clusters"),
         ({"schedule": "cooperative", "order_epilogue": True}, "only pingpong consumers store in turn"),
         ({"stagger_cycles": 5}, "only cooperative consumers begin"),
-        ({"consumers": 3}, "registers"),
+        ({"consumers": 3, "tile": (128, 192, 64)}, "its role has 160"),
         ({"schedule": "cooperative", "consumers": 3, "tile": (192, 256, 64)}, "needs 128 + 26 registers"),
         ({"cluster": (32, 1)}, "128 rows of a k-major tile do not divide into 32 shares"),
         ({"store": "now"}, "store = 'now'"),

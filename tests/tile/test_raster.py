@@ -14,7 +14,9 @@ RASTERS = [
     Raster(kind, group)
     for kind in KINDS
     for group in ([None] if kind.startswith("along") else [1, 2, 3, 4, 7, 8, 100])
+    if kind != "hilbert" or group in (1, 2, 4, 8)
 ]
+BY_LOOPS = [raster for raster in RASTERS if raster.kind != "hilbert"]
 GRIDS = [*itertools.product(range(1, 10), range(1, 10), (1, 2, 3)), (37, 23, 2), (64, 5, 1), (1, 131, 3)]
 
 
@@ -46,7 +48,7 @@ def by_loops(raster, grid_m, grid_n, batch):
                 yield from ((m, n, at) for m in range(grid_m) for n in band)
 
 
-@pytest.mark.parametrize("raster", RASTERS, ids=str)
+@pytest.mark.parametrize("raster", BY_LOOPS, ids=str)
 def test_order_is_that_of_the_loops(raster):
     for grid in GRIDS:
         expected = [*by_loops(raster, *grid)]
@@ -65,7 +67,7 @@ def test_log_tile_is_the_threadblock_swizzle_without_idle_ctas(log_tile):
         assert [tuple(t) for t in raster.order(grid_m, grid_n)[:, :2].tolist()] == busy
 
 
-@pytest.mark.parametrize("raster", RASTERS, ids=str)
+@pytest.mark.parametrize("raster", BY_LOOPS, ids=str)
 def test_layout_is_the_function_where_there_is_one(raster):
     for grid_m, grid_n, batch in GRIDS:
         extent = grid_m if raster.kind == "grouped_m" else grid_n
@@ -159,3 +161,39 @@ def test_refusals(make, message):
     with pytest.raises(LayoutError) as raised:
         make()
     assert message in str(raised.value)
+
+
+def recursive_hilbert(side):
+    """The curve of a square by its definition: four smaller ones, the first and the last of them turned."""
+    if side == 1:
+        return [(0, 0)]
+    half = side // 2
+    small = recursive_hilbert(half)
+    first = [(n, m) for m, n in small]
+    second = [(m + half, n) for m, n in small]
+    third = [(m + half, n + half) for m, n in small]
+    last = [(half - 1 - n, side - 1 - m) for m, n in small]
+    return first + second + third + last
+
+
+@pytest.mark.parametrize("side", [2, 4, 8])
+def test_the_hilbert_curve_is_that_of_its_definition(side):
+    curve = [tuple(t) for t in Raster("hilbert", side).order(side, side)[:, :2].tolist()]
+    assert curve == recursive_hilbert(side)
+
+
+@pytest.mark.parametrize(("grid_m", "grid_n"), [(8, 24), (16, 8), (4, 64)])
+def test_the_next_tile_of_the_hilbert_curve_is_a_neighbour(grid_m, grid_n):
+    order = Raster("hilbert", 4).order(grid_m, grid_n)[:, :2]
+    steps = np.abs(np.diff(order, axis=0)).sum(axis=1)
+    bands = grid_m // 4
+    assert (steps != 1).sum() == bands - 1  # from one band to the next
+    one_by_one = [Raster("hilbert", 4).tile(i, grid_m, grid_n)[:2] for i in range(grid_m * grid_n)]
+    assert one_by_one == [tuple(t) for t in order.tolist()]
+
+
+def test_a_curve_is_no_layout():
+    with pytest.raises(LayoutError, match="a curve turns"):
+        Raster("hilbert", 4).as_layout(8, 8)
+    with pytest.raises(LayoutError, match="a power of two is expected"):
+        Raster("hilbert", 6)

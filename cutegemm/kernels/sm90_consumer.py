@@ -1,0 +1,282 @@
+"""A consumer of a Hopper kernel: multiplies k-tiles by wgmma, and has the sums stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.cute.nvgpu import warpgroup
+
+from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.kernels import lower
+from cutegemm.kernels.sm90_epilogue import Sm90Epilogue
+from cutegemm.kernels.sm90_producer import Producer
+from cutegemm.kernels.sm90_queue import Queue, QueueOfTiles
+from cutegemm.plan.plan import GemmPlan
+
+_WARPS = WARPGROUP_THREADS // WARP_THREADS
+
+
+@dataclass
+class Products:
+    """What a consumer multiplies.
+
+    tCrA, tCrB   (MMA, MMA_MN, MMA_K, stages): descriptors of shared memory
+    acc          (MMA, MMA_M, MMA_N)
+    total        what is stored: acc, or where sums are kept on two levels as much again
+    """
+
+    tCrA: cute.Tensor
+    tCrB: cute.Tensor
+    acc: cute.Tensor
+    total: cute.Tensor
+
+
+class Consumer(QueueOfTiles):
+    """Methods without a decorator are plain Python, run while tracing.
+
+    leave      how its sums are stored
+    producer   in whose place a consumer asks for k-tiles, where there is none
+    """
+
+    def __init__(self, plan: GemmPlan, leave: Sm90Epilogue, producer: Producer) -> None:
+        super().__init__(plan)
+        self.leave, self.producer = leave, producer
+
+    @cute.jit
+    def consume(
+        self,
+        tma_a,
+        mA,
+        tma_b,
+        mB,
+        queue: cutlass.Constexpr,
+        leaving: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        warp_idx: Int32,
+    ):
+        """A warpgroup: multiplies its tiles, or its rows of every tile, and stores them."""
+        pipeline = self.pipeline
+        turns, ordered = pipeline.turns, pipeline.order_epilogue
+        consumer = warp_idx // _WARPS
+        tid = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
+        products = self.products(queue, consumer, tid)
+        lane = cute.arch.lane_idx()
+        peer = self.peer_of(lane, work.rank)
+        self.leave.set_up(leaving, consumer)
+
+        linear = work.first
+        stage, phase, c_phase = Int32(0), Int32(0), Int32(0)
+        if cutlass.const_expr(turns > 1):
+            linear = work.first + consumer * work.clusters
+            stage, phase = self.skip(stage, phase, consumer * work.k_tiles)
+            if consumer == turns - 1 and work.first < work.tiles:  # the first turn is the first consumer's
+                self.hand_over("order mainloop", consumer)
+                if cutlass.const_expr(ordered):
+                    self.hand_over("order epilogue", consumer)
+        if cutlass.const_expr(pipeline.stagger_cycles):
+            self.begin_later(queue, work, consumer)
+        while linear < work.tiles:
+            m_tile, n_tile, batch = self.tile_of(work, linear)
+            is_another = linear + work.clusters < work.tiles  # the next tile, which the next consumer takes
+            own_m = m_tile if turns > 1 else m_tile * pipeline.consumers + consumer
+            if cutlass.const_expr(not ordered):
+                self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
+            # Here and not after the products: ptxas would make them wait for each other
+            if cutlass.const_expr(pipeline.two_level):
+                products.total.fill(0)
+            elif work.k_tiles == 0:
+                products.acc.fill(0)
+            if cutlass.const_expr(turns > 1):
+                self.wait_turn("order mainloop", consumer)
+            last = Int32(0)
+            if cutlass.const_expr(pipeline.kind == "single"):
+                self.multistage(
+                    products,
+                    self.producer.loads(tma_a, mA, tma_b, mB, queue, work.rank),
+                    queue,
+                    work,
+                    (m_tile, n_tile, batch),
+                    warp_idx,
+                )
+            elif cutlass.const_expr(pipeline.two_level):
+                stage, phase = self.two_level(products, queue, work.k_tiles, stage, phase, lane, peer)
+            else:
+                stage, phase, last = self.mainloop(products, queue, work.k_tiles, stage, phase, lane, peer)
+            if cutlass.const_expr(turns > 1):
+                if is_another:
+                    self.hand_over("order mainloop", consumer)
+                stage, phase = self.skip(stage, phase, (turns - 1) * work.k_tiles)
+            warpgroup.wait_group(0)
+            if cutlass.const_expr(pipeline.kind != "single" and not pipeline.two_level):
+                if work.k_tiles > 0:
+                    self.release(queue, last, lane, peer)
+            if cutlass.const_expr(ordered):
+                self.wait_turn("order epilogue", consumer)
+                self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
+            c_phase = self.leave.store(
+                leaving, products.total, (own_m, n_tile, batch), tid, consumer, c_phase
+            )
+            if cutlass.const_expr(ordered):
+                if is_another:
+                    self.hand_over("order epilogue", consumer)
+            linear += work.clusters * turns
+        self.leave.wait_for_stores()
+
+    def products(self, queue: Queue, consumer, tid) -> Products:
+        """The consumer's share of each k-tile: all of it, or its rows."""
+        plan, pipeline = self.plan, self.pipeline
+        sA = queue.sA
+        if pipeline.kind != "pingpong":
+            sA = cute.local_tile(
+                sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (consumer, 0, 0)
+            )
+        mma = lower.consumer_mma(plan.tiled_mma)
+        thr_mma = mma.get_slice(tid)
+        tCrA = mma.make_fragment_A(thr_mma.partition_A(sA))
+        tCrB = mma.make_fragment_B(thr_mma.partition_B(queue.sB))
+        shape = thr_mma.partition_shape_C(pipeline.consumer_tile)
+        acc = cute.make_rmem_tensor(shape, lower.dtype(plan.operands.acc))
+        total = cute.make_rmem_tensor(shape, acc.element_type) if pipeline.two_level else acc
+        return Products(tCrA, tCrB, acc, total)
+
+    @cute.jit
+    def begin_later(self, queue: cutlass.Constexpr, work: cutlass.Constexpr, consumer: Int32):
+        """Each consumer waits for a while from when the first stage is there."""
+        if work.k_tiles > 0 and work.first < work.tiles:
+            cute.arch.mbarrier_wait(queue.full, 0)
+        begun = cute.arch.clock()
+        now = begun
+        while now - begun < consumer * self.pipeline.stagger_cycles:
+            now = cute.arch.clock()
+
+    @cute.jit
+    def peer_of(self, lane: Int32, rank: Int32):
+        """The CTA that this lane tells of a free stage: one of those that load to this CTA."""
+        cm, cn = self.plan.cluster_mn
+        peer = lane  # along one mode: everyone in the cluster
+        if cutlass.const_expr(cm > 1 and cn > 1):
+            m, n = rank % cm, rank // cm
+            peer = lane + n * cm  # lanes 0 .. cm - 1: along M
+            if lane >= cm:  # then along N, without itself
+                other = lane - cm
+                if other >= n:
+                    other += 1
+                peer = m + other * cm
+        return peer
+
+    @cute.jit
+    def release(self, queue: cutlass.Constexpr, stage: Int32, lane: Int32, peer: Int32):
+        """A warp has read the stage, and says so to all CTAs that load to it."""
+        cm, cn = self.plan.cluster_mn
+        if lane < cm + cn - 1:
+            if cutlass.const_expr(cm * cn > 1):
+                cute.arch.mbarrier_arrive(queue.empty + stage, peer)
+            else:
+                cute.arch.mbarrier_arrive(queue.empty + stage)
+
+    def multiply(self, products: Products, k_tile, stage) -> None:
+        """Issues the products of a k-tile. Whether the first one adds to the sums is known at run time."""
+        p = products
+        warpgroup.fence()
+        for k_block in range(cute.size(p.tCrA, mode=[2])):
+            mma = lower.consumer_mma(self.plan.tiled_mma)
+            mma.set(warpgroup.Field.ACCUMULATE, k_tile > 0 if k_block == 0 else True)
+            cute.gemm(
+                mma, p.acc, p.tCrA[None, None, k_block, stage], p.tCrB[None, None, k_block, stage], p.acc
+            )
+        warpgroup.commit_group()
+
+    @cute.jit
+    def mainloop(
+        self,
+        products: cutlass.Constexpr,
+        queue: cutlass.Constexpr,
+        k_tiles: Int32,
+        stage: Int32,
+        phase: Int32,
+        lane: Int32,
+        peer: Int32,
+    ):
+        """Issues the products of a tile. Those of the last k-tile are still under way, and hold its stage."""
+        last = stage
+        for k_tile in cutlass.range(k_tiles, unroll=1):
+            cute.arch.mbarrier_wait(queue.full + stage, phase)
+            self.multiply(products, k_tile, stage)
+            warpgroup.wait_group(1)
+            if k_tile > 0:
+                self.release(queue, last, lane, peer)
+            last = stage
+            stage, phase = self.next_stage(stage, phase)
+        return stage, phase, last
+
+    @cute.jit
+    def two_level(
+        self,
+        products: cutlass.Constexpr,
+        queue: cutlass.Constexpr,
+        k_tiles: Int32,
+        stage: Int32,
+        phase: Int32,
+        lane: Int32,
+        peer: Int32,
+    ):
+        """The sums of a k-tile at a time, added to those of the k-tiles before."""
+        for _ in cutlass.range(k_tiles, unroll=1):
+            cute.arch.mbarrier_wait(queue.full + stage, phase)
+            self.multiply(products, 0, stage)
+            warpgroup.wait_group(0)
+            self.release(queue, stage, lane, peer)
+            self.add_up(products)
+            stage, phase = self.next_stage(stage, phase)
+        return stage, phase
+
+    def add_up(self, products: Products) -> None:
+        """total += acc, register by register."""
+        for i in range(cute.size(products.acc)):
+            products.total[i] = products.total[i] + products.acc[i]
+
+    @cute.jit
+    def multistage(
+        self,
+        products: cutlass.Constexpr,
+        loads: cutlass.Constexpr,
+        queue: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        tile_mnl: cutlass.Constexpr,
+        warp_idx: Int32,
+    ):
+        """Without a producer: the first warp asks for the k-tile that is `stages` - 1 ahead."""
+        ahead = self.plan.stages - 1
+        if warp_idx == 0:
+            for k_tile in cutlass.range_constexpr(ahead):
+                if k_tile < work.k_tiles:
+                    self.producer.fill(loads, queue, tile_mnl, k_tile, k_tile)
+        stage, phase, last = Int32(0), Int32(0), Int32(ahead)
+        for k_tile in cutlass.range(work.k_tiles, unroll=1):
+            cute.arch.mbarrier_wait(queue.full + stage, phase)
+            self.multiply(products, k_tile, stage)
+            warpgroup.wait_group(1)
+            cute.arch.sync_threads()  # all warps have multiplied the k-tile before: its stage is free
+            if warp_idx == 0:
+                if k_tile + ahead < work.k_tiles:
+                    self.producer.fill(loads, queue, tile_mnl, k_tile + ahead, last)
+            last = stage
+            stage, phase = self.next_stage(stage, phase)
+
+    def wait_turn(self, name: str, consumer) -> None:
+        """Until the consumer before this one has handed over."""
+        barrier = self.plan.barrier(name)
+        cute.arch.barrier(
+            barrier_id=self.plan.barrier_id(name) + consumer, number_of_threads=barrier.arrivals
+        )
+
+    def hand_over(self, name: str, consumer) -> None:
+        """To the next consumer."""
+        barrier = self.plan.barrier(name)
+        cute.arch.barrier_arrive(
+            barrier_id=self.plan.barrier_id(name) + (consumer + 1) % barrier.count,
+            number_of_threads=barrier.arrivals,
+        )

@@ -1,0 +1,181 @@
+"""The mma.sync plans that have a name, and the choice among them.
+
+A name stands for tiles; how deep the queue of k-tiles is follows from the architecture's shared memory, and how
+tiles travel from majorness and alignment. Operands of f32 are multiplied as tf32: who asks for such a plan by its
+name asks for that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from cutegemm.dtypes import f32, tf32
+from cutegemm.errors import PlanError
+from cutegemm.plan.building import Shared
+from cutegemm.plan.choice import busiest_cost, parse_options, parse_tuple
+from cutegemm.plan.mma_sync import mma_sync_plan
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands, Problem
+
+# What `choose_mma_sync` adds to K for each tile: filling the pipeline and writing D, in steps of K.
+_START_STEPS = 512
+_DEEPEST_BYTES = 128  # of a k-tile along K
+_MOST_STAGES = 4
+
+
+@dataclass(frozen=True)
+class NamedMmaSync:
+    """A plan by name.
+
+    options   arguments of `mma_sync_plan`. block is (bM, bN): bK and the stages follow from what fits, or are told
+              by k_bytes, the bytes of a k-tile along K, and stages
+    rate      speed on large problems, that of the fastest being 1; None: not to be chosen
+    """
+
+    name: str
+    summary: str
+    options: Mapping[str, Any]
+    rate: float | None = None
+
+    def build(self, operands: Operands, arch: str) -> GemmPlan:
+        """The plan for operands: the deepest k-tiles and then the most stages that fit an architecture.
+
+        raises   PlanError where nothing does
+        """
+        ops, options = as_tf32(operands), {"name": self.name, "summary": self.summary, **self.options}
+        block = options.pop("block")
+        if "k_bytes" in options:
+            deep = options.pop("k_bytes") * 8 // ops.a.dtype.bits
+            if "load_bytes" in options:
+                options["load_bytes"] = max(options["load_bytes"], ops.a.dtype.bits // 8)
+            return mma_sync_plan(ops, block=(*block, deep), arch=_least(arch), **options)
+        error: PlanError | None = None
+        for store, share in itertools.product(("shared", "direct"), (1, 2, 4)):
+            tile = (*block, _DEEPEST_BYTES * 8 // ops.a.dtype.bits // share)
+            for stages in range(min(share, 2) * _MOST_STAGES, 1, -1):
+                try:
+                    return mma_sync_plan(
+                        ops, block=tile, stages=stages, arch=_least(arch), **{"store": store, **options}
+                    )
+                except PlanError as found:
+                    error = found
+        assert error is not None
+        raise error
+
+
+def _least(arch: str) -> str:
+    """The architecture without the instructions of its own, which these plans do not need."""
+    return arch.rstrip("a")
+
+
+def as_tf32(operands: Operands) -> Operands:
+    """The operands with A and B of f32 taken as tf32."""
+    if operands.a.dtype is not f32:
+        return operands
+    return replace(operands, a=replace(operands.a, dtype=tf32), b=replace(operands.b, dtype=tf32))
+
+
+# Rates of the three large ones: one H200, bf16, 8192 cubed, normal data, 2026-11-20; the others are estimates.
+MMA_SYNC_PLANS = (
+    NamedMmaSync("mma_128x256", "8 warps of 64 x 64; columns of B outermost", {"block": (128, 256)}, 1.0),
+    NamedMmaSync("mma_256x128", "8 warps of 64 x 64; rows of A outermost", {"block": (256, 128), "mma_order": "m"}, 1.01),
+    NamedMmaSync(
+        "mma_128x128",
+        "4 warps of 64 x 64; two CTAs a multiprocessor, so that one covers the other's barriers",
+        {"block": (128, 128), "ctas_per_sm": 2},
+        0.90,
+    ),
+    NamedMmaSync(
+        "mma_128x64", "4 warps of 64 x 32; for middling problems",
+        {"block": (128, 64), "warp": (64, 32), "ctas_per_sm": 2}, 0.75,
+    ),
+    NamedMmaSync(
+        "mma_64x64", "4 warps of 32 x 32; for small problems",
+        {"block": (64, 64), "warp": (32, 32), "ctas_per_sm": 2}, 0.6,
+    ),
+    NamedMmaSync(
+        "mma_32x64", "2 warps of 32 x 32; for problems of few tiles",
+        {"block": (32, 64), "warp": (32, 32), "ctas_per_sm": 3}, 0.4,
+    ),
+    NamedMmaSync(
+        "mma_16x128", "4 warps of 16 x 32; for few rows", {"block": (16, 128), "warp": (16, 32), "ctas_per_sm": 3}, 0.35
+    ),
+)  # fmt: skip
+
+
+@cache
+def _by_name() -> dict[str, NamedMmaSync]:
+    from cutegemm.plan.mma_sync_ladder import MMA_SYNC_LADDER
+
+    return {named.name: named for named in (*MMA_SYNC_PLANS, *MMA_SYNC_LADDER)}
+
+
+def mma_sync_names() -> list[tuple[str, str]]:
+    """Every name, with what is behind it; the steps of the ladder last."""
+    return [(named.name, named.summary) for named in _by_name().values()]
+
+
+def _shared(text: str) -> Shared | str:
+    """swizzled, padded or plain; or k+4: along K, with 4 elements of padding."""
+    major, _, pad = text.partition("+")
+    return text if major not in ("k", "mn") else Shared(major=major, pad=int(pad or 0))
+
+
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("block", "warp"), parse_tuple),
+    **dict.fromkeys(("atom_k", "stages", "fragments", "shares", "load_bytes", "k_run", "store_elems", "ctas_per_sm"), int),
+    **dict.fromkeys(("load", "cache", "read", "store", "rounding", "warps_along", "raster", "mma_order", "arch"), str),
+    "shared": _shared,
+}
+
+
+@cache
+def mma_sync_named(name: str, operands: Operands, arch: str) -> GemmPlan | None:
+    """The plan of a name, or of a text that spells out the arguments of `mma_sync_plan`; None for another name.
+
+    name     one of `mma_sync_names()`, or "mma_sync:block=128x128x32,warp=64x64,stages=4"
+    arch     whose shared memory is the limit
+    raises   PlanError where the operands break the plan's rules
+
+    >>> mma_sync_named("mma_128x256", Operands.of("bf16"), "sm_90a").stages
+    4
+    >>> mma_sync_named("mma_128x256", Operands.of("f32"), "sm_80").cta_tile
+    (128, 256, 32)
+    """
+    if name.startswith("mma_sync:"):
+        options = {"arch": _least(arch), **parse_options(name, _OPTIONS)}
+        return mma_sync_plan(as_tf32(operands), name=name, **options)
+    named = _by_name().get(name)
+    return None if named is None else named.build(operands, arch)
+
+
+def choose_mma_sync(
+    operands: Operands, problem: Problem, arch: str, multiprocessors: int
+) -> GemmPlan:
+    """The named plan that a simple model, `busiest_cost`, holds to be the fastest.
+
+    raises   PlanError where none serves the operands
+
+    >>> small, large = Problem(256, 512, 4096), Problem(8192, 8192, 8192)
+    >>> [choose_mma_sync(Operands.of("bf16"), p, "sm_80", 108).name for p in (small, large)]
+    ['mma_32x64', 'mma_256x128']
+    """
+    best: tuple[float, GemmPlan] | None = None
+    broken: list[str] = []
+    for named in MMA_SYNC_PLANS:
+        try:
+            plan = mma_sync_named(named.name, operands, arch)
+        except PlanError as error:
+            broken += [f"{named.name}: {rule}" for rule in error.violations]
+            continue
+        assert plan is not None and named.rate is not None
+        cost = busiest_cost(plan, problem, named.rate, multiprocessors, _START_STEPS)
+        if best is None or cost < best[0]:
+            best = (cost, plan)
+    if best is None:
+        raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", broken)
+    return best[1]

@@ -1,0 +1,152 @@
+"""What slots hold while a protocol is played; the operations are those of `slots`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+Tag = tuple[int, int]  # (tile, subtile)
+Held = Union[None, tuple[str, Tag]]  # ("C" or "D", which)
+
+
+@dataclass(frozen=True)
+class FetchSlot:
+    """A bulk load of C to all parts of a slot, which completes bytes on a barrier."""
+
+    barrier: str
+    index: int
+    slot: int
+    parts: tuple[int, ...]
+    tag: Tag
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ReadSlot:
+    """C out of a part of a slot."""
+
+    slot: int
+    part: int
+    tag: Tag
+
+
+@dataclass(frozen=True)
+class WriteSlot:
+    """D into a part of a slot."""
+
+    slot: int
+    part: int
+    tag: Tag
+
+
+@dataclass(frozen=True)
+class StoreSlot:
+    """A bulk store of some parts of a slot, which are read at some time from now on."""
+
+    slot: int
+    parts: tuple[int, ...]
+    tag: Tag
+
+
+@dataclass(frozen=True)
+class WaitStores:
+    """Until all stores of this program but the last `pending` have read their slots."""
+
+    pending: int
+
+
+SlotOp = Union[FetchSlot, ReadSlot, WriteSlot, StoreSlot, WaitStores]
+Flight = tuple[int, int, Union[FetchSlot, StoreSlot]]  # (program, its number there, what)
+
+
+class SlotFault(Exception):
+    """What must not happen to a slot."""
+
+
+class SlotState:
+    """Parts of slots, and the bulk copies that read or write them."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[int, int], Held] = {}  # (slot, part)
+        self.flights: tuple[Flight, ...] = ()
+        self.issued: dict[int, int] = {}  # program -> stores so far
+
+    def copy(self) -> SlotState:
+        """The same state, to go on from in another way."""
+        other = SlotState()
+        other.parts, other.flights, other.issued = self.parts.copy(), self.flights, self.issued.copy()
+        return other
+
+    def key(self) -> tuple[object, ...]:
+        """What two states that go on alike have in common."""
+        return frozenset(self.parts.items()), frozenset(self.flights), tuple(sorted(self.issued.items()))
+
+    def waits(self, program: int, op: WaitStores) -> bool:
+        """Whether a store that is waited for has not read its slot yet."""
+        first_free = self.issued.get(program, 0) - op.pending
+        return any(
+            who == program and number < first_free and isinstance(op, StoreSlot)
+            for who, number, op in self.flights
+        )
+
+    def fetch(self, program: int, op: FetchSlot) -> None:
+        """Starts a load of C."""
+        self._free(op.slot, op.parts, f"C of subtile {op.tag} is loaded to slot {op.slot}")
+        for part in op.parts:
+            held = self.parts.get((op.slot, part))
+            if held is not None:
+                raise SlotFault(
+                    f"C of subtile {op.tag} is loaded to slot {op.slot}, which still has {_words(held)}."
+                )
+        self.flights = (*self.flights, (program, 0, op))
+
+    def land(self, flight: Flight) -> FetchSlot | None:
+        """Ends a bulk copy: what a load has brought, or a store has read."""
+        self.flights = tuple([f for f in self.flights if f != flight])
+        op = flight[2]
+        fetched = isinstance(op, FetchSlot)
+        for part in op.parts:
+            self.parts[op.slot, part] = ("C", op.tag) if fetched else None
+        return op if isinstance(op, FetchSlot) else None
+
+    def read(self, op: ReadSlot) -> None:
+        """C must be there."""
+        held = self.parts.get((op.slot, op.part))
+        if held != ("C", op.tag):
+            raise SlotFault(
+                f"C of subtile {op.tag} is read from slot {op.slot}, which has {_words(held)}: early read."
+            )
+
+    def write(self, op: WriteSlot) -> None:
+        """No bulk copy may still be at the part, and nothing that is yet to be stored may lie there."""
+        self._free(op.slot, (op.part,), f"D of subtile {op.tag} is written to slot {op.slot}")
+        held = self.parts.get((op.slot, op.part))
+        if held is not None and held[0] == "D":
+            raise SlotFault(
+                f"D of subtile {op.tag} is written to slot {op.slot}, which still has {_words(held)}."
+            )
+        self.parts[op.slot, op.part] = ("D", op.tag)
+
+    def store(self, program: int, op: StoreSlot) -> None:
+        """All parts must have been written."""
+        for part in op.parts:
+            held = self.parts.get((op.slot, part))
+            if held != ("D", op.tag):
+                raise SlotFault(
+                    f"slot {op.slot} is stored as subtile {op.tag}, but its part {part} has {_words(held)}: early store."
+                )
+        number = self.issued.get(program, 0)
+        self.issued[program] = number + 1
+        self.flights = (*self.flights, (program, number, op))
+
+    def _free(self, slot: int, parts: tuple[int, ...], what: str) -> None:
+        for _, _, op in self.flights:
+            if op.slot == slot and set(op.parts) & set(parts):
+                doing = "loads to" if isinstance(op, FetchSlot) else "reads"
+                raise SlotFault(
+                    f"{what} while the bulk copy of subtile {op.tag} still {doing} it: overwritten slot."
+                )
+
+
+def _words(held: Held) -> str:
+    return "nothing" if held is None else f"{held[0]} of subtile {held[1]}"

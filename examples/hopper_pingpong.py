@@ -1,0 +1,85 @@
+"""The pingpong GEMM of Hopper: described from its tiles, its roles checked and simulated, and run where it can.
+
+Run it anywhere: python examples/hopper_pingpong.py
+"""
+
+from importlib.util import find_spec
+
+import numpy as np
+
+from cutegemm import GemmPlan, Operands, PlanError, Problem, sm90_plan
+from cutegemm.simulate import epilogue_protocol, play_interleavings, protocol_of, simulate
+
+OPERANDS = Operands.of("bf16", layout="nt")
+
+
+def describe() -> GemmPlan:
+    """From tiles to layouts, boxes, roles and barriers."""
+    plan = sm90_plan(OPERANDS, name="pingpong", tile=(128, 128, 64), slots=4, raster="along_n")
+    print(plan.describe(Problem(8448, 9216, 512, operands=OPERANDS)))
+    print("\nRoles and barriers:")
+    for role in plan.roles:
+        print(f"  {role.name}: {role.warps} warps of {role.registers} registers a thread")
+    for barrier in plan.barriers:
+        waits = f" and {barrier.transaction_bytes} bytes" if barrier.transaction_bytes else ""
+        print(f"  {barrier.name}: {barrier.count} of kind {barrier.kind}, {barrier.arrivals} arrivals{waits}")
+    print("\nWhat the builder refuses, all at once:")
+    try:
+        sm90_plan(OPERANDS, tile=(128, 256, 64), cluster=(4, 4), slots=3)
+    except PlanError as error:
+        print(error)
+    return plan
+
+
+def check(plan: GemmPlan) -> None:
+    """The barriers in many interleavings, sound and with a fault planted, and the data path on the CPU."""
+    for k_tiles in (0, 1, plan.stages, 2 * plan.stages + 1):
+        report = play_interleavings(protocol_of(plan, k_blocks=k_tiles, tiles=3))
+        print(f"{k_tiles:3} k-tiles: {report.interleavings} interleavings, {len(report.faults)} faults")
+    report = play_interleavings(epilogue_protocol(plan, tiles=3))
+    print(f"the slots of D: {report.interleavings} interleavings, {len(report.faults)} faults")
+    wrong = protocol_of(plan, k_blocks=8, tiles=2).with_barrier("empty", arrivals=3)
+    print(f"with one arrival too few: {play_interleavings(wrong).faults[0].text}")
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((300, 200), (200, 264)))
+    result = simulate(plan, a, b)
+    print(f"simulated: {result.stats.ctas} tiles, exact: {np.abs(a @ b - result.d).max() <= 2}")
+
+
+def compile_it(plan: GemmPlan) -> None:
+    """Machine code for Hopper, on any Linux machine."""
+    from cutegemm import compile_plan
+
+    code = compile_plan(plan, "sm_90a").resources
+    counts = {name: count for name, count in code.instructions.items() if "GMMA" in name or "UTMA" in name}
+    print(f"compiled: {code.registers} registers at launch, {code.spills} spills, {counts}")
+
+
+def run(plan: GemmPlan) -> None:
+    """On the device, against float64."""
+    import torch
+
+    from cutegemm import gemm
+
+    a = torch.randn(1000, 512, device="cuda").bfloat16()
+    b = torch.randn(2000, 512, device="cuda").bfloat16().t()
+    d = gemm(a, b, plan=plan)
+    error = (d.double() - a.double() @ b.double()).abs().max().item()
+    print(f"ran on {torch.cuda.get_device_name()}: largest error {error:.3f}")
+
+
+def main() -> None:
+    plan = describe()
+    print()
+    check(plan)
+    if find_spec("tvm_ffi") is not None:
+        compile_it(plan)
+    if find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
+            run(plan)
+
+
+if __name__ == "__main__":
+    main()

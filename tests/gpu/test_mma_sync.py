@@ -1,0 +1,148 @@
+"""mma.sync kernels on a GPU: against float64, on ragged shapes, between guard bands, over poisoned outputs."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from cutegemm.errors import PlanError  # noqa: E402
+from cutegemm.launch import gemm, plan_of  # noqa: E402
+from cutegemm.plan import GemmPlan, Operands  # noqa: E402
+from cutegemm.plan.catalog import plan_named  # noqa: E402
+from cutegemm.plan.mma_sync_catalog import MMA_SYNC_PLANS  # noqa: E402
+from cutegemm.plan.mma_sync_ladder import MMA_SYNC_LADDER  # noqa: E402
+from tests.gpu.cases import LAYOUTS, matrix  # noqa: E402
+from tests.kernels.mma_sync_forms import FORMS, form  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+KINDS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32"}
+SCALES = [(1.0, 0.0), (1.5, 0.5), (-0.5, 1.0), (2, 0)]
+NAMES = [named.name for named in (*MMA_SYNC_PLANS, *MMA_SYNC_LADDER)]
+# Of each product of tf32 operands whose low bits are not looked at, or are rounded to nearest.
+_TF32_ERROR = {"rz": 2.0**-9, "rna": 2.0**-10}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(arch):
+    """All plans of this file, in the disk cache."""
+    from cutegemm.compile import compile_plans
+
+    named = [
+        plan_named(name, Operands.of(dtype, layout=layout), arch=arch)
+        for name in NAMES
+        for layout in LAYOUTS
+        for dtype in ("bf16", "f32")
+    ]
+    failed = [str(error) for error in compile_plans([*map(form, FORMS), *named], arch) if error is not None]
+    assert failed == []
+
+
+def check(plan: GemmPlan, m, n, k, *, alpha=1.0, beta=0.0, fill="normal", batch=None, gap=0, given=None):
+    """One product: its error against float64, the guard bands, the poison.
+
+    given   what `gemm` is asked for: the plan itself where left out
+    """
+    ops = plan.operands
+
+    def of(operand, rows, columns, first, how):
+        kind = getattr(torch, KINDS[operand.dtype.name])
+        return matrix(
+            rows, columns, transposed=operand.major == first, dtype=KINDS[operand.dtype.name], fill=how,
+            align_elems=operand.align_elems, gap=gap * operand.align_elems, batch=batch,
+            shift=0 if operand.align_bytes == 16 else max(1, operand.align_bytes // kind.itemsize),
+        )  # fmt: skip
+
+    a, b = of(ops.a, m, k, "m", fill), of(ops.b, k, n, "k", fill)
+    c, d = of(ops.c, m, n, "m", "nan" if beta == 0 else fill), of(ops.d, m, n, "m", "nan")
+    gemm(a.view, b.view, c=c.view, alpha=alpha, beta=beta, out=d.view, plan=given or plan)
+    said = f"{plan} on {m}x{n}x{k}, alpha {alpha}, beta {beta}, batch {batch}"
+    assert d.outside_is_untouched(), f"{said}: wrote outside of D"
+    assert all(x.outside_is_untouched() for x in (a, b, c)), f"{said}: wrote to an input"
+    wide_a, wide_b = a.view.double(), b.view.double()
+    exact = alpha * (wide_a @ wide_b) + (beta * c.view.double() if beta else 0)
+    if fill == "integer":
+        assert torch.equal(d.view.double(), exact.to(d.view.dtype).double()), f"{said}: not exact"
+        return
+    magnitude = abs(alpha) * (wide_a.abs() @ wide_b.abs()) + (abs(beta) * c.view.double().abs() if beta else 0)
+    of_inputs = 1.01 * _TF32_ERROR[plan.rounding] if ops.a.dtype.name == "tf32" else 0.0
+    of_sums = 2.0**-7 if ops.acc.name == "f16" else 2.0**-19
+    bound = magnitude * (of_inputs + of_sums) + exact.abs() * torch.finfo(d.view.dtype).eps + 1e-30
+    off = (d.view.double() - exact).abs() / bound
+    worst = off.max().item() if off.numel() else 0.0
+    assert worst <= 1, f"{said}: {worst:.3g} of what rounding explains, at {(~(off <= 1)).nonzero()[:1].tolist()}"
+
+
+def shapes_of(plan: GemmPlan) -> list[tuple[int, int, int]]:
+    """Ragged and even ones, rounded up to what its accesses need."""
+    ops = plan.operands
+    unit = max(o.align_elems for o in (ops.a, ops.b, ops.c, ops.d))
+    bm, bn, bk = plan.cta_tile
+    wanted = [
+        (1, 1, 1), (bm - 1, bn + 1, 7), (2 * bm + 1, bn - 3, bk + 1), (bm, bn, bk), (5, 300, 0), (300, 7, 1),
+        (3 * bm + 9, 2 * bn + 17, 7 * bk - 1), (2 * bm, bn, 4 * bk),
+    ]  # fmt: skip
+    return [tuple(-(-x // unit) * unit for x in shape) for shape in wanted]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name):
+    plan = form(name)
+    for i, (m, n, k) in enumerate(shapes_of(plan)):
+        alpha, beta = SCALES[i % 4]
+        for batch in (3, 1) if plan.operands.batched else (None,):
+            check(plan, m, n, k, alpha=alpha, beta=beta, gap=i % 3, batch=batch)
+    if not plan.operands.batched:
+        check(plan, *shapes_of(plan)[2], fill="integer")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("name", NAMES)
+def test_names(name, dtype, arch):
+    for layout in LAYOUTS:
+        plan = plan_named(name, Operands.of(dtype, layout=layout), arch=arch)
+        for i, (m, n, k) in enumerate([(304, 528, 136), (8, 1000, 24), (1000, 8, 72), (512, 768, 1024)]):
+            alpha, beta = SCALES[i]
+            check(plan, m, n, k, alpha=alpha, beta=beta, given=name)
+        check(plan, 264, 264, 520, fill="integer", given=name)
+
+
+def test_tf32_is_taken_bit_by_bit():
+    """The low 13 bits are not looked at: as the simulator has it, to the last bit."""
+    from cutegemm.dtypes import round_to, tf32
+
+    a = torch.randn(256, 64, device="cuda")
+    eye = torch.eye(64, device="cuda")
+    for rounding in ("rz", "rna"):
+        name = f"mma_sync:block=64x64x32,warp=32x32,rounding={rounding}"
+        wanted = torch.from_numpy(round_to(tf32, a.cpu().numpy(), rounding)).cuda()
+        assert torch.equal(gemm(a, eye, plan=name), wanted)
+
+
+def test_the_plan_that_is_chosen(arch):
+    """Where TMA cannot load, and on architectures without wgmma."""
+    for dtype in (torch.float16, torch.bfloat16):
+        base = torch.randn(700, 701, device="cuda").to(dtype)
+        for a, b in ((base[:600, :500], base[:500, :333]), (base[:333, :64], base[:96, :64].t())):
+            wanted, found = a.double() @ b.double(), gemm(a, b)
+            assert plan_of(a, b).family == "mma_sync"
+            assert (found.double() - wanted).abs().max() <= wanted.abs().max() * torch.finfo(dtype).eps
+
+
+def test_the_same_every_time():
+    """Races show as differences between runs."""
+    a, b = (torch.randn(1000, 1000, device="cuda").bfloat16() for _ in range(2))
+    for name in NAMES:
+        for x, y in ((a, b), (a.float(), b.float())):
+            first = gemm(x, y, plan=name)
+            out = torch.empty_like(first)
+            for _ in range(10):
+                out.fill_(float("nan"))
+                assert torch.equal(gemm(x, y, out=out, plan=name), first), name
+
+
+def test_a_plan_for_other_operands():
+    a = torch.randn(64, 64, device="cuda")
+    with pytest.raises(PlanError, match="the plan is made for bf16"):
+        gemm(a, a, plan=form("bf16_nn_16"))

@@ -1,0 +1,78 @@
+"""Forms of mma.sync plans: every majorness, type, alignment, schedule and way out, in tiles that compile at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cutegemm.plan import GemmPlan, Operands, Shared, mma_sync_plan
+
+_SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
+_TF32 = {"block": (64, 64, 32), "warp": (32, 32)}
+_LAYOUTS = ("nn", "nt", "tn", "tt")
+
+# name: (arguments of Operands.of, arguments of mma_sync_plan)
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    **{
+        f"{dtype}_{layout}_{align}": (
+            {"dtype": dtype, "layout": layout, "align_bytes": align},
+            {**(_TF32 if dtype == "tf32" else _SMALL), "block": (64, 64, 32 if dtype == "tf32" or align == 2 else 64)},
+        )
+        for dtype, aligns in (("bf16", (16, 8, 4, 2)), ("tf32", (16, 8, 4)))
+        for align in aligns
+        for layout in _LAYOUTS
+    },
+    **{
+        f"{dtype}_{layout}_m_major": ({"dtype": dtype, "layout": layout, "out_major": "m"}, small)
+        for dtype, small in (("f16", _SMALL), ("tf32", _TF32))
+        for layout in _LAYOUTS
+    },
+    "f16_into_f32": ({"dtype": "f16", "out": "f32"}, _SMALL),
+    "f16_into_f32_m_major": ({"dtype": "f16", "out": "f32", "out_major": "m"}, _SMALL),
+    "f16_sums": ({"dtype": "f16", "acc": "f16"}, _SMALL),
+    "bf16_into_f16": ({"out": "f16"}, _SMALL),
+    "unaligned_d": ({"align_d": 2}, _SMALL),
+    "direct": ({}, {**_SMALL, "store": "direct"}),
+    "direct_elements": ({"align_d": 2}, {**_SMALL, "store": "direct"}),
+    "direct_m_major": ({"out_major": "m"}, {**_SMALL, "store": "direct"}),
+    "direct_f32": ({"dtype": "tf32"}, {**_TF32, "store": "direct"}),
+    "batched": ({"layout": "nn", "batched": True}, _SMALL),
+    "batched_tf32": ({"dtype": "tf32", "layout": "tn", "batched": True}, _TF32),
+    "rna": ({"dtype": "tf32"}, {**_TF32, "rounding": "rna"}),
+    "one_stage": ({}, {**_SMALL, "stages": 1}),
+    "one_stage_registers": ({"dtype": "tf32"}, {**_TF32, "stages": 1, "load": "register"}),
+    "one_buffer": ({}, {**_SMALL, "fragments": 1}),
+    "one_buffer_registers": ({"layout": "nn"}, {**_SMALL, "fragments": 1, "load": "register", "stages": 2}),
+    "two_stages": ({}, {**_SMALL, "stages": 2}),
+    "five_stages": ({"layout": "tt"}, {**_SMALL, "stages": 5}),
+    "one_share": ({}, {**_SMALL, "shares": 1}),
+    "two_shares": ({"layout": "tn"}, {**_SMALL, "shares": 2}),
+    "narrow_loads": ({}, {**_SMALL, "load_bytes": 4}),
+    "through_l1": ({"layout": "tt"}, {**_SMALL, "cache": "ca"}),
+    "one_k_block": ({}, {**_SMALL, "block": (64, 64, 16)}),
+    "three_k_blocks": ({}, {**_SMALL, "block": (64, 64, 48)}),
+    "shallow_atom": ({}, {**_SMALL, "atom_k": 8}),
+    "shallow_atom_tf32": ({"dtype": "tf32"}, {**_TF32, "atom_k": 4, "read": "plain"}),
+    "plain": ({}, {**_SMALL, "shared": "plain", "read": "plain"}),
+    "plain_nn": ({"layout": "nn"}, {**_SMALL, "shared": "plain", "read": "plain"}),
+    "plain_tf32_tn": ({"dtype": "tf32", "layout": "tn"}, {**_TF32, "shared": "plain", "read": "plain"}),
+    "padded": ({"dtype": "tf32"}, {**_TF32, "shared": Shared("k", pad=4), "read": "plain"}),
+    "padded_ldmatrix": ({}, {**_SMALL, "shared": Shared("k", pad=8)}),
+    "warps_along_n": ({}, {**_SMALL, "warps_along": "n", "mma_order": "m"}),
+    "wide": ({"layout": "nn"}, {"block": (64, 128, 64), "warp": (32, 64), "raster": "grouped_n:2"}),
+    "tall": ({"dtype": "f16"}, {"block": (128, 64, 64), "warp": (64, 32), "raster": "along_m"}),
+    "few_rows": ({}, {"block": (16, 128, 64), "warp": (16, 32)}),
+    "one_warp": ({}, {"block": (32, 32, 64), "warp": (32, 32)}),
+}  # fmt: skip
+
+
+def form(name: str) -> GemmPlan:
+    """The plan of a form."""
+    of, options = FORMS[name]
+    of = {"dtype": "bf16", "layout": "nt", **of}
+    align = of.pop("align_d", None)
+    operands = Operands.of(of.pop("dtype"), **of)
+    if align is not None:
+        c, d = (replace(operand, align_bytes=align) for operand in (operands.c, operands.d))
+        operands = replace(operands, c=c, d=d)
+    return mma_sync_plan(operands, name=name, **{"stages": 3, **options})

@@ -1,0 +1,128 @@
+"""What lower.py makes of a Hopper plan's parts, held against the plan and the DSL's own, while tracing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+cute = pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+
+from cutegemm.kernels import lower, sm90  # noqa: E402
+from cutegemm.plan.sm90 import swizzled  # noqa: E402
+from cutegemm.tile.tiled_mma import TiledMma  # noqa: E402
+from tests.kernels.plans import traced  # noqa: E402
+from tests.kernels.sm90_forms import FORMS, form  # noqa: E402
+from tests.oracle.dsl import from_dsl  # noqa: E402
+
+BY_TMA = [name for name in FORMS if form(name).epilogue is not None]
+
+
+class _Enough(Exception):
+    """The answers are there; nothing is compiled."""
+
+
+def on_the_host(plan, question):
+    """What `question` makes of the tensors (M, K, L), (N, K, L), (M, N, L) in a host function being traced."""
+    made, answers = sm90.host_function(plan), []
+
+    @cute.jit
+    def host(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor):
+        answers.append(question(made, made.seen_as(a, 0, 1), made.seen_as(b, 1, 0), made.seen_as(d, 0, 1)))
+        raise _Enough
+
+    a, b, _, d, *_ = sm90.fake_arguments(plan)
+    try:
+        cute.compile(host, a, b, d)
+    except Exception:
+        if not answers:
+            raise
+    return answers[0]
+
+
+@pytest.mark.parametrize("name", BY_TMA)
+def test_boxes(name):
+    """A box's extents, its contiguous mode first, those of all CTAs of a multicast together."""
+    plan = form(name)
+    bm, bn, bk = plan.cta_tile
+    epilogue = plan.epilogue
+
+    def ask(made, mA, mB, mD):
+        parts = [
+            (plan.load_a, mA, plan.smem_a, (bm, bk)),
+            (plan.load_b, mB, plan.smem_b, (bn, bk)),
+            (epilogue.store, mD, plan.smem_d, made.leave.store_tile),
+        ]
+        if epilogue.load_c is not None:
+            parts.append((epilogue.load_c, mD, plan.smem_d, epilogue.subtile))
+        return [(box, str(lower.tma_atom(box, *rest)[0].type)) for box, *rest in parts]
+
+    majors = [plan.operands.a.major, plan.operands.b.major, plan.operands.d.major, plan.operands.c.major]
+    for (box, text), major in zip(on_the_host(plan, ask), majors, strict=False):
+        extents, first, second = re.search(r'tma_gbasis = <"\(([0-9,]+)\):\((1@\d),(1@\d)', text).groups()
+        assert tuple(map(int, extents.split(","))) == (box.box[0], box.box[1] * box.multicast)
+        in_order = ("1@1", "1@0") if major in ("k", "n") and (major, box) != ("n", plan.load_b) else ("1@0", "1@1")
+        assert (first, second) == in_order
+        assert ("tma_store" in text) == (box.direction == "store")
+        assert ("multicast" in text) == (box.multicast > 1)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_who_multiplies_what(name):
+    plan = form(name)
+    tile = plan.pipeline.consumer_tile
+    ours = TiledMma(plan.tiled_mma.atom)
+
+    def ask():
+        mma = lower.consumer_mma(plan.tiled_mma)
+        layouts = mma.tv_layout_A_tiled, mma.tv_layout_B_tiled, mma.tv_layout_C_tiled
+        return [from_dsl(one) for one in layouts], mma.get_slice(0).partition_shape_C(tile)
+
+    layouts, shape = traced(ask)
+    wanted = [ours.layout_a_tv_tiled, ours.layout_b_tv_tiled, ours.layout_c_tv_tiled]
+    assert [one.offsets().tolist() for one in layouts] == [one.offsets().tolist() for one in wanted]
+    assert shape == ours.partition_shape_c(tile)
+
+
+@pytest.mark.parametrize("name", BY_TMA)
+def test_who_stores_what(name):
+    epilogue = form(name).epilogue
+    copies = [copy for copy in (epilogue.to_shared, epilogue.from_shared) if copy is not None]
+
+    def ask():
+        lowered = [lower.tiled_copy(copy) for copy in copies]
+        return [(from_dsl(one.layout_src_tv_tiled), from_dsl(one.layout_dst_tv_tiled)) for one in lowered]
+
+    for copy, (source, destination) in zip(copies, traced(ask), strict=True):
+        assert source.offsets().tolist() == copy.layout_src_tv_tiled.offsets().tolist()
+        assert destination.offsets().tolist() == copy.layout_dst_tv_tiled.offsets().tolist()
+
+
+@pytest.mark.parametrize("second_major", [True, False])
+@pytest.mark.parametrize("extents", [(64, 64), (128, 64), (64, 128), (96, 64), (160, 64), (192, 32), (256, 128)])
+def test_shared_memory_is_that_of_the_dsls_own_helpers(extents, second_major):
+    """The DSL's helper swizzles bytes and ours elements: its outer layout is ours, element by element."""
+    from cutlass.cute.nvgpu import warpgroup
+    from cutlass.utils import hopper_helpers
+
+    from cutegemm.dtypes import bf16
+    from cutegemm.tile.smem_atoms import widest_smem_kind
+
+    ours = swizzled(bf16, second_major, extents, (3,))
+    inner = extents[1] if second_major else extents[0]
+    span = {"128B": 128, "64B": 64, "32B": 32, "interleave": 16}[widest_smem_kind(bf16, inner)]
+
+    def ask():
+        major = cute.nvgpu.OperandMajorMode.K if second_major else cute.nvgpu.OperandMajorMode.MN
+        layout = hopper_helpers.utils.LayoutEnum.ROW_MAJOR if second_major else None
+        kind = hopper_helpers.get_smem_layout_atom(
+            layout or hopper_helpers.utils.LayoutEnum.COL_MAJOR, lower.dtype(bf16), inner
+        )
+        atom = warpgroup.make_smem_layout_atom(kind, lower.dtype(bf16))
+        del major
+        tiled = cute.tile_to_shape(atom, (*extents, 3), (0, 1, 2) if second_major else (1, 0, 2))
+        return from_dsl(tiled.outer if hasattr(tiled, "outer") else tiled)
+
+    theirs = traced(ask)
+    assert span in (16, 32, 64, 128)
+    assert theirs.offsets().tolist() == ours.outer.offsets().tolist()

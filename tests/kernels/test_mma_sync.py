@@ -1,0 +1,114 @@
+"""Machine code of mma.sync plans, on four architectures: what must be there, and what must not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+from cutegemm.compile import compile_plan
+from cutegemm.layout import product
+from cutegemm.plan import Operands, mma_sync_plan
+from cutegemm.plan.catalog import plan_named
+from cutegemm.plan.mma_sync_ladder import STEPS
+from cutegemm.plan.schedule import Fetch, Multiply, Read
+from tests.kernels.mma_sync_forms import form
+
+ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_120")
+
+
+def check(plan, arch):
+    """The instructions that the schedule asks for, no others of their kind, and no spills."""
+    kernel = compile_plan(plan, arch)
+    report = kernel.resources
+    assert kernel.violations() == []
+    assert (report.spills, report.stack_bytes) == (0, 0)
+    assert f".target {arch}" in kernel.ptx
+    schedule = plan.schedule
+    steps = [*schedule.prologue, *schedule.body]
+    counts = {kind: sum(isinstance(step, kind) for step in steps) for kind in (Multiply, Read)}
+    bm, bn, _ = plan.cta_tile
+    atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_c((bm, bn))[1:])
+    assert report.count("HMMA") == counts[Multiply] * atoms_m * atoms_n
+    plain, transposed = ldmatrices(plan, atoms_m, atoms_n)
+    found = {op: n for op, n in report.instructions.items() if op.startswith("LDSM")}
+    assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == counts[Read] * plain, found
+    assert sum(n for op, n in found.items() if ".MT" in op) == counts[Read] * transposed, found
+    of_a_tile = sum(accesses(plan, load) for load in (plan.load_a, plan.load_b) if load.atom.is_async)
+    tiles = len([step for step in steps if isinstance(step, Fetch) and step.part == 0])
+    assert report.count("LDGSTS") == of_a_tile * tiles
+    return report
+
+
+def accesses(plan, load):
+    """Accesses of a thread for a tile."""
+    extent = plan.cta_tile[0] if load is plan.load_a else plan.cta_tile[1]
+    return extent * plan.cta_tile[2] // (load.threads * load.atom.values)
+
+
+def ldmatrices(plan, atoms_m, atoms_n):
+    """Instructions of a Read without and with transposition: a matrix for each register of the fragments."""
+    plain = transposed = 0
+    mma, bits = plan.tiled_mma.atom, plan.operands.a.dtype.bits
+    for read, held, atoms in ((plan.read_a, mma.layout_a_tv, atoms_m), (plan.read_b, mma.layout_b_tv, atoms_n)):
+        if read.name.startswith("ldmatrix"):
+            count = held[1].size() * bits // 32 * atoms // 4
+            transposed += count if "trans" in read.name else 0
+            plain += 0 if "trans" in read.name else count
+    return plain, transposed
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("bf16", "nn"), ("bf16", "tt"), ("f32", "nt"), ("f32", "tn")])
+def test_the_large_plan(dtype, layout):
+    report = check(plan_named("mma_128x256", Operands.of(dtype, layout=layout)), "sm_90a")
+    assert report.registers <= 255
+    assert any(re.match(r"LDGSTS\.E\.BYPASS.*128$", op) for op in report.instructions)
+    assert any(op.startswith("STG") and op.endswith("128") for op in report.instructions)
+    assert any(("TF32" if dtype == "f32" else "BF16") in op for op in report.instructions if op.startswith("HMMA"))
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHS if arch != "sm_90a"])
+@pytest.mark.parametrize(("dtype", "layout"), [("f16", "nt"), ("f16", "tn"), ("f32", "nn")])
+def test_other_architectures(dtype, layout, arch):
+    check(plan_named("mma_128x64", Operands.of(dtype, layout=layout), arch=arch), arch)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
+        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched",
+    ],
+)  # fmt: skip
+def test_forms(name):
+    check(form(name), "sm_90a")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", STEPS[:-1:3])
+def test_steps_of_the_ladder(name, dtype):
+    check(plan_named(name, Operands.of(dtype, layout="nt")), "sm_80")
+
+
+def test_sums_of_16_bits_take_half_the_registers():
+    operands = [Operands.of("f16", layout="nt", acc=acc) for acc in ("f32", "f16")]
+    wide, narrow = (compile_plan(mma_sync_plan(o, block=(64, 64, 64), warp=(32, 32))) for o in operands)
+    assert narrow.resources.registers <= wide.resources.registers
+    assert narrow.plan.registers()["accumulators"] == wide.plan.registers()["accumulators"] // 2
+
+
+def test_shared_memory_is_what_the_plan_says():
+    """The launch asks for the bytes that the plan counts; D lies over A and B."""
+    import cutlass.cute as cute
+
+    from cutegemm.kernels import mma_sync
+
+    for out in ("bf16", "f32"):
+        plan = mma_sync_plan(Operands.of("bf16", layout="nt", out=out), block=(64, 128, 32), warp=(32, 64), stages=2)
+        made = cute.compile(mma_sync.host_function(plan), *mma_sync.fake_arguments(plan), options="--enable-tvm-ffi")
+        launched = re.findall(r"llvm\.mlir\.constant\((\d+) : i64\)", str(made.ir_module))
+        assert str(sum(plan.smem_bytes().values())) in launched, plan.describe()
+        assert plan.smem_bytes()["d"] == (0 if out == "bf16" else 8192)

@@ -1,0 +1,120 @@
+"""mma.sync plans on the CPU: exact for integers whatever the form, and told where a step comes too early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cutegemm.dtypes import bf16, round_to, tf32
+from cutegemm.errors import SimulationError
+from cutegemm.layout import Layout
+from cutegemm.layout.layout import concatenate
+from cutegemm.plan import Operands, mma_sync_plan
+from cutegemm.plan.catalog import plan_named
+from cutegemm.plan.mma_sync_ladder import MMA_SYNC_LADDER, STEPS
+from cutegemm.plan.schedule import Commit, Fetch, Sync, Wait
+from cutegemm.simulate import simulate
+from tests.kernels.mma_sync_forms import FORMS, form
+from tests.simulate.plans import broken
+
+SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
+
+
+def integers(plan, m, n, k):
+    """A, B and C of small integers, with extents that the plan's accesses allow; with a batch where it has one."""
+    ops, rng = plan.operands, np.random.default_rng(0)
+    unit = max(o.align_elems for o in (ops.a, ops.b, ops.c, ops.d))
+    m, n, k = (-(-extent // unit) * unit for extent in (m, n, k))
+    batch = (2,) if ops.batched else ()
+    return [rng.integers(-2, 3, (*batch, *shape)).astype(np.float64) for shape in ((m, k), (k, n), (m, n))]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_are_exact(name):
+    plan = form(name)
+    bm, bn, bk = plan.cta_tile
+    for shape in ((bm + 9, bn + 5, 2 * bk + 3), (3, 2 * bn, bk), (5, 7, 0)):
+        a, b, c = integers(plan, *shape)
+        d = simulate(plan, a, b, c, alpha=2, beta=-1).d
+        assert np.array_equal(d, round_to(plan.operands.d.dtype, 2 * (a @ b) - c))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", [named.name for named in MMA_SYNC_LADDER])
+def test_the_ladder_is_exact(name, dtype):
+    for layout in ("nt", "tn"):
+        plan = plan_named(name, Operands.of(dtype, layout=layout))
+        a, b, _ = integers(plan, plan.cta_tile[0] + 8, 80, 3 * plan.cta_tile[2] + 8)
+        assert np.array_equal(simulate(plan, a, b).d, round_to(plan.operands.d.dtype, a @ b))
+
+
+def test_each_step_of_the_ladder_is_another_plan():
+    for dtype in ("f32", "f16", "bf16"):
+        keys = [plan_named(name, Operands.of(dtype, layout="nt")).key() for name in STEPS]
+        assert len(set(keys)) == len(STEPS) == 12
+
+
+@pytest.mark.parametrize("rounding", ["rz", "rna"])
+def test_tf32_is_rounded_as_the_plan_says(rounding):
+    plan = mma_sync_plan(Operands.of("tf32"), block=(64, 64, 32), warp=(32, 32), rounding=rounding)
+    a = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    assert np.array_equal(simulate(plan, a, np.eye(64)).d, round_to(tf32, a, rounding))
+
+
+def test_d_is_rounded_once():
+    plan = mma_sync_plan(Operands.of("bf16"), **SMALL)
+    a, b = (round_to(bf16, np.random.default_rng(i).normal(size=(64, 64))) for i in (0, 1))
+    off = np.abs(simulate(plan, a, b).d - a.astype(np.float64) @ b)
+    assert (off <= 2.0**-8 * np.abs(a.astype(np.float64) @ b) + 1e-5).all()
+
+
+def faults(plan, **changes):
+    """What the simulator says of a plan that is broken behind its rules' back."""
+    wrong = broken(plan, **changes)
+    a, b, c = integers(plan, 128, 128, 320)
+    with pytest.raises(SimulationError) as caught:
+        simulate(wrong, a, b, c, beta=1)
+    return str(caught.value)
+
+
+def without(steps, kind):
+    return tuple(step for step in steps if not isinstance(step, kind))
+
+
+def changed(plan, change):
+    return replace(plan.schedule, body=tuple(change(step) for step in plan.schedule.body))
+
+
+def test_a_read_before_its_group_was_waited_for():
+    plan = mma_sync_plan(**SMALL)
+    late = changed(plan, lambda s: Wait(s.pending + 1) if isinstance(s, Wait) else s)
+    assert "its copy has not been waited for" in faults(plan, schedule=late)
+    never = replace(plan.schedule, body=without(plan.schedule.body, Commit))
+    assert "its copy has not been waited for" in faults(plan, schedule=never)
+
+
+def test_a_stage_without_a_barrier():
+    plan = mma_sync_plan(**SMALL)
+    assert "no barrier" in faults(plan, schedule=replace(plan.schedule, body=without(plan.schedule.body, Sync)))
+
+
+def test_a_share_that_is_left_out():
+    plan = mma_sync_plan(**SMALL)
+    body = tuple(s for s in plan.schedule.body if not (isinstance(s, Fetch) and s.part == 2))
+    found = faults(plan, schedule=replace(plan.schedule, body=body))
+    assert "share 3 of k-tile 2 is fetched where share 2 is due" in found
+    assert "has not been waited for" in found
+
+
+def test_a_d_that_is_not_all_copied():
+    plan = mma_sync_plan(**SMALL)
+    threads, values = plan.copy_d.layout_tv[0], plan.copy_d.layout_tv[1]
+    the_same = concatenate([Layout(threads.shape, (0, 0)), values])
+    assert "is written 0 times" in faults(plan, copy_d=broken(plan.copy_d, layout_tv=the_same))
+
+
+def test_a_d_that_overlaps_itself():
+    plan = mma_sync_plan(**SMALL)
+    assert "lie at one place" in faults(plan, smem_d=Layout((64, 64), (32, 1)))
