@@ -73,7 +73,7 @@ class CompiledKernel:
 
         batch = a.shape[0] if a.ndim == 3 else 1
         found = regions(self.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
-        space = a.new_empty(sum(region.size for region in found), dtype=uint8)
+        space = a.new_empty(max(1, sum(region.size for region in found)), dtype=uint8)
         if found[0].name == "arrivals":
             space[: found[0].size].zero_()
         return space

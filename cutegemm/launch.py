@@ -21,6 +21,7 @@ from cutegemm.plan.mma_sync_catalog import as_tf32
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.sm90_catalog import choose_sm90
+from cutegemm.plan.workspace import needs_workspace
 from cutegemm.views import ALIGN_BYTES, MODES, View, operands_of
 
 _MOST_SIGNATURES = 4096
@@ -113,6 +114,11 @@ def gemm(
     return out
 
 
+def _callable(kernel: Any) -> Any:
+    """What takes the tensors as they are: the compiled function, or what gives it a workspace besides."""
+    return kernel if needs_workspace(kernel.plan) else kernel.function
+
+
 def _launch_as_seen(call: _Call, tensors: Sequence[Any], alpha: float, beta: float) -> None:
     """The launch where another device may be the current one, or an extent of 1 has any stride."""
     from torch.cuda import device
@@ -123,7 +129,7 @@ def _launch_as_seen(call: _Call, tensors: Sequence[Any], alpha: float, beta: flo
         for tensor, strides in zip(tensors, call.strides, strict=True)
     ]
     with device(tensors[0].get_device()):
-        call.kernel(*seen, alpha, beta)
+        _callable(call.kernel)(*seen, alpha, beta)
 
 
 def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, plan: Any) -> Any:
@@ -263,7 +269,7 @@ def _prepare(a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None) -> _
     call = _Call(ordered, compile_plan(chosen, arch), result, dtype)
     call.held = plan
     if not any(call.strides) and torch_ops.devices() == 1:
-        call.function = call.kernel if call.kernel.needs_workspace else call.kernel.function
+        call.function = _callable(call.kernel)
     if len(_calls) >= _MOST_SIGNATURES:
         _calls.clear()
     return call

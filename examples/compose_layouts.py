@@ -3,7 +3,15 @@
 Run it anywhere: python examples/compose_layouts.py
 """
 
-from cutegemm import Layout, LayoutError, composition, idx2crd, local_tile, make_identity_tensor, zipped_divide
+from cutegemm import (
+    Layout,
+    LayoutError,
+    composition,
+    idx2crd,
+    local_tile,
+    make_identity_tensor,
+    zipped_divide,
+)
 from cutegemm.tile import make_layout_tv
 
 

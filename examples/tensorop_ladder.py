@@ -1,4 +1,4 @@
-"""The ladder of Tensor Core plans: what each step changes, what it costs in shared memory, and that it is right.
+"""The ladder of Tensor Core plans: what each step changes, what it costs in shared memory; and it is right.
 
 Run it anywhere: python examples/tensorop_ladder.py
 On a GPU the same names are timed: python -m cutegemm.bench.gemm --dtype tf32 --layout nt --plan 'tensorop_*'

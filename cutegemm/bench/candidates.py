@@ -40,6 +40,10 @@ SM90 = tuple(
         f"sm90:tile=256x160x64,{_COOPERATIVE},cluster=1x2",
         f"sm90:tile=256x192x64,{_COOPERATIVE},cluster=2x1,stagger_cycles=800",
         "sm90:tile=64x256x64,slots=4,cluster=2x1,raster=along_n",
+        *[
+            f"sm90:tile=128x128x64,consumers=3,slots=2,raster=along_n{more}"
+            for more in ("", ",cluster=1x2", ",l2=normal+normal+first")
+        ],
     ]
 )
 

@@ -10,7 +10,6 @@ Times are medians of rounds in which every step and the library run once, on the
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -137,8 +136,7 @@ def _count(ladder: Ladder, plans: dict[str, Any], steps: list[dict[str, Any]], s
     from cutegemm.profile import Case, profile
 
     cases = [Case(step.name, plans[step.name], Problem(size, size, size)) for step in ladder.steps]
-    with tempfile.TemporaryDirectory():
-        comparisons, _ = profile(cases, device=DEVICE)
+    comparisons, _ = profile(cases, device=DEVICE)
     by_name = {c.case: c for c in comparisons}
     for step in steps:
         if step["name"] in by_name:
@@ -159,5 +157,7 @@ def table(found: dict[str, Any]) -> str:
             f"{step['conflicts'] / 1e6:8.1f} M conflicts, bound {step['bound']} {step['bound_tflops']:5.1f}"
         )
     if sizes:
-        lines.append(f"{found['library']:24} " + " ".join(f"{found['library_tflops'][n]:7.2f} (1.000)" for n in sizes))
+        lines.append(
+            f"{found['library']:24} " + " ".join(f"{found['library_tflops'][n]:7.2f} (1.000)" for n in sizes)
+        )
     return "\n".join(lines)

@@ -64,7 +64,13 @@ def markdown(found: dict[str, Any], picture: str) -> str:
             _pair(step, ("load_sectors", "async_sectors")), _pair(step, ("store_sectors",)),
         ]  # fmt: skip
         intensity = step["intensity"]
-        rows.append([f"`{step['name']}`", *cells, *(f"{intensity[x]:.1f}" for x in ("register", "shared", "L2", "DRAM"))])
+        rows.append(
+            [
+                f"`{step['name']}`",
+                *cells,
+                *(f"{intensity[x]:.1f}" for x in ("register", "shared", "L2", "DRAM")),
+            ]
+        )
     lines += _table(heads, rows)
     lines += ["", "## Why", ""]
     before: dict[str, Any] | None = None
@@ -115,7 +121,9 @@ def plot(found: dict[str, Any]) -> str:
         f'<text x="12" y="20" font-size="15">{escape(found["title"])}, TFLOP/s</text>',
     ]
     for number, n in enumerate(sizes):
-        out.append(f'<rect x="{_LEFT + 120 * number}" y="26" width="12" height="12" fill="{_COLOURS[number % 2]}"/>')
+        out.append(
+            f'<rect x="{_LEFT + 120 * number}" y="26" width="12" height="12" fill="{_COLOURS[number % 2]}"/>'
+        )
         out.append(f'<text x="{_LEFT + 120 * number + 18}" y="36">{n}³</text>')
     for row, step in enumerate(steps):
         y = top + _ROW * row
@@ -131,13 +139,19 @@ def plot(found: dict[str, Any]) -> str:
         if sizes:
             n = sizes[0]
             x = _LEFT + max(step["tflops"][s] for s in sizes) * scale + 6
-            out.append(f'<text x="{x:.1f}" y="{y + 15}">{step["tflops"][n]:.1f} ({step["ratio"][n]:.2f})</text>')
+            out.append(
+                f'<text x="{x:.1f}" y="{y + 15}">{step["tflops"][n]:.1f} ({step["ratio"][n]:.2f})</text>'
+            )
     bottom = top + _ROW * len(steps) + 4
     marks = [(peak, f"peak {peak:.0f}", "#888")]
     if sizes:
-        marks.append((found["library_tflops"][sizes[0]], f"cuBLAS {found['library_tflops'][sizes[0]]}", "#c03"))
+        marks.append(
+            (found["library_tflops"][sizes[0]], f"cuBLAS {found['library_tflops'][sizes[0]]}", "#c03")
+        )
     for rate, text, colour in marks:
         x = _LEFT + rate * scale
-        out.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}" stroke-dasharray="4 3"/>')
+        out.append(
+            f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}" stroke-dasharray="4 3"/>'
+        )
         out.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="{colour}">{text}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"

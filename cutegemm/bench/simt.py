@@ -123,7 +123,8 @@ def _measure(
     wanted = torch.matmul(a, b)
     scale = wanted.abs().max().item()
     calls: list[Callable[[], Any]] = [lambda: torch.matmul(a, b, out=out)]
-    kept, rows = [], []
+    kept: list[tuple[str, float]] = []
+    rows: list[dict[str, Any]] = []
     row = {"m": m, "n": n, "k": k, "l": batch, "layout": layout}
     for name in names:
         try:
@@ -147,7 +148,8 @@ def _measure(
                 "difference": error,
             }
         )  # fmt: skip
-    timed = sorted([r for r in rows if "ratio" in r], key=lambda r: -r["ratio"])
+    timed: list[dict[str, Any]] = [r for r in rows if "ratio" in r]
+    timed.sort(key=lambda r: -float(r["ratio"]))
     told = ", ".join(
         f"{'*' if r['chosen'] else ''}{r['plan'].removeprefix('simt_')} {r['ratio']:.3f}" for r in timed
     )

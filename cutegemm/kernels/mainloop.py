@@ -27,8 +27,8 @@ The first k-tile is the ragged one: it begins at k = K - k_tiles * bK <= 0, and 
 out. So no later one tests k, and the mainloop's predicates are loop invariants. Steps past the last k-tile
 move nothing from global memory; what else they do is seen by nobody.
 
-Where D passes through shared memory, over that of A and B, a barrier lies before it, when all have multiplied,
-and one after it; then whole lines are copied to global memory.
+Where D passes through shared memory, over that of A and B, a barrier lies before it, when all have
+multiplied, and one after it; then whole lines are copied to global memory.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def reread(register: str, *, loc=None, ip=None) -> Int32:
 
 
 class ScheduledGemm:
-    """A kernel whose threads follow `plan.schedule`. Methods without a decorator are plain Python, run while tracing.
+    """A kernel whose threads follow `plan.schedule`. Methods without a decorator are run while tracing.
 
     A family derives from it and says how fragments are read and multiplied: `read` and `multiply`.
     """

@@ -1,7 +1,7 @@
 """A GEMM by fused multiply-adds of single threads: block, warp and thread tiles, as a SIMT plan says.
 
-All threads of a CTA follow the plan's schedule; `mainloop` tells how. Fragments are read by the vectors that the
-plan names, and Multiply is the outer product of two fragments.
+All threads of a CTA follow the plan's schedule; `mainloop` tells how. Fragments are read by the vectors that
+the plan names, and Multiply is the outer product of two fragments.
 """
 
 from __future__ import annotations

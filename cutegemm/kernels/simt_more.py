@@ -60,7 +60,8 @@ class DirectGemm(SimtGemm):
         ):
             coords = cute.make_identity_tensor((mX.shape[0], mX.shape[1]))
             gX, cX = [
-                part(cute.local_tile(whole, (extent, 1), (at, None))) for whole in (mX[None, None, batch], coords)
+                part(cute.local_tile(whole, (extent, 1), (at, None)))
+                for whole in (mX[None, None, batch], coords)
             ]  # (1, REST_MN, 1, K)
             values = cute.size(gX, mode=[1])
             inside = [cute.elem_less(cX[0, i, 0, 0][0], mX.shape[0]) for i in range(values)]
@@ -118,7 +119,7 @@ class SpaceGemm(SimtGemm):
             source = whole[packing.name]
             whole[packing.name] = self.packed(packing, source, space, firsts[packing.name])
             rows, columns = packing.tile
-            grid = (cute.ceil_div(source.shape[0], rows), cute.ceil_div(K, columns), L)
+            grid = (cute.ceil_div(source.shape[0], rows), cutlass.max(cute.ceil_div(K, columns), 1), L)
             self.pack_kernel(packing, source, whole[packing.name]).launch(
                 grid=grid, block=(packing.threads, 1, 1), stream=stream
             )
@@ -251,7 +252,9 @@ class SpaceGemm(SimtGemm):
             cute.arch.fence_acq_rel_gpu()
             vAcc = self.by_vectors(acc)
             acc.fill(0.0)
-            held = cute.make_rmem_tensor((self.plan.store_d.values, cute.size(vAcc, mode=[1])), acc.element_type)
+            held = cute.make_rmem_tensor(
+                (self.plan.store_d.values, cute.size(vAcc, mode=[1])), acc.element_type
+            )
             for part in cutlass.range(parts, unroll=1):
                 theirs = self.part_of(mD, tid, cta, part)
                 self.add(vAcc, held, theirs)
@@ -271,7 +274,12 @@ class SpaceGemm(SimtGemm):
 
     @cute.kernel
     def add_kernel(
-        self, mC: cute.Tensor, mD: cute.Tensor, sums: cute.Tensor, alpha: cutlass.Numeric, beta: cutlass.Numeric
+        self,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        sums: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
     ):
         """One vector of each thread of a tile: the parts' sums, in their order, then D."""
         self.sums = sums
@@ -299,7 +307,9 @@ class SpaceGemm(SimtGemm):
         shape = (layout.shape[0], layout.shape[2])
         first = (Int64(part) * tiles + cta) * by_tile + tid * by_thread
         first = cute.assume(first, divby=layout.shape[0])
-        return cute.make_tensor(self.sums.iterator + first, cute.make_layout(shape, stride=(vector, by_vector)))
+        return cute.make_tensor(
+            self.sums.iterator + first, cute.make_layout(shape, stride=(vector, by_vector))
+        )
 
     def wide(self) -> cute.CopyAtom:
         """The widest access to a vector of sums."""

@@ -140,13 +140,14 @@ class Sm90Gemm:
         )
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int, second_extent=None) -> cute.Tensor:
-        """The caller's tensor with its modes in CuTe's order, the batch last."""
+        """The caller's tensor with its modes in CuTe's order, the batch last.
+
+        second_extent   of the second mode, where it is to be another
+        """
         batched = int(self.plan.operands.batched)
         shape, stride = tensor.layout.shape, tensor.layout.stride
         extents = [shape[batched + first], shape[batched + second]]
-        if first > second:
-            extents[1] = extents[1] if second_extent is None else second_extent
-        elif second_extent is not None:
+        if second_extent is not None:
             extents[1] = second_extent
         strides = [stride[batched + first], stride[batched + second]]
         batch = (shape[0], stride[0]) if batched else (1, 0)

@@ -55,6 +55,8 @@ def vector_copy(operand: Operand, elements: int) -> CopyAtom:
 class Builder:
     """Collects what is wrong with the parts of a plan, so that all of it can be said at once."""
 
+    least_stages = 1
+
     def __init__(
         self,
         subject: str,
@@ -65,8 +67,8 @@ class Builder:
     ) -> None:
         self.subject, self.operands, self.block, self.stages = subject, operands, block, stages
         self.broken: list[str] = []
-        if stages < 0:
-            self.broken.append(f"stages = {stages}; 0 or more is expected.")
+        if stages < self.least_stages:
+            self.broken.append(f"stages = {stages}; at least {self.least_stages} is expected.")
         for name, load in loads.items():
             if load not in (None, "cp.async", "register"):
                 self.broken.append(f"{name} = {load!r} is neither 'cp.async' nor 'register'.")

@@ -32,9 +32,7 @@ def plans() -> list[tuple[str, str]]:
 
 
 @cache
-def plan_named(
-    name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH
-) -> GemmPlan:
+def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
     """The plan of a name, or of a text that spells out the arguments of a builder.
 
     name     one of `plans()`, "simt:block=128x128x8,warp=64x32,thread=8x8,stages=3,mma_order=n" for
@@ -83,7 +81,7 @@ def choose(
 
     >>> small, large = Problem(128, 128, 512), Problem(8192, 8192, 512)
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
-    ('simt_32x32', 'simt_128x256')
+    ('simt_32x32/k2', 'simt_256x128+pack')
     """
     if arch == "sm_90a" and operands.a.dtype.bits <= 16:
         with suppress(PlanError):

@@ -1,4 +1,4 @@
-"""What the catalogs of named plans share: texts that spell out a builder's arguments, and a model of a plan's time."""
+"""What the catalogs of named plans share: texts that spell out a builder's arguments, a model of time."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def busiest_cost(
 ) -> float:
     """Multiply-adds that the multiprocessor with the most tiles takes, at a rate.
 
-    It has ceil(tiles / multiprocessors) of them, each costs bM * bN * (K + start_steps), and they run at the plan's
-    rate on large problems, less where fewer CTAs than planned share the multiprocessor: the square root of the
-    share, as their latencies are covered less.
+    It has ceil(tiles / multiprocessors) of them, each costs bM * bN * (K + start_steps), and they run at the
+    plan's rate on large problems, less where fewer CTAs than planned share the multiprocessor: the square
+    root of the share, as their latencies are covered less.
     """
     m_tiles, n_tiles, batch = plan.grid(problem)
     most = -(-m_tiles * n_tiles * batch // multiprocessors)

@@ -67,8 +67,15 @@ _OF_32 = {
 _ONE = {**_OF_32, **_ELEMENTS, **_BY_REGISTER}
 _ROW_OF_4 = {**_OF_32, "warp": (4, 32), "thread": (1, 4), "ctas_per_sm": 5}
 # Threads of 8 x 8 elements that lie side by side, 2 x 16 of them a warp: no warp tile worth the name.
-_FLAT = {"block": (128, 128, 8), "warp": (16, 128), "thread": (8, 8), "quad": (8, 8), "lanes_along": "n", "unroll": 2,
-         "ctas_per_sm": 2}
+_FLAT = {
+    "block": (128, 128, 8),
+    "warp": (16, 128),
+    "thread": (8, 8),
+    "quad": (8, 8),
+    "lanes_along": "n",
+    "unroll": 2,
+    "ctas_per_sm": 2,
+}
 _TURNED = {"shared_a": Shared("mn"), "shared_b": Shared("mn")}
 _WARPS = {
     "block": (128, 128, 8), "warp": (64, 32), "thread": (8, 8), "stages": 2, "unroll": 2,

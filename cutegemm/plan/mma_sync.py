@@ -64,11 +64,11 @@ def mma_sync_plan(
     load          "cp.async" or "register"; by alignment where left out, as cp.async moves 4 bytes or more
     load_bytes    that a thread moves at once, at most
     cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
-    k_run         elements along K that neighbouring threads copy of a k-major operand; all of bK where left out
-    shared        how A and B lie in shared memory: "swizzled", or padded where ldmatrix cannot transpose (32-bit
-                  operands along M or N); "padded", by 16 bytes along K or 8 elements across; "plain"; or given
+    k_run         elements along K that neighbouring threads copy of a k-major operand; bK where left out
+    shared        how A and B lie in shared memory: "swizzled", or padded where ldmatrix cannot transpose
+                  (32-bit operands along M or N); "padded", by 16 bytes along K or 8 elements across; "plain"
     read          "ldmatrix", where it serves, or "plain"
-    store         "shared": D passes through shared memory and leaves by whole lines; "direct": out of registers
+    store         "shared": D passes through shared memory and leaves by whole lines; "direct": from registers
     store_elems   neighbours that a thread writes at once out of registers, 1 or 2
     rounding      see `GemmPlan`
     warps_along   "m" or "n": in which direction neighbouring warps lie
@@ -84,6 +84,8 @@ def mma_sync_plan(
     order = Raster.parse(raster) if isinstance(raster, str) else raster
     builder = _MmaBuilder(f"mma_sync_plan {name!r}", ops, tile, stages, {"load": load})
     builder.choices(read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct")))
+    if stages < 1:
+        builder.broken.append(f"stages = {stages}; at least 1 is expected.")
     builder.choices(warps_along=(warps_along, ("m", "n")), fragments=(fragments, (1, 2)))
     deep = _ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
     atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
@@ -101,7 +103,10 @@ def mma_sync_plan(
     if builder.broken or schedule is None:
         raise PlanError(builder.subject, builder.broken)
     (load_a, smem_a), (load_b, smem_b) = found
-    assert load_a is not None and smem_a is not None and load_b is not None and smem_b is not None
+    assert load_a is not None
+    assert load_b is not None
+    assert smem_a is not None
+    assert smem_b is not None
     held = min(store_elems, ops.d.align_elems) if ops.d.major == "n" else 1
     return GemmPlan(
         name=name,
@@ -131,7 +136,7 @@ def mma_sync_plan(
 
 
 def _reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
-    """Shared memory to fragments: by ldmatrix, by the two neighbours along K that a register holds, or one by one."""
+    """Shared memory to fragments: by ldmatrix, by the neighbours along K of a register, or one by one."""
     dtype, along_k = operand.dtype, _runs_along_k(shared)
     if read == "ldmatrix" and (along_k or dtype.bits == 16):
         return ldmatrix(dtype, _MATRICES, transpose=not along_k)
@@ -158,7 +163,8 @@ class _MmaBuilder(Builder):
         for mode, extent, own, step in zip("MN", self.block[:2], warp, atom.shape_mnk[:2], strict=True):
             if own < 1 or own % step or extent % own:
                 wrong.append(
-                    f"b{mode} = {extent} does not divide into warp tiles of {own}, multiples of the atom's {step}."
+                    f"b{mode} = {extent} does not divide into warp tiles of {own}, which hold whole atoms of "
+                    f"{step}."
                 )
                 continue
             counts.append(extent // own)
@@ -166,7 +172,7 @@ class _MmaBuilder(Builder):
         if wrong:
             raise PlanError(self.subject, wrong)
         strides = (1, counts[0], 0) if warps_along == "m" else (counts[1], 1, 0)
-        return TiledMma(atom, Layout((*counts, 1), strides), (*permutation, None))
+        return TiledMma(atom, Layout((*counts, 1), strides), (permutation[0], permutation[1], None))
 
     def schedule(self, deep: int, fragments: int, shares: int | None) -> Schedule:
         """One stage, or a queue of them."""
@@ -175,7 +181,9 @@ class _MmaBuilder(Builder):
             raise PlanError(self.subject, [f"bK = {self.block[2]} is no multiple of the atom's {deep}."])
         cut = k_blocks if shares is None else shares
         if not 1 <= cut <= k_blocks:
-            raise PlanError(self.subject, [f"shares = {cut}; 1 to {k_blocks}, one for each k-block, are possible."])
+            raise PlanError(
+                self.subject, [f"shares = {cut}; 1 to {k_blocks}, one for each k-block, are possible."]
+            )
         if self.stages == 1:
             return single_stage(k_blocks)
         return multistage(max(2, self.stages), k_blocks, shares=cut, fragments=fragments)
@@ -207,8 +215,10 @@ class _MmaBuilder(Builder):
         line = gcd(extent, CACHE_LINE_BYTES * 8 // d.dtype.bits)
         run = gcd(extent // vector, WARP_THREADS)
         if extent % vector or threads % run:
-            raise PlanError(self.subject, [f"{threads} threads do not store lines of {extent} elements of D."])
-        # Eight rows of four lanes each are written at once: as 16 bytes a row of 16-bit elements, 32 of 32-bit ones.
+            raise PlanError(
+                self.subject, [f"{threads} threads do not store lines of {extent} elements of D."]
+            )
+        # Eight rows of four lanes each are written at once: 16 bytes a row of 16-bit elements, 32 of 32-bit.
         bits = max(0, (line // _PAD_ELEMS).bit_length() - 1)
         shift = 2 if d.dtype.bits > 16 and d.major == "n" else 3
         swizzle = Swizzle(min(bits, shift), 3, shift)
@@ -222,15 +232,15 @@ class _MmaBuilder(Builder):
         return tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy
 
 
-def _in_shared(
-    operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str
-) -> SharedLayout:
+def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
     """(extent, bK, stages) as given, or so that fragments are read without bank conflicts."""
     dtype, along_k = operand.dtype, operand.major == "k"
     if isinstance(shared, Shared):
         return shared.layout(extent, bk, stages)
     if shared not in ("swizzled", "padded", "plain"):
-        raise PlanError("mma_sync_plan", [f"shared = {shared!r} is none of swizzled, padded, plain and a Shared."])
+        raise PlanError(
+            "mma_sync_plan", [f"shared = {shared!r} is none of swizzled, padded, plain and a Shared."]
+        )
     if shared != "swizzled" or (not along_k and dtype.bits > 16):
         pad = 0 if shared == "plain" else ACCESS_BITS // dtype.bits if along_k else _PAD_ELEMS
         return Shared("k" if along_k else "mn", pad).layout(extent, bk, stages)

@@ -1,18 +1,18 @@
 """The mma.sync plans that have a name, and the choice among them.
 
-A name stands for tiles; how deep the queue of k-tiles is follows from the architecture's shared memory, and how
-tiles travel from majorness and alignment. Operands of f32 are multiplied as tf32: who asks for such a plan by its
-name asks for that.
+A name stands for tiles; how deep the queue of k-tiles is follows from the architecture's shared memory, and
+how tiles travel from majorness and alignment. Operands of f32 are multiplied as tf32: who asks for such a
+plan by its name asks for that.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from cutegemm.arch import SMEM_RESERVED_BYTES, arch_named
 from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.building import Shared
@@ -31,8 +31,8 @@ _MOST_STAGES = 4
 class NamedMmaSync:
     """A plan by name.
 
-    options   arguments of `mma_sync_plan`. block is (bM, bN): bK and the stages follow from what fits, or are told
-              by k_bytes, the bytes of a k-tile along K, and stages
+    options   arguments of `mma_sync_plan`. block is (bM, bN): bK and the stages follow from what fits, or are
+              told by k_bytes, the bytes of a k-tile along K, and stages
     rate      speed on large problems, that of the fastest being 1; None: not to be chosen
     """
 
@@ -53,14 +53,18 @@ class NamedMmaSync:
             if "load_bytes" in options:
                 options["load_bytes"] = max(options["load_bytes"], ops.a.dtype.bits // 8)
             return mma_sync_plan(ops, block=(*block, deep), arch=_least(arch), **options)
+        limits, ctas = arch_named(_least(arch)), options.get("ctas_per_sm", 1)
+        room = min(limits.smem_per_block_bytes, limits.smem_per_sm_bytes // ctas - SMEM_RESERVED_BYTES)
+        of_d = block[0] * block[1] * ops.d.dtype.bits // 8
+        options.setdefault("store", "shared" if of_d <= room else "direct")
         error: PlanError | None = None
-        for store, share in itertools.product(("shared", "direct"), (1, 2, 4)):
+        for share in (1, 2, 4):
             tile = (*block, _DEEPEST_BYTES * 8 // ops.a.dtype.bits // share)
-            for stages in range(min(share, 2) * _MOST_STAGES, 1, -1):
+            fit = room * share // ((block[0] + block[1]) * _DEEPEST_BYTES)
+            most = max(2, min(fit, min(share, 2) * _MOST_STAGES))
+            for stages in range(most, max(1, most - 2), -1):  # one less where rows are padded
                 try:
-                    return mma_sync_plan(
-                        ops, block=tile, stages=stages, arch=_least(arch), **{"store": store, **options}
-                    )
+                    return mma_sync_plan(ops, block=tile, stages=stages, arch=_least(arch), **options)
                 except PlanError as found:
                     error = found
         assert error is not None
@@ -79,10 +83,13 @@ def as_tf32(operands: Operands) -> Operands:
     return replace(operands, a=replace(operands.a, dtype=tf32), b=replace(operands.b, dtype=tf32))
 
 
-# Rates of the three large ones: one H200, bf16, 8192 cubed, normal data, 2026-11-20; the others are estimates.
+# Rates of the three large ones: one H200, bf16, 8192 cubed, normal data, 2026-11-20; others are estimates.
 MMA_SYNC_PLANS = (
     NamedMmaSync("mma_128x256", "8 warps of 64 x 64; columns of B outermost", {"block": (128, 256)}, 1.0),
-    NamedMmaSync("mma_256x128", "8 warps of 64 x 64; rows of A outermost", {"block": (256, 128), "mma_order": "m"}, 1.01),
+    NamedMmaSync(
+        "mma_256x128", "8 warps of 64 x 64; rows of A outermost",
+        {"block": (256, 128), "mma_order": "m"}, 1.01,
+    ),
     NamedMmaSync(
         "mma_128x128",
         "4 warps of 64 x 64; two CTAs a multiprocessor, so that one covers the other's barriers",
@@ -102,7 +109,8 @@ MMA_SYNC_PLANS = (
         {"block": (32, 64), "warp": (32, 32), "ctas_per_sm": 3}, 0.4,
     ),
     NamedMmaSync(
-        "mma_16x128", "4 warps of 16 x 32; for few rows", {"block": (16, 128), "warp": (16, 32), "ctas_per_sm": 3}, 0.35
+        "mma_16x128", "4 warps of 16 x 32; for few rows",
+        {"block": (16, 128), "warp": (16, 32), "ctas_per_sm": 3}, 0.35,
     ),
 )  # fmt: skip
 
@@ -127,15 +135,19 @@ def _shared(text: str) -> Shared | str:
 
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("block", "warp"), parse_tuple),
-    **dict.fromkeys(("atom_k", "stages", "fragments", "shares", "load_bytes", "k_run", "store_elems", "ctas_per_sm"), int),
-    **dict.fromkeys(("load", "cache", "read", "store", "rounding", "warps_along", "raster", "mma_order", "arch"), str),
+    **dict.fromkeys(
+        ("atom_k", "stages", "fragments", "shares", "load_bytes", "k_run", "store_elems", "ctas_per_sm"), int
+    ),
+    **dict.fromkeys(
+        ("load", "cache", "read", "store", "rounding", "warps_along", "raster", "mma_order", "arch"), str
+    ),
     "shared": _shared,
 }
 
 
 @cache
 def mma_sync_named(name: str, operands: Operands, arch: str) -> GemmPlan | None:
-    """The plan of a name, or of a text that spells out the arguments of `mma_sync_plan`; None for another name.
+    """The plan of a name, or of a text that spells out `mma_sync_plan`'s arguments; None for another name.
 
     name     one of `mma_sync_names()`, or "mma_sync:block=128x128x32,warp=64x64,stages=4"
     arch     whose shared memory is the limit
@@ -153,9 +165,7 @@ def mma_sync_named(name: str, operands: Operands, arch: str) -> GemmPlan | None:
     return None if named is None else named.build(operands, arch)
 
 
-def choose_mma_sync(
-    operands: Operands, problem: Problem, arch: str, multiprocessors: int
-) -> GemmPlan:
+def choose_mma_sync(operands: Operands, problem: Problem, arch: str, multiprocessors: int) -> GemmPlan:
     """The named plan that a simple model, `busiest_cost`, holds to be the fastest.
 
     raises   PlanError where none serves the operands
@@ -172,7 +182,8 @@ def choose_mma_sync(
         except PlanError as error:
             broken += [f"{named.name}: {rule}" for rule in error.violations]
             continue
-        assert plan is not None and named.rate is not None
+        assert plan is not None
+        assert named.rate is not None
         cost = busiest_cost(plan, problem, named.rate, multiprocessors, _START_STEPS)
         if best is None or cost < best[0]:
             best = (cost, plan)

@@ -1,8 +1,8 @@
 """The ladder of mma.sync plans: from plain fragments to the fastest, one change a step, each with its reason.
 
-The steps are those that the literature teaches for a TF32 GEMM by Tensor Cores. Every name takes operands of f32
-(as tf32), f16 and bf16, of any majorness; a k-tile of 32 bytes is 8 elements of tf32 or 16 of 16 bits, an atom
-deep. Sums are in registers throughout, as the fragment layout has them.
+The steps are those that the literature teaches for a TF32 GEMM by Tensor Cores. Every name takes operands of
+f32 (as tf32), f16 and bf16, of any majorness; a k-tile of 32 bytes is 8 elements of tf32 or 16 of 16 bits, an
+atom deep. Sums are in registers throughout, as the fragment layout has them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from cutegemm.plan.mma_sync_catalog import NamedMmaSync
 
 _FIRST = {
-    "block": (32, 32), "warp": (16, 16), "k_bytes": 32, "stages": 1, "load": "register", "load_bytes": 1, "k_run": 1,
+    "block": (32, 32), "warp": (16, 16), "k_bytes": 32, "stages": 1,
+    "load": "register", "load_bytes": 1, "k_run": 1,
     "shared": "plain", "read": "plain", "store": "direct", "store_elems": 1, "raster": "along_n",
 }  # fmt: skip
 
@@ -32,16 +33,24 @@ _STEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     (
         "tensorop_03_swizzled",
-        "neighbouring threads load neighbours, and rows of shared memory are swizzled: no lanes meet in a bank",
+        "neighbouring threads load neighbours, and shared memory is swizzled: no lanes meet in a bank",
         {"k_run": None, "shared": "swizzled"},
     ),
-    ("tensorop_04_async", "cp.async around L1: tiles go to shared memory without registers", {"load": "cp.async"}),
+    (
+        "tensorop_04_async",
+        "cp.async around L1: tiles go to shared memory without registers",
+        {"load": "cp.async"},
+    ),
     (
         "tensorop_05_fragments",
         "the two neighbours of a fragment leave together: half the stores of D",
         {"store_elems": 2},
     ),
-    ("tensorop_06_double", "two stages: the next k-tile comes while one is multiplied", {"stages": 2, "fragments": 1, "shares": 1}),
+    (
+        "tensorop_06_double",
+        "two stages: the next k-tile comes while one is multiplied",
+        {"stages": 2, "fragments": 1, "shares": 1},
+    ),
     (
         "tensorop_07_stages",
         "four stages, and waiting for the oldest group alone: three k-tiles cover the latency of memory",
@@ -49,7 +58,7 @@ _STEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     (
         "tensorop_08_large",
-        "warps of 64 x 64 and k-tiles of two atoms, fragments read a k-block ahead: half the reads a product",
+        "warps of 64 x 64: a third fewer reads a product; k-tiles of two atoms, read an atom ahead",
         {"block": (128, 128), "warp": (64, 64), "k_bytes": 64, "fragments": 2},
     ),
     (
@@ -65,13 +74,21 @@ _STEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "tensorop_11_best",
         "k-tiles of 128 bytes, 128 x 256 by 8 warps, copies spread over the k-blocks, D by whole lines",
-        {"block": (128, 256), "k_bytes": None, "stages": None, "shares": None, "store": None, "raster": "grouped_m:8"},
+        {
+            "block": (128, 256), "k_bytes": None, "stages": None, "shares": None, "store": None,
+            "raster": "grouped_m:8",
+        },
     ),
 )  # fmt: skip
 
 # Beside the ladder: what a step might have been.
 _VARIANTS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("tensorop_04_async", "tensorop_04_async_l1", "cp.async through L1, which nothing is read from again", {"cache": "ca"}),
+    (
+        "tensorop_04_async",
+        "tensorop_04_async_l1",
+        "cp.async through L1, which nothing is read from again",
+        {"cache": "ca"},
+    ),
     ("tensorop_07_stages", "tensorop_07_stages_3", "three stages", {"stages": 3}),
     ("tensorop_07_stages", "tensorop_07_stages_6", "six stages", {"stages": 6}),
 )

@@ -86,13 +86,9 @@ def make_packing(operands: Operands, name: str) -> Packing:
     builder = Builder(f"packing of {name.upper()}", operands, (*_TILE, _TILE[1]), 1, {})
     vector = ACCESS_BITS // operand.dtype.bits
     width = min(vector, operand.align_elems)
-    load = builder.attempt(
-        lambda: builder.copy(operand, _TILE[0], _THREADS, "register", width, k_run=_K_RUN)
-    )
+    load = builder.attempt(lambda: builder.copy(operand, _TILE[0], _THREADS, "register", width, k_run=_K_RUN))
     target = packed(operand, "m" if name == "a" else "n")
-    store = builder.attempt(
-        lambda: builder.copy(target, _TILE[0], _THREADS, "register", vector)
-    )
+    store = builder.attempt(lambda: builder.copy(target, _TILE[0], _THREADS, "register", vector))
     if load is None or store is None:
         raise PlanError(builder.subject, builder.broken)
     assert store.atom == universal_copy(operand.dtype, ACCESS_BITS)

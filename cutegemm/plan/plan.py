@@ -153,7 +153,9 @@ class GemmPlan:
             return self.operands
         from cutegemm.plan.packing import packed
 
-        made = {p.name: packed(getattr(self.operands, p.name), "m" if p.name == "a" else "n") for p in self.packs}
+        made: dict[str, Any] = {
+            p.name: packed(getattr(self.operands, p.name), "m" if p.name == "a" else "n") for p in self.packs
+        }
         return replace(self.operands, **made)
 
     def loaded_problem(self, problem: Problem) -> Problem:

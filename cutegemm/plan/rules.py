@@ -58,7 +58,7 @@ def _types(plan: GemmPlan) -> Iterator[str]:
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
     if plan.rounding not in _TF32_ROUNDINGS or (plan.rounding != "rz" and ops.a.dtype.name != "tf32"):
-        yield f"operands of {ops.a.dtype} are rounded by {plan.rounding!r}; tf32 is by rz or rna, others by none (rz)."
+        yield f"operands of {ops.a.dtype} are rounded by {plan.rounding!r}; tf32 may be by rna, others by rz."
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
         if product_each(plan.smem_d.shape) != (bm, bn):
             yield f"the shared memory of D is {plan.smem_d}; a tile of {(bm, bn)} passes through it."
         elif len(np.unique(offsets := plan.smem_d.offsets())) != len(offsets) or offsets.min() < 0:
-            yield f"the shared memory of D, {plan.smem_d}, puts two elements in one place, or one before its base."
+            yield f"the shared memory of D, {plan.smem_d}, puts two elements in one place, or one before it."
 
 
 def _copies(plan: GemmPlan) -> Iterator[str]:
@@ -236,8 +236,8 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
     runs = held.reshape(held.shape[0], -1, count)
     if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
         yield (
-            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not hold "
-            f"{count} aligned neighbours of it."
+            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not "
+            f"hold {count} aligned neighbours of it."
         )
 
 
@@ -278,7 +278,7 @@ def _shared_vector(what: str, offsets: np.ndarray, bits: int, element_bits: int)
     if (runs - runs[:, :, :1] != np.arange(count)).any():
         yield f"{what} {bits} bits at a time, but the {count} elements are not neighbours there."
     elif (runs[:, :, 0] % count).any():
-        yield f"{what} {bits} bits at a time, but some of these accesses are not aligned to {bits // 8} bytes."
+        yield f"{what} {bits} bits at a time, but some accesses are not aligned to {bits // 8} bytes."
 
 
 def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -306,8 +306,8 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     if asked:
         if needed > asked:
             yield (
-                f"a thread that multiplies needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; its "
-                f"role has {asked}."
+                f"a thread that multiplies needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; "
+                f"its role has {asked}."
             )
     elif needed > budget:
         yield (

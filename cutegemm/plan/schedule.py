@@ -226,7 +226,9 @@ class StageWatch:
             return
         if part == 0:
             if not self.is_async and self.registers is not None:
-                self.fail(f"k-tile {tile} is fetched while k-tile {self.registers} is still in the registers.")
+                self.fail(
+                    f"k-tile {tile} is fetched while k-tile {self.registers} is still in the registers."
+                )
             self.fetched(tile)
             self.shares = 0
             if self.is_async:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import PlanError
@@ -79,7 +80,10 @@ def simt_plan(
     order = Raster.parse(raster) if isinstance(raster, str) else raster
     builder = _SimtBuilder(f"simt_plan {name!r}", given, block, stages, {"load_a": load_a, "load_b": load_b})
     packs = builder.attempt(lambda: builder.packings(pack)) or ()
-    loaded = replace(given, **{p.name: packed(getattr(ops, p.name), "m" if p.name == "a" else "n") for p in packs})
+    made: dict[str, Any] = {
+        p.name: packed(getattr(ops, p.name), "m" if p.name == "a" else "n") for p in packs
+    }
+    loaded = replace(given, **made)
     split = builder.attempt(lambda: Split(split_k, split_order, reduction))
     mma = builder.attempt(
         lambda: simt_tiled_mma(
@@ -130,6 +134,8 @@ def _read(operand: Operand, quad: int, tile: Shared, stages: int, access_bits: i
 class _SimtBuilder(Builder):
     """What is decided for SIMT plans alone."""
 
+    least_stages = 0
+
     def packings(self, names: str) -> tuple[Packing, ...]:
         if not set(names) <= {"a", "b"} or len(set(names)) != len(names):
             raise PlanError(self.subject, [f"pack = {names!r} is none of 'a', 'b' and 'ab'."])
@@ -138,7 +144,9 @@ class _SimtBuilder(Builder):
     def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:
         k_blocks = self.block[2]
         if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
-            raise PlanError(self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."])
+            raise PlanError(
+                self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."]
+            )
         if self.stages == 0:
             return direct()
         if self.stages == 1:
@@ -152,7 +160,11 @@ class _SimtBuilder(Builder):
         if self.stages == 0:
             atom = universal_copy(operand.dtype, operand.dtype.bits)
             none = Layout((extent, self.block[2], 0), (1, extent, 0))
-            return (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(atom, mma), none, shared or Shared()
+            return (
+                (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(atom, mma),
+                none,
+                shared or Shared(),
+            )
         threads = mma.threads
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")

@@ -185,7 +185,10 @@ def simt_names() -> list[tuple[str, str]]:
     >>> [name for name, _ in simt_names()][:3]
     ['simt_256x128', 'simt_128x256', 'simt_128x128']
     """
-    packed = (_PACKED, "the same, operands that are k-major or not aligned copied first, to where they are neither")
+    packed = (
+        _PACKED,
+        "the same, operands that are k-major or not aligned copied first, to where they are neither",
+    )
     return [*((named.name, named.summary) for named in _NAMED), packed]
 
 

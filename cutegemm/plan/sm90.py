@@ -33,8 +33,8 @@ _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 # apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
 _FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
 
-# By the number of consumers, what a thread of the producer and of a consumer has: of 65536 registers, in steps
-# of 8 a thread. A consumer with many sums leaves the producer less.
+# By the number of consumers, what a thread of the producer and of a consumer has: of 65536 registers, in
+# steps of 8 a thread. A consumer with many sums leaves the producer less.
 _REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
 _MANY_SUMS = 160
 

@@ -47,7 +47,7 @@ def _copied(t: OperandTables, report: Report) -> None:
         np.flatnonzero(moved == 0),
         lambda place: f"{t.element(place)} of a tile is moved by no thread.",
     )
-    for stage, dest in enumerate(t.dest):
+    for stage, dest in enumerate(() if t.is_direct else t.dest):
         times = np.bincount(dest, minlength=t.shared_elems)
 
         def writers(offset: int, stage: int = stage, dest: np.ndarray = dest) -> str:

@@ -40,6 +40,7 @@ class OperandFlow(StageWatch):
     ragged    (C,) CTAs with elements that no copy will write: their shared memory is zeroed beforehand
     k_first   where the first k-tile begins: 0, or below it where bK does not divide K
     checked   whether holes and accesses are looked at
+    k_step    k-tiles from one to the next, where parts of a split K take turns
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class OperandFlow(StageWatch):
         k_tiles: int,
         report: Report,
         checked: bool,
+        k_step: int = 1,
     ) -> None:
         super().__init__(schedule, tables.is_async, k_tiles)
+        self.k_step = k_step
         self.tables, self.matrix, self.group = tables, matrix, group
         self.k_first, self.report, self.checked = k_first, report, checked
         self.loaded_elems = 0
@@ -79,7 +82,7 @@ class OperandFlow(StageWatch):
 
     def fetched(self, tile: int) -> None:
         """Reads a tile from global memory, predicated by coordinates."""
-        k_start = self.k_first + tile * self.tables.bk
+        k_start = self.k_first + tile * self.k_step * self.tables.bk
         index = self.address[:, None] + (self.start + k_start * self.matrix.strides[1])
         mask = self.within
         if k_start < 0:

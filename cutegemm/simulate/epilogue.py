@@ -95,14 +95,21 @@ class Epilogue:
             first, second = (
                 f"D(m {held[i] % bm}, n {held[i] // bm})" for i in order[position : position + 2]
             )
-            return f"{first} and {second} of a tile lie at one place, {places[order[position]]}, of shared memory."
+            place = places[order[position]]
+            return f"{first} and {second} of a tile lie at one place, {place}, of shared memory."
 
         self.report.add_each("shared", np.flatnonzero(np.diff(places[order]) == 0), describe)
 
     def _through_shared(
-        self, out: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup, m0: np.ndarray, n0: np.ndarray
+        self,
+        out: np.ndarray,
+        where: Any,
+        shape: tuple[int, ...],
+        group: CtaGroup,
+        m0: np.ndarray,
+        n0: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Writes D's tiles to shared memory and reads them as the copy does: values, which are inside, addresses."""
+        """D's tiles to shared memory and out of it as the copy does: values, which are inside, addresses."""
         through = self.through
         assert through is not None
         kind = self.plan.operands.d.dtype
@@ -117,8 +124,8 @@ class Epilogue:
         if self.checked:
             self.report.add_each(
                 "hole", np.argwhere(is_poison(values) & inside),
-                lambda at: f"{group.name(int(at[1]))}: the copy of D reads place {through.read[at[0]]} of shared "
-                "memory, to which nothing has been written.",
+                lambda at: f"{group.name(int(at[1]))}: the copy of D reads place {through.read[at[0]]} of "
+                "shared memory, to which nothing has been written.",
             )  # fmt: skip
         start = self.d.base + self.d.addresses(m0, n0) + group.batch * self.d.strides[2]
         index = self.d.addresses(through.rows, through.columns)[:, None] + start
@@ -172,9 +179,7 @@ class Epilogue:
                 ),
             )
 
-    def _outside(
-        self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int
-    ) -> str:
+    def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int) -> str:
         entry, cta = (int(x) for x in at)
         table = self if self.through is None else self.through
         m, n = int(table.rows[entry] + m0[cta]), int(table.columns[entry] + n0[cta])
@@ -196,7 +201,8 @@ class _Through:
     """
 
     def __init__(self, plan: GemmPlan) -> None:
-        assert plan.smem_d is not None and plan.copy_d is not None
+        assert plan.smem_d is not None
+        assert plan.copy_d is not None
         bm, bn, _ = plan.cta_tile
         copy = plan.copy_d
         self.vector, self.threads = copy.atom.values, copy.threads

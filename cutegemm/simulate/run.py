@@ -19,6 +19,8 @@ from cutegemm.simulate.copies import CtaGroup, OperandFlow
 from cutegemm.simulate.epilogue import Epilogue
 from cutegemm.simulate.mainloop import run_mainloop
 from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.packing import pack
+from cutegemm.simulate.parts import Parts
 from cutegemm.simulate.pipeline import run_pipeline
 from cutegemm.simulate.report import Fault, Report
 from cutegemm.simulate.tables import plan_tables
@@ -143,6 +145,8 @@ def run_schedule(
     ctas = _ctas(plan, problem, report)
     together = max(1, _SUMS_AT_ONCE // (bm * bn))
     ticks, total = 0, -(-len(ctas) // together) * max(1, k_tiles)
+    for packing in plan.packs:
+        matrices[packing.name] = pack(plan, packing, problem, matrices[packing.name], report, checked)
 
     def ticked() -> None:
         nonlocal ticks
@@ -155,16 +159,22 @@ def run_schedule(
         position, m_tile, n_tile, batch = ctas[first : first + together].T
         group = CtaGroup(position, m_tile, n_tile, batch)
         ragged = ((m_tile + 1) * bm > problem.m) | ((n_tile + 1) * bn > problem.n) | (k_first < 0)
-        a, b = (
-            OperandFlow(
-                t, matrices[name], group, tile * t.extent, ragged, k_first, schedule, k_tiles, report, checked
-            )
-            for name, t, tile in (("a", tables.a, m_tile), ("b", tables.b, n_tile))
-        )
-        flows = (a, b)
-        sums = run_mainloop(plan, tables, schedule, flows, k_tiles, report, ticked)
-        epilogue.write(sums, group)
-        loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
+        shared = Parts(plan, tables, len(group), report) if plan.split_k > 1 else None
+        for part in range(plan.split_k):
+            tile_first, own_tiles = plan.split.k_range(part, k_tiles)
+            a, b = (
+                OperandFlow(
+                    t, matrices[name], group, tile * t.extent, ragged, k_first + tile_first * bk, schedule, own_tiles,
+                    report, checked, plan.split.k_step,
+                )
+                for name, t, tile in (("a", tables.a, m_tile), ("b", tables.b, n_tile))
+            )  # fmt: skip
+            flows = (a, b)
+            sums = run_mainloop(plan, tables, schedule, flows, own_tiles, report, ticked)
+            loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
+            if shared is not None:
+                shared.write(part, sums)
+        epilogue.write(sums if shared is None else shared.total(), group)
     if checked:
         epilogue.finish()
     if progress is not None:

@@ -133,7 +133,8 @@ class SlotState:
             held = self.parts.get((op.slot, part))
             if held != ("D", op.tag):
                 raise SlotFault(
-                    f"slot {op.slot} is stored as subtile {op.tag}, but its part {part} has {_words(held)}: early store."
+                    f"slot {op.slot} is stored as subtile {op.tag}, but its part {part} has {_words(held)}: "
+                    "early store."
                 )
         number = self.issued.get(program, 0)
         self.issued[program] = number + 1

@@ -41,6 +41,7 @@ class OperandTables:
     delivered      (thread, ...) elements of the tile that these accesses bring to each thread
     threads        that copy, and that multiply
     is_async       whether it is copied by cp.async
+    is_direct      whether fragments are read from global memory: then several threads read an element
     """
 
     name: str
@@ -61,6 +62,7 @@ class OperandTables:
     copy_threads: int
     mma_threads: int
     is_async: bool
+    is_direct: bool = False
 
     def element(self, place: Any) -> str:
         """An element of the tile in words.
@@ -125,6 +127,8 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
     extent = plan.cta_tile[0 if name == "a" else 1]
     smem, load = getattr(plan, f"smem_{name}"), getattr(plan, f"load_{name}")
+    if plan.stages == 0:  # what is read from global memory stands for what would lie in shared memory
+        smem = Layout((extent, bk, 1))
     offsets = mma.offsets_a if name == "a" else mma.offsets_b
     tile = Layout((extent, bk))
 
@@ -158,6 +162,7 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
         copy_threads=source.shape[0],
         mma_threads=mma.threads,
         is_async=load.atom.is_async,
+        is_direct=plan.stages == 0,
     )
 
 
@@ -168,7 +173,7 @@ def _accesses(
 
     read, fragment   (k_blocks, stages, rest_mn, value, thread) and the same without stages
     """
-    atom: CopyAtom = getattr(plan, f"read_{name}")
+    atom: CopyAtom = getattr(plan, f"read_{name}") or getattr(plan, f"load_{name}").atom
     threads = plan.tiled_mma.threads
     if atom.threads == 1:
         entries = read.shape[2] * read.shape[3]

@@ -1,6 +1,6 @@
 """Runs Hopper forms on the GPU, in a process that may hang without anyone else: a line of JSON for each.
 
-    python -m tests.gpu.sm90_worker pingpong cooperative ...
+    python -m tests.gpu.sm90_worker pingpong cooperative ... gemm
 
 Each form is held against float64 on ragged shapes, with D poisoned inside of a guard band, for a persistent
 grid of 4 CTAs, which take many tiles each, and of one a multiprocessor. When a kernel has not come back for
@@ -74,7 +74,7 @@ def matrix(
     align: int,
     guard: int = 0,
 ) -> tuple[Any, Any]:
-    """(rows, cols), its leading stride padded to `align` bytes; and all of its storage, poisoned if guarded."""
+    """(rows, cols), its leading stride padded to `align` bytes; and its storage, poisoned if guarded."""
     r, c = (cols, rows) if rows_major else (rows, cols)
     unit = max(1, align // kind.itemsize)
     leading = max(unit, -(-c // unit) * unit + guard * unit)
@@ -174,6 +174,82 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
     return {"name": name, "bad": bad[:5], "worst": round(worst, 3)}
 
 
+GEMM = "gemm"  # the public function, instead of a form
+_GEMM_SHAPES = (
+    (512, 768, 256),
+    (200, 136, 72),
+    (1000, 1001, 999),
+    (1, 4096, 64),
+    (4096, 8, 640),
+    (300, 500, 0),
+)
+
+
+def check_gemm(pulse: Pulse) -> dict[str, Any]:
+    """What `gemm` makes of halves and bytes of all layouts, in a graph, on a stream, a thousand times."""
+    import torch
+
+    from cutegemm import gemm
+    from cutegemm.launch import plan_of
+
+    bad: list[str] = []
+
+    def held(what: str, a: Any, b: Any, got: Any, want: Any) -> None:
+        torch.cuda.synchronize()
+        pulse.beat(f"{GEMM}: {what}")
+        scale = (a.float().abs() @ b.float().abs()).max().item() if a.shape[-1] else 0.0
+        part = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}.get(got.dtype, 0)
+        allowed = (
+            part * want.abs().max().item() + (2.0**-11 if a.element_size() == 1 else 2e-6) * scale + 1e-6
+        )
+        error = (got.double() - want).abs().max().item()
+        if not error <= allowed:
+            bad.append(f"{what}: error {error:.3g} of {allowed:.3g} allowed")
+
+    for kind in (torch.bfloat16, torch.float16):
+        for m, n, k in _GEMM_SHAPES:
+            for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
+                what = f"{m}x{n}x{k} of {kind}, {'t' if turned_a else 'n'}{'t' if turned_b else 'n'}"
+                pulse.beat(f"{GEMM}: {what}")
+                a = torch.randn((k, m) if turned_a else (m, k), device="cuda").to(kind)
+                b = torch.randn((n, k) if turned_b else (k, n), device="cuda").to(kind)
+                a, b = a.t() if turned_a else a, b.t() if turned_b else b
+                c = torch.randn(m, n, device="cuda").to(kind)
+                exact = a.double() @ b.double()
+                held(what, a, b, gemm(a, b), exact)
+                held(
+                    f"{what}, beta",
+                    a,
+                    b,
+                    gemm(a, b, c=c, alpha=1.5, beta=-0.5),
+                    1.5 * exact - 0.5 * c.double(),
+                )
+                out = torch.empty(m, n, device="cuda")
+                held(f"{what}, float32", a, b, gemm(a, b, out=out), exact)
+    for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8):
+        a, b = ((torch.randn(512, 768, device="cuda") * 3).to(kind) for _ in range(2))
+        held(f"{kind}", a, b.t(), gemm(a, b.t()), a.double() @ b.double().t())
+    a, b = (torch.randn(1024, 1024, device="cuda").bfloat16() for _ in range(2))
+    first = gemm(a, b).clone()
+    if plan_of(a, b).family != "sm90":
+        bad.append(f"{plan_of(a, b).name} was chosen for halves")
+    pulse.beat(f"{GEMM}: a thousand times")
+    if not all(torch.equal(first, gemm(a, b)) for _ in range(1000)):
+        bad.append("two of a thousand runs differ")
+    stream, graph, out = torch.cuda.Stream(), torch.cuda.CUDAGraph(), torch.empty_like(first)
+    with torch.cuda.stream(stream):
+        gemm(a, b, out=out)
+        with torch.cuda.graph(graph, stream=stream):
+            gemm(a, b, out=out)
+    out.zero_()
+    torch.cuda.synchronize()
+    graph.replay()
+    torch.cuda.synchronize()
+    if not torch.equal(first, out):
+        bad.append("a graph gives another result")
+    return {"name": GEMM, "bad": bad[:8], "worst": 0.0}
+
+
 def main(names: list[str]) -> None:
     """Checks forms one after the other."""
     import torch
@@ -185,7 +261,8 @@ def main(names: list[str]) -> None:
     pulse.watch()
     for name in names:
         try:
-            print(json.dumps(check(name, pulse)), flush=True)
+            found = check_gemm(pulse) if name == GEMM else check(name, pulse)
+            print(json.dumps(found), flush=True)
         except Exception as error:
             print(
                 json.dumps({"name": name, "bad": [f"{type(error).__name__}: {str(error)[:500]}"]}), flush=True

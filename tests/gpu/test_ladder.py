@@ -14,7 +14,12 @@ from tests.gpu.cases import LAYOUTS, operands  # noqa: E402
 from tests.gpu.test_simt import check  # noqa: E402
 
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
-SPLITS = [(parts, order, how) for parts in (2, 3, 7) for order in ("strided", "blocked") for how in ("kernel", "last")]
+SPLITS = [
+    (parts, order, how)
+    for parts in (2, 3, 7)
+    for order in ("strided", "blocked")
+    for how in ("kernel", "last")
+]
 DTYPES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -25,7 +30,9 @@ def split_plan(parts, order, how, layout="nn", align=4, **more):
 
 
 def packed_plan(pack, layout, align=16, dtype="f32", **more):
-    given = operands(layout, align, dtype=dtype, **{k: v for k, v in more.items() if k in ("batched", "out_major")})
+    given = operands(
+        layout, align, dtype=dtype, **{k: v for k, v in more.items() if k in ("batched", "out_major")}
+    )
     options = {k: v for k, v in more.items() if k not in ("batched", "out_major")}
     quad = (2, 2) if dtype == "f64" else (4, 4)
     name = f"pack {pack} {layout} {align} {dtype}"
@@ -33,7 +40,9 @@ def packed_plan(pack, layout, align=16, dtype="f32", **more):
 
 
 def all_plans():
-    found = [step.build(Operands.of("f32", align_bytes=align)) for step in SIMT_LADDER.steps for align in (16, 4)]
+    found = [
+        step.build(Operands.of("f32", align_bytes=align)) for step in SIMT_LADDER.steps for align in (16, 4)
+    ]
     found += [step.build(Operands.of("f32", layout="nt")) for step in SIMT_LADDER.steps]
     found += [split_plan(*split) for split in SPLITS]
     found += [packed_plan("ab", layout, align) for layout in LAYOUTS for align in (16, 4)]
@@ -49,7 +58,10 @@ def ladder_compiled(arch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("step", SIMT_LADDER.steps, ids=lambda step: step.name)
 def test_steps(step):
-    for align, shapes in ((16, [(260, 132, 68), (4, 300, 132)]), (4, [(131, 257, 67), (1, 33, 5), (65, 31, 0)])):
+    for align, shapes in (
+        (16, [(260, 132, 68), (4, 300, 132)]),
+        (4, [(131, 257, 67), (1, 33, 5), (65, 31, 0)]),
+    ):
         plan = step.build(Operands.of("f32", align_bytes=align))
         for m, n, k in shapes:
             check(plan, m, n, k, alpha=1.5, beta=0.5, align=align)
@@ -83,7 +95,9 @@ def test_split_is_deterministic(how):
 @pytest.mark.parametrize("align", [16, 4])
 def test_packed(layout, align):
     plan = packed_plan("ab", layout, align)
-    shapes = [(260, 132, 68), (4, 4, 4)] if align == 16 else [(131, 257, 67), (1, 1, 1), (65, 130, 129), (3, 5, 0)]
+    shapes = (
+        [(260, 132, 68), (4, 4, 4)] if align == 16 else [(131, 257, 67), (1, 1, 1), (65, 130, 129), (3, 5, 0)]
+    )
     for i, (m, n, k) in enumerate(shapes):
         check(plan, m, n, k, layout, alpha=1.5, beta=0.5, align=align, gap=4 * i if align == 16 else i)
         check(plan, m, n, k, layout, align=align, fill="integer")
@@ -104,7 +118,9 @@ def test_packed_batched_split():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["simt_128x128/k4", "simt_256x128+pack", "simt_16x256/k8last", "simt_64x64+pack/k2"])
+@pytest.mark.parametrize(
+    "name", ["simt_128x128/k4", "simt_256x128+pack", "simt_16x256/k8last", "simt_64x64+pack/k2"]
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_suffixes(name, layout):
     check(name, 516, 260, 1028, layout, alpha=1.5, beta=0.5)

@@ -1,4 +1,4 @@
-"""mma.sync kernels on a GPU: against float64, on ragged shapes, between guard bands, over poisoned outputs."""
+"""mma.sync kernels on a GPU: against float64, on ragged shapes, between guards, over poisoned outputs."""
 
 from __future__ import annotations
 
@@ -65,13 +65,17 @@ def check(plan: GemmPlan, m, n, k, *, alpha=1.0, beta=0.0, fill="normal", batch=
     if fill == "integer":
         assert torch.equal(d.view.double(), exact.to(d.view.dtype).double()), f"{said}: not exact"
         return
-    magnitude = abs(alpha) * (wide_a.abs() @ wide_b.abs()) + (abs(beta) * c.view.double().abs() if beta else 0)
+    magnitude = abs(alpha) * (wide_a.abs() @ wide_b.abs()) + (
+        abs(beta) * c.view.double().abs() if beta else 0
+    )
     of_inputs = 1.01 * _TF32_ERROR[plan.rounding] if ops.a.dtype.name == "tf32" else 0.0
     of_sums = 2.0**-7 if ops.acc.name == "f16" else 2.0**-19
     bound = magnitude * (of_inputs + of_sums) + exact.abs() * torch.finfo(d.view.dtype).eps + 1e-30
     off = (d.view.double() - exact).abs() / bound
     worst = off.max().item() if off.numel() else 0.0
-    assert worst <= 1, f"{said}: {worst:.3g} of what rounding explains, at {(~(off <= 1)).nonzero()[:1].tolist()}"
+    assert worst <= 1, (
+        f"{said}: {worst:.3g} of what rounding explains, at {(~(off <= 1)).nonzero()[:1].tolist()}"
+    )
 
 
 def shapes_of(plan: GemmPlan) -> list[tuple[int, int, int]]:

@@ -19,11 +19,13 @@ from typing import Any
 
 import pytest
 
+from tests.gpu.sm90_worker import GEMM
 from tests.kernels.sm90_forms import FORMS
 
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parents[2]
+ALL = (GEMM, *FORMS)
 
 
 def run(names: Iterable[str], jobs: int | None = None) -> dict[str, dict[str, Any]]:
@@ -65,10 +67,10 @@ def run(names: Iterable[str], jobs: int | None = None) -> dict[str, dict[str, An
 
 @cache
 def all_results() -> dict[str, dict[str, Any]]:
-    return run(FORMS)
+    return run(ALL)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ALL)
 def test_against_float64(name):
     found = all_results()[name]
     assert found["bad"] == []
@@ -77,7 +79,7 @@ def test_against_float64(name):
 if __name__ == "__main__":
     pattern = sys.argv[1] if len(sys.argv) > 1 else "."
     begun = time.time()
-    table = run([name for name in FORMS if re.search(pattern, name)])
+    table = run([name for name in ALL if re.search(pattern, name)])
     for form_name, row in sorted(table.items()):
         print(
             f"{'BAD ' if row['bad'] else 'good'} {form_name:24} worst {row.get('worst', 0):.2f}",

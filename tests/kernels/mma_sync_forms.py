@@ -1,4 +1,4 @@
-"""Forms of mma.sync plans: every majorness, type, alignment, schedule and way out, in tiles that compile at once."""
+"""Forms of mma.sync plans: every majorness, type, alignment, schedule and way out, in small tiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     **{
         f"{dtype}_{layout}_{align}": (
             {"dtype": dtype, "layout": layout, "align_bytes": align},
-            {**(_TF32 if dtype == "tf32" else _SMALL), "block": (64, 64, 32 if dtype == "tf32" or align == 2 else 64)},
+            {**_SMALL, "block": (64, 64, 32 if dtype == "tf32" or align == 2 else 64)},
         )
         for dtype, aligns in (("bf16", (16, 8, 4, 2)), ("tf32", (16, 8, 4)))
         for align in aligns

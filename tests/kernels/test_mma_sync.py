@@ -53,7 +53,10 @@ def ldmatrices(plan, atoms_m, atoms_n):
     """Instructions of a Read without and with transposition: a matrix for each register of the fragments."""
     plain = transposed = 0
     mma, bits = plan.tiled_mma.atom, plan.operands.a.dtype.bits
-    for read, held, atoms in ((plan.read_a, mma.layout_a_tv, atoms_m), (plan.read_b, mma.layout_b_tv, atoms_n)):
+    for read, held, atoms in (
+        (plan.read_a, mma.layout_a_tv, atoms_m),
+        (plan.read_b, mma.layout_b_tv, atoms_n),
+    ):
         if read.name.startswith("ldmatrix"):
             count = held[1].size() * bits // 32 * atoms // 4
             transposed += count if "trans" in read.name else 0
@@ -67,7 +70,9 @@ def test_the_large_plan(dtype, layout):
     assert report.registers <= 255
     assert any(re.match(r"LDGSTS\.E\.BYPASS.*128$", op) for op in report.instructions)
     assert any(op.startswith("STG") and op.endswith("128") for op in report.instructions)
-    assert any(("TF32" if dtype == "f32" else "BF16") in op for op in report.instructions if op.startswith("HMMA"))
+    assert any(
+        ("TF32" if dtype == "f32" else "BF16") in op for op in report.instructions if op.startswith("HMMA")
+    )
 
 
 @pytest.mark.parametrize("arch", [arch for arch in ARCHS if arch != "sm_90a"])
@@ -107,8 +112,12 @@ def test_shared_memory_is_what_the_plan_says():
     from cutegemm.kernels import mma_sync
 
     for out in ("bf16", "f32"):
-        plan = mma_sync_plan(Operands.of("bf16", layout="nt", out=out), block=(64, 128, 32), warp=(32, 64), stages=2)
-        made = cute.compile(mma_sync.host_function(plan), *mma_sync.fake_arguments(plan), options="--enable-tvm-ffi")
+        plan = mma_sync_plan(
+            Operands.of("bf16", layout="nt", out=out), block=(64, 128, 32), warp=(32, 64), stages=2
+        )
+        made = cute.compile(
+            mma_sync.host_function(plan), *mma_sync.fake_arguments(plan), options="--enable-tvm-ffi"
+        )
         launched = re.findall(r"llvm\.mlir\.constant\((\d+) : i64\)", str(made.ir_module))
         assert str(sum(plan.smem_bytes().values())) in launched, plan.describe()
         assert plan.smem_bytes()["d"] == (0 if out == "bf16" else 8192)

@@ -17,11 +17,12 @@ from tests.kernels.sm90_forms import FORMS, form
 
 # Of the forms those that differ in code; the GPU tests run all of them.
 COMPILED = (
-    "pingpong", "pingpong_of_three", "cooperative_of_three", "f32_out_m_major", "warps_store", "order_epilogue", "plain_d", "l2", "deep_k", "wide_2x1",
-    "160",    "cluster_2x2_mn", "cluster_4x1", "cooperative_stagger", "cooperative_256x192", "one_consumer",
-    "one_tile_a_cta_2x1", "single", "single_two_consumers", "direct", "direct_elements", "direct_c", "c",
-    "c_f32_batched", "c_cooperative", "c_wide", "batched_2x1", "e4m3", "e4m3_two_level_2x1", "two_level_pingpong",
-    "e5m2", "s8", "s8_f32_c", "s8_direct", "tt_m",
+    "pingpong", "pingpong_of_three", "cooperative_of_three", "f32_out_m_major", "warps_store",
+    "order_epilogue", "plain_d", "l2", "deep_k", "wide_2x1", "160", "cluster_2x2_mn", "cluster_4x1",
+    "cooperative_stagger", "cooperative_256x192", "one_consumer", "one_tile_a_cta_2x1", "single",
+    "single_two_consumers", "direct", "direct_elements", "direct_c", "c", "c_f32_batched", "c_cooperative",
+    "c_wide", "batched_2x1", "e4m3", "e4m3_two_level_2x1", "two_level_pingpong", "e5m2", "s8", "s8_f32_c",
+    "s8_direct", "tt_m",
 )  # fmt: skip
 _MNEMONICS = {"f16": "HGMMA", "bf16": "HGMMA", "e4m3": "QGMMA", "e5m2": "QGMMA", "s8": "IGMMA"}
 

@@ -23,7 +23,7 @@ SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
 
 
 def integers(plan, m, n, k):
-    """A, B and C of small integers, with extents that the plan's accesses allow; with a batch where it has one."""
+    """A, B and C of small integers, of extents that the plan allows, with a batch where it has one."""
     ops, rng = plan.operands, np.random.default_rng(0)
     unit = max(o.align_elems for o in (ops.a, ops.b, ops.c, ops.d))
     m, n, k = (-(-extent // unit) * unit for extent in (m, n, k))
@@ -97,7 +97,9 @@ def test_a_read_before_its_group_was_waited_for():
 
 def test_a_stage_without_a_barrier():
     plan = mma_sync_plan(**SMALL)
-    assert "no barrier" in faults(plan, schedule=replace(plan.schedule, body=without(plan.schedule.body, Sync)))
+    assert "no barrier" in faults(
+        plan, schedule=replace(plan.schedule, body=without(plan.schedule.body, Sync))
+    )
 
 
 def test_a_share_that_is_left_out():

@@ -1,0 +1,115 @@
+"""The ladder's steps, packing, split K: what they are, what they refuse, and what is chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cutegemm.errors import PlanError
+from cutegemm.plan import Operands, Problem, simt_plan
+from cutegemm.plan.catalog import choose, plan_named, plans
+from cutegemm.plan.ladder_simt import SIMT_LADDER
+from cutegemm.plan.packing import make_packing
+from cutegemm.plan.simt_catalog import ranked, to_pack
+from cutegemm.plan.split import Split
+from cutegemm.plan.workspace import regions, workspace_bytes
+
+F32 = Operands.of("f32")
+
+
+def test_all_fifteen_steps_are_listed_with_a_reason():
+    assert sorted({step.number for step in SIMT_LADDER.steps}) == list(range(1, 16))
+    listed = dict(plans())
+    for step in SIMT_LADDER.steps:
+        assert step.change in listed[step.name]
+        assert len(step.why) > 10
+        assert plan_named(step.name, F32).name == step.name
+    assert len({step.name for step in SIMT_LADDER.steps}) == len(SIMT_LADDER.steps)
+
+
+def test_what_the_steps_say_of_themselves():
+    built = {step.name: step.build() for step in SIMT_LADDER.steps}
+    assert (built["sgemm_01_naive"].stages, built["sgemm_01_naive"].cta_tile) == (0, (32, 32, 1))
+    assert built["sgemm_02_tiles"].threads == 1024
+    assert built["sgemm_02_tiles"].key() == built["sgemm_03_hoisted"].key()
+    assert built["sgemm_05_row_of_4"].threads == built["sgemm_06_vectors"].threads == 256
+    assert {built["sgemm_05_row_of_4"].load_a.atom.bits, built["sgemm_06_vectors"].load_a.atom.bits} == {
+        32,
+        128,
+    }
+    assert [built[f"sgemm_14_async_{n}"].stages for n in (3, 4, 5)] == [3, 4, 5]
+    assert all(built["sgemm_14_async_3"].load_a.atom.is_async for _ in "x")
+    assert built["sgemm_15_best"].packs[0].name == "a"
+
+
+@pytest.mark.parametrize("order", ["strided", "blocked"])
+def test_parts_cover_the_k_tiles_once(order):
+    for parts in (1, 2, 3, 7):
+        split = Split(parts, order)
+        for k_tiles in range(20):
+            taken = []
+            for part in range(parts):
+                first, count = split.k_range(part, k_tiles)
+                assert count >= 0
+                taken += [first + i * split.k_step for i in range(count)]
+            assert sorted(taken) == list(range(k_tiles))
+
+
+def test_what_is_refused_is_said_at_once():
+    with pytest.raises(PlanError) as caught:
+        simt_plan(pack="ac", split_k=0, reduction="later", split_order="random", stages=-2)
+    for part in ("pack = 'ac'", "parts = 0", "reduction = 'later'", "order = 'random'", "stages = -2"):
+        assert part in str(caught.value)
+    with pytest.raises(PlanError, match="bK = 16; without shared memory"):
+        simt_plan(stages=0)
+
+
+def test_packing_makes_operands_what_the_mainloop_likes():
+    ops = Operands.of("f32", layout="nt", align_bytes=4)
+    plan = simt_plan(ops, pack=to_pack(ops), stages=3)
+    assert (plan.operands.a.major, plan.operands.a.align_bytes) == ("k", 4)
+    assert (plan.loaded.a.major, plan.loaded.b.major, plan.loaded.b.align_bytes) == ("m", "n", 16)
+    assert plan.load_a.atom.is_async
+    assert plan.load_a.atom.bits == 128
+    seen = plan.loaded_problem(Problem(4097, 5, 7, operands=ops))
+    assert str(seen.layout("a")) == "(4097,7,1):(1,4100,28700)"
+    for name in "ab":
+        packing = make_packing(ops, name)
+        assert packing.extent(np.arange(1, 9)).tolist() == [4, 4, 4, 4, 8, 8, 8, 8]
+
+
+def test_the_workspace_holds_what_is_written_to_it():
+    plan = simt_plan(Operands.of("f32", layout="nt"), pack="ab", split_k=3, reduction="last")
+    found = regions(plan, 100, 300, 64, 1)
+    assert [region.name for region in found] == ["arrivals", "a", "b", "sums"]
+    for before, after in zip(found, found[1:], strict=False):
+        assert before.first + before.size == after.first
+        assert after.first % 256 == 0
+    tiles = 1 * 3
+    assert found[0].size >= 4 * tiles
+    assert found[1].size >= 4 * 100 * 64
+    assert found[3].size >= 4 * 3 * tiles * 128 * 128
+    assert workspace_bytes(plan, Problem(100, 300, 64))[1] == found[0].size
+
+
+def test_suffixes_of_names():
+    ops = Operands.of("f32", layout="nt")
+    plan = plan_named("simt_128x128+pack/k4last", ops)
+    assert ([p.name for p in plan.packs], plan.split) == (["a", "b"], Split(4, "blocked", "last"))
+    assert plan_named("simt_128x128+pack", Operands.of("f32", layout="tn")).packs == ()
+    assert plan_named("simt_64x64/k12", ops).split.reduction == "kernel"
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_the_choice(layout):
+    ops = Operands.of("f32", layout=layout)
+
+    def chosen(m, n, k):
+        return choose(ops, Problem(m, n, k, operands=ops))
+
+    assert chosen(256, 256, 131072).split_k > 16
+    assert chosen(16, 8192, 8192).split_k > 1
+    assert chosen(16, 8192, 8192).cta_tile[0] <= 32
+    assert chosen(8192, 8192, 8192).split_k == 1
+    assert {p.name for p in chosen(8192, 8192, 8192).packs} == set(to_pack(ops))
+    assert len(ranked(ops, Problem(512, 512, 512, operands=ops), "sm_90a", 132)) > 10

@@ -1,0 +1,104 @@
+"""The SIMT ladder, packing, split K and plans without shared memory, simulated: right, and their faults seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cutegemm.layout import Layout
+from cutegemm.plan import Operands, simt_plan
+from cutegemm.plan.ladder_simt import SIMT_LADDER
+from cutegemm.simulate import simulate
+from tests.simulate.plans import WARPS, broken
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+
+def right(plan, m, n, k, *, alpha=1.0, beta=0.0, batch=None):
+    rng = np.random.default_rng(m + 7 * n + 49 * k)
+    front = () if batch is None else (batch,)
+    a, b, c = (rng.integers(-4, 4, (*front, *shape)).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
+    d = simulate(plan, a, b, c, alpha=alpha, beta=beta).d
+    return (d == alpha * (a @ b) + beta * c).all()
+
+
+@pytest.mark.parametrize("step", SIMT_LADDER.steps, ids=lambda step: step.name)
+def test_steps(step):
+    for layout, align, shape in (
+        ("nn", 4, (131, 259, 37)),
+        ("nt", 16, (132, 36, 68)),
+        ("nn", 16, (4, 260, 4)),
+    ):
+        plan = step.build(Operands.of("f32", layout=layout, align_bytes=align))
+        assert plan.name == step.name
+        assert right(plan, *shape, alpha=2, beta=0.5)
+
+
+@pytest.mark.parametrize("reduction", ["kernel", "last"])
+@pytest.mark.parametrize("order", ["strided", "blocked"])
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_split(parts, order, reduction):
+    plan = simt_plan(
+        Operands.of("f32", align_bytes=4, batched=True), stages=3, split_k=parts, split_order=order,
+        reduction=reduction, **WARPS,
+    )  # fmt: skip
+    for k in (0, 1, 8, 17, 100):  # fewer k-tiles than parts, and parts that do not divide them
+        assert right(plan, 65, 70, k, alpha=2, beta=0.5, batch=2)
+
+
+@pytest.mark.parametrize("out_major", "mn")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("align", [16, 4])
+def test_packed(layout, align, out_major):
+    ops = Operands.of("f32", layout=layout, align_bytes=align, out_major=out_major, batched=True)
+    for pack in ("a", "b", "ab"):
+        plan = simt_plan(ops, stages=3, pack=pack, split_k=2, **WARPS)
+        for shape in ((132, 68, 140),) if align == 16 else ((67, 130, 65), (1, 1, 1), (65, 3, 0)):
+            assert right(plan, *shape, alpha=2, beta=0.5, batch=2)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
+def test_packed_types(dtype):
+    plan = simt_plan(Operands.of(dtype, layout="nt"), stages=2, pack="ab", quad=(2, 2), **WARPS)
+    assert right(plan, 72, 72, 72)
+
+
+def kinds(plan, m=72, n=72, k=72):
+    a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    return {fault.kind for fault in simulate(plan, a, b, check="report").faults}
+
+
+def test_packing_that_loses_elements():
+    plan = simt_plan(Operands.of("f32", layout="nt"), stages=3, pack="a", **WARPS)
+    packing = plan.packs[0]
+    assert kinds(plan) == set()
+    overlapping = replace(packing, smem=Layout((64, 64, 1), (1, 32, 4096)))
+    assert "copy" in kinds(broken(plan, packs=(overlapping,)))
+    torn = replace(packing, smem=Layout((64, 64, 1), (1, 65, 4160)))
+    assert "alignment" in kinds(broken(plan, packs=(torn,)))
+
+
+def test_a_part_that_is_left_out():
+    plan = simt_plan(stages=3, split_k=2, **WARPS)
+    assert kinds(plan) == set()
+
+    class Short(type(plan.split)):
+        def k_range(self, part, k_tiles, minimum=min):
+            first, count = super().k_range(part, k_tiles, minimum)
+            return first, count - part
+
+    short = object.__new__(Short)
+    for name, value in vars(plan.split).items():
+        object.__setattr__(short, name, value)
+    a = np.ones((72, 72), np.float32)
+    assert not (simulate(broken(plan, split=short), a, a, check="report").d == 72).all()
+
+
+def test_a_step_without_shared_memory_reads_only_what_is_there():
+    plan = SIMT_LADDER.steps[0].build()
+    assert plan.smem_bytes() == {"a": 0, "b": 0}
+    result = simulate(plan, np.ones((40, 44), np.float32), np.ones((44, 36), np.float32))
+    assert result.stats.loaded_a_elems == 40 * 44 * 64  # each row by the lanes of two CTAs
+    assert (result.d == 44).all()
