@@ -95,6 +95,4 @@ def arch_named(name: str) -> Arch:
     try:
         return ARCHS[name]
     except KeyError:
-        raise UnsupportedError(
-            f"architecture {name!r} is not known; known are {', '.join(ARCHS)}."
-        ) from None
+        raise UnsupportedError(f"architecture {name!r} is not known; known are {', '.join(ARCHS)}.") from None

@@ -45,8 +45,8 @@ class CompiledKernel:
     raises       ValueError or TypeError, from the checks compiled into the kernel; UnsupportedError where
                  beta is not 0 and the plan reads no C
 
-    It runs on the current stream of the tensors' framework, so a CUDA graph captures it; it allocates nothing but,
-    where `needs_workspace`, that. `function` is the same without this object around it.
+    It runs on the current stream of the tensors' framework, so a CUDA graph captures it; it allocates nothing
+    but, where `needs_workspace`, that. `function` is the same without this object around it.
     """
 
     def __init__(self, plan: GemmPlan, arch: str, folder: Path, function: Any) -> None:

@@ -149,7 +149,8 @@ def listing_of(sass: str, kernel: str) -> str:
 def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) -> dict[int, int]:
     """Attribute -> value, of those records that say one number of a kernel."""
     names, (table, table_size) = sections[".strtab"][0], sections[".symtab"]
-    symbols = [struct.unpack_from("<I", cubin, at)[0] for at in range(table, table + table_size, _SYMBOL_BYTES)]
+    entries = range(table, table + table_size, _SYMBOL_BYTES)
+    symbols = [struct.unpack_from("<I", cubin, at)[0] for at in entries]
     offset, size = sections[".nv.info"]
     values: dict[int, int] = {}
     end = offset + size

@@ -1,7 +1,7 @@
 """A GEMM in naive Python, level by level: grid, block, warp, thread, value. Runs on a CPU in seconds.
 
-Nothing here multiplies indices by tile sizes: every index is asked of a layout of the plan, and what each level
-contributes to it is printed for a few elements of D.
+Nothing here multiplies indices by tile sizes: every index is asked of a layout of the plan, and what each
+level contributes to it is printed for a few elements of D.
 
     python examples/naive_hierarchy.py
 """
@@ -79,7 +79,8 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
 
 
 def tiled(plan: GemmPlan, problem: Problem, name: str) -> Layout:
-    """A matrix cut into the CTAs' tiles: ((row, column) in a tile, (row, column) of tiles) -> place in memory."""
+    """A matrix cut into the CTAs' tiles: ((row, column) in a tile, (row, column) of tiles) -> place in "
+    "memory."""
     bm, bn, bk = plan.cta_tile
     matrix = problem.layout(name)
     return zipped_divide(
@@ -107,7 +108,8 @@ def explain(plan: GemmPlan, problem: Problem, elements: list[tuple[int, int, int
         assert place == sum(parts), "levels do not add up"
         row, column = place // problem.n, place % problem.n
         print(
-            f"{cta:5} {warp:5} {lane:5} {value:6}  |  {parts[0]:8} {parts[1]:10} {parts[2]:10} {parts[3]:11}  = {place:10} "
+            f"{cta:5} {warp:5} {lane:5} {value:6}  |  {parts[0]:8} {parts[1]:10} {parts[2]:10} "
+            f"{parts[3]:11}  = {place:10} "
             f"{row:6} {column:7}"
         )
 

@@ -1,4 +1,5 @@
-"""The SIMT ladder on whatever is here: timed beside cuBLAS on a GPU, else simulated thread by thread and analysed.
+"""The SIMT ladder on whatever is here: timed beside cuBLAS on a GPU, else simulated thread by thread and
+analysed.
 
 python examples/sgemm_ladder.py              every step: right or wrong, how fast, or what bounds it
 python examples/sgemm_ladder.py --size 2048  of another size, on a GPU
@@ -47,7 +48,8 @@ def has_gpu() -> bool:
 
 
 def simulated(size: int) -> None:
-    """Each step carried out on the CPU on a small ragged problem, and what bounds it on an H200 on a large one."""
+    """Each step carried out on the CPU on a small ragged problem, and what bounds it on an H200 on a large "
+    "one."""
     from cutegemm.simulate import simulate
 
     m, n, k = SIMULATED

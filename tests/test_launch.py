@@ -133,12 +133,18 @@ def test_a_copy_is_said(launched):
 
 REFUSED = [
     (lambda: gemm(A, B.double()), "a is of float32, b of float64; they must be of one type"),
-    (lambda: gemm(A.int(), B.int()), "a is of int32; float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, int8 are served"),
+    (
+        lambda: gemm(A.int(), B.int()),
+        "a is of int32; float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, int8 are served",
+    ),
     (lambda: gemm(A, A), r"b has shape \(8, 12\); \(12, 12\) is expected"),
     (lambda: gemm(A[0], B), "two matrices, or two batches"),
     (lambda: gemm(A[None], B), "Expand a matrix"),
     (lambda: gemm(A, B, out=torch.zeros(8, 17)), r"out has shape \(8, 17\); \(8, 16\) is expected"),
-    (lambda: gemm(A, B, c=torch.zeros(8, 16).double()), "c is of float64; float32 or float16 or bfloat16 is expected"),
+    (
+        lambda: gemm(A, B, c=torch.zeros(8, 16).double()),
+        "c is of float64; float32 or float16 or bfloat16 is expected",
+    ),
     (lambda: gemm(A.half(), B.half(), c=torch.zeros(8, 16), out=torch.zeros(8, 16).half()), "of one type"),
     (lambda: gemm(A, B, beta=1.0), "beta = 1.0, but no c is given"),
     (lambda: gemm(A, B, plan="nope"), "no plan is called 'nope'. There are simt_256x128"),

@@ -4,6 +4,10 @@ The model. One instruction of a warp is one request, whatever its width; it asks
 one of its lanes touches, once. The fewest sectors are the bytes asked for over 32. The same holds for loads,
 stores and cp.async.
 
+cp.async of 16 bytes passes L1 by, straight into shared memory, and what it writes counts too: a sector whose
+halves go to two lines of 128 bytes is asked for twice, and one whose halves go to two sectors of shared
+memory arrives twice. A pad of an odd number of 16 bytes does that. Counters of an H200 show it.
+
 Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"; Nsight Compute, "Memory Tables".
 """
 
@@ -14,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cutegemm.analysis.accesses import by_warps, global_table
+from cutegemm.analysis.accesses import buffer_layout, by_warps, global_table, shared_accesses
+from cutegemm.analysis.shared import byte_addresses
 from cutegemm.arch import SECTOR_BYTES
 from cutegemm.layout import Layout
 from cutegemm.tile.tma import TmaBox
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
 
+_LINE_BYTES = 128
 _ACCESS_BYTES = 16  # the widest load or store of a lane
 
 
@@ -39,6 +45,7 @@ class Sectors:
     bits          of one lane and instruction
     usable_bits   the widest that majorness and alignment allow
     per           "k-tile" or "tile"
+    again         sectors that arrive more than once, by which the arrivals exceed the distinct sectors
     """
 
     name: str
@@ -50,6 +57,7 @@ class Sectors:
     bits: int
     usable_bits: int
     per: str
+    again: int = 0
 
     @property
     def efficiency(self) -> float:
@@ -155,10 +163,29 @@ def _sectors(
     memory = global_table(plan, operand_name, problem)
     addresses = np.moveaxis(memory[elements[..., ::count]], 1, 2)
     table = addresses.reshape(-1, addresses.shape[2])
-    touched = int(sectors(table, bits).sum())
+    touched = distinct = int(sectors(table, bits).sum())
+    arriving = touched
+    if op == "ldgsts" and bits == 8 * _ACCESS_BYTES:
+        written = _written(plan, operand_name, problem)
+        touched, arriving = (_torn(table, written, unit) for unit in (_LINE_BYTES, SECTOR_BYTES))
     ideal = -(-table.size * bits // 8 // SECTOR_BYTES)
     mnemonic = {"ld": "LDG", "ldgsts": "LDGSTS", "st": "STG", "tma": "TMA"}[op]
     return Sectors(
         label, f"{mnemonic}.{bits}", op, len(table), touched, ideal, bits,
-        usable_bits(operand, problem, operand_name), per,
+        usable_bits(operand, problem, operand_name), per, arriving - distinct,
     )  # fmt: skip
+
+
+def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
+    """Bytes in shared memory that a cp.async writes: (requests, lanes)."""
+    access = next(a for a in shared_accesses(plan, problem) if a.buffer == name and a.op == "cp.async")
+    offsets = buffer_layout(plan, name).offsets()
+    found = byte_addresses(offsets, access.elements, access.element_bits, access.width(offsets))
+    return found.reshape(-1, found.shape[2])
+
+
+def _torn(read: np.ndarray, written: np.ndarray, unit: int) -> int:
+    """Pairs of a sector that is read and a unit of shared memory that it is written to, over all requests."""
+    requests = np.broadcast_to(np.arange(len(read))[:, None], read.shape)
+    pairs = np.stack([requests, read // SECTOR_BYTES, written // unit]).reshape(3, -1)
+    return len(np.unique(pairs, axis=1).T)

@@ -2,8 +2,9 @@
 
 The model. A CTA takes the parts of its panels of A and B along K one after the other, at an even pace, and
 writes D at its end. Its time differs from the mean by `JITTER`, each CTA anew. Where the grid is persistent,
-a CTA keeps its tiles, so that a multiprocessor which is slower, by `SPREAD`, falls behind for good; else the
-next CTA of the order begins on whichever multiprocessor is free. Which line is touched when follows.
+a CTA keeps its tiles, so that a multiprocessor which is slower, by `SPREAD`, falls behind for good; not where
+the tensor cores are the bound, since their clock is that of all. Else the next CTA of the order begins on
+whichever multiprocessor is free. Which line is touched when follows.
 
 The L2 has partitions. Each line has a home in one of them, half of every panel in each; a multiprocessor asks
 the partition on its own side, which fetches a line with a home elsewhere from there and keeps it too. So a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.analysis.accesses import buffer_layout, executions, shared_accesses
@@ -13,7 +13,7 @@ from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
 from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
-from cutegemm.analysis.traffic import Traffic, best_rasters
+from cutegemm.analysis.traffic import Traffic, best_rasters, traffic
 from cutegemm.arch import Arch, arch_named
 
 if TYPE_CHECKING:
@@ -91,6 +91,13 @@ class Analysis:
                 out[0] += times * part.requests
                 out[1] += times * part.sectors
         return out[0], out[1]
+
+    def arriving_again(self) -> int:
+        """Sectors that arrive in multiprocessors once more, since a cp.async tears them."""
+        return sum(
+            (self.waves.ctas // self.split_k * self.k_tiles if self.waves else 0) * part.again
+            for part in self.global_
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -253,30 +260,37 @@ def _with_problem(
 ) -> Analysis:
     held: Occupancy = common["occupancy"]
     fill = waves(plan, problem, device.sms, held.ctas)
-    rasters = best_rasters(plan, problem, device, ctas_per_wave=fill.per_wave, most=_RASTERS if search else 1)
-    moved = next(t for t in rasters if t.raster == str(plan.raster))
+    l2_bytes = device.l2_bytes // device.l2_partitions
+    in_step = traffic(plan, problem, ctas_per_wave=fill.per_wave, l2_bytes=l2_bytes)
     known = Analysis(
         **common,
         problem=str(problem),
         k_tiles=plan.k_tiles(problem),
         split_k=plan.split_k,
         waves=fill,
-        traffic=moved,
-        rasters=tuple(rasters),
     )
     ops = {a.op for a in known.shared}
     counted = [known.counts(op) for op in sorted(ops)]
     lsu = [known.counts(op)[0] for op in sorted(ops - {"wgmma", "tma"})]
     stored = [known.sector_count(op)[0] for op in ("ld", "st")]
     most = -(-fill.ctas // device.sms)
-    roof = roofline(
-        plan,
-        problem,
-        device,
-        wavefronts=sum(c[1] for c in counted),
-        instructions=sum(lsu) + sum(stored),
-        traffic=moved,
-        sm_share=fill.ctas / (most * device.sms) if most else 1.0,
-    )
-    fields = {name: getattr(known, name) for name in known.__dataclass_fields__}
-    return Analysis(**{**fields, "roofline": roof, "changes": tuple(changes(plan, known, roof))})
+
+    def bounds(moved: Traffic) -> Roofline:
+        return roofline(
+            plan,
+            problem,
+            device,
+            wavefronts=sum(c[1] for c in counted),
+            instructions=sum(lsu) + sum(stored),
+            traffic=moved,
+            sm_share=fill.ctas / (most * device.sms) if most else 1.0,
+        )
+
+    rasters = best_rasters(
+        plan, problem, device, ctas_per_wave=fill.per_wave, most=_RASTERS if search else 1,
+        paced=bounds(in_step).bound.name == "compute",
+    )  # fmt: skip
+    moved = next(t for t in rasters if t.raster == str(plan.raster))
+    known = replace(known, traffic=moved, rasters=tuple(rasters))
+    roof = bounds(moved)
+    return replace(known, roofline=roof, changes=tuple(changes(plan, known, roof)))

@@ -208,6 +208,8 @@ def _async_wavefronts(
     table: np.ndarray, sources: np.ndarray | None, bits: int
 ) -> tuple[np.ndarray, np.ndarray]:
     read = np.arange(table.shape[1])[None, :] * (bits // 8) + table * 0 if sources is None else sources
+    if bits == PHASE_BITS // 8:
+        return _async_lines(table, read)
     bank_span = SMEM_BANKS * SMEM_BANK_BYTES
     patterns, which = np.unique(
         np.concatenate([table % bank_span, read % bank_span], axis=1), axis=0, return_inverse=True
@@ -223,6 +225,19 @@ def _async_wavefronts(
         costs.append(cost)
     ideal = -(-lanes // group)
     return np.array(costs, dtype=np.int64)[which.reshape(-1)], np.full(len(table), ideal)
+
+
+def _async_lines(table: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """16 bytes a lane pass L1 by in lines of 128 bytes: eight lanes go together as far as they go from one
+    line to one line and the chunk that each writes is the one that it reads, XOR one number for all."""
+    requests, lanes = table.shape
+    line, chunk, group = SMEM_BANKS * SMEM_BANK_BYTES, 16, 8
+    turned = ((table ^ read) // chunk) % group
+    row = np.broadcast_to(np.arange(requests)[:, None], table.shape)
+    groups = np.broadcast_to(np.arange(lanes) // group, table.shape)
+    keys = np.stack([row, groups, read // line, table // line, turned]).reshape(5, -1)
+    total = np.bincount(np.unique(keys, axis=1)[0], minlength=requests)
+    return total, np.full(requests, -(-lanes // group))
 
 
 def _one_async_group(read: Sequence[int], write: Sequence[int], words: int) -> int:

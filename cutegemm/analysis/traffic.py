@@ -106,12 +106,19 @@ def traffic(
 
 
 def traffic_in_time(
-    plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, raster: Raster | None = None
+    plan: GemmPlan,
+    problem: Problem,
+    device: Device,
+    *,
+    ctas_per_wave: int,
+    raster: Raster | None = None,
+    paced: bool = False,
 ) -> Traffic:
     """What a plan moves for a problem on a device, CTAs falling out of step as they do.
 
     ctas_per_wave   that run together
     raster          another order than the plan's
+    paced           by the tensor cores, whose clock all multiprocessors have: none falls behind for good
     """
     order = raster or plan.raster
     bm, bn, _ = plan.cta_tile
@@ -137,6 +144,7 @@ def traffic_in_time(
     moved = l2.play(
         work, max(1, ctas_per_wave // (across * along)), device.l2_bytes, device.l2_partitions,
         persistent=plan.pipeline is not None and plan.pipeline.ctas is not None,
+        spread=0.0 if paced else l2.SPREAD,
     )  # fmt: skip
     return replace(found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes)
 
@@ -216,17 +224,26 @@ def compare_rasters(
 
 
 def best_rasters(
-    plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, most: int = 4
+    plan: GemmPlan,
+    problem: Problem,
+    device: Device,
+    *,
+    ctas_per_wave: int,
+    most: int = 4,
+    paced: bool = False,
 ) -> list[Traffic]:
     """The plan's raster and the best others, in time, the least DRAM traffic first; of equals, its own.
 
-    most   that are played, of those that the formula ranks first
+    most    that are played, of those that the formula ranks first
+    paced   see `traffic_in_time`
     """
     capacity = device.l2_bytes // device.l2_partitions
     ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)
     names = dict.fromkeys([str(plan.raster), *[t.raster for t in ranked]])
     found = [
-        traffic_in_time(plan, problem, device, ctas_per_wave=ctas_per_wave, raster=Raster.parse(name))
+        traffic_in_time(
+            plan, problem, device, ctas_per_wave=ctas_per_wave, raster=Raster.parse(name), paced=paced
+        )
         for name in list(names)[:most]
     ]
     return sorted(found, key=lambda t: round(t.dram_read_bytes))

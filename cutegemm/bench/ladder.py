@@ -1,10 +1,12 @@
 """The steps of a ladder beside the library: times, and what the analysis predicts beside what counters read.
 
-    cutegemm bench ladder simt --json > docs/benchmarks/ladder_simt.json     on a GPU; with ncu, its counters too
-    cutegemm bench report                                                    docs/ladder_simt.md and .svg, anywhere
+    cutegemm bench ladder simt --json > docs/benchmarks/ladder_simt.json     on a GPU; with ncu, its counters
+    too cutegemm bench report                                                    docs/ladder_simt.md and .svg,
+    anywhere
 
-Times are medians of rounds in which every step and the library run once, on the same normally distributed data: see
-`bench.gemm`. Counters are those of one launch at a smaller size, for which the prediction is made as well.
+Times are medians of rounds in which every step and the library run once, on the same normally distributed
+data: see `bench.gemm`. Counters are those of one launch at a smaller size, for which the prediction is made
+as well.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ def _known(step: Any, plan: Any, size: int) -> dict[str, Any]:
         "bound_tflops": round(roof.tflops, 2), "peak_tflops": large.device.peak_tflops(plan.tiled_mma.atom),
         "conflicts": sum(small.counts(op)[1] - small.counts(op)[2] for op in ("load", "store", "cp.async")),
         "intensity": {level: round(roof.level(level).intensity, 2) for level in _LEVELS},
-        "instructions": {own: report.count(own), **{o: report.count(o) for o in ("LDS", "STS", "S2R", "BAR", "IADD3")}},
+        "instructions": {o: report.count(o) for o in (own, "LDS", "STS", "S2R", "BAR", "IADD3")},
         "predicted": predicted, "measured": {}, "tflops": {}, "ratio": {},
     }  # fmt: skip
 
@@ -153,7 +155,8 @@ def table(found: dict[str, Any]) -> str:
     for step in found["steps"]:
         rates = " ".join(f"{step['tflops'][n]:7.2f} ({step['ratio'][n]:5.3f})" for n in sizes)
         lines.append(
-            f"{step['name']:24} {rates} {step['registers']:4} regs {step['ctas_per_sm']} x {step['threads']:4} threads, "
+            f"{step['name']:24} {rates} {step['registers']:4} regs {step['ctas_per_sm']} x "
+            f"{step['threads']:4} threads, "
             f"{step['conflicts'] / 1e6:8.1f} M conflicts, bound {step['bound']} {step['bound_tflops']:5.1f}"
         )
     if sizes:

@@ -31,8 +31,10 @@ def markdown(found: dict[str, Any], picture: str) -> str:
         at = found["machine"]
         library = ", ".join(f"{rate} TFLOP/s at {n}³" for n, rate in found["library_tflops"].items())
         lines += [
-            f"Measured on one {at['gpu']}, {at['date']}, torch {at['torch']}, f32 without TF32, row-major matrices, normal "
-            f"data, all in turns in one process; {found['library']}: {library}. Made by `cutegemm bench ladder "
+            f"Measured on one {at['gpu']}, {at['date']}, torch {at['torch']}, f32 without TF32, row-major "
+            f"matrices, normal "
+            f"data, all in turns in one process; {found['library']}: {library}. Made by `cutegemm bench "
+            f"ladder "
             f"{found['ladder']} --json` and `cutegemm bench report`.",
             "",
             f"![TFLOP/s of each step]({picture})",
@@ -41,7 +43,7 @@ def markdown(found: dict[str, Any], picture: str) -> str:
     heads = ["step", "change"]
     for n in sizes:
         heads += [f"TFLOP/s {n}³", "of cuBLAS", "of peak"]
-    heads += ["registers", "CTAs × threads", "occupancy", "least time set by"]
+    heads += ["registers", "CTAs x threads", "occupancy", "least time set by"]
     rows = []
     for step in found["steps"]:
         row = [f"`{step['name']}`", step["change"]]
@@ -50,7 +52,7 @@ def markdown(found: dict[str, Any], picture: str) -> str:
             row += [f"{rate:.2f}", f"{step['ratio'][n]:.3f}", f"{rate / step['peak_tflops']:.1%}"]
         spilled = f" ({step['spills']} spills)" if step["spills"] else ""
         rows.append(
-            [*row, f"{step['registers']}{spilled}", f"{step['ctas_per_sm']} × {step['threads']}",
+            [*row, f"{step['registers']}{spilled}", f"{step['ctas_per_sm']} x {step['threads']}",
              f"{step['occupancy']:.0%}", f"{step['bound']}, {step['bound_tflops']:.1f} TFLOP/s"]
         )  # fmt: skip
     lines += _table(heads, rows)
@@ -60,7 +62,7 @@ def markdown(found: dict[str, Any], picture: str) -> str:
     rows = []
     for step in found["steps"]:
         cells = [
-            _pair(step, ("load_wavefronts",)), _pair(step, ("store_wavefronts",)), _pair(step, ("async_wavefronts",)),
+            *[_pair(step, (f"{kind}_wavefronts",)) for kind in ("load", "store", "async")],
             _pair(step, ("load_sectors", "async_sectors")), _pair(step, ("store_sectors",)),
         ]  # fmt: skip
         intensity = step["intensity"]
@@ -82,7 +84,8 @@ def markdown(found: dict[str, Any], picture: str) -> str:
 
 
 _MEMORY = (
-    "Wavefronts of shared memory and 32-byte sectors of global memory at {size}³, in millions: predicted by the static "
+    "Wavefronts of shared memory and 32-byte sectors of global memory at {size}³, in millions: predicted by "
+    "the static "
     "analysis / counted by ncu. Arithmetic intensity at 4096³ by the analysis."
 )
 
@@ -116,7 +119,8 @@ def plot(found: dict[str, Any]) -> str:
     scale, top = _BAR / peak, 46
     height = top + _ROW * len(steps) + 40
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
         f'<text x="12" y="20" font-size="15">{escape(found["title"])}, TFLOP/s</text>',
     ]
@@ -151,7 +155,8 @@ def plot(found: dict[str, Any]) -> str:
     for rate, text, colour in marks:
         x = _LEFT + rate * scale
         out.append(
-            f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}" stroke-dasharray="4 3"/>'
+            f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}" '
+            'stroke-dasharray="4 3"/>'
         )
         out.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="{colour}">{text}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"

@@ -61,7 +61,7 @@ def matrices(
         if given is not None:
             return given
         shape = (*front, sizes[rows], sizes[columns])
-        return round_to(kind, rng.standard_normal(shape, dtype=np.float32))  # type: ignore[arg-type]
+        return round_to(kind, rng.standard_normal(shape, dtype=np.float32))
 
     return Matrices(
         filled(a, "M", "K", dtype),

@@ -29,14 +29,17 @@ Letters = Annotated[str, typer.Option("--layout", help="BLAS letters: nn, nt, tn
 
 def operands_and_problem(dtype: str, layout: str, problem: str | None) -> tuple[Operands, Problem | None]:
     """Operands of a type and, where extents are given, fitted to them."""
-    extents = [] if problem is None else [int(e) for e in re.split(r"[x,]", problem)]
-    operands = Operands.of(DType.parse(dtype), layout=layout, batched=len(extents) == 4)
     if problem is None:
-        return operands, None
-    if len(extents) not in (3, 4):
+        return Operands.of(DType.parse(dtype), layout=layout), None
+    extents = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?", problem.strip())
+    if extents is None:
         raise LayoutError(f"--problem: {problem!r} is not MxNxK or MxNxKxL.")
-    operands = operands.fitted(*extents[:3])
-    return operands, Problem(*extents[:3], *(extents[3:] or [1]), operands=operands)
+    m, n, k, batch = (int(e) if e else None for e in extents.groups())
+    assert m is not None
+    assert n is not None
+    assert k is not None
+    operands = Operands.of(DType.parse(dtype), layout=layout, batched=batch is not None).fitted(m, n, k)
+    return operands, Problem(m, n, k, 1 if batch is None else batch, operands=operands)
 
 
 def show(

@@ -18,7 +18,10 @@ __all__ = ["SimtGemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> SimtGemm:
-    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None; a workspace follows d where it needs one."""
+    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None.
+
+    A workspace follows d where the plan needs one.
+    """
     from cutegemm.kernels.simt_more import DirectGemm, SpaceGemm
 
     if needs_workspace(plan):

@@ -1,17 +1,18 @@
 """What some SIMT plans do besides: pack operands first, split K, or go without shared memory.
 
-| plan                | launches, in order                                                                     |
-|---------------------|----------------------------------------------------------------------------------------|
-| packs A, B          | `pack_kernel` for each, then the GEMM, whose operand is the packed one                 |
-| split K, "kernel"   | the GEMM, each part's sums to the workspace; `add_kernel`, which adds them and writes D |
-| split K, "last"     | the GEMM alone: in each tile the CTA that arrives last adds the sums and writes D      |
-| no stages           | the GEMM alone, fragments read from global memory                                      |
+| plan              | launches, in order                                                                    |
+|-------------------|---------------------------------------------------------------------------------------|
+| packs A, B        | `pack_kernel` for each, then the GEMM, whose operand is the packed one                |
+| split K, "kernel" | the GEMM, each part's sums to the workspace; `add_kernel`, which adds them to D       |
+| split K, "last"   | the GEMM alone: in each tile the CTA that arrives last adds the sums and writes D     |
+| no stages         | the GEMM alone, fragments read from global memory                                     |
 
-Where each thing lies in the workspace is `plan.workspace.regions`; where in it a part's sums do, `sums_layout`.
+Where each thing lies in the workspace is `plan.workspace.regions`; where a part's sums do,
+`sums_layout`.
 
-Arrival of a part: every thread has written its sums; fence; barrier; one thread adds 1 to the tile's counter, acquire
-and release; the CTA that finds `parts` - 1 in it sees what all others wrote before they arrived. No CTA waits for
-another, so that it does not matter which of them run at a time.
+Arrival of a part: every thread has written its sums; fence; barrier; one thread adds 1 to the tile's counter,
+acquire and release; the CTA that finds `parts` - 1 in it sees what all others wrote before they arrived. No
+CTA waits for another, so that it does not matter which of them run at a time.
 """
 
 from __future__ import annotations
@@ -222,7 +223,8 @@ class SpaceGemm(SimtGemm):
         return self.plan.split.k_range(part, k_tiles, minimum=cutlass.min)
 
     def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, cta) -> None:
-        """The sums of all of K to D; those of a part to the workspace, from which the last one takes them all."""
+        """The sums of all of K to D; those of a part to the workspace, from which the last one takes them "
+        "all."""
         if self.plan.split_k == 1:
             SimtGemm.end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, cta)
             return
@@ -238,8 +240,9 @@ class SpaceGemm(SimtGemm):
 
     @cute.jit
     def arrive(
-        self, thr_mma: cutlass.Constexpr, mC: cutlass.Constexpr, mD: cutlass.Constexpr, acc: cutlass.Constexpr,
-        alpha: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32, cta: Int32, sA: cutlass.Constexpr,
+        self, thr_mma: cutlass.Constexpr, mC: cutlass.Constexpr, mD: cutlass.Constexpr, acc:
+        cutlass.Constexpr, alpha: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32, cta: Int32, sA:
+        cutlass.Constexpr,
     ):  # fmt: skip
         parts = self.plan.split_k
         flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))

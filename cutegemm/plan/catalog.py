@@ -74,8 +74,8 @@ def choose(
 ) -> GemmPlan:
     """The named plan that a simple model holds to be the fastest.
 
-    On sm_90a narrow inputs that TMA can load are multiplied by wgmma: see `choose_sm90`. Other ones of 16 bits, and
-    tf32, are by mma.sync; f32 and f64 by SIMT plans: see `choose_simt`.
+    On sm_90a narrow inputs that TMA can load are multiplied by wgmma: see `choose_sm90`. Other ones of 16
+    bits, and tf32, are by mma.sync; f32 and f64 by SIMT plans: see `choose_simt`.
 
     raises   PlanError where no named plan serves the operands on the architecture
 

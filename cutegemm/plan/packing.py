@@ -1,7 +1,7 @@
 """Packing: an operand is copied first, to memory where the mainloop can read it by its widest accesses.
 
-As in a BLAS for CPUs, which packs panels before it multiplies. A k-major operand is turned round on the way, and
-rows that are not aligned become so: then the mainloop copies it with 128-bit cp.async, without any
+As in a BLAS for CPUs, which packs panels before it multiplies. A k-major operand is turned round on the way,
+and rows that are not aligned become so: then the mainloop copies it with 128-bit cp.async, without any
 transposition. It costs 2 * M * K elements of memory traffic against the 2 * M * N * K operations that follow.
 """
 
@@ -55,7 +55,8 @@ class Packing:
         return self.store.atom
 
     def extent(self, rows: Any) -> Any:
-        """Rows of the packed matrix, which is also its leading stride; also of values that a kernel computes with.
+        """Rows of the packed matrix, which is also its leading stride; also of values that a kernel computes
+        with.
 
         >>> make_packing(Operands.of("f32"), "a").extent(4097)
         4100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Union
 
 from cutegemm.arch import SMEM_MAX_ALIGN_BYTES, SMEM_UNIT_BYTES, WARP_THREADS, Arch, arch_named
@@ -67,7 +67,8 @@ class GemmPlan:
     cta_tile         (bM, bN, bK): the part of D that a CTA computes, and the step along K
     tiled_mma        who multiplies what: block > warp > thread > value
     smem_a, smem_b   the shared memory of A (bM, bK, stages) and B (bN, bK, stages), in elements
-    load_a, load_b   global to shared memory: by the threads, or a box by TMA; to the fragments where there are no stages
+    load_a, load_b   global to shared memory: by the threads, or a box by TMA. To the fragments where there are no
+                     stages
     read_a, read_b   shared memory to registers; None where the MMA reads shared memory
     store_d          registers to global memory, or to `smem_d` where that is given
     raster           in which order the CTAs take the tiles of D
@@ -108,7 +109,7 @@ class GemmPlan:
     barriers: tuple[Barrier, ...]
     smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
-    split: Split = Split()
+    split: Split = field(default_factory=Split)
     packs: tuple[Packing, ...] = ()
     ctas_per_sm: int = 1
     mma_order: str = "m"
@@ -164,8 +165,11 @@ class GemmPlan:
             return problem
         leading = dict(problem.ld)
         leading.update({p.name: p.extent(problem.m if p.name == "a" else problem.n) or 1 for p in self.packs})
-        return replace(problem, operands=replace(self.loaded, c=problem.operands.c, d=problem.operands.d),
-                       ld=tuple(leading.items()))
+        return replace(
+            problem,
+            operands=replace(self.loaded, c=problem.operands.c, d=problem.operands.d),
+            ld=tuple(leading.items()),
+        )
 
     @property
     def stages(self) -> int:

@@ -70,7 +70,8 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
     if plan.split_k > 1 and plan.smem_d is not None:
         yield "where K is split, D does not pass through shared memory."
     if plan.schedule is not None and plan.stages == 0 and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
-        yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {plan.tiled_mma.tile_mnk[2]}."
+        step = plan.tiled_mma.tile_mnk[2]
+        yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."
     if (plan.schedule is None) == (plan.pipeline is None):
         yield "a plan has either a schedule, which all threads follow, or a pipeline of roles."
     if any(c < 1 for c in plan.cluster_mn):

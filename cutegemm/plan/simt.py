@@ -14,9 +14,9 @@ from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.schedule import Schedule, direct, multistage, prefetched, single_stage
 from cutegemm.plan.split import Split
+from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, universal_copy
 from cutegemm.tile.mma_atoms import fma
-from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.simt import simt_tiled_mma
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
@@ -59,8 +59,8 @@ def simt_plan(
     stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile, 0 has fragments read
                   from global memory
     unroll        k-blocks laid out in the code; see `multistage`
-    load_a, _b    "cp.async" or "register"; where left out, by majorness, as a k-major operand is turned round on its
-                  way, which takes registers, and by alignment, as cp.async moves 4 bytes or more
+    load_a, _b    "cp.async" or "register"; where left out, by majorness, as a k-major operand is turned round on
+                  its way, which takes registers, and by alignment, as cp.async moves 4 bytes or more
     shared_a, _b  how the tiles lie in shared memory; padded by a vector where they are turned round
     raster        see `Raster.parse`
     mma_order     see `GemmPlan`

@@ -32,8 +32,8 @@ _LEAST_K = 256  # of a part
 
 # What `choose` adds to K for each tile: filling the pipeline and writing D, in steps of K.
 _START_STEPS = 48
-# One H200: what cuBLAS does for each of its 132 multiprocessors (51.3 TFLOP/s in all), what a copy moves, and what
-# L2 does; a launch that has to wait for the one before.
+# One H200: what cuBLAS does for each of its 132 multiprocessors (51.3 TFLOP/s in all), what a copy moves, and
+# what L2 does; a launch that has to wait for the one before.
 _MULTIPLY_ADDS_PER_S = 51.3e12 / 2 / 132
 _COPY_BYTES_PER_S = 3.4e12
 _L2_BYTES_PER_S = 5e12
@@ -128,28 +128,28 @@ _NAMED = (
     NamedSimt(
         "simt_32x256",
         "8x8 elements a thread, 4 warps side by side; for few rows",
-        {"block": (32, 256, 8), "warp": (32, 64), "thread": (8, 8), "stages": (4, 2), "unroll": 4,
+        {"block": (32, 256, 8), "warp": (32, 64), "thread": (8, 8), "stages": (4, 2), "unroll": 2,
          "ctas_per_sm": 3},
         _rates(0.75, 0.73, 0.70, 0.68),
     ),
     NamedSimt(
         "simt_256x32",
         "8x8 elements a thread, 4 warps on top of each other; for few columns",
-        {"block": (256, 32, 8), "warp": (64, 32), "thread": (8, 8), "stages": (4, 2), "unroll": 4,
+        {"block": (256, 32, 8), "warp": (64, 32), "thread": (8, 8), "stages": (4, 2), "unroll": 2,
          "ctas_per_sm": 3},
         _rates(0.75, 0.70, 0.73, 0.68),
     ),
     NamedSimt(
         "simt_16x256",
         "8x8 elements a thread, 2 warps side by side; for very few rows",
-        {"block": (16, 256, 8), "warp": (16, 128), "thread": (8, 8), "stages": (4, 2), "unroll": 4,
+        {"block": (16, 256, 8), "warp": (16, 128), "thread": (8, 8), "stages": (4, 2), "unroll": 2,
          "ctas_per_sm": 4},
         _rates(0.65, 0.63, 0.60, 0.58),
     ),
     NamedSimt(
         "simt_256x16",
         "8x8 elements a thread, 2 warps on top of each other; for very few columns",
-        {"block": (256, 16, 8), "warp": (128, 16), "thread": (8, 8), "stages": (4, 2), "unroll": 4,
+        {"block": (256, 16, 8), "warp": (128, 16), "thread": (8, 8), "stages": (4, 2), "unroll": 2,
          "ctas_per_sm": 4},
         _rates(0.65, 0.60, 0.63, 0.58),
     ),
@@ -291,9 +291,9 @@ def seconds(
 ) -> float:
     """A model of how long a plan takes, its operands in `pack` packed first and K split into parts.
 
-    The multiprocessor with the most CTAs decides: each costs bM * bN * (K / parts + a constant), at the plan's rate
-    on large problems, less where fewer CTAs than planned share it: the square root of the share, as their
-    latencies are covered less. Never less than a copy of all operands takes.
+    The multiprocessor with the most CTAs decides: each costs bM * bN * (K / parts + a constant), at the
+    plan's rate on large problems, less where fewer CTAs than planned share it: the square root of the share,
+    as their latencies are covered less. Never less than a copy of all operands takes.
 
     rate   of large problems, that of cuBLAS being 1
     """

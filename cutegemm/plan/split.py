@@ -1,4 +1,5 @@
-"""Split-K: several CTAs share a tile of D, each with a part of the k-tiles, and their sums are added at the end."""
+"""Split-K: several CTAs share a tile of D, each with a part of the k-tiles, and their sums are added at "
+"the end."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ class Split:
     """How K is split.
 
     parts       CTAs that share a tile of D
-    order       "strided": part p takes the k-tiles p, p + parts, ...; "blocked": neighbours, the first parts one
-                more where parts do not divide the k-tiles. There may be fewer k-tiles than parts
+    order       "strided": part p takes the k-tiles p, p + parts, ...; "blocked": neighbours, the first parts
+                one more where parts do not divide the k-tiles. There may be fewer k-tiles than parts
     reduction   "kernel": a second kernel adds the parts' sums; "last": the CTA that ends last in a tile does
     raises      PlanError with every rule that is broken
 

@@ -1,4 +1,5 @@
-"""Memory that a kernel needs besides its operands: packed operands, and the sums of the parts of a split K."""
+"""Memory that a kernel needs besides its operands: packed operands, and the sums of the parts of a split "
+"K."""
 
 from __future__ import annotations
 
@@ -75,8 +76,8 @@ def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
 def sums_layout(plan: GemmPlan, tiles: Any) -> Layout:
     """Where the parts' sums lie: (vector, threads, vectors, tiles, parts), in elements.
 
-    A thread writes its sums as the vectors that D is stored by, and neighbours lie side by side. `tiles` may be
-    any number where only the first three modes are looked at.
+    A thread writes its sums as the vectors that D is stored by, and neighbours lie side by side. `tiles` may
+    be any number where only the first three modes are looked at.
 
     >>> from cutegemm.plan import simt_plan
     >>> str(sums_layout(simt_plan(split_k=2), 6))

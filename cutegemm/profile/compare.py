@@ -74,6 +74,11 @@ _COALESCED = (
     "the L2 request coalescer joins reads that meet in it, so that fewer arrive at L2 than leave it for the "
     "multiprocessors; how many meet is a matter of time"
 )
+_PAST = (
+    "copies past the last k-tile, stages - 1 of them, are counted where the compiler switches them off by a "
+    "predicate, and not where it branches round them"
+)
+_PARTIAL = "the counter misses the main loop of some plans, see below"
 _WAITS = "shows more than the stores need, see below"
 
 QUANTITIES = (
@@ -85,8 +90,7 @@ QUANTITIES = (
     ),
     Quantity("shared load wavefronts", (_WAVEFRONTS.format("ld"),), _shared(1, "load", "ldmatrix"), _COUNTS),
     Quantity(
-        "shared load wavefronts, by instructions", (_SASS.format("ld"),),
-        _shared(1, "load", "ldmatrix"), _COUNTS,
+        "shared load wavefronts, by instructions", (_SASS.format("ld"),), _shared(1, "load"), _COUNTS
     ),
     Quantity(
         "shared load conflicts", (_CONFLICTS.format("ld"),), _conflicts("load", "ldmatrix"), None,
@@ -98,8 +102,7 @@ QUANTITIES = (
         _shared(0, "store", "stmatrix"), None, "counts no stmatrix, but stores whose predicate is off",
     ),
     Quantity(
-        "shared store wavefronts, by instructions", (_SASS.format("st"),),
-        _shared(1, "store", "stmatrix"), _COUNTS,
+        "shared store wavefronts, by instructions", (_SASS.format("st"),), _shared(1, "store"), _COUNTS
     ),
     Quantity(
         "shared store wavefronts", (_WAVEFRONTS.format("st"),), _shared(1, "store", "stmatrix"), None, _WAITS
@@ -113,10 +116,12 @@ QUANTITIES = (
         "shared store conflicts", (_CONFLICTS.format("st"),), _conflicts("store", "stmatrix"), None, _WAITS
     ),
     Quantity(
-        "cp.async instructions", ("smsp__inst_executed_op_ldgsts.sum",), _shared(0, "cp.async"), _COUNTS
+        "cp.async instructions", ("smsp__inst_executed_op_ldgsts.sum",), _shared(0, "cp.async"), None,
+        _PAST,
     ),
     Quantity(
-        "cp.async wavefronts, by instructions", (_SASS.format("ldgsts"),), _shared(1, "cp.async"), _COUNTS
+        "cp.async wavefronts, by instructions", (_SASS.format("ldgsts"),), _shared(1, "cp.async"), None,
+        _PARTIAL,
     ),
     Quantity(
         "global load sectors, cp.async too",  # those of cp.async alone are a part of it
@@ -126,7 +131,8 @@ QUANTITIES = (
     Quantity("global store sectors", (_SECTORS.format("st"),), _sectors("st"), _COUNTS),
     Quantity(
         "sectors read into L1", ("l1tex__m_xbar2l1tex_read_sectors.sum",),
-        _moved(lambda t: t.sm_read_bytes / SECTOR_BYTES), _COUNTS,
+        lambda a: None if a.traffic is None else a.traffic.sm_read_bytes / SECTOR_BYTES + a.arriving_again(),
+        _COUNTS,
     ),
     Quantity(
         "L2 read sectors from L1", (_L2_READ_OF_L1,), _moved(lambda t: t.l2_read_bytes / SECTOR_BYTES), None,

@@ -22,6 +22,19 @@ _NUMBER = re.compile(r"[-+]?[\d,.]*%?( \*\*!\*\*)?( \(.*\))?$|not yet counted$|e
 _MB = 1e6
 _PLANS = ("plans", "mma", "hopper", "traffic")
 
+_MENDED = ("sm90_cooperative_cluster_m",)  # what the model of L2 was changed by
+_SUMMARY = (
+    "shared load wavefronts",
+    "shared store wavefronts, by instructions",
+    "global load sectors, cp.async too",
+    "global store sectors",
+    "sectors read into L1",
+    "DRAM bytes read",
+    "registers of a thread",
+    "CTAs of a multiprocessor by registers",
+    "theoretical occupancy, %",
+)
+
 _COLUMNS = {
     "shared load wavefronts": "LDS, LDSM wavefronts",
     "shared store wavefronts": "STS, STSM wavefronts, waits too",
@@ -84,6 +97,45 @@ def runs_table(runs: Runs) -> str:
         link = f"[{group}](benchmarks/analysis_{group}.json)"
         rows.append([link, str(len(e.cases)), gpu, versions, m["date"][:16], f"`{m['command']}`"])
     return _table(("run", "cases", "GPU", "versions", "UTC", "command"), rows)
+
+
+def _basis(group: str, name: str) -> str:
+    """What the model of L2 and the plan have to do with each other."""
+    played = {case.name for case in GROUPS[group]() if isinstance(case, Case) and case.launches > 1}
+    if name in _MENDED:
+        return "mended by it"
+    if name not in played:
+        return "each byte once"
+    return "out of sample" if group == "traffic" else "fitted"
+
+
+def summary_table(runs: Runs) -> str:
+    """How many plans each counter is within its tolerance for, group by group."""
+
+    def held(rows: Sequence[Row]) -> str:
+        seen = [r for r in rows if r.holds is not None and (r.measured or r.predicted)]
+        return f"{sum(1 for r in seen if r.holds)} of {len(seen)}" if seen else ""
+
+    allowed = {q.name: q.tolerance for q in QUANTITIES}
+    out = []
+    for name in _SUMMARY:
+        by_group = {
+            g: [(c.case, r) for c in runs.found.get(g, []) for r in c.rows if r.name == name] for g in _PLANS
+        }
+        cells = [held([r for _, r in by_group[g]]) for g in _PLANS]
+        total = held([r for rows in by_group.values() for _, r in rows])
+        tolerance = allowed[name]
+        shown = "exact" if not tolerance else f"{tolerance:.0%}"
+        out.append([name, shown, f"**{total}**", *cells])
+        if name != "DRAM bytes read":
+            continue
+        for basis in ("each byte once", "fitted", "mended by it", "out of sample"):
+            part = {g: [r for case, r in by_group[g] if _basis(g, case) == basis] for g in _PLANS}
+            total = held([r for rows in part.values() for r in rows])
+            out.append([f"- {basis}", "", total, *[held(part[g]) for g in _PLANS]])
+    single = [c.rows[0] for c in runs.found.get("probes", [])]
+    out.append(["wavefronts of single instructions", "exact", f"**{held(single)}**", "", "", "", ""])
+    return _table(("counter", "within", "all", *_PLANS), out)
 
 
 def probes_table(runs: Runs) -> str:
@@ -160,7 +212,7 @@ def traffic_table(runs: Runs) -> str:
                 SECTOR_BYTES * (far.predicted or 0.0), SECTOR_BYTES * (far.measured or 0.0),
             ]  # fmt: skip
             least, step, time, counted, far_time, far_counted = [f"{size / _MB:,.0f}" for size in sizes]
-            fitted = "" if group == "traffic" else "fitted"
+            fitted = _basis(group, c.case)
             error = _percent(dram.error)
             rows.append([c.case, least, step, time, counted + spread, error, far_time, far_counted, fitted])
     head = (
@@ -204,6 +256,7 @@ def unpromised_table(runs: Runs) -> str:
 
 
 TABLES: dict[str, Callable[[Runs], str]] = {
+    "summary": summary_table,
     "runs": runs_table,
     "probes": probes_table,
     "promises": promises_table,

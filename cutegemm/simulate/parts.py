@@ -53,7 +53,7 @@ class Parts:
 
 def _places(plan: GemmPlan, shape: tuple[int, ...]) -> np.ndarray:
     """(rest_m, rest_n, value, thread) places from the beginning of a tile's part on."""
-    rest_m, rest_n, values, threads = shape
+    rest_m, values = shape[0], shape[2]
     m, n, value, thread = np.indices(shape)
     vector = plan.store_d.values
     if values % vector == 0:

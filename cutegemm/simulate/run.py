@@ -164,8 +164,8 @@ def run_schedule(
             tile_first, own_tiles = plan.split.k_range(part, k_tiles)
             a, b = (
                 OperandFlow(
-                    t, matrices[name], group, tile * t.extent, ragged, k_first + tile_first * bk, schedule, own_tiles,
-                    report, checked, plan.split.k_step,
+                    t, matrices[name], group, tile * t.extent, ragged, k_first + tile_first * bk,
+                    schedule, own_tiles, report, checked, plan.split.k_step,
                 )
                 for name, t, tile in (("a", tables.a, m_tile), ("b", tables.b, n_tile))
             )  # fmt: skip

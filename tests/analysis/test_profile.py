@@ -35,7 +35,7 @@ from cutegemm.profile.compare import QUANTITIES, compare_probe, metrics_of
 from cutegemm.profile.evidence import describe
 from cutegemm.profile.misses import REASONS
 from cutegemm.profile.ncu import known_metrics, unknown_metrics
-from cutegemm.profile.report import DOCUMENT, TABLES, Runs, regenerated
+from cutegemm.profile.report import DOCUMENT, TABLES, Runs, regenerated, summary_table
 
 # ruff: noqa: E501 - the lines are ncu's
 # In the form that ncu 2024 and 2025 print with --csv: messages, a header, a row for each metric and launch.
@@ -267,6 +267,28 @@ def test_every_pattern_of_a_single_load_store_and_matrix_is_exact(runs):
     counted = [c for c in runs.found["probes"] if c.rows[0].measured is not None]
     assert len(counted) >= 272
     assert [c.case for c in counted if c.rows[0].error != 0 and not c.what.startswith("cp.async")] == []
+    copies = [c for c in counted if c.what.startswith("cp.async")]
+    assert len(copies) >= 135
+    assert sum(c.rows[0].error == 0 for c in copies) >= 131
+
+
+def test_copies_past_the_end_are_counted_or_not(runs):
+    """All of the last stages - 1 k-tiles, or none."""
+    cases = {case.name: case for case in (*proof_cases(), *mma_cases(), *traffic_cases())}
+    for c in runs.plans("plans", "mma", "traffic"):
+        row = next(r for r in c.rows if r.name == "cp.async instructions")
+        if row.predicted:
+            case = cases[c.case]
+            past = row.predicted / case.plan.k_tiles(case.problem) * (case.plan.stages - 1)
+            assert row.measured - row.predicted in (0, past)
+
+
+def test_the_summary_says_what_is_kept(runs):
+    lines = summary_table(runs).splitlines()
+    assert lines[2].startswith("| shared load wavefronts | 2% | **")
+    for name in ("shared load", "global load", "global store", "DRAM bytes", "registers", "theoretical"):
+        line = next(x for x in lines if x.startswith(f"| {name}"))
+        assert int(line.split("**")[1].split()[0]) >= 20
 
 
 def test_promises_are_kept_or_the_reason_is_given(runs):

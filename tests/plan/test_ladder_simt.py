@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -82,7 +84,7 @@ def test_the_workspace_holds_what_is_written_to_it():
     plan = simt_plan(Operands.of("f32", layout="nt"), pack="ab", split_k=3, reduction="last")
     found = regions(plan, 100, 300, 64, 1)
     assert [region.name for region in found] == ["arrivals", "a", "b", "sums"]
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in itertools.pairwise(found):
         assert before.first + before.size == after.first
         assert after.first % 256 == 0
     tiles = 1 * 3

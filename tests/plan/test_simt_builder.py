@@ -64,7 +64,7 @@ def test_another_architecture_has_other_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    "m, n, k, what",
+    ("m", "n", "k", "what"),
     [(4094, 4096, 64, "A has 4094 elements along m"), (64, 66, 64, "B has 66 elements along n")],
 )
 def test_problem_rules(m, n, k, what) -> None:
@@ -81,7 +81,7 @@ def test_a_copy_that_misses_elements_is_refused() -> None:
     plan = simt_plan(Operands.of("f32", layout="tn"), block=(128, 128, 16))
     copy = plan.load_a
     twice = Layout((copy.layout_tv.shape[0], copy.layout_tv.shape[1]), (0, copy.layout_tv.stride[1]))
-    with pytest.raises(PlanError, match="of the .* elements of its tile"):
+    with pytest.raises(PlanError, match=r"of the .* elements of its tile"):
         plan.with_(load_a=TiledCopy(copy.atom, twice, copy.tiler_mn))
 
 
