@@ -6,7 +6,8 @@ stores and cp.async.
 
 cp.async of 16 bytes passes L1 by, straight into shared memory, and what it writes counts too: a sector whose
 halves go to two lines of 128 bytes is asked for twice, and one whose halves go to two sectors of shared
-memory arrives twice. A pad of an odd number of 16 bytes does that. Counters of an H200 show it.
+memory arrives twice. A pad of an odd number of 16 bytes does that. Counters of an H200 show it for pads; rows that
+begin within a sector are taken to do the same.
 
 Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"; Nsight Compute, "Memory Tables".
 """

@@ -228,7 +228,7 @@ def table(result: dict[str, Any]) -> str:
         f"offsets() of {offsets['elements']} elements: {offsets['us']:.0f} us, "
         f"{offsets['ratio']:.0f} times as fast as each coordinate by itself"
     )
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def _cell(us: float | None, best: float, agrees: bool) -> str:

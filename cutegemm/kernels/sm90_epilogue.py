@@ -87,11 +87,22 @@ class Sm90Epilogue:
 
     def store(self, leaving: Leaving, acc, own_mnl, tid, consumer, c_phase):
         """The consumer's tile: D = alpha * acc + beta * C. Returns the phase of the barriers of C."""
+        acc = self.as_result(acc)
         self.scale(leaving, acc)
         if self.epilogue is None:
             self.store_directly(leaving, acc, own_mnl, tid)
             return c_phase
         return self.store_by_tma(leaving, acc, own_mnl, tid, consumer, c_phase)
+
+    def as_result(self, acc):
+        """Whole sums as f32 where D is no whole number, so that alpha and beta may be fractions."""
+        ops = self.plan.operands
+        if ops.acc.is_float or not ops.d.dtype.is_float:
+            return acc
+        out = cute.make_rmem_tensor(acc.layout, Float32)
+        for i in range(cute.size(acc)):
+            out[i] = acc[i].to(Float32)
+        return out
 
     @cute.jit
     def scale(self, leaving: cutlass.Constexpr, acc: cutlass.Constexpr):

@@ -24,7 +24,7 @@ from cutegemm.analysis import (
 from cutegemm.analysis.roofline import register_bytes
 from cutegemm.analysis.traffic import _share_below
 from cutegemm.errors import UnsupportedError
-from cutegemm.plan import Operands, Problem, simt_plan
+from cutegemm.plan import Operands, Problem, Shared, simt_plan
 from cutegemm.plan.mma_sync import mma_sync_plan
 from cutegemm.plan.sm90 import sm90_plan
 from cutegemm.tile.raster import Raster
@@ -393,10 +393,10 @@ def test_the_parts_of_a_split_share_the_k_tiles():
 
 def test_a_packed_operand_is_read_as_it_was_packed():
     """516 rows, a vector more than 512: each second row of k begins in the middle of a sector, and the 512
-    bytes of a warp in it touch 17."""
+    bytes of a warp in it touch 17; 3 of them are torn between two lines of shared memory, as a pad tears them."""
     plan = simt_plan(pack="a")
     found = {s.name: s for s in check(plan, Problem(515, 512, 512)).global_}
-    assert (found["load A"].ideal, found["load A"].sectors) == (16 * 16, 8 * 16 + 8 * 17)
+    assert (found["load A"].ideal, found["load A"].sectors) == (16 * 16, 8 * 16 + 8 * (17 + 3))
 
 
 # --- roofline -----------------------------------------------------------------------------------------------
@@ -437,3 +437,11 @@ def test_unknown_devices_are_refused():
 def test_devices_are_plausible(device):
     flops_a_clock = device.tflops["fma.f32"] * 1e12 / (device.sms * device.clock_mhz * 1e6)
     assert flops_a_clock == pytest.approx(128 if device.arch == "sm_80" else 256, rel=0.02)
+
+
+@pytest.mark.parametrize(("pad", "sectors", "again"), [(0, 0, 0), (8, 1 / 8, 1 / 2), (16, 0, 0), (32, 0, 0)])
+def test_a_pad_of_16_bytes_tears_sectors(pad, sectors, again):
+    ops = Operands.of("bf16", layout="nt")
+    plan = mma_sync_plan(ops, block=(128, 128, 64), warp=(64, 32), shared=Shared("k", pad))
+    load = next(s for s in check(plan, Problem(512, 512, 512, operands=ops)).global_ if s.name == "load A")
+    assert (load.sectors / load.ideal - 1, load.again / load.ideal) == (sectors, again)

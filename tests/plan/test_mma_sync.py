@@ -26,7 +26,13 @@ def test_no_lanes_meet_in_a_bank(dtype, out, layout, out_major):
     for options in ({"warp": (64, 32)}, {"warp": (32, 64), "warps_along": "n"}):
         plan = mma_sync_plan(operands, block=(128, 128, 1024 // operands.a.dtype.bits), **options)
         for access in shared_accesses(plan):
-            assert access.cost(buffer_layout(plan, access.buffer)).conflicts == 0, access.name
+            cost = access.cost(buffer_layout(plan, access.buffer))
+            if dtype == "tf32" and access.op == "cp.async":
+                # Rows along M or N are padded, not swizzled: their fill takes up to 9/4 of the ideal, as the
+                # rules that were held against counters say (docs/analysis.md). The reads are free of it.
+                assert cost.wavefronts <= 9 / 4 * cost.ideal, access.name
+            else:
+                assert cost.conflicts == 0, access.name
 
 
 @pytest.mark.parametrize("arch", ARCHS)

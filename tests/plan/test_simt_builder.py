@@ -26,7 +26,7 @@ def test_thread_tile_by_hand() -> None:
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(
-    "block, warp, thread", [((128, 128, 8), (64, 32), (8, 8)), ((64, 32, 16), (32, 16), (4, 4))]
+    ("block", "warp", "thread"), [((128, 128, 8), (64, 32), (8, 8)), ((64, 32, 16), (32, 16), (4, 4))]
 )
 def test_copies_move_every_element_once(layout, block, warp, thread) -> None:
     plan = simt_plan(Operands.of("f32", layout=layout), block=block, warp=warp, thread=thread)
