@@ -7,13 +7,20 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from cutegemm.bench import speed
+
 _WIDTH, _ROW, _LEFT, _BAR = 980, 26, 250, 560
 _COLOURS = ("#4c78a8", "#9ecae9")
 
 
 def write(docs: Path) -> list[Path]:
-    """Writes a page and a picture for each ladder whose numbers are there; returns what was written."""
-    written = []
+    """Writes the page of speeds, and a page and a picture for each ladder whose numbers are there.
+
+    returns   what was written
+    """
+    speed_page = docs / "speed.md"
+    speed_page.write_text(speed.page(docs / "benchmarks"))
+    written = [speed_page]
     for source in sorted((docs / "benchmarks").glob("ladder_*.json")):
         found = json.loads(source.read_text())
         page, picture = docs / f"{source.stem}.md", docs / f"{source.stem}.svg"
