@@ -116,3 +116,11 @@ def test_check() -> None:
         assert part in said
     found = json.loads(run("check", "simt_256x128", "--layout", "tn", "--json"))
     assert found["violations"] == []
+
+
+def test_bench_simulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"plans": {"p": {"seconds": 0.5, "peak_mb": 60.0, "within": True}}, "extent": 512}
+    monkeypatch.setattr("cutegemm.bench.simulate.run", lambda: rows)
+    said = run("bench", "simulate")
+    assert "512 x 512 x 512" in said
+    assert "0.500 s" in said

@@ -57,14 +57,21 @@ def _one(name: str, repeats: int) -> str:
     return f"{statistics.median(seconds):.4f} {peak:.1f}"
 
 
+def table(result: dict[str, Any]) -> str:
+    """A line a plan: its time, and the peak memory of its process."""
+    extent = result["extent"]
+    lines = [f"{extent} x {extent} x {extent} on one core, every check on"]
+    for name, row in result["plans"].items():
+        lines.append(f"{name:24} {row['seconds']:8.3f} s {row['peak_mb']:8.0f} MB")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Prints the table."""
     if len(sys.argv) == 3:
         print(_one(sys.argv[1], int(sys.argv[2])))
         return
-    result = run()
-    for name, row in result["plans"].items():
-        print(f"{name:24} {row['seconds']:8.3f} s {row['peak_mb']:8.0f} MB")
+    print(table(run()))
 
 
 if __name__ == "__main__":
