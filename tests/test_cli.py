@@ -124,3 +124,26 @@ def test_bench_simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     said = run("bench", "simulate")
     assert "512 x 512 x 512" in said
     assert "0.500 s" in said
+
+
+def test_figures(tmp_path: Path) -> None:
+    """The committed figures are those that the command draws."""
+    run("figures", str(tmp_path))
+    drawn = {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")}
+    committed = Path(__file__).parent.parent / "docs" / "figures"
+    assert drawn == {path.name: path.read_bytes() for path in committed.glob("*.svg")}
+    assert len(drawn) > 10
+
+
+def test_profile_prints_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ncu's part is taken from the record of an earlier run: the same plan, its counters beside predictions."""
+    from cutegemm import profile
+
+    source = Path(__file__).parent.parent / "docs" / "benchmarks" / "analysis_plans.json"
+    cases = profile.proof_cases()
+    evidence = profile.Evidence.load(source)
+    monkeypatch.setattr(profile, "profile", lambda given: (profile.replay(evidence, cases)[0][:1], evidence))
+    said = run("profile", "simt_128x128", "--problem", "512x512x512")
+    for part in ("predicted", "measured", "registers of a thread", "global store sectors"):
+        assert part in said
+    assert json.loads(run("profile", "simt_128x128", "--problem", "512x512x512", "--json"))

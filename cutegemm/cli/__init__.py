@@ -1,4 +1,4 @@
-"""The command line: `cutegemm gemm | show | plans | check | profile | bench`."""
+"""The command line: `cutegemm gemm | show | plans | check | profile | figures | bench`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ app.command("show")(inspect.show)
 app.command("plans")(inspect.plans)
 app.command("check")(inspect.check)
 app.command("profile")(inspect.profile)
+app.command("figures")(inspect.figures)
 app.add_typer(bench.app, name="bench")
 
 

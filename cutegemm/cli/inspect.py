@@ -130,3 +130,13 @@ def profile(
     assert of is not None
     measured, _ = profiling.profile([profiling.Case(made.name, made, of)])
     print(json.dumps(profiling.to_dict(measured), indent=2) if as_json else profiling.render(measured))
+
+
+def figures(
+    out: Annotated[Path, typer.Argument(help="The folder that they are written to.")] = Path("docs/figures"),
+) -> None:
+    """The figures of the documents, as SVG."""
+    from cutegemm.draw.figures import figures as write
+
+    for path in write(out):
+        print(path)
