@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from cutegemm.errors import PlanError
+from cutegemm.plan.choice import parse_options
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.sm90 import H200_MULTIPROCESSORS, sm90_plan
@@ -272,7 +273,7 @@ def sm90_named(
     4
     """
     if name.startswith("sm90:"):
-        options = {"ctas": ctas, **_parse_options(name)}
+        options = {"ctas": ctas, **parse_options(name, _OPTIONS)}
         if not _by_tma(operands, with_c):
             options["store"] = "direct"
         return sm90_plan(operands, name=name, with_c=with_c, **options)
@@ -303,21 +304,6 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "ctas": lambda text: None if text == "none" else int(text),
     **dict.fromkeys(("order_epilogue", "two_level"), lambda text: text == "1"),
 }
-
-
-def _parse_options(text: str) -> dict[str, Any]:
-    found, broken = {}, []
-    for part in text.removeprefix("sm90:").split(","):
-        key, _, value = part.partition("=")
-        try:
-            found[key] = _OPTIONS[key](value)
-        except KeyError:
-            broken.append(f"{key!r} is no argument; there are {', '.join(_OPTIONS)}.")
-        except ValueError:
-            broken.append(f"{part!r} does not read as numbers joined by x.")
-    if broken:
-        raise PlanError(f"sm90_named: {text!r}", broken)
-    return found
 
 
 def choose_sm90(
