@@ -14,9 +14,9 @@ import numpy as np
 from cutegemm.errors import LayoutError
 from cutegemm.layout import f2
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, product, transform_leaf, unflatten
-from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.layout import Layout, _text, at_indices, concatenate
 from cutegemm.layout.modes import AnyLayout, require_layout
-from cutegemm.layout.stride import ScaledBasis, XorArithmetic
+from cutegemm.layout.stride import F2, ScaledBasis, XorArithmetic
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 L = TypeVar("L", Layout, ComposedLayout)
@@ -62,7 +62,7 @@ def _coalesced(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], 
     """The merged leaves. With `keep_last` a trailing extent of 1 stays, along which the layout runs on."""
     shape: list[int] = []
     stride: list[Any] = []
-    for s, d in zip(extents, strides, strict=True):
+    for s, d in zip(extents, strides):  # noqa: B905 - the leaves of one layout
         if s == 1:
             continue
         if shape and d == shape[-1] * stride[-1]:
@@ -97,12 +97,16 @@ def filter_zeros(layout: L, target_profile: Any = None) -> L:
     require_layout("filter_zeros", layout)
     profile = layout.stride if target_profile is None else target_profile
     try:
-        shape = transform_leaf(lambda s, p: 1 if p == 0 else s, layout.shape, profile)
-    except (TypeError, ValueError):
+        shape = transform_leaf(lambda s, p: 1 if _stands_still(p) else s, layout.shape, profile)
+    except LayoutError:
         raise LayoutError(
             f"filter_zeros: the profile {_text(profile)} is not congruent with {layout}."
         ) from None
     return Layout._of(shape, layout.stride)
+
+
+def _stands_still(stride: Any) -> bool:
+    return (stride.value if isinstance(stride, (ScaledBasis, F2)) else stride) == 0
 
 
 def filter(layout: L) -> L:
@@ -250,7 +254,7 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
             f"composition: the divisibility rules do not settle A o B for A = {a} and B = {b}, and its "
             f"{b.size()} coordinates are too many to decide it by evaluating them.\n  {_advice(flat_a)}"
         )
-    if any(d < 0 for d in strides):
+    if any(d < 0 and s > 1 for s, d in zip(extents, strides, strict=True)):
         raise LayoutError(
             f"composition: B = {b} takes negative values, where A = {a} with several modes is not defined.\n"
             "  Reverse the order of A's modes instead, or start B at an offset."
@@ -260,7 +264,7 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
     reach = flat_a.cosize() + last_index * abs(flat_a.stride[-1])
     dtype = np.int64 if max(last_index, reach) < 2**62 else object
     for position, (s, d) in enumerate(zip(extents, strides, strict=True)):
-        values = _evaluate(flat_a, np.arange(s, dtype=dtype) * d)
+        values = at_indices(flat_a, np.arange(s, dtype=dtype) * d)
         found = _synthesize(values)
         if isinstance(found, int):
             coord = unflatten([found if p == position else 0 for p in range(len(extents))], b.shape)
@@ -277,7 +281,7 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
     )
     if type(b.shape) is int:
         return result
-    expected, given = _evaluate(flat_a, b.offsets().astype(dtype)), result.offsets()
+    expected, given = at_indices(flat_a, b.offsets().astype(dtype)), result.offsets()
     if not np.array_equal(expected, given):
         index = int(np.argmax(expected != given))
         coord = _coordinate(index, b.shape)
@@ -303,16 +307,6 @@ def _coordinate(index: int, shape: IntTuple) -> IntTuple:
     from cutegemm.layout.inttuple import idx2crd
 
     return idx2crd(index, shape)
-
-
-def _evaluate(layout: Layout, indices: np.ndarray) -> np.ndarray:
-    """The offsets of a flat integral layout at many indices, running on along its last mode."""
-    extents, strides = layout.flat()
-    out = np.zeros_like(indices)
-    for s, d in zip(extents[:-1], strides[:-1], strict=True):
-        out = out + (indices % s) * d
-        indices = indices // s
-    return out + indices * strides[-1]
 
 
 def _synthesize(values: np.ndarray) -> tuple[list[int], list[int]] | int:
@@ -354,7 +348,12 @@ def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
     Layout((2, 2), (1, 8))
     """
     require_layout("complement", layout)
-    total = cotarget.size() if isinstance(cotarget, Layout) else product(as_int_tuple(cotarget, "cotarget"))
+    if isinstance(cotarget, Layout):
+        total = cotarget.size()
+    else:
+        total = product(as_int_tuple(cotarget, "complement: cotarget"))
+    if total < 0:
+        raise LayoutError(f"complement: a cotarget of {total} elements; 0 or more are expected.")
     if not layout.is_integral:
         if layout.is_xor:
             return f2.complement(layout, total)
@@ -489,7 +488,7 @@ def nullspace(layout: Layout) -> Layout:
     require_layout("nullspace", layout)
     shape, stride, start = [], [], 1
     for s, d in zip(*layout.flat(), strict=True):
-        if d == 0 or (isinstance(d, ScaledBasis) and d.value == 0):
+        if _stands_still(d):
             shape.append(s)
             stride.append(start)
         start *= s
@@ -505,8 +504,11 @@ def max_common_layout(a: Layout, b: Layout) -> Layout:
     Layout(8, 4)
     """
     shape, stride = [], []
-    inverses = [zip(*right_inverse(x).flat(), strict=True) for x in (a, b)]
-    for (s_a, start_a), (s_b, start_b) in zip(*inverses, strict=False):
+    inverses = [right_inverse(x) for x in (a, b)]
+    if a.is_xor or b.is_xor:
+        return f2.common(*inverses)
+    modes = [zip(*inverse.flat(), strict=True) for inverse in inverses]
+    for (s_a, start_a), (s_b, start_b) in zip(*modes, strict=False):
         if start_a != start_b:
             break
         shape.append(min(s_a, s_b))

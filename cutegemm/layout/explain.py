@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import algebra, f2, tiling
 from cutegemm.layout.inttuple import as_int_tuple, product
 from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.modes import require_layout
+from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 _SHOWN = 8  # offsets of a list
 
@@ -30,13 +33,33 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
     if name not in _STEPS:
         raise LayoutError(f"explain: {name!r} is not explained; {', '.join(_STEPS)} are.")
     function = getattr(algebra, name, None) or getattr(tiling, name)
-    title, steps = _STEPS[name](*args)
-    lines = [title, *[f"  {step}" for step in steps]]
+    takes = len(signature(_STEPS[name]).parameters)
+    if len(args) != takes:
+        raise LayoutError(
+            f"explain: {name} takes {takes} argument{'s' if takes > 1 else ''}, {len(args)} are given."
+        )
+    lines = _derivation(name, *args)
     try:
         lines.append(f"= {function(*args)}")
     except LayoutError as error:
         lines.append(f"refused: {error}")
     return "\n".join(lines)
+
+
+def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
+    if isinstance(first, ComposedLayout):
+        return [
+            f"{first.inner} o {first.offset} stays on the left; to its right:",
+            *_derivation(name, first.outer, *rest),
+        ]
+    if name == "composition" and isinstance(first, Swizzle):
+        return [f"composition: {first} stays on the left of {rest[0]}"]
+    require_layout("explain", first)
+    try:
+        title, steps = _STEPS[name](first, *rest)
+    except LayoutError:  # the operation itself says why, below
+        return [f"{name}({', '.join(_text(x) for x in (first, *rest))})"]
+    return [title, *[f"  {step}" for step in steps]]
 
 
 def _modes(layout: Layout) -> list[tuple[int, Any]]:
@@ -65,8 +88,6 @@ def _coalesce(layout: Layout) -> tuple[str, list[str]]:
 
 def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
     title = f"composition A o B for A = {a}, B = {_text(b) if isinstance(b, tuple) else b}"
-    if not isinstance(a, Layout):
-        return title, ["the swizzle stays on the left; the layouts to its right are composed"]
     if isinstance(b, tuple):
         steps: list[str] = []
         for m, part in enumerate(b):
@@ -96,7 +117,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
     """How s:d of B goes through the modes of A."""
     steps = [f"{s}:{d} of B takes {s} steps of {d} through A:"]
     if s == 1 or d == 0:
-        return [*steps, f"  it never moves: {s}:0"]
+        return [*steps, "  it never moves"]
     if not isinstance(d, int) or d < 0:
         return [*steps, "  no rule of divisibility serves it: what A gives at each step decides"]
     modes = _modes(a)
@@ -182,7 +203,10 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
     tile = _as_layout(tiler)
     steps = [f"the tile is {tile}"]
     steps += _complement(tile, layout.size())[1]
-    rest = algebra.complement(tile, layout.size())
+    try:
+        rest = algebra.complement(tile, layout.size())
+    except LayoutError:
+        return title, [*steps, "so the tile has no complement"]
     steps.append(f"its complement in {layout.size()}, the tiles, is {rest}")
     steps += _composition(layout, concatenate([tile, rest]))[1]
     return title, steps

@@ -11,13 +11,15 @@ Layouts" (2025), on layouts as matrices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cutegemm.errors import LayoutError
-from cutegemm.layout.inttuple import unflatten
-from cutegemm.layout.layout import Layout
+from cutegemm.layout.inttuple import as_int_tuple, flatten, unflatten
+from cutegemm.layout.layout import Layout, at_indices
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
@@ -58,10 +60,6 @@ class F2Matrix:
     def rank(self) -> int:
         """Dimension of the images."""
         return len(_eliminated(self.columns))
-
-    def solve(self, image: int) -> int | None:
-        """A bit string with this image, or None."""
-        return _solve(_eliminated(self.columns), image)
 
     def __str__(self) -> str:
         """Rows of 0 and 1; row and column 0, which are of the lowest bits, first."""
@@ -122,6 +120,8 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
         inner = layout.inner
         width = max(outer.height, inner.base + inner.bits + abs(inner.shift))
         return to_f2(inner, width) @ outer
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"to_f2: a layout or a swizzle is expected, not {layout!r}.")
     columns: list[int] = []
     for extent, stride in zip(*layout.flat(), strict=True):
         if extent < 1 or extent & (extent - 1):
@@ -160,13 +160,16 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
     >>> from_f2(F2Matrix((9, 18, 36, 1, 2, 4)))
     Layout((8, 8), (F2(9), F2(1)))
     """
+    if not isinstance(matrix, F2Matrix):
+        raise LayoutError(f"from_f2: an F2Matrix is expected, not {matrix!r}; `to_f2` makes one.")
     columns = matrix.columns
     carries = any(a & b for i, a in enumerate(columns) for b in columns[i + 1 :])
     as_integers = plain and not carries
     if shape is None:
         return _merged(columns, as_integers)
+    shape = as_int_tuple(shape, "from_f2: shape")
     leaves, taken = [], 0
-    for extent in _extents(shape):
+    for extent in flatten(shape):
         bits = extent.bit_length() - 1
         if extent < 1 or extent & (extent - 1) or taken + bits > len(columns):
             raise LayoutError(f"from_f2: the shape {shape} does not have {len(columns)} bits.")
@@ -176,10 +179,6 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
         raise LayoutError(f"from_f2: the shape {shape} does not have {len(columns)} bits.")
     parts = ([x.shape for x in leaves], [x.stride for x in leaves])
     return Layout._of(*[unflatten(part, shape) for part in parts])
-
-
-def _extents(shape: Any) -> list[int]:
-    return [e for s in shape for e in _extents(s)] if isinstance(shape, tuple) else [shape]
 
 
 def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
@@ -278,17 +277,42 @@ def composition(a: Layout, b: Layout) -> Layout:
     >>> str(R), R(2, 3) == L(35)
     ('(4,4):(F2(2),F2(9))', True)
     """
-    left, right = to_f2(a), to_f2(b)
-    if right.height > len(left.columns):
-        left = F2Matrix((*left.columns, *_running_on(a, right.height - len(left.columns))))
+    try:
+        if not a.is_xor:
+            return _through(a, b)
+        left, right = to_f2(a), to_f2(b)
+        if right.height > len(left.columns):
+            left = F2Matrix((*left.columns, *_running_on(a, right.height - len(left.columns))))
+    except LayoutError as error:
+        raise LayoutError(
+            f"composition: A o B has no strides over F2, for A = {a} and B = {b}.\n  {error}"
+        ) from error
     return from_f2(left @ right, b.shape, plain=False)
+
+
+def _through(a: Layout, b: Layout) -> Layout:
+    """A o B of an A with integer strides, which need not be linear: its offsets decide."""
+    if not a.is_integral:
+        raise LayoutError(f"{a} gives coordinates, which are not XORed.")
+    offsets = b.offsets()
+    reach = a.cosize() + int(offsets.max()) * max((abs(d) for d in a.flat()[1]), default=0)
+    want = at_indices(a, offsets.astype(np.int64 if reach < 2**62 else object))
+    columns = [int(want[1 << place]) for place in range(b.size().bit_length() - 1)]
+    found = from_f2(F2Matrix(tuple(columns)), b.shape, plain=False)
+    wrong = np.flatnonzero(found.offsets() != want)
+    if len(wrong):
+        i = int(wrong[0])
+        raise LayoutError(
+            f"A(B({i})) = A({offsets[i]}) = {want[i]}, but the bits of {i} XOR to {found.offsets()[i]}."
+        )
+    return found
 
 
 def _running_on(layout: Layout, bits: int) -> list[int]:
     """Columns past the end: a layout runs on along its last mode."""
     extent, stride = layout.flat()[0][-1], layout.flat()[1][-1]
     places = range(extent.bit_length() - 1, extent.bit_length() - 1 + bits)
-    return [stride.at(1 << p).value if isinstance(stride, F2) else stride << p for p in places]
+    return [stride.at(1 << p).value if isinstance(stride, F2) else 0 for p in places]
 
 
 def complement(layout: Layout, total: int) -> Layout:
@@ -309,6 +333,30 @@ def right_inverse(layout: Layout) -> Layout:
     while (found := _solve(basis, 1 << len(columns))) is not None:
         columns.append(found)
     return from_f2(F2Matrix(tuple(columns)), plain=False)
+
+
+def common(first: Layout, second: Layout) -> Layout:
+    """The part from 0 on that two right inverses have in common, as far as it is linear."""
+    columns: list[int] = []
+    for a, b in zip(_from_zero(first), _from_zero(second), strict=False):
+        if a != b:
+            break
+        columns.append(a)
+    return from_f2(F2Matrix(tuple(columns)))
+
+
+def _from_zero(layout: Layout) -> Iterator[int]:
+    """The columns of a layout, up to where it is not linear."""
+    taken = 0
+    for extent, stride in zip(*layout.flat(), strict=True):
+        for place in range(extent.bit_length() - 1):
+            column = stride.at(1 << place).value if isinstance(stride, F2) else stride << place
+            if column & taken and not layout.is_xor:
+                return
+            taken |= column
+            yield column
+        if extent & (extent - 1):
+            return
 
 
 def left_inverse(layout: Layout) -> Layout:

@@ -60,6 +60,8 @@ def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
     >>> unflatten((4, 2, 3), (0, (0, 0)))
     (4, (2, 3))
     """
+    if not isinstance(leaves, Sequence):
+        raise LayoutError(f"unflatten: a sequence of leaves is expected, not {leaves!r}.")
     count = len(flatten(profile))
     if len(leaves) != count:
         raise LayoutError(
@@ -83,6 +85,8 @@ def product(value: IntTuple) -> int:
     """
     if type(value) is int:
         return value
+    if not isinstance(value, tuple):
+        return product(as_int_tuple(value, "product"))
     out = 1
     for v in value:
         out *= v if type(v) is int else product(v)
@@ -144,6 +148,8 @@ def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
     """
     first = values[0]
     if isinstance(first, tuple):
+        if any(not isinstance(v, tuple) or len(v) != len(first) for v in values):
+            raise LayoutError(f"transform_leaf: {' and '.join(map(str, values))} are not congruent.")
         return tuple([transform_leaf(function, *vs) for vs in zip(*values, strict=True)])
     return function(*values)
 
@@ -250,12 +256,14 @@ def idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
     if not isinstance(shape, tuple):
         if isinstance(index, tuple):
             raise LayoutError(f"idx2crd: the coordinate {index} is deeper than the shape {shape}.")
-        return index
+        return as_int_tuple(index, "idx2crd: index")
     if isinstance(index, tuple):
         if len(index) != len(shape):
             raise LayoutError(f"idx2crd: the coordinate {index} does not fit the shape {shape}.")
         return tuple([idx2crd(i, s) for i, s in zip(index, shape, strict=True)])
-    return unflatten(_idx2flat(index, flatten(shape)), shape)
+    if type(index) is not int:
+        index = as_int_tuple(index, "idx2crd: index")
+    return _refill(iter(_idx2flat(index, flatten(shape))), shape)
 
 
 def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
@@ -323,10 +331,14 @@ def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
 def increment_coord(coord: IntTuple, shape: IntTuple) -> IntTuple:
     """The next coordinate of `shape` in colexicographic order; after the last one comes the first.
 
+    raises   LayoutError for a coordinate outside the shape
+
     >>> increment_coord((3, 0), (4, 2))
     (0, 1)
     """
     leaves, extents = flat_coord(coord, shape), flatten(shape)
+    if any(not 0 <= c < s for c, s in zip(leaves, extents, strict=True)):
+        raise LayoutError(f"increment_coord: {coord} is no coordinate of the shape {shape}.")
     for position, extent in enumerate(extents):
         leaves[position] += 1
         if leaves[position] < extent:

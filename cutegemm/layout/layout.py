@@ -50,26 +50,30 @@ class Layout:
     shape: IntTuple
     stride: Any
     _flat: tuple[tuple[int, ...], tuple[Any, ...]] | None
-    _hash: int | None
+    _hash: int  # set when first asked for
 
     def __init__(self, shape: IntTuple, stride: Any = None) -> None:
         if not _is_plain(shape, stride):
             shape, stride = _checked(shape, stride)
-        set_ = object.__setattr__
-        set_(self, "shape", shape)
-        set_(self, "stride", stride)
-        set_(self, "_flat", None)
-        set_(self, "_hash", None)
+        _set_shape(self, shape)
+        _set_stride(self, stride)
+        _set_flat(self, None)
 
     @staticmethod
     def _of(shape: IntTuple, stride: Any) -> Layout:
         """A layout from parts that are known to be valid."""
-        out = object.__new__(Layout)
-        set_ = object.__setattr__
-        set_(out, "shape", shape)
-        set_(out, "stride", stride)
-        set_(out, "_flat", None)
-        set_(out, "_hash", None)
+        out = _new(Layout)
+        _set_shape(out, shape)
+        _set_stride(out, stride)
+        _set_flat(out, None)
+        return out
+
+    @staticmethod
+    def _joined(shape: IntTuple, stride: Any) -> Layout:
+        """A layout from parts of valid layouts: strides over F2 must not meet others."""
+        out = Layout._of(shape, stride)
+        if _over_f2(stride):
+            _check_xor(shape, stride, *out.flat())
         return out
 
     @staticmethod
@@ -93,18 +97,18 @@ class Layout:
         flat = self._flat
         if flat is None:
             flat = (flatten(self.shape), flatten(self.stride))
-            object.__setattr__(self, "_flat", flat)
+            _set_flat(self, flat)
         return flat
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Layout and self.shape == other.shape and self.stride == other.stride
 
     def __hash__(self) -> int:
-        value = self._hash
-        if value is None:
-            value = hash((self.shape, self.stride))
-            object.__setattr__(self, "_hash", value)
-        return value
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self.shape, self.stride)))
+            return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Layout, (self.shape, self.stride))
@@ -131,9 +135,9 @@ class Layout:
         if not isinstance(self.shape, tuple):
             if mode in (0, -1):
                 return self
-        elif -len(self.shape) <= mode < len(self.shape):
+        elif isinstance(mode, int) and -len(self.shape) <= mode < len(self.shape):
             return Layout._of(self.shape[mode], self.stride[mode])
-        raise LayoutError(f"the layout {self} of rank {len(self)} has no mode {mode}.")
+        raise LayoutError(f"the layout {self} of rank {len(self)} has no mode {mode!r}.")
 
     def __call__(self, *coord: Any) -> Any:
         """The offset of a coordinate; where the coordinate holds None, the layout of those modes."""
@@ -184,7 +188,7 @@ class Layout:
     @property
     def is_xor(self) -> bool:
         """Whether it has strides over F2."""
-        return F2 in {*map(type, self.flat()[1])}
+        return _over_f2(self.stride)
 
     def size(self) -> int:
         """How many coordinates it has."""
@@ -238,6 +242,11 @@ class Layout:
         return np.stack(columns, axis=-1)
 
 
+# A layout is immutable from the outside; inside, its slots are set without the price of looking them up.
+_new = object.__new__
+_set_shape, _set_stride, _set_flat = (Layout.__dict__[n].__set__ for n in ("shape", "stride", "_flat"))
+
+
 def _outer_sum(extents: Iterable[int], strides: Iterable[int], dtype: Any) -> np.ndarray:
     out = np.zeros(1, dtype=dtype)
     for s, d in zip(extents, strides, strict=True):
@@ -246,11 +255,21 @@ def _outer_sum(extents: Iterable[int], strides: Iterable[int], dtype: Any) -> np
     return out
 
 
+def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
+    """The offsets of an integral layout at many indices, running on along its last mode."""
+    extents, strides = layout.flat()
+    out = np.zeros_like(indices)
+    for s, d in zip(extents[:-1], strides[:-1], strict=True):
+        out = out + (indices % s) * d
+        indices = indices // s
+    return out + indices * strides[-1] if strides else out
+
+
 def _is_plain(shape: Any, stride: Any) -> bool:
     """Whether shape and stride are valid as they stand: congruent tuples of Python integers."""
     if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
         return type(shape) is int and type(stride) is int and shape >= 0
-    for s, d in zip(shape, stride, strict=True):
+    for s, d in zip(shape, stride):  # noqa: B905 - of one length, and the option takes its time
         if type(s) is int and type(d) is int:
             if s < 0:
                 return False
@@ -275,7 +294,7 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
             "Give one stride for each extent, in the same hierarchy."
         )
     strides = flatten(stride)
-    if F2 in {*map(type, strides)}:
+    if _over_f2(stride):
         _check_xor(shape, stride, extents, strides)
     return shape, stride
 
@@ -305,7 +324,7 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
     if type(shape) is not tuple or len(coord) != len(shape):
         return None
     out = 0
-    for c, s, d in zip(coord, shape, stride, strict=True):
+    for c, s, d in zip(coord, shape, stride):  # noqa: B905 - see `_is_plain`
         if type(c) is int and type(d) is int:
             out += c * d
         else:
@@ -317,12 +336,24 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
 
 
 def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
-    out = np.zeros(1, dtype=np.int64)
+    modes = [(s, d) for s, d in zip(extents, strides, strict=True) if s != 1 and type(d) is F2]
+    dtype = np.int64 if all(d.value * s <= _INT64_MAX for s, d in modes) else object
+    out = np.zeros(1, dtype=dtype)
     for s, d in zip(extents, strides, strict=True):
         if s != 1:
-            part = np.array([d.at(c).value if type(d) is F2 else 0 for c in range(s)], dtype=np.int64)
+            part = np.array([d.at(c).value if type(d) is F2 else 0 for c in range(s)], dtype=dtype)
             out = (part[:, None] ^ out[None, :]).reshape(-1)
     return out
+
+
+def _over_f2(stride: Any) -> bool:
+    """Whether a stride over F2 is among these."""
+    if type(stride) is not tuple:
+        return type(stride) is F2
+    for d in stride:  # noqa: SIM110 - `any` of a generator takes three times as long
+        if type(d) is not int and _over_f2(d):
+            return True
+    return False
 
 
 def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
@@ -395,7 +426,7 @@ def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> La
     """
     if isinstance(shape, Layout):
         return shape
-    if not isinstance(shape, int):
+    if isinstance(shape, Iterable):
         parts = tuple(shape)
         if parts and all(type(p) is Layout for p in parts):
             return concatenate(parts)
@@ -406,7 +437,7 @@ def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> La
 def concatenate(layouts: Iterable[Layout]) -> Layout:
     """The layout whose modes are `layouts`."""
     parts = tuple(layouts)
-    return Layout._of(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))
+    return Layout._joined(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))
 
 
 def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
@@ -446,13 +477,14 @@ def make_layout_like(layout: Layout) -> Layout:
 
     Modes of stride 0 keep it: they hold one element for all their coordinates.
 
-    raises   LayoutError for coordinate strides
+    raises   LayoutError for coordinate strides and for strides over F2
 
     >>> make_layout_like(Layout((4, 8, 2), (20, 0, 1)))
     Layout((4, 8, 2), (2, 0, 1))
     """
     if not layout.is_integral:
-        raise LayoutError(f"make_layout_like: {layout} has coordinate strides, which have no order.")
+        kind = "strides over F2" if layout.is_xor else "coordinate strides"
+        raise LayoutError(f"make_layout_like: {layout} has {kind}, which have no order.")
     extents, strides = layout.flat()
     out, running = [0] * len(extents), 1
     for position in sorted(range(len(extents)), key=lambda p: (strides[p], p)):

@@ -34,7 +34,11 @@ def require_layout(operation: str, value: Any) -> None:
 
 
 def _shape_of(value: Any) -> IntTuple:
-    return value if isinstance(value, (int, tuple)) else value.shape
+    if isinstance(value, (int, tuple)):
+        return value
+    if isinstance(value, (Layout, ComposedLayout, Tensor)):
+        return value.shape
+    raise LayoutError(f"{value!r} is a {type(value).__name__}; a layout or a shape is expected.")
 
 
 def _on_outer(function: Callable[..., Any], layout: ComposedLayout, *args: Any) -> ComposedLayout:
@@ -72,7 +76,9 @@ def cosize(value: AnyLayout, mode: Sequence[int] = ()) -> Any:
     >>> cosize(Layout((4, 8), (8, 1)), mode=[0])
     25
     """
-    return (get(value, mode) if mode or not hasattr(value, "cosize") else value).cosize()
+    if not isinstance(value, (Layout, ComposedLayout)):
+        raise LayoutError(f"cosize: a layout is expected, not {value!r}.")
+    return (get(value, mode) if mode else value).cosize()
 
 
 def rank(value: Any, mode: Sequence[int] = ()) -> int:
@@ -164,7 +170,7 @@ def group_modes(value: T, begin: int, end: int | None = None) -> T:
         return _both(lambda part: group_modes(part, begin, end), value)  # type: ignore[return-value]
     modes = value if isinstance(value, tuple) else (value,)
     stop = len(modes) if end is None else end
-    if not 0 <= begin < stop <= len(modes):
+    if not isinstance(begin, int) or not isinstance(stop, int) or not 0 <= begin < stop <= len(modes):
         raise LayoutError(
             f"group_modes: [{begin}, {stop}) is no range of modes of {_text(value)}, which has {len(modes)}."
         )
@@ -196,7 +202,7 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
         return value.with_outer(_extend(operation, value.outer, elem, up_to_rank, at_end))
     if isinstance(value, Layout):
         require_layout(operation, elem)
-        return Layout._of(
+        return Layout._joined(
             _extend(operation, value.shape, elem.shape, up_to_rank, at_end),
             _extend(operation, value.stride, elem.stride, up_to_rank, at_end),
         )
@@ -267,6 +273,6 @@ def crd2idx(coord: IntTuple, layout: Any) -> Any:
     >>> crd2idx((1, (1, 2)), (4, (2, 3))), crd2idx((1, 2), Layout((4, 8), (8, 1)))
     (21, 10)
     """
-    if isinstance(layout, (int, tuple, list)):
+    if not isinstance(layout, (Layout, ComposedLayout)):
         layout = Layout(layout)
     return layout(coord)

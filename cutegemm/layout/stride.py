@@ -34,6 +34,8 @@ class ScaledBasis:
         path = mode if isinstance(mode, tuple) else (mode,)
         if not path or any(isinstance(m, bool) or not isinstance(m, int) or m < 0 for m in path):
             raise LayoutError(f"ScaledBasis: the mode {mode!r} is no path of non-negative integers.")
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise LayoutError(f"ScaledBasis: the value {value!r} is no integer.")
         object.__setattr__(self, "value", to_int(value))
         object.__setattr__(self, "mode", path)
 
@@ -92,7 +94,7 @@ class F2:
     value: int
 
     def __init__(self, value: int) -> None:
-        if isinstance(value, bool) or to_int(value) < 0:
+        if isinstance(value, bool) or not hasattr(value, "__index__") or to_int(value) < 0:
             raise LayoutError(f"F2: the value {value!r} is no integer of 0 or more.")
         object.__setattr__(self, "value", to_int(value))
 

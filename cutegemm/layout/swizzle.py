@@ -59,6 +59,8 @@ class Swizzle:
 
     def __call__(self, offset: Any) -> Any:
         """The swizzled offset; an integer, or an integer array elementwise."""
+        if isinstance(offset, (float, str)):
+            raise LayoutError(f"{self}: the offset {offset!r} is no integer.")
         source = ((1 << self.bits) - 1) << (self.base + max(self.shift, 0))
         if self.shift >= 0:
             return offset ^ ((offset & source) >> self.shift)
@@ -130,7 +132,14 @@ class ComposedLayout:
         if not isinstance(outer, Layout):
             raise LayoutError(f"ComposedLayout: outer is {outer!r}; a Layout is expected.")
         if isinstance(inner, Swizzle) and not outer.is_integral:
-            raise LayoutError(f"ComposedLayout: {inner} permutes offsets, but {outer} gives coordinates.")
+            reason = (
+                f"the strides of {outer} are over F2 already. Multiply the matrices: from_f2(to_f2(...) @ ...)"
+                if outer.is_xor
+                else f"{inner} permutes offsets, but {outer} gives coordinates"
+            )
+            raise LayoutError(f"ComposedLayout: {reason}.")
+        if isinstance(offset, (str, float)) or (isinstance(inner, Swizzle) and not isinstance(offset, int)):
+            raise LayoutError(f"ComposedLayout: the offset {offset!r} is no integer.")
         object.__setattr__(self, "inner", inner)
         object.__setattr__(self, "offset", offset)
         object.__setattr__(self, "outer", outer)

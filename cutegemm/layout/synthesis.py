@@ -9,7 +9,7 @@ import numpy as np
 from cutegemm.errors import LayoutError
 from cutegemm.layout import f2
 from cutegemm.layout.algebra import _from_flat, _synthesize
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, idx2crd, product, unflatten
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, idx2crd, product, unflatten
 from cutegemm.layout.layout import Layout, _text
 from cutegemm.layout.swizzle import ComposedLayout
 
@@ -34,14 +34,21 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
       Strides that give 0, 1 up to there do not give 3 at index 2.
       Over F2 there is none, as 5 is no power of two.
     """
-    table = np.asarray(offsets)
+    try:
+        table = np.asarray(offsets)
+    except ValueError as error:
+        raise LayoutError(f"synthesize: the offsets fill no array: {error}") from error
+    if not table.size:
+        raise LayoutError("synthesize: no offsets are given; a layout has at least that of coordinate 0.")
     if table.dtype.kind not in "iu":
-        raise LayoutError(f"synthesize: the offsets are of the type {table.dtype}; integers are expected.")
+        raise LayoutError(
+            f"synthesize: the offsets are of the type {table.dtype}; integers are expected, of 64 bits at most."
+        )
     if shape is None:
         shape = tuple(table.shape) if table.ndim != 1 else len(table)
     shape = as_int_tuple(shape, "synthesize: shape")
     flat = table.reshape(-1, order="F").astype(np.int64)
-    if product(shape) != len(flat) or not len(flat):
+    if product(shape) != len(flat):
         raise LayoutError(f"synthesize: {len(flat)} offsets do not fill the shape {_text(shape)}.")
     if flat[0] != 0:
         raise LayoutError(
@@ -68,7 +75,7 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
 
 def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
     """The layout with integer strides, or the first index that it cannot serve."""
-    extents = _leaves(shape)
+    extents = flatten(shape)
     leaves, unit = [], 1
     for extent in extents:
         along = flat[: unit * extent : unit]
@@ -86,7 +93,7 @@ def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
 
 def _linear(flat: np.ndarray, shape: IntTuple) -> Layout | str:
     """The layout with strides over F2, or why there is none."""
-    for extent in _leaves(shape):
+    for extent in flatten(shape):
         if extent & (extent - 1):
             return f"{extent} is no power of two"
     if flat.min() < 0:
@@ -98,7 +105,3 @@ def _linear(flat: np.ndarray, shape: IntTuple) -> Layout | str:
         index = int(wrong[0])
         return f"index {index} has {flat[index]}, and its bits XOR to {layout.offsets()[index]}"
     return layout
-
-
-def _leaves(shape: IntTuple) -> list[int]:
-    return [e for s in shape for e in _leaves(s)] if isinstance(shape, tuple) else [shape]

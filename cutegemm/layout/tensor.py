@@ -37,6 +37,8 @@ class Tensor:
 
     def __init__(self, array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any = 0) -> None:
         if array is not None:
+            if not isinstance(array, np.ndarray):
+                raise LayoutError(f"Tensor: the array is {array!r}; a numpy array or None is expected.")
             if array.ndim != 1:
                 raise LayoutError(
                     f"Tensor: the array has shape {array.shape}; the layout gives offsets into a "
@@ -159,7 +161,7 @@ def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
     """The smallest and the largest offset; (0, -1) where there is none."""
     if product(layout.shape) == 0:
         return 0, -1
-    if isinstance(layout, ComposedLayout):
+    if isinstance(layout, ComposedLayout) or layout.is_xor:
         offsets = layout.offsets() + offset
         return int(offsets.min()), int(offsets.max())
     if not layout.is_integral:

@@ -262,7 +262,7 @@ def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
 
 def _zip_modes(first: Layout, second: Layout) -> Layout:
     shape = tuple(zip(first.shape, second.shape, strict=True))
-    return Layout._of(shape, tuple(zip(first.stride, second.stride, strict=True)))
+    return Layout._joined(shape, tuple(zip(first.stride, second.stride, strict=True)))
 
 
 @_explained
@@ -340,6 +340,10 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
     >>> str(recast_layout(8, 16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))))
     'S<3,4,3> o 0 o (8,128):(128,1)'
     """
+    if any(type(bits) is not int or bits <= 0 for bits in (new_bits, old_bits)):
+        raise LayoutError(
+            f"recast_layout: from {old_bits!r} to {new_bits!r} bits; positive integers are expected."
+        )
     if isinstance(layout, Tensor):
         raise LayoutError("recast_layout: a Tensor's array has one element type; recast its layout.")
     if isinstance(layout, ComposedLayout):
@@ -351,6 +355,10 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
             raise LayoutError(f"recast_layout: the offset of {layout} is no multiple of {new_bits} bits.")
         return ComposedLayout(layout.inner.recast(old_bits, new_bits), scaled // new_bits, outer)
     require_layout("recast_layout", layout)
+    if layout.is_xor:
+        raise LayoutError(
+            f"recast_layout: {layout} has strides over F2. Recast `to_swizzled` of it, a swizzle and a layout."
+        )
     if not layout.is_integral:
         raise LayoutError(f"recast_layout: {layout} gives coordinates; a layout of offsets is expected.")
     if old_bits % new_bits == 0:
@@ -421,8 +429,9 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     """The elements of a tensor that fall to one of many, when a layout of all of them is laid over it.
 
     tiler    a layout from coordinates to the index of whom they fall to
+    index    of whom: an offset that the tiler takes
     proj     leaves out the modes of the tiler at which it holds None
-    raises   LayoutError where the strides of the tiler do not give every index a coordinate
+    raises   LayoutError for an index that the tiler gives no coordinate, or a tiler that does not fit
     source   CuTe, `local_partition`
 
     >>> from cutegemm.layout.tensor import make_identity_tensor
@@ -436,6 +445,13 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     coord = tuple(
         [(index // d) % s if d else 0 for s, d in zip(leaves_of(extents), leaves_of(strides), strict=True)]
     )
+    if layout(coord) != index:
+        raise LayoutError(
+            f"local_partition: the tiler {layout} has no coordinate for the index {index}; its offsets lie in "
+            f"[0, {layout.cosize()})."
+        )
+    if not isinstance(extents, tuple):
+        raise LayoutError(f"local_partition: the tiler {layout} has no modes; write ({_text(extents)},).")
     if proj is not None:
         extents, coord = dice(extents, proj), dice(coord, proj)
     rank = len(target.layout)

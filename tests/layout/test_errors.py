@@ -170,3 +170,48 @@ def test_one_base_class_catches_all():
     for error in (LayoutError, PlanError, UnsupportedError):
         assert issubclass(error, CutegemmError)
     assert issubclass(LayoutError, ValueError)
+
+
+A_LAYOUT = Layout((4, 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: cg.product("ab"), "'ab' is a str"),
+        (lambda: cg.ceil_div("a", 2), "'a' is a str"),
+        (lambda: cg.idx2crd("a", (4, 8)), "'a' is a str"),
+        (lambda: cg.idx2crd(1.5, 8), "1.5 is a float"),
+        (lambda: cg.unflatten(5, (1,)), "a sequence of leaves is expected, not 5"),
+        (lambda: cg.transform_leaf(max, (1, 2), (1, 2, 3)), "(1, 2) and (1, 2, 3) are not congruent"),
+        (lambda: cg.transform_leaf(max, (1, 2), 1), "not congruent"),
+        (lambda: cg.increment_coord((9, 9), (4, 2)), "(9, 9) is no coordinate of the shape (4, 2)"),
+        (lambda: cg.size(None), "None is a NoneType; a layout or a shape"),
+        (lambda: cg.cosize(4), "a layout is expected, not 4"),
+        (lambda: cg.crd2idx((1, 1), "(4,2)"), "'(4,2)' is a str"),
+        (lambda: A_LAYOUT["a"], "has no mode 'a'"),
+        (lambda: A_LAYOUT[0:1], "has no mode slice(0, 1, None)"),
+        (lambda: cg.group_modes(A_LAYOUT, "a"), "no range of modes"),
+        (lambda: cg.make_layout(5.5), "5.5 is a float"),
+        (lambda: cg.make_composed_layout(Swizzle(1, 0, 1), "a", A_LAYOUT), "offset 'a' is no integer"),
+        (lambda: cg.make_composed_layout(Swizzle(1, 0, 1), 1.5, A_LAYOUT), "offset 1.5 is no integer"),
+        (lambda: Swizzle(3, 3, 3)(1.5), "offset 1.5 is no integer"),
+        (lambda: ScaledBasis("a", 0), "value 'a' is no integer"),
+        (lambda: Tensor([1, 2], Layout(2)), "a numpy array or None is expected"),
+        (lambda: cg.complement(Layout(8), -20), "a cotarget of -20 elements"),
+        (lambda: cg.recast_layout(0, 8, Layout(8)), "from 8 to 0 bits; positive integers"),
+        (lambda: cg.recast_layout(8, "16", Layout(8)), "from '16' to 8 bits"),
+        (lambda: cg.recast_layout(-8, 8, Layout(8)), "to -8 bits"),
+        (lambda: cg.synthesize([]), "no offsets are given"),
+        (lambda: cg.synthesize([0, 2**70]), "of 64 bits at most"),
+        (lambda: cg.synthesize([[0, 1], [2]]), "fill no array"),
+        (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), A_LAYOUT, 99), "no coordinate for the index 99"),
+        (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), A_LAYOUT, -1), "no coordinate for the index -1"),
+        (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), Layout((2, 4), (1, 1)), 3), "index 3"),
+        (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), 8, 3), "write (8,)"),
+    ],
+)  # fmt: skip
+def test_arguments_of_another_kind_are_named(call, said):
+    with pytest.raises(LayoutError) as error:
+        call()
+    assert said in str(error.value)

@@ -16,17 +16,29 @@ from cutegemm.layout import (
     F2Matrix,
     Layout,
     Swizzle,
+    Tensor,
+    append,
+    blocked_product,
     coalesce,
     complement,
     composition,
     crd2idx,
     explain,
     f2,
+    filter,
     from_f2,
     left_inverse,
     logical_divide,
     logical_product,
+    make_layout,
+    make_layout_like,
+    max_common_layout,
+    max_common_vector,
+    nullspace,
     parse,
+    prepend,
+    raked_product,
+    recast_layout,
     right_inverse,
     size,
     synthesize,
@@ -105,7 +117,23 @@ def test_text_and_repr():
         (lambda: to_f2(Swizzle(2, 0, 3), bits=4), "touches 5 bits"),
         (lambda: to_swizzle(F2Matrix((1, 2, 7))), "no swizzle"),
         (lambda: from_f2(F2Matrix((1, 2)), (2, 4)), "does not have 2 bits"),
-        (lambda: composition(XOR, Layout(3, 1)), "no power of two"),
+        (lambda: composition(XOR, Layout(3, 1)), "composition: A o B has no strides over F2"),
+        (
+            lambda: composition(Layout(2, 3), Layout((4, 2), (F2(1), F2(4)))),
+            "A(B(3)) = A(3) = 9, but the bits of 3 XOR to 5",
+        ),
+        (lambda: composition(Swizzle(1, 0, 1), XOR), "over F2 already"),
+        (lambda: make_layout([Layout(2, F2(1)), Layout(2, 2)]), "the stride 2 is none"),
+        (lambda: append(Layout(2, F2(1)), Layout(3, 0)), "the extent 3 is no power of two"),
+        (lambda: prepend(Layout(2, F2(1)), Layout(2, 4)), "the stride 4 is none"),
+        (lambda: blocked_product(Layout(8, F2(5)), Layout(6, 0)), "the extent 6 is no power of two"),
+        (lambda: raked_product(Layout(8, F2(5)), Layout(6, 0)), "the extent 6 is no power of two"),
+        (lambda: recast_layout(8, 16, XOR), "to_swizzled"),
+        (lambda: make_layout_like(XOR), "strides over F2, which have no order"),
+        (lambda: to_f2(3), "a layout or a swizzle is expected, not 3"),
+        (lambda: from_f2(3), "an F2Matrix is expected, not 3"),
+        (lambda: from_f2(F2Matrix((1,)), "a"), "'a' is a str"),
+        (lambda: F2(1.5), "1.5 is no integer"),
     ],
 )
 def test_refusals(make, message):
@@ -191,6 +219,100 @@ def test_composition_of_xor_with_xor(a, b):
     wide = from_f2(F2Matrix((*to_f2(a).columns, *[64 << i for i in range(8)])), plain=False)
     found = composition(wide, b)
     assert [found(i) for i in range(b.size())] == [wide(b(i)) for i in range(b.size())]
+
+
+def run_on(layout, index):
+    """A layout at an index, past its end along the last mode: by the definition alone."""
+    out = 0
+    for extent, stride in list(zip(*layout.flat(), strict=True))[:-1]:
+        out += index % extent * stride
+        index //= extent
+    return out + index * layout.flat()[1][-1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    modes=st.lists(
+        st.tuples(st.sampled_from([2, 4, 8]), st.sampled_from([1, 2, 3, 4, 5, 8, 16, 32])),
+        min_size=1,
+        max_size=3,
+    ),
+    b=xor_layouts(),
+)
+@example(modes=[(2, 3)], b=Layout((2, 2), (F2(1), F2(2))))  # A(3) = 9, where 3 XOR 6 = 5
+@example(modes=[(2, 3)], b=Layout((2,), (F2(2),)))  # A(2) = 6: only one bit is reached
+def test_a_plain_layout_that_runs_on_is_followed_or_refused(modes, b):
+    a = Layout(tuple([s for s, _ in modes]), tuple([d for _, d in modes]))
+    want = [run_on(a, b(i)) for i in range(b.size())]
+    if all(want[i ^ j] == want[i] ^ want[j] for i in range(len(want)) for j in range(len(want))):
+        assert composition(a, b).offsets().tolist() == want
+    else:
+        with pytest.raises(LayoutError, match="XOR to"):
+            composition(a, b)
+
+
+def test_an_array_seen_through_xor_strides():
+    seen = Tensor(np.arange(64) * 10, XOR)
+    assert (seen[3, 5], seen.numpy()[3, 5]) == (300, 300)  # 3 (x) 9 XOR 5 = 30, above
+    assert sorted(seen.values().tolist()) == [10 * i for i in range(64)]
+    with pytest.raises(LayoutError, match="reaches from 0 to 63"):
+        Tensor(np.arange(63), XOR)
+
+
+def test_offsets_over_f2_of_any_size():
+    layout = Layout((2, 4), (F2(1), F2(2**70)))
+    assert layout.offsets().tolist() == [layout(i) for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "length"),
+    [
+        (XOR, Layout((8, 8), (8, 1)), 8),  # both hold 0..7 in row 0; XOR has 9 at index 1, not 8
+        (XOR, XOR, 64),
+        (XOR, Layout((8, 6), (8, 1)), 4),  # of 6, a power of two
+        (XOR, Layout((8, 8)), 1),  # index 1 holds 9 in one, 1 in the other
+        (Layout(8, F2(1)), Layout(8), 8),
+    ],
+)
+def test_the_common_vector_of_layouts_over_f2(a, b, length):
+    for x, y in ((a, b), (b, a)):
+        found = max_common_layout(x, y)
+        assert max_common_vector(x, y) == size(found) == length
+        assert all(x(found(i)) == y(found(i)) == i for i in range(length))
+
+
+def test_a_stride_of_zero_over_f2_stands_still():
+    layout = Layout((8, 2), (F2(1), F2(0)))
+    assert filter(layout) == Layout(8, F2(1))
+    assert nullspace(layout) == Layout(2, 8)
+
+
+@pytest.mark.parametrize("layout", [XOR, SWIZZLED, Layout((4, 2), (1, 1)), Layout(())], ids=str)
+@pytest.mark.parametrize(
+    ("operation", "more"),
+    [
+        (coalesce, ()), (right_inverse, ()), (left_inverse, ()), (complement, (16,)),
+        (composition, (Layout(3, 1),)), (composition, (None,)), (logical_divide, (Layout(3, 1),)),
+    ],
+)  # fmt: skip
+def test_explanations_end_with_the_answer_or_its_refusal(operation, more, layout):
+    try:
+        last = f"= {operation(layout, *more)}"
+    except LayoutError as error:
+        last = f"refused: {error}"
+    assert explain(operation, layout, *more).endswith(f"\n{last}")
+
+
+def test_a_divide_by_a_tile_without_complement_is_explained():
+    said = explain("logical_divide", Layout(8), Layout((2, 2), (1, 1)))
+    assert "so the tile has no complement" in said
+    assert "refused: logical_divide" in said
+
+
+@pytest.mark.parametrize("arguments", [(Layout(4),), (Layout(4), 3, 4), (None, None)])
+def test_explanations_of_wrong_arguments(arguments):
+    with pytest.raises(LayoutError, match="explain"):
+        explain("composition", *arguments)
 
 
 @settings(deadline=None)

@@ -40,6 +40,11 @@ ROWS = [
     (lambda: L((3, 2), (5, 1)).cosize(), 12, "1 + 2*5 + 1"),
     (lambda: L((4, 2), (-1, 4)).cosize(), 8, "1 + 3*|-1| + 4"),
     (lambda: L((0, 4)).cosize(), 0, "nothing is reached"),
+    (
+        lambda: cg.composition(L((5, 6, 4), (1, 60, 5)), L((4, 1), (16, -1))),
+        "((2,2),1):((181,7),0)",
+        "16 = 1 + 5*3: 1 + 180; 32 = 2 + 5*6: 2 + 5; 48: the sum; a mode of 1 never moves, backwards either",
+    ),
     (lambda: L((4, 8), (8, 1))(None, 3), "(4):(8)", "the column 3 keeps mode 0"),
     (
         lambda: L((4, (2, 4)), (8, (1, 2))).slice((None, (1, None))),
