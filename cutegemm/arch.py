@@ -13,6 +13,8 @@ SMEM_BANK_BYTES = 4
 SECTOR_BYTES = 32
 CACHE_LINE_BYTES = 128
 
+DEFAULT_ARCH = "sm_90a"  # where none is named
+
 # CUDA C++ Programming Guide, "Compute Capabilities", table "Technical Specifications per Compute
 # Capability": a block may be given up to this many threads, a thread this many registers.
 MAX_THREADS_PER_BLOCK = 1024
@@ -26,10 +28,6 @@ REGISTER_UNIT = 256
 SMEM_UNIT_BYTES = 128
 SMEM_RESERVED_BYTES = 1024
 SMEM_MAX_ALIGN_BYTES = 1024  # of a buffer: the reserved part lies before the first one
-
-# cuTensorMapEncodeTiled: extents of a box, and the alignment of addresses and strides.
-TMA_MAX_BOX = 256
-TMA_ALIGN_BYTES = 16
 
 
 @dataclass(frozen=True)

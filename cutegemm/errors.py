@@ -50,6 +50,13 @@ class SimulationError(CutegemmError):
         return "\n".join([f"{self.subject} went wrong.", *(f"  {fault}" for fault in self.faults)])
 
 
+class EmulationError(CutegemmError):
+    """A compiled kernel that did what it must not when it was executed on the CPU.
+
+    The message names the kernel, the line of its PTX, the CTA, the thread and the address.
+    """
+
+
 class UnsupportedError(CutegemmError):
     """A request that is meaningful but that this package or this machine does not serve; says what is."""
 

@@ -1,4 +1,12 @@
-"""Plans: a GEMM described, from the grid down to a value. See docs/plans.md."""
+"""Plans: a GEMM described, from the grid down to a value. See docs/plans.md.
+
+what a plan is           `plan`, `problem`; `schedule` or `pipeline`; `packing`, `split`, `shares`, `workspace`
+when it may exist        `rules`, `pipeline_rules`
+from tile sizes to one   `building`; `simt`, `mma_sync`, `sm90` with `sm90_slots`
+named ones               `catalog`, over `simt_catalog`, `mma_sync_catalog`, `sm90_catalog`; `choice`
+which one to take        `simt_choice`, `sm90_choice`, and `choose_mma_sync`
+ladders of named ones    `ladder`: `simt_ladder`, `mma_sync_ladder`, `sm90_ladder`
+"""
 
 from cutegemm.plan.building import Shared
 from cutegemm.plan.mma_sync import mma_sync_plan

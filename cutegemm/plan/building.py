@@ -1,4 +1,4 @@
-"""What the builders of plans for threads share: how tiles are copied, and how they lie in shared memory."""
+"""What the builders of plans share: complaints; and, for threads, how tiles are copied and lie in shared memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
 
 T = TypeVar("T")
 
+K_RUN = 8  # elements along K that neighbouring threads fetch of a k-major operand: one 32-byte sector of f32
 ACCESS_BITS = 128  # the widest load and store of one thread
 
 
@@ -52,8 +53,25 @@ def vector_copy(operand: Operand, elements: int) -> CopyAtom:
     return universal_copy(operand.dtype, min(ACCESS_BITS, bits * max(1, elements)))
 
 
-class Builder:
-    """Collects what is wrong with the parts of a plan, so that all of it can be said at once."""
+class Complaints:
+    """What is wrong with the parts of a plan, so that all of it can be said at once."""
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+
+    def attempt(self, make: Callable[[], T]) -> T | None:
+        """What `make` returns, or None with its complaint noted."""
+        try:
+            return make()
+        except PlanError as error:
+            self.broken += error.violations
+        except CutegemmError as error:
+            self.broken.append(str(error))
+        return None
+
+
+class Builder(Complaints):
+    """The parts of a plan whose threads copy and multiply."""
 
     least_stages = 1
 
@@ -65,23 +83,13 @@ class Builder:
         stages: int,
         loads: dict[str, str | None],
     ) -> None:
+        super().__init__()
         self.subject, self.operands, self.block, self.stages = subject, operands, block, stages
-        self.broken: list[str] = []
         if stages < self.least_stages:
             self.broken.append(f"stages = {stages}; at least {self.least_stages} is expected.")
         for name, load in loads.items():
             if load not in (None, "cp.async", "register"):
                 self.broken.append(f"{name} = {load!r} is neither 'cp.async' nor 'register'.")
-
-    def attempt(self, make: Callable[[], T]) -> T | None:
-        """What `make` returns, or None with its complaint noted."""
-        try:
-            return make()
-        except PlanError as error:
-            self.broken += error.violations
-        except CutegemmError as error:
-            self.broken.append(str(error))
-        return None
 
     def copy(
         self,

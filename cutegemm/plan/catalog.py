@@ -7,26 +7,30 @@ majorness and alignment, how wide the accesses are from their types.
 from __future__ import annotations
 
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache, lru_cache
 
+from cutegemm.arch import DEFAULT_ARCH
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.plan.ladder_simt import ladder_named, ladder_names
+from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.mma_sync_catalog import choose_mma_sync, mma_sync_named, mma_sync_names
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.simt_catalog import choose_simt, simt_named, simt_names
-from cutegemm.plan.sm90_catalog import choose_sm90, sm90_named, sm90_names
+from cutegemm.plan.simt_catalog import simt_named, simt_names
+from cutegemm.plan.simt_choice import choose_simt
+from cutegemm.plan.simt_ladder import ladder_named, ladder_names
+from cutegemm.plan.sm90_catalog import sm90_named, sm90_names
+from cutegemm.plan.sm90_choice import choose_sm90
 
-DEFAULT_ARCH = "sm_90a"
-H200_MULTIPROCESSORS = 132
+TRANSPOSED = "transposed:"  # in front of a name: the plan is to serve D^T = B^T A^T
 
 
 def plans() -> list[tuple[str, str]]:
     """Every name, with what is behind it.
 
-    >>> plans()[2][0]
-    'simt_128x128'
+    >>> plans()[0][0]
+    'simt_256x128'
     """
     return simt_names() + ladder_names() + mma_sync_names() + sm90_names()
 
@@ -37,7 +41,8 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
 
     name     one of `plans()`, "simt:block=128x128x8,warp=64x32,thread=8x8,stages=3,mma_order=n" for
              `simt_plan`, "mma_sync:block=128x128x64,stages=3" for `mma_sync_plan`, or
-             "sm90:tile=128x128x64,cluster=2x1,slots=4" for `sm90_plan`
+             "sm90:tile=128x128x64,cluster=2x1,slots=4" for `sm90_plan`. After "transposed:" the plan of
+             the rest for `operands.transposed`, as `gemm` then calls it
     with_c   whether the kernel must be able to read C; those of `simt_plan` and `mma_sync_plan` always are
     arch     whose shared memory mma.sync plans fill
     raises   UnsupportedError for another name; PlanError where the operands break the plan's rules
@@ -47,6 +52,8 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
     >>> plan_named("simt:block=64x64x8,warp=32x32,thread=8x4,stages=4", Operands.of("f32")).stages
     4
     """
+    if name.startswith(TRANSPOSED):
+        return plan_named(name.removeprefix(TRANSPOSED), operands.transposed, with_c, arch)
     by_threads = simt_named(name, operands) or ladder_named(name, operands)
     if by_threads is not None:
         return by_threads
@@ -57,11 +64,21 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
         plan = sm90_named(name, operands, with_c)
         if plan is not None:
             return plan
-    known = ", ".join(known for known, _ in plans())
+    close = get_close_matches(name, [known for known, _ in plans()], n=4, cutoff=0.5)
+    meant = f" Is it {' or '.join(close)}?" if close else ""
     raise UnsupportedError(
-        f"plan_named: no plan is called {name!r}. There are {known}, simt:block=..., "
-        "mma_sync:block=... and sm90:tile=..."
+        f"plan_named: no plan is called {name!r}.{meant} `cutegemm plans` lists them; simt:block=..., "
+        "mma_sync:block=... and sm90:tile=... spell one out."
     )
+
+
+def prefers_transposed(operands: Operands) -> bool:
+    """Whether D^T = B^T A^T is the better problem: an m-major D of bytes, which threads hold in pairs along N.
+
+    >>> prefers_transposed(Operands.of("e4m3", layout="nt", out_major="m"))
+    True
+    """
+    return operands.d.major == "m" and operands.d.dtype.bits == 8
 
 
 @lru_cache(maxsize=4096)
@@ -81,7 +98,7 @@ def choose(
 
     >>> small, large = Problem(128, 128, 512), Problem(8192, 8192, 512)
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
-    ('simt_32x32/k2', 'simt_256x128+pack')
+    ('simt_128x16/k2', 'simt_256x128+pack')
     """
     if arch == "sm_90a" and operands.a.dtype.bits <= 16:
         with suppress(PlanError):

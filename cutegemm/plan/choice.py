@@ -9,6 +9,8 @@ from cutegemm.errors import PlanError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 
+H200_MULTIPROCESSORS = 132  # where none are said
+
 
 def parse_tuple(text: str) -> tuple[int, ...]:
     """128x64x32 as numbers.

@@ -45,10 +45,14 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     if pipeline is not None:
         what = f"{pipeline.kind}, {'persistent' if pipeline.ctas else 'one tile each'}"
         rows.append(("CTAs", str(pipeline.ctas or tiles), what, ""))
+    if plan.persistent is not None:
+        rows.append(("CTAs", str(plan.persistent), "persistent", ""))
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
-    if plan.split_k > 1:
-        rows.append(("split", str(plan.split_k), "parts of K", str(plan.split)))
+    if plan.split.is_split:
+        waves = plan.split.waves
+        what = f"shared {'wave' if waves == 1 else 'waves'}" if waves else "parts of K"
+        rows.append(("split", str(waves or plan.split_k), what, str(plan.split)))
     for packing in plan.packs:
         rows.append((f"pack {packing.name.upper()}", "1", "x".join(map(str, packing.tile)), str(packing)))
     rows += [
@@ -78,6 +82,8 @@ def _memory(plan: GemmPlan) -> list[Row]:
         rows.append(("shared D", str(slots), f"{used['d']} bytes{more}", str(plan.smem_d)))
     if "barriers" in used:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
+    if "tickets" in used:
+        rows.append(("shared tickets", str(used["tickets"] // 4), f"{used['tickets']} bytes", ""))
     bm, bn, bk = plan.cta_tile
     rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk))]
     for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
@@ -106,6 +112,10 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
     )
     if epilogue.load_c is not None:
         rows.append(_copy("load C", epilogue.load_c, epilogue.subtile))
+    elif plan.has_c:
+        rows.append(
+            ("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to where the sums are added to it")
+        )
     rows.append(_copy("D leaves", epilogue.store, epilogue.subtile))
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -11,14 +12,15 @@ from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.plan.building import ACCESS_BITS, Builder, Shared, vector_copy
 from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.schedule import Schedule, multistage, single_stage
+from cutegemm.plan.schedule import Commit, Fetch, Schedule, multistage, single_stage
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
-from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
+from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
 from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import TmaBox
 
 _ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
 # Rows of a 32-bit tile along M or N, for a read that takes 8 neighbours of each of 4 k: 8 banks apart.
@@ -61,12 +63,13 @@ def mma_sync_plan(
     stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
     fragments     2: those of the next k-block are read while one is multiplied; 1: just before
     shares        that the copies of a k-tile are cut into; one for each k-block where left out
-    load          "cp.async" or "register"; by alignment where left out, as cp.async moves 4 bytes or more
+    load          "cp.async", "register" or "tma", by one thread, from sm_90 on; where left out, one of the former
+                  two by alignment, as cp.async moves 4 bytes or more
     load_bytes    that a thread moves at once, at most
     cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
     k_run         elements along K that neighbouring threads copy of a k-major operand; bK where left out
-    shared        how A and B lie in shared memory: "swizzled", or padded where ldmatrix cannot transpose
-                  (32-bit operands along M or N); "padded", by 16 bytes along K or 8 elements across; "plain"
+    shared        how A and B lie in shared memory: "swizzled", so that nothing conflicts; "padded", by 16 bytes
+                  along K or 8 elements across; "plain"
     read          "ldmatrix", where it serves, or "plain"
     store         "shared": D passes through shared memory and leaves by whole lines; "direct": from registers
     store_elems   neighbours that a thread writes at once out of registers, 1 or 2
@@ -82,7 +85,8 @@ def mma_sync_plan(
     ops = operands or Operands.of("bf16")
     tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     order = Raster.parse(raster) if isinstance(raster, str) else raster
-    builder = _MmaBuilder(f"mma_sync_plan {name!r}", ops, tile, stages, {"load": load})
+    by_threads = None if load == "tma" else load
+    builder = _MmaBuilder(f"mma_sync_plan {name!r}", ops, tile, stages, {"load": by_threads})
     builder.choices(read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct")))
     if stages < 1:
         builder.broken.append(f"stages = {stages}; at least 1 is expected.")
@@ -97,11 +101,13 @@ def mma_sync_plan(
         for operand, extent in ((ops.a, tile[0]), (ops.b, tile[1]))
     ]
     loads = [copy for copy, _ in found if copy is not None]
-    is_async = all(copy.atom.is_async for copy in loads)
-    schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_async else 1))
+    is_shared_out = all(isinstance(copy, TiledCopy) and copy.atom.is_async for copy in loads)
+    schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_shared_out else 1))
     out = builder.attempt(lambda: builder.leaving(mma.threads)) if store == "shared" else None
     if builder.broken or schedule is None:
         raise PlanError(builder.subject, builder.broken)
+    if load == "tma":
+        schedule = _asking_first(schedule)
     (load_a, smem_a), (load_b, smem_b) = found
     assert load_a is not None
     assert load_b is not None
@@ -126,13 +132,30 @@ def mma_sync_plan(
         raster=order,
         schedule=schedule,
         roles=(Role("all", mma.threads // WARP_THREADS),),
-        barriers=(Barrier("cta", "cta", 1, mma.threads),),
+        barriers=(Barrier("cta", "cta", 1, mma.threads), *_of_boxes(tile, ops, schedule.stages, load)),
         smem_d=None if out is None else out[0],
         copy_d=None if out is None else out[1],
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         rounding=rounding,
     )
+
+
+def _asking_first(schedule: Schedule) -> Schedule:
+    """The k-tile ahead is asked for before anything else: one warp branches, and the rest stays in one piece."""
+    asking = [step for step in schedule.body if isinstance(step, (Fetch, Commit))]
+    return replace(schedule, body=(*asking, *(step for step in schedule.body if step not in asking)))
+
+
+def _of_boxes(
+    tile: tuple[int, int, int], ops: Operands, stages: int, load: str | None
+) -> tuple[Barrier, ...]:
+    """What a k-tile that comes by TMA is waited for by."""
+    if load != "tma":
+        return ()
+    bm, bn, bk = tile
+    size_bytes = (bm * ops.a.dtype.bits + bn * ops.b.dtype.bits) * bk // 8
+    return (Barrier("full", "mbarrier", stages, 1, size_bytes),)
 
 
 def _reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
@@ -168,7 +191,7 @@ class _MmaBuilder(Builder):
                 )
                 continue
             counts.append(extent // own)
-            permutation.append(Layout((step, extent // own, own // step), (1, own, step)))
+            permutation.append(_shared_out(extent, own, step))
         if wrong:
             raise PlanError(self.subject, wrong)
         strides = (1, counts[0], 0) if warps_along == "m" else (counts[1], 1, 0)
@@ -197,15 +220,34 @@ class _MmaBuilder(Builder):
         load: str | None,
         load_bytes: int,
         **how: Any,
-    ) -> tuple[TiledCopy | None, SharedLayout | None]:
+    ) -> tuple[TiledCopy | TmaBox | None, SharedLayout | None]:
         """The copy from global memory, and the layout in shared memory."""
         dtype, bk = operand.dtype, self.block[2]
+        layout = self.attempt(lambda: _in_shared(operand, extent, bk, max(1, self.stages), shared))
+        if load == "tma":
+            return self.attempt(lambda: self.box(operand, extent, shared)), layout
         widest = min(ACCESS_BITS // 8, operand.align_bytes, load_bytes)
         kind = load or ("cp.async" if widest >= min(CP_ASYNC_BYTES["ca"]) else "register")
         vector = max(1, widest * 8 // dtype.bits)
         copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, **how))
-        layout = self.attempt(lambda: _in_shared(operand, extent, bk, max(1, self.stages), shared))
         return copy, layout
+
+    def box(self, operand: Operand, extent: int, shared: Shared | str) -> TmaBox:
+        """What TMA brings at once: rows as wide as the swizzle's, all of the tile's."""
+        along_k, dtype = operand.major == "k", operand.dtype
+        if shared != "swizzled" or not (along_k or dtype.bits == 16):
+            raise PlanError(
+                self.subject,
+                [
+                    f"TMA does not bring a {operand.major}-major tile of {dtype} to shared memory that is "
+                    f"{shared}; swizzled ones, of 32 bits along K alone, it does."
+                ],
+            )
+        inner, outer = (self.block[2], extent) if along_k else (extent, self.block[2])
+        kind = widest_smem_kind(dtype, inner)
+        return TmaBox(
+            "load", dtype, (KINDS[kind][1] * 8 // dtype.bits, outer), "none" if kind == "interleave" else kind
+        )
 
     def leaving(self, threads: int) -> tuple[SharedLayout, TiledCopy]:
         """D in shared memory, swizzled for how the sums are held, and the copy of whole lines of it."""
@@ -232,6 +274,20 @@ class _MmaBuilder(Builder):
         return tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy
 
 
+def _shared_out(extent: int, own: int, step: int) -> Layout:
+    """(an atom, warps, atoms of a warp): each warp's part together, or where lines of 128 bytes would be torn, by
+    the greatest pieces of them that it holds whole.
+
+    >>> print(_shared_out(256, 64, 8), _shared_out(192, 96, 8))
+    (8,4,8):(1,64,8) (8,2,(4,3)):(1,32,(8,64))
+    """
+    piece = gcd(own, CACHE_LINE_BYTES // 2)
+    if own % (CACHE_LINE_BYTES // 2) == 0 or piece == own:
+        return Layout((step, extent // own, own // step), (1, own, step))
+    warps = extent // own
+    return Layout((step, warps, (piece // step, own // piece)), (1, piece, (step, piece * warps)))
+
+
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
     """(extent, bK, stages) as given, or so that fragments are read without bank conflicts."""
     dtype, along_k = operand.dtype, operand.major == "k"
@@ -241,8 +297,21 @@ def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shar
         raise PlanError(
             "mma_sync_plan", [f"shared = {shared!r} is none of swizzled, padded, plain and a Shared."]
         )
-    if shared != "swizzled" or (not along_k and dtype.bits > 16):
+    if shared != "swizzled":
         pad = 0 if shared == "plain" else ACCESS_BITS // dtype.bits if along_k else _PAD_ELEMS
         return Shared("k" if along_k else "mn", pad).layout(extent, bk, stages)
+    if not along_k and dtype.bits > 16:
+        return tile_to_shape(_lines_of_words(extent), (extent, bk, stages), (0, 1, 2))
     atom = smem_atom(dtype, "k" if along_k else "mn", widest_smem_kind(dtype, bk if along_k else extent))
     return tile_to_shape(atom, (extent, bk, stages), (0, 1, 2) if along_k else (1, 0, 2))
+
+
+def _lines_of_words(extent: int) -> ComposedLayout:
+    """32-bit elements along M or N, which no ldmatrix transposes: a plain read takes 8 neighbours of each of 4 k.
+
+    The two low bits of k choose among the four groups of 8 banks: where a row is too short to separate them,
+    the row does, and otherwise the swizzle. So a row of 128 bytes is written and each read is served at once.
+    """
+    row = gcd(extent, CACHE_LINE_BYTES * 8 // 32)
+    swizzle = Swizzle(max(0, (row // _PAD_ELEMS).bit_length() - 1), 3, 2)
+    return ComposedLayout(swizzle, 0, Layout((row, 4), (1, row)))

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.arch import WARP_THREADS
+from cutegemm.arch import CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.errors import PlanError
-from cutegemm.plan.building import ACCESS_BITS, Builder, Shared
+from cutegemm.plan.building import ACCESS_BITS, K_RUN, Builder, Shared
 from cutegemm.plan.plan import SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.tile.atoms import CopyAtom
@@ -22,7 +22,6 @@ from cutegemm.tile.tiled_copy import TiledCopy
 ALIGN_BYTES = ACCESS_BITS // 8
 _TILE = (64, 64)
 _THREADS = 256
-_K_RUN = 8  # as the mainloop's own copies: a sector of f32 along K, so that the turned store has no conflicts
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class Packing:
     smem     shared memory (mn, k) that the tile passes through
     store    shared memory to the packed matrix (mn, k, L), whose mode mn is contiguous
 
-    Rows beyond the operand's extent, up to the next multiple of a vector, are zeros.
+    Rows beyond the operand's extent, up to the next multiple of a cache line, are zeros. So every run of the packed
+    matrix begins at a line: a warp's 512 bytes of it are four lines, not five.
     """
 
     name: str
@@ -50,6 +50,11 @@ class Packing:
         return self.load.threads
 
     @property
+    def line(self) -> int:
+        """Elements of a cache line."""
+        return CACHE_LINE_BYTES * 8 // self.store.atom.dtype.bits
+
+    @property
     def read(self) -> CopyAtom:
         """Shared memory to registers, by the vectors that are stored."""
         return self.store.atom
@@ -59,10 +64,10 @@ class Packing:
         with.
 
         >>> make_packing(Operands.of("f32"), "a").extent(4097)
-        4100
+        4128
         """
-        vector = self.store.atom.values
-        return (rows + (vector - 1)) // vector * vector
+        line = self.line
+        return (rows + (line - 1)) // line * line
 
     def __str__(self) -> str:
         return f"{self.name.upper()} by tiles of {self.tile[0]} x {self.tile[1]}, {self.threads} threads"
@@ -87,7 +92,7 @@ def make_packing(operands: Operands, name: str) -> Packing:
     builder = Builder(f"packing of {name.upper()}", operands, (*_TILE, _TILE[1]), 1, {})
     vector = ACCESS_BITS // operand.dtype.bits
     width = min(vector, operand.align_elems)
-    load = builder.attempt(lambda: builder.copy(operand, _TILE[0], _THREADS, "register", width, k_run=_K_RUN))
+    load = builder.attempt(lambda: builder.copy(operand, _TILE[0], _THREADS, "register", width, k_run=K_RUN))
     target = packed(operand, "m" if name == "a" else "n")
     store = builder.attempt(lambda: builder.copy(target, _TILE[0], _THREADS, "register", vector))
     if load is None or store is None:

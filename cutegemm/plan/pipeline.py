@@ -55,15 +55,16 @@ class Epilogue:
     subtile       (M, N) of D that a slot holds
     slots         of each consumer; a subtile is written while the stores of others are under way
     to_shared     registers to a slot
-    store         a slot, or a warp's rows of it, to global memory
-    from_shared   a slot to registers, where C is read
-    load_c        C to a slot, where C is read: the slot that D will leave from
+    store         to global memory: a slot, or a warp's rows of it, by TMA; or a slot by the consumer's threads
+    from_shared   a slot to registers, where C comes by TMA
+    load_c        C to the slot that D will leave from. Without it the threads read C, if it is read, straight
+                  from global memory
     """
 
     subtile: tuple[int, int]
     slots: int
     to_shared: TiledCopy
-    store: TmaBox
+    store: TmaBox | TiledCopy
     from_shared: TiledCopy | None = None
     load_c: TmaBox | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cutegemm.arch import MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
-from cutegemm.layout import product_each
+from cutegemm.layout import product_each, size
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
@@ -24,6 +24,8 @@ MAX_CLUSTER_CTAS = 8  # CUDA C++ Programming Guide, "Thread Block Clusters": the
 WGMMA_ROWS = 64
 MIN_STAGES = 2
 MIN_SLOTS = 2
+# A tile's counter has 16 bits for the parts that are summed up, and as many for those that are written.
+MAX_PARTS = (1 << 15) - 1
 
 
 def pipeline_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -37,6 +39,8 @@ def pipeline_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     yield from _registers(plan, arch)
     yield from _barriers(plan, pipeline)
     yield from _epilogue(plan, pipeline)
+    if plan.split.is_split:
+        yield from _split(plan, pipeline)
 
 
 def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -93,12 +97,19 @@ def _cluster(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
 
 
 def _loads(plan: GemmPlan) -> Iterator[str]:
+    for name, box in (("A", plan.load_a), ("B", plan.load_b)):
+        if not isinstance(box, TmaBox):
+            yield f"{name} is not loaded by TMA, which a pipeline does."
+    yield from box_rules(plan)
+
+
+def box_rules(plan: GemmPlan) -> Iterator[str]:
+    """Every rule that the boxes of A and B break, whoever asks for them."""
     bm, bn, bk = plan.cta_tile
     cm, cn = plan.cluster_mn
     for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
         operand = getattr(plan.operands, name.lower())
         if not isinstance(box, TmaBox):
-            yield f"{name} is not loaded by TMA, which a pipeline does."
             continue
         if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
@@ -162,6 +173,8 @@ def _barriers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         expected["order mainloop"] = (pipeline.consumers, 2 * WARPGROUP_THREADS, 0)
     if pipeline.order_epilogue:
         expected["order epilogue"] = (pipeline.consumers, 2 * WARPGROUP_THREADS, 0)
+    if plan.split.is_split:
+        expected["parts"] = (pipeline.consumers, WARPGROUP_THREADS, 0)
     epilogue = plan.epilogue
     if epilogue is not None:
         expected["subtile"] = (pipeline.consumers, WARPGROUP_THREADS, 0)
@@ -208,14 +221,37 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
             f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
             "address, the strides and the contiguous extent, as it writes whole 16 bytes. Store it 'direct'."
         )
-    whole = rows if d.major == "n" else cols
-    if epilogue.store.box[1] < whole and (d.major == "m" or plan.has_c):
-        yield "warps store rows of their own only of an n-major D, without C."
-    if plan.has_c and plan.operands.c.align_bytes < TMA_INNER_ALIGNED_BYTES:
+    load_c, store = epilogue.load_c, epilogue.store
+    if isinstance(store, TmaBox):
+        whole = rows if d.major == "n" else cols
+        if store.box[1] < whole and (d.major == "m" or load_c is not None):
+            yield "warps store rows of their own only of an n-major D, without C by TMA."
+    else:
+        if store.threads != WARPGROUP_THREADS:
+            yield f"the copy of a slot is made for {store.threads} threads; a consumer has {WARPGROUP_THREADS}."
+        if rows % size(store.tiler_mn[0]) or cols % size(store.tiler_mn[1]):
+            yield f"the copy of a slot, {store}, does not divide subtiles of {rows} x {cols}."
+    if load_c is not None and plan.operands.c.align_bytes < TMA_INNER_ALIGNED_BYTES:
         have = plan.operands.c.align_bytes
-        yield f"C is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}. Store 'direct'."
-    if plan.has_c != (epilogue.load_c is not None) or plan.has_c != (epilogue.from_shared is not None):
-        yield "C is read where the epilogue says how it comes, and only there."
+        yield f"C is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}."
+    if (load_c is None) != (epilogue.from_shared is None) or (load_c is not None and not plan.has_c):
+        yield "C comes by TMA where the epilogue says both how it comes and how it is read, and only if it is read."
+
+
+def _split(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    split = plan.split
+    if pipeline.kind == "single":
+        yield "K is split where a producer fills the queue: without one a CTA takes all k-tiles of a tile."
+    if pipeline.order_epilogue:
+        yield "where K is split, not every unit is stored, so that the consumers cannot store in turn."
+    if split.waves and pipeline.ctas is None:
+        yield "the waves that are shared are those of a persistent grid; this one has a CTA for each tile."
+    if split.order != "blocked":
+        yield f"the parts of K are {split.order}; neighbouring k-tiles are expected of a queue."
+    if split.reduction != "last":
+        yield "the parts of a pipeline are added by the CTA that ends last: reduction = 'last' is expected."
+    if max(split.parts, pipeline.ctas or 0) > MAX_PARTS:
+        yield f"a tile may have {max(split.parts, pipeline.ctas or 0)} parts; {MAX_PARTS} can be counted."
 
 
 def _by(extents: tuple[int, ...]) -> str:

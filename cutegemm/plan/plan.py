@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Union
 
-from cutegemm.arch import SMEM_MAX_ALIGN_BYTES, SMEM_UNIT_BYTES, WARP_THREADS, Arch, arch_named
+from cutegemm.arch import (
+    MAX_REGISTERS_PER_THREAD,
+    SMEM_MAX_ALIGN_BYTES,
+    SMEM_UNIT_BYTES,
+    WARP_THREADS,
+    arch_named,
+)
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, size
@@ -24,6 +30,10 @@ if TYPE_CHECKING:
     from cutegemm.plan.packing import Packing
 
 SharedLayout = Union[Layout, ComposedLayout]
+
+SUM_VECTOR = 4  # sums of a thread that a pipeline moves to and from the workspace at once: 16 bytes
+TICKET_BYTES = 4  # in shared memory, by which a consumer's threads learn whether theirs is a tile's last part
+_REGISTERS_BESIDES = 32  # of a consumer that adds parts: addresses and counters
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ class GemmPlan:
     copy_d           `smem_d` to global memory by the threads; None where TMA does it, or there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
     split            how K is split among CTAs
+    persistent       CTAs of a grid whose threads follow a schedule for tile after tile; None: one CTA for each tile
     packs            operands that are copied first, to where the mainloop reads them by wide accesses
     ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
@@ -110,6 +121,7 @@ class GemmPlan:
     smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
     split: Split = field(default_factory=Split)
+    persistent: int | None = None
     packs: tuple[Packing, ...] = ()
     ctas_per_sm: int = 1
     mma_order: str = "m"
@@ -159,18 +171,6 @@ class GemmPlan:
         }
         return replace(self.operands, **made)
 
-    def loaded_problem(self, problem: Problem) -> Problem:
-        """A problem as the mainloop sees it: `loaded`, and the leading strides of packed operands."""
-        if not self.packs:
-            return problem
-        leading = dict(problem.ld)
-        leading.update({p.name: p.extent(problem.m if p.name == "a" else problem.n) or 1 for p in self.packs})
-        return replace(
-            problem,
-            operands=replace(self.loaded, c=problem.operands.c, d=problem.operands.d),
-            ld=tuple(leading.items()),
-        )
-
     @property
     def stages(self) -> int:
         """Shared-memory stages of A and B; 0 where fragments are read from global memory."""
@@ -185,10 +185,6 @@ class GemmPlan:
     def barrier(self, name: str) -> Barrier:
         """The barrier of that name."""
         return next(barrier for barrier in self.barriers if barrier.name == name)
-
-    def has_barrier(self, name: str) -> bool:
-        """Whether there is a barrier of that name."""
-        return any(barrier.name == name for barrier in self.barriers)
 
     def barrier_id(self, name: str) -> int:
         """Which of the hardware's named barriers is the first of that name; 0 is that of all threads."""
@@ -225,6 +221,8 @@ class GemmPlan:
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
+        if self.pipeline is not None and self.split.is_split:
+            out["tickets"] = TICKET_BYTES * self.pipeline.consumers
         return out
 
     def registers(self) -> dict[str, int]:
@@ -237,6 +235,8 @@ class GemmPlan:
         out = {"accumulators": _words(bm * bn, ops.acc.bits, mma.threads)}
         if self.pipeline is not None and self.pipeline.two_level:
             out["sums of a k-tile"] = out["accumulators"]
+        if self.pipeline is not None and self.split.is_split:
+            out["sums of other parts"] = 2 * SUM_VECTOR * self.vectors_at_once
         if mma.atom.a_source == "register":
             depth = 1 if self.schedule is None else self.schedule.fragments
             per_thread_a = size(mma.layout_a_tv_tiled, mode=[1]) * (bm // mma.tile_mnk[0])
@@ -251,6 +251,19 @@ class GemmPlan:
             if self.stages and isinstance(copy, TiledCopy) and not copy.atom.is_async:
                 out[name] = _words(tile * self.cta_tile[2], operand.dtype.bits, self.threads)
         return out
+
+    @property
+    def vectors_at_once(self) -> int:
+        """Of a pipeline that splits K: vectors of sums of other parts that a consumer's thread has under way.
+
+        As many as its registers hold beside its own sums, with as many again for what they are added to.
+        """
+        given = max(role.registers or MAX_REGISTERS_PER_THREAD for role in self.roles)
+        bm, bn, _ = self.cta_tile
+        own = _words(bm * bn, self.operands.acc.bits, self.tiled_mma.threads)
+        levels = 2 if self.pipeline is not None and self.pipeline.two_level else 1
+        free = given - levels * own - _REGISTERS_BESIDES
+        return next((n for n in (16, 8, 4, 2) if 2 * SUM_VECTOR * n <= free), 1)
 
     @property
     def read_c(self) -> CopyAtom:
@@ -277,10 +290,6 @@ class GemmPlan:
         from cutegemm.plan.describe import describe
 
         return describe(self, problem)
-
-    def architecture(self) -> Arch:
-        """The limits of the least architecture that it runs on."""
-        return arch_named(self.arch)
 
     def key(self) -> str:
         """Text in which two plans differ where they are carried out differently."""

@@ -12,6 +12,7 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 
+_TRANSPOSED = {"m": "n", "n": "m", "k": "k"}
 _MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
 # BLAS letters for row-major data: A is k-major and B n-major where neither is transposed.
 _BLAS = {"a": {"n": "k", "t": "m"}, "b": {"n": "n", "t": "k"}}
@@ -131,6 +132,20 @@ class Operands:
         return replace(self, **parts)
 
     @property
+    def transposed(self) -> Operands:
+        """The operands of D^T = B^T A^T: what ran along M runs along N, and the other way round.
+
+        >>> turned = Operands.of("bf16", layout="tt", out_major="m").transposed
+        >>> turned.layout, turned.d.major
+        ('nn', 'n')
+        """
+        parts = {
+            name: replace(getattr(self, of), major=_TRANSPOSED[getattr(self, of).major])
+            for name, of in (("a", "b"), ("b", "a"), ("c", "c"), ("d", "d"))
+        }
+        return replace(self, **parts)
+
+    @property
     def layout(self) -> str:
         """BLAS letters of A and B.
 
@@ -203,6 +218,17 @@ class Problem:
         stride = tuple(1 if mode == operand.major else leading for mode in modes)
         other = shape[0] if modes[1] == operand.major else shape[1]
         return Layout((*shape, self.l), (*stride, leading * max(1, other)))
+
+    @property
+    def transposed(self) -> Problem:
+        """The problem D^T = B^T A^T, on the same memory.
+
+        >>> p = Problem(4, 6, 8, ld=(("a", 10),))
+        >>> str(p.layout("a")), str(p.transposed.layout("b")), p.transposed.m
+        ('(4,8,1):(10,1,40)', '(4,8,1):(10,1,40)', 6)
+        """
+        leading = tuple([({"a": "b", "b": "a"}.get(name, name), value) for name, value in self.ld])
+        return Problem(self.n, self.m, self.k, self.l, self.operands.transposed, leading)
 
     @property
     def flops(self) -> int:

@@ -20,6 +20,7 @@ from cutegemm.arch import (
     Arch,
 )
 from cutegemm.layout import ComposedLayout, Layout, product_each, size
+from cutegemm.plan.schedule import Fetch
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
 from cutegemm.tile.tma import TmaBox
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 _FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
 _TF32_ROUNDINGS = ("rz", "rna")
-_COMPILER_REGISTERS = 24  # addresses, counters and predicates: the least seen in a compiled kernel
+_CLOSE = 64  # times as far apart as there are offsets
+_COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
 
 
 def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
@@ -43,6 +45,10 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
         from cutegemm.plan.pipeline_rules import pipeline_rules
 
         out += pipeline_rules(plan, arch)
+    elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
+        from cutegemm.plan.pipeline_rules import box_rules
+
+        out += [*_fed(plan), *box_rules(plan)]
     if problem is not None:
         out += problem_rules(plan, problem)
     return out
@@ -65,9 +71,31 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
     for name, tile, step in zip(("bM", "bN", "bK"), plan.cta_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
-    if plan.pipeline is not None and (plan.split_k > 1 or plan.packs):
-        yield "K is split, and operands are packed, for plans of one schedule alone."
-    if plan.split_k > 1 and plan.smem_d is not None:
+    if plan.pipeline is not None and plan.packs:
+        yield "operands are packed for plans of one schedule alone."
+    if plan.schedule is None and plan.persistent is not None:
+        yield (
+            f"a grid of {plan.persistent} CTAs that share k-tiles is of plans with a schedule; give the pipeline "
+            "its CTAs."
+        )
+    if plan.schedule is not None and (plan.persistent is None) != (plan.split.waves == 0):
+        yield (
+            f"{plan.split.waves} waves of tiles are shared by a persistent grid of {plan.persistent} CTAs; both or "
+            "none of them are given."
+        )
+    if plan.persistent is not None and plan.persistent < 1:
+        yield f"a persistent grid has {plan.persistent} CTAs; at least 1 is expected."
+    if plan.schedule is not None and plan.split.waves:
+        if plan.stages == 0:
+            yield "without shared memory a CTA takes all of K."
+        if plan.split.order != "blocked" or plan.split.reduction != "kernel":
+            yield (
+                f"waves of tiles are shared by neighbouring k-tiles, and a second kernel adds their sums; the split "
+                f"is {plan.split.order}, added by {plan.split.reduction!r}."
+            )
+    if plan.schedule is not None and plan.stages == 0 and plan.smem_d is not None:
+        yield "without stages of shared memory D does not pass through it."
+    if plan.schedule is not None and plan.split.is_split and plan.smem_d is not None:
         yield "where K is split, D does not pass through shared memory."
     if plan.schedule is not None and plan.stages == 0 and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
@@ -98,7 +126,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
             )
         elif plan.stages:
             offsets = layout.offsets()
-            if len(np.unique(offsets)) != len(offsets):
+            if _places(offsets) != len(offsets):
                 yield f"the shared memory of {name}, {layout}, puts two elements in one place."
             if offsets.min() < 0:
                 yield f"the shared memory of {name}, {layout}, begins before its base."
@@ -106,8 +134,19 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
         bm, bn, _ = plan.cta_tile
         if product_each(plan.smem_d.shape) != (bm, bn):
             yield f"the shared memory of D is {plan.smem_d}; a tile of {(bm, bn)} passes through it."
-        elif len(np.unique(offsets := plan.smem_d.offsets())) != len(offsets) or offsets.min() < 0:
+        elif _places(offsets := plan.smem_d.offsets()) != len(offsets) or offsets.min() < 0:
             yield f"the shared memory of D, {plan.smem_d}, puts two elements in one place, or one before it."
+
+
+def _places(offsets: np.ndarray) -> int:
+    """How many different ones there are. Where they lie close, a mark at each is quicker than sorting them."""
+    first = offsets.min()
+    span = int(offsets.max() - first) + 1
+    if span > _CLOSE * len(offsets):
+        return len(np.unique(offsets))
+    marks = np.zeros(span, bool)
+    marks[offsets - first] = True
+    return int(np.count_nonzero(marks))
 
 
 def _copies(plan: GemmPlan) -> Iterator[str]:
@@ -129,9 +168,9 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
                     f"the copy of {name} moves {size(step)} elements along {mode} at a time, which does not "
                     f"divide the tile's {tile}."
                 )
-        held, tile = np.unique(copy.layout_tv.offsets()), size(copy.tiler_mn[0]) * size(copy.tiler_mn[1])
-        if len(held) != tile:
-            yield f"the copy of {name} moves {len(held)} of the {tile} elements of its tile {copy.tiler_mn}."
+        held, tile = _places(copy.layout_tv.offsets()), size(copy.tiler_mn[0]) * size(copy.tiler_mn[1])
+        if held != tile:
+            yield f"the copy of {name} moves {held} of the {tile} elements of its tile {copy.tiler_mn}."
 
 
 def _threads(plan: GemmPlan) -> Iterator[str]:
@@ -165,17 +204,42 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
     k_blocks = None if bk < 1 or bk % step_k else plan.k_blocks
     told = set()
     for copy in (plan.load_a, plan.load_b):
-        if not isinstance(copy, TiledCopy) or copy.atom.is_async in told:
+        atom = copy.atom if isinstance(copy, TiledCopy) else copy
+        is_async = isinstance(atom, TmaBox) or atom.is_async
+        if is_async in told:
             continue
-        atom = copy.atom
-        told.add(atom.is_async)
+        told.add(is_async)
         for k_tiles in sorted({1, max(1, stages - 1), stages, 2 * stages + 1}):
-            found = plan.schedule.hazards(atom.is_async, k_tiles, k_blocks)
+            found = plan.schedule.hazards(is_async, k_tiles, k_blocks)
             if found:
                 yield from (
                     f"the schedule with {k_tiles} k-tiles by {atom.name}: {hazard}" for hazard in found
                 )
                 break
+
+
+def _fed(plan: GemmPlan) -> Iterator[str]:
+    """What a schedule needs whose tiles one thread asks for by TMA."""
+    if not (isinstance(plan.load_a, TmaBox) and isinstance(plan.load_b, TmaBox)):
+        yield "either both A and B are loaded by TMA, or none of them: a k-tile is waited for as a whole."
+        return
+    bm, bn, bk = plan.cta_tile
+    ops = plan.operands
+    size_bytes = (bm * ops.a.dtype.bits + bn * ops.b.dtype.bits) * bk // 8
+    full = [b for b in plan.barriers if b.kind == "mbarrier"]
+    if [(b.name, b.count, b.arrivals, b.transaction_bytes) for b in full] != [
+        ("full", plan.stages, 1, size_bytes)
+    ]:
+        yield (
+            f"TMA fills {plan.stages} stages of {size_bytes} bytes; a barrier `full` of each, and no other, is "
+            "expected."
+        )
+    assert plan.schedule is not None
+    steps = (*plan.schedule.prologue, *plan.schedule.body)
+    if any(isinstance(step, Fetch) and step.parts != 1 for step in steps):
+        yield "a k-tile comes by TMA as a whole, not in shares."
+    if plan.split.is_split or plan.packs:
+        yield "K is split, and operands are packed, where all threads load."
 
 
 def _vectors(plan: GemmPlan) -> Iterator[str]:
@@ -203,11 +267,13 @@ def _vectors(plan: GemmPlan) -> Iterator[str]:
 
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
     """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
-    copy, operand = plan.copy_d, plan.operands.d
+    copy, operand, tile = plan.copy_d, plan.operands.d, plan.cta_tile[:2]
+    if plan.epilogue is not None and isinstance(plan.epilogue.store, TiledCopy):
+        copy, tile = plan.epilogue.store, plan.epilogue.subtile
     if copy is None or plan.smem_d is None:
         return
     bits = operand.dtype.bits
-    yield from _global_vector("D", copy, operand, ("m", "n"), plan.cta_tile[:2], "stored")
+    yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
     if copy.atom.bits > bits:
         yield from _shared_vector("the copy of D reads", copy.offsets_s(plan.smem_d), copy.atom.bits, bits)
 
@@ -221,19 +287,21 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
     count = store.bits // operand.dtype.bits
     if (plan.pipeline is not None and plan.smem_d is not None) or count <= 1:
         return
+    bm, bn, _ = plan.cta_tile
+    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
+    offsets = plan.tiled_mma.offsets_c(compact)
+    by_thread = offsets.reshape(offsets.shape[0], -1)
     if plan.smem_d is not None:
-        held = plan.tiled_mma.offsets_c(plan.smem_d)
-        yield from _shared_vector("the sums are written", held, store.bits, operand.dtype.bits)
+        placed = plan.tiled_mma.offsets_c(plan.smem_d).reshape(by_thread.shape)
+        in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
+        yield from _shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits)
         return
     if store.bits > 8 * operand.align_bytes:
         yield (
             f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
             f"Store {8 * operand.align_bytes} bits, or align it."
         )
-    bm, bn, _ = plan.cta_tile
-    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
-    offsets = plan.tiled_mma.offsets_c(compact)
-    held = np.sort(offsets.reshape(offsets.shape[0], -1), axis=1)
+    held = np.sort(by_thread, axis=1)
     runs = held.reshape(held.shape[0], -1, count)
     if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
         yield (
@@ -346,7 +414,7 @@ def _by_box(plan: GemmPlan, name: str) -> bool:
     """Whether an operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
     if name in ("a", "b"):
         return isinstance(getattr(plan, f"load_{name}"), TmaBox)
-    return name == "c" and plan.epilogue is not None
+    return name == "c" and plan.epilogue is not None and plan.epilogue.load_c is not None
 
 
 def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:

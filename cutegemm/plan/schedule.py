@@ -349,8 +349,9 @@ def multistage(
     body: list[Step] = []
     if fragments == 1:
         for k in range(k_blocks):
-            body += [Read(k), *ahead[k], Multiply(k)]
-        return Schedule(stages, 1, tuple(prologue), (*body, *turn_over))
+            last = turn_over if k == k_blocks - 1 else []  # the last read of the stage is done: hand it over
+            body += [Read(k), *ahead[k], *last, Multiply(k)]
+        return Schedule(stages, 1, tuple(prologue), tuple(body))
     prologue.append(Read(0))
     step = unroll or k_blocks
     turns = k_blocks // step - 1

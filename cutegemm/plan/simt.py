@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import PlanError
-from cutegemm.layout import Layout
-from cutegemm.plan.building import ACCESS_BITS, Builder, Shared, vector_copy
+from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.plan.building import ACCESS_BITS, K_RUN, Builder, Shared, vector_copy
 from cutegemm.plan.packing import Packing, make_packing, packed
 from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
@@ -19,10 +20,8 @@ from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, universal_copy
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.simt import simt_tiled_mma
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b, make_tiled_copy_tv
 from cutegemm.tile.tiled_mma import TiledMma
-
-_K_RUN = 8  # elements along K that neighbouring threads fetch of a k-major operand: one 32-byte sector of f32
 
 
 def simt_plan(
@@ -50,6 +49,9 @@ def simt_plan(
     split_k: int = 1,
     split_order: str = "blocked",
     reduction: str = "kernel",
+    waves: int = 0,
+    persistent: int | None = None,
+    store: str | None = None,
 ) -> GemmPlan:
     """A SIMT plan from tile sizes.
 
@@ -68,7 +70,11 @@ def simt_plan(
     access_bits   the widest access to any memory
     prefetch      with one stage: the next k-tile is on its way to registers meanwhile
     pack          "a", "b" or "ab": operands that are packed first; see `plan.packing`
-    split_k       CTAs that share a tile of D; split_order and reduction: see `Split`
+    split_k       CTAs that share a tile of D; split_order, reduction and waves: see `Split`
+    persistent    CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
+    store         "direct": D leaves from registers; "shared": it passes through shared memory, so that
+                  neighbouring threads write neighbours. The latter where left out and D is aligned to less than
+                  a thread's `quad`, unless K is split
     raises        PlanError with every rule that is broken
 
     >>> plan = simt_plan(block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
@@ -84,7 +90,7 @@ def simt_plan(
         p.name: packed(getattr(ops, p.name), "m" if p.name == "a" else "n") for p in packs
     }
     loaded = replace(given, **made)
-    split = builder.attempt(lambda: Split(split_k, split_order, reduction))
+    split = builder.attempt(lambda: Split(split_k, split_order, reduction, waves))
     mma = builder.attempt(
         lambda: simt_tiled_mma(
             block[:2], warp, thread, atom=fma(ops.a.dtype, ops.acc), quad_mn=quad, lanes_along=lanes_along
@@ -95,7 +101,12 @@ def simt_plan(
         a = builder.operand("A", loaded.a, block[0], mma, load_a, shared_a)
         b = builder.operand("B", loaded.b, block[1], mma, load_b, shared_b)
     schedule = builder.attempt(lambda: builder.schedule(unroll, prefetch))
-    stored = quad[0] if ops.d.major == "m" else quad[1]
+    held = min(quad[0] if ops.d.major == "m" else quad[1], ACCESS_BITS // ops.d.dtype.bits)
+    stored = min(held, given.d.align_elems)
+    is_narrow = ops.d.align_elems < held and stages > 0 and split is not None and not split.is_split
+    through = None
+    if mma is not None and builder.is_shared(store, is_narrow):
+        through = builder.attempt(lambda: builder.leaving(stored, quad, mma.threads))
     if builder.broken or mma is None or a is None or b is None or schedule is None or split is None:
         raise PlanError(builder.subject, builder.broken)
     return GemmPlan(
@@ -112,7 +123,7 @@ def simt_plan(
         load_b=b[0],
         read_a=_read(loaded.a, quad[0], a[2], stages, access_bits),
         read_b=_read(loaded.b, quad[1], b[2], stages, access_bits),
-        store_d=vector_copy(ops.d, min(stored, given.d.align_elems)),
+        store_d=vector_copy(ops.d, stored),
         raster=order,
         schedule=schedule,
         roles=(Role("all", mma.threads // WARP_THREADS),),
@@ -120,7 +131,10 @@ def simt_plan(
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         split=split,
+        persistent=persistent,
         packs=packs,
+        smem_d=None if through is None else through[0],
+        copy_d=None if through is None else through[1],
     )
 
 
@@ -140,6 +154,35 @@ class _SimtBuilder(Builder):
         if not set(names) <= {"a", "b"} or len(set(names)) != len(names):
             raise PlanError(self.subject, [f"pack = {names!r} is none of 'a', 'b' and 'ab'."])
         return tuple([make_packing(self.operands, name) for name in names])
+
+    def is_shared(self, store: str | None, otherwise: bool) -> bool:
+        """Whether D passes through shared memory on its way out."""
+        if store not in (None, "direct", "shared"):
+            self.broken.append(f"store = {store!r} is neither 'direct' nor 'shared'.")
+        return otherwise if store is None else store == "shared"
+
+    def leaving(self, vector: int, quad: tuple[int, int], threads: int) -> tuple[SharedLayout, TiledCopy]:
+        """D in shared memory, and the copy of whole lines of it to global memory.
+
+        A warp's lanes write vectors that lie a quad apart across the lines as well: the swizzle moves those of
+        four neighbouring quads to banks of their own.
+        """
+        d, (bm, bn, _) = self.operands.d, self.block
+        along, across = (bn, quad[0]) if d.major == "n" else (bm, quad[1])
+        run = gcd(along // vector, WARP_THREADS)
+        if along % vector or threads % run:
+            raise PlanError(self.subject, [f"{threads} threads do not store lines of {along} elements of D."])
+        outer = Layout((bm, bn), (bn, 1) if d.major == "n" else (1, bm))
+        step, low = along * across, vector.bit_length() - 1
+        layout: SharedLayout = outer
+        if step & (step - 1) == 0 and step >> low >= 4:
+            layout = ComposedLayout(Swizzle(2, low, step.bit_length() - 1 - low), 0, outer)
+        atom = vector_copy(d, vector)
+        if d.major == "n":
+            return layout, make_tiled_copy_tv(
+                atom, Layout((threads // run, run), (run, 1)), Layout((1, vector))
+            )
+        return layout, make_tiled_copy_tv(atom, Layout((run, threads // run)), Layout((vector, 1)))
 
     def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:
         k_blocks = self.block[2]
@@ -173,6 +216,6 @@ class _SimtBuilder(Builder):
         tile = shared or Shared(pad=ACCESS_BITS // operand.dtype.bits if turned else 0)
         if kind == "cp.async" and (operand.major == "k") != (tile.major == "k"):
             vector = 1  # an element at a time goes to its own place
-        copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, k_run=_K_RUN))
+        copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, k_run=K_RUN))
         layout = self.attempt(lambda: tile.layout(extent, self.block[2], max(1, self.stages)))
         return None if copy is None or layout is None else (copy, layout, tile)

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
-from cutegemm.dtypes import DType
-from cutegemm.errors import CutegemmError, PlanError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.building import Complaints
+from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.sm90_slots import SWIZZLES, SlotBuilder, swizzled
+from cutegemm.plan.split import Split
 from cutegemm.tile.atoms import CopyAtom
-from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
+from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
-from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
-from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS, widest_smem_kind
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
 
-H200_MULTIPROCESSORS = 132
 MAX_STAGES = 12  # more were not seen to help
 _SLACK_BYTES = 1024  # of shared memory, left for the barriers when stages are chosen
-_PAD_BYTES = 16  # after each row of a padded slot: the next row begins 4 banks further
 _WARPS = WARPGROUP_THREADS // WARP_THREADS
-_SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
-
-# What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
-# apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
-_FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
 
 # By the number of consumers, what a thread of the producer and of a consumer has: of 65536 registers, in
 # steps of 8 a thread. A consumer with many sums leaves the producer less.
@@ -63,6 +57,8 @@ def sm90_plan(
     order_epilogue: bool = False,
     stagger_cycles: int = 0,
     two_level: bool = False,
+    split_k: int = 1,
+    stream: int = 0,
 ) -> GemmPlan:
     """A plan for wgmma, from what a person would say.
 
@@ -74,15 +70,18 @@ def sm90_plan(
     stages            k-tiles in shared memory; as many as there is room for, where left out
     store             tma: a consumer stores a subtile. tma_warp: each warp its 16 rows. direct: out of
                       registers, for a D that is aligned to less than 16 bytes
-    shared_d          swizzled, or plain: how a subtile lies in shared memory
-    subtile_n         columns of a subtile; 128 bytes of them where that divides the tile
+    shared_d          how a subtile lies in shared memory: swizzled; plain; or padded, which no box of TMA is, so
+                      that the consumer's threads store it
+    subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots
     slots             subtiles of a consumer in shared memory
     raster            the order of the clusters' tiles of D, or its text
     l2                how long the L2 cache is to keep A, B and D
     registers         of a producer's thread and of a consumer's
-    with_c            whether C can be read
+    with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
     ctas              of the persistent grid: as many as there are multiprocessors; None: one for each tile
     order_epilogue, stagger_cycles, two_level   see `Pipeline`
+    split_k           units that share a tile of D, each with a part of the k-tiles
+    stream            waves of the persistent grid whose k-tiles are divided evenly among it; see `Split`
     raises            PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
@@ -102,7 +101,9 @@ def sm90_plan(
     mma = b.attempt(lambda: b.tiled_mma(consumer_tile, readers))
     rows = 16 if store == "tma_warp" else WGMMA_M
     leaving = None if store == "direct" else b.attempt(
-        lambda: b.epilogue(consumer_tile, count, rows, shared_d, subtile_n, slots, l2[2], with_c)
+        lambda: SlotBuilder(b.subject, ops).epilogue(
+            consumer_tile, count, (rows, l2[2]), shared_d, subtile_n, slots, with_c
+        )
     )  # fmt: skip
     epilogue, smem_d = leaving if leaving else (None, None)
     depth = stages
@@ -112,9 +113,11 @@ def sm90_plan(
     a_parts = b.attempt(lambda: b.operand(ops.a, bm, cluster[1], max(1, depth), l2[0]))
     b_parts = b.attempt(lambda: b.operand(ops.b, bn, cluster[0], max(1, depth), l2[1]))
     order = b.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
+    split = b.attempt(lambda: Split(split_k, waves=stream, reduction="last"))
     stored = epilogue.to_shared.atom if epilogue else b.attempt(b.direct_store)
     if b.broken or mma is None or a_parts is None or b_parts is None or order is None or stored is None:
         raise PlanError(b.subject, b.broken)
+    assert split is not None
     pipeline = Pipeline(
         schedule, depth, count, consumer_tile, ctas, order_epilogue, stagger_cycles, two_level
     )
@@ -136,9 +139,10 @@ def sm90_plan(
         raster=order,
         schedule=None,
         roles=_roles(pipeline, registers or b.registers(pipeline)),
-        barriers=_barriers(pipeline, epilogue, b.stage_bytes, cluster),
+        barriers=_barriers(pipeline, epilogue, b.stage_bytes, cluster, split),
         smem_d=smem_d,
         cluster_mn=cluster,
+        split=split,
         pipeline=pipeline,
         epilogue=epilogue,
         has_c=with_c,
@@ -152,7 +156,11 @@ def _roles(pipeline: Pipeline, registers: tuple[int, int] | None) -> tuple[Role,
 
 
 def _barriers(
-    pipeline: Pipeline, epilogue: Epilogue | None, stage_bytes: int, cluster: tuple[int, int]
+    pipeline: Pipeline,
+    epilogue: Epilogue | None,
+    stage_bytes: int,
+    cluster: tuple[int, int],
+    split: Split,
 ) -> tuple[Barrier, ...]:
     count = pipeline.consumers
     out = [Barrier("full", "mbarrier", pipeline.stages, 1, stage_bytes)]
@@ -171,27 +179,19 @@ def _barriers(
         out.append(Barrier("order mainloop", "named", count, 2 * WARPGROUP_THREADS))
     if pipeline.order_epilogue:
         out.append(Barrier("order epilogue", "named", count, 2 * WARPGROUP_THREADS))
+    if split.is_split:
+        out.append(Barrier("parts", "named", count, WARPGROUP_THREADS))
     return tuple(out)
 
 
-class _Builder:
-    """Collects what is wrong with the parts of a plan, so that all of it can be said at once."""
+class _Builder(Complaints):
+    """The parts of a Hopper plan."""
 
     def __init__(
         self, subject: str, operands: Operands, tile: tuple[int, int, int], cluster: tuple[int, int]
     ) -> None:
+        super().__init__()
         self.subject, self.operands, self.tile, self.cluster = subject, operands, tile, cluster
-        self.broken: list[str] = []
-
-    def attempt(self, make: Callable[[], _T]) -> _T | None:
-        """What `make` returns, or None with its complaint noted."""
-        try:
-            return make()
-        except PlanError as error:
-            self.broken += error.violations
-        except CutegemmError as error:
-            self.broken.append(str(error))
-        return None
 
     @property
     def stage_bytes(self) -> int:
@@ -244,100 +244,11 @@ class _Builder:
                     f"{SMEM_ATOM_ROWS}."
                 ],
             )
-        box = TmaBox("load", dtype, (width, outer // sharers), _SWIZZLE[kind], sharers, l2)
+        box = TmaBox("load", dtype, (width, outer // sharers), SWIZZLES[kind], sharers, l2)
         return box, swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
-
-    def epilogue(
-        self,
-        consumer_tile: tuple[int, int],
-        consumers: int,
-        store_rows: int,
-        shared_d: str,
-        subtile_n: int | None,
-        slots: int | None,
-        l2: str,
-        with_c: bool,
-    ) -> tuple[Epilogue, SharedLayout]:
-        """How D leaves, and the slots that it passes through: (64, n, slots, consumers)."""
-        d = self.operands.d
-        bits, n_major = d.dtype.bits, d.major == "n"
-        columns = subtile_n or next(
-            (n for n in (128 * 8 // bits, 64 * 8 // bits, 32 * 8 // bits) if consumer_tile[1] % n == 0), 0
-        )
-        if not columns or consumer_tile[1] % columns or columns % _SUBTILE_COLUMNS:
-            raise PlanError(
-                self.subject,
-                [
-                    f"subtiles of {columns} columns, in steps of {_SUBTILE_COLUMNS}, do not fill the "
-                    f"{consumer_tile[1]} of a tile."
-                ],
-            )
-        subtiles = consumer_tile[0] // WGMMA_M * (consumer_tile[1] // columns)
-        ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(2, subtiles))
-        shape, copies = (WGMMA_M, columns), (ring, consumers)
-        inner = columns if n_major else WGMMA_M
-        if shared_d == "swizzled":
-            layout: SharedLayout = swizzled(d.dtype, n_major, shape, copies)
-            kind = widest_smem_kind(d.dtype, inner)
-            width = KINDS[kind][1] * 8 // bits
-            swizzle = _SWIZZLE[kind]
-        elif shared_d == "plain":
-            along = (columns, 1) if n_major else (1, WGMMA_M)
-            size = WGMMA_M * columns
-            layout = Layout((*shape, *copies), (*along, size, size * ring))
-            width, swizzle = inner, "none"
-        else:
-            raise PlanError(self.subject, [f"shared_d = {shared_d!r}; swizzled or plain is expected."])
-        across = store_rows if n_major else columns
-        store = TmaBox("store", d.dtype, (width, across), swizzle, l2_policy=l2)
-        c = self.operands.c
-        if with_c and (c.dtype, c.major) != (d.dtype, d.major):
-            raise PlanError(
-                self.subject,
-                [f"C is {c.dtype} {c.major}-major; like D, {d.dtype} {d.major}-major, is expected."],
-            )
-        to_shared = TiledCopy(self._matrices(stmatrix), _FRAGMENT, (WGMMA_M, _SUBTILE_COLUMNS))
-        from_shared = TiledCopy(self._matrices(ldmatrix), _FRAGMENT, (WGMMA_M, _SUBTILE_COLUMNS))
-        load_c = TmaBox("load", c.dtype, (width, across), swizzle)
-        epilogue = Epilogue(
-            shape, ring, to_shared, store, from_shared if with_c else None, load_c if with_c else None
-        )
-        return epilogue, layout
-
-    def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
-        """Between fragments and a slot: matrices of 16-bit elements, or a thread's neighbours."""
-        d = self.operands.d
-        if d.dtype.bits == 16:
-            return move(d.dtype, 4, d.major == "m")
-        return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
 
     def direct_store(self) -> CopyAtom:
         """Out of registers: a thread's two neighbours of a row, where they are aligned together."""
         d = self.operands.d
         pair = d.major == "n" and d.align_elems >= 2
         return universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1))
-
-
-_SWIZZLE = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
-
-
-def swizzled(
-    dtype: DType, second_major: bool, shape: tuple[int, int], copies: tuple[int, ...]
-) -> ComposedLayout:
-    """Tiles in the widest canonical layout that fits, one after the other.
-
-    second_major   whether neighbours lie along the second mode: a k-major (M, K), an n-major (M, N)
-    copies         stages, or slots and consumers: modes behind the tile's
-
-    >>> from cutegemm.dtypes import bf16
-    >>> str(swizzled(bf16, False, (128, 64), (4,)))
-    'S<3,3,3> o 0 o ((64,2),64,4):((1,4096),64,8192)'
-    """
-    inner = shape[1] if second_major else shape[0]
-    atom = smem_atom(dtype, "k" if second_major else "mn", widest_smem_kind(dtype, inner))
-    order = (0, 1) if second_major else (1, 0)
-    tiled = tile_to_shape(atom, (*shape, *copies), (*order, *range(2, 2 + len(copies))))
-    outer: Any = coalesce(tiled.outer, (1,) * (2 + len(copies)))
-    inner_swizzle = tiled.inner
-    assert isinstance(inner_swizzle, Swizzle)
-    return ComposedLayout(inner_swizzle, 0, outer)

@@ -1,4 +1,10 @@
-"""The named plans for Hopper: a ladder, each step with what it changes and why, and the choice among them.
+"""The named plans for Hopper: a ladder, each step with what it changes and why, and the sizes around it.
+
+What may follow a name:
+
+    sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
+    sm90_cooperative_2x1/stream the k-tiles of what does not fill the grid, and of one grid of tiles more, are divided
+                                evenly among all CTAs; /stream1 without those of one grid more
 
 Times that are quoted are of one H200, bf16, D bf16, A and B k-major, normal data, alternating with cuBLAS of
 torch 2.11, 2026-11-20.
@@ -6,25 +12,24 @@ torch 2.11, 2026-11-20.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from cutegemm.errors import PlanError
-from cutegemm.plan.choice import parse_options
+from cutegemm.plan.choice import H200_MULTIPROCESSORS, parse_options, parse_tuple
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.sm90 import H200_MULTIPROCESSORS, sm90_plan
+from cutegemm.plan.problem import Operands
+from cutegemm.plan.sm90 import sm90_plan
+from cutegemm.plan.split import Split
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 K_TILE_BYTES = 128  # one row of the widest swizzle
+STREAM_WAVES = 2  # so that most tiles have two parts, of which one is written long before it is read
+_NAME = re.compile(r"(sm90_\w+)(?:/k(\d+)|/stream(\d*))?")
 
-# How long a turn takes was measured on 8448 x 9216 with these K, and at 8192 and 16384 cubed for `far_us`.
-TURN_K = (64, 128, 256, 512, 1024, 2048)
-TURN_K_TILE = 64
-FAR_BYTES = 100 << 20  # of A and B together: twice the L2 cache
-START_US = 2.0  # of a kernel: until its first product, and after its last
+TURN_K = (64, 128, 256, 512, 1024, 2048)  # that a turn was timed with
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class NamedSm90:
     tile      (bM, bN); bK is 128 bytes
     options   arguments of `sm90_plan`
     turn_us   microseconds in which each multiprocessor finishes a tile, with `TURN_K` elements along K; None
-              for a plan that is never chosen
+              for a plan that is never chosen. See `sm90_choice`
     far_us    the same for each k-tile, where A and B are larger than L2
     """
 
@@ -45,18 +50,39 @@ class NamedSm90:
     turn_us: tuple[float, ...] | None = None
     far_us: float = 0.0
 
-    def build(self, operands: Operands, with_c: bool = False, ctas: int = H200_MULTIPROCESSORS) -> GemmPlan:
-        """The plan for operands; a D that TMA cannot store leaves straight out of registers.
+    def called(self, split: Split | None = None) -> str:
+        """The name with a split of K behind it."""
+        if split is None or not split.is_split:
+            return self.name
+        waves = "" if split.waves == STREAM_WAVES else str(split.waves)
+        return f"{self.name}/k{split.parts}" if split.parts > 1 else f"{self.name}/stream{waves}"
+
+    def build(
+        self,
+        operands: Operands,
+        with_c: bool = False,
+        ctas: int = H200_MULTIPROCESSORS,
+        split: Split | None = None,
+    ) -> GemmPlan:
+        """The plan for operands; a D that is not aligned to 16 bytes leaves straight out of registers.
 
         ctas     of a persistent grid
+        split    of K, instead of that of the name
         raises   PlanError where the operands break its rules
         """
         options: dict[str, Any] = {"ctas": ctas, **self.options}
-        if not _by_tma(operands, with_c):
+        if split is not None and split.is_split:
+            options |= {"split_k": split.parts, "stream": split.waves}
+        if not _through_slots(operands):
             options["store"] = "direct"
         bk = K_TILE_BYTES * 8 // operands.a.dtype.bits
         return sm90_plan(
-            operands, name=self.name, summary=self.summary, tile=(*self.tile, bk), with_c=with_c, **options
+            operands,
+            name=self.called(split),
+            summary=self.summary,
+            tile=(*self.tile, bk),
+            with_c=with_c,
+            **options,
         )
 
 
@@ -102,8 +128,14 @@ SM90_LADDER = (
         {"shared_d": "plain", "raster": "along_n"},
     ),
     NamedSm90(
+        "sm90_padded",
+        "the rows are padded by 16 bytes: no conflicts; but a box of TMA lies dense, so the threads copy D out",
+        (128, 128),
+        {"shared_d": "padded", "raster": "along_n"},
+    ),
+    NamedSm90(
         "sm90_tma_swizzled",
-        "the rows are swizzled as TMA unswizzles them: no conflicts",
+        "the rows are swizzled as TMA unswizzles them: no conflicts, no padding, and no thread copies",
         (128, 128),
         {"raster": "along_n"},
     ),
@@ -113,7 +145,7 @@ SM90_LADDER = (
         (128, 128),
         {"slots": 4, "raster": "along_n"},
         (1.2, 1.29, 1.74, 3.3, 6.61, 14.38),
-        0.6,
+        0.583,
     ),
     NamedSm90(
         "sm90_along_m",
@@ -121,7 +153,7 @@ SM90_LADDER = (
         (128, 128),
         {"slots": 4, "raster": "along_m"},
         (1.38, 1.51, 1.9, 3.36, 6.65, 13.39),
-        0.58,
+        0.572,
     ),
     NamedSm90(
         "sm90_grouped",
@@ -129,7 +161,7 @@ SM90_LADDER = (
         (128, 128),
         {"slots": 4, "raster": "grouped_m:16"},
         (1.32, 1.49, 2.0, 3.5, 6.78, 13.5),
-        0.53,
+        0.556,
     ),
     NamedSm90(
         "sm90_hilbert",
@@ -149,7 +181,7 @@ SM90_LADDER = (
         (128, 128),
         {"slots": 4, "cluster": (1, 2)},
         (1.24, 1.36, 1.82, 3.29, 6.52, 13.22),
-        0.426,
+        0.403,
     ),
     NamedSm90(
         "sm90_cluster_2x1",
@@ -157,7 +189,7 @@ SM90_LADDER = (
         (128, 128),
         {"cluster": (2, 1)},
         (1.41, 1.54, 2.03, 3.27, 6.37, 13.09),
-        0.422,
+        0.378,
     ),
     NamedSm90(
         "sm90_wide_1x2",
@@ -165,7 +197,7 @@ SM90_LADDER = (
         (128, 192),
         {"cluster": (1, 2)},
         (2.05, 2.26, 2.85, 4.68, 9.33, 19.21),
-        0.626,
+        0.61,
     ),
     NamedSm90(
         "sm90_wide_2x1",
@@ -173,7 +205,7 @@ SM90_LADDER = (
         (128, 192),
         {"cluster": (2, 1)},
         (2.15, 2.36, 2.97, 4.72, 9.26, 19.31),
-        0.615,
+        0.56,
     ),
     NamedSm90(
         "sm90_cooperative",
@@ -181,7 +213,7 @@ SM90_LADDER = (
         (128, 256),
         {**_COOPERATIVE},
         (2.61, 3.22, 4.59, 7.67, 14.86, 27.13),
-        0.86,
+        0.826,
     ),
     NamedSm90(
         "sm90_cooperative_2x1",
@@ -189,7 +221,7 @@ SM90_LADDER = (
         (128, 256),
         {**_COOPERATIVE, "cluster": (2, 1), "stagger_cycles": 550},
         (2.81, 3.12, 4.33, 7.4, 14.04, 26.91),
-        0.8,
+        0.752,
     ),
     NamedSm90(
         "sm90_tall_1x2",
@@ -197,7 +229,7 @@ SM90_LADDER = (
         (256, 128),
         {**_COOPERATIVE, "cluster": (1, 2)},
         (2.86, 3.2, 4.5, 7.53, 14.35, 26.73),
-        0.806,
+        0.754,
     ),
     NamedSm90(
         "sm90_256x160",
@@ -205,31 +237,55 @@ SM90_LADDER = (
         (256, 160),
         {**_COOPERATIVE},
         (3.41, 4.3, 5.99, 9.59, 18.03, 33.76),
-        1.008,
+        0.936,
     ),
     NamedSm90(
         "sm90_64x256",
         "64 x 256 pingpong: for few rows",
         (64, 256),
         {"slots": 4},
-        (1.24, 1.4, 2.55, 4.62, 8.75, 17.89),
-        0.75,
+        (1.19, 1.34, 2.5, 4.65, 8.9, 18.26),
+        0.758,
     ),
     NamedSm90(
         "sm90_64x128",
         "64 x 128 pingpong: for problems of few tiles",
         (64, 128),
         {"slots": 2},
-        (0.8, 0.95, 1.45, 2.6, 4.9, 9.5),
-        0.33,
+        (0.65, 0.79, 1.47, 2.78, 5.47, 11.24),
+        0.395,
     ),
     NamedSm90(
         "sm90_64x64",
         "64 x 64 pingpong: for the smallest problems",
         (64, 64),
         {"subtile_n": 32},
-        (0.6, 0.75, 1.15, 2.0, 3.7, 7.0),
-        0.25,
+        (0.45, 0.55, 0.79, 1.73, 3.53, 7.38),
+        0.249,
+    ),
+    NamedSm90(
+        "sm90_64x32",
+        "64 x 32 pingpong: for few columns or, as transposed:sm90_64x32, few rows; to be timed",
+        (64, 32),
+        {"subtile_n": 16},
+    ),
+    NamedSm90(
+        "sm90_64x16",
+        "64 x 16 pingpong: the narrowest, whose D leaves straight out of registers; to be timed",
+        (64, 16),
+        {"store": "direct"},
+    ),
+    NamedSm90(
+        "sm90_split",
+        "four CTAs share the k-tiles of 64 x 128: for few tiles, which leave multiprocessors idle",
+        (64, 128),
+        {"slots": 2, "split_k": 4},
+    ),
+    NamedSm90(
+        "sm90_stream",
+        "the k-tiles of what does not fill the waves are divided evenly among all CTAs",
+        (128, 256),
+        {**_COOPERATIVE, "cluster": (2, 1), "stream": STREAM_WAVES},
     ),
 )
 # For fp8, whose sums wgmma does not keep in full.
@@ -256,7 +312,7 @@ _BY_NAME = {named.name: named for named in _NAMED}
 
 
 def sm90_names() -> list[tuple[str, str]]:
-    """Every name, with what is behind it."""
+    """Every name, with what is behind it; `/k4` and `/stream` may follow each."""
     return [(named.name, named.summary) for named in _NAMED]
 
 
@@ -266,7 +322,8 @@ def sm90_named(
 ) -> GemmPlan | None:
     """The plan of a name, or of a text that spells out the arguments of `sm90_plan`; None for another name.
 
-    name     one of `sm90_names()`, or "sm90:tile=128x128x64,cluster=2x1,slots=4,l2=last+last+first"
+    name     one of `sm90_names()`, one with a split behind it, or
+             "sm90:tile=128x128x64,cluster=2x1,slots=4,l2=last+last+first"
     raises   PlanError where the operands break the plan's rules
 
     >>> sm90_named("sm90:tile=128x256x64,schedule=cooperative", Operands.of("bf16", layout="nt")).stages
@@ -274,22 +331,23 @@ def sm90_named(
     """
     if name.startswith("sm90:"):
         options = {"ctas": ctas, **parse_options(name, _OPTIONS)}
-        if not _by_tma(operands, with_c):
+        if not _through_slots(operands):
             options["store"] = "direct"
         return sm90_plan(operands, name=name, with_c=with_c, **options)
-    named = _BY_NAME.get(name)
-    return None if named is None else named.build(operands, with_c, ctas)
+    match = _NAME.fullmatch(name)
+    if match is None or match[1] not in _BY_NAME:
+        return None
+    split = None
+    if match[2]:
+        split = Split(int(match[2]), reduction="last")
+    elif match[3] is not None:
+        split = Split(waves=int(match[3] or STREAM_WAVES), reduction="last")
+    return _BY_NAME[match[1]].build(operands, with_c, ctas, split)
 
 
-def _by_tma(operands: Operands, with_c: bool) -> bool:
-    """Whether TMA can store D and, where it is read, load C to where D will lie."""
-    c, d = operands.c, operands.d
-    alike = (c.dtype, c.major) == (d.dtype, d.major) and c.align_bytes >= TMA_INNER_ALIGNED_BYTES
-    return d.align_bytes >= TMA_INNER_ALIGNED_BYTES and (alike or not with_c)
-
-
-def _tuple(text: str) -> tuple[int, ...]:
-    return tuple([int(part) for part in text.split("x")])
+def _through_slots(operands: Operands) -> bool:
+    """Whether TMA can store D, or the threads 16 bytes at a time."""
+    return operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES
 
 
 def _policies(text: str) -> tuple[str, ...]:
@@ -297,62 +355,12 @@ def _policies(text: str) -> tuple[str, ...]:
 
 
 _OPTIONS: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("tile", "cluster", "registers"), _tuple),
-    **dict.fromkeys(("consumers", "stages", "subtile_n", "slots", "stagger_cycles"), int),
+    **dict.fromkeys(("tile", "cluster", "registers"), parse_tuple),
+    **dict.fromkeys(
+        ("consumers", "stages", "subtile_n", "slots", "stagger_cycles", "split_k", "stream"), int
+    ),
     **dict.fromkeys(("schedule", "store", "shared_d", "raster"), str),
     "l2": _policies,
     "ctas": lambda text: None if text == "none" else int(text),
     **dict.fromkeys(("order_epilogue", "two_level"), lambda text: text == "1"),
 }
-
-
-def choose_sm90(
-    operands: Operands, problem: Problem, multiprocessors: int = H200_MULTIPROCESSORS, with_c: bool = False
-) -> GemmPlan:
-    """The named plan whose turns, as measured, are over first; for fp8 one that keeps sums in full.
-
-    A turn is a tile for each multiprocessor; a problem takes ceil(tiles / multiprocessors) of them, counted
-    in clusters. Between the measured K a turn's time is interpolated; of smaller tiles it is estimated.
-
-    raises   PlanError where no named plan serves the operands
-
-    >>> small, large = Problem(256, 512, 4096), Problem(8192, 8192, 8192)
-    >>> operands = Operands.of("bf16", layout="nt")
-    >>> choose_sm90(operands, small).name, choose_sm90(operands, large).name
-    ('sm90_64x64', 'sm90_cooperative_2x1')
-    """
-    broken: list[str] = []
-    ladder = SM90_TWO_LEVEL if operands.a.dtype.is_float and operands.a.dtype.bits == 8 else SM90_LADDER
-    timed = [named for named in ladder if named.turn_us is not None]
-    for named in sorted(timed, key=lambda named: predicted_us(named, operands, problem, multiprocessors)):
-        try:
-            plan = sm90_named(named.name, operands, with_c, multiprocessors)
-        except PlanError as error:
-            broken += [f"{named.name}: {rule}" for rule in error.violations]
-            continue
-        assert plan is not None
-        return plan
-    raise PlanError(f"choose_sm90: no named plan for {operands}", broken)
-
-
-def predicted_us(named: NamedSm90, operands: Operands, problem: Problem, multiprocessors: int) -> float:
-    """How long a named plan will take, by the table of its turns."""
-    assert named.turn_us is not None
-    cm, cn = named.options.get("cluster", (1, 1))
-    (bm, bn), k = named.tile, problem.k * operands.a.dtype.bits / 16
-    clusters = -(-problem.m // (bm * cm)) * -(-problem.n // (bn * cn)) * problem.l
-    turns = -(-clusters // max(1, multiprocessors // (cm * cn)))
-    a_b_bytes = (problem.m + problem.n) * problem.k * operands.a.dtype.bits // 8
-    if a_b_bytes > FAR_BYTES:
-        return START_US + turns * max(named.turn_us[0], named.far_us * k / TURN_K_TILE)
-    return START_US + turns * _interpolated(named.turn_us, k)
-
-
-def _interpolated(turn_us: tuple[float, ...], k: float) -> float:
-    """Between the measured K; beyond the last one, as between the last two."""
-    if k <= TURN_K[0]:
-        return turn_us[0]
-    last = len(TURN_K) - 1
-    right = next((i for i, at in enumerate(TURN_K) if at >= k), last)
-    (k0, t0), (k1, t1) = (TURN_K[right - 1], turn_us[right - 1]), (TURN_K[right], turn_us[right])
-    return t0 + (t1 - t0) * (k - k0) / (k1 - k0)

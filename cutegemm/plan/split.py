@@ -1,5 +1,5 @@
-"""Split-K: several CTAs share a tile of D, each with a part of the k-tiles, and their sums are added at "
-"the end."""
+"""Split-K and stream-K: several CTAs share a tile of D, each with a part of the k-tiles, and their sums are
+added at the end."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ class Split:
     """How K is split.
 
     parts       CTAs that share a tile of D
+    waves       of a persistent grid, instead of parts: the k-tiles of the tiles that do not fill the grid are
+                divided evenly among all of its CTAs, together with those of waves - 1 whole grids of tiles;
+                the other tiles are not split. See `shares`
     order       "strided": part p takes the k-tiles p, p + parts, ...; "blocked": neighbours, the first parts
                 one more where parts do not divide the k-tiles. There may be fewer k-tiles than parts
     reduction   "kernel": a second kernel adds the parts' sums; "last": the CTA that ends last in a tile does
@@ -29,17 +32,29 @@ class Split:
     parts: int = 1
     order: str = "blocked"
     reduction: str = "kernel"
+    waves: int = 0
 
     def __post_init__(self) -> None:
         broken = []
         if self.parts < 1:
             broken.append(f"parts = {self.parts}; at least 1 is expected.")
+        if self.waves < 0:
+            broken.append(f"waves = {self.waves}; at least 0 is expected.")
+        if self.waves > 0 and self.parts > 1:
+            broken.append(
+                f"{self.parts} parts of each tile and {self.waves} waves of shared tiles; one of both."
+            )
         if self.order not in ORDERS:
             broken.append(f"order = {self.order!r} is none of {', '.join(ORDERS)}.")
         if self.reduction not in REDUCTIONS:
             broken.append(f"reduction = {self.reduction!r} is none of {', '.join(REDUCTIONS)}.")
         if broken:
             raise PlanError("split", broken)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a tile may have several parts."""
+        return self.parts > 1 or self.waves > 0
 
     @property
     def k_step(self) -> int:
@@ -62,4 +77,4 @@ class Split:
 
     def __str__(self) -> str:
         how = "a second kernel" if self.reduction == "kernel" else "the CTA that ends last"
-        return f"{self.order}, added by {how}"
+        return f"{'divided evenly' if self.waves else self.order}, added by {how}"

@@ -6,12 +6,14 @@ import pytest
 
 from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
+from cutegemm.analysis.swizzle import search_plan
 from cutegemm.errors import PlanError
-from cutegemm.layout import Layout
+from cutegemm.layout import Layout, Swizzle
 from cutegemm.plan import Operands, Problem, mma_sync_plan
 from cutegemm.plan.catalog import choose, plan_named
-from cutegemm.plan.mma_sync_catalog import MMA_SYNC_PLANS
+from cutegemm.plan.mma_sync_catalog import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.plan.mma_sync_ladder import STEPS
+from cutegemm.plan.schedule import Fetch
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_120a")
@@ -27,12 +29,24 @@ def test_no_lanes_meet_in_a_bank(dtype, out, layout, out_major):
         plan = mma_sync_plan(operands, block=(128, 128, 1024 // operands.a.dtype.bits), **options)
         for access in shared_accesses(plan):
             cost = access.cost(buffer_layout(plan, access.buffer))
-            if dtype == "tf32" and access.op == "cp.async":
-                # Rows along M or N are padded, not swizzled: their fill takes up to 9/4 of the ideal, as the
-                # rules that were held against counters say (docs/analysis.md). The reads are free of it.
-                assert cost.wavefronts <= 9 / 4 * cost.ideal, access.name
-            else:
-                assert cost.conflicts == 0, access.name
+            assert cost.conflicts == 0, access.name
+
+
+def test_the_swizzle_of_words_along_m_and_n_is_what_the_search_finds():
+    """Two bits of k choose among four groups of 8 banks: S<2,3,s>, whose s only says where k's bits are."""
+    plan = mma_sync_plan(Operands.of("tf32", layout="tn"), block=(128, 256, 32))
+    for buffer, extent, layout in (("a", 128, plan.smem_a), ("b", 256, plan.smem_b)):
+        found = search_plan(plan, buffer).swizzle.layout
+        assert (found.inner, layout.inner) == (Swizzle(2, 3, extent.bit_length() - 4), Swizzle(2, 3, 2))
+
+
+def test_rows_too_short_for_all_banks_are_read_without_conflicts():
+    for rows, swizzle in ((16, Swizzle(1, 3, 2)), (48, Swizzle(1, 3, 2)), (8, Swizzle(0, 3, 2))):
+        operands = Operands.of("tf32", layout="nn")
+        plan = mma_sync_plan(operands, block=(64, rows, 32), warp=(32, rows), store="direct")
+        assert plan.smem_b.inner == swizzle
+        costs = {a.name: a.cost(buffer_layout(plan, a.buffer)) for a in shared_accesses(plan)}
+        assert costs["read B"].conflicts == 0
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -62,6 +76,10 @@ def test_the_names_stand_for_what_they_say():
         plan = plan_named(named.name, Operands.of("f16", layout="nt"))
         assert f"mma_{plan.cta_tile[0]}x{plan.cta_tile[1]}" == plan.name
         assert plan.summary
+    for named in MMA_SYNC_FED:
+        plan = plan_named(named.name, Operands.of("f16", layout="nt"))
+        assert (plan.load_a.direction, named.rate) == ("load", None)  # by TMA, and not chosen
+        assert f"mma_tma_{plan.cta_tile[0]}x{plan.cta_tile[1]}" == plan.name
     assert len(STEPS) == 12
     text = "mma_sync:block=64x64x32,warp=32x32,stages=2,shared=k+8,read=plain,rounding=rna"
     plan = plan_named(text, Operands.of("f32", layout="nt"))
@@ -84,11 +102,11 @@ def test_hopper_falls_back_on_it():
 def test_every_broken_rule_at_once():
     with pytest.raises(PlanError) as caught:
         mma_sync_plan(
-            Operands.of("bf16"), block=(64, 64, 40), warp=(32, 32), stages=0, load="tma", read="wmma",
+            Operands.of("bf16"), block=(64, 64, 40), warp=(32, 32), stages=0, load="dma", read="wmma",
             store="no", fragments=3, shares=9, load_bytes=2,
         )  # fmt: skip
     said = str(caught.value)
-    for words in ("stages = 0", "load = 'tma'", "read = 'wmma'", "store = 'no'", "fragments = 3", "bK = 40"):
+    for words in ("stages = 0", "load = 'dma'", "read = 'wmma'", "store = 'no'", "fragments = 3", "bK = 40"):
         assert words in said, words
 
 
@@ -98,6 +116,12 @@ def test_every_broken_rule_at_once():
         ({"warp": (24, 32)}, "does not divide into warp tiles of 24"),
         ({"shares": 9}, "shares = 9; 1 to 4"),
         ({"shared": "twisted"}, "shared = 'twisted'"),
+        ({"load": "tma"}, "tma.load.64x64.bf16.128B needs sm_90, which sm_80 is not"),
+        (
+            {"load": "tma", "arch": "sm_90", "shared": "padded"},
+            "does not bring a k-major tile of bf16 .* padded",
+        ),
+        ({"load": "tma", "arch": "sm_90", "warp": (24, 32)}, "warp tiles of 24"),
         ({"rounding": "rna"}, "operands of bf16 are rounded by 'rna'"),
         ({"block": (256, 256, 64), "warp": (64, 64), "stages": 4}, "bytes is over the 166912"),
         ({"block": (128, 128, 64), "warp": (128, 128), "stages": 2}, "registers"),
@@ -106,6 +130,42 @@ def test_every_broken_rule_at_once():
 def test_what_is_refused(options, words):
     with pytest.raises(PlanError, match=words):
         mma_sync_plan(Operands.of("bf16"), **{**SMALL, **options})
+
+
+def test_tma_brings_whole_k_tiles_that_a_barrier_waits_for():
+    """64 x 64 of A and of B in bf16: 16384 bytes a stage, told to the one barrier of the stage."""
+    plan = mma_sync_plan(Operands.of("bf16", layout="nt"), load="tma", arch="sm_90", **SMALL)
+    (full,) = (b for b in plan.barriers if b.kind == "mbarrier")
+    assert (full.name, full.count, full.transaction_bytes, plan.smem_bytes()["barriers"]) == (
+        "full",
+        3,
+        16384,
+        24,
+    )
+    assert isinstance(plan.schedule.body[0], Fetch)
+    with pytest.raises(PlanError, match="a barrier `full` of each"):
+        plan.with_(barriers=plan.barriers[:1])
+    by_threads = mma_sync_plan(Operands.of("bf16", layout="nt"), arch="sm_90", **SMALL)
+    with pytest.raises(PlanError, match="not in shares"):
+        plan.with_(schedule=by_threads.schedule)
+    with pytest.raises(PlanError, match="either both A and B are loaded by TMA"):
+        plan.with_(load_b=by_threads.load_b)
+    with pytest.raises(PlanError, match="does not bring a m-major tile of tf32"):
+        mma_sync_plan(
+            Operands.of("tf32", layout="tn"), load="tma", arch="sm_90", block=(64, 64, 32), warp=(32, 32)
+        )
+    narrow = Operands.of("bf16", layout="nt", align_bytes=8)
+    with pytest.raises(PlanError, match="A is aligned to 8 bytes; TMA needs 16"):
+        mma_sync_plan(narrow, load="tma", arch="sm_90", **SMALL)
+
+
+def test_wide_warps_interleave_where_lines_would_be_torn():
+    """Two warps of 96 columns: pieces of 32, half a line of 64, in turn; each column once, by whole pieces."""
+    plan = mma_sync_plan(block=(64, 192, 64), warp=(64, 96), fragments=1)
+    columns = plan.tiled_mma.offsets_c(Layout((64, 192))).reshape(plan.threads, -1) // 64
+    first, second = (sorted(set(columns[warp * 32 : warp * 32 + 32].ravel().tolist())) for warp in (0, 1))
+    assert first == [*range(32), *range(64, 96), *range(128, 160)]
+    assert sorted(first + second) == list(range(192))
 
 
 def test_a_plan_says_how_d_leaves():

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from cutegemm.analysis import check
+from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role, sm90_plan
-from cutegemm.plan.catalog import choose, plan_named
-from cutegemm.plan.sm90_catalog import SM90_LADDER, choose_sm90, predicted_us, sm90_named
+from cutegemm.plan.catalog import plan_named
+from cutegemm.plan.sm90_catalog import SM90_LADDER, sm90_named
+from cutegemm.plan.split import Split
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
 
@@ -114,7 +117,7 @@ def test_the_description_says_who_waits_for_whom():
 def test_every_broken_rule_at_once():
     text = complaints(tile=(128, 256, 64), registers=(40, 233), cluster=(4, 4), slots=3)
     for rule in (
-        "256 (accumulators) + about 24 = 280 registers; its role has 233",
+        "256 (accumulators) + about 23 = 279 registers; its role has 233",
         "a cluster of 16 CTAs; 8 are the most",
         "consumer 0 has 233 registers; multiples of 8",
         "the roles ask for 64768 registers; 384 threads are launched with 64512",
@@ -142,9 +145,17 @@ def test_every_broken_rule_at_once():
         ({"cluster": (32, 1)}, "128 rows of a k-major tile do not divide into 32 shares"),
         ({"store": "now"}, "store = 'now'"),
         ({"shared_d": "folded"}, "shared_d = 'folded'"),
+        ({"shared_d": "padded", "store": "tma_warp", "slots": 4}, "which padded rows do not leave by"),
         ({"subtile_n": 48}, "subtiles of 48 columns"),
         ({"store": "tma_warp", "with_c": True, "slots": 4}, "warps store rows of their own only"),
         ({"raster": "spiral"}, "'spiral' is no raster"),
+        ({"schedule": "single", "split_k": 2}, "without one a CTA takes all k-tiles of a tile"),
+        ({"split_k": 2, "order_epilogue": True}, "the consumers cannot store in turn"),
+        ({"stream": 1, "schedule": "cooperative", "ctas": None}, "those of a persistent grid"),
+        ({"split_k": 2, "stream": 1}, "2 parts of each tile and 1 waves of shared tiles; one of both"),
+        ({"split_k": 0}, "parts = 0; at least 1"),
+        ({"split_k": 40000}, "a tile may have 40000 parts; 32767 can be counted"),
+        ({"ctas": 40000, "stream": 1}, "a tile may have 40000 parts"),
         ({"l2": ("evict_never", "evict_normal", "evict_normal")}, "evict_never"),
     ],
 )  # fmt: skip
@@ -232,7 +243,9 @@ def test_names_serve_all_that_wgmma_does(named):
                 operands = Operands.of("bf16", layout=layout, out=out, out_major=out_major)
                 for with_c in (False, True):
                     assert named.build(operands, with_c).has_c == with_c
-    assert named.build(Operands.of("e4m3", layout="nt", out="bf16")).cta_tile[2] == 128
+    for out, out_major in (("bf16", "n"), ("e4m3", "n"), ("e4m3", "m")):
+        operands = Operands.of("e4m3", layout="nt", out=out, out_major=out_major)
+        assert named.build(operands).cta_tile[2] == 128
 
 
 def test_d_that_tma_cannot_store_leaves_out_of_registers():
@@ -241,9 +254,69 @@ def test_d_that_tma_cannot_store_leaves_out_of_registers():
         plan = sm90_named("sm90_wide_2x1", operands)
         assert plan.epilogue is None
         assert plan.store_d.bits == width
-    other_c = replace(BF16, c=replace(BF16.c, major="m"))
-    assert sm90_named("sm90_slots", other_c, True).epilogue is None
-    assert sm90_named("sm90_slots", other_c, False).epilogue is not None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"major": "m"}, {"align_bytes": 4}, {"dtype": DType.parse("f32")}], ids=str
+)
+def test_c_that_is_not_like_d_is_read_straight(changes):
+    """D leaves by TMA as ever; C alone does not come by it."""
+    plan = sm90_named("sm90_slots", replace(BF16, c=replace(BF16.c, **changes)), True)
+    assert isinstance(plan.epilogue.store, TmaBox)
+    assert (plan.epilogue.load_c, plan.epilogue.from_shared) == (None, None)
+    assert "c" not in {barrier.name for barrier in plan.barriers}
+    assert sm90_named("sm90_slots", BF16, True).epilogue.load_c is not None
+    assert "load C" in plan.describe()
+    assert plan.violations(problem=Problem(64, 72, 64, operands=plan.operands)) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "major", "pitch", "ways"),
+    [
+        ("bf16", "n", 72, 8),
+        ("bf16", "m", 72, 8),
+        ("f32", "n", 40, 4),
+        ("f32", "m", 68, 4),
+        ("e4m3", "n", 144, 8),
+    ],
+)
+def test_padded_slots_are_free_of_conflicts_where_plain_ones_are_not(out, major, pitch, ways):
+    """(64 + 8) * 2, (32 + 8) * 4, (64 + 4) * 4 and 128 + 16 bytes: each row 4 banks further, or 8.
+
+    Of plain rows all 8 that a warp writes at once begin in one bank, or 4 of a half-warp's pairs of f32; m-major
+    f32 goes by single elements, 4 columns at once.
+    """
+    kind = "e4m3" if out == "e4m3" else "bf16"
+    operands = Operands.of(kind, layout="nt", out=out, out_major=major)
+    tile = (128, 128, 128 if kind == "e4m3" else 64)
+    costs = {}
+    for shared_d in ("plain", "padded", "swizzled"):
+        plan = sm90_plan(operands, tile=tile, shared_d=shared_d)
+        costs[shared_d] = {a.name: a.cost for a in check(plan).shared if a.name.endswith("D")}
+    padded = sm90_plan(operands, tile=tile, shared_d="padded")
+    assert max(padded.smem_d[i].stride for i in (0, 1)) == pitch
+    assert {name: cost.conflicts for name, cost in costs["padded"].items()} == {"store D": 0, "read D": 0}
+    assert costs["plain"]["store D"].ways == ways
+    pairs_of_chunks = (out, major) == ("f32", "n")  # 32 bytes a row: two of the 16 that a swizzle exchanges
+    assert costs["swizzled"]["store D"].ways == 1 + pairs_of_chunks
+
+
+@pytest.mark.parametrize(
+    ("tile", "slots", "columns"),
+    [
+        ((128, 128, 128), None, 128),
+        ((128, 128, 128), 4, 64),
+        ((64, 128, 128), None, 64),
+        ((64, 64, 128), 2, 32),
+    ],
+)
+def test_subtiles_of_bytes_are_enough_for_the_slots(tile, slots, columns):
+    bytewise = Operands.of("e4m3", layout="nt")
+    plan = sm90_plan(bytewise, tile=tile, slots=slots)
+    assert plan.epilogue.subtile == (64, columns)
+    assert plan.epilogue.store.swizzle == {128: "128B", 64: "64B", 32: "32B"}[columns]
+    narrow = complaints(bytewise, tile=tile, subtile_n=16, shared_d="padded")
+    assert "128 threads do not store 64 rows of 16 elements of e4m3, 16 each at a time" in narrow
 
 
 def test_a_plan_spelled_out():
@@ -258,24 +331,58 @@ def test_a_plan_spelled_out():
         plan_named("sm90:slots=two", BF16)
 
 
-def test_the_choice():
-    """Many short tiles want pingpong, many long ones the large tiles, few the small ones."""
-    assert choose(BF16, Problem(8448, 9216, 64)).pipeline.kind == "pingpong"
-    assert choose(BF16, Problem(16384, 16384, 16384)).pipeline.kind == "cooperative"
-    assert choose(BF16, Problem(256, 512, 4096)).cta_tile[:2] == (64, 64)
-    assert choose(BF16, Problem(4096, 4096, 4096), multiprocessors=114).pipeline.ctas == 114
-    assert choose(BF16, Problem(4096, 4096, 4096), "sm_80").family != "sm90"
-    assert choose(Operands.of("bf16", align_bytes=2), Problem(4096, 4096, 4096)).family != "sm90"
-    assert choose(BF16, Problem(4096, 4096, 4096), with_c=True).has_c
+# --- a split of K ------------------------------------------------------------------------------------------
 
 
-def test_the_model_grows_with_the_work():
-    for named in SM90_LADDER:
-        if named.turn_us is None:
-            continue
-        times = [
-            predicted_us(named, BF16, Problem(m, 4096, k), 132)
-            for m, k in ((512, 64), (512, 512), (4096, 512), (4096, 4096))
-        ]
-        assert times == sorted(times)
-    assert choose_sm90(BF16, Problem(0, 0, 0)) is not None
+def test_a_split_in_the_description():
+    text = sm90_plan(tile=(64, 128, 64), split_k=4).describe()
+    for line in (
+        "4  parts of K", "blocked, added by the CTA that ends last",
+        "2  8 bytes", "barrier parts", "2  128 arrivals", "128 sums of other parts",
+    ):  # fmt: skip
+        assert line in text, line
+    text = sm90_plan(stream=2).describe(Problem(512, 28672, 8192, operands=BF16))
+    assert "2  shared waves" in text
+    assert "divided evenly, added by the CTA that ends last" in text
+    assert "1  shared wave " in sm90_plan(stream=1).describe()
+
+
+def test_a_split_costs_a_word_a_consumer_and_registers_for_other_parts():
+    """232 registers hold 128 sums, 8 vectors of another part and of a total, 64, and what addresses take."""
+    for tile, sums, vectors in (((128, 128, 64), 128, 8), ((64, 128, 64), 64, 16), ((128, 192, 64), 192, 2)):
+        plan, whole = sm90_plan(tile=tile, split_k=2), sm90_plan(tile=tile)
+        assert plan.smem_bytes() == {**whole.smem_bytes(), "tickets": 8}
+        assert plan.registers() == {"accumulators": sums, "sums of other parts": 8 * vectors}
+        assert sum(plan.registers().values()) + 24 <= max(r.registers for r in plan.roles)
+        assert plan.stages == whole.stages
+
+
+def test_a_split_that_a_pipeline_does_not_carry_out():
+    plan = sm90_plan(split_k=2)
+    with pytest.raises(PlanError) as caught:
+        plan.with_(split=Split(2, "strided", "kernel"))
+    assert "the parts of K are strided; neighbouring k-tiles" in str(caught.value)
+    assert "reduction = 'last' is expected" in str(caught.value)
+    with pytest.raises(PlanError, match="there is no barrier 'parts'"):
+        plan.with_(barriers=plan.barriers[:-1])
+    with pytest.raises(PlanError, match="there is no barrier 'parts'"):
+        sm90_plan().with_(split=Split(2, reduction="last"))
+
+
+def test_names_of_splits():
+    """A split behind a name; the arguments spelled out make the same plan."""
+    for name, text in (
+        ("sm90_64x128/k4", "sm90:tile=64x128x64,slots=2,split_k=4"),
+        ("sm90_cooperative_2x1/stream", None),
+        ("sm90_wide_2x1/stream1", "sm90:tile=128x192x64,cluster=2x1,stream=1"),
+        ("sm90_stream", "sm90:tile=128x256x64,schedule=cooperative,cluster=2x1,stream=2"),
+        ("sm90_split", "sm90:tile=64x128x64,slots=2,split_k=4"),
+    ):
+        plan = plan_named(name, BF16)
+        assert plan.name == name
+        assert text is None or plan_named(text, BF16).key() == plan.key()
+    assert plan_named("sm90_cooperative_2x1/stream", BF16).split.waves == 2
+    for wrong in ("sm90_64x128/k", "sm90_64x128/k4last", "sm90_what/k2", "sm90_slots/streams"):
+        assert sm90_named(wrong, BF16) is None
+    with pytest.raises(PlanError, match="without one a CTA takes all"):
+        plan_named("sm90_multistage/k2", BF16)

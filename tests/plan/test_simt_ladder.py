@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
 from cutegemm.plan import Operands, Problem, simt_plan
 from cutegemm.plan.catalog import choose, plan_named, plans
-from cutegemm.plan.ladder_simt import SIMT_LADDER
 from cutegemm.plan.packing import make_packing
-from cutegemm.plan.simt_catalog import ranked, to_pack
+from cutegemm.plan.simt_catalog import to_pack
+from cutegemm.plan.simt_choice import ranked
+from cutegemm.plan.simt_ladder import SIMT_LADDER
 from cutegemm.plan.split import Split
 from cutegemm.plan.workspace import regions, workspace_bytes
 
@@ -64,6 +66,22 @@ def test_what_is_refused_is_said_at_once():
         assert part in str(caught.value)
     with pytest.raises(PlanError, match="bK = 16; without shared memory"):
         simt_plan(stages=0)
+    with pytest.raises(PlanError) as caught:
+        simt_plan(waves=1, reduction="last", store="shared", persistent=0)
+    for part in ("0 CTAs; at least 1", "added by 'last'", "where K is split, D does not pass through shared"):
+        assert part in str(caught.value)
+    with pytest.raises(
+        PlanError, match="1 waves of tiles are shared by a persistent grid of None CTAs; both or"
+    ):
+        simt_plan(waves=1)
+    with pytest.raises(
+        PlanError, match="0 waves of tiles are shared by a persistent grid of 132 CTAs; both or"
+    ):
+        simt_plan(persistent=132)
+    with pytest.raises(PlanError, match="without stages of shared memory D does not pass through it"):
+        simt_plan(block=(32, 32, 1), warp=(1, 32), thread=(1, 1), quad=(1, 1), stages=0, store="shared")
+    with pytest.raises(PlanError, match="store = 'slow' is neither 'direct' nor 'shared'"):
+        simt_plan(store="slow")
 
 
 def test_packing_makes_operands_what_the_mainloop_likes():
@@ -73,11 +91,9 @@ def test_packing_makes_operands_what_the_mainloop_likes():
     assert (plan.loaded.a.major, plan.loaded.b.major, plan.loaded.b.align_bytes) == ("m", "n", 16)
     assert plan.load_a.atom.is_async
     assert plan.load_a.atom.bits == 128
-    seen = plan.loaded_problem(Problem(4097, 5, 7, operands=ops))
-    assert str(seen.layout("a")) == "(4097,7,1):(1,4100,28700)"
     for name in "ab":
         packing = make_packing(ops, name)
-        assert packing.extent(np.arange(1, 9)).tolist() == [4, 4, 4, 4, 8, 8, 8, 8]
+        assert packing.extent(np.array([0, 1, 32, 33, 64, 4097])).tolist() == [0, 32, 32, 64, 64, 4128]
 
 
 def test_the_workspace_holds_what_is_written_to_it():
@@ -100,6 +116,24 @@ def test_suffixes_of_names():
     assert ([p.name for p in plan.packs], plan.split) == (["a", "b"], Split(4, "blocked", "last"))
     assert plan_named("simt_128x128+pack", Operands.of("f32", layout="tn")).packs == ()
     assert plan_named("simt_64x64/k12", ops).split.reduction == "kernel"
+    shared = plan_named("simt_128x256x16+pack/s132", ops)
+    assert (shared.cta_tile, shared.split, shared.persistent) == ((128, 256, 16), Split(waves=1), 132)
+    assert "132 persistent" in " ".join(shared.describe().split())
+
+
+@pytest.mark.parametrize("out_major", "mn")
+@pytest.mark.parametrize(("align", "store"), [(4, 32), (8, 64), (16, 128)])
+def test_narrow_d_leaves_through_shared_memory_by_lines(align, store, out_major):
+    """A thread holds 4 neighbours: of a D aligned to less it would write every fourth element of a line."""
+    plan = plan_named("simt_128x128", Operands.of("f32", align_bytes=align, out_major=out_major))
+    assert plan.store_d.bits == store
+    assert (plan.smem_d is None) == (align == 16)
+    if plan.smem_d is not None:
+        lanes = plan.copy_d.offsets_s(Layout((128, 128), (128, 1) if out_major == "n" else (1, 128)))[
+            :32, :, 0, 0
+        ]
+        assert (np.sort(lanes.reshape(-1)) == np.arange(lanes.size)).all()  # a warp copies one run
+    assert plan_named("simt_128x128/k2", Operands.of("f32", align_bytes=align)).smem_d is None
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -110,7 +144,7 @@ def test_the_choice(layout):
         return choose(ops, Problem(m, n, k, operands=ops))
 
     assert chosen(256, 256, 131072).split_k > 16
-    assert chosen(16, 8192, 8192).split_k > 1
+    assert chosen(16, 8192, 8192).split.is_split
     assert chosen(16, 8192, 8192).cta_tile[0] <= 32
     assert chosen(8192, 8192, 8192).split_k == 1
     assert {p.name for p in chosen(8192, 8192, 8192).packs} == set(to_pack(ops))

@@ -14,26 +14,19 @@ from typing import Any
 
 from cutegemm.layout import Swizzle
 from cutegemm.plan.building import Shared
+from cutegemm.plan.ladder import Ladder, LadderStep
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.simt_catalog import build, simt_named
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of a ladder.
+class Step(LadderStep):
+    """A step of this ladder.
 
-    name      of the plan
-    number    of the step; several plans may share one
-    change    what is different from the step before
-    why       what that is meant to bring, and what to look at
     options   arguments of `simt_plan`, or the name of another plan
     """
 
-    name: str
-    number: int
-    change: str
-    why: str
     options: Mapping[str, Any] | str
 
     def build(self, operands: Operands | None = None) -> GemmPlan:
@@ -45,19 +38,6 @@ class Step:
             assert plan is not None
             return plan.with_(name=self.name, summary=summary)
         return build(self.name, summary, ops, **self.options)
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """Named plans, each one step from the one before."""
-
-    name: str
-    title: str
-    steps: tuple[Step, ...]
-
-    def step(self, name: str) -> Step:
-        """The step of a plan's name."""
-        return next(step for step in self.steps if step.name == name)
 
 
 _BY_REGISTER = {"load_a": "register", "load_b": "register"}
@@ -91,7 +71,9 @@ _ASYNC = {
 SIMT_LADDER = Ladder(
     "simt",
     "SGEMM step by step",
-    (
+    operands=Operands.of("f32"),
+    data="f32 without TF32, row-major matrices",
+    steps=(
         Step(
             "sgemm_01_naive", 1, "a thread sums up one element of D from global memory, 32x32 of them a CTA",
             "The start. Each multiply-add asks for two elements; the caches alone keep them from coming "
@@ -213,10 +195,15 @@ SIMT_LADDER = Ladder(
             "registers; products go back and forth.",
             "simt_256x128+pack",
         ),
+        Step(
+            "sgemm_15_stream", 15, "the same by a grid of 132 CTAs, which shares evenly what does not fill it",
+            "512 tiles are 3.9 times 132 multiprocessors: in the last round 16 would be idle. The k-tiles of those "
+            "116 tiles are one line, cut into 132 runs of equal length; the sums of a tile's runs are written and "
+            "added by a second kernel.",
+            "simt_256x128+pack/s132",
+        ),
     ),
 )  # fmt: skip
-
-LADDERS = {SIMT_LADDER.name: SIMT_LADDER}
 
 
 def ladder_names() -> list[tuple[str, str]]:

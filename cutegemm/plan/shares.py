@@ -1,0 +1,198 @@
+"""Which k-tiles of which tile of D a CTA of a persistent grid takes, where K is split.
+
+A *unit* is a run of k-tiles of one tile. The tiles whose k-tiles are shared come first, in the order of the
+raster; each is a stretch of `span` k-tiles of one long line, which workers cut into runs:
+
+    split of 2 parts, 3 tiles of 5 k-tiles    |aaabb|cccdd|eeeff|        a worker for each part, each span 6
+    stream of 1 wave, 3 tiles, a grid of 4    |aaaab|bbbcc|ccddd|        a worker for each CTA of the grid
+
+A worker's run goes over the ends of tiles, so that it is several units, of neighbouring tiles. Behind the
+shared tiles come the others, a unit each. All is arithmetic on the number of a unit, for integers, arrays of
+them, and values that a kernel computes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+    from cutegemm.plan.split import Split
+
+LEAST_RUN = 8  # k-tiles of a worker: below that a CTA more costs more than it brings
+
+
+@dataclass(frozen=True)
+class Unit:
+    """k-tiles of a tile.
+
+    tile      its number in the raster's order
+    k_first   the first of the k-tiles
+    k_count   how many
+    parts     units that share the tile: with 1 there is nothing to add up; 0 is a unit of nothing
+    part      which of them this is, in the order of their k-tiles, which is that of adding
+    slot      place in the workspace of the sums of part 0; the other parts' follow
+    """
+
+    tile: Any
+    k_first: Any
+    k_count: Any
+    parts: Any
+    part: Any
+    slot: Any
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How the tiles of a problem are divided.
+
+    k_tiles    of a tile
+    shared     tiles whose k-tiles are shared
+    span       of a shared tile on the line of the workers
+    workers    that cut the line; the first `longer` of them take `run` + 1 of it, the others `run`
+    columns    numbers from one unit of a worker to its next
+    pieces     units of a worker
+    units      in all, the whole tiles with them
+    slots      of a shared tile's sums in the workspace
+    minimum, maximum   of two values
+    """
+
+    k_tiles: Any
+    shared: Any
+    span: Any
+    workers: Any
+    run: Any
+    longer: Any
+    columns: Any
+    pieces: int
+    units: Any
+    slots: Any
+    minimum: Callable[[Any, Any], Any] = min
+    maximum: Callable[[Any, Any], Any] = max
+
+    def unit(self, number: Any) -> Unit:
+        """The unit of a number below `units`; one that has no k-tiles to take has 0 parts.
+
+        >>> from cutegemm.plan.split import Split
+        >>> shares = shares_of(Split(waves=1), 3, 5, 4, least_run=1)
+        >>> [(u.tile, u.k_first, u.k_count) for u in map(shares.unit, range(shares.units)) if u.parts]
+        [(0, 0, 4), (0, 4, 1), (1, 3, 2), (2, 2, 3), (1, 0, 3), (2, 0, 2)]
+        """
+        if self.pieces == 1:  # a split: each run is a unit
+            parts = self.span // self.run
+            tile, part = number // parts, number % parts
+            first = part * self.run
+            return Unit(tile, first, self.minimum(self.run, self.k_tiles - first), parts, part, tile * parts)
+        worker, piece = number % self.columns, number // self.columns
+        begin, end = self._start(worker), self._start(worker + 1)
+        span = self.maximum(self.span, 1)
+        tile = begin // span + piece
+        first = self.maximum(begin, tile * span)
+        count = self.minimum(self.minimum(end, self.shared * span), (tile + 1) * span) - first
+        count = self.maximum(count, 0)
+        parts, slot = self.sums_of(tile)
+        part = worker - (slot - tile)
+        shared = Unit(tile, first - tile * span, count, parts * self.minimum(count, 1), part, slot)
+        past = number - self.columns * self.pieces  # of the whole tiles, where it is not below 0
+        whole = Unit(self.shared + past, 0, self.k_tiles, 1, 0, 0)
+        is_whole = self.maximum(self.minimum(past + 1, 1), 0)
+        pairs = [(getattr(shared, f), getattr(whole, f)) for f in Unit.__dataclass_fields__]
+        return Unit(*[here + is_whole * (there - here) for here, there in pairs])
+
+    def sums_of(self, tile: Any) -> tuple[Any, Any]:
+        """How many units share a tile below `shared`, and the slot of the sums of the first of them.
+
+        >>> from cutegemm.plan.split import Split
+        >>> [shares_of(Split(waves=1), 3, 5, 4, least_run=1).sums_of(tile) for tile in range(3)]
+        [(2, 0), (2, 2), (2, 4)]
+        """
+        if self.pieces == 1:
+            parts = self.span // self.run
+            return parts, tile * parts
+        span = self.maximum(self.span, 1)
+        owner, last = self._worker(tile * span), self._worker((tile + 1) * span - 1)
+        return last - owner + 1, owner + tile
+
+    def _start(self, worker: Any) -> Any:
+        """Where a worker's run begins."""
+        return worker * self.run + self.minimum(worker, self.longer)
+
+    def _worker(self, place: Any) -> Any:
+        """Whose run a place is of."""
+        longer = self.longer * (self.run + 1)
+        among_longer = self.minimum(place // (self.run + 1), self.longer)
+        return among_longer + self.maximum(place - longer, 0) // self.maximum(self.run, 1)
+
+
+def shares_of(
+    split: Split,
+    tiles: Any,
+    k_tiles: Any,
+    grid: Any,
+    minimum: Callable[[Any, Any], Any] = min,
+    maximum: Callable[[Any, Any], Any] = max,
+    least_run: int = LEAST_RUN,
+) -> Shares:
+    """How so many tiles of D are divided among a persistent grid.
+
+    split     parts > 1: each tile into so many, fewer where there are fewer k-tiles. waves > 0: those tiles
+              that do not fill the grid, and waves - 1 times a grid of tiles more, among all of the grid
+    grid      CTAs, or clusters where tiles are counted in clusters
+
+    >>> from cutegemm.plan.split import Split
+    >>> shares_of(Split(3), 4, 7, 132).units, shares_of(Split(waves=2), 448, 128, 132).shared
+    (12, 184)
+    """
+    if split.waves == 0:
+        run = maximum((k_tiles + (split.parts - 1)) // split.parts, 1)
+        parts = maximum((k_tiles + (run - 1)) // run, 1)
+        units = tiles * parts
+        return Shares(
+            k_tiles, tiles, run * parts, units, run, 0, units, 1, units, units, minimum, maximum
+        )  # fmt: skip
+    ragged = tiles % grid
+    more = minimum(tiles // grid, split.waves - 1) * grid * minimum(ragged, 1)
+    shared = (ragged + more) * minimum(k_tiles, 1)
+    line = shared * k_tiles
+    workers = maximum(minimum(grid, maximum(shared, line // least_run)), 1)
+    pieces = split.waves + 1
+    return Shares(
+        k_tiles, shared, k_tiles, workers, line // workers, line % workers, grid, pieces,
+        grid * pieces + tiles - shared, maximum(workers + shared - 1, 0), minimum, maximum,
+    )  # fmt: skip
+
+
+def grid_of(plan: GemmPlan, units: Any, minimum: Callable[[Any, Any], Any] = min) -> Any:
+    """Clusters that are launched for so many units."""
+    assert plan.pipeline is not None
+    if plan.pipeline.ctas is None:
+        return units
+    in_cluster = plan.cluster_mn[0] * plan.cluster_mn[1]
+    return minimum(units, plan.pipeline.ctas // in_cluster)
+
+
+def shares_for(plan: GemmPlan, problem: Problem) -> Shares:
+    """The division of a problem by a plan that splits K, its tiles counted in clusters.
+
+    >>> from cutegemm.plan import Problem, sm90_plan
+    >>> shares_for(sm90_plan(split_k=4), Problem(128, 1024, 4096)).units
+    32
+    """
+    (cm, cn), (m, n, batch) = plan.cluster_mn, plan.grid(problem)
+    return cluster_shares(plan, -(-m // cm) * -(-n // cn) * batch, plan.k_tiles(problem))
+
+
+def cluster_shares(
+    plan: GemmPlan,
+    tiles: Any,
+    k_tiles: Any,
+    minimum: Callable[[Any, Any], Any] = min,
+    maximum: Callable[[Any, Any], Any] = max,
+) -> Shares:
+    """The division of so many tiles of clusters."""
+    ctas = plan.persistent if plan.pipeline is None else plan.pipeline.ctas
+    grid = 1 if ctas is None else ctas // (plan.cluster_mn[0] * plan.cluster_mn[1])
+    return shares_of(plan.split, tiles, k_tiles, grid, minimum, maximum)

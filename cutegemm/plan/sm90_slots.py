@@ -1,0 +1,180 @@
+"""How D leaves a Hopper plan: subtiles in slots of shared memory, and the copies into and out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cutegemm.arch import WARPGROUP_THREADS
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
+from cutegemm.plan.building import ACCESS_BITS
+from cutegemm.plan.pipeline import Epilogue
+from cutegemm.plan.pipeline_rules import MIN_SLOTS
+from cutegemm.plan.plan import SharedLayout
+from cutegemm.plan.problem import Operands
+from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
+from cutegemm.tile.mma_atoms import WGMMA_M
+from cutegemm.tile.smem_atoms import KINDS, smem_atom, widest_smem_kind
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
+
+SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
+_PAD_BYTES = 16  # after each row of a padded slot, at least: the next row begins 4 banks further
+_SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
+
+# What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
+# apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
+_FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
+
+
+class SlotBuilder:
+    """Makes the epilogue of a plan, and the shared memory of D."""
+
+    def __init__(self, subject: str, operands: Operands) -> None:
+        self.subject, self.operands = subject, operands
+
+    def epilogue(
+        self,
+        consumer_tile: tuple[int, int],
+        consumers: int,
+        stored: tuple[int, str],
+        shared_d: str,
+        subtile_n: int | None,
+        slots: int | None,
+        with_c: bool,
+    ) -> tuple[Epilogue, SharedLayout]:
+        """How D leaves, and the slots that it passes through: (64, n, slots, consumers).
+
+        stored   rows of a box of an n-major D, and for how long the L2 cache is to keep it
+        """
+        c, d = self.operands.c, self.operands.d
+        columns = subtile_n or self.subtile_columns(consumer_tile, slots)
+        if not columns or consumer_tile[1] % columns or columns % _SUBTILE_COLUMNS:
+            raise PlanError(
+                self.subject,
+                [
+                    f"subtiles of {columns} columns, in steps of {_SUBTILE_COLUMNS}, do not fill the "
+                    f"{consumer_tile[1]} of a tile."
+                ],
+            )
+        subtiles = consumer_tile[0] // WGMMA_M * (consumer_tile[1] // columns)
+        ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(2, subtiles))
+        shape = (WGMMA_M, columns)
+        store: TmaBox | TiledCopy
+        load_c: TmaBox | None = None
+        if shared_d == "padded":
+            layout, store = self.padded_slots(shape, (ring, consumers), stored[0])
+        elif shared_d in ("swizzled", "plain"):
+            swizzles = shared_d == "swizzled"
+            layout, store, load_c = self.boxed_slots(shape, (ring, consumers), swizzles, *stored)
+        else:
+            raise PlanError(
+                self.subject, [f"shared_d = {shared_d!r}; swizzled, padded or plain is expected."]
+            )
+        by_tma = with_c and load_c is not None and (c.dtype, c.major) == (d.dtype, d.major)
+        if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            load_c = None
+        tile = (WGMMA_M, _SUBTILE_COLUMNS)
+        to_shared = TiledCopy(self._matrices(stmatrix), _FRAGMENT, tile)
+        from_shared = None if load_c is None else TiledCopy(self._matrices(ldmatrix), _FRAGMENT, tile)
+        return Epilogue(shape, ring, to_shared, store, from_shared, load_c), layout
+
+    def subtile_columns(self, consumer_tile: tuple[int, int], slots: int | None) -> int:
+        """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots; else 0."""
+        rows, columns = consumer_tile
+        bits = self.operands.d.dtype.bits
+        widths = [n for n in (128 * 8 // bits, 64 * 8 // bits, 32 * 8 // bits) if columns % n == 0]
+        for n in widths:
+            subtiles = rows // WGMMA_M * (columns // n)
+            if subtiles >= MIN_SLOTS and subtiles % (slots or 1) == 0:
+                return n
+        return widths[0] if widths else 0
+
+    def boxed_slots(
+        self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
+    ) -> tuple[SharedLayout, TmaBox, TmaBox]:
+        """Slots that TMA stores and loads: where subtiles lie, and the boxes of D and of C."""
+        d = self.operands.d
+        n_major = d.major == "n"
+        inner = shape[1] if n_major else shape[0]
+        if swizzles:
+            layout: SharedLayout = swizzled(d.dtype, n_major, shape, copies)
+            kind = widest_smem_kind(d.dtype, inner)
+            width, swizzle = KINDS[kind][1] * 8 // d.dtype.bits, SWIZZLES[kind]
+        else:
+            layout = _rows(shape, copies, n_major)
+            width, swizzle = inner, "none"
+        box = (width, store_rows if n_major else shape[1])
+        store = TmaBox("store", d.dtype, box, swizzle, l2_policy=l2)
+        return layout, store, TmaBox("load", d.dtype, box, swizzle)
+
+    def padded_slots(
+        self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
+    ) -> tuple[SharedLayout, TiledCopy]:
+        """Slots whose rows are padded, and the copy of whole rows by which the threads store them.
+
+        The pad is what the lanes write of a row at once: 16 bytes by stmatrix, 32 as pairs of 32 bits.
+        """
+        d = self.operands.d
+        n_major = d.major == "n"
+        inner, across = shape[::-1] if n_major else shape
+        at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
+        layout = _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
+        vector = ACCESS_BITS // d.dtype.bits
+        run = inner // vector
+        broken = []
+        if store_rows != WGMMA_M:
+            broken.append("warps store rows of their own by TMA, which padded rows do not leave by.")
+        if inner % vector or WARPGROUP_THREADS % run or across % (WARPGROUP_THREADS // run):
+            broken.append(
+                f"{WARPGROUP_THREADS} threads do not store {across} rows of {inner} elements of {d.dtype}, "
+                f"{vector} each at a time."
+            )
+        if broken:
+            raise PlanError(self.subject, broken)
+        atom, down = universal_copy(d.dtype, ACCESS_BITS), WARPGROUP_THREADS // run
+        if n_major:
+            return layout, make_tiled_copy_tv(atom, Layout((down, run), (run, 1)), Layout((1, vector)))
+        return layout, make_tiled_copy_tv(atom, Layout((run, down)), Layout((vector, 1)))
+
+    def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
+        """Between fragments and a slot: matrices of 16-bit elements, or a thread's neighbours.
+
+        Not for elements of 8 bits: a lane would have to hold four neighbours, but wgmma leaves it pairs.
+        """
+        d = self.operands.d
+        if d.dtype.bits == 16:
+            return move(d.dtype, 4, d.major == "m")
+        return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
+
+
+def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: int = 0) -> Layout:
+    """Tiles row after row, one after the other, with so many elements of padding after each row."""
+    pitch = (shape[1] if n_major else shape[0]) + pad
+    size = pitch * (shape[0] if n_major else shape[1])
+    return Layout((*shape, *copies), (*((pitch, 1) if n_major else (1, pitch)), size, size * copies[0]))
+
+
+def swizzled(
+    dtype: DType, second_major: bool, shape: tuple[int, int], copies: tuple[int, ...]
+) -> ComposedLayout:
+    """Tiles in the widest canonical layout that fits, one after the other.
+
+    second_major   whether neighbours lie along the second mode: a k-major (M, K), an n-major (M, N)
+    copies         stages, or slots and consumers: modes behind the tile's
+
+    >>> from cutegemm.dtypes import bf16
+    >>> str(swizzled(bf16, False, (128, 64), (4,)))
+    'S<3,3,3> o 0 o ((64,2),64,4):((1,4096),64,8192)'
+    """
+    inner = shape[1] if second_major else shape[0]
+    atom = smem_atom(dtype, "k" if second_major else "mn", widest_smem_kind(dtype, inner))
+    order = (0, 1) if second_major else (1, 0)
+    tiled = tile_to_shape(atom, (*shape, *copies), (*order, *range(2, 2 + len(copies))))
+    outer: Any = coalesce(tiled.outer, (1,) * (2 + len(copies)))
+    inner_swizzle = tiled.inner
+    assert isinstance(inner_swizzle, Swizzle)
+    return ComposedLayout(inner_swizzle, 0, outer)

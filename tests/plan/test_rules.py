@@ -1,0 +1,41 @@
+"""What the rules of a plan count by."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
+from cutegemm.plan import simt_plan
+from cutegemm.plan.rules import _places
+
+
+@pytest.mark.parametrize("spread", [1, 40, 5_000, 10**6, 2**60])
+def test_places_are_counted_however_far_apart_they_lie(spread: int) -> None:
+    rng = np.random.default_rng(spread)
+    for count in (1, 2, 7, 300):
+        offsets = rng.integers(-spread, spread, count)
+        assert _places(offsets) == len(set(offsets.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("stride", "said"),
+    [
+        ((1, 128, 1024), None),
+        ((1, 127, 1024), "puts two elements in one place"),
+        ((0, 128, 1024), "puts two elements in one place"),
+        ((1, 128, 1023), "puts two elements in one place"),
+        ((-1, 128, 1024), "begins before its base"),
+        ((1, 128, 2**40), None),  # so far that nothing is marked for each place between
+    ],
+)
+def test_shared_memory_of_a(stride: tuple[int, int, int], said: str | None) -> None:
+    plan = simt_plan(block=(128, 128, 8), stages=2, load_a="register")
+    layout = Layout((128, 8, 2), stride)
+    try:
+        plan.with_(smem_a=layout)
+        found = ""
+    except PlanError as error:
+        found = "\n".join(rule for rule in error.violations if "shared memory of A, " in rule)
+    assert (said in found) if said else not found
