@@ -1,11 +1,18 @@
-"""The simulator: a plan carried out on the CPU, thread by thread, in numpy; and the barriers of its roles."""
+"""The simulator: a plan carried out on the CPU, thread by thread, in numpy; and the barriers of its roles.
+
+data, by one schedule   `run`, `tables`, `checks`, `mainloop`, `copies`, `epilogue`; `packing`, `division`, `parts`
+data, by a pipeline     `pipeline`, `units`, `boxes`, `leaving`
+memory and findings     `memory`, `report`
+who waits for whom      `protocol`
+"""
 
 from cutegemm.errors import SimulationError
-from cutegemm.simulate.interleavings import ProtocolReport, play_interleavings, search_interleavings
-from cutegemm.simulate.pingpong import protocol_of
+from cutegemm.simulate.protocol.interleavings import ProtocolReport, play_interleavings, search_interleavings
+from cutegemm.simulate.protocol.parts import split_protocol, unit_counts
+from cutegemm.simulate.protocol.queue import protocol_of
+from cutegemm.simulate.protocol.slots import epilogue_protocol
 from cutegemm.simulate.report import Fault
 from cutegemm.simulate.run import SimulationResult, SimulationStats, simulate
-from cutegemm.simulate.slots import epilogue_protocol
 
 __all__ = [
     "Fault",
@@ -18,4 +25,6 @@ __all__ = [
     "protocol_of",
     "search_interleavings",
     "simulate",
+    "split_protocol",
+    "unit_counts",
 ]

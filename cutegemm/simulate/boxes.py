@@ -1,18 +1,22 @@
-"""TMA on the CPU: boxes between global memory and a swizzled buffer in shared memory."""
+"""TMA on the CPU: boxes between global memory and a swizzled buffer in shared memory; also what threads store there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import SharedLayout
-from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TMA_SWIZZLES, TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.simulate.copies import CtaGroup
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,9 @@ class BoxTables:
     dest           (copies, E) where the hardware has each in shared memory
     shared         (copies, X * Y) where the layout of shared memory has each, colexicographically
     shared_elems   elements of shared memory
-    unit           elements of the 16 bytes that a store writes as a whole
+    unit           elements that a store writes as a whole: those of 16 bytes, or of a thread's access
     inner          0 or 1: the contiguous mode
+    who            TMA, or the copy by threads
     """
 
     name: str
@@ -39,6 +44,7 @@ class BoxTables:
     shared_elems: int
     unit: int
     inner: int
+    who: str = "TMA"
 
     def element(self, place: int) -> str:
         """An element of the tile in words."""
@@ -93,6 +99,30 @@ def box_tables(
     )
 
 
+def thread_tables(
+    name: str, modes: tuple[str, str], copy: TiledCopy, smem: SharedLayout, tile: tuple[int, int], inner: int
+) -> BoxTables:
+    """The tables of tiles that threads copy from shared to global memory, access by access."""
+    copies = product(smem.shape[2:])
+    place = copy.offsets_d(Layout(tile)).reshape(-1)
+    read = copy.offsets_s(smem)
+    read = read.reshape((*read.shape[:4], copies), order="F").reshape(len(place), copies)
+    shared = smem.offsets().reshape((tile[0] * tile[1], copies), order="F").T
+    return BoxTables(
+        name=name,
+        modes=modes,
+        tile=tile,
+        x=place % tile[0],
+        y=place // tile[0],
+        dest=read.T,
+        shared=shared,
+        shared_elems=int(shared.max()) + 1,
+        unit=copy.atom.values,
+        inner=inner,
+        who="the copy",
+    )
+
+
 def _swizzled(swizzle: Swizzle, offsets: np.ndarray) -> np.ndarray:
     """A swizzle of many offsets."""
     mask = ((1 << swizzle.bits) - 1) << swizzle.base
@@ -120,7 +150,7 @@ def check_boxes(t: BoxTables, report: Report) -> None:
         def misplaced(e: int, copy: int = copy, dest: np.ndarray = dest) -> str:
             place = int(t.index[e])
             return (
-                f"TMA has {t.element(place)} at place {dest[e]} of copy {copy}, the layout of shared memory "
+                f"{t.who} has {t.element(place)} at place {dest[e]} of copy {copy}, the layout of shared memory "
                 f"at {t.shared[copy, place]}."
             )
 
@@ -202,7 +232,7 @@ class BoxFlow:
                 "outside",
                 np.argwhere(inside)[~belongs],
                 lambda e: (
-                    f"{self.group.name(int(e[1]))}: TMA writes {t.element(t.index[e[0]])} of the tile, past "
+                    f"{self.group.name(int(e[1]))}: {t.who} writes {t.element(t.index[e[0]])} of the tile, past "
                     f"the end of {self.matrix.name}: it writes whole {TMA_INNER_ALIGNED_BYTES} bytes."
                 ),
             )

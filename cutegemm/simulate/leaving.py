@@ -1,18 +1,21 @@
-"""The epilogue by TMA: a consumer's sums, subtile by subtile, through slots of shared memory."""
+"""The epilogue of a Hopper plan: a consumer's sums, subtile by subtile, through slots of shared memory."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes
+from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.report import Report
 from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
 
 
 class Leaving:
@@ -42,7 +45,9 @@ class Leaving:
         inner = 1 if plan.operands.d.major == "n" else 0
         subtile = self.epilogue.subtile
         assert plan.smem_d is not None
-        self.stores = box_tables("D", ("m", "n"), self.epilogue.store, plan.smem_d, subtile, inner)
+        store = self.epilogue.store
+        tables: Any = box_tables if isinstance(store, TmaBox) else thread_tables
+        self.stores: BoxTables = tables("D", ("m", "n"), store, plan.smem_d, subtile, inner)
         self.loads: BoxTables | None = None
         if self.epilogue.load_c is not None:
             self.loads = box_tables("C", ("m", "n"), self.epilogue.load_c, plan.smem_d, subtile, inner)
@@ -134,15 +139,32 @@ class Leaving:
             origin = self._origin(i)
             at = (m0 + origin[0], n0 + origin[1])
             out = in_registers[:, :, i * per : (i + 1) * per].astype(kind) * kind(self.alpha)
+            old = None
             if loads is not None:
                 loads.clear()
                 loads.load(at, slot)
                 old = loads.shared[self.place[slot][self.moved]]  # (threads, registers, C)
+            elif self.c is not None:
+                old = self._straight(at, group)
+            if old is not None:
                 out = out + kind(self.beta) * np.moveaxis(old, 2, 0).astype(kind)
             values = round_to(self.plan.operands.d.dtype, out)
             stores.clear()
             stores.shared[self.place[slot][self.moved]] = np.moveaxis(values, 0, 2)
             stores.store(at, slot, self.written)
+
+    def _straight(self, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
+        """What a thread reads of C for each of its registers, (threads, registers, C); zeros outside of C."""
+        assert self.c is not None
+        rows = self.epilogue.subtile[0]
+        m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
+        inside = (m < self.c.extents[0]) & (n < self.c.extents[1])
+        index = self.c.base + self.c.addresses(m, n) + group.batch * self.c.strides[2]
+        out = np.zeros(index.shape, self.c.buffer.dtype)
+        out[inside], outside = self.c.read(index[inside])
+        if outside is not None:
+            self.report.add("outside", f"C is read at {int(outside.sum())} places that are not in it.")
+        return out
 
     def finish(self) -> None:
         """After the last CTA: each element of D must have been written once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cutegemm.plan.plan import GemmPlan
@@ -12,42 +14,45 @@ from cutegemm.simulate.tables import PlanTables
 
 
 class Parts:
-    """What the CTAs of some tiles write to the workspace.
+    """The workspace that sums of parts pass through.
 
-    ctas   tiles that are simulated together
+    slots   of a tile's sums, each
     """
 
-    def __init__(self, plan: GemmPlan, tables: PlanTables, ctas: int, report: Report) -> None:
-        self.plan, self.report, self.ctas = plan, report, ctas
+    def __init__(self, plan: GemmPlan, tables: PlanTables, slots: int, report: Report) -> None:
+        self.report = report
         self.shape = tables.held.shape
-        self.layout = sums_layout(plan, ctas)
-        self.memory = poison(int(self.layout.cosize()), plan.operands.acc)
+        layout = sums_layout(plan, max(1, slots))
+        self.slots, self.by_slot = slots, int(layout.stride[3])
+        self.memory = poison(int(layout.cosize()), plan.operands.acc)
         self.written = np.zeros(len(self.memory), np.uint8)
         self.places = _places(plan, self.shape)
 
-    def write(self, part: int, sums: np.ndarray) -> None:
-        """The sums (rest_m, rest_n, value * thread * CTA) of one part."""
-        index = self._index(part)
+    def write(self, slots: np.ndarray, sums: np.ndarray) -> None:
+        """The sums (rest_m, rest_n, value * thread * CTA) of a part of each CTA's tile, to a slot of each."""
+        index = self._index(slots)
         np.add.at(self.written, index.reshape(-1), 1)
-        self.memory[index] = sums.reshape(index.shape)
-
-    def total(self) -> np.ndarray:
-        """All parts' sums, the first part's first."""
-        twice = int((self.written > 1).sum())
+        twice = int((self.written[index] > 1).sum())
         if twice:
             self.report.add("result", f"{twice} places of the workspace are written more than once.")
-        out = np.zeros((*self.shape, self.ctas), self.memory.dtype)
-        for part in range(self.plan.split_k):
-            held = self.memory[self._index(part)]
+        self.memory[index] = sums.reshape(index.shape)
+
+    def total(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """The sums in the slots of each part (CTA,), the first part's first."""
+        out = np.zeros((*self.shape, len(parts[0])), self.memory.dtype)
+        for part, slots in enumerate(parts):
+            held = self.memory[self._index(slots)]
             if is_poison(held).any():
                 self.report.add("hole", f"sums of part {part} are added that no CTA has written.")
             out += held
         return out.reshape(self.shape[0], self.shape[1], -1)
 
-    def _index(self, part: int) -> np.ndarray:
+    def _index(self, slots: np.ndarray) -> np.ndarray:
         """(rest_m, rest_n, value, thread, CTA) places in the workspace."""
-        stride = self.layout.stride
-        index: np.ndarray = self.places[..., None] + np.arange(self.ctas) * stride[3] + part * stride[4]
+        if len(slots) and not 0 <= slots.min() <= slots.max() < self.slots:
+            self.report.add("outside", f"slots {slots.tolist()} of a workspace of {self.slots} are taken.")
+            slots = slots % max(1, self.slots)
+        index: np.ndarray = self.places[..., None] + slots * self.by_slot
         return index
 
 

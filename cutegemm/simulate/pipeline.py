@@ -1,6 +1,6 @@
 """A plan with a pipeline on the CPU: the queue's k-tiles by TMA, the products of wgmma, the epilogue.
 
-The order of the roles is that of one interleaving, tile after tile; `protocol_of` is for all the others.
+The order of the roles is that of one interleaving, unit after unit; `protocol_of` is for all the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout import Layout
-from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes
@@ -21,6 +20,7 @@ from cutegemm.simulate.epilogue import Epilogue
 from cutegemm.simulate.leaving import Leaving, held_by_consumers
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.report import Report
+from cutegemm.simulate.units import Meeting, Units, units_of
 from cutegemm.tile.tma import TmaBox
 
 # Accumulators of the CTAs that are simulated together.
@@ -54,37 +54,68 @@ def run_pipeline(
         check_boxes(b, report)
     leaves = _direct if plan.epilogue is None else Leaving
     epilogue: Any = leaves(plan, matrices["d"], matrices.get("c"), alpha, beta, report, checked)
-    k_tiles = plan.k_tiles(problem)
-    loaded = [0, 0]
-    tiles = _tiles(plan, problem, report)
-    together = max(1, _SUMS_AT_ONCE // (bm * bn))
-    chunks = [
-        of_turn[first : first + together]
-        for of_turn in (tiles[tiles[:, 0] == turn] for turn in np.unique(tiles[:, 0]))
-        for first in range(0, len(of_turn), together)
-    ]
+    units = units_of(plan, problem, report)
+    meeting = Meeting(plan, problem, held_by_consumers(plan, report), report) if plan.split.is_split else None
+    loaded, multiplied = [0, 0], 0
+    chunks = _chunks(units, max(1, _SUMS_AT_ONCE // (bm * bn)))
     for done, chunk in enumerate(chunks):
-        turn = int(chunk[0, 0])
-        group = CtaGroup(*chunk[:, 1:].T)
+        own = units.where(chunk)
+        turn, k_count = int(own.turn[0]), int(own.unit.k_count[0])
+        group = CtaGroup(own.cta, own.m_tile, own.n_tile, own.batch)
         flows = [BoxFlow(t, matrices[name], group, report, checked) for name, t in (("a", a), ("b", b))]
         sums = np.zeros((bm, bn, len(group)), plan.operands.acc.storage)
-        for k_tile in range(k_tiles):
-            stage = (turn * k_tiles + k_tile) % plan.stages
-            k_at = np.full(len(group), k_tile * bk)
+        for k_tile in range(k_count):
+            stage = (turn * k_count + k_tile) % plan.stages
+            k_at = (own.unit.k_first + k_tile) * bk
             flows[0].load((group.m_tile * bm, k_at), stage)
             flows[1].load((group.n_tile * bn, k_at), stage)
             of_a, of_b = (np.moveaxis(flow.read(stage), 2, 0).astype(sums.dtype) for flow in flows)
             sums += np.moveaxis(of_a @ of_b.swapaxes(1, 2), 0, 2)
-        if plan.epilogue is None:
-            epilogue.write(_as_registers(epilogue, sums), group)
-        else:
-            _leave(plan, epilogue, sums, group, turn)
+        if meeting is not None:
+            sums, group = _met(meeting, sums, own)
+        if len(group):
+            _store(plan, epilogue, sums, group, turn)
+        multiplied += len(own) * k_count
         loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
         if progress is not None:
             progress((done + 1) / len(chunks))
     if checked:
         epilogue.finish()
-    return len(tiles), k_tiles, len(tiles) * k_tiles * bm * bn * bk, loaded[0], loaded[1]
+        if meeting is not None:
+            meeting.finish()
+    return len(units), plan.k_tiles(problem), multiplied * bm * bn * bk, loaded[0], loaded[1]
+
+
+def _chunks(units: Units, together: int) -> list[np.ndarray]:
+    """Positions of units that are simulated together: of one turn, and of as many k-tiles."""
+    kinds = np.stack([units.turn, units.unit.k_count], axis=1)
+    return [
+        of_kind[first : first + together]
+        for kind in np.unique(kinds, axis=0)
+        for of_kind in [np.flatnonzero((kinds == kind).all(axis=1))]
+        for first in range(0, len(of_kind), together)
+    ]
+
+
+def _met(meeting: Meeting, sums: np.ndarray, own: Units) -> tuple[np.ndarray, CtaGroup]:
+    """The sums (M, N, C) of those units that end a tile, and the CTAs that store them."""
+    found = []
+    for i in range(len(own)):
+        one = own.where(i)
+        total = sums[:, :, i] if one.unit.parts == 1 else meeting.add_up(sums[:, :, i], one)
+        if total is not None:
+            found.append((i, total))
+    which = [i for i, _ in found]
+    left = own.where(which)
+    group = CtaGroup(left.cta, left.m_tile, left.n_tile, left.batch)
+    return (np.stack([total for _, total in found], axis=2) if found else sums[:, :, :0]), group
+
+
+def _store(plan: GemmPlan, epilogue: Any, sums: np.ndarray, group: CtaGroup, turn: int) -> None:
+    if plan.epilogue is None:
+        epilogue.write(_as_registers(epilogue, sums), group)
+    else:
+        _leave(plan, epilogue, sums, group, turn)
 
 
 def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
@@ -133,47 +164,3 @@ def _leave(plan: GemmPlan, epilogue: Leaving, sums: np.ndarray, group: CtaGroup,
             group.position, group.m_tile * pipeline.consumers + consumer, group.n_tile, group.batch
         )
         epilogue.write(sums[consumer * rows : (consumer + 1) * rows], own, consumer)
-
-
-def _tiles(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
-    """(turn, CTA, m_tile, n_tile, l) of every tile that a CTA takes, also past the edges of a cluster's."""
-    pipeline = plan.pipeline
-    assert pipeline is not None
-    cm, cn = plan.cluster_mn
-    grid = plan.grid(problem)
-    grid_m, grid_n = -(-grid[0] // cm), -(-grid[1] // cn)
-    count = grid_m * grid_n * grid[2]
-    if count == 0:
-        return np.zeros((0, 5), np.int64)
-    clusters = count if pipeline.ctas is None else min(count, pipeline.ctas // (cm * cn))
-    linear = np.arange(count, dtype=np.int64)
-    m, n, batch = plan.raster.tile(linear, grid_m, grid_n, np.minimum, plan.operands.batched)
-    out = []
-    for rank in range(cm * cn):
-        cta = linear % clusters * (cm * cn) + rank
-        out.append(
-            np.stack([linear // clusters, cta, m * cm + rank % cm, n * cn + rank // cm, batch], axis=1)
-        )
-    tiles = np.concatenate(out)
-    _check_tiles(tiles, grid, product(plan.cluster_mn), report)
-    return tiles
-
-
-def _check_tiles(tiles: np.ndarray, grid: tuple[int, int, int], in_cluster: int, report: Report) -> None:
-    """Each tile of D must be taken once; only a cluster's CTAs may be past the edges of D."""
-    exists = ((tiles[:, 2:] >= 0) & (tiles[:, 2:] < grid)).all(axis=1)
-    if in_cluster == 1:
-        report.add_each(
-            "raster",
-            tiles[~exists],
-            lambda t: f"CTA {t[1]} takes the tile ({t[2]}, {t[3]}, {t[4]}), outside of a grid of {grid}.",
-        )
-    number = np.ravel_multi_index(tuple(tiles[exists, 2:].T), grid)
-    times = np.bincount(number, minlength=product(grid))
-
-    def describe(tile: int) -> str:
-        at = ", ".join(str(int(x)) for x in np.unravel_index(tile, grid))
-        who = "no CTA takes" if times[tile] == 0 else f"{times[tile]} CTAs take"
-        return f"{who} the tile ({at})."
-
-    report.add_each("raster", np.flatnonzero(times != 1), describe)

@@ -75,3 +75,12 @@ class Report:
         return tuple(
             [Fault(kind, count, tuple(self._examples[kind])) for kind, count in self._counts.items()]
         )
+
+
+def tile_text(at: Any) -> str:
+    """A tile's coordinates as messages have them.
+
+    >>> tile_text((0, 1, 2))
+    '(0, 1, 2)'
+    """
+    return "(" + ", ".join(str(int(x)) for x in at) + ")"

@@ -16,13 +16,14 @@ from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules import problem_rules
 from cutegemm.simulate.checks import check_tables
 from cutegemm.simulate.copies import CtaGroup, OperandFlow
+from cutegemm.simulate.division import divided, workspace_slots
 from cutegemm.simulate.epilogue import Epilogue
 from cutegemm.simulate.mainloop import run_mainloop
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.packing import pack
 from cutegemm.simulate.parts import Parts
 from cutegemm.simulate.pipeline import run_pipeline
-from cutegemm.simulate.report import Fault, Report
+from cutegemm.simulate.report import Fault, Report, tile_text
 from cutegemm.simulate.tables import plan_tables
 
 # Accumulators of the CTAs that are simulated together: 1 MiB of them stays in a core's cache.
@@ -92,24 +93,14 @@ def simulate(
     """
     started = time.perf_counter()
     checked = check is not False
-    given = {"a": np.asarray(a), "b": np.asarray(b)}
-    if beta != 0:
-        if c is None:
-            raise PlanError("simulate", [f"beta is {beta}, but no C is given."])
-        if not plan.has_c:
-            raise PlanError("simulate", [f"beta is {beta}, but the plan {plan.name!r} cannot read C."])
-        given["c"] = np.asarray(c)
-    problem = _problem(plan, given, problem)
+    given = given_arrays("simulate", plan, a, b, c, beta)
+    problem = problem_of("simulate", plan, given, problem)
     if check is True:
         broken = list(problem_rules(plan, problem))
         if broken:
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", broken)
     report = Report()
-    matrices = {name: GlobalMatrix(problem, name) for name in (*given, "d")}
-    for name, array in given.items():
-        kind = matrices[name].dtype
-        seen = _as_modes(array, name)
-        matrices[name].view(matrices[name].buffer)[...] = seen if kind is tf32 else round_to(kind, seen)
+    matrices = laid_out(problem, given)
     carry_out = run_schedule if plan.pipeline is None else run_pipeline
     with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
         stats = carry_out(plan, problem, matrices, alpha, beta, report, checked, progress)
@@ -121,6 +112,30 @@ def simulate(
     return SimulationResult(
         d if batched else d[0], faults, SimulationStats(*stats, time.perf_counter() - started)
     )
+
+
+def given_arrays(
+    operation: str, plan: GemmPlan, a: Any, b: Any, c: Any, beta: float
+) -> dict[str, np.ndarray]:
+    """The arrays that take part: C only where beta is not 0. raises PlanError in the name of an operation"""
+    given = {"a": np.asarray(a), "b": np.asarray(b)}
+    if beta != 0:
+        if c is None:
+            raise PlanError(operation, [f"beta is {beta}, but no C is given."])
+        if not plan.has_c:
+            raise PlanError(operation, [f"beta is {beta}, but the plan {plan.name!r} cannot read C."])
+        given["c"] = np.asarray(c)
+    return given
+
+
+def laid_out(problem: Problem, given: dict[str, np.ndarray]) -> dict[str, GlobalMatrix]:
+    """The arrays and D in memory as a problem lays them out, by the problem's types."""
+    matrices = {name: GlobalMatrix(problem, name) for name in (*given, "d")}
+    for name, array in given.items():
+        kind = matrices[name].dtype
+        seen = _as_modes(array, name)
+        matrices[name].view(matrices[name].buffer)[...] = seen if kind is tf32 else round_to(kind, seen)
+    return matrices
 
 
 def run_schedule(
@@ -137,7 +152,8 @@ def run_schedule(
     tables = plan_tables(plan)
     if checked:
         check_tables(plan, tables, report)
-    epilogue = Epilogue(plan, tables, matrices["d"], matrices.get("c"), alpha, beta, report, checked)
+    scale = 1.0 if plan.split.is_split else alpha  # the sums of parts are scaled before they are added
+    epilogue = Epilogue(plan, tables, matrices["d"], matrices.get("c"), scale, beta, report, checked)
     bm, bn, bk = plan.cta_tile
     assert plan.schedule is not None  # or there were no tables
     schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
@@ -155,26 +171,28 @@ def run_schedule(
             progress(ticks / total)
 
     loaded = [0, 0]
-    for first in range(0, len(ctas), together):
-        position, m_tile, n_tile, batch = ctas[first : first + together].T
+    shared = Parts(plan, tables, workspace_slots(plan, problem), report)
+    for own, pieces in divided(plan, problem, ctas[:, 0], together, report):
+        position, m_tile, n_tile, batch = ctas[own].T
         group = CtaGroup(position, m_tile, n_tile, batch)
         ragged = ((m_tile + 1) * bm > problem.m) | ((n_tile + 1) * bn > problem.n) | (k_first < 0)
-        shared = Parts(plan, tables, len(group), report) if plan.split_k > 1 else None
-        for part in range(plan.split_k):
-            tile_first, own_tiles = plan.split.k_range(part, k_tiles)
+        for piece in pieces:
             a, b = (
                 OperandFlow(
-                    t, matrices[name], group, tile * t.extent, ragged, k_first + tile_first * bk,
-                    schedule, own_tiles, report, checked, plan.split.k_step,
+                    t, matrices[name], group, tile * t.extent, ragged, k_first + piece.k_first * bk,
+                    schedule, piece.k_count, report, checked, plan.split.k_step,
                 )
                 for name, t, tile in (("a", tables.a, m_tile), ("b", tables.b, n_tile))
             )  # fmt: skip
             flows = (a, b)
-            sums = run_mainloop(plan, tables, schedule, flows, own_tiles, report, ticked)
+            sums = run_mainloop(plan, tables, schedule, flows, piece.k_count, report, ticked)
             loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
-            if shared is not None:
-                shared.write(part, sums)
-        epilogue.write(sums if shared is None else shared.total(), group)
+            if plan.split.is_split:
+                sums *= sums.dtype.type(alpha)
+            if piece.slots is not None:
+                shared.write(piece.slots, sums)
+        slots = [piece.slots for piece in pieces if piece.slots is not None]
+        epilogue.write(shared.total(slots) if slots else sums, group)
     if checked:
         epilogue.finish()
     if progress is not None:
@@ -194,7 +212,7 @@ def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
     report.add_each(
         "raster",
         tiles[~exists],
-        lambda t: f"CTA {t[0]} takes the tile {_tile(t[1:])}, outside of a grid of {grid}.",
+        lambda t: f"CTA {t[0]} takes the tile {tile_text(t[1:])}, outside of a grid of {grid}.",
     )
     tiles = tiles[exists]
     number = np.ravel_multi_index(tuple(tiles[:, 1:].T), grid)
@@ -203,14 +221,10 @@ def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
     def describe(tile: int) -> str:
         takers = tiles[number == tile, 0]
         who = "no CTA takes" if len(takers) == 0 else f"CTAs {', '.join(map(str, takers[:4]))} take"
-        return f"{who} the tile {_tile(np.unravel_index(tile, grid))}."
+        return f"{who} the tile {tile_text(np.unravel_index(tile, grid))}."
 
     report.add_each("raster", np.flatnonzero(times != 1), describe)
     return tiles
-
-
-def _tile(at: Any) -> str:
-    return "(" + ", ".join(str(int(x)) for x in at) + ")"
 
 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
@@ -219,7 +233,9 @@ def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
     return np.moveaxis(stacked, 0, 2) if name != "b" else stacked.transpose(2, 1, 0)
 
 
-def _problem(plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None) -> Problem:
+def problem_of(
+    operation: str, plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None
+) -> Problem:
     """The problem that the arrays are, with gaps between rows; or the given one, which they must be."""
     broken = [
         f"{name.upper()} has the shape {array.shape}; two modes are expected, or three with a batch."
@@ -227,18 +243,18 @@ def _problem(plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | No
         if array.ndim not in (2, 3)
     ]
     if broken:
-        raise PlanError("simulate", broken)
+        raise PlanError(operation, broken)
     shapes = {name: _as_modes(array, name).shape for name, array in given.items()}
     m, k, batch = shapes["a"]
     n = shapes["b"][0]
     expected = {"a": (m, k, batch), "b": (n, k, batch), "c": (m, n, batch)}
     told = {name: array.shape for name, array in given.items()}
     if any(shapes[name] != expected[name] for name in shapes):
-        raise PlanError("simulate", [f"the shapes {told} do not fit D = A @ B + C."])
+        raise PlanError(operation, [f"the shapes {told} do not fit D = A @ B + C."])
     if problem is None:
         return Problem(m, n, k, batch, plan.operands, _padded(plan, {"m": m, "n": n, "k": k}))
     if (problem.m, problem.n, problem.k, problem.l) != (m, n, k, batch):
-        raise PlanError("simulate", [f"the problem is {problem}, but the arrays have the shapes {told}."])
+        raise PlanError(operation, [f"the problem is {problem}, but the arrays have the shapes {told}."])
     return problem
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Layout
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.simulate.boxes import box_tables
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.tiled_copy import make_tiled_copy_a, make_tiled_copy_b
 from cutegemm.tile.tiled_mma import TiledMma
@@ -42,6 +43,7 @@ class OperandTables:
     threads        that copy, and that multiply
     is_async       whether it is copied by cp.async
     is_direct      whether fragments are read from global memory: then several threads read an element
+    fills_zeros    whether what lies outside of the matrix arrives as zeros: TMA, as whose copy one thread counts
     """
 
     name: str
@@ -55,7 +57,6 @@ class OperandTables:
     dest: np.ndarray
     copy_vector: int
     fragment: np.ndarray
-    fragment_shape: tuple[int, int, int]
     read: np.ndarray
     accesses: np.ndarray
     delivered: np.ndarray
@@ -63,6 +64,7 @@ class OperandTables:
     mma_threads: int
     is_async: bool
     is_direct: bool = False
+    fills_zeros: bool = False
 
     def element(self, place: Any) -> str:
         """An element of the tile in words.
@@ -101,7 +103,7 @@ def plan_tables(plan: GemmPlan) -> PlanTables:
     raises   UnsupportedError for a plan whose roles differ, or whose MMA atom reads shared memory
     """
     mma = plan.tiled_mma
-    if plan.schedule is None or isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
+    if plan.schedule is None:
         raise UnsupportedError(
             f"simulate: the plan {plan.name!r} has roles that do different things; plans with one "
             "schedule for all threads are simulated. `cutegemm.simulate.protocol_of` plays the barriers of "
@@ -132,10 +134,17 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
     offsets = mma.offsets_a if name == "a" else mma.offsets_b
     tile = Layout((extent, bk))
 
-    source = load.offsets_s(tile).transpose(0, 2, 3, 1)  # (thread, rest_mn, rest_k, value)
-    vector = load.atom.values
+    if isinstance(load, TmaBox):
+        modes = ("m" if name == "a" else "n", "k")
+        inner = 1 if getattr(plan.operands, name).major == "k" else 0
+        boxes = box_tables(name.upper(), modes, load, smem, (extent, bk), inner)
+        source, dest, vector = boxes.index[None, :, None, None], boxes.dest[:, None, :, None, None], 1
+        is_async = True
+    else:
+        source = load.offsets_s(tile).transpose(0, 2, 3, 1)  # (thread, rest_mn, rest_k, value)
+        dest, vector = load.offsets_d(smem).transpose(4, 0, 2, 3, 1), load.atom.values
+        is_async = load.atom.is_async
     first = np.arange(source.shape[3]) // vector * vector
-    dest = load.offsets_d(smem).transpose(4, 0, 2, 3, 1)
     fragment = offsets(tile).transpose(3, 2, 1, 0)  # (rest_k, rest_mn, value, thread)
     read = offsets(smem).transpose(3, 4, 2, 1, 0)
     shared = smem.offsets().reshape((extent * bk, -1), order="F")
@@ -155,14 +164,14 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
         dest=dest.reshape(dest.shape[0], -1) - low,
         copy_vector=vector,
         fragment=fragment.reshape(fragment.shape[0], -1),
-        fragment_shape=fragment.shape[1:],
         read=read.reshape(*read.shape[:2], -1) - low,
         accesses=accesses - low,
         delivered=delivered,
         copy_threads=source.shape[0],
         mma_threads=mma.threads,
-        is_async=load.atom.is_async,
+        is_async=is_async,
         is_direct=plan.stages == 0,
+        fills_zeros=isinstance(load, TmaBox),
     )
 
 

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from cutegemm.layout import Layout
 from cutegemm.plan import Operands, simt_plan
-from cutegemm.plan.ladder_simt import SIMT_LADDER
-from cutegemm.simulate import simulate
+from cutegemm.plan.shares import Shares
+from cutegemm.plan.simt_ladder import SIMT_LADDER
+from cutegemm.simulate import division, simulate
+from cutegemm.simulate.parts import Parts
+from cutegemm.simulate.report import Report
+from cutegemm.simulate.tables import plan_tables
 from tests.simulate.plans import WARPS, broken
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -47,6 +51,24 @@ def test_split(parts, order, reduction):
     )  # fmt: skip
     for k in (0, 1, 8, 17, 100):  # fewer k-tiles than parts, and parts that do not divide them
         assert right(plan, 65, 70, k, alpha=2, beta=0.5, batch=2)
+
+
+@pytest.mark.parametrize(("waves", "persistent"), [(1, 5), (2, 7), (1, 1), (3, 64)])
+def test_k_tiles_that_are_shared_evenly(waves, persistent):
+    plan = simt_plan(
+        Operands.of("f32", align_bytes=4, batched=True), stages=3, waves=waves, persistent=persistent, **WARPS
+    )
+    for shape in ((65, 70, 0), (65, 70, 3), (200, 70, 300), (64, 64, 500)):
+        assert right(plan, *shape, alpha=2, beta=0.5, batch=2)
+
+
+@pytest.mark.parametrize("out_major", "mn")
+@pytest.mark.parametrize(("dtype", "align"), [("f32", 4), ("f32", 8), ("f16", 4), ("f64", 8)])
+def test_d_through_shared_memory(dtype, align, out_major):
+    ops = Operands.of(dtype, align_bytes=align, out_major=out_major)
+    plan = simt_plan(ops, stages=2, quad=(2, 2) if dtype == "f64" else (4, 4), **WARPS)
+    assert plan.smem_d is not None
+    assert right(plan, 66, 70, 20, alpha=2, beta=0.5)
 
 
 @pytest.mark.parametrize("out_major", "mn")
@@ -95,6 +117,47 @@ def test_a_part_that_is_left_out():
         object.__setattr__(short, name, value)
     a = np.ones((72, 72), np.float32)
     assert not (simulate(broken(plan, split=short), a, a, check="report").d == 72).all()
+
+
+def test_sums_that_go_to_the_same_place():
+    """Two parts of one slot, and one of a slot that is not there."""
+    plan = simt_plan(stages=3, split_k=2, **WARPS)
+    workspace = Parts(plan, plan_tables(plan), 2, report := Report())
+    sums = np.zeros((*workspace.shape, 1))
+    workspace.write(np.array([0]), sums)
+    assert report.faults() == ()
+    workspace.write(np.array([0]), sums)
+    assert {fault.kind for fault in report.faults()} == {"result"}
+    workspace.write(np.array([2]), sums)
+    assert {fault.kind for fault in report.faults()} == {"result", "outside"}
+
+
+def test_k_tiles_that_two_units_take():
+    """Units that do not begin their tile take a k-tile more than is theirs."""
+    plan = simt_plan(stages=3, waves=1, persistent=3, **WARPS)
+    found = faults_of_division(plan, 64, 64, 640)
+    assert found == set()
+
+    class Greedy(Shares):
+        def unit(self, number):
+            unit = super().unit(number)
+            return replace(unit, k_count=unit.k_count + 1) if unit.k_first else unit
+
+    assert "product" in faults_of_division(plan, 64, 64, 640, Greedy)
+
+
+def faults_of_division(plan, m, n, k, kind=None):
+    """Faults of a simulation in which another division of the k-tiles is believed in."""
+    a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    given = division.cluster_shares
+
+    def divided(*arguments):
+        shares = given(*arguments)
+        return shares if kind is None else kind(**{f.name: getattr(shares, f.name) for f in fields(shares)})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(division, "cluster_shares", divided)
+        return {fault.kind for fault in simulate(plan, a, b, check="report").faults}
 
 
 def test_a_step_without_shared_memory_reads_only_what_is_there():

@@ -63,6 +63,21 @@ def test_tf32_is_rounded_as_the_plan_says(rounding):
     assert np.array_equal(simulate(plan, a, np.eye(64)).d, round_to(tf32, a, rounding))
 
 
+@pytest.mark.parametrize(("rounding", "relative"), [("rz", 2.0**-9), ("rna", 2.0**-10)])
+def test_tf32_is_within_the_stated_bound(rounding, relative):
+    """Of each product: two operands cut below 10 bits of mantissa, 2^-10 each, or rounded to nearest, half of it;
+    and K sums in f32. The products themselves, of 11 by 11 bits, are exact."""
+    plan = mma_sync_plan(Operands.of("tf32"), block=(64, 64, 32), warp=(32, 32), rounding=rounding)
+    rng = np.random.default_rng(1)
+    a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((128, 512), (512, 64)))
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    magnitude, found = np.abs(wide_a) @ np.abs(wide_b), simulate(plan, a, b).d
+    taken = round_to(tf32, a, rounding).astype(np.float64) @ round_to(tf32, b, rounding).astype(np.float64)
+    assert (np.abs(found - taken) <= 512 * 2.0**-24 * magnitude).all()
+    assert (np.abs(found - wide_a @ wide_b) <= (relative + 2.0**-20 + 512 * 2.0**-24) * magnitude).all()
+    assert (np.abs(found - wide_a @ wide_b) > relative / 64 * magnitude).any()  # it is tf32, and not f32
+
+
 def test_d_is_rounded_once():
     plan = mma_sync_plan(Operands.of("bf16"), **SMALL)
     a, b = (round_to(bf16, np.random.default_rng(i).normal(size=(64, 64))) for i in (0, 1))

@@ -19,8 +19,8 @@ from cutegemm.simulate import (
     search_interleavings,
     simulate,
 )
-from cutegemm.simulate.protocol import EndRead, NamedSync
-from cutegemm.simulate.slot_state import FetchSlot, StoreSlot, WaitStores
+from cutegemm.simulate.protocol.machine import EndRead, NamedSync
+from cutegemm.simulate.protocol.slot_state import FetchSlot, StoreSlot, TakeSlot, WaitStores
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
@@ -47,9 +47,10 @@ def test_forms_are_exact_on_ragged_extents(name):
     plan = form(name, ctas=4)
     bm, bn, bk = plan.cta_tile
     d = plan.operands.d
-    along = d.align_elems
     for m, n, k in ((bm + 9, 2 * bn + 11, 2 * bk + 5), (3, 5, 0)):
-        m, n = (m, -(-n // along) * along) if d.major == "n" else (-(-m // along) * along, n)
+        for operand in (plan.operands.c, d):
+            along = operand.align_elems
+            m, n = (m, -(-n // along) * along) if operand.major == "n" else (-(-m // along) * along, n)
         batch = (2,) if plan.operands.batched else ()
         a, b, c = integers((*batch, m, k), (*batch, k, n), (*batch, m, n))
         if plan.has_c:
@@ -57,6 +58,18 @@ def test_forms_are_exact_on_ragged_extents(name):
         else:
             got, want = simulate(plan, a, b).d, a @ b
         assert np.array_equal(got, round_to(d.dtype, want))
+
+
+@pytest.mark.parametrize(("kind", "largest"), [("e4m3", 448), ("e5m2", 57344)])
+@pytest.mark.parametrize("store", ["tma", "direct"])
+def test_bytes_saturate(kind, largest, store):
+    """As cvt.rn.satfinite does: what lies past the largest value becomes it, and 17 of 16, 18 rounds to even."""
+    plan = sm90_plan(Operands.of(kind, layout="nt"), tile=(64, 128, 128), ctas=2, store=store)
+    a, b = np.ones((64, 128), np.float32), np.zeros((128, 128), np.float32)
+    b[:, 0], b[:, 1], b[0, 2], b[:17, 3], b[:19, 4] = 448, -448, 1, 1, 1
+    found = simulate(plan, a, b, alpha=1.0).d[5, :6].tolist()
+    assert found == [largest, -largest, 1, 16, 20, 0]
+    assert simulate(plan, a, b, alpha=0.001).d[5, 0] == round_to(plan.operands.d.dtype, 57.344)
 
 
 def test_c_is_not_read_where_beta_is_0():
@@ -111,6 +124,16 @@ def test_slots_swizzled_another_way_than_the_store():
     store = replace(plan.epilogue.store, swizzle="none")
     found = faults_of(broken(plan, epilogue=replace(plan.epilogue, store=store)))
     assert "D(m" in str(found["copy"])
+
+
+def test_threads_that_copy_another_layout_of_a_slot():
+    plan = sm90_plan(**SMALL, shared_d="padded")
+    half = TiledCopy(plan.epilogue.store.atom, Layout(((4, 32), 8), ((512, 2), 64)), (64, 32))
+    found = faults_of(broken(plan, epilogue=replace(plan.epilogue, store=half)))
+    assert "D(m 1, n 0) of a tile is moved by no box" in str(found["copy"])
+    assert "is written 0 times" in str(found["result"])
+    dense = Layout((64, 32, 2, 2), (32, 1, 2048, 4096))
+    assert faults_of(broken(plan, smem_d=dense)) == {}  # without padding: only slower
 
 
 def test_consumers_whose_rows_are_not_their_own():
@@ -242,6 +265,22 @@ def test_a_store_that_is_not_waited_for(slots):
 def test_a_forgotten_barrier_of_a_subtile():
     protocol = epilogue_protocol(sm90_plan(slots=4), tiles=1)
     assert "early store" in texts(protocol.edited(lambda _, op: None if isinstance(op, NamedSync) else op))
+
+
+def test_a_slot_that_a_warp_has_not_copied_yet():
+    """The barrier of a subtile keeps all warps from writing to a slot that one of them still reads."""
+    protocol = epilogue_protocol(sm90_plan(slots=2, shared_d="padded"), tiles=2)
+    assert texts(protocol) == ""
+
+    def without(what):
+        return protocol.edited(lambda program, op: None if what(program, op) else op)
+
+    barriers = without(lambda _, op: isinstance(op, NamedSync))
+    assert "early store" in texts(barriers)
+    late = without(lambda program, op: program.role == "warp 3" and isinstance(op, TakeSlot))
+    assert "which still has D of subtile (0, 0)" in texts(late)
+    once = epilogue_protocol(sm90_plan(slots=2, shared_d="padded"), tiles=1)
+    assert search_interleavings(once).faults == ()
 
 
 def test_c_that_comes_while_the_slot_is_still_stored():

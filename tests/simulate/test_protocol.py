@@ -8,9 +8,8 @@ import pytest
 
 from cutegemm.plan.plan import Barrier
 from cutegemm.plan.sm90 import sm90_plan
-from cutegemm.simulate.interleavings import play_interleavings, search_interleavings
-from cutegemm.simulate.pingpong import pingpong_barriers, pingpong_protocol, protocol_of
-from cutegemm.simulate.protocol import (
+from cutegemm.simulate.protocol.interleavings import play_interleavings, search_interleavings
+from cutegemm.simulate.protocol.machine import (
     Arrive,
     BeginRead,
     EndRead,
@@ -24,6 +23,7 @@ from cutegemm.simulate.protocol import (
     ProtocolError,
     Wait,
 )
+from cutegemm.simulate.protocol.queue import pingpong_barriers, pingpong_protocol, protocol_of
 from tests.simulate.plans import broken
 
 STAGES = 3

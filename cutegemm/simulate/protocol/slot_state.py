@@ -49,13 +49,22 @@ class StoreSlot:
 
 
 @dataclass(frozen=True)
+class TakeSlot:
+    """Some parts of a slot copied to D by one of so many warps, which have all read them before they are free."""
+
+    slot: int
+    parts: tuple[int, ...]
+    tag: Tag
+    readers: int
+
+
+@dataclass(frozen=True)
 class WaitStores:
     """Until all stores of this program but the last `pending` have read their slots."""
 
     pending: int
 
 
-SlotOp = Union[FetchSlot, ReadSlot, WriteSlot, StoreSlot, WaitStores]
 Flight = tuple[int, int, Union[FetchSlot, StoreSlot]]  # (program, its number there, what)
 
 
@@ -68,6 +77,7 @@ class SlotState:
 
     def __init__(self) -> None:
         self.parts: dict[tuple[int, int], Held] = {}  # (slot, part)
+        self.taken: dict[tuple[int, int], int] = {}  # (slot, part) -> warps that have copied it
         self.flights: tuple[Flight, ...] = ()
         self.issued: dict[int, int] = {}  # program -> stores so far
 
@@ -75,11 +85,17 @@ class SlotState:
         """The same state, to go on from in another way."""
         other = SlotState()
         other.parts, other.flights, other.issued = self.parts.copy(), self.flights, self.issued.copy()
+        other.taken = self.taken.copy()
         return other
 
     def key(self) -> tuple[object, ...]:
         """What two states that go on alike have in common."""
-        return frozenset(self.parts.items()), frozenset(self.flights), tuple(sorted(self.issued.items()))
+        return (
+            frozenset(self.parts.items()),
+            frozenset(self.taken.items()),
+            frozenset(self.flights),
+            tuple(sorted(self.issued.items())),
+        )
 
     def waits(self, program: int, op: WaitStores) -> bool:
         """Whether a store that is waited for has not read its slot yet."""
@@ -129,6 +145,22 @@ class SlotState:
 
     def store(self, program: int, op: StoreSlot) -> None:
         """All parts must have been written."""
+        self._written(op)
+        number = self.issued.get(program, 0)
+        self.issued[program] = number + 1
+        self.flights = (*self.flights, (program, number, op))
+
+    def take(self, op: TakeSlot) -> None:
+        """All parts must have been written; each is free when the last warp has copied it."""
+        self._written(op)
+        for place in ((op.slot, part) for part in op.parts):
+            count = self.taken.pop(place, 0) + 1
+            if count < op.readers:
+                self.taken[place] = count
+            else:
+                self.parts[place] = None
+
+    def _written(self, op: StoreSlot | TakeSlot) -> None:
         for part in op.parts:
             held = self.parts.get((op.slot, part))
             if held != ("D", op.tag):
@@ -136,9 +168,6 @@ class SlotState:
                     f"slot {op.slot} is stored as subtile {op.tag}, but its part {part} has {_words(held)}: "
                     "early store."
                 )
-        number = self.issued.get(program, 0)
-        self.issued[program] = number + 1
-        self.flights = (*self.flights, (program, number, op))
 
     def _free(self, slot: int, parts: tuple[int, ...], what: str) -> None:
         for _, _, op in self.flights:

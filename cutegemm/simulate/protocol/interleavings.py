@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cutegemm.simulate.protocol import Machine, Protocol, ProtocolError
+from cutegemm.simulate.protocol.machine import Machine, Protocol, ProtocolError
 
 _TRACE = 12  # of the last things that happened, told with a fault
 
@@ -43,7 +43,7 @@ def play_interleavings(protocol: Protocol, *, random_runs: int = 32, seed: int =
 
     random_runs   with speeds drawn for each role, far apart
 
-    >>> from cutegemm.simulate.pingpong import pingpong_protocol
+    >>> from cutegemm.simulate.protocol.queue import pingpong_protocol
     >>> play_interleavings(pingpong_protocol(stages=4, k_blocks=5, tiles=3)).faults
     ()
     """
@@ -59,7 +59,7 @@ def play_interleavings(protocol: Protocol, *, random_runs: int = 32, seed: int =
 def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> ProtocolReport:
     """Every state that a protocol can come to, by any order; for small ones.
 
-    >>> from cutegemm.simulate.pingpong import pingpong_protocol
+    >>> from cutegemm.simulate.protocol.queue import pingpong_protocol
     >>> report = search_interleavings(pingpong_protocol(stages=1, k_blocks=1, tiles=2))
     >>> report.faults, report.exhaustive
     ((), True)

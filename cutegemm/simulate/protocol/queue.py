@@ -19,13 +19,13 @@ multicast to those of its column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.plan import Barrier, GemmPlan, Role
-from cutegemm.simulate.protocol import (
+from cutegemm.simulate.protocol.machine import (
     Arrive,
     BeginRead,
     EndRead,
@@ -77,18 +77,24 @@ def pingpong_barriers(
 class _Queue:
     """What all roles know of it.
 
-    passed        k-blocks that a consumer passes over between two of its tiles
+    k_blocks      of each tile, or where K is split of each unit
+    skipped       k-blocks that a consumer passes over between two of its tiles; None: those of the other turns
     loaded_bytes  of A and of B in a stage
     """
 
     barriers: dict[str, Barrier]
     stages: int
-    k_blocks: int
-    tiles: int
+    k_blocks: tuple[int, ...]
     cluster_mn: tuple[int, int]
     turns: int
-    passed: int
+    skipped: int | None
     loaded_bytes: tuple[int, int]
+
+    def passed(self, first: int, turns: int) -> int:
+        """k-blocks of so many tiles from the `first`-th on, which another turn takes from the queue."""
+        if self.skipped is not None:
+            return turns * self.skipped // max(1, self.turns - 1)
+        return sum(self.k_blocks[first : first + turns])
 
     def at(self, position: int) -> tuple[int, int]:
         """The stage of the k-block at a position of the queue, and the parity of its turn."""
@@ -100,7 +106,7 @@ def pingpong_protocol(
     barriers: tuple[Barrier, ...] | None = None,
     *,
     stages: int,
-    k_blocks: int,
+    k_blocks: int | Sequence[int],
     tiles: int,
     cluster_mn: tuple[int, int] = (1, 1),
     turns: int = 2,
@@ -111,7 +117,7 @@ def pingpong_protocol(
 
     roles          a producer and its consumers
     barriers       `pingpong_barriers` where left out
-    k_blocks       of a tile: stages that it takes
+    k_blocks       of a tile: stages that it takes; or one number for each
     tiles          that a CTA works on
     turns          tiles that are in work at once: 2 for pingpong; 1 where all consumers share a tile
     skip           k-blocks that a consumer passes over between two of its tiles; those of the other turns
@@ -125,10 +131,10 @@ def pingpong_protocol(
     consumers = [role for role in roles if role.name.startswith("consumer")]
     readers = len(consumers) // turns
     known = barriers or pingpong_barriers(stages, cluster_mn, turns=turns, readers=readers)
-    passed = k_blocks * (turns - 1) if skip is None else skip
+    of_each = (k_blocks,) * tiles if isinstance(k_blocks, int) else tuple(k_blocks)
     by_name = {b.name: b for b in known}
     half = by_name["full"].transaction_bytes // 2
-    queue = _Queue(by_name, stages, k_blocks, tiles, cluster_mn, turns, passed, loaded_bytes or (half, half))
+    queue = _Queue(by_name, stages, of_each, cluster_mn, turns, skip, loaded_bytes or (half, half))
     programs, parts = [], []
     for cta in range(cluster_mn[0] * cluster_mn[1]):
         programs.append(Program(cta, "producer", tuple(_produce(queue, cta))))
@@ -141,10 +147,14 @@ def pingpong_protocol(
     return Protocol(known, tuple(programs), tuple(parts), readers)
 
 
-def protocol_of(plan: GemmPlan, *, k_blocks: int, tiles: int, skip: int | None = None) -> Protocol:
+def protocol_of(
+    plan: GemmPlan, *, k_blocks: int | Sequence[int], tiles: int = 1, skip: int | None = None
+) -> Protocol:
     """The protocol of a plan: its roles, its barriers with the arrivals and bytes that it names, its boxes.
 
-    k_blocks   of a tile of D: k-tiles, each a stage of the queue
+    k_blocks   of a tile of D: k-tiles, each a stage of the queue; or one number for each unit that a CTA takes,
+               where K is split: see `unit_counts`
+    tiles      that a CTA takes, where `k_blocks` is one number
     raises     UnsupportedError for a plan without a queue, whose threads all do the same
     """
     pipeline = plan.pipeline
@@ -152,7 +162,7 @@ def protocol_of(plan: GemmPlan, *, k_blocks: int, tiles: int, skip: int | None =
         raise UnsupportedError(f"protocol_of: the plan {plan.name!r} has no queue that this would play.")
     bm, bn, bk = plan.cta_tile
     if pipeline.kind == "single":
-        return _without_producer(plan, k_blocks)
+        return _without_producer(plan, k_blocks if isinstance(k_blocks, int) else sum(k_blocks))
     return pingpong_protocol(
         plan.roles,
         plan.barriers,
@@ -226,8 +236,8 @@ def _produce(queue: _Queue, cta: int) -> Iterator[Op]:
     row, column = _row(cta, queue.cluster_mn), _column(cta, queue.cluster_mn)
     slice_a, slice_b = _slice_a(cta, queue.cluster_mn), _slice_b(cta, queue.cluster_mn)
     position = 0
-    for tile in range(queue.tiles):
-        for k_block in range(queue.k_blocks):
+    for tile, count in enumerate(queue.k_blocks):
+        for k_block in range(count):
             stage, parity = queue.at(position)
             yield Wait("empty", stage, parity ^ 1)
             yield Expect("full", stage, expected)
@@ -252,10 +262,10 @@ def _consume(queue: _Queue, cta: int, turn: int, threads: int) -> Iterator[Op]:
     yield from mainloop.begin()
     yield from epilogue.begin()
     delay = int(queue.stages > 1)
-    position = turn * queue.passed // max(1, queue.turns - 1)  # the tiles of the turns before
-    for count, tile in enumerate(range(turn, queue.tiles, queue.turns)):
+    position = queue.passed(0, turn)
+    for count, tile in enumerate(range(turn, len(queue.k_blocks), queue.turns)):
         yield from mainloop.enter(count)
-        for k_block in range(queue.k_blocks):
+        for k_block in range(queue.k_blocks[tile]):
             stage, parity = queue.at(position)
             yield Wait("full", stage, parity)
             yield BeginRead(stage, (tile, k_block))
@@ -263,11 +273,11 @@ def _consume(queue: _Queue, cta: int, turn: int, threads: int) -> Iterator[Op]:
                 yield from _release(queue.at(position - delay)[0], threads, sources)
             position += 1
         yield from mainloop.leave()
-        if delay and queue.k_blocks:
+        if delay and queue.k_blocks[tile]:
             yield from _release(queue.at(position - 1)[0], threads, sources)
         yield from epilogue.enter(count)
         yield from epilogue.leave()
-        position += queue.passed
+        position += queue.passed(tile + 1, queue.turns - 1)
 
 
 def _release(stage: int, threads: int, sources: tuple[int, ...]) -> Iterator[Op]:
@@ -291,7 +301,7 @@ class _Order:
 
     def begin(self) -> Iterator[Op]:
         """The first turn need not wait: of a named barrier the last one reaches it for that."""
-        if self._kind == "named" and self.turn == self.queue.turns - 1 and self.queue.tiles:
+        if self._kind == "named" and self.turn == self.queue.turns - 1 and self.queue.k_blocks:
             yield NamedArrive(self.name, 0, self.threads)
 
     def enter(self, count: int) -> Iterator[Op]:

@@ -5,6 +5,7 @@ FetchSlot   bulk load of a subtile of C to a slot               nothing is in th
 ReadSlot    ldmatrix of a warp's rows                           they hold that subtile of C
 WriteSlot   stmatrix of a warp's rows                           no store still reads the slot
 StoreSlot   bulk store of a slot, or of a warp's rows           they hold that subtile of D
+TakeSlot    a warp's share of a slot copied by its threads      it holds that subtile of D
 WaitStores  cp.async.bulk.wait_group.read: all but the last     -
             stores of this warp have read their slots
 """
@@ -17,8 +18,16 @@ from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.simulate.protocol import Expect, NamedSync, Op, Program, Protocol, Wait
-from cutegemm.simulate.slot_state import FetchSlot, ReadSlot, StoreSlot, WaitStores, WriteSlot
+from cutegemm.simulate.protocol.machine import Expect, NamedSync, Op, Program, Protocol, Wait
+from cutegemm.simulate.protocol.slot_state import (
+    FetchSlot,
+    ReadSlot,
+    StoreSlot,
+    TakeSlot,
+    WaitStores,
+    WriteSlot,
+)
+from cutegemm.tile.tma import TmaBox
 
 _WARPS = WARPGROUP_THREADS // WARP_THREADS
 
@@ -32,6 +41,7 @@ class _Ring:
     has_c: bool
     bytes_of_c: int
     own_stores: bool
+    by_threads: bool
 
     def parity(self, position: int) -> int:
         """Of the phase of a slot's barrier that C of the `position`-th subtile ends."""
@@ -44,20 +54,25 @@ def epilogue_protocol(plan: GemmPlan, *, tiles: int) -> Protocol:
     raises   UnsupportedError for a plan whose D does not pass through shared memory
 
     >>> from cutegemm.plan.sm90 import sm90_plan
-    >>> from cutegemm.simulate.interleavings import play_interleavings
+    >>> from cutegemm.simulate.protocol.interleavings import play_interleavings
     >>> play_interleavings(epilogue_protocol(sm90_plan(slots=4), tiles=2)).faults
     ()
     """
     epilogue, pipeline = plan.epilogue, plan.pipeline
     if epilogue is None or pipeline is None:
         raise UnsupportedError(f"epilogue_protocol: D of the plan {plan.name!r} passes through no slots.")
-    own_stores = plan.operands.d.major == "n" and epilogue.store.box[1] < epilogue.subtile[0]
+    store = epilogue.store
+    by_threads = not isinstance(store, TmaBox)
+    own_stores = (
+        isinstance(store, TmaBox) and plan.operands.d.major == "n" and store.box[1] < epilogue.subtile[0]
+    )
     ring = _Ring(
         epilogue.slots,
         product(epilogue.subtiles(pipeline.consumer_tile)),
         epilogue.load_c is not None,
         plan.barrier("c").transaction_bytes if epilogue.load_c is not None else 0,
         own_stores,
+        by_threads,
     )
     programs = tuple([Program(0, f"warp {warp}", tuple(_warp(ring, warp, tiles))) for warp in range(_WARPS)])
     kept = tuple([barrier for barrier in plan.barriers if barrier.name in ("subtile", "c")])
@@ -66,7 +81,7 @@ def epilogue_protocol(plan: GemmPlan, *, tiles: int) -> Protocol:
 
 def _warp(ring: _Ring, warp: int, tiles: int) -> list[Op]:
     ops: list[Op] = []
-    stores = ring.own_stores or warp == 0
+    stores = (ring.own_stores or warp == 0) and not ring.by_threads
     parts = (warp,) if ring.own_stores else tuple(range(_WARPS))
     for tile in range(tiles):
         if ring.has_c and warp == 0:
@@ -81,6 +96,8 @@ def _warp(ring: _Ring, warp: int, tiles: int) -> list[Op]:
             ops.append(WriteSlot(slot, warp, tag))
             if not ring.own_stores:
                 ops.append(NamedSync("subtile", 0, WARP_THREADS))
+            if ring.by_threads:  # rows of all warps
+                ops.append(TakeSlot(slot, parts, tag, _WARPS))
             if stores:
                 ops += [StoreSlot(slot, parts, tag), WaitStores(ring.slots - 2)]
                 if ring.has_c and ring.slots <= i + 2 < ring.subtiles:

@@ -10,6 +10,7 @@ against the others'. `interleavings` tries many orders. What is modelled:
                     in each CTA of a multicast at its own time, which completes bytes on its barrier
     stage           what each part holds, who reads it, and whether it has been read as often as it must
     resource        something that one role has at a time: the tensor cores, a tile of shared memory
+    sums            of the parts of a tile, where K is split, in memory that all CTAs share: see `part_state`
 """
 
 from __future__ import annotations
@@ -19,12 +20,25 @@ from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from cutegemm.plan.plan import Barrier
-from cutegemm.simulate.slot_state import (
+from cutegemm.simulate.protocol.part_state import (
+    AwaitSums,
+    PartFault,
+    PartState,
+    ReadSums,
+    ReadTicket,
+    ResetCounter,
+    SignalSums,
+    StoreTile,
+    TakeTicket,
+    WriteSums,
+)
+from cutegemm.simulate.protocol.slot_state import (
     FetchSlot,
     ReadSlot,
     SlotFault,
     SlotState,
     StoreSlot,
+    TakeSlot,
     WaitStores,
     WriteSlot,
 )
@@ -122,7 +136,8 @@ class NamedSync:
 
 Op = Union[
     Wait, Arrive, Expect, Load, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync,
-    FetchSlot, ReadSlot, WriteSlot, StoreSlot, WaitStores,
+    FetchSlot, ReadSlot, WriteSlot, StoreSlot, TakeSlot, WaitStores,
+    TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, StoreTile,
 ]  # fmt: skip
 
 
@@ -178,7 +193,7 @@ Part = Union[None, str, Tag]
 class Machine:
     """The state of a protocol; `choices` says what may happen next, `step` lets it happen.
 
-    >>> from cutegemm.simulate.pingpong import pingpong_protocol
+    >>> from cutegemm.simulate.protocol.queue import pingpong_protocol
     >>> machine = Machine(pingpong_protocol(stages=2, k_blocks=1, tiles=1))
     >>> machine.describe(machine.choices()[0])
     "producer of CTA 0: Wait(barrier='empty', index=0, parity=1)"
@@ -203,12 +218,13 @@ class Machine:
         self.flights: tuple[tuple[int, Load], ...] = ()  # (cta, load) under way
         self.owner: dict[tuple[str, int], int | None] = {}
         self.slots = SlotState()
+        self.sums = PartState()
 
     def copy(self) -> Machine:
         """The same state, to go on from in another way."""
         other = object.__new__(Machine)
         other.__dict__.update(self.__dict__)
-        for name in ("at", "turn_awaited", "bars", "holds", "reading", "unread", "owner", "slots"):
+        for name in ("at", "turn_awaited", "bars", "holds", "reading", "unread", "owner", "slots", "sums"):
             setattr(other, name, getattr(self, name).copy())
         return other
 
@@ -224,6 +240,7 @@ class Machine:
             frozenset(self.flights),
             frozenset(self.owner.items()),
             self.slots.key(),
+            self.sums.key(),
         )
 
     def choices(self) -> list[int]:
@@ -285,6 +302,9 @@ class Machine:
                 waiting.append(f"{program} waits at {name}[{index}], which {missing} more threads must reach")
             else:
                 op = program.ops[self.at[number]]
+                if isinstance(op, AwaitSums):
+                    waiting.append(f"{program} waits for {self.sums.missing(op)}")
+                    continue
                 assert isinstance(op, Wait)  # stores that are waited for could be done
                 phase, pending, size = self.bars[op.barrier, op.index, program.cta]
                 waiting.append(
@@ -295,11 +315,12 @@ class Machine:
 
     def leftovers(self) -> list[str]:
         """What is wrong when all programs have ended."""
-        return [
+        unread = [
             f"stage {stage} of CTA {cta} is filled, but {count} of its reads never happen."
             for (cta, stage), count in self.unread.items()
             if count
         ]
+        return unread + self.sums.leftovers()
 
     def _ended(self, number: int) -> bool:
         return self.at[number] == len(self.protocol.programs[number].ops) and self._turn_over(number)
@@ -311,6 +332,8 @@ class Machine:
         op = program.ops[self.at[number]]
         if isinstance(op, WaitStores):
             return not self.slots.waits(number, op)
+        if isinstance(op, AwaitSums):
+            return not self.sums.waits(number, op)
         return not isinstance(op, Wait) or self.bars[op.barrier, op.index, program.cta][0] & 1 != op.parity
 
     def _slot(self, number: int, program: Program, op: Op) -> None:
@@ -323,7 +346,15 @@ class Machine:
                 self.slots.write(op)
             elif isinstance(op, StoreSlot):
                 self.slots.store(number, op)
+            elif isinstance(op, TakeSlot):
+                self.slots.take(op)
         except SlotFault as fault:
+            raise ProtocolError(f"{program}: {fault}") from fault
+
+    def _part(self, number: int, program: Program, op: Any) -> None:
+        try:
+            self.sums.act(number, program.cta, op)
+        except PartFault as fault:
             raise ProtocolError(f"{program}: {fault}") from fault
 
     def _slot_done(self, position: int) -> None:
@@ -438,7 +469,11 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     Leave: Machine._leave,
     NamedArrive: Machine._named,
     NamedSync: Machine._named,
-    **dict.fromkeys((FetchSlot, ReadSlot, WriteSlot, StoreSlot, WaitStores), Machine._slot),
+    **dict.fromkeys((FetchSlot, ReadSlot, WriteSlot, StoreSlot, TakeSlot, WaitStores), Machine._slot),
+    **dict.fromkeys(
+        (TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, StoreTile),
+        Machine._part,
+    ),
 }
 
 

@@ -1,0 +1,174 @@
+"""What the workspace and its counters hold while a protocol is played; the operations are those of `parts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+Key = tuple[int, int]  # (CTA, consumer)
+
+
+@dataclass(frozen=True)
+class TakeTicket:
+    """1 is added to a tile's counter, and what was there goes to the consumer's ticket in shared memory."""
+
+    tile: int
+    consumer: int
+
+
+@dataclass(frozen=True)
+class ReadTicket:
+    """A warp learns whether its consumer is the last of so many parts of a tile."""
+
+    tile: int
+    consumer: int
+    parts: int
+
+
+@dataclass(frozen=True)
+class WriteSums:
+    """A warp's sums to a slot of the workspace, unless it is of the last part."""
+
+    tile: int
+    slot: int
+    warp: int
+
+
+@dataclass(frozen=True)
+class SignalSums:
+    """It is added to a tile's counter that a part has been written, unless it is the last one."""
+
+    tile: int
+
+
+@dataclass(frozen=True)
+class AwaitSums:
+    """The last part: until so many others have been written."""
+
+    tile: int
+    others: int
+
+
+@dataclass(frozen=True)
+class ResetCounter:
+    """The last part: the tile's counter is zero again."""
+
+    tile: int
+
+
+@dataclass(frozen=True)
+class ReadSums:
+    """The last part: a warp adds what the same warp of another part has written."""
+
+    tile: int
+    slot: int
+    warp: int
+
+
+@dataclass(frozen=True)
+class StoreTile:
+    """A warp stores its part of a tile, unless it is not of the last part."""
+
+    tile: int
+    warp: int
+
+
+PartOp = Union[
+    TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, StoreTile
+]  # fmt: skip
+
+
+class PartFault(Exception):
+    """What must not happen to the parts of a tile."""
+
+
+class PartState:
+    """Counters, tickets and slots. Operations of the branch that a warp is not in do nothing."""
+
+    def __init__(self) -> None:
+        self.counters: dict[int, tuple[int, int]] = {}  # tile -> tickets taken, parts written
+        self.tickets: dict[Key, tuple[int, int]] = {}  # -> (tile, how many had come before)
+        self.last: dict[int, bool] = {}  # program -> whether its unit is the last part
+        self.slots: dict[tuple[int, int], int] = {}  # (slot, warp) -> the tile whose sums it has
+        self.stored: dict[tuple[int, int], int] = {}  # (tile, warp) -> times
+
+    def copy(self) -> PartState:
+        """The same state, to go on from in another way."""
+        other = PartState()
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy())
+        return other
+
+    def key(self) -> tuple[object, ...]:
+        """What two states that go on alike have in common."""
+        return tuple([frozenset(value.items()) for value in vars(self).values()])
+
+    def waits(self, program: int, op: AwaitSums) -> bool:
+        """Whether parts that are waited for have not been written yet."""
+        return self.last.get(program, False) and self.counters[op.tile][1] < op.others
+
+    def missing(self, op: AwaitSums) -> str:
+        """What is waited for, in words."""
+        return f"{op.others} other parts of tile {op.tile}, of which {self.counters[op.tile][1]} are written"
+
+    def act(self, program: int, cta: int, op: PartOp) -> None:
+        """Lets one thing happen.
+
+        raises   PartFault where it must not
+        """
+        if isinstance(op, TakeTicket):
+            taken, written = self.counters.get(op.tile, (0, 0))
+            self.counters[op.tile] = (taken + 1, written)
+            self.tickets[cta, op.consumer] = (op.tile, taken)
+        elif isinstance(op, ReadTicket):
+            tile, before = self.tickets.get((cta, op.consumer), (-1, 0))
+            if tile != op.tile:
+                what = "nothing" if tile < 0 else f"that of tile {tile}"
+                raise PartFault(
+                    f"the ticket of tile {op.tile} is read, but shared memory has {what}: early read."
+                )
+            self.last[program] = before == op.parts - 1
+        elif isinstance(op, (WriteSums, SignalSums)):
+            if not self.last[program]:
+                self._leave(op)
+        elif self.last[program]:
+            self._end(op)
+
+    def _leave(self, op: WriteSums | SignalSums) -> None:
+        if isinstance(op, SignalSums):
+            taken, written = self.counters[op.tile]
+            self.counters[op.tile] = (taken, written + 1)
+            return
+        held = self.slots.get((op.slot, op.warp))
+        if held is not None:
+            raise PartFault(
+                f"sums of tile {op.tile} are written to slot {op.slot}, which has those of tile {held}."
+            )
+        self.slots[op.slot, op.warp] = op.tile
+
+    def _end(self, op: PartOp) -> None:
+        if isinstance(op, ResetCounter):
+            self.counters[op.tile] = (0, 0)
+        elif isinstance(op, ReadSums):
+            held = self.slots.get((op.slot, op.warp))
+            if held != op.tile:
+                what = "nothing" if held is None else f"sums of tile {held}"
+                raise PartFault(
+                    f"sums of tile {op.tile} are read from slot {op.slot}, where this warp of the other part has "
+                    f"written {what}: early read of a partial sum."
+                )
+        elif isinstance(op, StoreTile):
+            self.stored[op.tile, op.warp] = self.stored.get((op.tile, op.warp), 0) + 1
+
+    def leftovers(self) -> list[str]:
+        """What is wrong when all programs have ended."""
+        out = [
+            f"the counter of tile {tile} is left at {taken} tickets and {written} parts, not at zero."
+            for tile, (taken, written) in self.counters.items()
+            if taken or written
+        ]
+        tiles = {tile for tile, _ in self.stored} | set(self.counters)
+        out += [f"tile {tile} is stored by no consumer." for tile in tiles if (tile, 0) not in self.stored]
+        return out + [
+            f"tile {t} is stored {count} times." for (t, _), count in self.stored.items() if count != 1
+        ]

@@ -1,0 +1,271 @@
+"""Hopper plans that split K, on the CPU: exact, the same whoever ends last, and planted faults are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cutegemm.dtypes import round_to
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan import Operands, Problem, sm90_plan
+from cutegemm.plan import shares as division
+from cutegemm.plan.shares import Shares
+from cutegemm.simulate import (
+    play_interleavings,
+    protocol_of,
+    search_interleavings,
+    simulate,
+    split_protocol,
+    unit_counts,
+)
+from cutegemm.simulate.protocol.machine import NamedSync
+from cutegemm.simulate.protocol.part_state import (
+    AwaitSums,
+    ReadSums,
+    ResetCounter,
+    SignalSums,
+    StoreTile,
+    TakeTicket,
+    WriteSums,
+)
+from cutegemm.simulate.report import Report
+from cutegemm.simulate.units import Meeting, units_of
+
+BF16 = Operands.of("bf16", layout="nt")
+SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "ctas": 4}
+TALL = {"tile": (128, 64, 64), "schedule": "cooperative"}
+PLANS = {
+    "split": {"split_k": 3},
+    "split, C": {"split_k": 2, "with_c": True, "slots": 2},
+    "split, clusters": {"split_k": 5, "cluster": (1, 2)},
+    "split, cooperative": {"split_k": 2, **TALL},
+    "split, one CTA a unit": {"split_k": 4, "ctas": None, **TALL},
+    "split, direct": {"split_k": 3, "store": "direct"},
+    "stream": {"stream": 1},
+    "stream of two waves": {"stream": 2},
+    "stream, clusters": {"stream": 2, "cluster": (2, 1)},
+    "stream, cooperative, C": {"stream": 1, "with_c": True, **TALL},
+    "stream, three in turn": {"stream": 2, "consumers": 3, "tile": (64, 64, 64)},
+}
+
+
+def plan_of(name):
+    return sm90_plan(BF16, **{**SMALL, **PLANS[name]})
+
+
+def integers(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "mnk", [(70, 136, 100), (64 * 5 - 3, 64 * 3, 777), (3, 8, 0), (200, 200, 1300)], ids=str
+)
+def test_exact(name, mnk):
+    plan, (m, n, k) = plan_of(name), mnk
+    a, b, c = integers((m, k), (k, n), (m, n))
+    if plan.has_c:
+        got, want = simulate(plan, a, b, c, alpha=2, beta=-1).d, 2 * (a @ b) - c
+    else:
+        got, want = simulate(plan, a, b).d, a @ b
+    assert np.array_equal(got, round_to(plan.operands.d.dtype, want))
+
+
+def test_a_batch():
+    plan = sm90_plan(Operands.of("bf16", layout="tt", batched=True), **SMALL, stream=2)
+    a, b = integers((3, 130, 600), (3, 600, 72))
+    assert np.array_equal(simulate(plan, a, b).d, round_to(plan.operands.d.dtype, a @ b))
+
+
+def test_the_last_one_does_not_matter():
+    """Sums in f32, of parts that arrive in every order, are the same to the last bit."""
+    plan = sm90_plan(Operands.of("bf16", layout="nt", out="f32"), **SMALL, split_k=3)
+    problem = Problem(64, 64, 192, operands=plan.operands)
+    report = Report()
+    units = units_of(plan, problem, report)
+    held = np.arange(64 * 64).reshape(1, 128, 32)
+    rng = np.random.default_rng(1)
+    sums = [rng.normal(size=(64, 64)).astype(np.float32) * 10.0**i for i in (6, 0, 3)]
+    found = []
+    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)):
+        meeting = Meeting(plan, problem, held, report)
+        total = [meeting.add_up(sums[i], units.where(i)) for i in order]
+        assert [t is None for t in total] == [True, True, False]
+        found.append(total[-1])
+    assert report.faults() == ()
+    assert all(np.array_equal(found[0], other) for other in found)
+    assert np.array_equal(found[0], (sums[0] + sums[1]) + sums[2])
+    assert not np.array_equal(found[0], sums[0] + (sums[1] + sums[2]))
+
+
+def test_as_many_products_as_without_a_split():
+    a, b = integers((130, 700), (700, 136))
+    whole = simulate(sm90_plan(BF16, **SMALL), a, b).stats
+    split = simulate(plan_of("split"), a, b).stats
+    assert split.multiply_adds == whole.multiply_adds
+    assert split.ctas == 3 * whole.ctas
+
+
+# --- planted faults in the division ------------------------------------------------------------------------
+
+
+def faults_of(monkeypatch, edit, **options):
+    """What is found where each unit goes through `edit`."""
+    plan = sm90_plan(BF16, **{**SMALL, "split_k": 2, **options})
+    real = Shares.unit
+    monkeypatch.setattr(division.Shares, "unit", lambda self, number: edit(real(self, number), number))
+    a, b = integers((130, 700), (700, 136))
+    return {fault.kind: str(fault) for fault in simulate(plan, a, b, check="report").faults}
+
+
+def test_a_k_tile_that_nobody_takes(monkeypatch):
+    found = faults_of(monkeypatch, lambda u, i: replace(u, k_count=u.k_count - 1) if i == 1 else u)
+    assert "k-tile 10 of the tile (0, 0, 0) is multiplied 0 times" in found["split"]
+
+
+def test_a_k_tile_that_two_parts_take(monkeypatch):
+    found = faults_of(monkeypatch, lambda u, i: replace(u, k_first=u.k_first - 1) if i == 3 else u)
+    assert "is multiplied 2 times" in found["split"]
+
+
+def test_a_part_in_the_slot_of_another_tile(monkeypatch):
+    found = faults_of(monkeypatch, lambda u, i: replace(u, slot=u.slot - u.slot % 4))
+    assert "written more than once" in found["result"]
+
+
+def test_sums_that_are_read_from_the_wrong_slot(monkeypatch):
+    found = faults_of(monkeypatch, lambda u, i: replace(u, slot=u.slot + 1) if i == 1 else u)
+    assert "of a tile are added that no CTA has written" in found["hole"]
+
+
+def test_fewer_parts_than_there_are(monkeypatch):
+    found = faults_of(monkeypatch, lambda u, i: replace(u, parts=3), split_k=4)
+    assert "result" in found
+
+
+def test_a_tile_that_nobody_takes(monkeypatch):
+    found = faults_of(monkeypatch, lambda u, i: replace(u, parts=0) if u.tile == 2 else u)
+    assert "no CTA takes the tile" in found["raster"]
+
+
+# --- the queue with units of different lengths -------------------------------------------------------------
+
+
+def texts(protocol, **options):
+    return " | ".join(fault.text for fault in play_interleavings(protocol, **options).faults)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_queue_of_every_cluster(name):
+    plan = plan_of(name)
+    for tiles, k_tiles in ((5, 13), (3, 40), (2, 0)):
+        clusters = max(1, (plan.pipeline.ctas or 3) // int(np.prod(plan.cluster_mn)))
+        for cluster in range(clusters):
+            counts = unit_counts(plan, tiles=tiles, k_tiles=k_tiles, cluster=cluster)
+            assert texts(protocol_of(plan, k_blocks=counts), random_runs=2) == ""
+
+
+def test_a_skip_as_if_all_units_were_alike():
+    plan = plan_of("stream")
+    counts = unit_counts(plan, tiles=6, k_tiles=20)
+    assert counts == (10, 0, 20)  # two tiles of 20 among 4, then a whole one
+    assert texts(protocol_of(plan, k_blocks=counts)) == ""
+    assert texts(protocol_of(plan, k_blocks=counts, skip=20)) != ""
+
+
+# --- who adds up, and when ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_parts_in_many_interleavings(name):
+    plan = plan_of(name)
+    for tiles, k_tiles in ((1, 40), (3, 24), (6, 17)) if plan.pipeline.ctas else ((1, 40),):
+        protocol = split_protocol(plan, tiles=tiles, k_tiles=k_tiles)
+        assert texts(protocol, random_runs=4) == ""
+
+
+def few_warps(protocol, warps):
+    """Of the four warps of each consumer the first ones, so that all orders can be played."""
+    kept = tuple([p for p in protocol.programs if int(p.role.split()[1]) < warps])
+    return replace(protocol, programs=kept).with_barrier("parts", arrivals=32 * warps)
+
+
+def alone(parts=2, **options):
+    """One tile, and a CTA of one consumer for each of its parts."""
+    options = {"schedule": "cooperative", "consumers": 1, "tile": (64, 64, 64), **options}
+    return split_protocol(sm90_plan(BF16, split_k=parts, **options), tiles=1, k_tiles=parts)
+
+
+@pytest.mark.parametrize(("parts", "warps"), [(2, 2), (3, 1)])
+def test_parts_in_all_interleavings(parts, warps):
+    report = search_interleavings(few_warps(alone(parts), warps))
+    assert (report.faults, report.exhaustive) == ((), True)
+
+
+def without(kind, parts=2):
+    return texts(alone(parts).edited(lambda _, op: None if isinstance(op, kind) else op))
+
+
+def test_a_forgotten_wait_is_an_early_read():
+    assert "early read of a partial sum" in without(AwaitSums)
+
+
+def test_a_forgotten_signal_is_a_deadlock():
+    assert "waits for 1 other parts of tile 0, of which 0 are written" in without(SignalSums)
+
+
+def test_a_forgotten_barrier():
+    text = without(NamedSync)
+    assert "the ticket of tile 0 is read, but shared memory has nothing: early read" in text
+
+
+def test_a_barrier_that_only_the_ticket_has():
+    """Without the one before the signal the other warps' sums may be read before they are written."""
+
+    def first_only(program, op):
+        seen.setdefault(program, 0)
+        seen[program] += isinstance(op, NamedSync)
+        return None if isinstance(op, NamedSync) and seen[program] > 1 else op
+
+    seen = {}
+    assert "early read of a partial sum" in texts(alone().edited(first_only))
+
+
+@pytest.mark.parametrize(("others", "what"), [(1, "early read of a partial sum"), (3, "deadlock")])
+def test_a_wrong_number_of_parts_that_are_awaited(others, what):
+    edited = alone(3).edited(lambda _, op: replace(op, others=others) if isinstance(op, AwaitSums) else op)
+    assert what in texts(edited)
+
+
+def test_a_counter_that_is_not_reset():
+    assert "the counter of tile 0 is left at 2 tickets and 1 parts, not at zero" in without(ResetCounter)
+
+
+def test_sums_that_are_written_nowhere():
+    assert "has written nothing" in without(WriteSums)
+
+
+def test_no_one_stores():
+    assert "tile 0 is stored by no consumer" in without(StoreTile)
+
+
+def test_a_counter_of_another_tile():
+    def other(program, op):
+        return replace(op, tile=7) if isinstance(op, TakeTicket) and program.cta == 1 else op
+
+    assert "early read" in texts(alone().edited(other))
+
+
+def test_slots_of_another_part():
+    def other(program, op):
+        return replace(op, slot=1) if isinstance(op, (WriteSums, ReadSums)) else op
+
+    assert "which has those of tile" in texts(alone(3).edited(other))
+
+
+def test_a_plan_that_does_not_split():
+    with pytest.raises(UnsupportedError, match="does not split K"):
+        split_protocol(sm90_plan(BF16), tiles=1, k_tiles=1)
