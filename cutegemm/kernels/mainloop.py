@@ -9,7 +9,7 @@
 | each k-tile     | Fetch of a k-tile ahead; Read of a k-block ahead and Multiply, k-block by k-block;  |
 |                 | before the last one Store, Wait and Sync, which hand the stage over                 |
 |-----------------|-------------------------------------------------------------------------------------|
-| end             | D = alpha * sums + beta * C, its elements inside of D alone                         |
+| end             | D = alpha * sums + beta * C: see `epilogue`                                         |
 
 The steps between the bars are those of `plan.schedule`, and nothing else:
 
@@ -26,9 +26,6 @@ The steps between the bars are those of `plan.schedule`, and nothing else:
 The first k-tile is the ragged one: it begins at k = K - k_tiles * bK <= 0, and what lies below k = 0 is left
 out. So no later one tests k, and the mainloop's predicates are loop invariants. Steps past the last k-tile
 move nothing from global memory; what else they do is seen by nobody.
-
-Where D passes through shared memory, over that of A and B, a barrier lies before it, when all have
-multiplied, and one after it; then whole lines are copied to global memory.
 """
 
 from __future__ import annotations
@@ -45,48 +42,13 @@ from cutlass import Boolean, Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-from cutegemm.dtypes import f32, tf32
 from cutegemm.kernels import lower
-from cutegemm.plan.plan import GemmPlan, smem_align_bytes
+from cutegemm.kernels.epilogue import ScheduledEpilogue
+from cutegemm.plan.plan import smem_align_bytes
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
-from cutegemm.plan.workspace import needs_workspace
 
-_VECTORS_OF_C = 4  # that a thread has under way at the end
 _SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
-
-
-def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
-    """Arguments that stand for all that the plan serves: any extents, any leading strides."""
-    ops = plan.operands
-    scale = lower.dtype(ops.acc if ops.acc.bits > 32 else f32)
-    space = cute.runtime.make_fake_compact_tensor(cutlass.Uint8, (cute.sym_int64(),), assumed_align=16)
-    return (
-        _fake_tensor(ops.a, "m", ops.batched),
-        _fake_tensor(ops.b, "k", ops.batched),
-        _fake_tensor(ops.c, "m", ops.batched),
-        _fake_tensor(ops.d, "m", ops.batched),
-        *([space] if needs_workspace(plan) else []),
-        scale(1.0),
-        scale(0.0),
-        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
-    )
-
-
-def _fake_tensor(operand: Operand, first_mode: str, batched: bool) -> cute.Tensor:
-    """(rows, columns) or (L, rows, columns) as the caller has it, where rows run along `first_mode`."""
-    align = operand.align_elems
-    is_first = operand.major == first_mode
-    extents = [cute.sym_int32(divisibility=align if major else 1) for major in (is_first, not is_first)]
-    leading = cute.sym_int64(divisibility=align)
-    strides = [1, leading] if is_first else [leading, 1]
-    if batched:
-        extents = [cute.sym_int32(), *extents]
-        strides = [cute.sym_int64(divisibility=align), *strides]
-    kind = f32 if operand.dtype is tf32 else operand.dtype  # the caller's are f32
-    return cute.runtime.make_fake_tensor(
-        lower.dtype(kind), tuple(extents), tuple(strides), assumed_align=operand.align_bytes
-    )
 
 
 @dataclass
@@ -142,14 +104,11 @@ def reread(register: str, *, loc=None, ip=None) -> Int32:
     return Int32(asm(T.i32(), [], text, "=r", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
-class ScheduledGemm:
+class ScheduledGemm(ScheduledEpilogue):
     """A kernel whose threads follow `plan.schedule`. Methods without a decorator are run while tracing.
 
     A family derives from it and says how fragments are read and multiplied: `read` and `multiply`.
     """
-
-    def __init__(self, plan: GemmPlan) -> None:
-        self.plan = plan
 
     @cute.jit
     def __call__(
@@ -218,16 +177,16 @@ class ScheduledGemm:
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
         M, N, K = mD.shape[0], mD.shape[1], mA.shape[1]
-        tile_mnl = self.tile_of(cta, M, N)
+        tile_mnl = self.tile_of(self.place(), M, N)
         all_k_tiles = cute.ceil_div(K, bK)
         residue = cute.assume(K - all_k_tiles * bK, divby=self.k_vector())
         k_first, k_tiles = self.k_range(all_k_tiles)
+        begin = self.first_k(residue, k_first)
 
         sA, sB, sD = self.shared_tensors()  # (bM, bK, stages), (bN, bK, stages), (bM, bN) or None
-        load_a = self.load(plan.load_a, mA, sA, (tile_mnl[0], tile_mnl[2]), residue, tid)
-        load_b = self.load(plan.load_b, mB, sB, (tile_mnl[1], tile_mnl[2]), residue, tid)
+        load_a = self.load(plan.load_a, mA, sA, (tile_mnl[0], tile_mnl[2]), begin, tid)
+        load_b = self.load(plan.load_b, mB, sB, (tile_mnl[1], tile_mnl[2]), begin, tid)
         if residue < 0 or (tile_mnl[0] + 1) * bM > M or (tile_mnl[1] + 1) * bN > N:
             self.clear(load_a)
             self.clear(load_b)
@@ -252,22 +211,32 @@ class ScheduledGemm:
             stage = self.stage_of(stage, 1)
         # Where this thread is, read once more: were it kept in registers through the mainloop, the compiler
         # would compute the loads' addresses from it anew for each k-tile (8 instructions of 1140).
-        tid, cta = reread("%tid.x"), reread("%ctaid.x")
-        self.end(tiled_mma.get_slice(tid), mC, mD, sA, sD, acc, alpha, beta, tid, cta)
+        tid, at = reread("%tid.x"), self.place(again=True)
+        self.end(tiled_mma.get_slice(tid), mC, mD, sA, sD, acc, alpha, beta, tid, at)
+
+    def place(self, again: bool = False):
+        """Which tile of D is taken, in the order of the raster; read `again` instead of kept in a register."""
+        return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
     def k_range(self, k_tiles):
         """The first k-tile of this CTA, and how many it has."""
         return 0, k_tiles
 
-    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, cta) -> None:
+    def first_k(self, residue, k_first):
+        """Where its loads begin: at the first of its k-tiles, where these are neighbours; see `k_at`."""
+        if not self.plan.split.is_split or self.plan.split.k_step > 1:
+            return residue
+        return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
+
+    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, place) -> None:
         """What becomes of the sums."""
-        at = self.tile_of(cta, mD.shape[0], mD.shape[1])
+        at = self.tile_of(place, mD.shape[0], mD.shape[1])
         self.epilogue(thr_mma, mC, mD, sD, acc, alpha, beta, at, tid)
 
-    def tile_of(self, cta, M, N):
-        """(m_tile, n_tile, l) of a CTA."""
+    def tile_of(self, place, M, N):
+        """(m_tile, n_tile, l) of a place in the order of the raster."""
         bM, bN, _ = self.plan.cta_tile
-        return self.plan.raster.tile(cta, cute.ceil_div(M, bM), cute.ceil_div(N, bN), minimum=cutlass.min)
+        return self.plan.raster.tile(place, cute.ceil_div(M, bM), cute.ceil_div(N, bN), minimum=cutlass.min)
 
     def prepare(self, parts: Parts, tid, sA, sB) -> None:
         """What a family's steps need besides `parts`."""
@@ -280,8 +249,13 @@ class ScheduledGemm:
             buffers.append((ops.d.dtype, self.plan.smem_d, 0))
         align = max(smem_align_bytes(kind, given) for kind, given, _ in buffers)
         base = cutlass.memory.SmemAllocator().allocate(sum(used.values()), align)
+        if "barriers" in used:
+            self.set_up_barriers(base + (sum(used.values()) - used["barriers"]))
         tensors = [lower.smem_view(base + offset, kind, given) for kind, given, offset in buffers]
         return tensors if len(tensors) == 3 else [*tensors, None]
+
+    def set_up_barriers(self, at: cute.Pointer) -> None:
+        """Where the plan has mbarriers: what comes before their first use."""
 
     # --- loads ---------------------------------------------------------------------------------------------
 
@@ -340,7 +314,7 @@ class ScheduledGemm:
 
     def k_at(self, parts: Parts, k_tile):
         """Which k-tile of all one of this CTA's is."""
-        if self.plan.split_k == 1:
+        if self.plan.split.k_step == 1:
             return k_tile
         return parts.k_first + k_tile * self.plan.split.k_step
 
@@ -380,11 +354,11 @@ class ScheduledGemm:
                 ragged = step.ahead == 0 if in_prologue else not fetched_before
                 self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged)
             elif isinstance(step, Commit):
-                cute.arch.cp_async_commit_group()
+                self.commit()
             elif isinstance(step, Store):
                 self.store(parts, self.stage_of(stage, step.ahead))
             elif isinstance(step, Wait):
-                cute.arch.cp_async_wait_group(step.pending)
+                self.wait(parts, step, k_tile, stage)
             elif isinstance(step, Sync):
                 cute.arch.sync_threads()
             elif isinstance(step, Read):
@@ -395,6 +369,14 @@ class ScheduledGemm:
                 self.repeat(parts, step, stage)
             else:
                 raise TypeError(f"no kernel has a step {step}")
+
+    def commit(self) -> None:
+        """Closes a group of copies."""
+        cute.arch.cp_async_commit_group()
+
+    def wait(self, parts: Parts, step: Wait, k_tile, stage) -> None:
+        """Until the tile that is due has come."""
+        cute.arch.cp_async_wait_group(step.pending)
 
     @cute.jit
     def repeat(self, parts: cutlass.Constexpr, loop: cutlass.Constexpr, stage: Int32):
@@ -422,107 +404,6 @@ class ScheduledGemm:
     def multiply(self, parts: Parts, step: Multiply) -> None:
         """acc += the products of the fragments of a k-block."""
         raise NotImplementedError
-
-    # --- the end -------------------------------------------------------------------------------------------
-
-    @cute.jit
-    def epilogue(
-        self,
-        thr_mma: cutlass.Constexpr,
-        mC: cutlass.Constexpr,
-        mD: cutlass.Constexpr,
-        sD: cutlass.Constexpr,
-        acc: cutlass.Constexpr,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-        tile_mnl: cutlass.Constexpr,
-        tid: Int32,
-        which: cutlass.Constexpr = None,
-    ):
-        """D = alpha * acc + beta * C on the elements inside of D; C is read where beta is not 0."""
-        if cutlass.const_expr(sD is not None):
-            cute.arch.sync_threads()
-        if beta != beta.dtype(0.0):
-            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, True, which)
-        else:
-            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, False, which)
-        if cutlass.const_expr(sD is not None):
-            cute.arch.sync_threads()
-            self.drain(mD, sD, tile_mnl, tid)
-
-    def tiles_of(self, tensors, tile_mnl) -> list[cute.Tensor]:
-        """The CTA's tile of each matrix, and its coordinates."""
-        m_tile, n_tile, batch = tile_mnl
-        shape = (tensors[0].shape[0], tensors[0].shape[1])
-        whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
-        return [cute.local_tile(t, self.plan.cta_tile[:2], (m_tile, n_tile)) for t in whole]
-
-    def write(self, thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, with_c: bool, which) -> None:
-        """A thread's part of the tile, in registers, to shared or to global memory.
-
-        which   a vector of it, of which alone `acc` holds the sums; None for all
-        """
-        vector = self.plan.store_d.values
-        gD, gC, coords = self.tiles_of((mD, mC), tile_mnl)
-        parts = [thr_mma.partition_C(tile) for tile in (gD, gC, coords, gD if sD is None else sD)]
-        vD, vC, vcD, vsD = [self.by_vectors(part) for part in parts]
-        kind, held_by = alpha.dtype, {which: acc}
-        if which is None:
-            vAcc = self.by_vectors(acc)
-            held_by = {i: vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))}
-        for first in range(0, len(held_by), _VECTORS_OF_C):
-            group = list(held_by)[first : first + _VECTORS_OF_C]
-            inside = [cute.elem_less(vcD[0, i], (mD.shape[0], mD.shape[1])) for i in group]
-            old = [cute.make_rmem_tensor((vector,), mC.element_type) for _ in group]
-            for i, is_inside, held in zip(group, inside, old, strict=True):
-                if with_c:
-                    held.fill(0.0)
-                    self.copy_vector(self.plan.read_c, vC[None, i], held, is_inside)
-            for i, is_inside, held in zip(group, inside, old, strict=True):
-                out = cute.make_rmem_tensor((vector,), mD.element_type)
-                for v in range(vector):
-                    total = alpha * held_by[i][v].to(kind)
-                    if with_c:
-                        total = total + beta * held[v].to(kind)
-                    out[v] = total.to(mD.element_type)
-                if sD is None:
-                    self.copy_vector(self.plan.store_d, out, vD[None, i], is_inside)
-                else:
-                    cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(vsD[None, i]))
-
-    def by_vectors(self, tensor) -> cute.Tensor:
-        """A thread's part of a tile of D as (vector, vectors): as it is stored."""
-        return cute.zipped_divide(tensor, self.neighbours(tensor, self.plan.store_d.values))
-
-    def neighbours(self, acc, vector: int):
-        """The tile of sums (V, REST_M, REST_N) whose elements lie side by side in D."""
-        if cute.size(acc, mode=[0]) % vector == 0:
-            return (vector, 1, 1)
-        return (1, 1, vector) if self.plan.operands.d.major == "n" else (1, vector, 1)
-
-    def drain(self, mD, sD, tile_mnl, tid) -> None:
-        """The tile in shared memory to global memory, a vector of a thread at a time."""
-        gD, coords = self.tiles_of((mD,), tile_mnl)
-        thr = lower.tiled_copy(self.plan.copy_d).get_slice(tid)
-        tDsD, tDgD, tDcD = thr.partition_S(sD), thr.partition_D(gD), thr.partition_S(coords)
-        atom = self.plan.copy_d.atom
-        line = cute.make_rmem_tensor(tDsD[None, 0, 0].shape, mD.element_type)
-        for i, j in itertools.product(range(cute.size(tDsD, mode=[1])), range(cute.size(tDsD, mode=[2]))):
-            cute.copy(lower.copy_atom(atom), tDsD[None, i, j], line)
-            is_inside = cute.elem_less(tDcD[0, i, j], (mD.shape[0], mD.shape[1]))
-            self.copy_vector(atom, line, tDgD[None, i, j], is_inside)
-
-    def copy_vector(self, atom, source, target, where) -> None:
-        """A vector, in as many accesses of an atom as it takes, or nothing."""
-        source, target = [self.accesses(tensor, atom.values) for tensor in (source, target)]
-        predicate = cute.make_rmem_tensor(cute.make_layout((source.shape[0][1], 1), stride=(0, 0)), Boolean)
-        predicate[0, 0] = where
-        cute.copy(lower.copy_atom(atom), source, target, pred=predicate)
-
-    def accesses(self, tensor, values: int) -> cute.Tensor:
-        """A vector seen as ((values, accesses), 1): as a copy with a predicate takes it."""
-        split = cute.logical_divide(cute.coalesce(tensor), cute.make_layout(values))
-        return cute.make_tensor(split.iterator, cute.make_layout((split.shape, 1), stride=(split.stride, 0)))
 
 
 def fill_with_zeros(tensor: cute.Tensor) -> None:

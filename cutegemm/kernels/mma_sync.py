@@ -16,16 +16,22 @@ from __future__ import annotations
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from cutegemm.kernels import lower
-from cutegemm.kernels.mainloop import Parts, ScheduledGemm, fake_arguments, serpentine
+from cutegemm.kernels import fragments
+from cutegemm.kernels.arguments import fake_arguments
+from cutegemm.kernels.mainloop import Parts, ScheduledGemm, serpentine
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.schedule import Multiply, Read
+from cutegemm.tile.tma import TmaBox
 
 __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> MmaSyncGemm:
     """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None."""
+    if isinstance(plan.load_a, TmaBox):
+        from cutegemm.kernels.mma_sync_tma import TmaFedGemm
+
+        return TmaFedGemm(plan)
     return MmaSyncGemm(plan)
 
 
@@ -33,23 +39,18 @@ class MmaSyncGemm(ScheduledGemm):
     """The kernel of an mma.sync plan."""
 
     def prepare(self, parts: Parts, tid, sA, sB) -> None:
-        """How this thread reads fragments: (copy, shared memory, registers) of A and of B."""
-        makers = (cute.make_tiled_copy_A, cute.make_tiled_copy_B)
-        atoms = (self.plan.read_a, self.plan.read_b)
-        parts.reads = []
-        for make, atom, shared, held in zip(makers, atoms, (sA, sB), (parts.tCrA, parts.tCrB), strict=True):
-            copy = make(lower.copy_atom(atom), parts.tiled_mma)
-            thr = copy.get_slice(tid)
-            parts.reads.append((copy, thr.partition_S(shared), thr.retile(held)))
+        """How this thread reads the fragments of A and of B."""
+        held = (("a", sA, parts.tCrA), ("b", sB, parts.tCrB))
+        parts.reads = [fragments.reader(self.plan, name, tile, to, tid) for name, tile, to in held]
 
     def read(self, parts: Parts, step: Read, stage, k_block) -> None:
         """Fragments of a k-block, as ldmatrix distributes them or by plain loads."""
         buffer = step.k_block % self.plan.schedule.fragments
-        for copy, source, held in parts.reads:
-            cute.copy(copy, source[None, None, k_block, stage], held[None, None, buffer])
+        for read in parts.reads:
+            read(buffer, k_block, stage)
         if self.plan.rounding == "rna":
-            for fragments in (parts.tCrA, parts.tCrB):
-                held = fragments[None, None, buffer]
+            for fragment in (parts.tCrA, parts.tCrB):
+                held = fragment[None, None, buffer]
                 bits, values = cute.recast_tensor(held, Int32), cute.recast_tensor(held, Float32)
                 for i in range(cute.size(held)):
                     bits[i] = Int32(cute.arch.cvt_f32_tf32(values[i]))

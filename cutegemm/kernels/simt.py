@@ -9,7 +9,8 @@ from __future__ import annotations
 import cutlass.cute as cute
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.mainloop import Parts, ScheduledGemm, fake_arguments, serpentine
+from cutegemm.kernels.arguments import fake_arguments
+from cutegemm.kernels.mainloop import Parts, ScheduledGemm, serpentine
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.schedule import Multiply, Read
 from cutegemm.plan.workspace import needs_workspace
@@ -22,10 +23,11 @@ def host_function(plan: GemmPlan) -> SimtGemm:
 
     A workspace follows d where the plan needs one.
     """
-    from cutegemm.kernels.simt_more import DirectGemm, SpaceGemm
+    from cutegemm.kernels.simt_direct import DirectGemm
+    from cutegemm.kernels.simt_workspace import WorkspaceGemm
 
     if needs_workspace(plan):
-        return SpaceGemm(plan)
+        return WorkspaceGemm(plan)
     return DirectGemm(plan) if plan.stages == 0 else SimtGemm(plan)
 
 

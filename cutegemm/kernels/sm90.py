@@ -15,20 +15,20 @@
 | c                  | slot          | one lane, and the bytes of C      | the subtile of C has come         |
 | subtile (named)    | consumer      | its 128 threads                   | the slot has been written, the    |
 |                    |               |                                   | next one is free                  |
+| parts (named)      | consumer      | its 128 threads                   | K is split: see `sm90_parts`      |
 | order ... (named)  | consumer      | its 128 threads, and the 128 of   | pingpong: its turn                |
 |                    |               | the one before it                 |                                   |
 
-pingpong      the consumers take a CTA's tiles in turn; each skips the others' k-tiles in the queue (`skip`)
+pingpong      the consumers take a CTA's units in turn; each skips the others' k-tiles in the queue (`skip`)
 cooperative   each consumer has some rows of every tile
 single        no producer: a lane of the first consumer asks for a k-tile ahead, between the products
 
+A unit is a tile of D, or where K is split some k-tiles of one: see `plan.shares`.
 The last k-tile is the ragged one: TMA fills what lies beyond K, M or N with zeros, and stores nothing there.
 The roles are in `sm90_producer` and `sm90_consumer`, the way out in `sm90_epilogue`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -36,45 +36,28 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.kernels.sm90_consumer import Consumer
 from cutegemm.kernels.sm90_epilogue import Leaving, Sm90Epilogue
+from cutegemm.kernels.sm90_parts import PartsAt
 from cutegemm.kernels.sm90_producer import Producer
-from cutegemm.kernels.sm90_queue import Queue, Work
+from cutegemm.kernels.sm90_queue import DIVIDED, Queue, Work
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operand
+from cutegemm.plan.shares import cluster_shares, grid_of
+from cutegemm.plan.workspace import needs_workspace
+
+__all__ = ["Sm90Gemm", "SplitSm90Gemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> Sm90Gemm:
-    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None."""
+    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None.
+
+    Counters of arrivals and a workspace follow d where the plan splits K.
+    """
+    if needs_workspace(plan):
+        return SplitSm90Gemm(plan)
     return Sm90Gemm(plan)
-
-
-def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
-    """Arguments that stand for all that the plan serves: any extents, any leading strides."""
-    ops = plan.operands
-    return (
-        _fake_tensor(ops.a, "m", ops.batched),
-        _fake_tensor(ops.b, "k", ops.batched),
-        _fake_tensor(ops.c, "m", ops.batched),
-        _fake_tensor(ops.d, "m", ops.batched),
-        Float32(1.0),
-        Float32(0.0),
-        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
-    )
-
-
-def _fake_tensor(operand: Operand, first_mode: str, batched: bool) -> cute.Tensor:
-    """(rows, columns) or (L, rows, columns) as the caller has it. TMA asks of strides, not of extents."""
-    leading = cute.sym_int64(divisibility=operand.align_elems)
-    extents: list[Any] = [cute.sym_int32(), cute.sym_int32()]
-    strides: list[Any] = [1, leading] if operand.major == first_mode else [leading, 1]
-    if batched:
-        extents = [cute.sym_int32(), *extents]
-        strides = [cute.sym_int64(divisibility=operand.align_elems), *strides]
-    return cute.runtime.make_fake_tensor(
-        lower.dtype(operand.dtype), tuple(extents), tuple(strides), assumed_align=operand.align_bytes
-    )
 
 
 class Sm90Gemm:
@@ -99,6 +82,10 @@ class Sm90Gemm:
         beta: Float32,
         stream,
     ):
+        self.launch(a, b, c, d, None, None, alpha, beta, stream)
+
+    def launch(self, a, b, c, d, arrivals, space, alpha, beta, stream) -> None:
+        """The descriptors, the division of the work, and the kernel."""
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         cm, cn = plan.cluster_mn
@@ -112,9 +99,12 @@ class Sm90Gemm:
         (tma_c, tC), (tma_d, tD) = self.leave.tma_atoms(mC, mD, tma_a)
         grid_m, grid_n = cute.ceil_div(mD.shape[0], bM * cm), cute.ceil_div(mD.shape[1], bN * cn)
         tiles = grid_m * grid_n * mD.shape[2]
-        clusters = tiles
-        if cutlass.const_expr(self.pipeline.ctas is not None):
-            clusters = cutlass.min(tiles, self.pipeline.ctas // (cm * cn))
+        k_tiles = cute.ceil_div(K, bK)
+        units, divided = tiles, ()
+        if plan.split.is_split:
+            shares = cluster_shares(plan, tiles, k_tiles, cutlass.min, cutlass.max)
+            units, divided = shares.units, tuple([Int32(getattr(shares, name)) for name in DIVIDED])
+        clusters = grid_of(plan, units, cutlass.min)
         self.kernel(
             tma_a,
             tA,
@@ -126,11 +116,14 @@ class Sm90Gemm:
             tD,
             alpha,
             beta,
-            cute.ceil_div(K, bK),
+            k_tiles,
             grid_m,
             grid_n,
-            tiles,
+            units,
             clusters,
+            divided,
+            arrivals,
+            space,
         ).launch(
             grid=(clusters * (cm * cn), 1, 1),
             block=(plan.threads, 1, 1),
@@ -172,8 +165,11 @@ class Sm90Gemm:
         k_tiles: Int32,
         grid_m: Int32,
         grid_n: Int32,
-        tiles: Int32,
+        units: Int32,
         clusters: Int32,
+        divided: tuple,
+        arrivals,
+        space,
     ):
         plan = self.plan
         in_cluster = product(plan.cluster_mn)
@@ -189,6 +185,9 @@ class Sm90Gemm:
         sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
         mbarriers = [barrier for barrier in plan.barriers if barrier.kind == "mbarrier"]
         at = {barrier.name: smem.allocate_array(Int64, barrier.count) for barrier in mbarriers}
+        tickets = None
+        if cutlass.const_expr(plan.split.is_split):
+            tickets = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
         if warp_idx == 0:
             for atom in (tma_a, tma_b, *self.leave.descriptors(tma_c, tma_d)):
                 cpasync.prefetch_descriptor(atom)
@@ -203,7 +202,12 @@ class Sm90Gemm:
         else:
             cute.arch.sync_threads()
 
-        work = Work(cta // in_cluster, clusters, tiles, grid_m, grid_n, k_tiles, rank)
+        work = Work(cta // in_cluster, clusters, units, grid_m, grid_n, k_tiles, rank, divided)
+        if cutlass.const_expr(plan.split.is_split):
+            sums = cute.make_tensor(
+                cute.recast_ptr(space.iterator, dtype=lower.dtype(plan.operands.acc)), cute.make_layout(1)
+            )
+            work.parts = PartsAt(arrivals, sums, tickets)
         queue = Queue(sA, sB, at["full"], at.get("empty", at["full"]))
         leaving = Leaving(tma_c, mC, tma_d, mD, sD, at.get("c", at["full"]), alpha, beta)
         if cutlass.const_expr(self.pipeline.kind == "single"):
@@ -221,3 +225,22 @@ class Sm90Gemm:
                 self.consumer.consume(
                     tma_a, mA, tma_b, mB, queue, leaving, work, warp_idx - plan.roles[0].warps
                 )
+
+
+class SplitSm90Gemm(Sm90Gemm):
+    """The kernel of a plan that splits K: it takes counters, which it leaves as zero as they came, and memory."""
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        d: cute.Tensor,
+        arrivals: cute.Tensor,
+        space: cute.Tensor,
+        alpha: Float32,
+        beta: Float32,
+        stream,
+    ):
+        self.launch(a, b, c, d, arrivals, space, alpha, beta, stream)

@@ -12,8 +12,9 @@ from cutlass.cute.nvgpu import warpgroup
 from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.kernels import lower
 from cutegemm.kernels.sm90_epilogue import Sm90Epilogue
+from cutegemm.kernels.sm90_parts import Parts
 from cutegemm.kernels.sm90_producer import Producer
-from cutegemm.kernels.sm90_queue import Queue, QueueOfTiles
+from cutegemm.kernels.sm90_queue import Queue, QueueOfTiles, Work
 from cutegemm.plan.plan import GemmPlan
 
 _WARPS = WARPGROUP_THREADS // WARP_THREADS
@@ -43,7 +44,7 @@ class Consumer(QueueOfTiles):
 
     def __init__(self, plan: GemmPlan, leave: Sm90Epilogue, producer: Producer) -> None:
         super().__init__(plan)
-        self.leave, self.producer = leave, producer
+        self.leave, self.producer, self.parts = leave, producer, Parts(plan)
 
     @cute.jit
     def consume(
@@ -57,9 +58,9 @@ class Consumer(QueueOfTiles):
         work: cutlass.Constexpr,
         warp_idx: Int32,
     ):
-        """A warpgroup: multiplies its tiles, or its rows of every tile, and stores them."""
+        """A warpgroup: multiplies its units, or its rows of every unit, and stores what it has the sums of."""
         pipeline = self.pipeline
-        turns, ordered = pipeline.turns, pipeline.order_epilogue
+        turns, ordered, split = pipeline.turns, pipeline.order_epilogue, self.plan.split.is_split
         consumer = warp_idx // _WARPS
         tid = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
         products = self.products(queue, consumer, tid)
@@ -67,27 +68,28 @@ class Consumer(QueueOfTiles):
         peer = self.peer_of(lane, work.rank)
         self.leave.set_up(leaving, consumer)
 
-        linear = work.first
+        number = work.first
         stage, phase, c_phase = Int32(0), Int32(0), Int32(0)
         if cutlass.const_expr(turns > 1):
-            linear = work.first + consumer * work.clusters
-            stage, phase = self.skip(stage, phase, consumer * work.k_tiles)
-            if consumer == turns - 1 and work.first < work.tiles:  # the first turn is the first consumer's
+            number = work.first + consumer * work.clusters
+            stage, phase = self.skip(stage, phase, self.k_tiles_before(work, consumer))
+            if consumer == turns - 1 and work.first < work.units:  # the first turn is the first consumer's
                 self.hand_over("order mainloop", consumer)
                 if cutlass.const_expr(ordered):
                     self.hand_over("order epilogue", consumer)
         if cutlass.const_expr(pipeline.stagger_cycles):
             self.begin_later(queue, work, consumer)
-        while linear < work.tiles:
-            m_tile, n_tile, batch = self.tile_of(work, linear)
-            is_another = linear + work.clusters < work.tiles  # the next tile, which the next consumer takes
+        while number < work.units:
+            unit = self.unit(work, number)
+            m_tile, n_tile, batch = self.tile_of(work, unit.tile)
+            is_another = number + work.clusters < work.units  # the next unit, which the next consumer takes
             own_m = m_tile if turns > 1 else m_tile * pipeline.consumers + consumer
-            if cutlass.const_expr(not ordered):
+            if cutlass.const_expr(not (ordered or split)):
                 self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
             # Here and not after the products: ptxas would make them wait for each other
             if cutlass.const_expr(pipeline.two_level):
                 products.total.fill(0)
-            elif work.k_tiles == 0:
+            elif unit.k_count == 0:
                 products.acc.fill(0)
             if cutlass.const_expr(turns > 1):
                 self.wait_turn("order mainloop", consumer)
@@ -102,27 +104,37 @@ class Consumer(QueueOfTiles):
                     warp_idx,
                 )
             elif cutlass.const_expr(pipeline.two_level):
-                stage, phase = self.two_level(products, queue, work.k_tiles, stage, phase, lane, peer)
+                stage, phase = self.two_level(products, queue, unit.k_count, stage, phase, lane, peer)
             else:
-                stage, phase, last = self.mainloop(products, queue, work.k_tiles, stage, phase, lane, peer)
+                stage, phase, last = self.mainloop(products, queue, unit.k_count, stage, phase, lane, peer)
             if cutlass.const_expr(turns > 1):
                 if is_another:
                     self.hand_over("order mainloop", consumer)
-                stage, phase = self.skip(stage, phase, (turns - 1) * work.k_tiles)
+                stage, phase = self.skip(stage, phase, self.k_tiles_between(work, number))
+            found = Int32(0)
+            if cutlass.const_expr(split):
+                found = self.parts.take_ticket(work.parts, unit, work.rank, consumer, tid)
             warpgroup.wait_group(0)
             if cutlass.const_expr(pipeline.kind != "single" and not pipeline.two_level):
-                if work.k_tiles > 0:
+                if unit.k_count > 0:
                     self.release(queue, last, lane, peer)
             if cutlass.const_expr(ordered):
                 self.wait_turn("order epilogue", consumer)
                 self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
-            c_phase = self.leave.store(
-                leaving, products.total, (own_m, n_tile, batch), tid, consumer, c_phase
-            )
+            if cutlass.const_expr(split):
+                if self.parts.add_up(products.total, work.parts, unit, found, work.rank, consumer, tid):
+                    self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
+                    c_phase = self.leave.store(
+                        leaving, products.total, (own_m, n_tile, batch), tid, consumer, c_phase
+                    )
+            else:
+                c_phase = self.leave.store(
+                    leaving, products.total, (own_m, n_tile, batch), tid, consumer, c_phase
+                )
             if cutlass.const_expr(ordered):
                 if is_another:
                     self.hand_over("order epilogue", consumer)
-            linear += work.clusters * turns
+            number += work.clusters * turns
         self.leave.wait_for_stores()
 
     def products(self, queue: Queue, consumer, tid) -> Products:
@@ -142,10 +154,27 @@ class Consumer(QueueOfTiles):
         total = cute.make_rmem_tensor(shape, acc.element_type) if pipeline.two_level else acc
         return Products(tCrA, tCrB, acc, total)
 
+    def k_tiles_before(self, work: Work, consumer):
+        """Those that the consumers before this one take from the queue first."""
+        if not self.plan.split.is_split:
+            return consumer * work.k_tiles
+        count = Int32(0)
+        for before in range(self.pipeline.turns - 1):
+            is_before = cutlass.min(cutlass.max(consumer - before, 0), 1)
+            count = count + is_before * self.unit(work, work.first + before * work.clusters).k_count
+        return count
+
+    def k_tiles_between(self, work: Work, number):
+        """Those that the other consumers take between this consumer's unit and its next."""
+        if not self.plan.split.is_split:
+            return (self.pipeline.turns - 1) * work.k_tiles
+        others = range(1, self.pipeline.turns)
+        return sum([self.unit(work, number + ahead * work.clusters).k_count for ahead in others], Int32(0))
+
     @cute.jit
     def begin_later(self, queue: cutlass.Constexpr, work: cutlass.Constexpr, consumer: Int32):
         """Each consumer waits for a while from when the first stage is there."""
-        if work.k_tiles > 0 and work.first < work.tiles:
+        if self.unit(work, work.first).k_count > 0 and work.first < work.units:
             cute.arch.mbarrier_wait(queue.full, 0)
         begun = cute.arch.clock()
         now = begun

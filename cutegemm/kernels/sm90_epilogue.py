@@ -1,21 +1,20 @@
-"""How a Hopper consumer's sums leave: by TMA through slots of shared memory, or straight out of registers.
+"""How a Hopper consumer's sums leave: through slots of shared memory, or straight out of registers.
 
-| with an epilogue by TMA, for each subtile        | barrier                                                 |
+| through slots by TMA, for each subtile           | barrier                                                 |
 |--------------------------------------------------|---------------------------------------------------------|
-| where C is read: its subtile comes to the slot   | c, awaited; the slot's last store has been read by then |
+| where C comes by TMA: its subtile, to the slot   | c, awaited; the slot's last store has been read by then |
 | sums, scaled and converted, into the slot        |                                                         |
 | the slot to global memory, by one elected lane   | subtile: all 128 threads have written theirs            |
 | that lane waits until all but slots - 2 stores   | the next subtile's barrier tells the others before they |
 | have read their slots                            | write to the slot after it                              |
 
-Where each warp stores its own 16 rows, the barrier is that of the warp.
+Where each warp stores its own 16 rows, the barrier is that of the warp. Where the threads store the slot, they
+have all read it when they come to the next subtile's barrier: the slot after that one is free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -24,46 +23,31 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.kernels import lower
+from cutegemm.kernels.sm90_leaving import Leaving, PartOfConsumer
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.tile.tma import TmaBox
 
 
-@dataclass
-class Leaving:
-    """C and D in global memory, and the slots. mC and mD are coordinates where TMA moves them.
-
-    sD          (M, N, slots, consumers) of subtiles; after `set_up` (M, N, slots) of this consumer
-    arrived_c   barriers of the slots
-    """
-
-    tma_c: cute.CopyAtom
-    mC: cute.Tensor
-    tma_d: cute.CopyAtom
-    mD: cute.Tensor
-    sD: Any
-    arrived_c: cute.Pointer
-    alpha: Any
-    beta: Any
-
-
-class Sm90Epilogue:
+class Sm90Epilogue(PartOfConsumer):
     """The epilogue of an sm90 plan. Methods without a decorator are plain Python, run while tracing."""
 
     def __init__(self, plan: GemmPlan) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.epilogue = plan, plan.epilogue
-        self.tile = plan.pipeline.consumer_tile
+        super().__init__(plan)
+        self.epilogue = plan.epilogue
+        self.by_tma = plan.epilogue is not None and isinstance(plan.epilogue.store, TmaBox)
+        self.c_by_tma = plan.epilogue is not None and plan.epilogue.load_c is not None
 
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, mC, mD, unused):
         """For C and for D: the copy by TMA and the tensor that it takes; else the tensors themselves."""
         plan, epilogue = self.plan, self.epilogue
-        if epilogue is None:
-            return (unused, mC), (unused, mD)
-        d = lower.tma_atom(epilogue.store, mD, plan.smem_d, self.store_tile)
-        if epilogue.load_c is None:
-            return d, d
-        return lower.tma_atom(epilogue.load_c, mC, plan.smem_d, epilogue.subtile), d
+        c, d = (unused, mC), (unused, mD)
+        if self.c_by_tma:
+            c = lower.tma_atom(epilogue.load_c, mC, plan.smem_d, epilogue.subtile)
+        if self.by_tma:
+            d = lower.tma_atom(epilogue.store, mD, plan.smem_d, self.store_tile)
+        return c, d
 
     @property
     def store_tile(self) -> tuple[int, int]:
@@ -75,9 +59,8 @@ class Sm90Epilogue:
 
     def descriptors(self, tma_c, tma_d) -> Sequence[cute.CopyAtom]:
         """Those to be fetched ahead."""
-        if self.epilogue is None:
-            return ()
-        return (tma_d,) if self.epilogue.load_c is None else (tma_c, tma_d)
+        used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma))
+        return tuple([atom for atom, is_used in used if is_used])
 
     def set_up(self, leaving: Leaving, consumer) -> None:
         """The consumer's own slots, and their barriers."""
@@ -92,7 +75,7 @@ class Sm90Epilogue:
         if self.epilogue is None:
             self.store_directly(leaving, acc, own_mnl, tid)
             return c_phase
-        return self.store_by_tma(leaving, acc, own_mnl, tid, consumer, c_phase)
+        return self.store_through_slots(leaving, acc, own_mnl, tid, consumer, c_phase)
 
     def as_result(self, acc):
         """Whole sums as f32 where D is no whole number, so that alpha and beta may be fractions."""
@@ -117,15 +100,10 @@ class Sm90Epilogue:
 
     def wait_for_stores(self) -> None:
         """The slots live as long as their readers."""
-        if self.epilogue is not None:
+        if self.by_tma:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
-    # --- by TMA --------------------------------------------------------------------------------------------
-
-    def own_tile(self, mX, own_mnl):
-        """The consumer's part of C or of D."""
-        m_tile, n_tile, batch = own_mnl
-        return cute.local_tile(mX[None, None, batch], self.tile, (m_tile, n_tile))
+    # --- through slots -------------------------------------------------------------------------------------
 
     def fetch_c(self, leaving: Leaving, gC, i: int) -> None:
         """One warp: asks for the i-th subtile of C, to a slot that no store reads any more."""
@@ -148,7 +126,7 @@ class Sm90Epilogue:
 
     def fetch_c_ahead(self, leaving: Leaving, own_mnl, tid) -> None:
         """The subtiles of C that have a slot, as soon as the stores from these slots have read them."""
-        if self.epilogue is not None and self.epilogue.load_c is not None:
+        if self.c_by_tma:
             self._fetch_c_ahead(leaving, own_mnl, tid)
 
     @cute.jit
@@ -159,7 +137,7 @@ class Sm90Epilogue:
                 self.fetch_c(leaving, self.own_tile(leaving.mC, own_mnl), i)
 
     @cute.jit
-    def store_by_tma(
+    def store_through_slots(
         self,
         leaving: cutlass.Constexpr,
         acc: cutlass.Constexpr,
@@ -170,18 +148,12 @@ class Sm90Epilogue:
     ):
         plan, e = self.plan, self.epilogue
         kind = lower.dtype(plan.operands.d.dtype)
+        in_rows = self.by_tma and self.store_tile[0] < e.subtile[0]  # each warp stores its own
         down, across = e.subtiles(self.tile)
         subtiles = down * across
         warp_of = cute.arch.make_warp_uniform(tid // WARP_THREADS)
-        gC, gD, sD = self.own_tile(leaving.mC, own_mnl), self.own_tile(leaving.mD, own_mnl), leaving.sD
         to_shared = lower.tiled_copy(e.to_shared).get_slice(tid)
-        tDsD = to_shared.partition_D(sD)
-        # One store: the slot, by the consumer's first warp, or its own rows by each warp
-        sBox = cute.zipped_divide(sD, self.store_tile)  # (box, (boxes M, 1, slots))
-        gBox = cute.zipped_divide(gD, self.store_tile)  # (box, (boxes M, boxes N))
-        tBsD, tBgD = cpasync.tma_partition(leaving.tma_d, 0, cute.make_layout(1), sBox, gBox)
-        boxes = e.subtile[0] // self.store_tile[0]
-        box = warp_of if boxes > 1 else Int32(0)
+        tDsD = to_shared.partition_D(leaving.sD)
         # (values of a subtile, subtiles): those along N come first, as the accumulators lie
         values = cute.make_tensor(
             acc.iterator, cute.make_layout((e.subtile[0] * e.subtile[1] // WARPGROUP_THREADS, subtiles))
@@ -189,28 +161,75 @@ class Sm90Epilogue:
 
         for i in cutlass.range_constexpr(subtiles):
             slot = i % e.slots
-            if cutlass.const_expr(plan.has_c):
+            if cutlass.const_expr(self.c_by_tma):
                 self.add_c(leaving, values[None, i], slot, tid, c_phase ^ ((i // e.slots) & 1))
+            elif cutlass.const_expr(plan.has_c):
+                self.add_c_straight(leaving, values[None, i], i, own_mnl, tid)
             tDrD = cute.make_rmem_tensor(tDsD[None, None, None, 0].shape, kind)
             tDrD.store(values[None, i].load().to(kind).reshape(tDrD.shape))
             cute.copy(to_shared, tDrD, tDsD[None, None, None, slot])
-            cute.arch.fence_proxy("async.shared", space="cta")
-            if cutlass.const_expr(boxes == 1):
+            if cutlass.const_expr(self.by_tma):
+                cute.arch.fence_proxy("async.shared", space="cta")
+            if cutlass.const_expr(in_rows):
+                cute.arch.sync_warp()
+            else:
                 cute.arch.barrier(
                     barrier_id=plan.barrier_id("subtile") + consumer,
                     number_of_threads=plan.barrier("subtile").arrivals,
                 )
-            else:
-                cute.arch.sync_warp()
-            if boxes > 1 or warp_of == 0:
-                target = tBgD[None, (i // across * boxes + box, i % across)]
-                cute.copy(leaving.tma_d, tBsD[None, (box, 0, slot)], target, **lower.l2_policy(e.store))
-                cute.arch.cp_async_bulk_commit_group()
-                cute.arch.cp_async_bulk_wait_group(e.slots - 2, read=True)
-                if cutlass.const_expr(plan.has_c and e.slots <= i + 2 < subtiles):
+            if cutlass.const_expr(not self.by_tma):
+                self.copy_slot(leaving, slot, self.subtile_at(own_mnl, i), tid)
+            elif in_rows or warp_of == 0:
+                self.store_slot(leaving, slot, i, own_mnl, warp_of if in_rows else Int32(0))
+                if cutlass.const_expr(self.c_by_tma and e.slots <= i + 2 < subtiles):
                     if leaving.beta != 0.0:
-                        self.fetch_c(leaving, gC, i + 2)
+                        self.fetch_c(leaving, self.own_tile(leaving.mC, own_mnl), i + 2)
         return c_phase ^ ((subtiles // e.slots) & 1)
+
+    def store_slot(self, leaving: Leaving, slot: int, i: int, own_mnl, box) -> None:
+        """One warp: the i-th subtile by TMA, all of the slot or a warp's rows; then the slot after the next is free.
+
+        box   which rows of the slot
+        """
+        e = self.epilogue
+        boxes, across = e.subtile[0] // self.store_tile[0], e.subtiles(self.tile)[1]
+        sBox = cute.zipped_divide(leaving.sD, self.store_tile)  # (box, (boxes M, 1, slots))
+        gBox = cute.zipped_divide(
+            self.own_tile(leaving.mD, own_mnl), self.store_tile
+        )  # (box, (boxes M, boxes N))
+        tBsD, tBgD = cpasync.tma_partition(leaving.tma_d, 0, cute.make_layout(1), sBox, gBox)
+        target = tBgD[None, (i // across * boxes + box, i % across)]
+        cute.copy(leaving.tma_d, tBsD[None, (box, 0, slot)], target, **lower.l2_policy(e.store))
+        cute.arch.cp_async_bulk_commit_group()
+        cute.arch.cp_async_bulk_wait_group(e.slots - 2, read=True)
+
+    def subtile_at(self, own_mnl, i: int):
+        """Where the i-th subtile of a consumer's tile lies, counted in subtiles."""
+        down, across = self.epilogue.subtiles(self.tile)
+        m_tile, n_tile, batch = own_mnl
+        return m_tile * down + i // across, n_tile * across + i % across, batch
+
+    def copy_slot(self, leaving: Leaving, slot: int, at_mnl, tid) -> None:
+        """A slot to D by the consumer's threads: all that a thread reads first, then what is inside of D."""
+        copy = self.epilogue.store
+        m, n, batch = at_mnl
+        extents = leaving.mD.shape[:2]
+        tiles = [leaving.mD[None, None, batch], cute.make_identity_tensor(extents)]
+        gD, coords = [cute.local_tile(tensor, self.epilogue.subtile, (m, n)) for tensor in tiles]
+        own = lower.tiled_copy(copy).get_slice(tid)
+        tDsD = own.partition_S(leaving.sD)[None, None, None, slot]
+        tDgD, tDcD = own.partition_D(gD), own.partition_D(coords)
+        tDrD = cute.make_rmem_tensor(tDsD.shape, leaving.mD.element_type)
+        cute.copy(lower.copy_atom(copy.atom), tDsD, tDrD)
+        for j in range(cute.size(tDrD, mode=[2])):
+            for i in range(cute.size(tDrD, mode=[1])):
+                self.store_line(tDrD[None, i, j], tDgD[None, i, j], tDcD[0, i, j], extents)
+
+    @cute.jit
+    def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
+        """One access to D, where its first element is inside: so are the others then."""
+        if cute.elem_less(at, extents):
+            cute.copy(lower.copy_atom(self.epilogue.store.atom), values, gD)
 
     @cute.jit
     def add_c(
@@ -230,25 +249,14 @@ class Sm90Epilogue:
             )
             cute.arch.mbarrier_wait(leaving.arrived_c + slot, phase)
             cute.copy(from_shared, tCsC[None, None, None, slot], tCrC)
-            for i in cutlass.range_constexpr(cute.size(sums)):
-                sums[i] = sums[i] + (leaving.beta * tCrC[i].to(Float32)).to(sums.element_type)
+            self.add_scaled(leaving, sums, tCrC)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
     def store_directly(self, leaving: Leaving, acc, own_mnl, tid) -> None:
         """Neighbours that a thread holds are stored together, those inside of D alone."""
-        plan = self.plan
-        m_tile, n_tile, _ = own_mnl
-        extents = leaving.mD.shape[:2]
-        thr_mma = lower.consumer_mma(plan.tiled_mma).get_slice(tid)
-        coords = cute.local_tile(cute.make_identity_tensor(extents), self.tile, (m_tile, n_tile))
-        parts = (self.own_tile(leaving.mD, own_mnl), self.own_tile(leaving.mC, own_mnl), coords)
-        tCgD, tCgC, tCcD = [thr_mma.partition_C(part) for part in parts]
-        vector = (plan.store_d.values,)
-        # (vector, vectors)
-        vD, vC, vcD, vAcc = [
-            cute.zipped_divide(cute.group_modes(t, 0, 3), vector) for t in (tCgD, tCgC, tCcD, acc)
-        ]
+        vector, extents = self.plan.store_d.values, leaving.mD.shape[:2]
+        vD, vC, vcD, vAcc = self.by_vectors(vector, own_mnl, tid, leaving.mD, leaving.mC, None, sums=acc)
         for i in range(cute.size(vD, mode=[1])):
             self.store_vector(leaving, vAcc[None, i], vC[None, i], vD[None, i], vcD[0, i], extents)
 
@@ -259,11 +267,12 @@ class Sm90Epilogue:
         """One access to D, where its first element is inside: so are the others then."""
         kind = leaving.mD.element_type
         if cute.elem_less(at, extents):
+            if cutlass.const_expr(self.plan.has_c):
+                if leaving.beta != 0.0:
+                    held = cute.make_rmem_tensor(gC.shape, gC.element_type)
+                    self.read_c(gC, held)
+                    self.add_scaled(leaving, sums, held)
             out = cute.make_rmem_tensor(sums.shape, kind)
             for v in cutlass.range_constexpr(cute.size(sums)):
                 out[v] = sums[v].to(kind)
-            if cutlass.const_expr(self.plan.has_c):
-                if leaving.beta != 0.0:
-                    for v in cutlass.range_constexpr(cute.size(sums)):
-                        out[v] = (sums[v] + (leaving.beta * gC[v].to(Float32)).to(sums.element_type)).to(kind)
             cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(gD))

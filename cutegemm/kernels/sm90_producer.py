@@ -71,17 +71,18 @@ class Producer(QueueOfTiles):
 
     @cute.jit
     def produce(self, tma_a, mA, tma_b, mB, queue: cutlass.Constexpr, work: cutlass.Constexpr):
-        """One warp: the k-tiles of every tile of this CTA, in the order of the tiles."""
+        """One warp: the k-tiles of every unit of this CTA, in the order of the units."""
         loads = self.loads(tma_a, mA, tma_b, mB, queue, work.rank)
         stage, phase = Int32(0), Int32(0)
-        linear = work.first
-        while linear < work.tiles:
-            tile_mnl = self.tile_of(work, linear)
-            for k_tile in cutlass.range(work.k_tiles, unroll=1):
+        number = work.first
+        while number < work.units:
+            unit = self.unit(work, number)
+            tile_mnl = self.tile_of(work, unit.tile)
+            for k_tile in cutlass.range(unit.k_count, unroll=1):
                 cute.arch.mbarrier_wait(queue.empty + stage, phase ^ 1)
-                self.fill(loads, queue, tile_mnl, k_tile, stage)
+                self.fill(loads, queue, tile_mnl, unit.k_first + k_tile, stage)
                 stage, phase = self.next_stage(stage, phase)
-            linear += work.clusters
+            number += work.clusters
         # No CTA leaves while a consumer of another may still arrive at its barriers
         if cutlass.const_expr(product(self.plan.cluster_mn) > 1):
             for _ in cutlass.range(self.plan.stages, unroll=1):

@@ -9,24 +9,37 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.shares import Shares, Unit
+
+# What the host works out of the division of the units, besides their number; see `Shares`.
+DIVIDED = ("shared", "span", "workers", "run", "longer")
 
 
 @dataclass
 class Work:
-    """The tiles of a CTA: those of its cluster are `first`, `first` + `clusters`, ... of the raster's order.
+    """The units of a CTA: those of its cluster are `first`, `first` + `clusters`, ... of all.
 
-    rank             of the CTA in its cluster, counted along M first
+    A unit is a tile of D, in the raster's order, or where K is split some k-tiles of it.
+
+    units            of all clusters
     grid_m, grid_n   tiles of D, in clusters
+    k_tiles          of a tile
+    rank             of the CTA in its cluster, counted along M first
+    divided          what `QueueOfTiles.unit` needs besides where K is split: numbers of `DIVIDED`
+    parts            where the sums of a tile's parts meet then
     """
 
     first: Any
     clusters: Any
-    tiles: Any
+    units: Any
     grid_m: Any
     grid_n: Any
     k_tiles: Any
     rank: Any
+    divided: tuple[Any, ...] = ()
+    parts: Any = None
 
 
 @dataclass
@@ -40,17 +53,29 @@ class Queue:
 
 
 class QueueOfTiles:
-    """What producer and consumers have in common: both go through the same tiles, and the same stages."""
+    """What producer and consumers have in common: both go through the same units, and the same stages."""
 
     def __init__(self, plan: GemmPlan) -> None:
         assert plan.pipeline is not None
         self.plan, self.pipeline = plan, plan.pipeline
 
-    def tile_of(self, work: Work, linear) -> tuple[Any, Any, Any]:
-        """(m_tile, n_tile, batch) of this CTA among the `linear`-th tiles of clusters."""
+    def unit(self, work: Work, number) -> Unit:
+        """The unit of that number: a tile, or where K is split some k-tiles of one."""
+        split = self.plan.split
+        if not split.is_split:
+            return Unit(number, 0, work.k_tiles, 1, 0, 0)
+        columns = self.pipeline.ctas // product(self.plan.cluster_mn) if split.waves else work.units
+        shares = Shares(
+            k_tiles=work.k_tiles, columns=columns, pieces=split.waves + 1, units=work.units, slots=0,
+            minimum=cutlass.min, maximum=cutlass.max, **dict(zip(DIVIDED, work.divided, strict=True)),
+        )  # fmt: skip
+        return shares.unit(number)
+
+    def tile_of(self, work: Work, tile) -> tuple[Any, Any, Any]:
+        """(m_tile, n_tile, batch) of this CTA in the `tile`-th tile of clusters."""
         cm, cn = self.plan.cluster_mn
         m, n, batch = self.plan.raster.tile(
-            linear, work.grid_m, work.grid_n, minimum=cutlass.min, batched=self.plan.operands.batched
+            tile, work.grid_m, work.grid_n, minimum=cutlass.min, batched=self.plan.operands.batched
         )
         return m * cm + work.rank % cm, n * cn + work.rank // cm, batch
 

@@ -10,6 +10,7 @@ from cutegemm.plan import GemmPlan, Operands, Shared, mma_sync_plan
 _SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
 _TF32 = {"block": (64, 64, 32), "warp": (32, 32)}
 _LAYOUTS = ("nn", "nt", "tn", "tt")
+_FED = {"load": "tma", "arch": "sm_90"}
 
 # name: (arguments of Operands.of, arguments of mma_sync_plan)
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -62,6 +63,17 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wide": ({"layout": "nn"}, {"block": (64, 128, 64), "warp": (32, 64), "raster": "grouped_n:2"}),
     "tall": ({"dtype": "f16"}, {"block": (128, 64, 64), "warp": (64, 32), "raster": "along_m"}),
     "few_rows": ({}, {"block": (16, 128, 64), "warp": (16, 32)}),
+    **{
+        f"tma_{dtype}_{layout}": ({"dtype": dtype, "layout": layout}, {**small, **_FED})
+        for dtype, layouts, small in (("bf16", _LAYOUTS, _SMALL), ("tf32", ("nt",), _TF32))
+        for layout in layouts
+    },
+    "tma_one_stage": ({"layout": "nn"}, {**_SMALL, **_FED, "stages": 1}),
+    "tma_one_buffer": ({}, {**_SMALL, **_FED, "fragments": 1, "stages": 2}),
+    "tma_m_major": ({"dtype": "f16", "layout": "tt", "out_major": "m"}, {**_SMALL, **_FED, "stages": 4}),
+    "tma_batched": ({"layout": "tn", "batched": True}, {**_SMALL, **_FED}),
+    "tma_wide_warps": ({"layout": "nn"}, {"block": (128, 160, 64), "warp": (64, 80), **_FED}),
+    "wide_warps": ({"layout": "tn"}, {"block": (64, 192, 64), "warp": (32, 96), "fragments": 1}),
     "one_warp": ({}, {"block": (32, 32, 64), "warp": (32, 32)}),
 }  # fmt: skip
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from cutegemm.dtypes import DType
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.sm90 import sm90_plan
 
@@ -23,6 +25,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "order_epilogue": ({}, {"order_epilogue": True, "slots": 4}),
     "plain_d": ({}, {"shared_d": "plain"}),
     "plain_d_m_major": ({"out_major": "m"}, {"shared_d": "plain", "slots": 4}),
+    "padded_d": ({}, {"shared_d": "padded"}),
+    "padded_d_m_major": ({"out_major": "m"}, {"shared_d": "padded", "slots": 4}),
+    "padded_f32": ({"out": "f32"}, {**_SMALL, "shared_d": "padded"}),
+    "padded_c": ({}, {"shared_d": "padded", "with_c": True, "slots": 4}),
     "l2": ({}, {"l2": ("evict_last", "evict_last", "evict_first")}),
     "deep_k": ({}, {"tile": (128, 128, 128)}),
     "wide": ({}, {"tile": (128, 192, 64)}),
@@ -63,6 +69,8 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "c_f32_batched": ({"out": "f32", "batched": True}, {"with_c": True, "slots": 4}),
     "c_cooperative": ({}, {"with_c": True, "tile": (128, 256, 64), "cluster": (2, 1), **_COOPERATIVE}),
     "c_wide": ({}, {"with_c": True, "tile": (128, 192, 64)}),
+    "c_of_the_other_major": ({"c_major": "m"}, {"with_c": True, "slots": 4}),
+    "c_f32_warps_store": ({"c": "f32"}, {"with_c": True, "store": "tma_warp", "slots": 4}),
     "c_order_epilogue": ({}, {"with_c": True, "order_epilogue": True, "slots": 4}),
     "batched": ({"layout": "nn", "batched": True}, {"slots": 4}),
     "batched_2x1": ({"batched": True}, {"cluster": (2, 1), "tile": (64, 128, 64)}),
@@ -80,6 +88,32 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"tile": (128, 192, 128), "cluster": (2, 1), "two_level": True, **_COOPERATIVE},
     ),
     "two_level_pingpong": ({"dtype": "e4m3", "out": "bf16"}, {"tile": (64, 128, 128), "two_level": True}),
+    "e4m3_out": ({"dtype": "e4m3"}, {"tile": (128, 128, 128)}),
+    "e4m3_out_m_major": ({"dtype": "e4m3", "out_major": "m"}, {"tile": (64, 128, 128)}),
+    "e4m3_out_c": ({"dtype": "e4m3"}, {"tile": (128, 128, 128), "with_c": True, "cluster": (2, 1)}),
+    "e4m3_out_c_bf16": ({"dtype": "e4m3", "c": "bf16"}, {"tile": (64, 128, 128), "with_c": True}),
+    "e4m3_out_direct": ({"dtype": "e4m3", "align_d": 1}, {"tile": (64, 128, 128), "store": "direct"}),
+    "e4m3_out_padded": ({"dtype": "e4m3"}, {"tile": (64, 128, 128), "shared_d": "padded", "subtile_n": 64}),
+    "e5m2_out": ({"dtype": "e5m2"}, {"tile": (128, 256, 128), "two_level": False, **_COOPERATIVE}),
+    "split": ({}, {"tile": (64, 128, 64), "split_k": 4}),
+    "split_c": ({}, {"tile": (64, 128, 64), "split_k": 3, "with_c": True}),
+    "split_cooperative_2x1": ({}, {"tile": (128, 256, 64), "cluster": (2, 1), "split_k": 2, **_COOPERATIVE}),
+    "split_one_tile_a_cta": ({"layout": "nn"}, {"ctas": None, "split_k": 2, **_COOPERATIVE}),
+    "split_direct": ({"align_d": 2}, {"store": "direct", "split_k": 2, "with_c": True}),
+    "split_f32_batched": ({"batched": True, "out": "f32", "out_major": "m"}, {**_SMALL, "split_k": 5}),
+    "split_two_level": (
+        {"dtype": "e4m3", "out": "bf16"},
+        {"tile": (128, 128, 128), "two_level": True, "split_k": 2, **_COOPERATIVE},
+    ),
+    "split_s8": ({"dtype": "s8", "out": "s32"}, {"tile": (64, 128, 128), "split_k": 3}),
+    "stream": ({}, {"stream": 1, "slots": 4}),
+    "stream_of_three": ({"layout": "tt"}, {"tile": (64, 128, 64), "consumers": 3, "stream": 2}),
+    "stream_wide_1x2": ({}, {"tile": (128, 192, 64), "cluster": (1, 2), "stream": 2}),
+    "stream_cooperative_2x1": (
+        {},
+        {"tile": (128, 256, 64), "cluster": (2, 1), "stream": 2, "with_c": True, **_COOPERATIVE},
+    ),
+    "stream_256x160": ({"batched": True}, {"tile": (256, 160, 64), "stream": 1, **_COOPERATIVE}),
     "s8": ({"dtype": "s8", "out": "s32"}, {"tile": (128, 128, 128)}),
     "s8_f32_c": ({"dtype": "s8", "out": "f32"}, {"tile": (64, 128, 128), "with_c": True}),
     "s8_direct": ({"dtype": "s8", "out": "s32", "align_d": 4}, {"tile": (64, 128, 128), "store": "direct"}),
@@ -96,12 +130,9 @@ def form(name: str, ctas: int | None = 132) -> GemmPlan:
     """The plan of a form, for a persistent grid of so many CTAs where it has one."""
     of, options = FORMS[name]
     of = {"dtype": "bf16", "layout": "nt", **of}
-    align = of.pop("align_d", 16)
+    align, c, c_major = of.pop("align_d", 16), of.pop("c", None), of.pop("c_major", None)
     operands = Operands.of(of.pop("dtype"), **of)
-    if align != 16:
-        from dataclasses import replace
-
-        operands = replace(
-            operands, c=replace(operands.c, align_bytes=align), d=replace(operands.d, align_bytes=align)
-        )
+    d = replace(operands.d, align_bytes=align)
+    of_c = replace(d, dtype=DType.parse(c or d.dtype), major=c_major or d.major)
+    operands = replace(operands, c=of_c, d=d)
     return sm90_plan(operands, name=name, **{"ctas": ctas, **options})

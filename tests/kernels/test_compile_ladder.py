@@ -12,8 +12,8 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 from cutegemm import cubin
 from cutegemm.compile import compile_plan
 from cutegemm.plan import Operands, simt_plan
-from cutegemm.plan.ladder_simt import SIMT_LADDER
 from cutegemm.plan.simt_catalog import simt_named
+from cutegemm.plan.simt_ladder import SIMT_LADDER
 
 
 @pytest.mark.parametrize("step", SIMT_LADDER.steps, ids=lambda step: step.name)
@@ -75,3 +75,59 @@ def test_split(reduction, dtype):
     assert kernel.violations() == []
     assert (kernel.resources.count("ATOMG") + kernel.resources.count("ATOM") > 0) == (reduction == "last")
     assert kernel.needs_workspace
+
+
+def register_stalls(sass: str) -> float:
+    """Cycles that a multiply-add waits for its operands, on average over the loops of a kernel.
+
+    The register file has two banks, even and odd, of which each gives one register a cycle; an operand marked
+    `reuse` is kept for the same place of the next instruction. A bank may fall two cycles behind. (Volta's banks:
+    Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018.)
+    """
+    held: dict[int, int] = {}
+    behind, cycle, count = [0, 0], 0, 0
+    for line in sass.splitlines():
+        found = re.match(r"\s*/\*[0-9a-f]+\*/\s+FFMA(?:\.\w+)* (.*?);?\s*(?:/\*|$)", line)
+        if found is None:
+            held = {}
+            continue
+        sources = [re.fullmatch(r"-?R(\d+)(\.reuse)?", text.strip()) for text in found[1].split(",")[1:4]]
+        kept, cycle, count = {}, cycle + 1, count + 1
+        for place, register in enumerate(sources):
+            if register is None:  # a constant, or RZ
+                continue
+            number = int(register[1])
+            if held.get(place) != number:
+                behind[number % 2] = max(behind[number % 2], cycle - 1) + 1
+            if register[2]:
+                kept[place] = number
+        held = kept
+        cycle += max(0, max(behind) - cycle - 2)
+    return (cycle - count) / count
+
+
+def test_register_stalls_by_hand():
+    """Three even registers: one cycle, and two more for the bank, of which it may be behind by two.
+
+    The second one finds it two cycles behind; it needs three more, and waits for them. With R4 kept it needs two.
+    """
+    one = "/*0000*/  FFMA R0, R2, R4, R0 ;"
+    assert register_stalls(one) == 0
+    assert register_stalls(f"{one}\n{one}") == 1.0
+    kept = one.replace("R4", "R4.reuse")
+    assert register_stalls(f"{kept}\n{one}") == 0.5
+    assert register_stalls("\n".join(["/*0000*/  FFMA R1, R2, R4.reuse, R1 ;"] * 9)) == 0
+
+
+@pytest.mark.parametrize("suffix", ["/k2", "/s132"])
+def test_shared_tiles_do_not_slow_the_mainloop(suffix):
+    """As many instructions, and registers that lie as well in their banks: what is written at the end decides it."""
+    ops = Operands.of("f32")
+    plain, shared = [compile_plan(simt_named(f"simt_128x256{end}", ops)) for end in ("", suffix)]
+    assert shared.violations() == []
+    listings = [cubin.listing_of(kernel.sass, kernel.resources.kernel) for kernel in (plain, shared)]
+    stalls = [register_stalls(text) for text in listings]
+    assert stalls[0] < 0.12
+    assert stalls[1] < stalls[0] + 0.02
+    for opcode in ("LDS", "LDGSTS"):
+        assert shared.resources.count(opcode) == plain.resources.count(opcode)

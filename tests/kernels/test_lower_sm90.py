@@ -10,14 +10,17 @@ cute = pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed
 
 from cutegemm.dtypes import bf16  # noqa: E402
 from cutegemm.kernels import lower, sm90  # noqa: E402
-from cutegemm.plan.sm90 import swizzled  # noqa: E402
+from cutegemm.plan.sm90_slots import swizzled  # noqa: E402
 from cutegemm.tile.smem_atoms import widest_smem_kind  # noqa: E402
+from cutegemm.tile.tiled_copy import TiledCopy  # noqa: E402
 from cutegemm.tile.tiled_mma import TiledMma  # noqa: E402
+from cutegemm.tile.tma import TmaBox  # noqa: E402
 from tests.kernels.plans import traced  # noqa: E402
 from tests.kernels.sm90_forms import FORMS, form  # noqa: E402
 from tests.oracle.dsl import from_dsl  # noqa: E402
 
-BY_TMA = [name for name in FORMS if form(name).epilogue is not None]
+THROUGH_SLOTS = [name for name in FORMS if form(name).epilogue is not None]
+BY_TMA = [name for name in THROUGH_SLOTS if isinstance(form(name).epilogue.store, TmaBox)]
 
 
 class _Enough(Exception):
@@ -88,10 +91,11 @@ def test_who_multiplies_what(name):
     assert shape == ours.partition_shape_c(tile)
 
 
-@pytest.mark.parametrize("name", BY_TMA)
+@pytest.mark.parametrize("name", THROUGH_SLOTS)
 def test_who_stores_what(name):
     epilogue = form(name).epilogue
-    copies = [copy for copy in (epilogue.to_shared, epilogue.from_shared) if copy is not None]
+    parts = (epilogue.to_shared, epilogue.from_shared, epilogue.store)
+    copies = [copy for copy in parts if isinstance(copy, TiledCopy)]
 
     def ask():
         lowered = [lower.tiled_copy(copy) for copy in copies]

@@ -10,11 +10,13 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.compile import compile_plan
-from cutegemm.layout import product
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Operands, mma_sync_plan
 from cutegemm.plan.catalog import plan_named
 from cutegemm.plan.mma_sync_ladder import STEPS
 from cutegemm.plan.schedule import Fetch, Multiply, Read
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
 from tests.kernels.mma_sync_forms import form
 
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_120")
@@ -37,10 +39,21 @@ def check(plan, arch):
     found = {op: n for op, n in report.instructions.items() if op.startswith("LDSM")}
     assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == counts[Read] * plain, found
     assert sum(n for op, n in found.items() if ".MT" in op) == counts[Read] * transposed, found
-    of_a_tile = sum(accesses(plan, load) for load in (plan.load_a, plan.load_b) if load.atom.is_async)
     tiles = len([step for step in steps if isinstance(step, Fetch) and step.part == 0])
-    assert report.count("LDGSTS") == of_a_tile * tiles
+    by_threads = [
+        load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy) and load.atom.is_async
+    ]
+    assert report.count("LDGSTS") == sum(accesses(plan, load) for load in by_threads) * tiles
+    assert report.count("UTMALDG") == tiles * sum(
+        boxes(plan, load) for load in (plan.load_a, plan.load_b) if isinstance(load, TmaBox)
+    )
     return report
+
+
+def boxes(plan, load):
+    """Boxes of a tile."""
+    extent = plan.cta_tile[0] if load is plan.load_a else plan.cta_tile[1]
+    return extent * plan.cta_tile[2] // product(load.box)
 
 
 def accesses(plan, load):
@@ -85,17 +98,66 @@ def test_other_architectures(dtype, layout, arch):
     "name",
     [
         "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
-        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched",
+        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps", "tma_tf32_nt",
+        "tma_batched",
     ],
 )  # fmt: skip
 def test_forms(name):
     check(form(name), "sm_90a")
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("name", STEPS[:-1:3])
-def test_steps_of_the_ladder(name, dtype):
-    check(plan_named(name, Operands.of(dtype, layout="nt")), "sm_80")
+# Every majorness where fragments are read by plain loads a half at a time, which is where registers run short.
+_CHECKED = {
+    "f32": {STEPS[0]: ("nt",), STEPS[3]: ("tn",), STEPS[6]: ("tt",), STEPS[9]: ("tn",)},
+    "bf16": {STEPS[2]: ("tt",), STEPS[4]: ("tn",), STEPS[7]: ("nn",), STEPS[8]: ("nn", "nt", "tn", "tt")},
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "layout"),
+    [(kind, name, way) for kind, steps in _CHECKED.items() for name, ways in steps.items() for way in ways],
+)
+def test_steps_of_the_ladder(dtype, name, layout):
+    check(plan_named(name, Operands.of(dtype, layout=layout)), "sm_80")
+
+
+def test_the_widest_warps_fit_the_registers_that_addresses_leave():
+    """64 x 80 sums of a warp, fragments twice: 232 registers, and no thread holds an address of global memory."""
+    report = check(plan_named("mma_tma_256x160", Operands.of("bf16", layout="nn")), "sm_90a")
+    assert report.count("SYNCS") > 0
+    assert report.count("LDGDEPBAR") == 0
+
+
+def test_a_swizzle_costs_tf32_hardly_an_address():
+    """Along M and N nothing but plain loads reads tf32: 128 LDS a k-tile and thread, of 4 addresses an operand."""
+    swizzled, padded = (
+        compile_plan(
+            mma_sync_plan(Operands.of("tf32", layout="tn"), block=(128, 128, 32), warp=(64, 32), shared=how)
+        )
+        for how in ("swizzled", "padded")
+    )
+    extra = sum(swizzled.resources.instructions.values()) - sum(padded.resources.instructions.values())
+    assert extra < 64
+    assert swizzled.resources.count("LDS") == padded.resources.count("LDS")
+
+
+def test_where_an_address_is_the_xor_of_its_parts():
+    """All that the builder swizzles; not a period of 2048 bytes, which no buffer is aligned to, nor a row of 48
+    elements, whose carries run through the bits of the swizzle."""
+    from cutegemm.kernels.fragments import lies_apart
+
+    for name in ("bf16_nn_16", "tf32_tn_16", "plain", "tma_wide_warps", "wide_warps"):
+        plan = form(name)
+        for operand, atom, given in (("a", plan.read_a, plan.smem_a), ("b", plan.read_b, plan.smem_b)):
+            if isinstance(given, ComposedLayout):
+                assert lies_apart(plan.tiled_mma, operand, atom, given), (name, operand)
+    plan = form("plain_nn")
+    for outer, swizzle in (
+        (Layout((64, 64, 3), (64, 1, 4096)), Swizzle(3, 3, 4)),
+        (Layout((64, 64, 3), (80, 1, 5120)), Swizzle(3, 3, 3)),
+    ):
+        given = ComposedLayout(swizzle, 0, outer)
+        assert not lies_apart(plan.tiled_mma, "a", plan.read_a, given)
 
 
 def test_sums_of_16_bits_take_half_the_registers():

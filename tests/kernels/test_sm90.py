@@ -10,9 +10,12 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.compile import compile_plan
+from cutegemm.cubin import ResourceReport
 from cutegemm.layout import product
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.plan import SUM_VECTOR
 from cutegemm.plan.sm90_catalog import SM90_LADDER, sm90_named
+from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
 
 # Of the forms those that differ in code; the GPU tests run all of them.
@@ -22,7 +25,9 @@ COMPILED = (
     "cooperative_stagger", "cooperative_256x192", "one_consumer", "one_tile_a_cta_2x1", "single",
     "single_two_consumers", "direct", "direct_elements", "direct_c", "c", "c_f32_batched", "c_cooperative",
     "c_wide", "batched_2x1", "e4m3", "e4m3_two_level_2x1", "two_level_pingpong", "e5m2", "s8", "s8_f32_c",
-    "s8_direct", "tt_m",
+    "s8_direct", "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
+    "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "e5m2_out", "split_c", "split_direct",
+    "split_two_level", "split_s8", "stream_of_three", "stream_wide_1x2", "stream_cooperative_2x1",
 )  # fmt: skip
 _MNEMONICS = {"f16": "HGMMA", "bf16": "HGMMA", "e4m3": "QGMMA", "e5m2": "QGMMA", "s8": "IGMMA"}
 
@@ -72,19 +77,12 @@ def check(plan: GemmPlan) -> None:
     # The way out
     if epilogue is None:
         assert report.count("UTMASTG") == 0
-        assert report.count("STG") == product(pipeline.consumer_tile) // 128 // plan.store_d.values
+        stores = product(pipeline.consumer_tile) // 128 // plan.store_d.values
+        assert report.count("STG") == stores + parts_stored(plan)
     else:
         count = product(epilogue.subtiles(pipeline.consumer_tile))
-        of_warp = 4 if epilogue.store.box[1] < epilogue.subtile[0] and plan.operands.d.major == "n" else 1
-        stores = product(epilogue.subtile) // product(epilogue.store.box) // of_warp
-        assert report.count(f"UTMASTG.{dim}") == count * stores
-        if plan.operands.d.dtype.bits == 16:
-            assert report.count("STSM") == count * epilogue.subtile[1] // 16
-            assert {name for name in report.instructions if name.startswith("STSM")} == {
-                "STSM.16.MT88.4" if plan.operands.d.major == "m" else "STSM.16.M88.4"
-            }
-        else:
-            assert report.count("STS") >= count * product(epilogue.subtile) // 128 // plan.store_d.values
+        check_leaving(plan, report, count, dim)
+    check_parts(plan, report)
 
     given = [role.registers for role in plan.roles if role.registers]
     assert report.count("USETMAXREG") == (2 if given else 0)
@@ -94,6 +92,51 @@ def check(plan: GemmPlan) -> None:
             for text in re.findall(r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32\s+(\d+)", kernel.ptx)
         }
         assert numbers == set(given)
+
+
+def parts_stored(plan: GemmPlan) -> int:
+    """Stores of 16 bytes by which a thread's sums go to the workspace, and the one of a tile's counter."""
+    return product(plan.pipeline.consumer_tile) // 128 // SUM_VECTOR + 1 if plan.split.is_split else 0
+
+
+def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
+    """Where K is split: a ticket, its sums or those of the others, and a signal; else none of it."""
+    counts = [report.count(name) for name in ("ATOMG.E.ADD", "REDG.E.ADD", "LDG.E.STRONG")]
+    assert counts == [int(plan.split.is_split)] * 3
+    if plan.split.is_split:
+        vectors = parts_stored(plan) - 1
+        assert report.count("STG.E.128") == vectors
+        assert report.count("LDG.E.128") >= 2 * vectors  # of parts before this one, and of parts after it
+
+
+def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: str) -> None:
+    """Into a slot by stmatrix or by pairs of neighbours; out of it by TMA, or by 16 bytes of a thread."""
+    epilogue, d = plan.epilogue, plan.operands.d
+    each = product(epilogue.subtile) // 128
+    if isinstance(epilogue.store, TmaBox):
+        of_warp = 4 if epilogue.store.box[1] < epilogue.subtile[0] and d.major == "n" else 1
+        stores = product(epilogue.subtile) // product(epilogue.store.box) // of_warp
+        assert report.count(f"UTMASTG.{dim}") == subtiles * stores
+        assert report.count("STG") == parts_stored(plan)
+    else:
+        accesses = subtiles * each * d.dtype.bits // 128
+        assert (report.count("LDS.128"), report.count("STG.E.128")) == (accesses, accesses)
+        assert report.count("UTMASTG") == 0
+    if d.dtype.bits == 16:
+        assert report.count("STSM") == subtiles * epilogue.subtile[1] // 16
+        assert {name for name in report.instructions if name.startswith("STSM")} == {
+            "STSM.16.MT88.4" if d.major == "m" else "STSM.16.M88.4"
+        }
+    else:
+        tickets = int(plan.split.is_split)
+        assert report.count("STS") == subtiles * each // plan.store_d.values + tickets
+        if d.dtype.bits == 8:  # each two sums of a thread by one saturating conversion, with none to spare
+            assert report.count(f"F2FP.SATFINITE.{d.dtype.name.upper()}.F32") == subtiles * each // 2
+            assert report.count("STS.U16") == subtiles * each // 2 or d.major == "m"
+    if plan.has_c and epilogue.load_c is None:
+        c = plan.operands.c
+        pairs = 2 if c.major == "n" and c.align_elems >= 2 else 1
+        assert report.count("LDG") == subtiles * each // pairs
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -111,7 +154,9 @@ def test_named_plans_with_c(name):
     check(named(name, "nn", with_c=True))
 
 
-@pytest.mark.parametrize("name", ["pingpong", "single", "cooperative_stagger", "direct", "c_f32", "plain_d"])
+@pytest.mark.parametrize(
+    "name", ["pingpong", "single", "cooperative_stagger", "direct", "c_f32", "plain_d", "split_c"]
+)
 def test_shared_memory_is_what_the_plan_says(name):
     """The launch asks for the bytes that the plan counts, barriers included."""
     import cutlass.cute as cute

@@ -14,8 +14,9 @@ from cutlass import Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
+from cutegemm.arch import WARP_THREADS
+
 SMEM_BYTES = 1 << 16
-_WARP = 32
 
 _LOADS = {
     32: "ld.volatile.shared.b32 $0, [$1];",
@@ -74,7 +75,9 @@ class Probe:
     def __call__(
         self, offsets: cute.Tensor, sources: cute.Tensor, data: cute.Tensor, out: cute.Tensor, stream
     ):
-        self.kernel(offsets, sources, data, out).launch(grid=(1, 1, 1), block=(_WARP, 1, 1), stream=stream)
+        self.kernel(offsets, sources, data, out).launch(
+            grid=(1, 1, 1), block=(WARP_THREADS, 1, 1), stream=stream
+        )
 
     @cute.kernel
     def kernel(self, offsets: cute.Tensor, sources: cute.Tensor, data: cute.Tensor, out: cute.Tensor):
@@ -88,7 +91,9 @@ class Probe:
 
 def compile_probe(text: str) -> Any:
     """The compiled probe: takes int32 tensors of 32 offsets, 32 sources, the data and 32 results."""
-    lanes = [cute.runtime.make_fake_compact_tensor(Int32, (_WARP,), assumed_align=16) for _ in range(3)]
+    lanes = [
+        cute.runtime.make_fake_compact_tensor(Int32, (WARP_THREADS,), assumed_align=16) for _ in range(3)
+    ]
     data = cute.runtime.make_fake_compact_tensor(Int32, (cute.sym_int32(),), assumed_align=16)
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
     arguments = (lanes[0], lanes[1], data, lanes[2], stream)

@@ -1,0 +1,127 @@
+"""The end of a kernel in which all threads of a CTA follow one schedule: D = alpha * sums + beta * C.
+
+Elements inside of D alone are read and written. Where D passes through shared memory, over that of A and B, a
+barrier lies before it, when all have multiplied, and one after it; then whole lines are copied to global memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+
+from cutegemm.kernels import lower
+from cutegemm.plan.plan import GemmPlan
+
+# That a thread has under way at the end, with up to so many registers of sums; half as many with more.
+_VECTORS_OF_C, _SUMS_BESIDE_THEM = 4, 128
+
+
+class ScheduledEpilogue:
+    """How a plan's sums leave. Methods without a decorator are run while tracing."""
+
+    def __init__(self, plan: GemmPlan) -> None:
+        self.plan = plan
+
+    @cute.jit
+    def epilogue(
+        self,
+        thr_mma: cutlass.Constexpr,
+        mC: cutlass.Constexpr,
+        mD: cutlass.Constexpr,
+        sD: cutlass.Constexpr,
+        acc: cutlass.Constexpr,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+        tile_mnl: cutlass.Constexpr,
+        tid: Int32,
+        which: cutlass.Constexpr = None,
+    ):
+        """D = alpha * acc + beta * C on the elements inside of D; C is read where beta is not 0."""
+        if cutlass.const_expr(sD is not None):
+            cute.arch.sync_threads()
+        if beta != beta.dtype(0.0):
+            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, True, which)
+        else:
+            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, False, which)
+        if cutlass.const_expr(sD is not None):
+            cute.arch.sync_threads()
+            self.drain(mD, sD, tile_mnl, tid)
+
+    def tiles_of(self, tensors, tile_mnl) -> list[cute.Tensor]:
+        """The CTA's tile of each matrix, and its coordinates."""
+        m_tile, n_tile, batch = tile_mnl
+        shape = (tensors[0].shape[0], tensors[0].shape[1])
+        whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
+        return [cute.local_tile(t, self.plan.cta_tile[:2], (m_tile, n_tile)) for t in whole]
+
+    def write(self, thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, with_c: bool, which) -> None:
+        """A thread's part of the tile, in registers, to shared or to global memory.
+
+        which   a vector of it, of which alone `acc` holds the sums; None for all
+        """
+        vector = self.plan.store_d.values
+        gD, gC, coords = self.tiles_of((mD, mC), tile_mnl)
+        parts = [thr_mma.partition_C(tile) for tile in (gD, gC, coords, gD if sD is None else sD)]
+        vD, vC, vcD, vsD = [self.by_vectors(part) for part in parts]
+        kind, held_by = alpha.dtype, {which: acc}
+        if which is None:
+            vAcc = self.by_vectors(acc)
+            held_by = {i: vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))}
+        many = self.plan.registers()["accumulators"] > _SUMS_BESIDE_THEM
+        at_once = _VECTORS_OF_C // 2 if many else _VECTORS_OF_C
+        for first in range(0, len(held_by), at_once):
+            group = list(held_by)[first : first + at_once]
+            inside = [cute.elem_less(vcD[0, i], (mD.shape[0], mD.shape[1])) for i in group]
+            old = [cute.make_rmem_tensor((vector,), mC.element_type) for _ in group]
+            for i, is_inside, held in zip(group, inside, old, strict=True):
+                if with_c:
+                    held.fill(0.0)
+                    self.copy_vector(self.plan.read_c, vC[None, i], held, is_inside)
+            for i, is_inside, held in zip(group, inside, old, strict=True):
+                out = cute.make_rmem_tensor((vector,), mD.element_type)
+                for v in range(vector):
+                    total = alpha * held_by[i][v].to(kind)
+                    if with_c:
+                        total = total + beta * held[v].to(kind)
+                    out[v] = total.to(mD.element_type)
+                if sD is None:
+                    self.copy_vector(self.plan.store_d, out, vD[None, i], is_inside)
+                else:
+                    cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(vsD[None, i]))
+
+    def by_vectors(self, tensor) -> cute.Tensor:
+        """A thread's part of a tile of D as (vector, vectors): as it is stored."""
+        return cute.zipped_divide(tensor, self.neighbours(tensor, self.plan.store_d.values))
+
+    def neighbours(self, acc, vector: int):
+        """The tile of sums (V, REST_M, REST_N) whose elements lie side by side in D."""
+        if cute.size(acc, mode=[0]) % vector == 0:
+            return (vector, 1, 1)
+        return (1, 1, vector) if self.plan.operands.d.major == "n" else (1, vector, 1)
+
+    def drain(self, mD, sD, tile_mnl, tid) -> None:
+        """The tile in shared memory to global memory, a vector of a thread at a time."""
+        gD, coords = self.tiles_of((mD,), tile_mnl)
+        thr = lower.tiled_copy(self.plan.copy_d).get_slice(tid)
+        tDsD, tDgD, tDcD = thr.partition_S(sD), thr.partition_D(gD), thr.partition_S(coords)
+        atom = self.plan.copy_d.atom
+        line = cute.make_rmem_tensor(tDsD[None, 0, 0].shape, mD.element_type)
+        for i, j in itertools.product(range(cute.size(tDsD, mode=[1])), range(cute.size(tDsD, mode=[2]))):
+            cute.copy(lower.copy_atom(atom), tDsD[None, i, j], line)
+            is_inside = cute.elem_less(tDcD[0, i, j], (mD.shape[0], mD.shape[1]))
+            self.copy_vector(atom, line, tDgD[None, i, j], is_inside)
+
+    def copy_vector(self, atom, source, target, where) -> None:
+        """A vector, in as many accesses of an atom as it takes, or nothing."""
+        source, target = [self.accesses(tensor, atom.values) for tensor in (source, target)]
+        predicate = cute.make_rmem_tensor(cute.make_layout((source.shape[0][1], 1), stride=(0, 0)), Boolean)
+        predicate[0, 0] = where
+        cute.copy(lower.copy_atom(atom), source, target, pred=predicate)
+
+    def accesses(self, tensor, values: int) -> cute.Tensor:
+        """A vector seen as ((values, accesses), 1): as a copy with a predicate takes it."""
+        split = cute.logical_divide(cute.coalesce(tensor), cute.make_layout(values))
+        return cute.make_tensor(split.iterator, cute.make_layout((split.shape, 1), stride=(split.stride, 0)))
