@@ -1,0 +1,212 @@
+"""Compiled Hopper kernels, emulated: against exact sums, and with faults planted in their PTX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+from cutegemm.compile import compile_plan
+from cutegemm.dtypes import round_to
+from cutegemm.emulate.run import Emulation, emulate
+from cutegemm.errors import EmulationError
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.sm90_catalog import sm90_named
+from tests.kernels.sm90_forms import form
+
+RAGGED = (200, 264, 72)
+
+
+def plan_of(name: str) -> GemmPlan:
+    """A form of the compile tests, or a named plan; "pingpong on 2" is for a grid of 2 CTAs."""
+    name, _, ctas = name.partition(" on ")
+    if not name.startswith("sm90_"):
+        return form(name, int(ctas or 132))
+    plan = sm90_named(name, Operands.of("bf16", layout="nt"))
+    assert plan is not None
+    return plan
+
+
+def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: Any) -> tuple[Emulation, Any]:
+    """What the kernel makes of small whole numbers, and what is right."""
+    m, n, k = mnk
+    rng = np.random.default_rng(m + n + k)
+    lead = (batch,) if batch else ()
+    kind = np.int8 if plan.operands.a.dtype.name == "s8" else np.float32
+    a, b, c = (rng.integers(-3, 4, (*lead, *shape)) for shape in ((m, k), (k, n), (m, n)))
+    alpha, beta = options.pop("alpha", 1.0), options.pop("beta", 0.0)
+    given = c.astype(np.float32) if beta else None
+    found = emulate(plan, a.astype(kind), b.astype(kind), given, alpha=alpha, beta=beta, **options)
+    return found, round_to(plan.operands.d.dtype, alpha * (a @ b) + beta * c)
+
+
+@pytest.mark.parametrize(
+    ("name", "mnk", "options"),
+    [
+        ("sm90_multistage", (256, 256, 128), {}),
+        ("sm90_specialized", RAGGED, {}),
+        ("sm90_pingpong", (256, 128, 0), {}),
+        ("pingpong on 2", (256, 512, 640), {}),
+        ("pingpong on 2", RAGGED, {"alpha": 0.5}),
+        ("pingpong on 2", (128, 256, 0), {}),
+        ("cluster_2x2_mn", RAGGED, {}),
+        ("sm90_cluster_1x2", RAGGED, {}),
+        ("sm90_cluster_2x1", (256, 128, 192), {}),
+        ("direct_elements", (130, 263, 72), {}),
+        ("c_f32_batched", (130, 72, 72), {"batch": 2, "beta": 2.0}),
+        ("e4m3_two_level_2x1", (130, 208, 272), {}),
+        ("s8_f32_c", (64, 144, 272), {"beta": 0.5, "alpha": 1.5}),
+        ("s8", (128, 256, 256), {}),
+    ],
+)
+def test_kernels_do_what_they_are_to(name, mnk, options):
+    found, expected = run(plan_of(name), mnk, **options)
+    assert found.d.dtype == expected.dtype
+    assert (found.d == expected).all()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", ["pingpong on 2", "cluster_2x2_mn"])
+def test_in_whatever_order_warps_and_copies_come(name, seed):
+    found, expected = run(plan_of(name), (256, 264, 200), seed=seed)
+    assert (found.d == expected).all()
+
+
+# --- faults ------------------------------------------------------------------------------------------------
+
+
+def edited(pattern: str, new: str, which: int | None = None) -> Callable[[str], str]:
+    """PTX with all matches replaced, or one of them."""
+
+    def edit(text: str) -> str:
+        found = list(re.finditer(pattern, text))
+        assert found, pattern
+        for match in reversed(found if which is None else [found[which]]):
+            text = text[: match.start()] + match.expand(new) + text[match.end() :]
+        return text
+
+    return edit
+
+
+FAULTS = {
+    "no fence.proxy.async": (
+        edited(r"fence\.proxy\.async\.shared::cta;", ""),
+        r"reads shared memory at .* wrote by an ordinary store with no fence\.proxy\.async",
+    ),
+    "no fence.mbarrier_init": (
+        edited(r"fence\.mbarrier_init\.release\.cluster;", ""),
+        r"mbarrier at shared address \d+ is used .* no fence\.mbarrier_init",
+    ),
+    "no bar.sync after the barriers are made": (
+        edited(r"bar\.sync\s+0;", "", 0),
+        r"race: it reads shared memory at .* written by warp 0",
+    ),
+    "an arrival of empty too few": (
+        edited(r"mov\.b32 (\s*%r\d+), 4;(\s*mbarrier\.init)", r"mov.b32 \1, 3;\2", 0),
+        r"race: it writes shared memory at .* read by warp \d+",
+    ),
+    "an arrival of empty too many": (
+        edited(r"mov\.b32 (\s*%r\d+), 4;(\s*mbarrier\.init)", r"mov.b32 \1, 5;\2", 0),
+        r"deadlock(.|\n)*warp 0.* waits at line (.|\n)*lacks 1 of 5 arrivals and 0 bytes",
+    ),
+    "an arrival of full too many": (
+        edited(r"mov\.b32 (\s*%r\d+), 1;(\s*mbarrier\.init)", r"mov.b32 \1, 2;\2", 0),
+        r"deadlock(.|\n)*lacks 1 of 2 arrivals and 0 bytes",
+    ),
+    "fewer bytes than come": (
+        edited(r"mov\.b32 (\s*%r\d+), 32768;", r"mov.b32 \1, 16384;"),
+        r"wgmma.* reads shared memory at .* a copy to it is still under way",
+    ),
+    "more bytes than come": (
+        edited(r"mov\.b32 (\s*%r\d+), 32768;", r"mov.b32 \1, 32784;"),
+        r"deadlock(.|\n)*lacks 0 of 1 arrivals and 16 bytes",
+    ),
+    "the producer's parity is never turned": (
+        edited(r"(xor\.b32 \s*%r\d+, %r\d+), 1;", r"\1, 0;", 0),
+        r"deadlock(.|\n)*waits for parity 0: phase 0 of the mbarrier",
+    ),
+    "a consumer does not wait for its stage": (
+        edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 1),
+        r"wgmma.* reads shared memory at .* a copy to it is still under way",
+    ),
+    "no turn is waited for": (
+        edited(r"bar\.sync\s+%r\d+, 256;", "", 0),
+        r"wgmma.* reads shared memory at .* a copy to it is still under way",
+    ),
+    "a store without its subtile's barrier": (
+        edited(r"bar\.sync\s+%r\d+, 128;", "", 0),
+        r"race: it reads shared memory at .* written by warp \d+",
+    ),
+    "a slot is written while it is stored": (
+        edited(r"(cp\.async\.bulk\.wait_group\.read\s+)2;", r"\g<1>3;"),
+        r"stmatrix.*race: it writes shared memory at .* read by an asynchronous copy",
+    ),
+    "stores are not waited for": (
+        edited(r"cp\.async\.bulk\.wait_group\.read\s+\d;", ""),
+        r"thread ends before this copy has read shared memory",
+    ),
+    "no wgmma.fence": (edited(r"wgmma\.fence\.sync\.aligned;", "", 0), r"no wgmma\.fence"),
+    "sums are used too early": (
+        edited(r"(wgmma\.wait_group\.sync\.aligned\s+)0;", r"\g<1>1;"),
+        r"it uses %r\d+, which the wgmma of line \d+ still has",
+    ),
+    "a stage is given back too early": (
+        edited(r"(wgmma\.wait_group\.sync\.aligned\s+)1;", r"\g<1>2;"),
+        r"wgmma.* reads shared memory at .* a copy to it is still under way",
+    ),
+    "more registers than there are": (
+        edited(r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)232;", r"\g<1>240;"),
+        r"deadlock(.|\n)*warp \d+ waits at line \d+: setmaxnreg",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(fault):
+    edit, says = FAULTS[fault]
+    plan = plan_of("pingpong on 2")
+    with pytest.raises(EmulationError, match=says):
+        run(plan, (256, 512, 448), ptx=edit(compile_plan(plan).ptx))
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "says"),
+    [
+        (
+            "cluster_2x2_mn",
+            edited(r"barrier\.cluster\.(arrive\.relaxed|wait);", ""),
+            r"mbarrier at shared address \d+ in CTA .* is used with no barrier\.cluster",
+        ),
+        (  # free stages are told to the first CTA alone, which overwrites those of the others
+            "cluster_2x2_mn",
+            edited(r"(mapa\.shared::cluster\.u32 \s*%r\d+, %r\d+), %r\d+;", r"\1, 0;"),
+            r"wgmma.* reads shared memory at .* a copy to it is still under way",
+        ),
+        (  # its producer does not wait for the last stages
+            "cluster_2x2_mn",
+            edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 1),
+            r"mbarrier\.arrive.* in CTA .*, which has ended",
+        ),
+        (
+            "c_f32_batched",
+            edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 2),
+            r"ld\.shared.*race: it reads shared memory at .* written by an asynchronous copy",
+        ),
+        (
+            "sm90_multistage",
+            edited(r"bar\.sync\s+0;", "", 1),
+            r"cp\.async\.bulk.*race: it writes shared memory at .* read by warp \d+",
+        ),
+    ],
+)
+def test_faults_of_other_kernels_are_found(name, edit, says):
+    plan = plan_of(name)
+    batch = {"batch": 2, "beta": 1.0} if plan.operands.batched else {}
+    with pytest.raises(EmulationError, match=says):
+        run(plan, (256, 256, 640) if not batch else (128, 128, 64), ptx=edit(compile_plan(plan).ptx), **batch)

@@ -1,0 +1,69 @@
+"""Ways out of a Hopper kernel, emulated: bytes, padded slots, C straight from memory; and their barriers."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+from cutegemm.compile import compile_plan
+from cutegemm.dtypes import round_to
+from cutegemm.emulate.run import emulate
+from cutegemm.emulate.state import EmulationError
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.catalog import plan_named
+from tests.kernels.sm90_forms import form
+
+
+def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.0, seed: int = 0) -> None:
+    """Whole numbers over a ragged problem of a few tiles, of which a CTA takes several."""
+    m, n = (extent + ragged for extent, ragged in zip(plan.cta_tile, (9, 11), strict=False))
+    for operand in (plan.operands.c, plan.operands.d):
+        unit = operand.align_elems
+        m, n = (m, -(-n // unit) * unit) if operand.major == "n" else (-(-m // unit) * unit, n)
+    k = 2 * plan.cta_tile[2] + 5
+    rng = np.random.default_rng(seed)
+    a, b, c = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
+    found = emulate(plan, a, b, c if beta else None, alpha=alpha, beta=beta)
+    assert np.array_equal(found.d, round_to(plan.operands.d.dtype, alpha * (a @ b) + beta * c))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "padded_d_m_major", "padded_f32", "padded_c", "c_of_the_other_major", "c_f32_warps_store", "e4m3_f32",
+        "e4m3_out_c", "e4m3_out_c_bf16", "e4m3_out_m_major", "e4m3_out_direct",
+    ],
+)  # fmt: skip
+def test_forms(name):
+    plan = form(name, 2)
+    held_against_exact_sums(plan, 1.5, -0.5 if plan.has_c else 0.0)
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_bytes_saturate(kind):
+    """Sums up to a few hundred, times 1000: most lie past 448, and past 57344 some."""
+    held_against_exact_sums(plan_named("sm90:tile=64x128x128,ctas=2", Operands.of(kind, layout="nt")), 1000.0)
+
+
+@pytest.mark.parametrize("name", ["sm90_64x16", "sm90_64x32"])
+def test_narrow_tiles_of_the_transposed_problem(name):
+    held_against_exact_sums(plan_named(f"transposed:{name}", Operands.of("bf16", layout="nt")))
+
+
+def test_each_barrier_of_a_padded_subtile_is_needed():
+    """Without one of them, a warp copies rows out of a slot that another has not written yet."""
+    plan = form("padded_d", 2)
+    text = compile_plan(plan).ptx
+    barriers = list(re.finditer(r"bar\.sync\s+%r\d+, 128;", text))
+    assert len(barriers) == np.prod(plan.epilogue.subtiles(plan.pipeline.consumer_tile))
+    a, b = np.ones((256, 136), np.float32), np.ones((136, 256), np.float32)
+    assert (emulate(plan, a, b, ptx=text).d == 136).all()
+    for barrier in barriers:
+        without = text[: barrier.start()] + text[barrier.end() :]
+        with pytest.raises(EmulationError, match=r"race: it (reads|writes) shared memory"):
+            emulate(plan, a, b, ptx=without)
