@@ -17,6 +17,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,7 @@ Manifest = dict[str, Any]
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
+_IMPORTED = time.time()
 # Source that decides what is traced and how it is kept.
 _SOURCES = ("arch.py", "cache.py", "compile.py", "dtypes.py", "layout", "tile", "plan", "kernels")
 
@@ -43,12 +45,24 @@ def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     if base:
         return Path(base) / "cutegemm"
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "cutegemm"
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise CompileError(
+            "the cache of compiled kernels: this user has no home. Name a folder by CUTEGEMM_CACHE_DIR."
+        ) from error
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "cutegemm"
 
 
 def entry(plan: GemmPlan, arch: str) -> Path:
-    """The folder of a plan's code for an architecture, by this source and this DSL."""
+    """The folder of a plan's code for an architecture, by this source and this DSL.
+
+    A process whose source was edited after it had begun has entries that no other one finds: what it has
+    imported is not what the files say.
+    """
     text = f"{_toolchain()}\0{arch}\0{plan.family}\0{plan.key()}"
+    if _edited():
+        text += f"\0{os.getpid()} {_IMPORTED}"
     return cache_folder() / hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
@@ -70,8 +84,13 @@ def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
     build    writes the files into the folder it is given, and returns what the manifest is to say
     raises   CompileError where the entry cannot be written
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staged = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
+    except OSError as error:
+        raise CompileError(
+            f"the cache of compiled kernels cannot be written: {error}. Name a folder by CUTEGEMM_CACHE_DIR."
+        ) from error
     try:
         facts = build(staged)
         files = {file.name: _digest(file) for file in sorted(staged.iterdir())}
@@ -107,14 +126,26 @@ def _digest(file: Path) -> str:
 
 
 @cache
+def _sources() -> tuple[Path, ...]:
+    sources = [Path(__file__).parent / name for name in _SOURCES]
+    return tuple([file for s in sources for file in ([s] if s.suffix else sorted(s.rglob("*.py")))])
+
+
+def _edited() -> bool:
+    """Whether a source has changed since this process imported the package."""
+    try:
+        return any(file.stat().st_mtime > _IMPORTED for file in _sources())
+    except FileNotFoundError:
+        return True
+
+
+@cache
 def _toolchain() -> str:
     """One hash a process of all that decides the code besides the plan and the architecture."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    for name in _SOURCES:
-        source = package / name
-        for file in [source] if source.suffix else sorted(source.rglob("*.py")):
-            digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in _sources():
+        digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes() + b"\0")
     for part in (str(_FORMAT), dsl_version(), platform.machine(), sys.platform, str(runtime_library())):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()

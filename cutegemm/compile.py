@@ -16,16 +16,16 @@ import subprocess
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cutegemm import cache, cubin
+from cutegemm.arch import DEFAULT_ARCH
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.workspace import needs_workspace, regions
-
-DEFAULT_ARCH = "sm_90a"
 
 _SYMBOL = "gemm"  # the exported function of every entry
 _KERNELS = {
@@ -51,6 +51,7 @@ class CompiledKernel:
 
     def __init__(self, plan: GemmPlan, arch: str, folder: Path, function: Any) -> None:
         self.plan, self.arch, self.folder, self.function = plan, arch, folder, function
+        self._kept_arrivals: dict[tuple[int, int], Any] = {}
 
     def __call__(self, a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float) -> None:
         if beta != 0 and not self.plan.has_c:
@@ -58,25 +59,46 @@ class CompiledKernel:
                 f"{self.plan.name}: beta = {beta!r}, but this kernel cannot read C. Make the plan with_c=True."
             )
         if self.needs_workspace:
-            self.function(a, b, c, d, self._workspace(a, b), alpha, beta)
+            self.function(a, b, c, d, *self._workspace(a, b), alpha, beta)
         else:
             self.function(a, b, c, d, alpha, beta)
 
     @cached_property
     def needs_workspace(self) -> bool:
-        """Whether a call allocates memory besides: see `plan.workspace`. `function` then takes it after d."""
+        """Whether a call allocates memory besides: see `plan.workspace`. `function` then takes it after d.
+
+        One with a pipeline takes its counters of arrivals first, int32 and zero, as it leaves them.
+        """
         return needs_workspace(self.plan)
 
-    def _workspace(self, a: Any, b: Any) -> Any:
+    def _workspace(self, a: Any, b: Any) -> tuple[Any, ...]:
         """Bytes, from the allocator of torch, for the current stream."""
         from torch import uint8
 
         batch = a.shape[0] if a.ndim == 3 else 1
         found = regions(self.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
+        if self.plan.pipeline is not None:
+            arrivals, sums = found
+            return self._arrivals(a, arrivals.size // 4), a.new_empty(max(1, sums.size), dtype=uint8)
         space = a.new_empty(max(1, sum(region.size for region in found)), dtype=uint8)
         if found[0].name == "arrivals":
             space[: found[0].size].zero_()
-        return space
+        return (space,)
+
+    def _arrivals(self, a: Any, count: int) -> Any:
+        """Counters that are zero, kept for each stream, whose kernels run one after the other.
+
+        A graph that is captured has its own, which it sets to zero each time: it may run on another stream.
+        """
+        from torch import cuda, int32
+
+        if cuda.is_current_stream_capturing():
+            return a.new_zeros(max(1, count), dtype=int32)
+        key = (a.get_device(), cuda.current_stream(a.device).cuda_stream)
+        kept = self._kept_arrivals.get(key)
+        if kept is None or len(kept) < count:
+            kept = self._kept_arrivals[key] = a.new_zeros(max(1, count), dtype=int32)
+        return kept
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self.plan.name} for {self.arch}>"
@@ -116,8 +138,14 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
             return CompiledKernel(plan, arch, folder, _load(folder, manifest))
         except (OSError, RuntimeError, AttributeError):
             shutil.rmtree(folder, ignore_errors=True)  # linked against libraries that are gone
-    manifest = cache.store(folder, lambda staged: _build(plan, arch, staged))
-    return CompiledKernel(plan, arch, folder, _load(folder, manifest))
+    with _compiling:  # a thread that waited here may find that another one has compiled it
+        manifest = cache.intact(folder) or cache.store(folder, lambda staged: _build(plan, arch, staged))
+    try:
+        return CompiledKernel(plan, arch, folder, _load(folder, manifest))
+    except (OSError, RuntimeError, AttributeError) as error:
+        raise CompileError(
+            f"compile_plan: {plan.name!r} for {arch} is compiled, but does not load: {error}"
+        ) from error
 
 
 def compile_plans(
@@ -126,13 +154,20 @@ def compile_plans(
     """Fills the disk cache with many plans in parallel processes; what each raised, or None.
 
     processes   as many as there are processors where left out
+    raises      CompileError where a process came to a sudden end
     """
     wanted = list(plans)
     count = min(len(wanted), processes or os.cpu_count() or 1)
     if count <= 1:
         return [_outcome(plan, arch) for plan in wanted]
-    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(_outcome, wanted, [arch] * len(wanted)))
+    try:
+        with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+            return list(pool.map(_outcome, wanted, [arch] * len(wanted)))
+    except BrokenProcessPool as error:
+        raise CompileError(
+            "compile_plans: a process came to a sudden end. Is there memory for so many? Does the script that calls "
+            'this have `if __name__ == "__main__":` around what it does?'
+        ) from error
 
 
 def _outcome(plan: GemmPlan, arch: str) -> CutegemmError | None:
@@ -164,9 +199,8 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
     dumped.mkdir()
     options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped}"
     try:
-        with _compiling:
-            compiled = cute.compile(kernel.host_function(plan), *kernel.fake_arguments(plan), options=options)
-            compiled.export_to_c(str(folder / "kernel.o"), function_name=_SYMBOL)
+        compiled = cute.compile(kernel.host_function(plan), *kernel.fake_arguments(plan), options=options)
+        compiled.export_to_c(str(folder / "kernel.o"), function_name=_SYMBOL)
     except Exception as error:
         raise CompileError(f"compile_plan: {plan.name!r} for {arch} did not compile.\n{error}") from error
     for suffix in ("ptx", "cubin"):

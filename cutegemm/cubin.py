@@ -168,11 +168,13 @@ def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) ->
 
 
 def disassemble(cubin: Path) -> str:
-    """The SASS of a cubin, as `nvdisasm -c` prints it.
+    """The SASS of a cubin, as `nvdisasm -c` prints it; without its search for where branches go to by a stack.
 
     raises   UnsupportedError without a disassembler, CompileError where it refuses the file
     """
-    done = subprocess.run([_nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [_nvdisasm(), "-c", "-ndf", str(cubin)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise CompileError(f"disassemble: nvdisasm refused {cubin}: {done.stderr.strip()}")
     return done.stdout

@@ -25,14 +25,15 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.int8: s8,
     torch.int32: s32,
 }
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 # What may be multiplied, and the types of the result; the first where no c and no out say otherwise.
 RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.float16: (torch.float16, torch.float32, torch.bfloat16),
     torch.bfloat16: (torch.bfloat16, torch.float32, torch.float16),
     torch.float32: (torch.float32, torch.float16, torch.bfloat16),
     torch.float64: (torch.float64,),
-    torch.float8_e4m3fn: (torch.bfloat16, torch.float16, torch.float32),
-    torch.float8_e5m2: (torch.bfloat16, torch.float16, torch.float32),
+    torch.float8_e4m3fn: (torch.bfloat16, torch.float16, torch.float32, *_FLOAT8),
+    torch.float8_e5m2: (torch.bfloat16, torch.float16, torch.float32, *_FLOAT8),
     torch.int8: (torch.int32, torch.float32),
 }
 
@@ -78,7 +79,8 @@ def multiprocessors(index: int) -> int:
 def tensor_of(value: Any, name: str) -> torch.Tensor:
     """A torch tensor over the same memory.
 
-    raises   UnsupportedError for what is neither a torch tensor nor speaks DLPack
+    raises   UnsupportedError for what is neither a torch tensor nor speaks DLPack, and for negative strides,
+             which torch has none of
     """
     if isinstance(value, torch.Tensor):
         return value
@@ -86,6 +88,11 @@ def tensor_of(value: Any, name: str) -> torch.Tensor:
         raise UnsupportedError(
             f"gemm: {name} is a {type(value).__name__}; a torch tensor, or an array with DLPack such as "
             "CuPy's, is expected."
+        )
+    strides = getattr(value, "strides", None)
+    if isinstance(strides, tuple) and any(stride < 0 for stride in strides):  # torch would end the process
+        raise UnsupportedError(
+            f"gemm: {name} has strides of {strides} bytes; none may be negative. Pass a copy of it."
         )
     try:
         return torch.utils.dlpack.from_dlpack(value)
@@ -99,7 +106,8 @@ def like(example: Any, result: torch.Tensor) -> Any:
     """A tensor as an array of the framework of `example`, whose current stream then waits for it."""
     if isinstance(example, torch.Tensor):
         return result
-    framework = sys.modules.get(type(example).__module__.split(".")[0])
+    named = getattr(example, "__array_namespace__", None)  # of the array API standard
+    framework = sys.modules.get(type(example).__module__.split(".")[0]) if named is None else named()
     convert = getattr(framework, "from_dlpack", None)
     return result if convert is None else convert(result)
 

@@ -18,14 +18,16 @@ class View:
 
     major     0 or 1: the mode of the matrix whose stride is 1; None where there is none
     align     bytes, a power of two up to `ALIGN_BYTES`: of the address, the strides and the rows
-    boxed     the same where the length of a row does not count, as TMA has it
+    boxed     the same where the length of a row does not count, as TMA has it, whose strides are not 0
     strides   those that a kernel is to see, where an extent of 1 has another; else None
     span      bytes from the first element to the last
+    run       bytes of a contiguous row, or column
+    pitch     bytes from one of them to the next; 0 where a batch does not go on in the same steps
 
     Where an extent of 0 or 1 leaves `major` open, it is the one that is `wanted`, if any is.
     """
 
-    __slots__ = ("align", "boxed", "major", "span", "strides")
+    __slots__ = ("align", "boxed", "major", "pitch", "run", "span", "strides")
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class View:
             self.major = wanted
         self.align = self.boxed = element_bytes
         self.strides: tuple[int, ...] | None = None
+        self.run = self.pitch = 0
         if self.major is None:
             return
         along, across = (cols, rows) if self.major == 1 else (rows, cols)
@@ -53,11 +56,14 @@ class View:
         seen = (*batch, leading, 1) if self.major == 1 else (*batch, 1, leading)
         if seen != strides:
             self.strides = seen
+        self.run = along * element_bytes
+        if leading and not any(stride % leading for stride in batch):
+            self.pitch = leading * element_bytes
         bits = ALIGN_BYTES | address
         for stride in (leading, *batch):
             bits |= stride * element_bytes
-        self.boxed = bits & -bits
-        bits |= along * element_bytes
+        self.boxed = bits & -bits if 0 not in (leading, *batch) else element_bytes
+        bits |= self.run
         self.align = bits & -bits
 
     @staticmethod
@@ -81,6 +87,20 @@ class View:
         return View(shape, tuple(reversed(strides)), element_bytes, 0, batched)
 
 
+def share_memory(first: View, start: int, second: View, other_start: int) -> bool:
+    """Whether two matrices at these addresses may have a byte in common.
+
+    Not where one begins after the other ends; nor where both go on by the same pitch and lie side by side in
+    it, as the columns of one larger matrix do.
+    """
+    if not first.span or not second.span:
+        return False
+    if start + first.span <= other_start or other_start + second.span <= start:
+        return False
+    pitch, behind = first.pitch, other_start - start
+    return not pitch or pitch != second.pitch or not first.run <= behind % pitch <= pitch - second.run
+
+
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two elements may lie in one place: no order of the modes nests them."""
     reach = 0
@@ -92,15 +112,21 @@ def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def operands_of(
-    views: dict[str, View], kind: DType, result: DType, batched: bool, by_box: bool = False
+    views: dict[str, View],
+    kind: DType,
+    result: DType,
+    batched: bool,
+    by_box: bool = False,
+    of_c: DType | None = None,
 ) -> Operands:
     """The operands that a plan is made for, from the views of "a", "b", "c" and "out".
 
+    of_c     the type of "c", where it is not that of "out"
     by_box   as TMA loads A and B, whose rows may end anywhere; what it writes ends at a multiple of 16 bytes
     """
     made = {
         name: Operand(
-            kind if name in "ab" else result,
+            kind if name in "ab" else (of_c or result) if name == "c" else result,
             MODES[name][view.major or 0],
             view.boxed if by_box and name in "ab" else view.align,
         )

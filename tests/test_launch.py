@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -10,7 +12,7 @@ from cutegemm import launch, torch_ops  # noqa: E402
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError  # noqa: E402
 from cutegemm.launch import gemm  # noqa: E402
 from cutegemm.plan import Operands, simt_plan  # noqa: E402
-from cutegemm.views import View  # noqa: E402
+from cutegemm.views import View, share_memory  # noqa: E402
 
 
 class Noted:
@@ -34,7 +36,7 @@ def launched(monkeypatch):
 
     monkeypatch.setattr(launch, "_calls", {})
     monkeypatch.setattr(launch, "compile_plan", take)
-    monkeypatch.setattr(launch, "_check_devices", lambda given: None)
+    monkeypatch.setattr(launch, "check_devices", lambda given: None)
     monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
     monkeypatch.setattr(torch_ops, "multiprocessors", lambda index: 132)
     monkeypatch.setattr(torch_ops, "devices", lambda: 1)
@@ -147,12 +149,39 @@ REFUSED = [
     ),
     (lambda: gemm(A.half(), B.half(), c=torch.zeros(8, 16), out=torch.zeros(8, 16).half()), "of one type"),
     (lambda: gemm(A, B, beta=1.0), "beta = 1.0, but no c is given"),
-    (lambda: gemm(A, B, plan="nope"), "no plan is called 'nope'. There are simt_256x128"),
+    (lambda: gemm(A, B, plan="nope"), "no plan is called 'nope'. `cutegemm plans` lists them"),
     (lambda: gemm([1.0], B), "a is a list; a torch tensor, or an array with DLPack"),
     (lambda: gemm(A.to_sparse(), B), "dense tensors"),
     (lambda: gemm(A.clone().requires_grad_(), B), "records no gradients"),
     (lambda: gemm(A, B, out=torch.zeros(16).expand(8, 16)), "may lie in one place"),
+    (lambda: gemm(A, B, out=torch.zeros(8, 16, requires_grad=True)), "records no gradients"),
+    (lambda: gemm(A, B, plan=3), "plan is a int; a GemmPlan, or the name of one"),
+    (lambda: gemm(None, B), "a is a NoneType; a torch tensor"),
+    (lambda: gemm(A, None), "b is a NoneType; a torch tensor"),
+    (lambda: gemm(torch.tensor(1.0), B), r"a has shape \(\); b|two matrices, or two batches"),
+    (lambda: gemm(torch.zeros(1, 1).expand(2**31, 1), A[:1]), "M is 2147483648; 2147482624 at most"),
+    (lambda: gemm(Wrapped(A), B), "a is a Wrapped without memory of its own. Pass the tensor inside of it"),
+    (lambda: gemm(A, B, out=Wrapped(torch.zeros(8, 16))), "out is a Wrapped without memory"),
+    (lambda: gemm(torch._neg_view(A), B), "a is a view whose elements are negated. Pass a.resolve_neg()"),
+    (lambda: gemm(A, B, c=torch._neg_view(A @ B), beta=1.0), "c is a view whose elements are negated"),
 ]
+
+
+class Wrapped(torch.Tensor):
+    """As DTensor does: a tensor around another one, without memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError(f"{function}")
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSED)
@@ -187,6 +216,101 @@ def test_overlaps(launched):
     for out in (pool[404:532].view(8, 16), c.view(16, 8).t(), pool[300:428].view(8, 16)):
         with pytest.raises(UnsupportedError, match="out overlaps c"):
             gemm(a, b, c=c, beta=1.0, out=out)
+
+
+def test_parts_of_one_matrix_that_lie_side_by_side(launched):
+    """Columns 0 to 11, 12 to 23 and 24 to 39 of rows of 40: their ranges meet, their elements do not."""
+    whole = torch.zeros(12, 40)
+    a, b, out = whole[:8, :12], whole[:, 12:28], whole[:8, 24:40]
+    with pytest.raises(UnsupportedError, match="out overlaps b"):
+        gemm(a, b, out=out)
+    b = torch.zeros(12, 16)
+    assert gemm(a, b, out=out) is out
+    assert gemm(whole[:8, 28:], b, out=whole[:8, :16]) is not None
+    with pytest.raises(UnsupportedError, match="out overlaps a"):
+        gemm(a, b, out=whole[:8, 11:27])
+    with pytest.raises(UnsupportedError, match="out overlaps a"):
+        gemm(whole[:8, 26:38], b, out=whole[1:9, 30:].as_strided((8, 16), (40, 1)))  # into the next rows
+    batch = torch.zeros(3, 12, 40)
+    gemm(batch[:, :8, :12], torch.zeros(3, 12, 16), out=batch[:, :8, 24:])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_shared_memory_by_brute_force(transposed):
+    """Every element's place is listed: one in common is never missed; spans that meet may have none."""
+    numpy = pytest.importorskip("numpy")
+    rng = numpy.random.default_rng(0)
+    shared = side_by_side = 0
+    for _ in range(600):
+        pitches = rng.integers(4, 9, 2) if rng.random() < 0.5 else [7, 7]
+        placed = []
+        for pitch in pitches:
+            batch, rows, columns = (int(n) for n in rng.integers(1, 4, 3))
+            strides = [int(pitch) * int(rng.integers(3, 5)), int(pitch), 1]
+            shape, start = [batch, rows, columns], int(rng.integers(0, 40))
+            at = start + sum(numpy.ix_(*[numpy.arange(n) * s for n, s in zip(shape, strides, strict=True)]))
+            if transposed:
+                shape[1:], strides[1:] = shape[:0:-1], strides[:0:-1]
+            view = View(tuple(shape), tuple(strides), 4, 0, True)
+            placed.append((view, 4 * start, set(at.ravel().tolist())))
+        (first, start, own), (second, other_start, others) = placed
+        said = share_memory(first, start, second, other_start)
+        assert said == share_memory(second, other_start, first, start)
+        assert said or not own & others
+        shared += bool(own & others)
+        meet = min(own) <= max(others) and min(others) <= max(own)
+        side_by_side += meet and not said
+    assert shared > 50
+    assert side_by_side > 50
+
+
+def test_a_result_that_is_given_counts_as_changed(launched):
+    """Autograd must see that what it has kept for the backward pass is another matrix now."""
+    x, out = torch.randn(8, 16, requires_grad=True), torch.randn(8, 16)
+    kept = (x * out).sum()
+    gemm(A, B, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.backward()
+    with torch.inference_mode():
+        gemm(A, B, out=torch.zeros(8, 16))
+
+
+def test_a_plain_tensor_of_the_same_signature_vouches_for_no_other(launched):
+    gemm(A, B)
+    for odd in (Wrapped(A), torch._neg_view(A)):
+        with pytest.raises(UnsupportedError):
+            gemm(odd, B)
+    assert gemm(torch.nn.Parameter(A, requires_grad=False), B).__class__ is torch.Tensor
+    assert all(type(call[0]) is not Wrapped for kernel in launched for call in kernel.calls)
+
+
+def test_it_can_stand_in_a_compiled_function(launched):
+    """`torch.compile` breaks its graph there, and goes on after it."""
+
+    def double(a, b):
+        return torch.ones_like(gemm(a * 2, b))
+
+    assert torch.compile(double, backend="eager")(A, B).eq(1).all()
+    assert torch.equal(launched[-1].calls[-1][0], A * 2)
+
+
+def test_negative_strides_of_another_framework():
+    """torch itself would end the process."""
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(UnsupportedError, match=r"a has strides of \(-48, 4\) bytes; none may be negative"):
+        gemm(numpy.zeros((8, 12), numpy.float32)[::-1], B)
+
+
+def test_a_result_is_of_the_framework_of_a():
+    class Array:
+        """With a namespace that is not its module, as JAX's."""
+
+        def __array_namespace__(self):
+            return types.SimpleNamespace(from_dlpack=lambda tensor: ("array", tensor))
+
+    assert torch_ops.like(Array(), A) == ("array", A)
+    assert torch_ops.like(A, A) is A
+    assert torch_ops.like(object(), A) is A
 
 
 def test_what_the_kernel_says_is_wrapped(launched, monkeypatch):

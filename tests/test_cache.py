@@ -1,0 +1,145 @@
+"""The disk cache of compiled kernels, without compiling: which entry is whose, and what cannot be written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cutegemm import cache, compile
+from cutegemm.errors import CompileError
+from cutegemm.plan import GemmPlan, simt_plan
+
+PLAN = simt_plan()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_IMPORTED", float("inf"))  # others may edit the source meanwhile
+    return tmp_path / "cache"
+
+
+def builds(staged: Path) -> cache.Manifest:
+    (staged / "kernel").write_text("code")
+    return {"plan": "p"}
+
+
+def test_an_entry_is_stored_once_and_found(folder: Path) -> None:
+    place = cache.entry(PLAN, "sm_80")
+    assert place.parent == folder
+    assert cache.intact(place) is None
+    assert cache.store(place, builds)["plan"] == "p"
+    assert cache.intact(place) is not None
+    cache.store(place, builds)  # another process was quicker
+    assert [path.name for path in folder.iterdir()] == [place.name]
+
+
+def test_a_failed_build_leaves_nothing(folder: Path) -> None:
+    def fails(staged: Path) -> cache.Manifest:
+        builds(staged)
+        raise CompileError("no")
+
+    with pytest.raises(CompileError, match="no"):
+        cache.store(cache.entry(PLAN, "sm_80"), fails)
+    assert list(folder.iterdir()) == []
+
+
+def test_edited_source_has_entries_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour after the import a file changes: this process's code is no longer what the files say."""
+    source = tmp_path / "source.py"
+    source.write_text("")
+    monkeypatch.setattr(cache, "_sources", lambda: (source,))
+    monkeypatch.setattr(cache, "_toolchain", lambda: "as it was first read")
+    monkeypatch.setattr(cache, "_IMPORTED", source.stat().st_mtime)
+    before = cache.entry(PLAN, "sm_80")
+    os.utime(source, (0, source.stat().st_mtime + 3600))
+    edited = cache.entry(PLAN, "sm_80")
+    assert edited != before
+    assert edited == cache.entry(PLAN, "sm_80")  # which this process finds again
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert cache.entry(PLAN, "sm_80") not in (before, edited)
+    source.unlink()
+    assert cache.entry(PLAN, "sm_80") != before
+
+
+def test_the_real_sources_are_looked_at() -> None:
+    names = {path.name for path in cache._sources()}
+    assert {"cache.py", "compile.py", "layout.py", "plan.py", "mainloop.py", "lower.py"} <= names
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "file" / "below"))
+    with pytest.raises(CompileError, match=r"cannot be written.*Name a folder by CUTEGEMM_CACHE_DIR"):
+        cache.store(cache.entry(PLAN, "sm_80"), builds)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("CUTEGEMM_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(CompileError, match=r"has no home\. Name a folder by CUTEGEMM_CACHE_DIR"):
+        cache.entry(PLAN, "sm_80")
+
+
+def test_entries_differ_by_all_that_code_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(plan: GemmPlan = PLAN, arch: str = "sm_80") -> Path:
+        return cache.entry(plan, arch)
+
+    first = place()
+    assert place(arch="sm_90a") != first
+    assert place(simt_plan(stages=3)) != first
+    assert place(simt_plan(name="another")) == first
+    monkeypatch.setattr(cache, "_toolchain", lambda: "another DSL")
+    assert place() != first
+
+
+def test_what_does_not_load_is_built_again_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that was linked against a library that is gone; and one that never loads."""
+    built: list[Path] = []
+
+    def build(plan: GemmPlan, arch: str, staged: Path) -> cache.Manifest:
+        built.append(staged)
+        return builds(staged)
+
+    def load(entry: Path, manifest: cache.Manifest) -> str:
+        if len(built) < needed:
+            raise OSError("libother.so.1: cannot open shared object file")
+        return "loaded"
+
+    monkeypatch.setattr(compile, "_build", build)
+    monkeypatch.setattr(compile, "_load", load)
+    cache.store(cache.entry(PLAN, "sm_80"), builds)
+    needed = 1
+    compile.compile_plan.cache_clear()
+    assert compile.compile_plan(PLAN, "sm_80").function == "loaded"
+    needed = 9
+    compile.compile_plan.cache_clear()
+    with pytest.raises(CompileError, match=r"is compiled, but does not load: libother\.so\.1"):
+        compile.compile_plan(PLAN, "sm_80")
+    assert len(built) == 2
+    compile.compile_plan.cache_clear()
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    """Each process that is started runs the script again, which starts processes, which no system would bear."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from cutegemm.compile import compile_plans\n"
+        "from cutegemm.plan import simt_plan\n"
+        "compile_plans([simt_plan(), simt_plan(stages=3)], processes=2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "CompileError: compile_plans: a process came to a sudden end." in done.stderr
+    assert 'if __name__ == "__main__":' in done.stderr
