@@ -23,7 +23,7 @@ from cutegemm.analysis.shared import (
 from cutegemm.arch import WARP_THREADS
 from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.plan.schedule import Read, Store
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b, make_tiled_copy_c
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -111,12 +111,20 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
             out.append(_read(name, read, mma, (extent, bk), getattr(plan.operands, name), other))
     if plan.smem_d is not None:
         out.append(_drain(plan, (bm, bn)))
-    if plan.copy_d is not None:
-        leaving = by_warps(plan.copy_d.offsets_s(Layout((bm, bn))))
-        out.append(
-            Access("read D", "d", "load", leaving, plan.operands.d.dtype.bits, plan.copy_d.atom.bits, "tile")
-        )
+    copy, part = copy_of_d(plan)
+    if copy is not None:
+        leaving, bits = by_warps(copy.offsets_s(Layout(part))), plan.operands.d.dtype.bits
+        times = bm * bn // (part[0] * part[1])
+        out.append(Access("read D", "d", "load", leaving, bits, copy.atom.bits, "tile", times=times))
     return out
+
+
+def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
+    """How threads copy D out of shared memory, if they do, and the part of a tile that they do at a time."""
+    if plan.epilogue is None:
+        return plan.copy_d, plan.cta_tile[:2]
+    store = plan.epilogue.store
+    return store if isinstance(store, TiledCopy) else None, plan.epilogue.subtile
 
 
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
@@ -130,7 +138,7 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     {'fill A': 65.0, 'fill B': 64.0, 'read A': 64.125, 'read B': 64.125}
     """
     if access.per == "tile":
-        return 1.0
+        return 1.0 / plan.split_k  # by the CTA of one of the parts
     if plan.split_k > 1:
         parts = [plan.split.k_range(part, k_tiles)[1] for part in range(plan.split_k)]
         return sum(_executions(plan, access, part) for part in parts) / len(parts)
@@ -208,15 +216,26 @@ def _read(
 def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
     bits = plan.operands.d.dtype.bits
     if plan.epilogue is None:
-        copy, part = make_tiled_copy_c(plan.store_d, plan.tiled_mma), tile
-    else:
-        copy, part = plan.epilogue.to_shared, plan.epilogue.subtile
+        return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store_d.bits, "tile")
+    copy, part = plan.epilogue.to_shared, plan.epilogue.subtile
     times = tile[0] * tile[1] // (part[0] * part[1])
     rows = by_warps(copy.offsets_d(Layout(part)))
     if copy.atom.threads == WARP_THREADS:
         used = rows[:, : matrix_lanes(copy.atom)]
         return Access("store D", "d", "stmatrix", used, bits, ROW_BITS, "tile", times=times)
     return Access("store D", "d", "store", rows, bits, copy.atom.bits, "tile", times=times)
+
+
+def stored_by_lanes(plan: GemmPlan) -> np.ndarray:
+    """The elements of a tile of D that each lane has the sums of, as (warps, lanes, elements), along D's rows.
+
+    So they leave the registers: a vector is of neighbours in D, in whatever order the sums are held.
+    """
+    bm, bn, _ = plan.cta_tile
+    compact = Layout((bm, bn), (1, bm) if plan.operands.d.major == "m" else (bn, 1))
+    held = plan.tiled_mma.offsets_c(compact)
+    in_memory = np.sort(held.reshape(held.shape[0], -1), axis=1)
+    return by_warps(np.argsort(compact.offsets())[in_memory])
 
 
 def matrix_lanes(atom: CopyAtom) -> int:

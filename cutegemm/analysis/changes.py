@@ -10,8 +10,11 @@ from cutegemm.analysis.roofline import WAVEFRONT_BYTES, Roofline
 if TYPE_CHECKING:
     from cutegemm.analysis.report import AccessCost, Analysis
     from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
 
+_TILES = (16, 32, 64, 128, 256)
 _NOTABLE = 0.002  # losses below are not worth a line
+_BINDING = 0.1  # a level that binds by less is near enough to the next one
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,10 @@ class Change:
     advice: str
 
 
-def changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
+def changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
     """Ranked: what costs most of the predicted time first."""
-    found = [
-        *_conflict_changes(known, roof),
-        *_grid_changes(plan, known, roof),
-        *_memory_changes(known, roof),
-    ]
+    flaws = [*_conflict_changes(known, roof), *_memory_changes(known, roof)]
+    found = [*flaws, *_bound_changes(plan, roof, flaws), *_grid_changes(plan, problem, known, roof)]
     held = known.occupancy
     if held.ctas < plan.ctas_per_sm:
         limits = ", ".join(held.limited_by)
@@ -54,6 +54,38 @@ def changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
     return sorted(found, key=lambda c: (-c.loss, -c.hidden))
 
 
+_SERVES_MORE = {
+    "simt": "a larger thread tile: what it reads serves more products",
+    "mma_sync": "a larger warp tile: what it reads serves more products",
+    "sm90": "a larger tile for each warpgroup, up to 256 columns: what it reads serves more products",
+}
+
+
+def _bound_changes(plan: GemmPlan, roof: Roofline, flaws: list[Change]) -> list[Change]:
+    """The level that binds, where it is not the arithmetic and no flaw explains half of it."""
+    bound = roof.bound
+    others = [level for level in roof.levels if level.seconds is not None and level is not bound]
+    second = max(others, key=lambda level: level.seconds or 0.0)
+    if bound.name == "compute" or not bound.seconds:
+        return []
+    loss = 1 - (second.seconds or 0.0) / bound.seconds
+    if loss <= _BINDING or any(c.loss > loss / 2 for c in flaws):
+        return []
+    what = (
+        f"{bound.name} binds: {bound.seconds * 1e3:.3f} ms, where {second.name} needs "
+        f"{(second.seconds or 0.0) * 1e3:.3f}"
+    )
+    if bound.name == "issue" and roof.level("shared").amount == 0:
+        advice = "tiles of A and B in shared memory: the threads of a CTA read them from global memory each for itself"
+    elif bound.name in ("issue", "shared"):
+        advice = _SERVES_MORE[plan.family]
+    elif bound.name == "L2":
+        advice = "a larger CTA tile, or clusters that share a load"
+    else:
+        advice = f"narrower types, or fusion: the problem has {bound.intensity:.0f} FLOP for each byte"
+    return [Change(loss, loss, what, advice)]
+
+
 def _loss(roof: Roofline, **changed: float) -> float:
     return 1 - roof.seconds_with(**changed) / roof.seconds if roof.seconds else 0.0
 
@@ -63,7 +95,7 @@ def _conflict_changes(known: Analysis, roof: Roofline) -> list[Change]:
     level = roof.level("shared")
     out = []
     for part in known.shared:
-        if part.cost.conflicts == 0:
+        if part.cost.conflicts == 0 or not level.amount:
             continue
         share = known.waves.ctas * part.times * part.cost.conflicts * WAVEFRONT_BYTES / level.amount
         loss = _loss(roof, shared=(level.seconds or 0.0) * (1 - share))
@@ -90,7 +122,7 @@ def _conflict_advice(known: Analysis, part: AccessCost) -> str:
     return f"{search.reason}{least}"
 
 
-def _grid_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
+def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
     fill = known.waves
     assert fill is not None
     out = []
@@ -101,13 +133,27 @@ def _grid_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Chang
     if quantized > _NOTABLE:
         loss = _loss(roof, **{name: s * (1 - quantized) for name, s in local.items()})
         mean = fill.ctas / sms
-        what = f"{fill.ctas} CTAs on {sms} multiprocessors: the busiest takes {most}, the average {mean:.2f}"
-        out.append(Change(loss, quantized, what, "another tile size, split-K or stream-K"))
+        count = f"{fill.ctas} CTA" if fill.ctas == 1 else f"{fill.ctas} CTAs"
+        what = f"{count} on {sms} multiprocessors: the busiest takes {most}, the average {mean:.2f}"
+        parts = min(sms // fill.ctas, known.k_tiles)
+        advice = f"split K in {parts}, or smaller tiles" if parts > 1 else "another tile size, or stream-K"
+        out.append(Change(loss, quantized, what, advice))
     if fill.tile_waste > _NOTABLE:
         loss = _loss(roof, **{name: s * (1 - fill.tile_waste) for name, s in local.items()})
         what = f"{fill.tile_waste:.1%} of the tiles' elements lie outside of D"
-        out.append(Change(loss, fill.tile_waste, what, f"a tile that divides {known.problem}"))
+        out.append(Change(loss, fill.tile_waste, what, _better_tiles(plan, problem)))
     return out
+
+
+def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
+    """The largest tiles that reach less far past the edges of D."""
+    parts = []
+    for mode, extent, tile in zip(("M", "N"), (problem.m, problem.n), plan.cta_tile, strict=False):
+        covered = {t: -(-extent // t) * t for t in (tile, *_TILES)}
+        least = min(covered.values())
+        if covered[tile] > least:
+            parts.append(f"{max(t for t in _TILES if covered[t] == least)} along {mode}")
+    return f"tiles of {' and '.join(parts)}" if parts else "none: no other tile of 16 to 256 reaches less far"
 
 
 def _memory_changes(known: Analysis, roof: Roofline) -> list[Change]:

@@ -53,11 +53,6 @@ class Device:
         """The most that L2 delivers."""
         return self.l2_bytes_per_clock * self.clock_mhz * 1e6
 
-    @property
-    def shared_bytes_per_s(self) -> float:
-        """A wavefront of 128 bytes a clock in every multiprocessor."""
-        return self.sms * 128 * self.clock_mhz * 1e6
-
 
 def _peaks(**tflops: float) -> Mapping[str, float]:
     """Peaks by pipe and type; f16 and bf16, e4m3 and e5m2 are alike."""

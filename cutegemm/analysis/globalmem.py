@@ -19,10 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cutegemm.analysis.accesses import buffer_layout, by_warps, global_table, shared_accesses
+from cutegemm.analysis.accesses import (
+    buffer_layout,
+    by_warps,
+    copy_of_d,
+    global_table,
+    shared_accesses,
+    stored_by_lanes,
+)
 from cutegemm.analysis.shared import byte_addresses
-from cutegemm.arch import SECTOR_BYTES
+from cutegemm.arch import SECTOR_BYTES, WARP_THREADS
 from cutegemm.layout import Layout
+from cutegemm.plan.plan import SUM_VECTOR
+from cutegemm.plan.workspace import slot_layout
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -45,7 +54,7 @@ class Sectors:
     ideal         that the bytes fill
     bits          of one lane and instruction
     usable_bits   the widest that majorness and alignment allow
-    per           "k-tile" or "tile"
+    per           "k-tile", "tile", or "part" of a tile but the last
     again         sectors that arrive more than once, by which the arrivals exceed the distinct sectors
     """
 
@@ -121,13 +130,33 @@ def global_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Sect
         elements = by_warps(copy.offsets_s(Layout((extent, bk))))
         kind = "ldgsts" if copy.atom.is_async else "ld"
         out.append(_sectors(plan, name, label, kind, elements, copy.atom.bits, operand, problem, "k-tile"))
-    if plan.copy_d is not None:
-        elements = by_warps(plan.copy_d.offsets_d(Layout((bm, bn))))
-        bits = plan.copy_d.atom.bits
+    leaving, _ = copy_of_d(plan)
+    if leaving is not None:
+        elements, bits = by_warps(leaving.offsets_d(Layout((bm, bn)))), leaving.atom.bits
         out.append(_sectors(plan, "d", "store D", "st", elements, bits, plan.operands.d, problem, "tile"))
     elif plan.smem_d is None:
         out.append(_stored(plan, problem))
+    if plan.pipeline is not None and plan.split.is_split:
+        out += _sums_of_parts(plan)
     return out
+
+
+def _sums_of_parts(plan: GemmPlan) -> list[Sectors]:
+    """A part's sums to the workspace and out of it: every part but the one that is the last."""
+    layout = slot_layout(plan, 1)
+    vector, by_thread, by_vector = layout.stride[:3]
+    _, threads, vectors, consumers = layout.shape[:4]
+    bits = plan.operands.acc.bits
+    warps = np.arange(threads // WARP_THREADS * vectors)[:, None]
+    lanes = warps % (threads // WARP_THREADS) * WARP_THREADS + np.arange(WARP_THREADS)
+    table = (lanes * by_thread + warps // (threads // WARP_THREADS) * by_vector) * bits // 8
+    wide = SUM_VECTOR * bits * vector
+    touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
+    return [
+        Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
+                wide, wide, "part")
+        for label, name, op in (("write sums", "STG", "st"), ("read sums", "LDG", "ld"))
+    ]  # fmt: skip
 
 
 def _boxes(label: str, box: TmaBox, elements: int, operand: Operand) -> Sectors:
@@ -139,13 +168,7 @@ def _boxes(label: str, box: TmaBox, elements: int, operand: Operand) -> Sectors:
 
 
 def _stored(plan: GemmPlan, problem: Problem | None) -> Sectors:
-    bm, bn, _ = plan.cta_tile
-    operand = plan.operands.d
-    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
-    held = plan.tiled_mma.offsets_c(compact)
-    in_memory = np.sort(held.reshape(held.shape[0], -1), axis=1)  # as the lanes store it: along the rows of D
-    index_of = np.argsort(compact.offsets())
-    elements = by_warps(index_of[in_memory])
+    operand, elements = plan.operands.d, stored_by_lanes(plan)
     return _sectors(plan, "d", "store D", "st", elements, plan.store_d.bits, operand, problem, "tile")
 
 

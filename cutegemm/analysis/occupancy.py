@@ -128,14 +128,16 @@ def plan_occupancy(
 class Waves:
     """How the CTAs of a grid fill a device.
 
-    ctas       of the grid
+    ctas       of the grid, one for each tile of D, or for each part of one
     per_wave   that run together
     tile_waste the part of the tiles' elements that lies outside of D
+    is_even    whether the k-tiles of what does not fill a wave are shared by all of a persistent grid
     """
 
     ctas: int
     per_wave: int
     tile_waste: float = 0.0
+    is_even: bool = False
 
     @property
     def count(self) -> int:
@@ -145,6 +147,8 @@ class Waves:
     @property
     def tail(self) -> float:
         """How full the last wave is."""
+        if self.is_even:
+            return 1.0
         return (self.ctas - (self.count - 1) * self.per_wave) / self.per_wave if self.ctas else 1.0
 
     @property
@@ -154,7 +158,7 @@ class Waves:
         >>> Waves(133, 132).efficiency, Waves(264, 132).efficiency
         (0.5037878787878788, 1.0)
         """
-        return self.ctas / (self.count * self.per_wave) if self.ctas else 1.0
+        return self.ctas / (self.count * self.per_wave) if self.ctas and not self.is_even else 1.0
 
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
@@ -163,7 +167,8 @@ def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves
     bm, bn, _ = plan.cta_tile
     covered = m_tiles * bm * n_tiles * bn
     waste = 1 - problem.m * problem.n / covered if covered else 0.0
-    return Waves(m_tiles * n_tiles * batch * plan.split_k, sms * max(1, ctas_per_sm), waste)
+    ctas = m_tiles * n_tiles * batch * plan.split_k
+    return Waves(ctas, sms * max(1, ctas_per_sm), waste, plan.split.waves > 0)
 
 
 def _up(value: int, step: int) -> int:

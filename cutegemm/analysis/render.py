@@ -35,12 +35,17 @@ def print_report(analysis: Analysis, console: Any) -> None:
         console.print(f"  {analysis.summary}")
     for violation in analysis.violations:
         console.print(f"  [red]broken rule:[/red] {violation}", soft_wrap=False)
-    console.print(_shared_table(analysis))
-    console.print(_global_table(analysis))
+    parts = [_shared_table(analysis), _global_table(analysis)]
+    for part in parts:
+        console.print()
+        console.print(part)
+    console.print()
     _print_occupancy(analysis, console)
     if analysis.problem is not None:
-        console.print(_raster_table(analysis))
-        console.print(_roofline_table(analysis))
+        for part in (_raster_table(analysis), _roofline_table(analysis)):
+            console.print()
+            console.print(part)
+        console.print()
         _print_changes(analysis, console)
 
 
@@ -48,9 +53,12 @@ def _table(title: str, columns: list[tuple[str, str]]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in columns:
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False,
+        pad_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    for position, (name, justify) in enumerate(columns):
+        table.add_column(name, justify=justify, no_wrap=position == 0)  # type: ignore[arg-type]
     return table
 
 
@@ -111,12 +119,13 @@ def _print_occupancy(analysis: Analysis, console: Any) -> None:
         console.print(f"  {analysis.spills} spills")
     fill = analysis.waves
     if fill is not None:
-        console.print(
-            f"  {fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}; the last is {fill.tail:.0%} full, "
-            f"{fill.efficiency:.1%} of the slots are used; {fill.tile_waste:.1%} of the tiles is waste",
-            soft_wrap=True,
+        used = (
+            f"{fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}; the last is {fill.tail:.0%} full, "
+            f"{fill.efficiency:.1%} of the slots are used"
         )
-    console.print()
+        if fill.is_even:
+            used = f"{fill.ctas} tiles on {fill.per_wave} slots, what does not fill them divided evenly"
+        console.print(f"  {used}; {fill.tile_waste:.1%} of the tiles is waste", soft_wrap=True)
 
 
 def _raster_table(analysis: Analysis) -> Any:
@@ -125,18 +134,18 @@ def _raster_table(analysis: Analysis) -> Any:
     device = analysis.device
     share = f", {device.l2_partitions} partitions" if device.l2_partitions > 1 else ""
     table = _table(
-        f"Traffic (L2 of {device.l2_bytes >> 20} MiB{share}); * the plan's raster",
-        [("raster", "left"), ("A, B tiles a wave", "right"), ("MB a wave", "right"), ("L2, GB", "right"),
-         ("DRAM, GB", "right"), ("L2 hits", "right"), ("written, GB", "right"),
-         ("between partitions", "right")],
+        f"Traffic of A and B, GB (L2 of {device.l2_bytes >> 20} MiB{share}; D: "
+        f"{own.dram_write_bytes / 1e9:.3f} GB); * the plan's raster",
+        [("raster", "left"), ("tiles a wave", "right"), ("MB a wave", "right"), ("L2", "right"),
+         ("DRAM", "right"), ("L2 hits", "right"), ("between partitions", "right")],
     )  # fmt: skip
     shown = [own, *[t for t in analysis.rasters if t.raster != own.raster][:3]]
     for t in shown:
         name = f"* {t.raster}" if t is own else f"  {t.raster}"
         table.add_row(
-            name, f"{t.resident_mn[0]:.1f}, {t.resident_mn[1]:.1f}", f"{t.wave_bytes / 1e6:.1f}",
+            name, f"{t.resident_mn[0]:.1f} + {t.resident_mn[1]:.1f}", f"{t.wave_bytes / 1e6:.1f}",
             f"{t.l2_read_bytes / 1e9:.2f}", f"{t.dram_read_bytes / 1e9:.3f}", f"{t.hit_share:.1%}",
-            f"{t.dram_write_bytes / 1e9:.3f}", "-" if t.far_bytes is None else f"{t.far_bytes / 1e9:.3f}",
+            "-" if t.far_bytes is None else f"{t.far_bytes / 1e9:.3f}",
         )  # fmt: skip
     return table
 
@@ -146,12 +155,12 @@ def _roofline_table(analysis: Analysis) -> Any:
     assert roof is not None
     table = _table(
         f"Roofline: {roof.bound.name} binds, {roof.seconds * 1e3:.3f} ms, {roof.tflops:.1f} TFLOP/s at most",
-        [("level", "left"), ("amount", "right"), ("FLOP a unit", "right"), ("least time, ms", "right"),
+        [("level", "left"), ("amount", "right"), ("FLOP a unit", "right"), ("at least, ms", "right"),
          ("of the bound", "right")],
     )  # fmt: skip
     for level in roof.levels:
         time = "-" if level.seconds is None else f"{level.seconds * 1e3:.3f}"
-        part = "-" if level.seconds is None else f"{level.seconds / roof.seconds:.0%}"
+        part = "-" if level.seconds is None or not roof.seconds else f"{level.seconds / roof.seconds:.0%}"
         table.add_row(level.name, f"{level.amount:.3g} {level.unit}", f"{level.intensity:.3g}", time, part)
     return table
 

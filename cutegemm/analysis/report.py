@@ -15,6 +15,7 @@ from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
 from cutegemm.analysis.traffic import Traffic, best_rasters, traffic
 from cutegemm.arch import Arch, arch_named
+from cutegemm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from cutegemm.cubin import ResourceReport
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _RASTERS = 4  # that are compared in time
+_MOST_TILES = 1 << 20  # whose traffic takes less than a minute to follow
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,9 @@ class Analysis:
         out = [0, 0]
         for part in self.global_:
             if part.op == op:
-                times = (
-                    self.waves.ctas // self.split_k * self.k_tiles
-                    if part.per == "k-tile"
-                    else self.waves.ctas
+                tiles = self.waves.ctas // self.split_k
+                times = {"k-tile": tiles * self.k_tiles, "part": self.waves.ctas - tiles}.get(
+                    part.per, self.waves.ctas
                 )
                 out[0] += times * part.requests
                 out[1] += times * part.sectors
@@ -259,6 +260,12 @@ def _with_problem(
     plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool
 ) -> Analysis:
     held: Occupancy = common["occupancy"]
+    m_tiles, n_tiles, batch = plan.grid(problem)
+    if m_tiles * n_tiles * batch > _MOST_TILES:
+        raise UnsupportedError(
+            f"check: {problem} has {m_tiles} x {n_tiles} x {batch} tiles of {plan.name}; the traffic of up to "
+            f"{_MOST_TILES} is followed. Give a smaller problem, of the same shape."
+        )
     fill = waves(plan, problem, device.sms, held.ctas)
     l2_bytes = device.l2_bytes // device.l2_partitions
     in_step = traffic(plan, problem, ctas_per_wave=fill.per_wave, l2_bytes=l2_bytes)
@@ -283,7 +290,7 @@ def _with_problem(
             wavefronts=sum(c[1] for c in counted),
             instructions=sum(lsu) + sum(stored),
             traffic=moved,
-            sm_share=fill.ctas / (most * device.sms) if most else 1.0,
+            sm_share=fill.ctas / (most * device.sms) if most and not fill.is_even else 1.0,
         )
 
     rasters = best_rasters(
@@ -293,4 +300,4 @@ def _with_problem(
     moved = next(t for t in rasters if t.raster == str(plan.raster))
     known = replace(known, traffic=moved, rasters=tuple(rasters))
     roof = bounds(moved)
-    return replace(known, roofline=roof, changes=tuple(changes(plan, known, roof)))
+    return replace(known, roofline=roof, changes=tuple(changes(plan, problem, known, roof)))

@@ -17,6 +17,7 @@ from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS
 from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, size, tile_to_shape
 from cutegemm.tile.smem_atoms import KINDS, smem_atom
+from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.dtypes import DType
@@ -131,7 +132,7 @@ def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> Sw
     if layout is None:
         raise LayoutError(f"search_plan: the plan {plan} keeps no {buffer.upper()} in shared memory.")
     accesses = [a for a in shared_accesses(plan) if a.buffer == buffer]
-    leaves_by_tma = buffer == "d" and plan.epilogue is not None
+    leaves_by_tma = buffer == "d" and plan.epilogue is not None and isinstance(plan.epilogue.store, TmaBox)
     dtype, major = getattr(plan.operands, buffer).dtype, smem_major(layout)
     return search_swizzle(accesses, tile, dtype, major, hardware=leaves_by_tma or None, rules=rules)
 
@@ -164,7 +165,11 @@ def _candidates(
         yield f"swizzle {swizzle}", ComposedLayout(swizzle, 0, plain), 0
     rows = tile[1] if major == "mn" else tile[0]
     for pad in range(1, _ROUND_BYTES // unit):
-        yield f"padding of {pad} elements", _plain(tile, major, pad), pad * rows * unit
+        yield (
+            f"padding of {pad} element{'' if pad == 1 else 's'}",
+            _plain(tile, major, pad),
+            pad * rows * unit,
+        )
 
 
 def _swizzles(elements: int, unit: int) -> Iterator[tuple[int, int, int]]:

@@ -13,11 +13,14 @@ from cutegemm.profile.compare import Comparison, render
 from cutegemm.profile.evidence import Evidence, replay
 from cutegemm.profile.report import DOCUMENT, Runs, regenerated
 from cutegemm.profile.run import profile
+from cutegemm.profile.sanitize import record, sanitize, sanitize_cases, table
+from cutegemm.profile.sanitizer import TOOLS
 
 _WHAT = """\
 probes, plans, mma, hopper, traffic: run that group under ncu; all: every one
 replay FILE ...: the predictions of today beside the counters that --out recorded
-report: makes the tables of docs/analysis.md from docs/benchmarks/analysis_*.json"""
+report: makes the tables of docs/analysis.md from docs/benchmarks/analysis_*.json
+sanitize: runs small plans of every family under compute-sanitizer, and makes one table"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,13 +31,15 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument(
-        "what", choices=(*GROUPS, "all", "replay", "report"), nargs="?", default="all", help=_WHAT
+        "what", choices=(*GROUPS, "all", "replay", "report", "sanitize"), nargs="?", default="all", help=_WHAT
     )
     parser.add_argument("files", type=Path, nargs="*", help="of `replay`")
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--device", help="of the predictions, e.g. h200")
     parser.add_argument("--ncu", default="ncu", help="the command")
-    parser.add_argument("--out", type=Path, help="a folder for the counters: analysis_GROUP.json")
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="sanitize: of these alone")
+    parser.add_argument("--sanitizer", default="compute-sanitizer", help="the command")
+    parser.add_argument("--out", type=Path, help="a folder for analysis_GROUP.json or sanitize.json")
     parser.add_argument("--list", action="store_true", help="only name the cases")
     parser.add_argument(
         "--check", action="store_true", help="report: only say whether the tables are up to date"
@@ -45,6 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _replay(given.files, given.only)
         if given.what == "report":
             return _report(given.check)
+        if given.what == "sanitize":
+            return _sanitize(given)
         return _run(given)
     except (CutegemmError, OSError) as error:
         print(error, file=sys.stderr)
@@ -82,6 +89,18 @@ def _replay(files: Sequence[Path], only: str) -> int:
             print(f"{file}: these cases are others by now: {', '.join(stale)}", file=sys.stderr)
     print(render(every))
     return int(any(c.misses for c in every))
+
+
+def _sanitize(given: argparse.Namespace) -> int:
+    cases = [case for case in sanitize_cases() if given.only in case.name]
+    if given.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    found = sanitize(cases, given.tool or TOOLS, sanitizer=given.sanitizer)
+    if given.out is not None:
+        record(found, "python -m cutegemm.profile sanitize", given.out / "sanitize.json")
+    print(table(found))
+    return int(not all(outcome.is_clean for outcomes in found.values() for outcome in outcomes.values()))
 
 
 def _report(only_check: bool) -> int:

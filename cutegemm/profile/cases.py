@@ -142,7 +142,9 @@ def _shapes() -> Iterator[Case]:
         )
     odd = Operands.of("f32", align_bytes=4)
     yield Case(
-        "odd", simt_plan(odd, name="4-byte alignment", **small), Problem(2047, 2045, 1021, operands=odd)
+        "odd",
+        simt_plan(odd, name="4-byte alignment", store="direct", **small),
+        Problem(2047, 2045, 1021, operands=odd),
     )
 
 
@@ -155,12 +157,13 @@ def _rasters() -> Iterator[Case]:
 
 
 def hopper_cases() -> list[Case]:
-    """bf16 by TMA and wgmma: D through swizzled and through plain shared memory, clusters, rasters."""
+    """bf16 by TMA and wgmma: D through swizzled, plain and padded shared memory, clusters, rasters."""
     ops = Operands.of("bf16", layout="nt")
     problem = Problem(8192, 8192, 2048, operands=ops)
     options: dict[str, dict[str, Any]] = {
         "sm90_swizzled_d": {},
         "sm90_plain_d": {"shared_d": "plain"},
+        "sm90_padded_d": {"shared_d": "padded"},
         "sm90_cooperative": {"schedule": "cooperative", "tile": (128, 256, 64)},
         "sm90_cluster_m": {"cluster": (2, 1)},
         "sm90_along_m": {"raster": "along_m"},
@@ -221,7 +224,8 @@ def mma_cases() -> list[Case]:
         "direct_store": ("bf16", "nt", {"store": "direct"}),
         "one_stage": ("bf16", "nt", {"stages": 1, "block": (128, 128, 64)}),
         "tf32_ldmatrix": ("tf32", "nt", {"block": (128, 128, 32)}),
-        "tf32_padded": ("tf32", "tn", {"block": (128, 128, 32)}),
+        "tf32_padded": ("tf32", "tn", {"block": (128, 128, 32), "shared": "padded"}),
+        "tf32_swizzled": ("tf32", "tn", {"block": (128, 128, 32)}),
     }
     for name, (dtype, layout, given) in options.items():
         ops = Operands.of(dtype, layout=layout)

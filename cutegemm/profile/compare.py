@@ -176,8 +176,18 @@ QUANTITIES = (
     Quantity("time, ns", ("gpu__time_duration.sum",), _time, None, "the prediction is a bound"),
 )  # fmt: skip
 
-# Asked for as well, to tell the reasons apart.
+# Asked for as well, to tell the reasons apart. Of those of shared memory one may count the stmatrix of a whole
+# plan, which none above does; what a GPU has not is left out.
 ALSO = (
+    "smsp__sass_inst_executed_op_stsm.sum",
+    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared.sum",
+    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_cmd_read.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_cmd_write.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_cmd_write.sum",
+    "l1tex__data_bank_writes.sum",
+    "l1tex__data_bank_reads.sum",
     "launch__shared_mem_config_size",
     "lrc__xbar2gpc_sectors_op_read.sum",
     "lrc__lts2lrc_sectors_op_read.sum",

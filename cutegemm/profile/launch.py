@@ -1,6 +1,6 @@
 """The child that runs under ncu: launches each case, between the profiler's start and stop.
 
-    python -m cutegemm.profile.launch CASES.pickle LOG.json
+    python -m cutegemm.profile.launch CASES.pickle LOG.json [BETA]
 
 Nothing else is launched in between, so the n-th kernel of ncu's report is the n-th case of the log.
 """
@@ -22,8 +22,11 @@ _TORCH = {"f32": "float32", "tf32": "float32", "f64": "float64", "f16": "float16
           "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "s8": "int8", "s32": "int32"}  # fmt: skip
 
 
-def launch_all(cases: list[Case | ProbeCase]) -> dict[str, Any]:
-    """Launches each case; returns which were launched, in order, and what went wrong with the others."""
+def launch_all(cases: list[Case | ProbeCase], beta: float = 0.0) -> dict[str, Any]:
+    """Launches each case; returns which were launched, in order, and what went wrong with the others.
+
+    beta   of the plans that can read C, which is then D
+    """
     import torch
 
     cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -34,7 +37,7 @@ def launch_all(cases: list[Case | ProbeCase]) -> dict[str, Any]:
     launched, failed = [], {}
     for number, case in enumerate(cases):
         try:
-            call = _gemm(torch, case, arch) if isinstance(case, Case) else _probe(torch, case, probes)
+            call = _gemm(torch, case, arch, beta) if isinstance(case, Case) else _probe(torch, case, probes)
             for _ in range(case.launches):
                 torch.cuda.synchronize()
                 cudart.cudaProfilerStart()
@@ -48,12 +51,12 @@ def launch_all(cases: list[Case | ProbeCase]) -> dict[str, Any]:
     return {"device": torch.cuda.get_device_name(), "arch": arch, "launched": launched, "failed": failed}
 
 
-def _gemm(torch: Any, case: Case, arch: str) -> Callable[[], None]:
+def _gemm(torch: Any, case: Case, arch: str, beta: float) -> Callable[[], None]:
     from cutegemm.compile import compile_plan
 
     kernel = compile_plan(case.plan, arch)
     a, b, d = (_operand(torch, case, name) for name in ("a", "b", "d"))
-    return lambda: kernel(a, b, d, d, 1.0, 0.0)
+    return lambda: kernel(a, b, d, d, 1.0, beta if case.plan.has_c else 0.0)
 
 
 def _operand(torch: Any, case: Case, name: str) -> Any:
@@ -65,13 +68,12 @@ def _operand(torch: Any, case: Case, name: str) -> Any:
     stride = tuple(layout.stride[i] for i in (*batch, *order))
     kind = getattr(torch, _TORCH[operand.dtype.name])
     out = torch.empty_strided(shape, stride, dtype=kind, device="cuda")
-    if operand.dtype.bits >= 16:
-        out.zero_()
+    (out.view(torch.uint8) if operand.dtype.bits == 8 else out).zero_()
     return out
 
 
 def _probe(torch: Any, case: ProbeCase, compiled: dict[str, Any]) -> Callable[[], None]:
-    from cutegemm.kernels.probe import asm_of, compile_probe
+    from cutegemm.kernels.bench.probe import asm_of, compile_probe
 
     text = asm_of(case.op, case.bits, case.matrices, case.transpose)
     if text not in compiled:
@@ -89,7 +91,8 @@ def _probe(torch: Any, case: ProbeCase, compiled: dict[str, Any]) -> Callable[[]
 def main() -> None:
     """The entry of the child."""
     cases = pickle.loads(Path(sys.argv[1]).read_bytes())
-    Path(sys.argv[2]).write_text(json.dumps(launch_all(cases)))
+    beta = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+    Path(sys.argv[2]).write_text(json.dumps(launch_all(cases, beta)))
 
 
 if __name__ == "__main__":

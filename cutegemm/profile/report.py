@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 from cutegemm.analysis import device_named, plan_occupancy, traffic
@@ -99,12 +100,17 @@ def runs_table(runs: Runs) -> str:
     return _table(("run", "cases", "GPU", "versions", "UTC", "command"), rows)
 
 
+@cache
+def _played(group: str) -> frozenset[str]:
+    """The cases of a group that are launched several times, for the model of L2."""
+    return frozenset([case.name for case in GROUPS[group]() if isinstance(case, Case) and case.launches > 1])
+
+
 def _basis(group: str, name: str) -> str:
     """What the model of L2 and the plan have to do with each other."""
-    played = {case.name for case in GROUPS[group]() if isinstance(case, Case) and case.launches > 1}
     if name in _MENDED:
         return "mended by it"
-    if name not in played:
+    if name not in _played(group):
         return "each byte once"
     return "out of sample" if group == "traffic" else "fitted"
 

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, un
 
 _ALWAYS = ("launch__", "sm__maximum_warps")  # not listed, but known to every version
 # By the names of their functions: not what packs operands or adds the parts of a split K.
-_GEMM_KERNELS = "kernel_cutlass_(part_)?kernel"
+_GEMM_KERNELS = "kernel_cutlass_((part|stream)_)?kernel"
 _TRIES = 4  # each drops the metrics that ncu says it has not
 
 
@@ -33,6 +34,7 @@ def profile(
     ncu: str = "ncu",
     compiled: bool = True,
     said: str = "",
+    limit_seconds: float | None = None,
 ) -> tuple[list[Comparison], Evidence]:
     """Predicted beside measured for each case.
 
@@ -40,6 +42,7 @@ def profile(
                architecture where left out
     compiled   whether the registers are those of the compiled kernel, not the plan's estimate
     said       the command, for the record
+    limit_seconds   that ncu may take
     returns    the comparisons, and what was counted
     raises     UnsupportedError without ncu; NcuError with what it said
     """
@@ -53,7 +56,7 @@ def profile(
     with tempfile.TemporaryDirectory(prefix="cutegemm-profile-") as name:
         folder = Path(name)
         (folder / "cases.pickle").write_bytes(pickle.dumps(list(cases)))
-        counters = _counted(ncu, metrics, folder)
+        counters = _counted(ncu, metrics, folder, limit_seconds)
         log = json.loads((folder / "log.json").read_text())
     if len(counters) != len(log["launched"]):
         raise NcuError(
@@ -99,7 +102,23 @@ def _known(ncu: str, wanted: list[str]) -> list[str]:
     return [m for m in wanted if m.startswith(_ALWAYS) or m.split(".")[0] in names]
 
 
-def _counted(ncu: str, metrics: list[str], folder: Path) -> list[dict[str, float]]:
+def _run(line: list[str], environment: dict[str, str], limit_seconds: float | None) -> str:
+    """What a command prints; it and its children are ended when their time is up."""
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        return process.communicate(timeout=limit_seconds)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise NcuError(f"ncu took longer than {limit_seconds:.0f} s.") from None
+
+
+def _counted(
+    ncu: str, metrics: list[str], folder: Path, limit_seconds: float | None
+) -> list[dict[str, float]]:
     target = [
         sys.executable,
         "-m",
@@ -113,15 +132,14 @@ def _counted(ncu: str, metrics: list[str], folder: Path) -> list[dict[str, float
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     for _ in range(_TRIES):
         line = command(target, wanted, ncu=ncu, log=str(folder / "ncu.csv"), kernel=_GEMM_KERNELS)
-        done = subprocess.run(
-            line, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
-        )
+        printed = _run(line, {**os.environ, "PYTHONPATH": path}, limit_seconds)
         table = (folder / "ncu.csv").read_text() if (folder / "ncu.csv").exists() else ""
-        said = f"{done.stdout}\n{done.stderr}\n{table}"
+        said = f"{printed}\n{table}"
         missing = unknown_metrics(said) & set(wanted)
         if not missing:
             break
         wanted = [m for m in wanted if m not in missing]
-    if not (folder / "log.json").exists():
+    log = folder / "log.json"
+    if not log.exists():
         raise NcuError(f"the launcher did not finish under ncu.\n{said[-3000:]}")
-    return parse_csv(table)
+    return parse_csv(table) if json.loads(log.read_text())["launched"] else []

@@ -21,6 +21,7 @@ from cutegemm.analysis import (
     usable_bits,
     waves,
 )
+from cutegemm.analysis.accesses import shared_accesses, stored_by_lanes
 from cutegemm.analysis.roofline import register_bytes
 from cutegemm.analysis.traffic import _share_below
 from cutegemm.errors import UnsupportedError
@@ -372,6 +373,29 @@ def test_d_through_shared_memory_by_the_threads():
     assert (stored.instruction, stored.sectors, stored.ideal) == ("STG.128", 2048, 2048)
 
 
+def test_vectors_of_d_are_neighbours_however_the_sums_are_held():
+    """8x8 sums a thread, the rows first; D is aligned to 4 of its elements, so that each row leaves by two.
+
+    By hand: of the 16 lanes along a row of D, lane 0 has columns 0 to 7 and lane 1 columns 8 to 15. An access of
+    64 bits goes by half-warps: 16 lanes with 8 bytes at every 16 of a row of 256 bytes, which has the banks twice:
+    2 wavefronts where 1 would do. Of 8 warps with 16 accesses each that is 512, where 256 would do.
+    """
+    operands = Operands.of("bf16", align_bytes=8)
+    plan = simt_plan(
+        block=(128, 128, 8), warp=(16, 128), thread=(8, 8), quad=(8, 8), lanes_along="n", operands=operands
+    )
+    lanes = stored_by_lanes(plan)
+    row, column = lanes % 128, lanes // 128
+    assert (row[0, 0, :16].tolist(), column[0, 0, :16].tolist()) == (
+        [0] * 8 + [1] * 8,
+        [*range(8), *range(8)],
+    )
+    assert sorted(lanes.ravel()) == list(range(128 * 128))
+    (write,) = [a for a in shared_accesses(plan) if a.name == "store D"]
+    once = write.cost(plan.smem_d)
+    assert (write.bits, once.wavefronts, once.ideal) == (64, 512, 256)
+
+
 def test_without_shared_memory_nothing_touches_it():
     plan = simt_plan(stages=0, block=(64, 64, 1), warp=(32, 32), thread=(8, 4))
     found = check(plan, Problem(512, 512, 512))
@@ -392,11 +416,18 @@ def test_the_parts_of_a_split_share_the_k_tiles():
 
 
 def test_a_packed_operand_is_read_as_it_was_packed():
-    """516 rows, a vector more than 512: each second row of k begins in the middle of a sector, and the 512
-    bytes of a warp in it touch 17; 3 of them are torn between two lines of shared memory, as a pad tears them."""
+    """515 rows end in their 17th line, so that each k begins a line: the 512 bytes of a warp in it are 16 sectors.
+
+    Were they 516, as a vector of four would have it, every second k would begin in the middle of a sector, and a
+    warp's bytes there touch 17; 3 of them are torn between two lines of shared memory, as a pad tears them.
+    """
     plan = simt_plan(pack="a")
+    assert plan.packs[0].extent(515) == 17 * 32
     found = {s.name: s for s in check(plan, Problem(515, 512, 512)).global_}
-    assert (found["load A"].ideal, found["load A"].sectors) == (16 * 16, 8 * 16 + 8 * (17 + 3))
+    assert (found["load A"].ideal, found["load A"].sectors) == (16 * 16, 16 * 16)
+    ops = Operands.of("f32", layout="tn")
+    torn = check(simt_plan(ops), Problem(515, 512, 512, operands=ops, ld=(("a", 516),))).global_[0]
+    assert (torn.name, torn.ideal, torn.sectors) == ("load A", 16 * 16, 8 * 16 + 8 * (17 + 3))
 
 
 # --- roofline -----------------------------------------------------------------------------------------------

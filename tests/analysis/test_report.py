@@ -9,9 +9,11 @@ import pytest
 from cutegemm.analysis import check, search_plan, search_swizzle, shared_accesses
 from cutegemm.analysis.accesses import Access, core_matrices
 from cutegemm.analysis.changes import _conflict_advice
+from cutegemm.analysis.render import render
 from cutegemm.dtypes import bf16, f32
 from cutegemm.layout import ComposedLayout, Layout, tile_to_shape
 from cutegemm.plan import Operands, Problem, Shared, simt_plan
+from cutegemm.plan.catalog import plan_named
 from cutegemm.plan.sm90 import sm90_plan
 from cutegemm.tile.smem_atoms import smem_atom
 
@@ -211,3 +213,47 @@ def test_a_hopper_plan_and_the_swizzle_of_its_d():
     assert all(a.cost.conflicts == 0 for a in swizzled.shared)
     assert swizzled.occupancy.ctas == 1
     assert swizzled.sector_count("tma")[1] * 32 == swizzled.traffic.l2_read_bytes
+
+
+def advice_of(plan: str, dtype: str, problem: tuple[int, int, int]) -> dict[str, str]:
+    """What is wrong -> what to do, by the first words of the first."""
+    operands = Operands.of(dtype)
+    found = check(plan_named(plan, operands), Problem(*problem, operands=operands), device="h200")
+    return {c.what: c.advice for c in found.changes}
+
+
+@pytest.mark.parametrize(
+    ("plan", "dtype", "problem", "what", "advice"),
+    [
+        # every product takes two loads of its own: 21 FLOP an instruction, a third of what the FMAs would allow
+        ("sgemm_01_naive", "f32", (4096, 4096, 4096), "issue binds", "in shared memory"),
+        # 4 x 4 a thread: 16 products for 8 elements read
+        ("simt_32x32", "f32", (4096, 4096, 4096), "shared binds", "a larger thread tile"),
+        ("sm90_pingpong", "bf16", (4096, 4096, 4096), "shared binds", "a larger tile for each warpgroup"),
+        # 2 * 4096^2 * 64 FLOP over 33.6 MB of D and 1 MB of A and B: 62
+        ("sm90_pingpong", "bf16", (4096, 4096, 64), "DRAM binds", "62 FLOP for each byte"),
+        # one tile: 132 parts of K would use every multiprocessor; half of the tile lies past each edge
+        ("simt_128x128", "f32", (64, 64, 65536), "1 CTA on 132", "split K in 132"),
+        ("simt_128x128", "f32", (64, 64, 65536), "75.0% of the tiles", "tiles of 64 along M and 64 along N"),
+        # 2 tiles of 64 cover 128 rows, 7 of 16 cover 112
+        ("mma_64x64", "f16", (100, 4096, 4096), "21.9% of the tiles", "tiles of 16 along M"),
+    ],
+)  # fmt: skip
+def test_advice(plan, dtype, problem, what, advice):
+    found = advice_of(plan, dtype, problem)
+    assert [advice in a for w, a in found.items() if w.startswith(what)] == [True], found
+
+
+def test_what_the_arithmetic_binds_has_no_bound_to_change():
+    assert not any("binds" in what for what in advice_of("mma_128x128", "bf16", (4096, 4096, 4096)))
+
+
+def test_the_report_is_whole_at_80_columns():
+    """No cell is cut short, and no table is wider than the terminal."""
+    operands = Operands.of("bf16")
+    found = check(
+        plan_named("sm90_pingpong", operands), Problem(4096, 4096, 4096, operands=operands), device="h200"
+    )
+    said = render(found, width=80)
+    assert "…" not in said
+    assert max(len(line) for line in said.splitlines() if "│" in line or "─" in line) <= 80

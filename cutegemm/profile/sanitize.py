@@ -1,0 +1,188 @@
+"""Small plans of every family under compute-sanitizer, and one table of what its tools say.
+
+Each case runs in a process of its own under each tool, so that a message belongs to one plan and a kernel that
+hangs holds up nobody. Extents are ragged and grids small: a CTA of a persistent grid takes several tiles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.catalog import plan_named
+from cutegemm.profile.cases import Case
+from cutegemm.profile.evidence import this_machine
+from cutegemm.profile.sanitizer import TOOLS, Outcome, command, parse
+
+_SECONDS = 900  # that one case may take under one tool
+_TAIL = 400  # characters of what a process said that did not come to its end
+_SM90 = "sm90:ctas=2"
+
+# name: (plan, arguments of Operands.of, extents)
+_PLANS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
+    "simt": ("simt_64x64", {"dtype": "f32"}, (200, 136, 72)),
+    "simt_tn": ("simt:block=64x64x8,warp=32x32,thread=8x4,stages=4", {"dtype": "f32", "layout": "tn"}, (200, 136, 72)),
+    "simt_split": ("simt:block=64x64x8,warp=32x32,thread=8x4,split_k=3", {"dtype": "f32"}, (136, 72, 512)),
+    "simt_split_last": (
+        "simt:block=64x64x8,warp=32x32,thread=8x4,split_k=3,reduction=last", {"dtype": "f32"}, (136, 72, 512),
+    ),
+    "simt_packed": ("simt_256x128+pack", {"dtype": "f32"}, (264, 136, 64)),
+    "mma_bf16": ("mma_sync:block=64x64x32,warp=32x32,stages=3", {"dtype": "bf16", "layout": "nt"}, (200, 136, 72)),
+    "mma_tf32": ("mma_sync:block=64x64x32,warp=32x32,stages=3", {"dtype": "tf32"}, (200, 136, 72)),
+    "sm90_pingpong": (f"{_SM90},tile=64x128x64,slots=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
+    "sm90_pingpong_of_columns": (
+        f"{_SM90},tile=64x128x64,slots=2", {"dtype": "bf16", "layout": "tn", "out_major": "m"}, (200, 520, 328),
+    ),
+    "sm90_cooperative_2x1": (
+        f"{_SM90},tile=128x128x64,schedule=cooperative,cluster=2x1", {"dtype": "bf16", "layout": "nt"},
+        (392, 264, 328),
+    ),
+    "sm90_single": ("sm90:tile=64x128x64,schedule=single", {"dtype": "bf16", "layout": "nt"}, (200, 264, 328)),
+    "sm90_padded": (f"{_SM90},tile=64x128x64,shared_d=padded", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
+    "sm90_warps_store": (
+        f"{_SM90},tile=64x128x64,store=tma_warp,slots=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328),
+    ),
+    "sm90_split": (f"{_SM90},tile=64x128x64,split_k=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
+    "sm90_stream": (f"{_SM90},tile=64x128x64,stream=1", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
+    "sm90_direct": (f"{_SM90},tile=64x128x64,store=direct", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
+    "sm90_bytes": (f"{_SM90},tile=64x128x128", {"dtype": "e4m3", "layout": "nt"}, (200, 528, 336)),
+    "sm90_two_level": (
+        f"{_SM90},tile=128x128x128,schedule=cooperative,two_level=1",
+        {"dtype": "e4m3", "layout": "nt", "out": "bf16"}, (200, 528, 336),
+    ),
+    "sm90_s8": (f"{_SM90},tile=64x128x128", {"dtype": "s8", "layout": "nt", "out": "s32"}, (200, 528, 336)),
+}  # fmt: skip
+_WITH_C = ("sm90_pingpong", "sm90_padded", "sm90_bytes")
+
+
+def sanitize_cases() -> list[Case]:
+    """Plans of every family, on problems of a few tiles.
+
+    >>> sorted({case.plan.family for case in sanitize_cases()})
+    ['mma_sync', 'simt', 'sm90']
+    """
+    out = []
+    for name, (text, of, (m, n, k)) in _PLANS.items():
+        operands = Operands.of(**of)
+        problem = Problem(m, n, k, operands=operands)
+        out.append(Case(name, plan_named(text, operands.fitted(m, n, k)), problem))
+        if name in _WITH_C:
+            out.append(Case(f"{name}_c", plan_named(text, operands.fitted(m, n, k), True), problem))
+    return out
+
+
+def sanitize(
+    cases: Sequence[Case],
+    tools: Sequence[str] = TOOLS,
+    *,
+    sanitizer: str = "compute-sanitizer",
+    jobs: int = 4,
+) -> dict[str, dict[str, Outcome]]:
+    """Each case under each tool: case -> tool -> what it found.
+
+    jobs     processes at a time
+    raises   UnsupportedError without the sanitizer
+    """
+    if shutil.which(sanitizer) is None:
+        raise UnsupportedError(
+            f"sanitize: no {sanitizer} is found. It comes with the CUDA toolkit; name it with --sanitizer."
+        )
+    pairs = [(case, tool) for case in cases for tool in tools]
+    with ThreadPoolExecutor(jobs) as pool:
+        found = list(pool.map(lambda pair: _run(pair[0], pair[1], sanitizer), pairs))
+    out: dict[str, dict[str, Outcome]] = {case.name: {} for case in cases}
+    for (case, tool), outcome in zip(pairs, found, strict=True):
+        out[case.name][tool] = outcome
+    return out
+
+
+def _run(case: Case, tool: str, sanitizer: str) -> Outcome:
+    """One case in a process of its own, every tensor in an allocation of its own."""
+    with tempfile.TemporaryDirectory(prefix="cutegemm-sanitize-") as name:
+        folder = Path(name)
+        (folder / "cases.pickle").write_bytes(pickle.dumps([case]))
+        log = folder / "log.json"
+        beta = "1"  # so that C is read as well
+        files = [str(folder / "cases.pickle"), str(log)]
+        target = [sys.executable, "-m", "cutegemm.profile.launch", *files, beta]
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        try:
+            done = subprocess.run(
+                command(target, tool, sanitizer=sanitizer),
+                capture_output=True, text=True, check=False, env=env, timeout=_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Outcome(f"not over after {_SECONDS} s", False, 0, 0, ())
+        logged = json.loads(log.read_text()) if log.exists() else None
+    return outcome_of(f"{done.stdout}\n{done.stderr}", logged)
+
+
+def outcome_of(said: str, logged: dict[str, Any] | None) -> Outcome:
+    """What a process said, and whether its log has the case as launched.
+
+    >>> outcome_of("========= ERROR SUMMARY: 0 errors", {"launched": [], "failed": {"0": "no GPU"}}).summary
+    'not launched: no GPU'
+    """
+    found = parse(said)
+    why = ""
+    if logged is None:
+        why = f"the process ended early: {said.strip()[-_TAIL:]}"
+    elif logged["failed"]:
+        why = f"not launched: {'; '.join(logged['failed'].values())}"
+    return Outcome(why, False, found.errors, found.warnings, found.messages) if why else found
+
+
+def table(found: dict[str, dict[str, Outcome]]) -> str:
+    """A line a case, a column a tool; below it every message, once for all cases that it is said of."""
+    tools = list(dict.fromkeys(tool for outcomes in found.values() for tool in outcomes))
+    rows = [["case", *tools]]
+    rows += [[name, *(_cell(outcomes.get(tool)) for tool in tools)] for name, outcomes in found.items()]
+    width = [max(len(row[i]) for row in rows) for i in range(len(tools) + 1)]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, width, strict=True)).rstrip() for row in rows]
+    said: dict[str, list[str]] = {}
+    for name, outcomes in found.items():
+        for tool, outcome in outcomes.items():
+            texts = [str(m) for m in outcome.messages] + ([] if outcome.finished else [outcome.summary])
+            for text in texts:
+                said.setdefault(f"{tool}: {text}", []).append(name)
+    lines += [f"{text}\n    {', '.join(names)}" for text, names in said.items()]
+    return "\n".join(lines)
+
+
+def _cell(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "-"
+    if not outcome.finished:
+        return "did not run"
+    if outcome.is_clean:
+        return "clean"
+    if outcome.messages and all(message.is_of_the_host for message in outcome.messages):
+        return f"{outcome.errors} of the host"
+    warnings = f", {outcome.warnings} warnings" if outcome.warnings else ""
+    return f"{outcome.errors} errors{warnings}"
+
+
+def record(found: dict[str, dict[str, Outcome]], said: str, path: Path) -> None:
+    """The table as JSON, with the machine that it comes from.
+
+    said   the command
+    """
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    machine = {k: v for k, v in this_machine(said, date).items() if k not in ("ncu", "clocks")}
+    cases = {name: {tool: o.to_dict() for tool, o in outcomes.items()} for name, outcomes in found.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": machine, "cases": cases}, indent=1) + "\n")
