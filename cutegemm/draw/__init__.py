@@ -15,19 +15,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from cutegemm.draw.atoms import atom_picture, copy_picture, tiled_mma_picture
 from cutegemm.draw.grids import Grid, Legend, Picture
-from cutegemm.draw.pictures import (
-    atom_picture,
-    composition_picture,
-    copy_picture,
-    layout_picture,
-    plan_picture,
-    raster_picture,
-    slice_picture,
-    swizzle_picture,
-    tiled_mma_picture,
-    tv_picture,
-)
+from cutegemm.draw.layouts import layout_picture
+from cutegemm.draw.operations import composition_picture, slice_picture, swizzle_picture
+from cutegemm.draw.owners import tv_picture
+from cutegemm.draw.plans import plan_picture
+from cutegemm.draw.rasters import raster_picture
 from cutegemm.draw.timeline import Event, Timeline, protocol_timeline
 from cutegemm.errors import CutegemmError, UnsupportedError
 
@@ -144,15 +138,17 @@ def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
 
     if not isinstance(thing, (Layout, ComposedLayout)) or len(thing) > 1 or "tile" in options:
         return options
-    if thing.size() == 0 or not isinstance(thing.cosize(), int):
+    outer = thing.outer if isinstance(thing, ComposedLayout) else thing
+    reach = outer.cosize()
+    if outer.size() == 0 or not isinstance(reach, int):
         return options
-    extents = [
-        e for e in leaves((thing.outer if isinstance(thing, ComposedLayout) else thing).shape) if e > 1
-    ]
+    if isinstance(thing, ComposedLayout):  # a swizzle stays below the next power of two
+        reach = 1 << (reach + thing.offset).bit_length()
+    extents = [e for e in leaves(outer.shape) if e > 1]
     between = (
         2 / extents[0] if len(extents) > 1 else 0
     )  # characters of the lines at the hierarchy's boundaries
-    digits = len(str(max(thing.cosize(), thing.size())))
+    digits = len(str(max(reach, outer.size())))
     return {"fold": max(1, min(32, int((width - digits - 5) / (digits + 1 + between)))), **options}
 
 

@@ -26,7 +26,7 @@ from cutegemm.draw.grids import Picture
 from cutegemm.dtypes import bf16, f16, tf32
 from cutegemm.layout import Layout, Swizzle, make_composed_layout
 from cutegemm.plan import simt_plan
-from cutegemm.simulate.pingpong import pingpong_protocol
+from cutegemm.simulate.protocol.queue import pingpong_protocol
 from cutegemm.tile.copy_atoms import ldmatrix
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.smem_atoms import smem_atom

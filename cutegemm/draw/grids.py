@@ -11,6 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.errors import UnsupportedError
+
+MOST = 256  # rows and columns of a grid; what lies between is left out, and the picture says so
+SLICES = 6
+
 # Lines before a row or column.
 NO_LINE, FINE, MEDIUM, HEAVY = 0, 1, 2, 3
 
@@ -94,9 +99,11 @@ class Picture:
     text_grids: tuple[Grid, ...] | None = None
 
 
-def levels_of(extents: tuple[int, ...]) -> tuple[int, ...]:
+def levels_of(extents: tuple[int, ...], places: np.ndarray | None = None) -> tuple[int, ...]:
     """The line before each place of a mode with these leaves: none within the innermost extent, MEDIUM where
     the next one steps, HEAVY where any further one does.
+
+    places   that are looked at; all where left out
 
     >>> levels_of((2, 2, 2))
     (0, 0, 2, 0, 3, 0, 2, 0)
@@ -107,10 +114,11 @@ def levels_of(extents: tuple[int, ...]) -> tuple[int, ...]:
             if running > 1:
                 steps.append(running)
             running *= extent
-    out = np.zeros(0 if 0 in extents else running, np.int64)
+    at = np.arange(0 if 0 in extents else running) if places is None else places
+    out = np.zeros(len(at), np.int64)
     for level, step in enumerate(steps):
-        out[::step] = min(MEDIUM + level, HEAVY)
-    out[:1] = NO_LINE
+        out[at % step == 0] = min(MEDIUM + level, HEAVY)
+    out[at == 0] = NO_LINE
     return tuple(out.tolist())
 
 
@@ -183,3 +191,11 @@ def shape_text(value: Any) -> str:
     if isinstance(value, tuple):
         return "(" + ",".join(shape_text(v) for v in value) + ")"
     return "_" if value is None else str(value)
+
+
+def one_of(name: str, given: str, known: tuple[str, ...]) -> None:
+    """Raises UnsupportedError for an option that is none of those known."""
+    if given not in known:
+        raise UnsupportedError(
+            f"draw: {name} = {given!r}; {', '.join(known[:-1])} or {known[-1]} is expected."
+        )

@@ -12,7 +12,7 @@ from cutegemm.draw.svg import PAD, Canvas, num, text_width
 from cutegemm.errors import LayoutError
 
 if TYPE_CHECKING:
-    from cutegemm.simulate.protocol import Protocol
+    from cutegemm.simulate.protocol.machine import Protocol
 
 _LANE, _BAR = 34, 24
 _WIDE = 1080
@@ -98,11 +98,11 @@ def protocol_timeline(
     hold       that a resource is held where nothing else is done meanwhile: an epilogue
     raises     LayoutError where the roles wait for each other for ever
 
-    >>> from cutegemm.simulate.pingpong import pingpong_protocol
+    >>> from cutegemm.simulate.protocol.queue import pingpong_protocol
     >>> protocol_timeline(pingpong_protocol(stages=2, k_blocks=2, tiles=2)).roles
     ('producer', 'consumer 0', 'consumer 1')
     """
-    from cutegemm.simulate.protocol import BeginRead, Enter, Leave, Load, Machine
+    from cutegemm.simulate.protocol.machine import BeginRead, Enter, Leave, Load, Machine
 
     machine, programs = Machine(protocol), protocol.programs
     free, waits = [0.0] * len(programs), [-1.0] * len(programs)

@@ -1,4 +1,4 @@
-"""Plans to draw: one of each family that can be made today."""
+"""Plans to draw: one of each family."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ import pytest
 from cutegemm.draw import Timeline, draw, notebook, protocol_timeline, save, slice_picture, tv_picture
 from cutegemm.draw.grids import levels_of, regions
 from cutegemm.draw.html import page_data
+from cutegemm.draw.owners import holders
 from cutegemm.draw.palette import DARK, LIGHT, NAMED
-from cutegemm.draw.pictures import holders
 from cutegemm.dtypes import bf16, f16
 from cutegemm.errors import LayoutError, UnsupportedError
 from cutegemm.layout import Layout, Swizzle, make_composed_layout, make_identity_layout
@@ -303,7 +303,7 @@ def test_wgmma_atoms_draw(n: int) -> None:
 
 
 def test_a_protocol_is_played_as_early_as_its_barriers_allow() -> None:
-    from cutegemm.simulate.pingpong import pingpong_protocol
+    from cutegemm.simulate.protocol.queue import pingpong_protocol
 
     timeline = protocol_timeline(pingpong_protocol(stages=3, k_blocks=4, tiles=4), load=5, multiply=3, hold=9)
     reads = [e for e in timeline.events if e.event == "multiply"]
@@ -319,8 +319,8 @@ def test_a_protocol_is_played_as_early_as_its_barriers_allow() -> None:
 
 
 def test_a_deadlock_is_said() -> None:
-    from cutegemm.simulate.pingpong import pingpong_protocol
-    from cutegemm.simulate.protocol import Arrive
+    from cutegemm.simulate.protocol.machine import Arrive
+    from cutegemm.simulate.protocol.queue import pingpong_protocol
 
     stuck = pingpong_protocol(stages=2, k_blocks=3, tiles=2).edited(
         lambda _, op: None if isinstance(op, Arrive) else op

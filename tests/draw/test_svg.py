@@ -23,7 +23,7 @@ from cutegemm.draw import (
     tiled_mma_picture,
 )
 from cutegemm.draw.figures import FIGURES, figures
-from cutegemm.draw.pictures import banks
+from cutegemm.draw.layouts import banks
 from cutegemm.draw.svg import edges, svg
 from cutegemm.dtypes import bf16, f16
 from cutegemm.layout import Layout, Swizzle, make_composed_layout

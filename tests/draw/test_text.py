@@ -187,3 +187,20 @@ def test_a_timeline() -> None:
 def test_no_colour_codes() -> None:
     for thing in (Layout((4, 4)), mma_sync(f16, 16), simt_plan()):
         assert "\x1b" not in draw(thing, kind="text")
+
+
+@pytest.mark.parametrize(
+    ("layout", "last"),
+    [
+        (Layout(10**10), 10**10 - 1),
+        (Layout((10**10, 3), (3, 1)), 3 * 10**10 - 1),
+        (Layout((4, 8), (1, 10**20)), 7 * 10**20 + 3),
+        # 9999999999 = 0x2540be3ff: bits 6 to 8 are 7, and 7 XOR 7 = 0 in bits 3 to 5
+        (make_composed_layout(Swizzle(3, 3, 3), 0, Layout((10**10,), (1,))), 0x2540BE3C7),
+    ],
+    ids=str,
+)
+def test_layouts_that_no_memory_holds_are_shown_in_part(layout, last):
+    said = draw(layout, kind="text", width=100)
+    assert str(last) in said
+    assert "left out" in said

@@ -1,0 +1,121 @@
+"""MMA and copy atoms, tiled MMAs and copies: A, B and C around each other, source beside destination."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.draw.grids import NO_LINE, Grid, Picture, ticks_of
+from cutegemm.draw.owners import colour_by, owner_grid, owner_legends, shared_note, tv_table
+from cutegemm.layout import Layout, product
+from cutegemm.tile.atoms import CopyAtom, MmaAtom
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tiled_mma import TiledMma
+
+
+def atom_picture(atom: MmaAtom, *, color: str = "auto", title: str = "") -> Picture:
+    """An MMA atom: A, B and C around each other, each element with the thread and value that hold it."""
+    m, n, k = atom.shape_mnk
+    color = colour_by(color, atom.threads)
+    grids = []
+    for operand, tile, names in (("a", (m, k), "mk"), ("b", (n, k), "nk"), ("c", (m, n), "mn")):
+        source = {"a": atom.a_source, "b": atom.b_source}.get(operand, "register")
+        layout = atom.layout_tv(operand)
+        grids.append(
+            _operand_grid(operand, tv_table(layout), tile, names, str(layout), source, color, atom.threads)
+        )
+    return Picture(
+        title or atom.name, tuple(grids),
+        f"{m} x {n} x {k} by {_threads(atom.threads)}, from {atom.min_arch} on",
+        arrangement="gemm", legends=owner_legends(color, atom.threads),
+        notes=(*shared_note(grids), f"Source: {atom.source}."),
+    )  # fmt: skip
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _operand_grid(
+    operand: str,
+    table: np.ndarray,
+    tile: tuple[int, int],
+    names: str,
+    subtitle: str,
+    source: str,
+    color: str,
+    threads: int,
+) -> Grid:
+    title = "C, D" if operand == "c" else operand.upper()
+    turned = operand == "b"
+    if source == "register":
+        return owner_grid(table, tile, title, subtitle, (names[0], names[1]), color, turned=turned)
+    rows, cols = tile[::-1] if turned else tile
+    return Grid(
+        title, np.full((rows, cols), "", dtype=object), f"in shared memory, read by all {threads} threads",
+        row_levels=(NO_LINE,) * rows, col_levels=(NO_LINE,) * cols,
+        row_ticks=ticks_of(rows), col_ticks=ticks_of(cols),
+        row_name=names[1] if turned else names[0], col_name=names[0] if turned else names[1],
+    )  # fmt: skip
+
+
+def tiled_mma_picture(
+    mma: TiledMma, *, tile: tuple[int, int, int] | None = None, color: str = "auto", title: str = ""
+) -> Picture:
+    """A tiled MMA: A, B and C around each other.
+
+    tile    (M, N, K) that is partitioned; what the threads cover once where it is left out
+    color   lane, warp, none, or auto: warps where there are several
+    """
+    m, n, k = tile or mma.tile_mnk
+    color = colour_by(color, mma.threads)
+    grids = []
+    for operand, extents, names in (("a", (m, k), "mk"), ("b", (n, k), "nk"), ("c", (m, n), "mn")):
+        source = {"a": mma.atom.a_source, "b": mma.atom.b_source}.get(operand, "register")
+        table = mma_table(mma, operand, extents)
+        layout = getattr(mma, f"layout_{operand}_tv_tiled")
+        grids.append(_operand_grid(operand, table, extents, names, str(layout), source, color, mma.threads))
+    return Picture(
+        title or f"tiled MMA of {mma.atom.name}", tuple(grids),
+        f"{m} x {n} x {k} by {mma.threads} threads: {mma.atom_layout_mnk}", arrangement="gemm",
+        legends=owner_legends(color, mma.threads), notes=shared_note(grids),
+    )  # fmt: skip
+
+
+def mma_table(mma: TiledMma, operand: str, extents: tuple[int, int]) -> np.ndarray:
+    """(threads, values): the element of a tile of an operand that each thread holds.
+
+    Values are numbered as in a fragment (value, rest_m, rest_n) that is compact.
+    """
+    split = getattr(mma, f"offsets_{operand}")(Layout(extents))
+    return np.asarray(split.reshape(split.shape[0], -1, order="F"))
+
+
+def copy_picture(copy: TiledCopy | CopyAtom, *, color: str = "auto", title: str = "") -> Picture:
+    """A tiled copy or a copy atom: whom the elements are read by, and whom they are written or held by."""
+    if isinstance(copy, CopyAtom):
+        sides = [copy.layout_src_tv, copy.layout_dst_tv]
+        count = max(side.cosize() for side in sides)
+        across = min(count, max(1, 128 // copy.dtype.bits))
+        tile, names, turned = (across, -(-count // across)), ("element", "vector"), True
+        subtitle = f"{copy.bits} bits a thread, from {copy.min_arch} on"
+        notes: tuple[str, ...] = (f"Source: {copy.source}.",)
+        head = copy.name
+    else:
+        sides = [copy.layout_src_tv_tiled, copy.layout_dst_tv_tiled]
+        extents = [t.size() if isinstance(t, Layout) else product(t) for t in copy.tiler_mn]
+        tile = (extents[0], product(tuple(extents[1:]))) if len(extents) > 1 else (1, extents[0])
+        names, turned, notes = ("0", "1"), False, ()
+        subtitle, head = str(copy.layout_tv), f"tiled copy of {copy.atom.name}"
+    color = colour_by(color, sides[0][0].size())
+    if np.array_equal(sides[0].offsets(), sides[1].offsets()):
+        sides = sides[:1]
+    grids = [
+        owner_grid(tv_table(side), tile, name, str(side), names, color, turned=turned)
+        for side, name in zip(
+            sides, ("source", "destination") if len(sides) > 1 else ("source, destination",), strict=False
+        )
+    ]
+    return Picture(
+        title or head, tuple(grids), subtitle, joints=("→",) if len(grids) > 1 else (),
+        legends=owner_legends(color, sides[0][0].size()), notes=(*shared_note(grids), *notes),
+    )  # fmt: skip

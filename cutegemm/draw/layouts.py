@@ -1,0 +1,239 @@
+"""Layouts as grids: offsets or coordinates in the cells, banks or offsets as colours."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import xor
+from typing import Any, Union
+
+import numpy as np
+
+from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS
+from cutegemm.draw.grids import (
+    MOST,
+    NO_LINE,
+    SLICES,
+    Grid,
+    Legend,
+    Picture,
+    as_labels,
+    levels_of,
+    one_of,
+    shape_text,
+    ticks_of,
+)
+from cutegemm.draw.palette import RAMP
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, idx2crd, product
+from cutegemm.layout.inttuple import flatten
+from cutegemm.layout.layout import at_indices
+
+AnyLayout = Union[Layout, ComposedLayout]
+
+_FOLD = 32  # elements of a row of a layout of rank 1
+_BANK_BITS = 8 * SMEM_BANK_BYTES
+BANKS = Legend("bank", tuple((b, str(b)) for b in range(SMEM_BANKS)))
+
+
+def banks(offsets: Any, element_bits: int) -> Any:
+    """The bank of shared memory in which an element begins; the buffer begins at bank 0.
+
+    >>> banks(np.array([0, 1, 31, 32]), 32).tolist(), banks(np.array([0, 1, 2]), 16).tolist()
+    ([0, 1, 31, 0], [0, 0, 1])
+    """
+    return offsets * element_bits // _BANK_BITS % SMEM_BANKS
+
+
+def layout_picture(
+    layout: AnyLayout,
+    *,
+    cells: str = "offsets",
+    color: str = "bank",
+    element_bits: int = 32,
+    title: str = "",
+    most: int = MOST,
+    slices: int = SLICES,
+    fold: int = _FOLD,
+) -> Picture:
+    """A layout as a grid; of rank 1 in rows, of rank above 2 as slices (_, _, c).
+
+    cells          offsets, coordinates or none: what is written in a cell
+    color          bank, offset or none: what the colours say
+    element_bits   width of an element, for the banks
+    most, slices   rows and columns, and slices, that are shown
+    fold           elements of a row at most, for a layout of rank 1
+    """
+    one_of("cells", cells, ("offsets", "coordinates", "none"))
+    one_of("color", color, ("bank", "offset", "none"))
+    if not _is_integral(layout) and color != "none":
+        color = "none"
+    sizes = [product(s) for s in modes_of(layout)]
+    head = title or "layout"
+    if 0 in sizes:
+        return Picture(head, (), str(layout), notes=("The layout is empty: it has no coordinate.",))
+    notes: list[str] = []
+    if len(sizes) <= 1:
+        grids = [_row_grid(layout, cells, color, element_bits, most, fold)]
+    else:
+        beyond = int(np.prod(sizes[2:], dtype=object))
+        grids = [
+            _plane_grid(layout, index, cells, color, element_bits, most)
+            for index in range(min(beyond, slices))
+        ]
+        if beyond > slices:
+            notes.append(f"{beyond - slices} of {beyond} slices are left out.")
+    return Picture(
+        head, tuple(grids), str(layout), legends=_layout_legends(grids, color, layout), notes=tuple(notes)
+    )
+
+
+def modes_of(layout: AnyLayout) -> tuple[Any, ...]:
+    """The shape of each mode; an integer is one."""
+    shape = layout.outer.shape if isinstance(layout, ComposedLayout) else layout.shape
+    return shape if isinstance(shape, tuple) else (shape,)
+
+
+def _is_integral(layout: AnyLayout) -> bool:
+    """Whether it gives offsets, and no coordinates."""
+    outer = layout.outer if isinstance(layout, ComposedLayout) else layout
+    return outer.is_integral or outer.is_xor
+
+
+def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
+    """Offsets from those of the outer layout."""
+    if not isinstance(layout, ComposedLayout):
+        return before
+    moved = before + layout.offset
+    inner = layout.inner
+    if isinstance(inner, Swizzle):
+        return np.asarray(inner(moved))
+    return np.array([inner.offset_of(int(i)) for i in moved.flat], np.int64).reshape(moved.shape)
+
+
+def _offsets_at(layout: Layout, indices: np.ndarray) -> np.ndarray:
+    """Of the indices that are shown alone: a layout may have more than memory holds."""
+    if layout.is_integral:
+        return at_indices(layout, indices.astype(np.int64 if layout.cosize() < 2**62 else object))
+    return np.array([layout(int(i)) for i in indices.flat], dtype=object).reshape(indices.shape)
+
+
+def _visible(count: int, most: int) -> np.ndarray:
+    """Indices that are shown: all, or the first ones and the last."""
+    return np.arange(count) if count <= most else np.append(np.arange(most - 1), count - 1)
+
+
+def _gap(visible: np.ndarray) -> int:
+    return len(visible) - 1 if len(visible) > 1 and visible[-1] - visible[-2] > 1 else 0
+
+
+def _plane_grid(layout: AnyLayout, index: int, cells: str, color: str, bits: int, most: int) -> Grid:
+    """Modes 0 and 1 at one coordinate of the others, the `index`-th."""
+    outer = layout.outer if isinstance(layout, ComposedLayout) else layout
+    shape = modes_of(layout)
+    row = _visible(product(shape[0]), most)
+    col = _visible(product(shape[1]), most)
+    rest: list[int] = []
+    for extent in (product(s) for s in shape[2:]):
+        rest.append(index % extent)
+        index //= extent
+    coord = ", ".join(["_", "_", *map(str, rest)])
+    title = f"({coord})" if rest else ""
+    if not _is_integral(layout):
+        table = np.array(
+            [[_coordinate_text(outer((int(r), int(c), *rest))) for c in col] for r in row], dtype=object
+        )
+        labels = table
+        colours = None
+    else:
+        fixed = [outer[m].offset_of(c) for m, c in enumerate(rest, start=2)]
+        rows, cols = _offsets_at(outer[0], row)[:, None], _offsets_at(outer[1], col)
+        before = reduce(xor, fixed, rows ^ cols) if outer.is_xor else rows + cols + sum(fixed)
+        offsets = _evaluated(layout, before)
+        colours = _layout_colours(offsets, color, bits, _top(layout) if color == "offset" else 0)
+        labels = _layout_labels(cells, offsets, row, col, shape)
+    return Grid(
+        title, labels, colours=colours, ramp=color == "offset",
+        row_levels=levels_of(flatten(shape[0]), row), col_levels=levels_of(flatten(shape[1]), col),
+        row_ticks=tuple(map(str, row)), col_ticks=tuple(map(str, col)), row_name="mode 0", col_name="mode 1",
+        row_gap=_gap(row), col_gap=_gap(col),
+    )  # fmt: skip
+
+
+def _coordinate_text(value: Any) -> str:
+    return ",".join(shape_text(v) for v in value) if isinstance(value, tuple) else str(value)
+
+
+def _row_grid(layout: AnyLayout, cells: str, color: str, bits: int, most: int, fold: int) -> Grid:
+    """A layout of rank 0 or 1 in rows, as long as the largest prefix of its extents that fits."""
+    outer = layout.outer if isinstance(layout, ComposedLayout) else layout
+    extents = flatten(outer.shape)
+    count = product(outer.shape)
+    width, running = min(count, fold), 1
+    if count > fold:
+        for extent in extents:
+            if running * extent > fold:
+                break
+            running *= extent
+        width = running if running > 1 else 1 << (fold.bit_length() - 1)
+    rows = -(-count // width)
+    row = _visible(rows, most)
+    place = row[:, None] * width + np.arange(width)
+    inside = place < count
+    safe = np.where(inside, place, 0)
+    if _is_integral(layout):
+        offsets = _evaluated(layout, _offsets_at(outer, safe))
+        colours = _layout_colours(offsets, color, bits, _top(layout) if color == "offset" else 0)
+        labels = as_labels(offsets) if cells == "offsets" else as_labels(safe)
+        if cells == "none":
+            labels = np.full(place.shape, "", dtype=object)
+    else:
+        colours = None
+        labels = np.array([[_coordinate_text(outer(int(i))) for i in line] for line in safe], dtype=object)
+    labels = np.where(inside, labels, "")
+    if colours is not None:
+        colours = np.where(inside, colours, -1)
+    return Grid(
+        "", labels, colours=colours, ramp=color == "offset",
+        row_levels=levels_of(extents, row * width) if rows > 1 else (NO_LINE,),
+        col_levels=levels_of(extents, np.arange(width)),
+        row_ticks=tuple(str(r * width) for r in row), col_ticks=ticks_of(width), col_name="mode 0",
+        row_gap=_gap(row),
+    )  # fmt: skip
+
+
+def _top(layout: AnyLayout) -> int:
+    return max(1, int(layout.offsets().max()))
+
+
+def _layout_colours(offsets: np.ndarray, color: str, bits: int, top: int) -> np.ndarray | None:
+    if color == "none":
+        return None
+    if color == "offset":
+        return np.clip(offsets * RAMP // (top + 1), 0, RAMP - 1).astype(np.int64)
+    return np.asarray(banks(offsets, bits)).astype(np.int64)
+
+
+def _layout_labels(
+    cells: str, offsets: np.ndarray, row: np.ndarray, col: np.ndarray, shape: tuple[Any, ...]
+) -> np.ndarray:
+    if cells == "none":
+        return np.full(offsets.shape, "", dtype=object)
+    if cells == "offsets":
+        return as_labels(offsets)
+    rows = [shape_text(idx2crd(int(r), shape[0])) for r in row]
+    cols = [shape_text(idx2crd(int(c), shape[1])) for c in col]
+    return np.array([[f"{r},{c}" for c in cols] for r in rows], dtype=object)
+
+
+def _layout_legends(grids: list[Grid], color: str, layout: AnyLayout) -> tuple[Legend, ...]:
+    if color == "none" or all(g.colours is None for g in grids):
+        return ()
+    if color == "offset":
+        top = _top(layout)
+        return (
+            Legend(
+                "offset",
+                tuple((i, "0" if i == 0 else str(top) if i == RAMP - 1 else "") for i in range(RAMP)),
+                ramp=True,
+            ),
+        )
+    return (BANKS,)

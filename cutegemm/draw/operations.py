@@ -1,0 +1,141 @@
+"""A swizzle before and after, a slice, a composition: operations of the algebra beside what they act on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cutegemm.draw.grids import MOST, Grid, Picture, shape_text
+from cutegemm.draw.layouts import AnyLayout, layout_picture, modes_of
+from cutegemm.draw.palette import COLOURS
+from cutegemm.errors import UnsupportedError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, composition, product
+
+
+def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32, title: str = "") -> Picture:
+    """A swizzled layout before and after; of a swizzle alone, the units of 2**base elements that it moves."""
+    if isinstance(layout, Swizzle):
+        across = abs(layout.shift)
+        unit = Swizzle(layout.bits, 0, layout.shift)
+        whole = ComposedLayout(unit, 0, Layout((1 << layout.bits, 1 << across), (1 << across, 1)))
+        note = f"A cell is a unit of {1 << layout.base} element{'s' if layout.base else ''}."
+        grids = []
+        for name, shown in (("before", whole.outer), ("after", whole)):
+            (grid,) = layout_picture(shown, color="none").grids
+            column = shown.offsets().reshape(grid.labels.shape, order="F") % (1 << across)
+            step = max(1, COLOURS >> across)
+            grids.append(_retitled(grid, name, colours=column * step % COLOURS))
+        return Picture(
+            title or "swizzle", tuple(grids), str(layout), joints=("→",), notes=(note,),
+            color_notes=("The colour of a unit is the column that it comes from.",),
+        )  # fmt: skip
+    if not isinstance(layout.inner, Swizzle):
+        raise UnsupportedError(f"swizzle_picture: {layout} has no swizzle; its inner part is a layout.")
+    before = (
+        layout.outer if layout.offset == 0 else ComposedLayout(Swizzle(0, 0, 0), layout.offset, layout.outer)
+    )
+    first = layout_picture(before, element_bits=element_bits, slices=1)
+    second = layout_picture(layout, element_bits=element_bits, slices=1)
+    grids = [
+        _retitled(first.grids[0], "before", subtitle=str(layout.outer)),
+        _retitled(second.grids[0], "after", subtitle=str(layout)),
+    ]
+    return Picture(
+        title or "swizzle", tuple(grids), str(layout), joints=("→",), legends=first.legends,
+        notes=(*second.notes, f"Elements of {element_bits} bits."),
+    )  # fmt: skip
+
+
+def _retitled(grid: Grid, title: str, **changes: Any) -> Grid:
+    return replace(grid, title=title, **changes)
+
+
+def slice_picture(layout: AnyLayout, coord: Any, *, element_bits: int = 32, title: str = "") -> Picture:
+    """What a coordinate with None picks out of a layout, beside the layout that it gives."""
+    whole = layout_picture(layout, element_bits=element_bits, slices=1)
+    sizes = [product(s) for s in modes_of(layout)]
+    if len(sizes) != 2:
+        raise UnsupportedError(f"slice_picture: {layout} has rank {len(sizes)}; a rank of 2 can be drawn.")
+    part = layout(coord)
+    if not isinstance(part, (Layout, ComposedLayout)):
+        raise UnsupportedError(f"slice_picture: the coordinate {shape_text(coord)} holds no None.")
+    outer = layout.outer if isinstance(layout, ComposedLayout) else layout
+    numbered = Layout(outer.shape)  # each element by its place
+    picked, first = numbered.slice(coord)
+    places = picked.offsets() + first
+    chosen = np.zeros(sizes[0] * sizes[1], bool)
+    chosen[places] = True
+    mask = chosen.reshape(sizes, order="F")
+    grid = whole.grids[0]
+    if grid.labels.shape != mask.shape or grid.colours is None:
+        raise UnsupportedError(
+            f"slice_picture: {layout} is larger than {MOST} x {MOST}, or holds coordinates."
+        )
+    from_offset = part
+    if isinstance(part, Layout):  # `layout(coord)` leaves out what the fixed modes contribute
+        shift = outer.slice(coord)[1]
+        from_offset = ComposedLayout(Swizzle(0, 0, 0), shift, part) if shift else part
+        right_text = f"{part} from offset {shift}"
+    else:
+        right_text = str(part)
+    right = layout_picture(from_offset, element_bits=element_bits, slices=1)
+    grids = (
+        _retitled(
+            grid,
+            f"the elements of {shape_text(coord)}",
+            subtitle=f"of {layout}",
+            colours=np.where(mask, grid.colours, -1),
+            marks=np.where(mask, "*", ""),
+        ),
+        _retitled(right.grids[0], "the slice", subtitle=right_text),
+    )
+    return Picture(
+        title or f"slice {shape_text(coord)}", grids, str(layout), joints=("→",), legends=whole.legends,
+        mark_notes=("* is in the slice.",),
+    )  # fmt: skip
+
+
+def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
+    """A, B and the composition A o B; an element has one colour in all three.
+
+    b   a layout, or a tiler: then B is drawn as the layout that picks the same places of A
+    """
+    result = composition(a, b)
+    picks = b if isinstance(b, Layout) else composition(Layout(a.shape), b)
+    if result.size() > MOST * MOST:
+        raise UnsupportedError(f"composition_picture: {result} has more than {MOST} x {MOST} elements.")
+    number = np.arange(picks.size())
+    colour_of_place = np.full(a.size(), -1, np.int64)
+    places = picks.offsets()
+    inside = places < a.size()
+    step = max(1, COLOURS // max(1, picks.size()))
+    colour_of_place[places[inside]] = (number * step % COLOURS)[inside]
+    grids = []
+    for name, layout, colours in (
+        ("A", a, colour_of_place),
+        ("B", picks, number * step % COLOURS),
+        ("A o B", result, number * step % COLOURS),
+    ):
+        grid = layout_picture(layout, color="none", slices=1).grids[0]
+        placed = _placed(layout, colours, grid)
+        marks = np.where(placed >= 0, "*", "") if name == "A" and (placed < 0).any() else None
+        grids.append(_retitled(grid, name, subtitle=str(layout), colours=placed, marks=marks))
+    return Picture(
+        title or "composition", tuple(grids), f"{a} o {shape_text(b)} = {result}", joints=("o", "="),
+        notes=("B says which place of A an element is, A o B at which offset it lies.",),
+        color_notes=("An element has one colour in all three.",),
+        mark_notes=("* is a place that B takes.",) if any(g.marks is not None for g in grids) else (),
+    )  # fmt: skip
+
+
+def _placed(layout: Layout, colours: np.ndarray, grid: Grid) -> np.ndarray:
+    """Colours in colexicographic order as they lie in the grid of the layout."""
+    sizes = [product(s) for s in modes_of(layout)]
+    if len(sizes) == 2:
+        table = colours.reshape(sizes, order="F")
+        return table if table.shape == grid.labels.shape else table[: grid.rows, : grid.cols]
+    out = np.full(grid.rows * grid.cols, -1, np.int64)
+    out[: min(len(colours), len(out))] = colours[: len(out)]
+    return out.reshape(grid.rows, grid.cols)

@@ -1,0 +1,95 @@
+"""The CTA tile of a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.arch import WARP_THREADS
+from cutegemm.draw.atoms import mma_table
+from cutegemm.draw.grids import Grid, Picture, as_labels, compressed, levels_of, ticks_of
+from cutegemm.draw.layouts import BANKS, banks, modes_of
+from cutegemm.draw.owners import colour_by, owner_grid, owner_legends, repeats
+from cutegemm.layout.inttuple import flatten
+from cutegemm.tile.tiled_mma import TiledMma
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+
+def plan_picture(
+    plan: GemmPlan, problem: Problem | None = None, *, color: str = "auto", title: str = ""
+) -> Picture:
+    """The CTA tile of a plan: D by the threads that hold it, A and B by the banks that they lie in."""
+    bm, bn, bk = plan.cta_tile
+    mma, ops = plan.tiled_mma, plan.operands
+    color = colour_by(color, mma.threads)
+    shared = []
+    for name, layout, extent, bits in (
+        ("A", plan.smem_a, bm, ops.a.dtype.bits),
+        ("B", plan.smem_b, bn, ops.b.dtype.bits),
+    ):
+        offsets = layout.offsets().reshape(extent, bk, -1, order="F")[:, :, 0]
+        modes = (flatten(modes_of(layout)[0]), flatten(modes_of(layout)[1]))
+        table, rows, cols, at = (
+            (offsets, *modes, "mk") if name == "A" else (offsets.T, modes[1], modes[0], "kn")
+        )
+        shared.append(
+            Grid(
+                f"{name} in shared memory",
+                as_labels(table),
+                str(layout),
+                colours=np.asarray(banks(table, bits)),
+                row_levels=levels_of(rows),
+                col_levels=levels_of(cols),
+                row_ticks=ticks_of(table.shape[0]),
+                col_ticks=ticks_of(table.shape[1]),
+                row_name=at[0],
+                col_name=at[1],
+            )
+        )
+    held = owner_grid(
+        mma_table(mma, "c", (bm, bn)),
+        (bm, bn),
+        "D in registers",
+        str(mma.layout_c_tv_tiled),
+        ("m", "n"),
+        color,
+    )
+    return Picture(
+        title or plan.name, (*shared, held), f"CTA tile {bm} x {bn} x {bk}, {plan.threads} threads",
+        arrangement="gemm", legends=(BANKS, *owner_legends(color, mma.threads)),
+        color_notes=("A and B: the first stage, by bank. D: by the warp that holds it.",),
+        text=plan.describe(problem),
+        text_grids=_maps(held.owners[-1], mma),
+    )  # fmt: skip
+
+
+def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
+    """Which warp has which part of D, and which lane which part of the first warp's.
+
+    Of what the threads cover once: the rest of the CTA tile repeats that.
+    """
+    m, n, _ = mma.tile_mnk
+    thread = thread[:m, :n]
+    warp, out = thread // WARP_THREADS, []
+    if mma.threads > WARP_THREADS:
+        out.append(_map(f"warps of D, {m} x {n}", warp, np.arange(m), np.arange(n)))
+    first = warp == 0
+    rows, cols = np.nonzero(first.any(axis=1))[0], np.nonzero(first.any(axis=0))[0]
+    part = np.where(first, thread, -1)[np.ix_(rows, cols)]
+    out.append(_map("lanes of warp 0", part, rows, cols))
+    return tuple(out)
+
+
+def _map(title: str, table: np.ndarray, at_row: np.ndarray, at_col: np.ndarray) -> Grid:
+    """A table of owners with equal neighbours told once; the ticks are where they begin."""
+    small, rows, cols = compressed(table)
+    row_levels, col_levels = repeats(small, small * 0), repeats(small.T, small.T * 0)
+    return Grid(
+        title, np.where(small < 0, ".", as_labels(small)), row_levels=row_levels, col_levels=col_levels,
+        row_ticks=tuple(str(at_row[r]) for r in rows), col_ticks=tuple(str(at_col[c]) for c in cols),
+        row_name="m", col_name="n",
+    )  # fmt: skip

@@ -1,0 +1,81 @@
+"""The order in which CTAs take the tiles of D, and the waves in which they run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.draw.grids import MOST, NO_LINE, SLICES, Grid, Legend, Picture, as_labels, ticks_of
+from cutegemm.draw.palette import HUES, SHADES
+from cutegemm.errors import LayoutError, UnsupportedError
+from cutegemm.tile.raster import Raster
+
+_LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+
+
+def raster_picture(
+    raster: Raster | str,
+    grid: tuple[int, int],
+    *,
+    batch: int = 1,
+    ctas_per_wave: int | None = None,
+    title: str = "",
+) -> Picture:
+    """The order in which CTAs take the tiles of D, and the waves in which they run.
+
+    grid            tiles along M and N
+    ctas_per_wave   that run at a time: multiprocessors times CTAs a multiprocessor
+    """
+    order = Raster.parse(raster) if isinstance(raster, str) else raster
+    grid_m, grid_n = grid
+    total = grid_m * grid_n * batch
+    head, notes = title or f"raster {order}", []
+    if total == 0:
+        return Picture(head, (), f"{grid_m} x {grid_n} x {batch} tiles", notes=("There are no tiles.",))
+    if max(grid_m, grid_n) > MOST:
+        raise UnsupportedError(
+            f"raster_picture: {grid_m} x {grid_n} tiles; up to {MOST} x {MOST} can be drawn."
+        )
+    wave_size = ctas_per_wave or total
+    if wave_size < 1:
+        raise LayoutError(f"raster_picture: ctas_per_wave = {ctas_per_wave}; 1 or more are expected.")
+    tiles = order.order(grid_m, grid_n, batch)
+    position = np.empty((batch, grid_m, grid_n), np.int64)
+    position[tiles[:, 2], tiles[:, 0], tiles[:, 1]] = np.arange(total)
+    wave = position // wave_size
+    colours = wave % HUES * SHADES + (position % wave_size) * SHADES // min(wave_size, total)
+    grids = []
+    for l in range(min(batch, SLICES)):  # noqa: E741 - the batch, as in CuTe
+        trail = tiles[tiles[:, 2] == l][:, :2] if grid_m * grid_n <= 1024 else None
+        grids.append(
+            Grid(
+                f"l = {l}" if batch > 1 else "",
+                as_labels(position[l]),
+                colours=colours[l],
+                row_levels=(NO_LINE,) * grid_m,
+                col_levels=(NO_LINE,) * grid_n,
+                row_ticks=ticks_of(grid_m),
+                col_ticks=ticks_of(grid_n),
+                row_name="m",
+                col_name="n",
+                owners=(wave[l],),
+                owner_names=("wave ",),
+                trail=trail,
+                marks=_LETTERS[wave[l] % len(_LETTERS)] if ctas_per_wave is not None else None,
+            )
+        )
+    if batch > SLICES:
+        notes.append(f"{batch - SLICES} of {batch} batches are left out.")
+    waves = -(-total // wave_size)
+    legends: tuple[Legend, ...] = ()
+    if ctas_per_wave is not None:
+        last = total - (waves - 1) * wave_size
+        legends = (
+            Legend("wave", tuple((w % HUES * SHADES + 1, str(w)) for w in range(min(waves, 2 * HUES)))),
+        )
+        notes.append(f"{waves} {'wave' if waves == 1 else 'waves'} of {wave_size} CTAs, {last} in the last.")
+    return Picture(
+        head, tuple(grids), f"{grid_m} x {grid_n}{f' x {batch}' if batch > 1 else ''} tiles of D",
+        legends=legends, notes=tuple(notes),
+        color_notes=("The darker shade of a colour runs first.",),
+        mark_notes=("The letter is the wave.",) if ctas_per_wave is not None else (),
+    )  # fmt: skip
