@@ -7,20 +7,17 @@ checks it.)
 
 from __future__ import annotations
 
-import datetime
 import importlib
 import importlib.metadata
 import importlib.util
 import io
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from cutegemm.bench.cpu import cpu
 from cutegemm.layout import Layout, parse
 
 REPEATS = 9
@@ -113,22 +110,11 @@ def run() -> dict[str, Any]:
     """
     libraries = [OURS, *[peer for peer in PEERS if peer.is_installed()]]
     return {
-        "machine": f"{_processor()}, {platform.system()}",
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **cpu(),
         "versions": {library.module: library.version() for library in libraries},
         "rows": [_row(libraries, operation, arguments) for operation, arguments in ROWS],
         "offsets": _offsets(),
     }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def _row(libraries: list[Library], operation: str, arguments: tuple[Any, ...]) -> dict[str, Any]:

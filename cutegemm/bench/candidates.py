@@ -47,6 +47,62 @@ SM90 = tuple(
     ]
 )
 
+# For few tiles: parts that fill the multiprocessors, of tiles that load few bytes for each of B. `--suite small`
+SM90_SPLIT = tuple(
+    [
+        *[
+            f"{name}/k{parts}"
+            for name, some in (
+                ("sm90_64x64", (2, 4)),
+                ("sm90_64x128", (2, 4, 8)),
+                ("sm90_64x256", (2, 4, 8)),
+                ("sm90_slots", (2, 4)),
+                ("sm90_cluster_1x2", (2, 4)),
+                ("sm90_cooperative", (2, 4, 8)),
+            )
+            for parts in some
+        ],
+        *[
+            f"sm90:{tile},{cluster}split_k={parts}"
+            for tile, cluster, parts in (
+                ("tile=64x64x64,subtile_n=32", "cluster=1x2,", 2),
+                ("tile=64x64x64,subtile_n=32", "cluster=1x4,", 2),
+                ("tile=64x128x64,slots=2", "cluster=1x2,", 2),
+                ("tile=64x128x128,slots=2", "", 2),
+                (f"tile=64x128x64,{_COOPERATIVE},consumers=1", "", 2),
+                (f"tile=64x256x64,{_COOPERATIVE},consumers=1", "", 4),
+                (f"tile=128x128x64,{_COOPERATIVE}", "", 2),
+                (f"tile=128x128x64,{_COOPERATIVE}", "", 4),
+            )
+        ],
+        *[f"transposed:{name}/k{parts}" for name in ("sm90_64x16", "sm90_64x32") for parts in (2, 4)],
+        "sm90_64x64/stream",
+        "sm90_64x128/stream",
+        "sm90_slots/stream",
+    ]
+)
+
+# For tiles that do not fill the waves: `--suite llama`
+SM90_STREAM = tuple(
+    [
+        *[
+            f"{name}/{split}"
+            for name in (
+                "sm90_cooperative_2x1",
+                "sm90_tall_1x2",
+                "sm90_wide_2x1",
+                "sm90_256x160",
+                "sm90_cluster_2x1",
+            )
+            for split in ("stream", "stream1")
+        ],
+        "sm90_cooperative_2x1/k2",
+        "sm90_tall_1x2/k2",
+        f"sm90:tile=256x192x64,{_COOPERATIVE},cluster=2x1,stream=2",
+        f"sm90:tile=256x160x64,{_COOPERATIVE},cluster=2x1,stream=2",
+    ]
+)
+
 # With sums in full, and as wgmma keeps them.
 SM90_FP8 = tuple(
     [
@@ -85,4 +141,11 @@ _MMA_SYNC = (
 MMA_SYNC = tuple([f"mma_sync:{options.format(k=64)},arch=sm_90" for options in _MMA_SYNC])
 MMA_SYNC_TF32 = tuple([f"mma_sync:{options.format(k=32)},arch=sm_90" for options in _MMA_SYNC])
 
-LISTS = {"@sm90": SM90, "@sm90_fp8": SM90_FP8, "@mma_sync": MMA_SYNC, "@mma_sync_tf32": MMA_SYNC_TF32}
+LISTS = {
+    "@sm90": SM90,
+    "@sm90_split": SM90_SPLIT,
+    "@sm90_stream": SM90_STREAM,
+    "@sm90_fp8": SM90_FP8,
+    "@mma_sync": MMA_SYNC,
+    "@mma_sync_tf32": MMA_SYNC_TF32,
+}

@@ -1,11 +1,10 @@
 """GEMM speed beside the vendor library: on the same data, in one process, taking turns.
 
-The chip throttles by power, so what ran before, and what the numbers are, decides a rate as much as the
-kernel does. Therefore every round runs every contestant once, on the same normally distributed data, behind
-a write to more memory than the L2 cache holds; medians of the rounds are compared, and the ratio is quoted.
+How calls take turns, and why: see `bench.measure`. Ratios of medians are quoted.
 
     python -m cutegemm.bench.gemm --shape 4096 --shape 8192 --layout nn --layout nt
     python -m cutegemm.bench.gemm --suite sweep --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
+    python -m cutegemm.bench.gemm --shape 8192 --dtype bfloat16 --plan mma_256x128 --peer tensorop_gemm.py --power 2
 """
 
 from __future__ import annotations
@@ -13,23 +12,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import functools
 import json
-import re
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cutegemm import cache
-from cutegemm.bench import candidates
+from cutegemm.bench import candidates, peer, power
+from cutegemm.bench.measure import LIBRARY, in_turns, machine, need_gpu, normal
 from cutegemm.dtypes import DType
-from cutegemm.errors import CutegemmError, UnsupportedError
+from cutegemm.errors import CutegemmError
 from cutegemm.plan import GemmPlan, Problem
 
-LIBRARY = "torch.matmul"
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 Shape = tuple[int, int, int]
@@ -45,8 +41,6 @@ SUITES: dict[str, tuple[Shape, ...]] = {
     ),
 }
 
-_FLUSH_BYTES = 256 << 20  # more than any L2 cache
-_WARM_SECONDS = 0.15
 _HOST_CALLS = 300
 _COMPILED_BY_ONE = 4  # so few plans are compiled as they are called
 
@@ -59,6 +53,8 @@ def compare(
     layouts: Sequence[str] = ("nn",),
     seconds: float = 0.6,
     fast_accum: bool = False,
+    peers: Sequence[str] = (),
+    power_seconds: float = 0.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times of named plans and of the library, in turns: torch.matmul, _scaled_mm for float8, _int_mm.
@@ -69,51 +65,110 @@ def compare(
                  tf32 do
     layouts      two BLAS letters for A and B stored row by row: "t" where the stored one is the transpose
     seconds      of measuring for each shape and layout, at least; three rounds are the fewest
-    fast_accum   of torch._scaled_mm: whether its sums of float8 products may lose bits
+    fast_accum   whether sums of float8 products may lose bits: those of torch._scaled_mm, and of the plan that
+                 `gemm` chooses
+    peers        see `cutegemm.bench.peer`: they take turns too
+    power_seconds   that each contestant then runs alone, while its clock and power are read; 0: not at all
     say          is told each line of the table as it comes
     returns      {"machine": ..., "rows": [...]}: each row has the shape, the layout, the plan, medians in
-                 microseconds, TFLOP/s, the library's, and `ratio`, the library's time by the plan's
+                 microseconds, TFLOP/s, the library's, and `ratio`, the library's time by the plan's; `peers`,
+                 the same of each peer; `alone` and `library_alone`, see `cutegemm.bench.power.alone`; and
+                 beside the rows `ceiling`, that of mma.sync without loads
     """
     import torch
 
     from cutegemm.torch_ops import RESULTS
 
-    _need_gpu()
+    need_gpu()
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     memory = "float32" if dtype == "tf32" else dtype
     kind = getattr(torch, memory)
     _compile_ahead(plan_names, memory, layouts)
+    sensors, of_ceiling = None, None
+    if power_seconds:
+        sensors = power.sensors_of_torch()
+        of_ceiling = _ceiling(dtype, power_seconds, sensors)
     rows = []
     say(f"{'M x N x K':>20} layout {'plan':44} {'us':>10} {'TFLOP/s':>8} {'library':>8} {'ratio':>6}")
     for m, n, k in shapes:
-        x, y = _normal((m, k), kind), _normal((k, n), kind)
-        out = torch.empty((m, n), dtype=RESULTS[kind][0], device="cuda")
+        x, y = normal((m, k), kind), normal((k, n), kind)
+        out = torch.empty((m, n), dtype=RESULTS[kind][0], device=x.device)
         for layout in layouts:
             a = x if layout[0] == "n" else x.t().contiguous().t()
             b = y if layout[1] == "n" else y.t().contiguous().t()
             row = {"m": m, "n": n, "k": k, "layout": layout, "dtype": dtype}
             contestants, names, failed = _contestants(plan_names, a, b, out, fast_accum)
+            others = _peers(peers, a, b, out, failed)
             rows += [{**row, "plan": name, "error": error} for name, error in failed]
             for name, error in failed:
                 say(f"{f'{m} x {n} x {k}':>20} {layout:6} {name}: {error}")
-            times = _in_turns(contestants, seconds)
-            library, flops = times[0], 2 * m * n * k
-            for name, own in zip(names, times[1:], strict=True):
-                found = {
-                    **row,
-                    "plan": name,
-                    "us": round(own * 1e6, 3),
-                    "tflops": round(flops / own * 1e-12, 2),
-                    "library_us": round(library * 1e6, 3),
-                    "library_tflops": round(flops / library * 1e-12, 2),
-                    "ratio": round(library / own, 4),
-                }
+            calls, first_peer = [*contestants, *others.values()], len(contestants)
+            flops = 2 * m * n * k
+            timed = [_rate(seconds_of_call, flops) for seconds_of_call in in_turns(calls, seconds)]
+            if sensors is not None:
+                for call, found in zip(calls, timed, strict=True):
+                    held = power.alone(call, flops, power_seconds, sensors)
+                    found["alone"] = power.with_rate_per_cycle(held, of_ceiling)
+            for name, own in zip(names, timed[1:first_peer], strict=True):
+                found = {**row, "plan": name, **own, **_beside(own, timed[0], "library_")}
+                if others:
+                    found["peers"] = {
+                        one: {**theirs, "ratio": _ratio(own, theirs)}
+                        for one, theirs in zip(others, timed[first_peer:], strict=True)
+                    }
                 rows.append(found)
-                say(
-                    f"{f'{m} x {n} x {k}':>20} {layout:6} {name:44} {found['us']:10.1f} "
-                    f"{found['tflops']:8.2f} {found['library_tflops']:8.2f} {found['ratio']:6.3f}"
-                )
-    return {"machine": machine(), "rows": rows}
+                say(_line(found))
+    limits = {} if sensors is None else {"limits": sensors.limits(), "ceiling": of_ceiling}
+    return {"machine": machine(), **limits, "rows": rows}
+
+
+def _ceiling(dtype: str, seconds: float, sensors: power.Nvml) -> dict[str, Any] | None:
+    """Of mma.sync, for the types that it multiplies by Tensor Cores."""
+    kinds = ("bf16", "f16", "tf32")
+    kind = DType.parse(dtype)
+    return power.ceiling(kind, seconds, sensors) if kind.name in kinds else None
+
+
+def _rate(seconds: float, flops: int) -> dict[str, Any]:
+    return {"us": round(seconds * 1e6, 3), "tflops": round(flops / seconds * 1e-12, 2)}
+
+
+def _ratio(own: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    return round(float(other["us"] / own["us"]), 4)
+
+
+def _beside(own: Mapping[str, Any], other: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """What is known of the other one, and how many times its speed is reached."""
+    return {**{f"{prefix}{key}": value for key, value in other.items()}, "ratio": _ratio(own, other)}
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """Of the table."""
+    text = (
+        f"{'{m} x {n} x {k}'.format(**row):>20} {row['layout']:6} {row['plan']:44} {row['us']:10.1f} "
+        f"{row['tflops']:8.2f} {row['library_tflops']:8.2f} {row['ratio']:6.3f}"
+    )
+    for one, theirs in row.get("peers", {}).items():
+        text += f" {theirs['ratio']:6.3f} of {one}"
+    alone = row.get("alone", {})
+    if "clock_mhz" not in alone:
+        return text
+    why = ", ".join(f"{name} {share:.0%}" for name, share in alone["throttle"].items()) or "no throttling"
+    share = f", {alone['share_at_clock']:.3f} of the ceiling at it" if "share_at_clock" in alone else ""
+    return f"{text}; alone {alone['tflops']} at {alone['clock_mhz']} MHz{share}, {alone['power_w']} W, {why}"
+
+
+def _peers(
+    given: Sequence[str], a: Any, b: Any, out: Any, failed: list[tuple[str, str]]
+) -> dict[str, Callable[[], Any]]:
+    """The peers that take the operands, by name; of the others the reason goes to `failed`."""
+    found = {}
+    for one in given:
+        try:
+            found[peer.name_of(one)] = peer.contestant(one, a, b, out)
+        except CutegemmError as error:
+            failed.append((peer.name_of(one), str(error)))
+    return found
 
 
 def _contestants(
@@ -124,14 +179,16 @@ def _contestants(
 
     calls: list[Callable[[], Any]] = [_library(a, b, out, fast_accum)]
     names, failed = [], []
+    sums = "fast" if fast_accum else "two_level"  # as exact as the library's
     for given in plan_names:
+        call = functools.partial(gemm, a, b, out=out, plan=given, accumulate=sums)
         try:
-            gemm(a, b, out=out, plan=given)
+            call()
         except CutegemmError as error:
             failed.append((str(given), str(error)))
             continue
-        names.append(given or f"{plan_of(a, b, out=out).name} (chosen)")
-        calls.append(lambda given=given: gemm(a, b, out=out, plan=given))  # type: ignore[misc]
+        names.append(given or f"{plan_of(a, b, out=out, accumulate=sums).name} (chosen)")
+        calls.append(call)
     return calls, names, failed
 
 
@@ -222,68 +279,42 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 def time_plan(
     plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3
 ) -> dict[str, float]:
-    """A plan beside the library on tensors "a", "b" and "out": see `compare`."""
+    """A plan beside the library on tensors "a", "b" and "out": see `compare`.
+
+    returns  "us", "tflops"; and "cublas_tflops", "ratio" where the library multiplies these types and shapes
+    """
     import torch
 
     from cutegemm.launch import gemm
 
-    _need_gpu()
-    torch.backends.cuda.matmul.allow_tf32 = False
+    need_gpu()
+    torch.backends.cuda.matmul.allow_tf32 = plan.operands.a.dtype.name == "tf32"
     a, b, out = tensors["a"], tensors["b"], tensors["out"]
-    library: Callable[[], Any] = lambda: torch.matmul(a, b)  # noqa: E731
-    if out.dtype == a.dtype:
-        library = lambda: torch.matmul(a, b, out=out)  # noqa: E731
-    theirs, ours = _in_turns([library, lambda: gemm(a, b, out=out, plan=plan)], seconds)
-    return {
-        "us": ours * 1e6,
-        "tflops": problem.flops / ours * 1e-12,
-        "cublas_tflops": problem.flops / theirs * 1e-12,
-        "ratio": theirs / ours,
-    }
-
-
-def _in_turns(
-    calls: Sequence[Callable[[], Any]],
-    seconds: float,
-    least_rounds: int = 3,
-    warm_seconds: float = _WARM_SECONDS,
-) -> list[float]:
-    """The median seconds of each call; every round runs each once."""
-    import torch
-
-    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
-
-    def timed(call: Callable[[], Any]) -> tuple[Any, Any]:
-        flush.zero_()  # also hides the launch: the device is busy while the host goes on
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        call()
-        end.record()
-        return start, end
-
-    def until(deadline: float, least: int) -> list[list[float]]:
-        found: list[list[float]] = [[] for _ in calls]
-        while len(found[0]) < least or time.perf_counter() < deadline:
-            events = [timed(call) for call in calls]
-            torch.cuda.synchronize()
-            for times, (start, end) in zip(found, events, strict=True):
-                times.append(start.elapsed_time(end) * 1e-3)
-        return found
-
-    until(time.perf_counter() + warm_seconds, 1)
-    return [statistics.median(times) for times in until(time.perf_counter() + seconds, least_rounds)]
+    is_fast = plan.pipeline is not None and not plan.pipeline.two_level
+    library = _library(a, b, out, is_fast)
+    if a.element_size() > 1 and out.dtype != a.dtype:
+        library = lambda: torch.matmul(a, b)  # noqa: E731
+    calls: list[Callable[[], Any]] = [lambda: gemm(a, b, out=out, plan=plan)]
+    with contextlib.suppress(RuntimeError, ValueError):  # what torch says of what it does not multiply
+        library()
+        calls.append(library)
+    ours, *theirs = in_turns(calls, seconds)
+    found = {"us": ours * 1e6, "tflops": problem.flops / ours * 1e-12}
+    if theirs:
+        found |= {"cublas_tflops": problem.flops / theirs[0] * 1e-12, "ratio": theirs[0] / ours}
+    return found
 
 
 def host_times(size: int = 256) -> dict[str, float]:
     """Microseconds of host time that one warm call takes, where the device is never waited for."""
     import torch
 
-    _need_gpu()
+    need_gpu()
     from cutegemm.compile import compile_plan
     from cutegemm.launch import gemm, plan_of
     from cutegemm.torch_ops import device_arch
 
-    a, b, out = (_normal((size, size), torch.float32) for _ in range(3))
+    a, b, out = (normal((size, size), torch.float32) for _ in range(3))
     kernel = compile_plan(plan_of(a, b, out=out), device_arch(a.get_device())).function
     calls: dict[str, Callable[[], Any]] = {
         "kernel": lambda: kernel(a, b, out, out, 1.0, 0.0),
@@ -306,48 +337,6 @@ def host_times(size: int = 256) -> dict[str, float]:
         torch.cuda.synchronize()
         found[name] = round(statistics.median(runs), 2)
     return found
-
-
-def machine() -> dict[str, str]:
-    """What the numbers were taken on, when and by what."""
-    import torch
-
-    from cutegemm import __version__
-
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "driver": _driver(),
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        "cutegemm": __version__,
-        "nvidia-cutlass-dsl": cache.dsl_version(),
-        "python": sys.version.split()[0],
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-    }
-
-
-def _driver() -> str:
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text()
-    except OSError:
-        return "unknown"
-    found = re.search(r"\d{3}\.\d+(\.\d+)?", text)
-    return found.group() if found else "unknown"
-
-
-def _normal(shape: tuple[int, ...], kind: Any) -> Any:
-    import torch
-
-    values = torch.randn(shape, device="cuda")
-    return (values if kind.is_floating_point else values * 20).to(kind)
-
-
-def _need_gpu() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        raise UnsupportedError("the benchmark needs a CUDA device; torch sees none here.")
 
 
 def parse_shape(text: str) -> Shape:
@@ -373,6 +362,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--seconds", type=float, default=0.6, help="of measuring for each shape and layout")
     parser.add_argument("--fast-accum", action="store_true", help="let torch._scaled_mm lose bits")
+    parser.add_argument(
+        "--peer", action="append", help="path to CUTLASS's tensorop_gemm.py, or quack; may be repeated"
+    )
+    parser.add_argument(
+        "--power", type=float, default=0.0, metavar="SECONDS",
+        help="let each contestant run alone, too, and read clock, power and throttling",
+    )  # fmt: skip
     parser.add_argument("--host", action="store_true", help="also the host time of a call")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
@@ -384,6 +380,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         layouts=given.layout or LAYOUTS,
         seconds=given.seconds,
         fast_accum=given.fast_accum,
+        peers=given.peer or [],
+        power_seconds=given.power,
         say=lambda line: print(line, flush=True),
     )
     if given.suite:

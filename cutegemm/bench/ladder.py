@@ -1,30 +1,37 @@
 """The steps of a ladder beside the library: times, and what the analysis predicts beside what counters read.
 
-    cutegemm bench ladder simt --json > docs/benchmarks/ladder_simt.json     on a GPU; with ncu, its counters
-    too cutegemm bench report                                                    docs/ladder_simt.md and .svg,
-    anywhere
+    cutegemm bench ladder simt --json > docs/benchmarks/ladder_simt.json    on a GPU; with ncu, its counters too
+    cutegemm bench report                                                   docs/ladder_simt.md, its plot; anywhere
 
 Times are medians of rounds in which every step and the library run once, on the same normally distributed
-data: see `bench.gemm`. Counters are those of one launch at a smaller size, for which the prediction is made
+data: see `bench.measure`. Counters are those of one launch at a smaller size, for which the prediction is made
 as well.
 """
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from cutegemm.analysis import check
-from cutegemm.bench.gemm import LIBRARY, _in_turns, _need_gpu, machine
+from cutegemm.arch import DEFAULT_ARCH
+from cutegemm.bench.measure import LIBRARY, in_turns, machine, need_gpu
 from cutegemm.errors import CutegemmError
-from cutegemm.plan.catalog import DEFAULT_ARCH
-from cutegemm.plan.ladder_simt import LADDERS, Ladder
-from cutegemm.plan.problem import Problem
+from cutegemm.plan.mma_sync_ladder import TENSOROP_LADDERS
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.simt_ladder import SIMT_LADDER
+from cutegemm.plan.sm90_ladder import HOPPER_LADDER
 
+LADDERS = {ladder.name: ladder for ladder in (SIMT_LADDER, *TENSOROP_LADDERS, HOPPER_LADDER)}
 SIZES = (4096, 6144)
 COUNTED_SIZE = 2048
 DEVICE = "h200"
+_TOLERANCE = 1e-2  # of the largest element: what is wrong, not what is rounded
+_COUNT_SECONDS = 150.0  # for ncu: it takes about 50 for 22 steps at 2048 cubed, in 10 passes each
+_MESSAGE = 500
 _LEVELS = ("register", "shared", "L2", "DRAM")
 # What is shown of the counters, by the names of `profile.compare`.
 _COUNTERS = {
@@ -46,44 +53,48 @@ def run(
 ) -> dict[str, Any]:
     """Every step of a ladder, measured where there is a GPU, else only compiled and analysed.
 
+    A step that fails is left out, and why is told; so are counters that cannot be had.
+
     sizes     N of the problems N x N x N
     counted   the size at which ncu counts; None, or no ncu: only predictions
-    returns   {"ladder": ..., "machine": ..., "steps": [...]}: what `report` reads
+    returns   {"ladder": ..., "machine": ..., "steps": [...], "failed": {...}}: what `report` reads
     """
     ladder = LADDERS[name]
     from cutegemm.compile import compile_plans
 
-    plans = {step.name: step.build() for step in ladder.steps}
+    plans = {step.name: step.build(ladder.operands) for step in ladder.steps}
     say("compiling")
-    compile_plans(plans.values())
-    steps = [_known(step, plans[step.name], counted or COUNTED_SIZE) for step in ladder.steps]
+    errors = compile_plans(plans.values())
+    failed = {name: str(error) for name, error in zip(plans, errors, strict=True) if error is not None}
+    size = counted or COUNTED_SIZE
+    steps = [_known(step, plans[step.name], size) for step in ladder.steps if step.name not in failed]
     found: dict[str, Any] = {
-        "ladder": ladder.name, "title": ladder.title, "counted_size": counted or COUNTED_SIZE, "steps": steps,
+        "ladder": ladder.name, "title": ladder.title, "data": ladder.data, "steps": steps,
+        "counted_size": size, "failed": failed,
     }  # fmt: skip
     if not _has_gpu():
         return found
     found["machine"] = machine()
     found["library"] = LIBRARY
     found["library_tflops"] = {}
-    for size in sizes:
-        say(f"timing at {size} cubed")
-        times = _timed(ladder, plans, size, seconds)
-        found["library_tflops"][str(size)] = round(2 * size**3 / times[0] * 1e-12, 2)
-        for step, own in zip(steps, times[1:], strict=True):
-            step["tflops"][str(size)] = round(2 * size**3 / own * 1e-12, 3)
-            step["ratio"][str(size)] = round(times[0] / own, 4)
+    try:
+        for size in sizes:
+            say(f"timing at {size} cubed")
+            _time(found, plans, size, seconds)
+    except Exception as error:  # whatever it is: what was found so far is worth having
+        found["not_timed"] = _told(error)
     if counted is not None and shutil.which("ncu"):
         say("counting")
         try:
-            _count(ladder, plans, steps, counted)
-        except CutegemmError as error:
-            found["not_counted"] = str(error)[:500]
+            _count(found["steps"], plans, counted)
+        except Exception as error:
+            found["not_counted"] = _told(error)
     return found
 
 
 def _has_gpu() -> bool:
     try:
-        _need_gpu()
+        need_gpu()
     except (ImportError, CutegemmError):
         return False
     return True
@@ -95,13 +106,14 @@ def _known(step: Any, plan: Any, size: int) -> dict[str, Any]:
 
     report = compile_plan(plan, DEFAULT_ARCH).resources
     small, large = (
-        check(plan, Problem(n, n, n), None, DEVICE, report, search=False) for n in (size, SIZES[0])
+        check(plan, _square(plan, n), None, DEVICE, report, search=False) for n in (size, SIZES[0])
     )
     roof = large.roofline
     assert roof is not None
-    own = max((o for o in ("FFMA", "DFMA") if report.count(o)), key=report.count)
+    own = next(o for o in ("HGMMA", "HMMA", "DFMA", "FFMA") if report.count(o))
     predicted = {
-        "load_wavefronts": small.counts("load")[1], "store_wavefronts": small.counts("store")[1],
+        "load_wavefronts": sum(small.counts(op)[1] for op in ("load", "ldmatrix")),
+        "store_wavefronts": sum(small.counts(op)[1] for op in ("store", "stmatrix")),
         "async_wavefronts": small.counts("cp.async")[1], "load_sectors": small.sector_count("ld")[1],
         "async_sectors": small.sector_count("ldgsts")[1], "store_sectors": small.sector_count("st")[1],
     }  # fmt: skip
@@ -113,32 +125,78 @@ def _known(step: Any, plan: Any, size: int) -> dict[str, Any]:
         "bound_tflops": round(roof.tflops, 2), "peak_tflops": large.device.peak_tflops(plan.tiled_mma.atom),
         "conflicts": sum(small.counts(op)[1] - small.counts(op)[2] for op in ("load", "store", "cp.async")),
         "intensity": {level: round(roof.level(level).intensity, 2) for level in _LEVELS},
-        "instructions": {o: report.count(o) for o in (own, "LDS", "STS", "S2R", "BAR", "IADD3")},
+        "instructions": {o: report.count(o) for o in (own, "LDS", "LDSM", "STS", "S2R", "BAR", "IADD3")},
         "predicted": predicted, "measured": {}, "tflops": {}, "ratio": {},
     }  # fmt: skip
 
 
-def _timed(ladder: Ladder, plans: dict[str, Any], size: int, seconds: float) -> list[float]:
-    import torch
-
-    from cutegemm.launch import gemm
-
-    torch.backends.cuda.matmul.allow_tf32 = False
-    a, b = (torch.randn((size, size), device="cuda") for _ in range(2))
-    out = torch.empty((size, size), device="cuda")
-    calls: list[Callable[[], Any]] = [lambda: torch.matmul(a, b, out=out)]
-    for step in ladder.steps:
-        calls.append(lambda plan=plans[step.name]: gemm(a, b, out=out, plan=plan))  # type: ignore[misc]
-        calls[-1]()
-    return _in_turns(calls, seconds, warm_seconds=0.0)
+def _square(plan: GemmPlan, n: int) -> Problem:
+    return Problem(n, n, n, operands=plan.operands)
 
 
-def _count(ladder: Ladder, plans: dict[str, Any], steps: list[dict[str, Any]], size: int) -> None:
+class Contest:
+    """Plans beside the library on one pair of matrices: on the GPU."""
+
+    def __init__(self, operands: Operands, size: int) -> None:
+        import torch
+
+        torch.backends.cuda.matmul.allow_tf32 = operands.a.dtype.name == "tf32"
+        kind = {"f16": torch.float16, "bf16": torch.bfloat16}.get(operands.a.dtype.name, torch.float32)
+        a, b = (torch.randn((size, size), device="cuda").to(kind) for _ in range(2))
+        self.a = a if operands.a.major == "k" else a.t()
+        self.b = b if operands.b.major == "n" else b.t()
+        self.out = torch.empty((size, size), device="cuda", dtype=kind)
+        self.wanted = torch.matmul(self.a, self.b)
+
+    def difference(self, plan: GemmPlan) -> float:
+        """Of a plan's D from the library's, as a share of the largest element."""
+        self.out.fill_(float("nan"))
+        self._call(plan)
+        return float((self.out - self.wanted).abs().max() / self.wanted.abs().max())
+
+    def times(self, plans: Sequence[GemmPlan], seconds: float) -> list[float]:
+        """The library's seconds, then those of each plan."""
+        import torch
+
+        library: Callable[[], Any] = lambda: torch.matmul(self.a, self.b, out=self.out)  # noqa: E731
+        return in_turns(
+            [library, *(functools.partial(self._call, plan) for plan in plans)], seconds, warm_seconds=0.0
+        )
+
+    def _call(self, plan: GemmPlan) -> None:
+        from cutegemm.launch import gemm
+
+        gemm(self.a, self.b, out=self.out, plan=plan)
+
+
+def _time(found: dict[str, Any], plans: dict[str, GemmPlan], size: int, seconds: float) -> None:
+    """Fills in times at a size; steps that do not run, or are wrong, go to "failed"."""
+    contest = Contest(plans[found["steps"][-1]["name"]].operands, size)
+    for step in list(found["steps"]):
+        try:
+            difference = contest.difference(plans[step["name"]])
+            if not difference < _TOLERANCE:
+                raise CutegemmError(f"D is {difference:.2g} of its largest element from the library's.")
+        except Exception as error:  # one step must not cost the others
+            found["failed"][step["name"]] = f"at {size} cubed: {_told(error)}"
+            found["steps"].remove(step)
+    library, *times = contest.times([plans[step["name"]] for step in found["steps"]], seconds)
+    found["library_tflops"][str(size)] = round(2 * size**3 / library * 1e-12, 2)
+    for step, own in zip(found["steps"], times, strict=True):
+        step["tflops"][str(size)] = round(2 * size**3 / own * 1e-12, 3)
+        step["ratio"][str(size)] = round(library / own, 4)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_MESSAGE]
+
+
+def _count(steps: list[dict[str, Any]], plans: dict[str, GemmPlan], size: int) -> None:
     """Fills in what ncu counts."""
     from cutegemm.profile import Case, profile
 
-    cases = [Case(step.name, plans[step.name], Problem(size, size, size)) for step in ladder.steps]
-    comparisons, _ = profile(cases, device=DEVICE)
+    cases = [Case(step["name"], plans[step["name"]], _square(plans[step["name"]], size)) for step in steps]
+    comparisons, _ = profile(cases, device=DEVICE, limit_seconds=_COUNT_SECONDS)
     by_name = {c.case: c for c in comparisons}
     for step in steps:
         if step["name"] in by_name:
@@ -159,6 +217,7 @@ def table(found: dict[str, Any]) -> str:
             f"{step['threads']:4} threads, "
             f"{step['conflicts'] / 1e6:8.1f} M conflicts, bound {step['bound']} {step['bound_tflops']:5.1f}"
         )
+    lines += [f"{name:24} failed: {why}" for name, why in found.get("failed", {}).items()]
     if sizes:
         lines.append(
             f"{found['library']:24} " + " ".join(f"{found['library_tflops'][n]:7.2f} (1.000)" for n in sizes)

@@ -1,11 +1,11 @@
-"""f32 GEMMs by SIMT plans beside the library, over squares, unaligned, skinny, deep and batched shapes: in
-one run.
+"""f32 GEMMs by SIMT plans beside the library, over squares, unaligned, skinny, deep and batched shapes, in one run.
 
-    python -m cutegemm.bench.simt --json docs/benchmarks/simt.json            all of it, under two minutes
+    python -m cutegemm.bench.simt --json docs/benchmarks/simt.json            all of it, about two minutes
     python -m cutegemm.bench.simt --suite skinny --candidates 12              more plans for fewer shapes
 
 For each shape and layout the plan that `gemm` chooses runs, and those that its model puts next, in turns with
-torch.matmul: see `bench.gemm`. What is fastest is what the rates of `plan.simt_catalog` are to be set by.
+torch.matmul: see `bench.measure`. `bench.fit_simt` finds the rates of `plan.simt_catalog` from the times, and says how
+good the choice is.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cutegemm.bench.gemm import LAYOUTS, _in_turns, _need_gpu, machine
+from cutegemm.arch import DEFAULT_ARCH
+from cutegemm.bench.gemm import LAYOUTS
+from cutegemm.bench.measure import in_turns, machine, need_gpu
 from cutegemm.errors import CutegemmError
-from cutegemm.plan.catalog import DEFAULT_ARCH, H200_MULTIPROCESSORS
+from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.simt_catalog import ranked, to_pack
+from cutegemm.plan.simt_catalog import to_pack
+from cutegemm.plan.simt_choice import parse, ranked
 
 Shape = tuple[int, int, int, int]
 
@@ -33,14 +36,52 @@ SUITES: dict[str, tuple[tuple[Shape, ...], tuple[str, ...]]] = {
     "deep": (((256, 256, 131072, 1),), ("nn", "nt", "tn")),
     "batch": (((512, 512, 512, 64),), ("nn", "nt")),
 }
-# Beside what the model ranks: plans that cover more CTAs without splitting K, and other orders of the tiles.
+_LARGE = "simt:block=256x128x16,warp=64x64,thread=16x8,stages=3,unroll=4,pack={pack}"
+# Beside what the model ranks, by M: plans that cover more CTAs without splitting K, those that share k-tiles evenly,
+# other orders of the tiles, other ways for D to leave. "{pack}" is what packing makes better.
 _MORE: dict[int, tuple[str, ...]] = {
-    1024: ("simt_64x64", "simt_64x128", "simt_128x64", "simt_128x64/k2", "simt_128x64/k2last", "simt_32x256"),
-    8192: tuple(
-        f"simt:block=256x128x16,warp=64x64,thread=16x8,stages=3,unroll=4,pack={{pack}},raster={raster}"
-        for raster in ("grouped_m:4", "grouped_n:8", "grouped_m:16")
+    64: (
+        "simt_64x256/k8",
+        "simt_64x256/s264",
+        "simt_64x256+pack/s264",
+        "simt_64x128/s396",
+        "simt_64x128+pack/k6",
     ),
+    128: (
+        "simt_128x256/k4",
+        "simt_128x256/s132",
+        "simt_128x256x16/k4",
+        "simt_128x256x16/s132",
+        "simt_128x256x16+pack/s132",
+        "simt_128x128/s264",
+        "simt_128x128+pack/s264",
+        "simt_64x256/k4",
+    ),
+    256: (
+        "simt_256x128/k2",
+        "simt_256x128/s132",
+        "simt_256x128+pack/s132",
+        "simt_128x256/s132",
+        "simt_128x256x16/s132",
+        "simt_256x128/k66",
+        "simt_128x256x16/k66",
+        "simt_128x256/k66",
+    ),
+    512: ("simt_256x128", "simt_128x256", "simt_128x256x16"),
+    1024: ("simt_64x64", "simt_64x128", "simt_128x64", "simt_128x64/k2", "simt_128x64/k2last", "simt_32x256"),
+    4096: ("simt_256x128+pack/s132", "simt_128x256x16+pack", "simt_128x256x16"),
+    4097: (
+        "simt_256x128+pack/s132",
+        "simt_128x256x16+pack",
+        "simt_128x128+pack",
+        "simt_128x128",
+        "simt:block=128x128x16,warp=64x64,thread=8x16,stages=4,unroll=4,mma_order=n,ctas_per_sm=2,pack={pack},"
+        "store=direct",
+        f"{_LARGE},waves=2,persistent=132",
+    ),
+    8192: tuple([f"{_LARGE},raster={raster}" for raster in ("grouped_m:4", "grouped_n:8", "grouped_m:16")]),
 }
+_LEAST_K = 1024  # of a part
 _WORTH = 1.6  # times the model's best time
 _PLAIN = "simt_128x128"  # beside which the deep shape shows what splitting K brings
 
@@ -62,11 +103,15 @@ def candidates(shape: Shape, layout: str, count: int) -> list[str]:
         if by_tile.get(tile, 0) < 2 and len(found) < count:
             by_tile[tile] = by_tile.get(tile, 0) + 1
             found.append(name)
-    if len(set(shape[:3])) == 1:
-        found += [name.format(pack=to_pack(operands)) for name in _MORE.get(shape[0], ())]
-    if shape[2] >= 16 * max(shape[:2]) and _PLAIN not in found:
-        found.append(_PLAIN)
-    return found
+    more = [name.format(pack=to_pack(operands)) for name in _MORE.get(shape[0], ())]
+    is_deep = shape[2] >= 16 * max(shape[:2])
+    found += [name for name in more if _fits(name, shape[2]) and ("+pack" not in name or to_pack(operands))]
+    return list(dict.fromkeys([*found, *([_PLAIN] if is_deep else [])]))
+
+
+def _fits(name: str, k: int) -> bool:
+    """Whether the parts of a named plan have some k-tiles each."""
+    return name.startswith("simt:") or k >= parse(name)[2] * _LEAST_K
 
 
 def run(
@@ -79,7 +124,7 @@ def run(
     """Times; `seconds` of measuring for each shape and layout at least."""
     import torch
 
-    _need_gpu()
+    need_gpu()
     torch.backends.cuda.matmul.allow_tf32 = False
     cases = [(shape, layout) for suite in suites for shape in SUITES[suite][0] for layout in SUITES[suite][1]]
     names = {case: list(dict.fromkeys([*candidates(*case, count), *extra])) for case in cases}
@@ -138,7 +183,7 @@ def _measure(
             continue
         kept.append((name, error))
         calls.append(lambda name=name: gemm(a, b, out=out, plan=name))  # type: ignore[misc]
-    times = _in_turns(calls, seconds, warm_seconds=min(0.05, seconds))
+    times = in_turns(calls, seconds, warm_seconds=min(0.05, seconds))
     flops, library = 2 * m * n * k * batch, times[0]
     for (name, error), own in zip(kept, times[1:], strict=True):
         rows.append(

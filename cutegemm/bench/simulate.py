@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+from cutegemm.bench.cpu import cpu
+
 EXTENT = 512
 TIME_LIMIT_S, MEMORY_LIMIT_MB = 5.0, 1000  # what a simulation of 512 x 512 x 512 may take on one core
 
@@ -32,7 +34,7 @@ def run(repeats: int = 3) -> dict[str, Any]:
             "peak_mb": peak_mb,
             "within": seconds <= TIME_LIMIT_S and peak_mb <= MEMORY_LIMIT_MB,
         }
-    return {"extent": EXTENT, "plans": rows}
+    return {**cpu(), "extent": EXTENT, "plans": rows}
 
 
 def _one(name: str, repeats: int) -> str:

@@ -1,6 +1,6 @@
-"""From times to the table that `choose_sm90` decides by: `python -m cutegemm.bench.turns FILE.json ...`
+"""From times to the table that `choose_sm90` decides by: `python -m cutegemm.bench.fit_sm90 FILE.json ...`
 
-FILE.json is what `python -m cutegemm.bench.gemm --suite sweep --suite squares --json FILE.json` wrote.
+FILE.json is what `python -m cutegemm.bench.gemm --suite sweep --suite squares --suite llama --json FILE.json` wrote.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import geometric_mean
 from typing import Any
 
 from cutegemm.errors import CutegemmError
+from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
-from cutegemm.plan.sm90 import H200_MULTIPROCESSORS
-from cutegemm.plan.sm90_catalog import FAR_BYTES, START_US, TURN_K, TURN_K_TILE, sm90_named
+from cutegemm.plan.sm90_catalog import TURN_K, sm90_named
+from cutegemm.plan.sm90_choice import FAR_BYTES, START_US, TURN_K_TILE
 
 Row = dict[str, Any]
+_LEAST_EXTENT = 512  # of D: with fewer rows or columns it is the streaming of an operand that takes the time
 
 
 def turns_of(plan: GemmPlan, m: int, n: int, multiprocessors: int = H200_MULTIPROCESSORS) -> int:
@@ -44,16 +46,21 @@ def table(rows: Iterable[Row]) -> dict[str, tuple[list[float | None], float | No
             plan = sm90_named(row["plan"], Operands.of(row["dtype"], layout=row["layout"]))
         except CutegemmError:
             continue
-        if plan is None:
+        if plan is None or plan.split.is_split:
             continue
         m, n, k = row["m"], row["n"], row["k"]
         turn = (row["us"] - START_US) / turns_of(plan, m, n)
+        if min(m, n) < _LEAST_EXTENT:
+            continue
         if (m + n) * k * plan.operands.a.dtype.bits // 8 > FAR_BYTES:
             far.setdefault(row["plan"], []).append(turn / (k / TURN_K_TILE))
         elif (m, n) == (8448, 9216):
             near.setdefault(row["plan"], {})[k] = turn
     return {
-        name: ([near.get(name, {}).get(k) for k in TURN_K], mean(far[name]) if name in far else None)
+        name: (
+            [near.get(name, {}).get(k) for k in TURN_K],
+            geometric_mean(far[name]) if name in far else None,
+        )
         for name in {**near, **far}
     }
 

@@ -1,0 +1,248 @@
+"""Clocks, power and peers of the benchmark: what is read, what is refused, what a row then holds."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+
+import pytest
+
+from cutegemm.bench import power
+from cutegemm.bench.power import Nvml, Sample, Watch, with_rate_per_cycle
+from cutegemm.errors import UnsupportedError
+
+
+class FakeNvml:
+    """Functions of NVML with one GPU, "GPU-1": 1545 MHz, 678 W, held down by its power cap."""
+
+    def __init__(self, instant: bool = True) -> None:
+        self.instant = instant
+
+    def nvmlInit_v2(self):
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid, device):
+        return 0 if uuid == b"GPU-1" else 6
+
+    def nvmlDeviceGetClockInfo(self, device, kind, out):
+        assert kind == 1  # of the multiprocessors: nvml.h, NVML_CLOCK_SM
+        out._obj.value = 1545
+        return 0
+
+    def nvmlDeviceGetMaxClockInfo(self, device, kind, out):
+        out._obj.value = 1980
+        return 0
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, device, out):
+        out._obj.value = 700_000
+        return 0
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device, out):
+        out._obj.value = 0x4
+        return 0
+
+    def nvmlDeviceGetFieldValues(self, device, count, field):
+        assert (count, field._obj.field) == (1, 186)  # NVML_FI_DEV_POWER_INSTANT
+        field._obj.value, field._obj.status = 678_000, 0 if self.instant else 3
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, device, out):
+        out._obj.value = 655_000
+        return 0
+
+
+def test_a_sample_holds_clock_power_and_reasons():
+    sensors = Nvml("GPU-1", FakeNvml())
+    assert sensors.sample() == Sample(1545, 678.0, 0x4)
+    assert sensors.limits() == {"max_clock_mhz": 1980, "power_limit_w": 700.0}
+    assert Nvml("GPU-1", FakeNvml(instant=False)).sample().power_w == 655.0
+
+
+def test_a_field_is_as_the_header_has_it():
+    """nvmlFieldValue_t: two unsigned, two long long, two enumerations, a union of 8 bytes: 40."""
+    import ctypes
+
+    field = power._Field
+    assert (ctypes.sizeof(field), field.status.offset, field.value.offset) == (40, 28, 32)
+
+
+def test_what_nvml_refuses_is_told():
+    with pytest.raises(UnsupportedError, match="nvmlDeviceGetHandleByUUID of NVML ended with status 6"):
+        Nvml("GPU-2", FakeNvml())
+
+
+def test_a_watch_samples_while_it_lasts():
+    with Watch(Nvml("GPU-1", FakeNvml()), period_seconds=0.001) as watch:
+        time.sleep(0.05)
+    seen = len(watch.samples)
+    assert seen >= 3
+    time.sleep(0.01)
+    assert len(watch.samples) == seen
+    assert power.summary(watch.samples)["throttle"] == {"power cap": 1.0}
+    assert power.summary([]) == {"samples": 0}
+
+
+def test_the_share_at_a_clock_is_free_of_the_clock():
+    base = with_rate_per_cycle({"tflops": 640.0, "clock_mhz": 1755})
+    assert base["flop_per_cycle"] == round(640e12 / 1755e6)
+    for clock in (1300, 1980):
+        found = with_rate_per_cycle({"tflops": 0.9 * 640 * clock / 1755, "clock_mhz": clock}, base)
+        assert found["share_at_clock"] == pytest.approx(0.9, abs=1e-4)
+    assert with_rate_per_cycle({"tflops": 1.0, "samples": 0}, base) == {"tflops": 1.0, "samples": 0}
+
+
+def test_a_row_holds_the_peer_and_the_clock(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from cutegemm.bench import gemm
+
+    monkeypatch.setattr("cutegemm.bench.measure.DEVICE", "cpu")
+    monkeypatch.setattr(gemm, "need_gpu", lambda: None)
+    monkeypatch.setattr(gemm, "_compile_ahead", lambda *_: None)
+    monkeypatch.setattr(gemm, "machine", dict)
+    monkeypatch.setattr(gemm, "_contestants", lambda names, a, b, out, _: ([len, len], ["p"], []))
+    monkeypatch.setattr(gemm, "in_turns", lambda calls, seconds: [1e-3, 2e-3, 3e-3][: len(calls)])
+    monkeypatch.setattr(gemm.peer, "contestant", lambda given, a, b, out: len)
+    monkeypatch.setattr(power, "sensors_of_torch", lambda: Nvml("GPU-1", FakeNvml()))
+    ceiling = {"tflops": 4.0, "clock_mhz": 1545, "flop_per_cycle": 2589}
+    monkeypatch.setattr(power, "ceiling", lambda *_: ceiling)
+    monkeypatch.setattr(power, "_repeat", lambda call, seconds: time.sleep(0.05) or 1e-3)
+    said: list[str] = []
+    found = gemm.compare(
+        ["p"], [(100, 100, 100)], dtype="bfloat16", peers=["a/their.py"], power_seconds=1.0, say=said.append
+    )
+    (row,) = found["rows"]
+    assert (row["us"], row["library_us"], row["ratio"]) == (2000.0, 1000.0, 0.5)
+    assert row["peers"]["their"]["ratio"] == 1.5  # it takes 3 ms, the plan 2
+    alone = {"tflops": 0.0, "clock_mhz": 1545, "power_w": 678.0, "throttle": {"power cap": 1.0}}
+    for held in (row["alone"], row["library_alone"], row["peers"]["their"]["alone"]):
+        assert alone.items() <= held.items()
+    assert found["ceiling"] == ceiling
+    assert found["limits"]["power_limit_w"] == 700.0
+    assert "1.500 of their" in said[-1]
+    assert "1545 MHz" in said[-1]
+    assert torch.cuda.is_available() or "ratio" in row
+
+
+@pytest.mark.parametrize(("out", "known"), [("int32", True), ("float32", False)])
+def test_a_plan_is_timed_alone_where_torch_multiplies_no_such_types(monkeypatch, out, known):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from cutegemm.bench import gemm
+    from cutegemm.plan import Operands, Problem
+    from cutegemm.plan.catalog import plan_named
+
+    monkeypatch.setattr(gemm, "need_gpu", lambda: None)
+    monkeypatch.setattr(gemm, "in_turns", lambda calls, seconds: [1e-3, 2e-3][: len(calls)])
+    of = Operands.of("s8", layout="nt", out={"int32": "s32", "float32": "f32"}[out])
+    a, b = torch.zeros((64, 32), dtype=torch.int8), torch.zeros((64, 32), dtype=torch.int8).t()
+    tensors = {"a": a, "b": b, "out": torch.zeros((64, 64), dtype=getattr(torch, out))}
+    found = gemm.time_plan(plan_named("sm90_slots", of), tensors, Problem(64, 64, 32, operands=of))
+    assert found.pop("us") == 1000.0
+    assert found.pop("tflops") == pytest.approx(2 * 64 * 64 * 32 * 1e3 * 1e-12)
+    theirs = {"cublas_tflops": pytest.approx(64 * 64 * 32 * 1e3 * 1e-12), "ratio": 2.0}
+    assert found == (theirs if known else {})
+
+
+def operands(kind="bfloat16", transposed=False):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    a, b = (torch.zeros((256, 256), dtype=getattr(torch, kind)) for _ in range(2))
+    return a, b.t() if transposed else b, torch.zeros((256, 256), dtype=getattr(torch, kind))
+
+
+def test_a_peer_that_is_not_there_is_refused(tmp_path):
+    from cutegemm.bench import peer
+
+    with pytest.raises(UnsupportedError, match="there is no such file"):
+        peer.contestant(str(tmp_path / "none.py"), *operands())
+    (tmp_path / "other.py").write_text("x = 1\n")
+    with pytest.raises(UnsupportedError, match="it has no class TensorOpGemm"):
+        peer.contestant(str(tmp_path / "other.py"), *operands())
+    (tmp_path / "wrong.py").write_text("import nothing_of_that_name\n")
+    with pytest.raises(UnsupportedError, match="cannot be imported: ModuleNotFoundError"):
+        peer.contestant(str(tmp_path / "wrong.py"), *operands())
+    with pytest.raises(UnsupportedError, match=r"bf16 or f16, not torch\.float32"):
+        peer.contestant(str(tmp_path / "other.py"), *operands("float32"))
+
+
+def test_a_peer_that_fails_is_refused(monkeypatch):
+    from types import ModuleType
+
+    from cutegemm.bench import peer
+
+    class Broken(ModuleType):
+        def __getattr__(self, name):
+            raise RuntimeError("made for another library")
+
+    def fails(*_, **__):
+        raise RuntimeError("no kernel for this device")
+
+    monkeypatch.setitem(sys.modules, "quack", ModuleType("quack"))
+    module = ModuleType("quack.gemm_interface")
+    module.gemm = fails
+    monkeypatch.setitem(sys.modules, "quack.gemm_interface", module)
+    with pytest.raises(
+        UnsupportedError, match=r"does not run on these operands: .*no kernel for this device"
+    ):
+        peer.contestant("quack", *operands())
+    monkeypatch.setitem(sys.modules, "quack.gemm_interface", Broken("quack.gemm_interface"))
+    with pytest.raises(UnsupportedError, match=r"cannot be imported: .*made for another library"):
+        peer.contestant("quack", *operands())
+
+
+_PEER = """
+    import cutlass.cute as cute
+
+    SEEN = []
+
+    class TensorOpGemm:
+        def __init__(self, ab, c, acc, atoms):
+            SEEN.append((ab.__name__, c.__name__, acc.__name__, atoms))
+
+        @cute.jit
+        def __call__(self, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream):
+            SEEN.extend((x.shape, x.stride) for x in (a, b, c))
+            self.kernel(a, c).launch(grid=(1, 1, 1), block=(32, 1, 1), stream=stream)
+
+        @cute.kernel
+        def kernel(self, a: cute.Tensor, c: cute.Tensor):
+            c[0, 0, 0] = a[0, 0, 0]
+"""
+
+
+def test_a_peer_sees_the_problem_as_cute_has_it(tmp_path):
+    """A is (M, K, L), B is (N, K, L), C is (M, N, L); rows of A, and of the stored B^T, are contiguous."""
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    from cutegemm.bench import peer
+    from cutegemm.kernels.bench.peer import compile_tensorop
+    from cutegemm.plan.problem import Problem
+
+    path = tmp_path / "example.py"
+    path.write_text(textwrap.dedent(_PEER))
+    a, b, _ = operands(transposed=True)
+    problem = Problem(512, 128, 256, operands=peer.operands_of(a, b))
+    assert callable(compile_tensorop(peer.load(path), problem))
+    types, *tensors = sys.modules["peer_example"].SEEN
+    assert types == ("BFloat16", "BFloat16", "Float32", (2, 2, 1))
+    assert tensors == [
+        ((512, 256, 1), (256, 1, 0)), ((128, 256, 1), (256, 1, 0)), ((512, 128, 1), (128, 1, 0)),
+    ]  # fmt: skip
+
+
+def test_the_ceiling_is_mma_sync_and_nothing_else(tmp_path):
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    from cutegemm.cubin import disassemble, instructions
+    from cutegemm.dtypes import bf16, tf32
+    from cutegemm.kernels.bench.ceiling import RegisterLoop, compile_loop
+
+    for kind in (bf16, tf32):
+        folder = tmp_path / kind.name
+        folder.mkdir()
+        loop = RegisterLoop(kind, 8)
+        compile_loop(loop, f"--keep-cubin --dump-dir {folder}")
+        (cubin,) = folder.glob("*.cubin")
+        found = instructions(disassemble(cubin))
+        products = sum(n for name, n in found.items() if name.startswith("HMMA"))
+        # 4 x 8 atoms of 16 x 8 in a tile of 64 x 64, twice: 64; each is 2 * 16 * 8 * k operations.
+        assert products == 64
+        assert loop.flops == 8 * 64 * 2 * 16 * 8 * 256 // kind.bits
+        assert not [name for name in found if name.startswith(("LDS", "LDL", "STL", "BAR"))]
