@@ -15,7 +15,7 @@ import numpy as np
 
 from cutegemm.analysis import check
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.ladder_simt import SIMT_LADDER
+from cutegemm.plan.simt_ladder import SIMT_LADDER
 
 SIMULATED = (130, 260, 68)  # ragged along each mode
 

@@ -1,13 +1,16 @@
 """The command line, as a person and as a program use it, without a GPU."""
 
 import json
+import os
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cutegemm.cli import app
+from cutegemm.cli import app, main
 from cutegemm.errors import CutegemmError
 
 
@@ -39,10 +42,66 @@ def test_gemm_for_a_program() -> None:
         assert compiled["violations"] == []
 
 
+def test_gemm_emulated() -> None:
+    """The compiled PTX in the plan's place; the corner of a problem that is large for that."""
+    pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    found = json.loads(run("gemm", "1030", "1028", "1020", "--plan", "simt_64x64", "--emulate", "--json"))
+    assert found["did"] == "emulated its PTX on the CPU"
+    assert found["emulated"].startswith("134x132x44, with the same ragged edges")
+    assert found["correct"] is True
+    assert found["ctas"] == 9
+
+
+def test_gemm_of_tf32_leaves_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D is as it is in memory: its error is that of sums in float32, not of a rounding to tf32, 2^-11."""
+    monkeypatch.setattr("cutegemm.cli.gemm._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
+    plan = "mma_sync:block=64x64x32,warp=32x32"
+    found = json.loads(run("gemm", "64", "64", "64", "--dtype", "tf32", "--plan", plan, "--json"))
+    assert found["correct"] is True
+    assert found["relative_error"] < 1e-6
+    assert found["tolerance"] == 1e-5
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    """What is printed of a run: all but the GPU, the kernel and the times. Sums of e4m3 by wgmma have 14 bits."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    error = 1e-3
+    times = {"us": 1.0, "tflops": 2.5, **({"cublas_tflops": 2.0, "ratio": 1.25} if known else {})}
+    monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: {"name": "a GPU", "arch": "sm_90a"})
+    monkeypatch.setattr("cutegemm.cli.gemm._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
+    monkeypatch.setattr("cutegemm.torch_ops.from_numpy", lambda a, b, c, operands: {"a": a, "b": b})
+    monkeypatch.setattr(
+        "cutegemm.torch_ops.run_plan", lambda plan, t, alpha, beta: (1 + error) * alpha * (t["a"] @ t["b"])
+    )
+    monkeypatch.setattr("cutegemm.bench.gemm.time_plan", lambda plan, tensors, problem: times)
+    sizes = ("gemm", "64", "64", "64", "--layout", "nt", "--out-dtype", "f32")
+    said = run(*sizes, "--dtype", "e4m3")
+    assert "ran on a GPU" in said
+    assert "correct: relative error 1.00e-03" in said
+    assert ("2.5 TFLOP/s, cuBLAS 2.0, ratio 1.250" in said) is known
+    assert ("2.5 TFLOP/s, torch has nothing for these types and shapes" in said) is not known
+    assert "WRONG" in run(*sizes, "--dtype", "bf16", status=1)
+
+
 def test_gemm_for_a_person() -> None:
     said = run("gemm", "64", "64", "64", "--plan", "simt_64x64")
     for part in ("simt_64x64", "CTA", "warp", "thread", "simulated on the CPU", "correct", "no fault"):
         assert part in said
+
+
+def test_the_sample_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines are what the command says, but for times, and for what the compiler makes of it."""
+    monkeypatch.setenv("COLUMNS", "200")
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    (sample,) = re.findall(r"^```\n\$ cutegemm (gemm .*\n(?:.*\n)*?)```", readme, re.MULTILINE)
+    command, *shown = sample.splitlines()
+    said = re.sub(r" +", " ", run(*command.split()))
+    known = [re.sub(r" +", " ", line.removesuffix("...")).strip() for line in shown]
+    known = [line for line in known if not re.search(r"in [0-9.]+ s,|^compiled|^SASS|relative error", line)]
+    assert len(known) > 7
+    assert [line for line in known if line not in said] == []
 
 
 def test_files(tmp_path: Path) -> None:
@@ -70,6 +129,20 @@ def test_a_large_problem_is_simulated_in_part() -> None:
     ("arguments", "said"),
     [
         (("gemm",), "M is not given"),
+        (("gemm", "--batch", "-2", "--seed", "-1", "--", "8", "-8", "8"), "N is -8; 0 or more"),
+        (("gemm", "--batch", "-2", "8", "8", "8"), "the batch is -2"),
+        (("gemm", "--seed", "-1", "8", "8", "8"), "the seed is -1"),
+        (("gemm", "99999999999", "9999999999", "9999999999"), "elements together; up to 68719476736"),
+        (("gemm", "8", "8", "8", "--out", "/no/such/folder/d.npy"), "in a folder that there is"),
+        (("gemm", "8", "8", "8", "--out", "d.txt"), "d.txt is no .npy file"),
+        (("show", "simt_128x128", "--problem", "4294967296x8x8"), "above 2147483647"),
+        (("check", "simt_128x128", "--problem", "2000000x2000000x8"), "15625 x 15625 x 1 tiles"),
+        (("check", "simt_128x128", "--arch", "sm_80", "--device", "h200"), "give one of them"),
+        (("profile", "simt_128x128", "--ncu", "no-such-ncu"), "no no-such-ncu is found"),
+        (("show", "S<3,3,2>"), "the two bit fields overlap"),
+        (("bench", "report", "--docs", "/no/such/folder"), "no folder benchmarks"),
+        (("bench", "ladder", "rope"), "no ladder is called 'rope'; there are simt"),
+        (("bench", "ladder", "simt", "--sizes", "a,b"), "--sizes 'a,b' is no list"),
         (("gemm", "8", "8", "8", "--plan", "nothing"), "no plan is called 'nothing'"),
         (("gemm", "8", "8", "8", "--layout", "xy"), "two letters of n and t"),
         (("gemm", "8", "8", "8", "--dtype", "f17"), "f17"),
@@ -92,9 +165,26 @@ def test_files_that_contradict(tmp_path: Path) -> None:
         run("gemm", "--a", str(tmp_path / "a.npy"), "--b", str(tmp_path / "b.npy"))
 
 
+@pytest.mark.parametrize("extents", [("0", "5", "3"), ("4", "5", "0"), ("4", "0", "3")])
+def test_an_extent_of_0_is_an_extent(extents: tuple[str, ...]) -> None:
+    assert json.loads(run("gemm", *extents, "--json"))["problem"] == "x".join(extents)
+
+
+@pytest.mark.parametrize("alpha", ["nan", "inf", "-inf"])
+def test_what_is_not_finite_is_right_where_float64_has_the_same(alpha: str) -> None:
+    assert json.loads(run("gemm", "8", "8", "8", "--alpha", alpha, "--json"))["correct"] is True
+
+
 def test_show_a_layout(tmp_path: Path) -> None:
     said = run("show", "((2,2),4):((1,8),2)", "--svg", str(tmp_path / "x.svg"))
     assert "0  2  4  6" in said
+    assert (tmp_path / "x.svg").read_text().startswith("<svg")
+
+
+def test_show_a_swizzle(tmp_path: Path) -> None:
+    """S<1,0,2>: bit 2 of a unit's place, its row, flips bit 0: row 1 holds 5, 4, 7, 6."""
+    said = run("show", "S<1,0,2>", "--svg", str(tmp_path / "x.svg"))
+    assert re.search(r"1 │ 4 5 6 7 │ .*1 │ 5 4 7 6 │", said)
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
 
 
@@ -118,6 +208,29 @@ def test_check() -> None:
     assert found["violations"] == []
 
 
+def test_the_report_of_an_empty_problem() -> None:
+    assert "0 CTAs" in run("check", "simt_128x128", "--problem", "0x64x64")
+
+
+def test_check_of_an_empty_problem() -> None:
+    assert (
+        json.loads(run("check", "simt_128x128", "--problem", "0x64x64", "--json"))["roofline"]["seconds"] == 0
+    )
+
+
+def test_what_does_not_fit_into_memory_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none_left() -> None:
+        raise MemoryError("Unable to allocate 74.5 GiB")
+
+    monkeypatch.setattr("cutegemm.cli.app", none_left)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "does not fit into memory: Unable to allocate 74.5 GiB" in capsys.readouterr().err
+
+
 def test_bench_simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {"plans": {"p": {"seconds": 0.5, "peak_mb": 60.0, "within": True}}, "extent": 512}
     monkeypatch.setattr("cutegemm.bench.simulate.run", lambda: rows)
@@ -135,15 +248,89 @@ def test_figures(tmp_path: Path) -> None:
     assert len(drawn) > 10
 
 
-def test_profile_prints_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ncu's part is taken from the record of an earlier run: the same plan, its counters beside predictions."""
-    from cutegemm import profile
+# Stands for Nsight Compute: instead of running the launcher it writes what the launcher would log, and the
+# table of counters as CSV, from the record of an earlier run. A case that is to fail gets no counters.
+FAKE_NCU = """#!{python}
+import json, pickle, sys
+from pathlib import Path
 
-    source = Path(__file__).parent.parent / "docs" / "benchmarks" / "analysis_plans.json"
-    cases = profile.proof_cases()
-    evidence = profile.Evidence.load(source)
-    monkeypatch.setattr(profile, "profile", lambda given: (profile.replay(evidence, cases)[0][:1], evidence))
-    said = run("profile", "simt_128x128", "--problem", "512x512x512")
+arguments = sys.argv[1:]
+record = json.loads(Path({record!r}).read_text())
+if arguments == ["--version"]:
+    print("Version 2026.1.0")
+elif arguments == ["--query-metrics"]:
+    print("\\n".join(name.split(".")[0] for name in record["metrics"]))
+else:
+    cases, log = (Path(a) for a in arguments[-2:])
+    count = 0 if {fails!r} else len(pickle.loads(cases.read_bytes()))
+    failed = {{"0": {fails!r}}} if {fails!r} else {{}}
+    log.write_text(json.dumps({{"device": "NVIDIA H200", "arch": record["arch"],
+                               "launched": list(range(count)), "failed": failed}}))
+    values = record["cases"][{case!r}]["counts"][0]
+    rows = ['"ID","Metric Name","Metric Unit","Metric Value"'] if count else []
+    for number in range(count):
+        for name, value in zip(record["metrics"], values):
+            if value is not None and name in arguments[arguments.index("--metrics") + 1].split(","):
+                rows.append(f'"{{number}}","{{name}}","","{{value:,}}"')
+    Path(arguments[arguments.index("--log-file") + 1]).write_text("\\n".join(["==PROF== Connected", *rows]))
+"""
+
+
+@pytest.fixture
+def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts an `ncu` on PATH that answers from docs/benchmarks, or says why the launch failed."""
+    record = Path(__file__).parent.parent / "docs" / "benchmarks" / "analysis_plans.json"
+    case = "layout_tn"
+    registers = json.loads(record.read_text())["cases"][case]["registers"]
+    monkeypatch.setattr("cutegemm.profile.run._registers", lambda *_: registers)  # compiles nothing
+
+    def put(fails: str = "") -> None:
+        command = tmp_path / "ncu"
+        command.write_text(FAKE_NCU.format(python=sys.executable, record=str(record), case=case, fails=fails))
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return put
+
+
+def test_profile_prints_what_was_counted(fake_ncu) -> None:
+    """The whole way of `cutegemm profile`, but for the GPU: the command line of ncu, its CSV, the comparison."""
+    fake_ncu()
+    arguments = ("profile", "simt:block=128x128x8", "--layout", "tn", "--problem", "2048x2048x1024")
+    said = run(*arguments)
     for part in ("predicted", "measured", "registers of a thread", "global store sectors"):
         assert part in said
-    assert json.loads(run("profile", "simt_128x128", "--problem", "512x512x512", "--json"))
+    rows = {row["name"]: row for row in json.loads(run(*arguments, "--json"))[0]["rows"]}
+    assert rows["shared load wavefronts"]["holds"] is True
+    assert rows["registers of a thread"]["measured"] == rows["registers of a thread"]["predicted"]
+
+
+def test_profile_says_why_nothing_was_launched(fake_ncu) -> None:
+    fake_ncu(fails="CompileError: ptxas refused")
+    with pytest.raises(CutegemmError, match="was not launched: CompileError: ptxas refused"):
+        run("profile", "simt_128x128", "--problem", "512x512x512")
+
+
+@pytest.mark.parametrize("where", [("--device", "rtx4090"), ("--arch", "sm_86")])
+def test_a_plan_is_checked_as_it_would_be_made_there(where: tuple[str, str]) -> None:
+    """A name stands for as many stages as the shared memory of the architecture holds: 100 KB, not 228."""
+    found = json.loads(run("check", "mma_128x256", "--dtype", "bf16", *where, "--json"))
+    assert found["violations"] == []
+
+
+def test_files_that_hold_no_matrix(tmp_path: Path) -> None:
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "text.npy").write_text("1 2 3")
+    np.savez(tmp_path / "two.npz", x=np.ones(3), y=np.ones(3))
+    np.save(tmp_path / "complex.npy", np.ones((4, 4), complex))
+    np.save(tmp_path / "row.npy", np.ones(4))
+    for name, said in (
+        ("empty.npy", "is no .npy file of numbers"),
+        ("text.npy", "is no .npy file of numbers"),
+        ("two.npz", "holds several arrays"),
+        ("complex.npy", "elements of complex128; a .npy file of real numbers is expected"),
+        ("row.npy", "2 or 3 axes are expected"),
+    ):
+        with pytest.raises(CutegemmError) as caught:
+            run("gemm", "4", "4", "4", "--a", str(tmp_path / name))
+        assert said in str(caught.value)

@@ -31,3 +31,6 @@ def main() -> None:
     except (CutegemmError, OSError) as error:
         print(f"cutegemm: {error}", file=sys.stderr)
         sys.exit(2)
+    except MemoryError as error:
+        print(f"cutegemm: this does not fit into memory: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from cutegemm.cli import evidence
+from cutegemm.errors import UnsupportedError
+
 app = typer.Typer(no_args_is_help=True, help="Measure the algebra, the simulator, the kernels.")
+app.command("evidence")(evidence.command)
 
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
 
@@ -39,7 +44,7 @@ def simulate(as_json: Json = False) -> None:
 
 @app.command("ladder")
 def ladder(
-    name: Annotated[str, typer.Argument(help="simt")] = "simt",
+    name: Annotated[str, typer.Argument(help="simt, mma_tf32, mma_bf16, mma_f16 or sm90")] = "simt",
     as_json: Json = False,
     counters: Annotated[bool, typer.Option(help="Also what ncu counts, where there is one.")] = True,
     sizes: Annotated[str, typer.Option(help="N of the problems N x N x N.")] = "4096,6144",
@@ -47,6 +52,11 @@ def ladder(
     """Every step of a ladder: compiled and analysed, and timed where there is a GPU."""
     from cutegemm.bench import ladder as module
 
+    if name not in module.LADDERS:
+        known = ", ".join(module.LADDERS)
+        raise UnsupportedError(f"bench: no ladder is called {name!r}; there are {known}.")
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", sizes):
+        raise UnsupportedError(f"bench: --sizes {sizes!r} is no list of numbers such as 4096,6144.")
     with Console(stderr=True).status("measuring"):
         found = module.run(
             name, [int(n) for n in sizes.split(",")], module.COUNTED_SIZE if counters else None,
@@ -57,8 +67,12 @@ def ladder(
 
 @app.command("report")
 def report(docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")) -> None:
-    """The pages of the ladders, from docs/benchmarks/*.json."""
-    from cutegemm.bench import report as module
+    """The pages of speeds and ladders with their plots, and the tables of the analysis, from docs/benchmarks."""
+    from cutegemm.bench.pages import report as module
 
+    if not (docs / "benchmarks").is_dir():
+        raise UnsupportedError(
+            f"bench: {docs} has no folder benchmarks, of whose measurements pages are made."
+        )
     for path in module.write(docs):
         print(path)

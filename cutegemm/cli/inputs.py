@@ -10,7 +10,10 @@ import numpy as np
 from cutegemm.dtypes import DType, round_to
 from cutegemm.errors import PlanError
 from cutegemm.plan import GemmPlan, Problem
-from cutegemm.plan.catalog import choose, plan_named
+from cutegemm.plan.catalog import TRANSPOSED, choose, plan_named
+
+# Elements of A, B and C together that are made up: more than any machine that this runs on holds.
+_MOST_ELEMENTS = 1 << 36
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Matrices:
 
 
 def matrices(
-    extents: tuple[int, int, int, int | None],
+    extents: tuple[int | None, int | None, int | None, int | None],
     dtype: DType,
     out: DType,
     files: tuple[Path | None, Path | None, Path | None],
@@ -38,14 +41,17 @@ def matrices(
 ) -> Matrices:
     """Matrices from `.npy` files; those not given are normally distributed, in the element type's values.
 
-    extents   (M, N, K, L); 0 for M, N and K that files say, None for no batch
-    raises    PlanError where files and extents contradict each other
+    extents   (M, N, K, L); None for M, N and K that files say, and for no batch
+    raises    PlanError where files and extents contradict each other, or there can be no such matrices
     """
     m, n, k, batch = extents
-    rng = np.random.default_rng(seed)
     a, b, c = [None if path is None else _load(path) for path in files]
-    sizes = {"M": m or None, "N": n or None, "K": k or None}
-    broken: list[str] = []
+    sizes = {"M": m, "N": n, "K": k}
+    broken = [
+        f"{letter} is {extent}; 0 or more is expected."
+        for letter, extent in (*sizes.items(), ("the batch", batch), ("the seed", seed))
+        if extent is not None and extent < 0
+    ]
     for matrix, letters in ((a, "MK"), (b, "KN"), (c, "MN")):
         if matrix is not None:
             for letter, extent in zip(letters, matrix.shape[-2:], strict=True):
@@ -53,8 +59,13 @@ def matrices(
                     broken.append(f"{letter} is {sizes[letter]} here and {extent} there.")
                 sizes[letter] = int(extent)
     broken += [f"{letter} is not given." for letter, extent in sizes.items() if extent is None]
+    known = {letter: extent or 0 for letter, extent in sizes.items()}
+    wanted = sum(known[x] * known[y] for x, y in ("MK", "KN", "MN")) * (1 if batch is None else batch)
+    if wanted > _MOST_ELEMENTS:
+        broken.append(f"A, B and D have {wanted} elements together; up to {_MOST_ELEMENTS} are made up.")
     if broken:
         raise PlanError("gemm", broken)
+    rng = np.random.default_rng(seed)
     front = () if batch is None else (batch,)
 
     def filled(given: np.ndarray | None, rows: str, columns: str, kind: DType) -> np.ndarray:
@@ -73,11 +84,14 @@ def matrices(
 def _load(path: Path) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
-    except ValueError as error:
+    except (ValueError, EOFError) as error:
         raise PlanError("gemm", [f"{path} is no .npy file of numbers: {error}"]) from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        held = "several arrays" if not isinstance(array, np.ndarray) else f"elements of {array.dtype}"
+        raise PlanError("gemm", [f"{path} holds {held}; a .npy file of real numbers is expected."])
     if array.ndim not in (2, 3):
         raise PlanError("gemm", [f"{path} holds an array of shape {array.shape}; 2 or 3 axes are expected."])
-    return np.asarray(array)
+    return array
 
 
 def plan_for(name: str | None, problem: Problem, arch: str, with_c: bool) -> GemmPlan:
@@ -87,4 +101,7 @@ def plan_for(name: str | None, problem: Problem, arch: str, with_c: bool) -> Gem
     """
     if name is None:
         return choose(problem.operands, problem, arch, with_c=with_c)
-    return plan_named(name, problem.operands, with_c)
+    if name.startswith(TRANSPOSED):
+        there = f"{problem.n} {problem.m} {problem.k} --plan {name.removeprefix(TRANSPOSED)}"
+        raise PlanError("gemm", [f"{name!r} is for D^T = B^T A^T; give the command that problem: {there}."])
+    return plan_named(name, problem.operands, with_c, arch)

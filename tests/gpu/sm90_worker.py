@@ -1,6 +1,6 @@
 """Runs Hopper forms on the GPU, in a process that may hang without anyone else: a line of JSON for each.
 
-    python -m tests.gpu.sm90_worker pingpong cooperative ... gemm
+    python -m tests.gpu.sm90_worker pingpong cooperative ... gemm:others repeat:sm90_slots
 
 Each form is held against float64 on ragged shapes, with D poisoned inside of a guard band, for a persistent
 grid of 4 CTAs, which take many tiles each, and of one a multiprocessor. When a kernel has not come back for
@@ -37,7 +37,7 @@ class Pulse:
             while time.time() - self.at < PATIENCE_SECONDS:
                 time.sleep(0.5)
             print(
-                json.dumps({"name": self.what.split(":")[0], "bad": [f"deadlock: {self.what}"]}), flush=True
+                json.dumps({"name": self.what.split(": ")[0], "bad": [f"deadlock: {self.what}"]}), flush=True
             )
             os._exit(_BARE_EXIT)
 
@@ -61,6 +61,7 @@ def shapes(plan: Any) -> list[tuple[int, int, int]]:
         (4 * bm + 1, 4 * bn + 1, bk * plan.stages),
         (777, 1000, bk * (plan.stages + 1)),
         (1024, 1536, 640),
+        *([(3 * bm - 8, 2 * bn + 24, 40 * bk + 8)] if plan.split.is_split else []),
     ]
 
 
@@ -97,11 +98,39 @@ def poison(kind: Any) -> float | int:
     return float("nan") if kind.is_floating_point else -123456789
 
 
+def saturated(values: Any, kind: Any) -> Any:
+    """What lies past the largest value of a type of bytes becomes it, as it does in the kernel."""
+    return values.clamp(-kind.largest, kind.largest) if kind.bits == 8 else values
+
+
+def same_bits(torch: Any, one: Any, other: Any) -> bool:
+    """Whether two results are the same, bit by bit."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return torch.equal(one.contiguous().view(whole), other.contiguous().view(whole))
+
+
 def untouched(torch: Any, whole: Any) -> int:
     """Elements that still hold the poison."""
     if whole.dtype.is_floating_point:
         return int(torch.isnan(whole.float()).sum())
     return int((whole == poison(whole.dtype)).sum())
+
+
+def launch(torch: Any, kernel: Any, tensors: tuple[Any, ...], alpha: float, beta: float) -> list[str]:
+    """A call; where K is split, with a workspace that is poisoned, and counters that must be zero again after."""
+    from cutegemm.plan.workspace import regions
+
+    if not kernel.plan.split.is_split:
+        kernel(*tensors, alpha, beta)
+        return []
+    a, b = tensors[:2]
+    batch = a.shape[0] if a.ndim == 3 else 1
+    arrivals, sums = regions(kernel.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
+    counters = torch.zeros(arrivals.size // 4, dtype=torch.int32, device="cuda")
+    space = torch.full((max(1, sums.size),), 0xFF, dtype=torch.uint8, device="cuda")
+    kernel.function(*tensors, counters, space, alpha, beta)
+    torch.cuda.synchronize()
+    return ["counters are left that are not zero"] if counters.any() else []
 
 
 def check(name: str, pulse: Pulse) -> dict[str, Any]:
@@ -123,10 +152,11 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
         pulse.beat(f"{name}: compiling")
         kernel = compile_plan(plan)
         ops = plan.operands
-        ab, dd = kinds[ops.a.dtype.name], kinds[ops.d.dtype.name]
+        ab, cc, dd = (kinds[operand.dtype.name] for operand in (ops.a, ops.c, ops.d))
         for index, (m, n, k) in enumerate(shapes(plan)):
-            along = 16 // dd.itemsize if ops.d.align_bytes == 16 else ops.d.align_bytes // dd.itemsize
-            m, n = (m, -(-n // along) * along) if ops.d.major == "n" else (-(-m // along) * along, n)
+            for operand in (ops.c, ops.d):
+                along = operand.align_elems
+                m, n = (m, -(-n // along) * along) if operand.major == "n" else (-(-m // along) * along, n)
             batch = [3, 1, 2][index % 3] if ops.batched else None
             alpha = [1.0, 1.5, -0.5][index % 3]
             beta = [0.75, 0.0][index % 4 == 3] if plan.has_c else 0.0
@@ -134,17 +164,18 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
             pulse.beat(at)
             a, _ = matrix(torch, batch, m, k, ops.a.major == "m", ab, 16)
             b, _ = matrix(torch, batch, k, n, ops.b.major == "k", ab, 16)
-            c, _ = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes)
+            c, _ = matrix(torch, batch, m, n, ops.c.major == "m", cc, ops.c.align_bytes)
             d, whole = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes, guard=1)
-            given = c if beta else torch.full_like(c, poison(dd))
+            given = c if beta else torch.full_like(c, poison(cc), dtype=torch.float32).to(cc)
             try:
-                kernel(a, b, given if plan.has_c else d, d, alpha, beta)
+                tensors = (a, b, given if plan.has_c else d, d)
+                bad += [f"{at}: {what}" for what in launch(torch, kernel, tensors, alpha, beta)]
                 torch.cuda.synchronize()
                 pulse.beat(at)
                 x, y = a.float(), b.float()
-                want = alpha * (x.double() @ y.double()) + beta * c.double()
+                want = saturated(alpha * (x.double() @ y.double()) + beta * c.double(), ops.d.dtype)
                 scale = (x.abs() @ y.abs()).max().item() if k else 0.0
-                library = (alpha * (x @ y) + beta * c.float()).to(
+                library = saturated(alpha * (x @ y) + beta * c.float(), ops.d.dtype).to(
                     dd if dd.is_floating_point else torch.float32
                 )
                 error = (d.double() - want).abs().max().item()
@@ -164,7 +195,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                     first = d.clone()
                     for _ in range(REPEATS):
                         kernel(a, b, given if plan.has_c else d, d, alpha, beta)
-                        if not torch.equal(first, d):
+                        if not same_bits(torch, first, d):
                             bad.append(f"{at}: two runs differ")
                             break
                     torch.cuda.synchronize()
@@ -175,7 +206,52 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
     return {"name": name, "bad": bad[:5], "worst": round(worst, 3)}
 
 
-GEMM = "gemm"  # the public function, instead of a form
+REPEAT = "repeat:"  # and the name of a plan: the same result many times over
+MANY_REPEATS = 1000
+
+
+def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
+    """One input, a thousand runs: each into a D that was poisoned, each the same bit by bit as the first."""
+    import torch
+
+    from cutegemm.compile import compile_plan
+    from cutegemm.plan import Operands
+    from cutegemm.plan.catalog import plan_named
+
+    operands = Operands.of("bf16", layout="nt")
+    pulse.beat(f"{name}: compiling")
+    plan = plan_named(name.removeprefix(REPEAT), operands)
+    kernel = compile_plan(plan)
+    bm, bn, bk = plan.cta_tile
+    # Three tiles and more for each of 132 CTAs, ragged along M and K; a row of D ends at a multiple of 16 bytes
+    m, n, k = 22 * bm - 5, 20 * bn + 8, (plan.stages + 2) * bk + 8
+    a, _ = matrix(torch, None, m, k, False, torch.bfloat16, 16)
+    b, _ = matrix(torch, None, k, n, True, torch.bfloat16, 16)
+    d, whole = matrix(torch, None, m, n, False, torch.bfloat16, 16, guard=1)
+    kernel(a, b, d, d, 1.0, 0.0)
+    torch.cuda.synchronize()
+    first, bad = d.clone(), []
+    error = (d.double() - a.double() @ b.double()).abs().max().item()
+    if not error <= 2.0**-7 * first.float().abs().max().item():
+        bad.append(f"{name}: error {error:.3g}")
+    differ = torch.zeros((), dtype=torch.int64, device="cuda")
+    for run in range(MANY_REPEATS):
+        whole.fill_(poison(torch.bfloat16))
+        kernel(a, b, d, d, 1.0, 0.0)
+        differ += (d.contiguous().view(torch.int16) != first.view(torch.int16)).any()
+        if run % 50 == 49:
+            torch.cuda.synchronize()
+            pulse.beat(f"{name}: run {run + 1} of {m}x{n}x{k}")
+    if differ.item():
+        bad.append(f"{name}: {differ.item()} of {MANY_REPEATS} runs differ from the first")
+    if whole.numel() - untouched(torch, whole) != d.numel():
+        bad.append(f"{name}: D is not written as a whole, or something else is")
+    return {"name": name, "bad": bad, "worst": 0.0}
+
+
+GEMM = "gemm:"  # the public function, instead of a form: for a type, or all that is left
+OTHERS = "others"
+GEMMS = tuple([f"{GEMM}{part}" for part in ("bfloat16", "float16", OTHERS)])
 _GEMM_SHAPES = (
     (512, 768, 256),
     (200, 136, 72),
@@ -186,32 +262,36 @@ _GEMM_SHAPES = (
 )
 
 
-def check_gemm(pulse: Pulse) -> dict[str, Any]:
+def check_gemm(name: str, pulse: Pulse) -> dict[str, Any]:
     """What `gemm` makes of halves and bytes of all layouts, in a graph, on a stream, a thousand times."""
     import torch
 
     from cutegemm import gemm
+    from cutegemm.dtypes import DType
     from cutegemm.launch import plan_of
 
     bad: list[str] = []
+    chosen = name.removeprefix(GEMM)
 
-    def held(what: str, a: Any, b: Any, got: Any, want: Any) -> None:
+    def held(what: str, a: Any, b: Any, got: Any, want: Any, of_bytes: float = 2.0**-10) -> None:
+        """of_bytes: the error of sums of products of bytes, as wgmma keeps them, to those of their magnitudes."""
         torch.cuda.synchronize()
-        pulse.beat(f"{GEMM}: {what}")
+        pulse.beat(f"{name}: {what}")
         scale = (a.float().abs() @ b.float().abs()).max().item() if a.shape[-1] else 0.0
-        part = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}.get(got.dtype, 0)
+        part = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float8_e4m3fn: 2.0**-4,
+                torch.float8_e5m2: 2.0**-3}.get(got.dtype, 0)  # fmt: skip
         allowed = (
-            part * want.abs().max().item() + (2.0**-11 if a.element_size() == 1 else 2e-6) * scale + 1e-6
+            part * want.abs().max().item() + (of_bytes if a.element_size() == 1 else 2e-6) * scale + 1e-6
         )
         error = (got.double() - want).abs().max().item()
         if not error <= allowed:
             bad.append(f"{what}: error {error:.3g} of {allowed:.3g} allowed")
 
-    for kind in (torch.bfloat16, torch.float16):
+    for kind in [] if chosen == OTHERS else [getattr(torch, chosen)]:
         for m, n, k in _GEMM_SHAPES:
             for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
                 what = f"{m}x{n}x{k} of {kind}, {'t' if turned_a else 'n'}{'t' if turned_b else 'n'}"
-                pulse.beat(f"{GEMM}: {what}")
+                pulse.beat(f"{name}: {what}")
                 a = torch.randn((k, m) if turned_a else (m, k), device="cuda").to(kind)
                 b = torch.randn((n, k) if turned_b else (k, n), device="cuda").to(kind)
                 a, b = a.t() if turned_a else a, b.t() if turned_b else b
@@ -227,14 +307,56 @@ def check_gemm(pulse: Pulse) -> dict[str, Any]:
                 )
                 out = torch.empty(m, n, device="cuda")
                 held(f"{what}, float32", a, b, gemm(a, b, out=out), exact)
+    if chosen != OTHERS:
+        return {"name": name, "bad": bad[:8], "worst": 0.0}
     for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8):
         a, b = ((torch.randn(512, 768, device="cuda") * 3).to(kind) for _ in range(2))
-        held(f"{kind}", a, b.t(), gemm(a, b.t()), a.double() @ b.double().t())
+        exact = a.double() @ b.double().t()
+        held(f"{kind}", a, b.t(), gemm(a, b.t()), exact)
+        held(f"{kind}, in full", a, b.t(), gemm(a, b.t(), accumulate="two_level"), exact, 2.0**-12)
+    for m, n, k in ((64, 128, 16384), (200, 256, 20000), (1, 512, 65536)):
+        a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda").bfloat16()
+        if not plan_of(a, b.t()).split.is_split:
+            bad.append(f"K is not split of {m}x{n}x{k}, but {plan_of(a, b.t()).name} is taken")
+        exact = a.double() @ b.double().t()
+        got = gemm(a, b.t())
+        held(f"{m}x{n}x{k}, K split", a, b.t(), got, exact)
+        graph, out = torch.cuda.CUDAGraph(), torch.empty_like(got)
+        with torch.cuda.graph(graph):
+            gemm(a, b.t(), out=out)
+        for _ in range(3):
+            out.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            if not same_bits(torch, got, out):
+                bad.append(f"{m}x{n}x{k}, K split: a graph gives another result")
+    for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+        a, b, c = (torch.randn(512, 768, device="cuda").to(kind) for _ in range(3))
+        b, c = b.t(), c[:, :512].float()
+        for alpha, of_columns in ((0.25, False), (0.25, True), (20.0, False), (20.0, True)):
+            out = torch.zeros(512, 512, device="cuda").to(kind)
+            out = out.t() if of_columns else out
+            exact = saturated(alpha * (a.double() @ b.double()) + 0.5 * c.double(), DType.parse(kind))
+            held(
+                f"{kind} to {'columns' if of_columns else 'rows'} of itself, alpha {alpha}", a, b,
+                gemm(a, b, c=c, alpha=alpha, beta=0.5, out=out), exact,
+            )  # fmt: skip
+    for plan in ("sm90_64x16", "sm90_64x32", "sm90_slots"):
+        for m in (1, 16, 40):
+            a = torch.randn(m, 1000, device="cuda").bfloat16()
+            b = torch.randn(1000, 1048, device="cuda").bfloat16()
+            held(
+                f"{m} rows by transposed:{plan}",
+                a,
+                b,
+                gemm(a, b, plan=f"transposed:{plan}"),
+                a.double() @ b.double(),
+            )
     a, b = (torch.randn(1024, 1024, device="cuda").bfloat16() for _ in range(2))
     first = gemm(a, b).clone()
     if plan_of(a, b).family != "sm90":
         bad.append(f"{plan_of(a, b).name} was chosen for halves")
-    pulse.beat(f"{GEMM}: a thousand times")
+    pulse.beat(f"{name}: a thousand times")
     if not all(torch.equal(first, gemm(a, b)) for _ in range(1000)):
         bad.append("two of a thousand runs differ")
     stream, graph, out = torch.cuda.Stream(), torch.cuda.CUDAGraph(), torch.empty_like(first)
@@ -248,7 +370,7 @@ def check_gemm(pulse: Pulse) -> dict[str, Any]:
     torch.cuda.synchronize()
     if not torch.equal(first, out):
         bad.append("a graph gives another result")
-    return {"name": GEMM, "bad": bad[:8], "worst": 0.0}
+    return {"name": name, "bad": bad[:8], "worst": 0.0}
 
 
 def main(names: list[str]) -> None:
@@ -262,7 +384,10 @@ def main(names: list[str]) -> None:
     pulse.watch()
     for name in names:
         try:
-            found = check_gemm(pulse) if name == GEMM else check(name, pulse)
+            if name.startswith(REPEAT):
+                found = check_repeats(name, pulse)
+            else:
+                found = check_gemm(name, pulse) if name.startswith(GEMM) else check(name, pulse)
             print(json.dumps(found), flush=True)
         except Exception as error:
             print(

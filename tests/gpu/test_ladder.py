@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from cutegemm.compile import compile_plans  # noqa: E402
 from cutegemm.launch import gemm  # noqa: E402
 from cutegemm.plan import Operands, simt_plan  # noqa: E402
-from cutegemm.plan.ladder_simt import SIMT_LADDER  # noqa: E402
+from cutegemm.plan.simt_ladder import SIMT_LADDER  # noqa: E402
 from tests.gpu.cases import LAYOUTS, operands  # noqa: E402
 from tests.gpu.test_simt import check  # noqa: E402
 
@@ -21,6 +21,12 @@ SPLITS = [
     for order in ("strided", "blocked")
     for how in ("kernel", "last")
 ]
+STREAMS = [(1, 5, "nn", 4), (1, 132, "nt", 4), (2, 3, "tt", 4), (1, 264, "tn", 16), (3, 7, "nt", 16)]
+NARROW = [
+    (dtype, align, major)
+    for dtype, align in (("f32", 4), ("f32", 8), ("f16", 4), ("f64", 8))
+    for major in "nm"
+]
 DTYPES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -28,6 +34,18 @@ def split_plan(parts, order, how, layout="nn", align=4, **more):
     given = operands(layout, align, **more)
     name = f"split {parts} {order} {how} {layout} {align}"
     return simt_plan(given, name=name, stages=3, split_k=parts, split_order=order, reduction=how, **SMALL)
+
+
+def stream_plan(waves, persistent, layout="nn", align=4, **more):
+    given = operands(layout, align)
+    name = f"stream {waves} {persistent} {layout} {align}"
+    return simt_plan(given, name=name, stages=3, waves=waves, persistent=persistent, **SMALL, **more)
+
+
+def narrow_plan(dtype, align, out_major):
+    given = operands("tn", align, dtype=dtype, out_major=out_major)
+    quad = (2, 2) if dtype == "f64" else (4, 4)
+    return simt_plan(given, name=f"narrow {dtype} {align} {out_major}", quad=quad, **SMALL)
 
 
 def packed_plan(pack, layout, align=16, dtype="f32", **more):
@@ -46,6 +64,7 @@ def all_plans():
     ]
     found += [step.build(Operands.of("f32", layout="nt")) for step in SIMT_LADDER.steps]
     found += [split_plan(*split) for split in SPLITS]
+    found += [stream_plan(*stream) for stream in STREAMS] + [narrow_plan(*narrow) for narrow in NARROW]
     found += [packed_plan("ab", layout, align) for layout in LAYOUTS for align in (16, 4)]
     found += [packed_plan("ab", layout, 16, dtype) for layout in ("nt", "tn") for dtype in DTYPES]
     return list({plan.key(): plan for plan in found}.values())
@@ -82,9 +101,31 @@ def test_split(split):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("how", ["kernel", "last"])
+@pytest.mark.parametrize("stream", STREAMS, ids=str)
+def test_k_tiles_that_are_shared_evenly(stream):
+    plan, align = stream_plan(*stream), stream[3]
+    shapes = [(65, 131, 0), (65, 131, 3), (64, 64, 8), (130, 70, 41), (129, 63, 4001), (700, 900, 333)]
+    for m, n, k in shapes if align == 4 else [(64, 64, 64), (132, 68, 4000), (1300, 1100, 400)]:
+        check(plan, m, n, k, stream[2], alpha=1.5, beta=0.5, align=align)
+        check(plan, m, n, k, stream[2], align=align, fill="integer", beta=1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("narrow", NARROW, ids=str)
+def test_narrow_d_through_shared_memory(narrow):
+    dtype, align, major = narrow
+    plan = narrow_plan(*narrow)
+    assert plan.smem_d is not None
+    kind = DTYPES.get(dtype, "float32")
+    shapes = [(66, 130, 36), (2, 2, 4), (200, 258, 100)]
+    for m, n, k in shapes + ([(67, 131, 35)] if align * 8 == plan.operands.d.dtype.bits else []):
+        check(plan, m, n, k, "tn", alpha=1.5, beta=0.5, align=align, out_major=major, dtype=kind)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", ["kernel", "last", "stream"])
 def test_split_is_deterministic(how):
-    plan = split_plan(7, "strided", how)
+    plan = stream_plan(1, 132) if how == "stream" else split_plan(7, "strided", how)
     a, b = torch.randn(300, 5000, device="cuda"), torch.randn(5000, 200, device="cuda")
     first = gemm(a, b, plan=plan)
     for _ in range(50):
@@ -120,7 +161,17 @@ def test_packed_batched_split():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "name", ["simt_128x128/k4", "simt_256x128+pack", "simt_16x256/k8last", "simt_64x64+pack/k2"]
+    "name",
+    [
+        "simt_128x128/k4",
+        "simt_256x128+pack",
+        "simt_16x256/k8last",
+        "simt_64x64+pack/k2",
+        "simt_128x256/s132",
+        "simt_128x256x16+pack/s132",
+        "simt_64x256/s264",
+        "simt_256x64+pack",
+    ],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_suffixes(name, layout):

@@ -47,7 +47,7 @@ def check(
     kind = getattr(torch, out_dtype or dtype)
     elems = max(1, align // getattr(torch, dtype).itemsize)
     out_elems = max(1, align // kind.itemsize)
-    shift = 0 if align == 16 else 1  # so that nothing is aligned to more than was asked for
+    shift = 0 if align == 16 else elems  # so that nothing is aligned to more than was asked for
     common = {"batch": batch, "shift": shift}
     a = matrix(
         m, k, transposed=layout[0] == "t", gap=gap, dtype=dtype, fill=fill, align_elems=elems, **common
@@ -145,9 +145,55 @@ def test_batches(layout):
         check("simt_64x64", 67, 33, 21, layout, batch=4, align=4)
 
 
-def test_a_batch_may_share_a_matrix():
-    a, b = torch.randn(5, 64, 32, device="cuda"), torch.randn(32, 48, device="cuda").expand(5, -1, -1)
-    assert torch.allclose(gemm(a, b), a @ b, atol=1e-4)
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_batch_may_share_a_matrix(kind):
+    a, b = (torch.randn(*shape, device="cuda").to(kind) for shape in ((5, 64, 32), (32, 48)))
+    b = b.expand(5, -1, -1)
+    allowed = 1e-4 if kind == torch.float32 else 0.1
+    assert (gemm(a, b).float() - a.float() @ b.float()).abs().max().item() < allowed
+    rows = a[0, :1].expand(64, -1)  # equal rows
+    assert (gemm(rows, b[0]).float() - rows.float() @ b[0].float()).abs().max().item() < allowed
+
+
+def test_columns_of_one_matrix_side_by_side():
+    """The result lies between the columns of an operand, in the same rows."""
+    whole = torch.randn(256, 512, device="cuda")
+    a, b, out = whole[:, :128], torch.randn(128, 256, device="cuda"), whole[:, 128:384]
+    want, kept = a.double() @ b.double(), whole.clone()
+    assert gemm(a, b, out=out) is out
+    assert (out - want).abs().max().item() < 1e-3
+    assert torch.equal(whole[:, :128], kept[:, :128])
+    assert torch.equal(whole[:, 384:], kept[:, 384:])
+
+
+def test_offsets_beyond_32_bits():
+    """The last rows of matrices of more than 2**31 elements, between matrices that hold them alone."""
+    free, _ = torch.cuda.mem_get_info()
+    if free < 48 << 30:
+        pytest.skip("48 GB of free memory are needed")
+    rows, columns = (1 << 31) // 8192 + 512, 8192
+    a = torch.zeros(rows, columns, device="cuda")
+    a[-512:] = torch.randn(512, columns, device="cuda")
+    b = torch.randn(columns, 256, device="cuda")
+    assert torch.equal(gemm(a, b)[-512:], gemm(a[-512:].contiguous(), b, plan=plan_of(a, b)))
+    wide = torch.empty(rows, columns, device="cuda")
+    gemm(a[:, :64], torch.ones(64, columns, device="cuda"), out=wide)  # D that large
+    assert torch.allclose(wide[-512:, -1], a[-512:, :64].sum(dim=1), atol=1e-3)
+    assert not wide[:-512].any()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_stride_beyond_32_bits(kind):
+    """Two matrices of a batch, 2**31 + 64 elements apart."""
+    free, _ = torch.cuda.mem_get_info()
+    if free < 24 << 30:
+        pytest.skip("24 GB of free memory are needed")
+    pool = torch.empty((1 << 31) + 64 + 128 * 64, dtype=kind, device="cuda")
+    a = pool.as_strided((2, 128, 64), ((1 << 31) + 64, 64, 1))
+    a.copy_(torch.randn(2, 128, 64, device="cuda"))
+    b = torch.randn(2, 64, 128, device="cuda").to(kind)
+    want = a.double() @ b.double()
+    assert (gemm(a, b).double() - want).abs().max().item() < (1e-4 if kind == torch.float32 else 0.2)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float64", 64), ("float16", 16), ("bfloat16", 16)])
@@ -278,7 +324,7 @@ def test_what_is_refused_names_what_is_served():
         (lambda: gemm(a.int(), b.int()), "float16, bfloat16, float32, float64, .* are served"),
         (lambda: gemm(a, b[:5]), r"\(8, 8\) is expected"),
         (lambda: gemm(a, b, beta=1.0), "no c is given"),
-        (lambda: gemm(a, b, plan="simt_1x1"), "simt_128x256"),
+        (lambda: gemm(a, b, plan="simt_1x1"), "no plan is called 'simt_1x1'. Is it simt_"),
         (lambda: gemm(a.requires_grad_(), b), "no gradients"),
         (lambda: gemm(a.detach(), b, out=torch.empty(8, 9, device="cuda")), "out has shape"),
     ):

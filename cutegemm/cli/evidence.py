@@ -1,0 +1,89 @@
+"""`cutegemm bench evidence`: the measurements of the documents, all of them by one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cutegemm.bench.evidence import DONE, FAILED, SKIPPED, Outcome, machine_has, named, run
+from cutegemm.bench.evidence_steps import Step
+
+_COLOURS = {DONE: "green", FAILED: "red", SKIPPED: "yellow"}
+
+
+def command(
+    out: Annotated[Path, typer.Option(help="The folder of the files.")] = Path("docs/benchmarks"),
+    only: Annotated[list[str] | None, typer.Option(help="A file's name, or names with *; repeat it.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Seconds for all; what does not fit is left out.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
+) -> None:
+    """Make every file of docs/benchmarks again, the most telling ones first; then run `bench report`.
+
+    Each step is a process of its own, with a time limit. It ends with 1 where a step failed, or none was
+    done.
+    """
+    steps = named(only or [])
+    console = Console(highlight=False)
+    if listed:
+        console.print(_catalogue(steps))
+        return
+    has = machine_has()
+    outcomes: list[Outcome] = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=sum(step.seconds for step in steps))
+
+        def started(step: Step) -> None:
+            progress.update(task, description=f"{step.name}, about {step.seconds:.0f} s")
+
+        for outcome in run(steps, out, has, budget, started):
+            outcomes.append(outcome)
+            progress.advance(task, outcome.step.seconds)
+            progress.console.print(_line(outcome))
+    console.print(_table(outcomes))
+    states = [outcome.state for outcome in outcomes]
+    if DONE in states:
+        console.print("`cutegemm bench report` makes the pages of the documents of them.")
+    if FAILED in states or DONE not in states:
+        raise typer.Exit(1)
+
+
+def _catalogue(steps: tuple[Step, ...]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("file", style="bold", no_wrap=True)
+    table.add_column("seconds", justify="right")
+    table.add_column("needs", no_wrap=True)
+    table.add_column("what it proves")
+    for step in steps:
+        table.add_row(step.name, f"{step.seconds:.0f}", ", ".join(step.needs), step.proves)
+    table.add_row("", f"{sum(step.seconds for step in steps):.0f}", "", "all of them")
+    return table
+
+
+def _state(outcome: Outcome) -> str:
+    colour = _COLOURS[outcome.state]
+    return f"[{colour}]{outcome.state}[/{colour}]"
+
+
+def _line(outcome: Outcome) -> str:
+    return f"{_state(outcome)} {outcome.step.name} {outcome.seconds:.1f} s"
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("file", style="bold", no_wrap=True)
+    table.add_column("")
+    table.add_column("seconds", justify="right")
+    table.add_column("")
+    for outcome in outcomes:
+        seconds = "" if outcome.state == SKIPPED else f"{outcome.seconds:.1f}"
+        table.add_row(outcome.step.name, _state(outcome), seconds, escape(outcome.said))
+    return table
