@@ -13,34 +13,13 @@ from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedEr
 from cutegemm.launch import gemm  # noqa: E402
 from cutegemm.plan import Operands, simt_plan  # noqa: E402
 from cutegemm.views import View, share_memory  # noqa: E402
-
-
-class Noted:
-    """Stands for a compiled kernel."""
-
-    def __init__(self, plan, arch):
-        self.plan, self.arch, self.calls = plan, arch, []
-
-    def function(self, *arguments):
-        self.calls.append(arguments)
+from tests.noted import Noted, note_launches  # noqa: E402
 
 
 @pytest.fixture
 def launched(monkeypatch):
     """The kernels that gemm takes, as if the CPU were a GPU."""
-    kernels = []
-
-    def take(plan, arch):
-        kernels.append(Noted(plan, arch))
-        return kernels[-1]
-
-    monkeypatch.setattr(launch, "_calls", {})
-    monkeypatch.setattr(launch, "compile_plan", take)
-    monkeypatch.setattr(launch, "check_devices", lambda given: None)
-    monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
-    monkeypatch.setattr(torch_ops, "multiprocessors", lambda index: 132)
-    monkeypatch.setattr(torch_ops, "devices", lambda: 1)
-    return kernels
+    return note_launches(monkeypatch, 132)
 
 
 def operands_of_last(kernels):

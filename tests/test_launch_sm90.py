@@ -13,42 +13,13 @@ from cutegemm.compile import CompiledKernel  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.launch import gemm  # noqa: E402
 from cutegemm.plan import Operands, sm90_plan  # noqa: E402
-
-
-class Noted:
-    """Stands for a compiled kernel."""
-
-    needs_workspace = False
-
-    def __init__(self, plan, arch):
-        self.plan, self.calls = plan, []
-
-    def function(self, *arguments):
-        self.calls.append(arguments)
-
-    def __call__(self, *arguments):
-        """What gives a kernel its workspace."""
-        self.calls.append(arguments)
+from tests.noted import note_launches  # noqa: E402
 
 
 @pytest.fixture
 def taken(monkeypatch):
     """The kernels that gemm takes, as if the CPU were an H200."""
-    kernels = []
-
-    def take(plan, arch):
-        assert arch == "sm_90a"
-        assert plan.violations(arch) == []
-        kernels.append(Noted(plan, arch))
-        return kernels[-1]
-
-    monkeypatch.setattr(launch, "_calls", {})
-    monkeypatch.setattr(launch, "compile_plan", take)
-    monkeypatch.setattr(launch, "check_devices", lambda given: None)
-    monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
-    monkeypatch.setattr(torch_ops, "multiprocessors", lambda index: 114)
-    monkeypatch.setattr(torch_ops, "devices", lambda: 1)
-    return kernels
+    return note_launches(monkeypatch, 114)
 
 
 def plan_for(taken, *args, **options):

@@ -268,13 +268,13 @@ def _handled(instruction: Instruction, handled: Handled) -> Action:
         handled.check(instruction)
     function, scope = handled.function, handled.scope
     if scope == "thread":
-        return lambda m, group: m.carry_out(instruction, function, group)
+        return lambda m, group: m.perform(instruction, function, group)
 
     def act(m: Machine, group: Group) -> bool:
         there = m.whole(group, scope)
         if there is None:
             return True
-        placed = m.carry_out(instruction, function, there)
+        placed = m.perform(instruction, function, there)
         if there is group or placed:
             return placed
         m.place(m.at + 1, there.threads)

@@ -225,7 +225,7 @@ class Scheduler:
             others = self._parked.get(self.at)
             self._parked[self.at] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
-    def carry_out(self, instruction: Instruction, function: Any, group: Group) -> bool:
+    def perform(self, instruction: Instruction, function: Any, group: Group) -> bool:
         """Calls a handler; whether its threads have been placed, because some of them park."""
         step = Step(self.machine, instruction, group.threads, self._late[group.threads])
         self._late[group.threads] = False

@@ -121,19 +121,26 @@ class ScheduledGemm(ScheduledEpilogue):
         beta: cutlass.Numeric,
         stream,
     ):
-        # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
-        mA, mC, mD = [self.seen_as(tensor, 0, 1) for tensor in (a, c, d)]
-        mA = self.as_operand(mA, self.plan.operands.a)
-        mB = self.as_operand(self.seen_as(b, 1, 0), self.plan.operands.b)
-        bM, bN, _ = self.plan.cta_tile
-        tiles = cute.ceil_div(mD.shape[0], bM) * cute.ceil_div(mD.shape[1], bN) * mD.shape[2]
+        mA, mB, mC, mD = self.matrices(a, b, c, d)
         self.kernel(mA, mB, mC, mD, alpha, beta).launch(
-            grid=(tiles, 1, 1),
+            grid=(self.tiles(mD), 1, 1),
             block=(self.plan.threads, 1, 1),
             stream=stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
             preferred_smem_carveout=_SMEM_CARVEOUT_PERCENT,
         )
+
+    def matrices(self, a, b, c, d) -> tuple[cute.Tensor, ...]:
+        """The caller's as (M, K, L), (N, K, L), (M, N, L), (M, N, L); A and B by the type that is multiplied."""
+        mA, mC, mD = [self.seen_as(tensor, 0, 1) for tensor in (a, c, d)]
+        mA = self.as_operand(mA, self.plan.operands.a)
+        mB = self.as_operand(self.seen_as(b, 1, 0), self.plan.operands.b)
+        return mA, mB, mC, mD
+
+    def tiles(self, mD: cute.Tensor):
+        """How many tiles D has, of all matrices of the batch."""
+        bM, bN, _ = self.plan.cta_tile
+        return cute.ceil_div(mD.shape[0], bM) * cute.ceil_div(mD.shape[1], bN) * mD.shape[2]
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
         """The caller's tensor with its modes in CuTe's order, the batch last."""

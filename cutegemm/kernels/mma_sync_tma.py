@@ -62,15 +62,14 @@ class TmaFedGemm(MmaSyncGemm):
     ):
         plan = self.plan
         bM, bN, bK = plan.cta_tile
-        # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
-        mA, mC, mD = [self.seen_as(tensor, 0, 1) for tensor in (a, c, d)]
-        mA = self.as_operand(mA, plan.operands.a)
-        mB = self.as_operand(self.seen_as(b, 1, 0), plan.operands.b)
+        mA, mB, mC, mD = self.matrices(a, b, c, d)
         tma_a, tA = self.described(plan.load_a, mA, plan.smem_a, (bM, bK))
         tma_b, tB = self.described(plan.load_b, mB, plan.smem_b, (bN, bK))
-        tiles = cute.ceil_div(mD.shape[0], bM) * cute.ceil_div(mD.shape[1], bN) * mD.shape[2]
         self.fed(tma_a, tA, tma_b, tB, mC, mD, alpha, beta).launch(
-            grid=(tiles, 1, 1), block=(plan.threads, 1, 1), stream=stream, min_blocks_per_mp=plan.ctas_per_sm
+            grid=(self.tiles(mD), 1, 1),
+            block=(plan.threads, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=plan.ctas_per_sm,
         )
 
     def described(self, box, tensor: cute.Tensor, given, tile) -> tuple[cute.CopyAtom, cute.Tensor]:

@@ -93,9 +93,8 @@ class PartsGemm(SimtGemm):
 
     def shares(self, mD, k) -> Shares:
         """How the tiles are divided."""
-        (bM, bN, bK), (M, N, L) = self.plan.cta_tile, mD.shape
-        tiles = cute.ceil_div(M, bM) * cute.ceil_div(N, bN) * L
-        return cluster_shares(self.plan, tiles, cute.ceil_div(k, bK), cutlass.min, cutlass.max)
+        tiles, k_tiles = self.tiles(mD), cute.ceil_div(k, self.plan.cta_tile[2])
+        return cluster_shares(self.plan, tiles, k_tiles, cutlass.min, cutlass.max)
 
     @cute.jit
     def take(
@@ -243,9 +242,7 @@ class PartsGemm(SimtGemm):
 
     def slot_of(self, mD, place, part):
         """Where in the workspace the sums of a part of a tile are, where all tiles have as many parts."""
-        bM, bN, _ = self.plan.cta_tile
-        tiles = cute.ceil_div(mD.shape[0], bM) * cute.ceil_div(mD.shape[1], bN) * mD.shape[2]
-        return Int64(part) * tiles + place
+        return Int64(part) * self.tiles(mD) + place
 
     def sums_at(self, tid, slot) -> cute.Tensor:
         """Where a thread's sums lie in a slot: (vector, vectors)."""

@@ -37,10 +37,9 @@ class WorkspaceGemm(PartsGemm):
         stream,
     ):
         plan = self.plan
-        mA, mC, mD = [self.seen_as(tensor, 0, 1) for tensor in (a, c, d)]
-        mB = self.seen_as(b, 1, 0)
+        mA, mB, mC, mD = self.matrices(a, b, c, d)
         (bM, bN, _), M, N, K, L = plan.cta_tile, mD.shape[0], mD.shape[1], mA.shape[1], mD.shape[2]
-        tiles = cute.ceil_div(M, bM) * cute.ceil_div(N, bN) * L
+        tiles = self.tiles(mD)
         extents = [Int64(extent) for extent in (M, N, K, L)]
         firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
         whole = {"a": mA, "b": mB}

@@ -1,0 +1,40 @@
+"""Stands for kernels and the GPU beneath them, where a test asks what is launched and not what it computes."""
+
+from __future__ import annotations
+
+from cutegemm import launch, torch_ops
+
+
+class Noted:
+    """Stands for a compiled kernel; notes what it is called with."""
+
+    needs_workspace = False
+
+    def __init__(self, plan, arch):
+        self.plan, self.arch, self.calls = plan, arch, []
+
+    def function(self, *arguments):
+        self.calls.append(arguments)
+
+    def __call__(self, *arguments):
+        """What gives a kernel its workspace."""
+        self.function(*arguments)
+
+
+def note_launches(monkeypatch, multiprocessors):
+    """The kernels that gemm takes from here on, as if the CPU were a Hopper GPU of so many multiprocessors."""
+    kernels = []
+
+    def take(plan, arch):
+        assert arch == "sm_90a"
+        assert plan.violations(arch) == []
+        kernels.append(Noted(plan, arch))
+        return kernels[-1]
+
+    monkeypatch.setattr(launch, "_calls", {})
+    monkeypatch.setattr(launch, "compile_plan", take)
+    monkeypatch.setattr(launch, "check_devices", lambda given: None)
+    monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
+    monkeypatch.setattr(torch_ops, "multiprocessors", lambda index: multiprocessors)
+    monkeypatch.setattr(torch_ops, "devices", lambda: 1)
+    return kernels
