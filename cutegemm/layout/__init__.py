@@ -2,15 +2,15 @@
 
 from cutegemm.layout.algebra import (
     coalesce,
-    complement,
     composition,
     filter,
     filter_zeros,
-    left_inverse,
-    max_common_layout,
-    max_common_vector,
-    nullspace,
-    right_inverse,
+)
+from cutegemm.layout.construction import (
+    make_identity_layout,
+    make_layout,
+    make_layout_like,
+    make_ordered_layout,
 )
 from cutegemm.layout.explain import explain
 from cutegemm.layout.f2 import F2Matrix, from_f2, to_f2, to_swizzle, to_swizzled, to_xor
@@ -21,8 +21,6 @@ from cutegemm.layout.inttuple import (
     idx2crd,
     increment_coord,
     inner_product,
-    is_congruent,
-    is_weakly_congruent,
     prefix_product,
     product,
     product_each,
@@ -31,13 +29,15 @@ from cutegemm.layout.inttuple import (
     transform_leaf,
     unflatten,
 )
-from cutegemm.layout.layout import (
-    Layout,
-    make_identity_layout,
-    make_layout,
-    make_layout_like,
-    make_ordered_layout,
+from cutegemm.layout.inverses import (
+    complement,
+    left_inverse,
+    max_common_layout,
+    max_common_vector,
+    nullspace,
+    right_inverse,
 )
+from cutegemm.layout.layout import Layout
 from cutegemm.layout.modes import (
     append,
     cosize,
@@ -47,6 +47,9 @@ from cutegemm.layout.modes import (
     flatten,
     get,
     group_modes,
+    is_congruent,
+    is_weakly_congruent,
+    make_layout_image_mask,
     prepend,
     rank,
     select,
@@ -55,10 +58,11 @@ from cutegemm.layout.modes import (
     slice_,
     slice_and_offset,
 )
+from cutegemm.layout.recast import recast_layout
 from cutegemm.layout.stride import F2, E, ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle, make_composed_layout, make_swizzle
 from cutegemm.layout.synthesis import synthesize
-from cutegemm.layout.tensor import Tensor, make_identity_tensor
+from cutegemm.layout.tensor import Tensor, domain_offset, make_identity_tensor
 from cutegemm.layout.text import parse
 from cutegemm.layout.tiling import (
     blocked_product,
@@ -69,7 +73,6 @@ from cutegemm.layout.tiling import (
     logical_divide,
     logical_product,
     raked_product,
-    recast_layout,
     tile_to_shape,
     tiled_divide,
     tiled_product,
@@ -97,6 +100,7 @@ __all__ = [
     "crd2idx",
     "depth",
     "dice",
+    "domain_offset",
     "elem_less",
     "explain",
     "filter",
@@ -121,6 +125,7 @@ __all__ = [
     "make_identity_layout",
     "make_identity_tensor",
     "make_layout",
+    "make_layout_image_mask",
     "make_layout_like",
     "make_ordered_layout",
     "make_swizzle",

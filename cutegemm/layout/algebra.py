@@ -1,4 +1,4 @@
-"""The algebra of layouts: coalesce, filter, composition, complement, inverses.
+"""The algebra of layouts: coalesce, filter, composition. Complements and inverses are in `inverses`.
 
 Each operation states its law. Where the arguments admit no layout that obeys it, the operation raises
 LayoutError; it never returns a layout that breaks its law. Where CuTe's result obeys the law, the result
@@ -12,18 +12,15 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout import f2
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, product, transform_leaf, unflatten
+from cutegemm.layout import coordinates, f2
+from cutegemm.layout.inttuple import as_int_tuple, idx2crd, transform_leaf, unflatten
 from cutegemm.layout.layout import Layout, _text, at_indices, concatenate
-from cutegemm.layout.modes import AnyLayout, require_layout
+from cutegemm.layout.modes import AnyLayout, get, on_layout
 from cutegemm.layout.stride import F2, ScaledBasis, XorArithmetic
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
+from cutegemm.layout.tensor import Tensor
 
-L = TypeVar("L", Layout, ComposedLayout)
-
-# Past this many coordinates, a composition that the divisibility rules do not settle is refused instead of
-# being decided by evaluating all of them: 2**24 take about a second.
-_MAX_TABLE = 1 << 24
+L = TypeVar("L", Layout, ComposedLayout, Tensor)
 
 
 def coalesce(layout: L, target_profile: Any = None) -> L:
@@ -41,9 +38,8 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
     >>> coalesce(Layout(((2, 4), (2, 3))), target_profile=(1, 1))
     Layout((8, 6), (1, 8))
     """
-    if isinstance(layout, ComposedLayout):
-        return layout.with_outer(coalesce(layout.outer, target_profile))
-    require_layout("coalesce", layout)
+    if type(layout) is not Layout:
+        return on_layout(coalesce, layout, target_profile)
     if isinstance(target_profile, tuple):
         if not isinstance(layout.shape, tuple) or len(target_profile) > len(layout.shape):
             raise LayoutError(
@@ -53,12 +49,12 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
         head = [coalesce(layout[m], p) for m, p in enumerate(target_profile)]
         return concatenate(head + [layout[m] for m in range(len(head), len(layout))])
     try:
-        return _from_flat(*_coalesced(*layout.flat(), keep_last=False))
+        return from_flat(*coalesced(*layout.flat(), keep_last=False))
     except XorArithmetic:
         return f2.coalesce(layout)
 
 
-def _coalesced(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], list[Any]]:
+def coalesced(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], list[Any]]:
     """The merged leaves. With `keep_last` a trailing extent of 1 stays, along which the layout runs on."""
     shape: list[int] = []
     stride: list[Any] = []
@@ -76,7 +72,7 @@ def _coalesced(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], 
     return shape, stride
 
 
-def _from_flat(extents: list[int], strides: list[Any]) -> Layout:
+def from_flat(extents: list[int], strides: list[Any]) -> Layout:
     if len(extents) == 1:
         return Layout._of(extents[0], strides[0])
     if not extents:
@@ -92,12 +88,11 @@ def filter_zeros(layout: L, target_profile: Any = None) -> L:
     >>> filter_zeros(Layout((2, 6, 3), (1, 2, 0)))
     Layout((2, 6, 1), (1, 2, 0))
     """
-    if isinstance(layout, ComposedLayout):
-        return layout.with_outer(filter_zeros(layout.outer, target_profile))
-    require_layout("filter_zeros", layout)
+    if type(layout) is not Layout:
+        return on_layout(filter_zeros, layout, target_profile)
     profile = layout.stride if target_profile is None else target_profile
     try:
-        shape = transform_leaf(lambda s, p: 1 if _stands_still(p) else s, layout.shape, profile)
+        shape = transform_leaf(lambda s, p: 1 if stands_still(p) else s, layout.shape, profile)
     except LayoutError:
         raise LayoutError(
             f"filter_zeros: the profile {_text(profile)} is not congruent with {layout}."
@@ -105,7 +100,7 @@ def filter_zeros(layout: L, target_profile: Any = None) -> L:
     return Layout._of(shape, layout.stride)
 
 
-def _stands_still(stride: Any) -> bool:
+def stands_still(stride: Any) -> bool:
     return (stride.value if isinstance(stride, (ScaledBasis, F2)) else stride) == 0
 
 
@@ -117,6 +112,8 @@ def filter(layout: L) -> L:
     >>> filter(Layout((2, 1, 6, 3), (1, 7, 2, 0)))
     Layout(12, 1)
     """
+    if type(layout) is not Layout:
+        return on_layout(filter, layout)
     return coalesce(filter_zeros(layout))
 
 
@@ -124,20 +121,26 @@ def filter(layout: L) -> L:
 def composition(lhs: Layout, rhs: Any) -> Layout: ...
 @overload
 def composition(lhs: ComposedLayout | Swizzle, rhs: Any) -> ComposedLayout: ...
-def composition(lhs: AnyLayout | Swizzle, rhs: Any) -> AnyLayout:
+@overload
+def composition(lhs: Tensor, rhs: Any) -> Tensor: ...
+def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tensor:
     """The layout R = A o B on the coordinates of B.
 
     Law: R(c) == A(B(c)) for every coordinate c of B with B(c) < size(A), and the shape of R refines that of
     B. Past its end A runs on along its last mode, unless that has the extent 1: then nothing is promised.
 
-    lhs      A: a layout, a composed layout or a swizzle
-    rhs      B: a layout, or a tiler, that is an integer n (for n:1) or a tuple of layouts, integers, tuples
-             and None, which acts mode by mode; None keeps the mode whole, modes beyond it are dropped
+    lhs      A: a layout, a composed layout, a tensor or a swizzle
+    rhs      B: a layout of indices or of coordinates of A; or a tiler, that is an integer n (for n:1) or a
+             tuple of layouts, integers, tuples and None, which acts mode by mode; None keeps the mode whole,
+             modes beyond it are dropped
     raises   LayoutError where no layout of the shape of B has these offsets
     source   CuTe layout algebra, `composition`
 
     >>> composition(Layout((4, 8), (8, 1)), Layout((2, 2), (1, 4)))
     Layout((2, 2), (8, 1))
+    >>> from cutegemm.layout.stride import E
+    >>> composition(Layout((4, 8), (8, 1)), Layout((8, 4), (E(1), E(0))))
+    Layout((8, 4), (1, 8))
     >>> composition(Layout((6, 2), (1, 7)), Layout((3, 2), (2, 3)))
     Traceback (most recent call last):
         ...
@@ -149,14 +152,15 @@ def composition(lhs: AnyLayout | Swizzle, rhs: Any) -> AnyLayout:
         if not isinstance(rhs, Layout):
             raise LayoutError(f"composition: {lhs} is composed with a Layout, not with {rhs!r}.")
         return ComposedLayout(lhs, 0, rhs)
-    if isinstance(lhs, ComposedLayout):
-        return lhs.with_outer(composition(lhs.outer, rhs))
-    require_layout("composition", lhs)
+    if type(lhs) is not Layout:
+        return on_layout(composition, lhs, rhs)
     if type(rhs) is Layout:
         try:
             return _compose(lhs, rhs)
         except XorArithmetic:
             return f2.composition(lhs, rhs)
+        except ZeroDivisionError:
+            raise LayoutError(f"composition: {lhs} is empty, it has no offset for {rhs}.") from None
     if rhs is None:
         return lhs
     if isinstance(rhs, tuple):
@@ -175,7 +179,7 @@ def composition(lhs: AnyLayout | Swizzle, rhs: Any) -> AnyLayout:
 
 
 def _compose(a: Layout, b: Layout) -> Layout:
-    extents, strides = _coalesced(*a.flat(), keep_last=True)
+    extents, strides = coalesced(*a.flat(), keep_last=True)
     if not extents:  # every extent of A is 1: it runs on along its last leaf
         extents, strides = [1], [a.flat()[1][-1] if a.flat()[1] else 0]
     b_extents, b_strides = b.flat()
@@ -243,13 +247,19 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
     """A o B found from its offsets, where the divisibility rules do not settle it."""
     if a.is_xor or b.is_xor:
         raise XorArithmetic
-    if not (a.is_integral and b.is_integral):
+    if b.is_coordinates:
+        return _compose_mode_by_mode(a, b)
+    if b.size() == 0:
+        return Layout._of(b.shape, transform_leaf(lambda _: 0, b.shape))
+    if a.size() == 0:
+        raise ZeroDivisionError
+    if not a.is_integral:
         raise LayoutError(
             f"composition: A o B is no layout that the divisibility rules give, for A = {a} and B = {b}.\n"
             f"  {_advice(flat_a)}"
         )
     extents, strides = b.flat()
-    if b.size() > _MAX_TABLE:
+    if b.size() > f2.MAX_TABLE:
         raise LayoutError(
             f"composition: the divisibility rules do not settle A o B for A = {a} and B = {b}, and its "
             f"{b.size()} coordinates are too many to decide it by evaluating them.\n  {_advice(flat_a)}"
@@ -260,12 +270,9 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
             "  Reverse the order of A's modes instead, or start B at an offset."
         )
     leaves = []
-    last_index = b.cosize() - 1
-    reach = flat_a.cosize() + last_index * abs(flat_a.stride[-1])
-    dtype = np.int64 if max(last_index, reach) < 2**62 else object
     for position, (s, d) in enumerate(zip(extents, strides, strict=True)):
-        values = at_indices(flat_a, np.arange(s, dtype=dtype) * d)
-        found = _synthesize(values)
+        values = at_indices(flat_a, Layout._of(s, d).offsets())
+        found = strides_of(values)
         if isinstance(found, int):
             coord = unflatten([found if p == position else 0 for p in range(len(extents))], b.shape)
             seen = ", ".join(map(str, values[: found + 1]))
@@ -275,16 +282,16 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
                 f"offsets {seen}{', ...' if found + 1 < s else ''}.\n"
                 f"  {_advice(flat_a)}"
             )
-        leaves.append(_from_flat(*found))
+        leaves.append(from_flat(*found))
     result = Layout._of(
         unflatten([x.shape for x in leaves], b.shape), unflatten([x.stride for x in leaves], b.shape)
     )
     if type(b.shape) is int:
         return result
-    expected, given = at_indices(flat_a, b.offsets().astype(dtype)), result.offsets()
+    expected, given = at_indices(flat_a, b.offsets()), result.offsets()
     if not np.array_equal(expected, given):
         index = int(np.argmax(expected != given))
-        coord = _coordinate(index, b.shape)
+        coord = idx2crd(index, b.shape)
         raise LayoutError(
             f"composition: A o B is no layout, for A = {a} and B = {b}.\n"
             f"  A(B({_plain(coord)})) = A({b(index)}) = {expected[index]}, but the strides "
@@ -292,6 +299,23 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
             f"  {_advice(flat_a)}"
         )
     return result
+
+
+def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
+    """A o B where B gives coordinates: what moves along a mode of them goes through that mode of A."""
+    shape, stride = list(b.flat()[0]), [0] * len(b.flat()[0])
+    for path in coordinates.paths_of("composition", b):
+        part = coordinates.along(b, path)
+        try:
+            found = composition(get(a, path), part)
+        except LayoutError as error:
+            raise LayoutError(
+                f"composition: A o B is no layout, for A = {a} and B = {b}, along {ScaledBasis(1, path)}:\n"
+                f"  {error}"
+            ) from error
+        for m, place in enumerate(coordinates.leaves_along(b, path)):
+            shape[place], stride[place] = found.shape[m], found.stride[m]
+    return Layout._joined(unflatten(shape, b.shape), unflatten(stride, b.shape))
 
 
 def _advice(flat_a: Layout) -> str:
@@ -303,13 +327,7 @@ def _plain(coord: Any) -> str:
     return _text(coord)[1:-1] if isinstance(coord, tuple) else str(coord)
 
 
-def _coordinate(index: int, shape: IntTuple) -> IntTuple:
-    from cutegemm.layout.inttuple import idx2crd
-
-    return idx2crd(index, shape)
-
-
-def _synthesize(values: np.ndarray) -> tuple[list[int], list[int]] | int:
+def strides_of(values: np.ndarray) -> tuple[list[int], list[int]] | int:
     """The coalesced layout with the given offsets, from 0 on; or the first index that no layout reaches."""
     shape: list[int] = []
     stride: list[int] = []
@@ -329,199 +347,3 @@ def _synthesize(values: np.ndarray) -> tuple[list[int], list[int]] | int:
         values = block[:, 0]
         unit *= run
     return shape, stride
-
-
-def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
-    """The layout C that fills the gaps of L: every offset below the cotarget is one of L plus one of C.
-
-    Law: the sums L(i) + C(j), over the distinct offsets of L, are distinct and cover [0, N), where N is the
-    size of the cotarget rounded up to a multiple of the period of L, its last stride times extent. C
-    increases.
-
-    layout     offsets distinct but for modes of stride 0; strides not negative, and each sorted stride a
-               multiple of the extent times stride before it
-    cotarget   elements: an integer, a shape or a layout, of which the size counts
-    raises     LayoutError where L repeats an offset or leaves gaps that no layout fills
-    source     CuTe layout algebra, `complement`
-
-    >>> complement(Layout(4, 2), 16)
-    Layout((2, 2), (1, 8))
-    """
-    require_layout("complement", layout)
-    if isinstance(cotarget, Layout):
-        total = cotarget.size()
-    else:
-        total = product(as_int_tuple(cotarget, "complement: cotarget"))
-    if total < 0:
-        raise LayoutError(f"complement: a cotarget of {total} elements; 0 or more are expected.")
-    if not layout.is_integral:
-        if layout.is_xor:
-            return f2.complement(layout, total)
-        raise LayoutError(f"complement: {layout} gives coordinates; a complement is of offsets.")
-    if layout.size() == 0:
-        raise LayoutError(f"complement: {layout} is empty, it covers nothing.")
-    shape, stride, period = [], [], 1
-    for d, s in _sorted_modes(layout):
-        if d < 0:
-            raise LayoutError(
-                f"complement: {layout} has the negative stride {d}; offsets from 0 on are expected. "
-                "Reverse that mode."
-            )
-        if d % period or d < period:
-            raise LayoutError(
-                f"complement: {layout} repeats an offset or leaves a gap that no layout fills:\n"
-                f"  the mode {s}:{d} does not start at a multiple of {period}, where the modes of smaller "
-                "stride end.\n  Each stride must be a multiple of the extent times stride before it."
-            )
-        shape.append(d // period)
-        stride.append(period)
-        period = s * d
-    shape.append(-(-total // period))
-    stride.append(period)
-    return _from_flat(*_coalesced(shape, stride, keep_last=False))
-
-
-def _sorted_modes(layout: Layout) -> list[tuple[int, int]]:
-    """(stride, extent) of the modes with more than one offset, by stride."""
-    extents, strides = layout.flat()
-    return sorted([(d, s) for s, d in zip(extents, strides, strict=True) if s != 1 and d != 0])
-
-
-def right_inverse(layout: Layout) -> Layout:
-    """The layout R that finds the contiguous offsets of L: from offset to index.
-
-    Law: L(R(i)) == i for every i < size(R). Where the offsets of L are distinct, R is as long as its modes
-    of strides 1, s, s*s', ... reach.
-
-    raises   LayoutError for coordinate strides or an empty layout
-    source   CuTe layout algebra, `right_inverse`
-
-    >>> right_inverse(Layout((4, 8), (8, 1)))
-    Layout((8, 4), (4, 1))
-    >>> right_inverse(Layout((4, 8), (2, 8)))
-    Layout(1, 0)
-    """
-    if _is_xor("right_inverse", layout):
-        return f2.right_inverse(layout)
-    shape, stride, current = [], [], 1
-    for d, start, s in _positions(layout):
-        if d == current:
-            shape.append(s)
-            stride.append(start)
-            current *= s
-        elif d > current:
-            break
-    return _from_flat(*_coalesced(shape, stride, keep_last=False))
-
-
-def _positions(layout: Layout) -> list[tuple[int, int, int]]:
-    """(stride, index at which its second element stands, extent) of the coalesced modes, by stride."""
-    out, start = [], 1
-    for s, d in zip(*_coalesced(*layout.flat(), keep_last=False), strict=True):
-        out.append((d, start, s))
-        start *= s
-    return sorted(out, key=lambda mode: mode[0])
-
-
-def _is_xor(operation: str, layout: Layout) -> bool:
-    """Whether its strides are over F2; it must give offsets."""
-    require_layout(operation, layout)
-    if not layout.is_integral:
-        if layout.is_xor:
-            return True
-        raise LayoutError(f"{operation}: {layout} gives coordinates; a layout of offsets is expected.")
-    if layout.size() == 0:
-        raise LayoutError(f"{operation}: {layout} is empty.")
-    return False
-
-
-def left_inverse(layout: Layout) -> Layout:
-    """The layout R that takes each offset of L back to its index.
-
-    Law: R(L(i)) == i for every i < size(L).
-
-    raises   LayoutError where L repeats an offset, has a negative stride, or has sorted strides that do not
-             divide one another
-    source   CuTe layout algebra, `left_inverse`
-
-    >>> left_inverse(Layout((4, 8), (1, 5)))
-    Layout((5, 8), (1, 4))
-    """
-    if _is_xor("left_inverse", layout):
-        return f2.left_inverse(layout)
-    modes = _positions(layout)
-    if not modes:
-        return Layout._of(1, 0)
-    shape, stride = [], []
-    before, extent_before, start_before = 1, 1, 0
-    for d, start, s in modes:
-        if d <= 0 or d < before * extent_before:
-            reason = (
-                f"the stride {d} is negative" if d < 0 else f"the mode {s}:{d} repeats offsets of other modes"
-            )
-            raise LayoutError(
-                f"left_inverse: {layout} has none: {reason}.\n"
-                "  Strides must be positive, and each at least the extent times stride before it."
-            )
-        if d % before:
-            raise LayoutError(
-                f"left_inverse: no layout that the strides give inverts {layout}: the stride {d} is no "
-                f"multiple of {before}.\n  Each sorted stride must be a multiple of the one before it."
-            )
-        if d != before:
-            shape.append(d // before)
-            stride.append(start_before)
-        before, extent_before, start_before = d, s, start
-    shape.append(extent_before)
-    stride.append(start_before)
-    return _from_flat(*_coalesced(shape, stride, keep_last=False))
-
-
-def nullspace(layout: Layout) -> Layout:
-    """The indices at which L repeats its offset 0 through modes of stride 0.
-
-    Law: L(N(i)) == 0 for every i < size(N), and the N(i) are distinct.
-
-    >>> nullspace(Layout((2, 3, 4), (0, 1, 0)))
-    Layout((2, 4), (1, 6))
-    """
-    require_layout("nullspace", layout)
-    shape, stride, start = [], [], 1
-    for s, d in zip(*layout.flat(), strict=True):
-        if _stands_still(d):
-            shape.append(s)
-            stride.append(start)
-        start *= s
-    return _from_flat(shape, stride)
-
-
-def max_common_layout(a: Layout, b: Layout) -> Layout:
-    """The indices over which A and B are contiguous together: the vector that a copy may move at once.
-
-    Law: A(R(i)) == B(R(i)) == i for every i < size(R).
-
-    >>> max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
-    Layout(8, 4)
-    """
-    shape, stride = [], []
-    inverses = [right_inverse(x) for x in (a, b)]
-    if a.is_xor or b.is_xor:
-        return f2.common(*inverses)
-    modes = [zip(*inverse.flat(), strict=True) for inverse in inverses]
-    for (s_a, start_a), (s_b, start_b) in zip(*modes, strict=False):
-        if start_a != start_b:
-            break
-        shape.append(min(s_a, s_b))
-        stride.append(start_a)
-        if s_a != s_b:
-            break
-    return _from_flat(shape, stride)
-
-
-def max_common_vector(a: Layout, b: Layout) -> int:
-    """How many elements `max_common_layout` holds.
-
-    >>> max_common_vector(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
-    4
-    """
-    return max_common_layout(a, b).size()

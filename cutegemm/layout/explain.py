@@ -7,10 +7,11 @@ from inspect import signature
 from typing import Any
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout import algebra, f2, tiling
+from cutegemm.layout import algebra, coordinates, f2, inverses, tiling
 from cutegemm.layout.inttuple import as_int_tuple, product
 from cutegemm.layout.layout import Layout, _text, concatenate
-from cutegemm.layout.modes import require_layout
+from cutegemm.layout.modes import get, require_layout
+from cutegemm.layout.stride import ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 _SHOWN = 8  # offsets of a list
@@ -32,7 +33,7 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
     name = operation if isinstance(operation, str) else getattr(operation, "__name__", str(operation))
     if name not in _STEPS:
         raise LayoutError(f"explain: {name!r} is not explained; {', '.join(_STEPS)} are.")
-    function = getattr(algebra, name, None) or getattr(tiling, name)
+    function = next(getattr(where, name) for where in (algebra, inverses, tiling) if hasattr(where, name))
     takes = len(signature(_STEPS[name]).parameters)
     if len(args) != takes:
         raise LayoutError(
@@ -57,7 +58,7 @@ def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
     require_layout("explain", first)
     try:
         title, steps = _STEPS[name](first, *rest)
-    except LayoutError:  # the operation itself says why, below
+    except (LayoutError, ZeroDivisionError):  # the operation itself says why, below
         return [f"{name}({', '.join(_text(x) for x in (first, *rest))})"]
     return [title, *[f"  {step}" for step in steps]]
 
@@ -102,6 +103,12 @@ def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
             *_matrix_steps(a, "A"),
             *_matrix_steps(layout, "B"),
         ]
+    if not layout.is_integral:
+        steps = []
+        for path in coordinates.paths_of("composition", layout):
+            part, of_b = get(a, path), coordinates.along(layout, path)
+            steps += _along(path, f"A is {part}, B {of_b}", _composition(part, of_b)[1])
+        return title, steps
     flat = algebra.coalesce(a)
     steps = [f"A coalesced: {flat}"] if flat != a else []
     for s, d in _modes(layout):
@@ -167,10 +174,17 @@ def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
 
 
 def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
-    total = cotarget.size() if isinstance(cotarget, Layout) else product(as_int_tuple(cotarget))
-    title = f"complement of {layout} in {total}"
+    target = cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget)
+    total = product(target)
+    title = f"complement of {layout} in {_text(target) if layout.is_coordinates else total}"
     if layout.is_xor:
         return title, [*_matrix_steps(layout), "the unit vectors that its images do not lead span the rest"]
+    if layout.is_coordinates:
+        steps = []
+        for path in coordinates.paths_of("complement", layout):
+            part, extent = coordinates.along(layout, path), product(get(target, path))
+            steps += _along(path, f"{part} in {extent}", _complement(part, extent)[1])
+        return title, steps
     period = 1
     modes = sorted([(d, s) for s, d in _modes(layout) if s != 1 and d != 0])
     listed = ", ".join(f"{s}:{d}" for d, s in modes) or "none"
@@ -202,12 +216,13 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
         return title, steps
     tile = _as_layout(tiler)
     steps = [f"the tile is {tile}"]
-    steps += _complement(tile, layout.size())[1]
+    target = layout.shape if tile.is_coordinates else layout.size()
+    steps += _complement(tile, target)[1]
     try:
-        rest = algebra.complement(tile, layout.size())
+        rest = inverses.complement(tile, target)
     except LayoutError:
         return title, [*steps, "so the tile has no complement"]
-    steps.append(f"its complement in {layout.size()}, the tiles, is {rest}")
+    steps.append(f"its complement in {_text(target)}, the tiles, is {rest}")
     steps += _composition(layout, concatenate([tile, rest]))[1]
     return title, steps
 
@@ -216,16 +231,20 @@ def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
     title = f"right_inverse of {layout}: R with L(R(i)) = i"
     if layout.is_xor:
         return title, [*_matrix_steps(layout), "R takes each unit vector to the bits that give it"]
+    return title, _mode_by_mode("right_inverse", layout, _contiguous_modes)
+
+
+def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
     steps, current = [], 1
-    for d, start, s in algebra._positions(layout):
+    for d, start, s in modes:
         if d == current:
             steps.append(f"offset {current} stands at index {start}: {s}:{d} of L gives {s}:{start} of R")
             current *= s
         elif d > current:
-            return title, [*steps, f"offset {current} is not there, the next is {d}: R ends at {current}"]
+            return [*steps, f"offset {current} is not there, the next is {d}: R ends at {current}"]
         else:
             steps.append(f"{s}:{d} repeats offsets below {current}: passed over")
-    return title, [*steps, f"offsets 0 to {current - 1} are found"]
+    return [*steps, f"offsets 0 to {current - 1} are found"]
 
 
 def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
@@ -235,16 +254,38 @@ def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
             *_matrix_steps(layout),
             "R takes each column back to its unit vector, and the rest to 0",
         ]
+    return title, _mode_by_mode("left_inverse", layout, _nested_modes)
+
+
+def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
     steps: list[str] = []
     before, extent, start = 1, 1, 0
-    for d, position, s in algebra._positions(layout):
+    for d, position, s in modes:
         if d < before * extent or d % before:
-            return title, [*steps, f"{s}:{d} does not begin past {before * extent} at a multiple of {before}"]
+            return [*steps, f"{s}:{d} does not begin past {before * extent} at a multiple of {before}"]
         if d != before:
             steps.append(f"up to offset {d} are {d // before} steps of {before}: {d // before}:{start}")
         steps.append(f"{s}:{d} of L begins at index {position}")
         before, extent, start = d, s, position
-    return title, [*steps, f"the last mode: {extent}:{start}"]
+    return [*steps, f"the last mode: {extent}:{start}"]
+
+
+def _mode_by_mode(
+    operation: str, layout: Layout, steps_of: Callable[[list[inverses.Mode]], list[str]]
+) -> list[str]:
+    by_path = inverses.modes_by_path(operation, layout)
+    if () in by_path:
+        return steps_of(by_path[()])
+    return [
+        step
+        for path, modes in by_path.items()
+        for step in _along(path, ", ".join(f"{s}:{d}" for d, _, s in modes) or "nothing", steps_of(modes))
+    ]
+
+
+def _along(path: coordinates.Path, what: str, steps: list[str]) -> list[str]:
+    """The steps of one mode of the coordinate."""
+    return [f"along {ScaledBasis(1, path)}: {what}", *[f"  {step}" for step in steps]]
 
 
 def _matrix_steps(layout: Layout, name: str = "L") -> list[str]:

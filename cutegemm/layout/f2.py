@@ -23,6 +23,10 @@ from cutegemm.layout.layout import Layout, at_indices
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
+# Past this many coordinates, a composition that no rule settles is refused instead of being decided by
+# evaluating all of them: 2**24 take about a second.
+MAX_TABLE = 1 << 24
+
 
 @dataclass(frozen=True)
 class F2Matrix:
@@ -160,8 +164,7 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
     >>> from_f2(F2Matrix((9, 18, 36, 1, 2, 4)))
     Layout((8, 8), (F2(9), F2(1)))
     """
-    if not isinstance(matrix, F2Matrix):
-        raise LayoutError(f"from_f2: an F2Matrix is expected, not {matrix!r}; `to_f2` makes one.")
+    _require_matrix("from_f2", matrix)
     columns = matrix.columns
     carries = any(a & b for i, a in enumerate(columns) for b in columns[i + 1 :])
     as_integers = plain and not carries
@@ -179,6 +182,11 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
         raise LayoutError(f"from_f2: the shape {shape} does not have {len(columns)} bits.")
     parts = ([x.shape for x in leaves], [x.stride for x in leaves])
     return Layout._of(*[unflatten(part, shape) for part in parts])
+
+
+def _require_matrix(operation: str, matrix: Any) -> None:
+    if not isinstance(matrix, F2Matrix):
+        raise LayoutError(f"{operation}: an F2Matrix is expected, not {matrix!r}; `to_f2` makes one.")
 
 
 def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
@@ -208,6 +216,7 @@ def to_swizzle(matrix: F2Matrix) -> Swizzle:
     >>> to_swizzle(F2Matrix((1, 2, 5, 10)))
     Swizzle(2, 0, 2)
     """
+    _require_matrix("to_swizzle", matrix)
     extra = {place: c ^ (1 << place) for place, c in enumerate(matrix.columns) if c != 1 << place}
     if not extra:
         return Swizzle(0, 0, 0)
@@ -294,9 +303,12 @@ def _through(a: Layout, b: Layout) -> Layout:
     """A o B of an A with integer strides, which need not be linear: its offsets decide."""
     if not a.is_integral:
         raise LayoutError(f"{a} gives coordinates, which are not XORed.")
+    if a.size() == 0:
+        raise LayoutError(f"{a} is empty.")
+    if b.size() > MAX_TABLE:
+        raise LayoutError(f"The {b.size()} coordinates of B are too many to decide it by evaluating them.")
     offsets = b.offsets()
-    reach = a.cosize() + int(offsets.max()) * max((abs(d) for d in a.flat()[1]), default=0)
-    want = at_indices(a, offsets.astype(np.int64 if reach < 2**62 else object))
+    want = at_indices(a, offsets)
     columns = [int(want[1 << place]) for place in range(b.size().bit_length() - 1)]
     found = from_f2(F2Matrix(tuple(columns)), b.shape, plain=False)
     wrong = np.flatnonzero(found.offsets() != want)

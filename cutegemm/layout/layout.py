@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,6 +186,11 @@ class Layout:
         return {*map(type, self.flat()[1])} <= {int}  # `all` of a generator takes three times as long
 
     @property
+    def is_coordinates(self) -> bool:
+        """Whether it gives coordinates: a stride is a scaled basis."""
+        return ScaledBasis in {*map(type, self.flat()[1])}
+
+    @property
     def is_xor(self) -> bool:
         """Whether it has strides over F2."""
         return _over_f2(self.stride)
@@ -224,22 +229,16 @@ class Layout:
         array([0, 3, 1, 4, 2, 5])
         """
         extents, strides = self.flat()
-        if not self.is_integral:
-            return _xor_table(extents, strides) if self.is_xor else self._coordinates(extents, strides)
-        reach = sum((s - 1) * abs(d) for s, d in zip(extents, strides, strict=True))
-        return _outer_sum(extents, strides, np.int64 if reach <= _INT64_MAX else object)
-
-    def _coordinates(self, extents: tuple[int, ...], strides: tuple[Any, ...]) -> np.ndarray:
+        if self.is_integral:
+            return _outer_sum(extents, strides)
+        if self.is_xor:
+            return _xor_table(extents, strides)
         modes = sorted({d.mode for d in strides if isinstance(d, ScaledBasis)})
         columns = [
-            _outer_sum(
-                extents,
-                [d.value if isinstance(d, ScaledBasis) and d.mode == mode else 0 for d in strides],
-                np.int64,
-            )
+            [d.value if isinstance(d, ScaledBasis) and d.mode == mode else 0 for d in strides]
             for mode in modes
         ]
-        return np.stack(columns, axis=-1)
+        return np.stack([_outer_sum(extents, column) for column in columns], axis=-1)
 
 
 # A layout is immutable from the outside; inside, its slots are set without the price of looking them up.
@@ -247,7 +246,11 @@ _new = object.__new__
 _set_shape, _set_stride, _set_flat = (Layout.__dict__[n].__set__ for n in ("shape", "stride", "_flat"))
 
 
-def _outer_sum(extents: Iterable[int], strides: Iterable[int], dtype: Any) -> np.ndarray:
+def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    if 0 in extents:
+        return np.zeros(0, np.int64)
+    reach = sum([(s - 1) * abs(d) for s, d in zip(extents, strides, strict=True)])
+    dtype: Any = np.int64 if reach <= _INT64_MAX else object
     out = np.zeros(1, dtype=dtype)
     for s, d in zip(extents, strides, strict=True):
         if s != 1:
@@ -256,8 +259,14 @@ def _outer_sum(extents: Iterable[int], strides: Iterable[int], dtype: Any) -> np
 
 
 def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
-    """The offsets of an integral layout at many indices, running on along its last mode."""
+    """The offsets of an integral layout at many indices, running on along its last mode.
+
+    returns   int64, or Python integers where 64 bits might not hold them
+    """
     extents, strides = layout.flat()
+    furthest = int(abs(indices).max()) if indices.size else 0
+    if (furthest + 1) * sum([s * abs(d) for s, d in zip(extents, strides, strict=True)]) > _INT64_MAX:
+        indices = indices.astype(object)
     out = np.zeros_like(indices)
     for s, d in zip(extents[:-1], strides[:-1], strict=True):
         out = out + (indices % s) * d
@@ -416,95 +425,7 @@ def _slice(coord: Any, shape: IntTuple, stride: Any, kept: list[tuple[IntTuple, 
     return Layout._of(shape, stride).offset_of(coord)
 
 
-def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> Layout:
-    """A layout from a shape and strides, or the layout whose modes are the given layouts.
-
-    >>> make_layout((4, 8), stride=(8, 1))
-    Layout((4, 8), (8, 1))
-    >>> make_layout([Layout(4, 8), Layout((2, 4))])
-    Layout((4, (2, 4)), (8, (1, 2)))
-    """
-    if isinstance(shape, Layout):
-        return shape
-    if isinstance(shape, Iterable):
-        parts = tuple(shape)
-        if parts and all(type(p) is Layout for p in parts):
-            return concatenate(parts)
-        shape = parts
-    return Layout(shape, stride)
-
-
 def concatenate(layouts: Iterable[Layout]) -> Layout:
     """The layout whose modes are `layouts`."""
     parts = tuple(layouts)
     return Layout._joined(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))
-
-
-def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
-    """The compact layout whose modes vary in the given order, the smallest first.
-
-    order    weakly congruent with the shape; equal entries are taken from left to right
-    raises   LayoutError where the order does not fit the shape
-
-    >>> make_ordered_layout((4, 2, 3), order=(1, 0, 2))
-    Layout((4, 2, 3), (2, 1, 8))
-    """
-    shape = as_int_tuple(shape, "make_ordered_layout: shape")
-    order = as_int_tuple(order, "make_ordered_layout: order")
-    ranks = flatten(_spread(order, shape))
-    extents = flatten(shape)
-    strides, running = [0] * len(extents), 1
-    for position in sorted(range(len(extents)), key=lambda p: (ranks[p], p)):
-        if extents[position] != 1:
-            strides[position] = running
-        running *= extents[position]
-    return Layout(shape, unflatten(strides, shape))
-
-
-def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
-    if isinstance(order, tuple):
-        if not isinstance(shape, tuple) or len(order) != len(shape):
-            raise LayoutError(
-                f"make_ordered_layout: the order {_text(order)} does not fit the shape {_text(shape)}; "
-                "give one entry for each mode."
-            )
-        return tuple([_spread(o, s) for o, s in zip(order, shape, strict=True)])
-    return transform_leaf(lambda _: order, shape)
-
-
-def make_layout_like(layout: Layout) -> Layout:
-    """A compact layout of the same shape whose modes vary in the order of the strides of `layout`.
-
-    Modes of stride 0 keep it: they hold one element for all their coordinates.
-
-    raises   LayoutError for coordinate strides and for strides over F2
-
-    >>> make_layout_like(Layout((4, 8, 2), (20, 0, 1)))
-    Layout((4, 8, 2), (2, 0, 1))
-    """
-    if not layout.is_integral:
-        kind = "strides over F2" if layout.is_xor else "coordinate strides"
-        raise LayoutError(f"make_layout_like: {layout} has {kind}, which have no order.")
-    extents, strides = layout.flat()
-    out, running = [0] * len(extents), 1
-    for position in sorted(range(len(extents)), key=lambda p: (strides[p], p)):
-        if strides[position] != 0 and extents[position] != 1:
-            out[position] = running
-            running *= extents[position]
-    return Layout._of(layout.shape, unflatten(out, layout.shape))
-
-
-def make_identity_layout(shape: IntTuple) -> Layout:
-    """The layout that gives each coordinate of `shape` back.
-
-    >>> make_identity_layout((4, (2, 3)))(1, (1, 2))
-    (1, (1, 2))
-    """
-    shape = as_int_tuple(shape, "make_identity_layout: shape")
-    return Layout(shape, _identity(shape, ()))
-
-
-def _identity(shape: IntTuple, path: tuple[int, ...]) -> Any:
-    if isinstance(shape, tuple):
-        return tuple([_identity(s, (*path, m)) for m, s in enumerate(shape)])
-    return ScaledBasis(1, path) if path else 1

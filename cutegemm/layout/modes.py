@@ -14,6 +14,8 @@ from cutegemm.layout.tensor import Tensor
 
 AnyLayout = Union[Layout, ComposedLayout]
 T = TypeVar("T")
+_ROUND_A_LAYOUT = (ComposedLayout, Tensor)
+_WITH_LAYOUT = (Layout, *_ROUND_A_LAYOUT)
 
 
 def on_layout(function: Callable[..., Layout], value: Any, *args: Any) -> Any:
@@ -36,17 +38,35 @@ def require_layout(operation: str, value: Any) -> None:
 def _shape_of(value: Any) -> IntTuple:
     if isinstance(value, (int, tuple)):
         return value
-    if isinstance(value, (Layout, ComposedLayout, Tensor)):
+    if isinstance(value, _WITH_LAYOUT):
         return value.shape
     raise LayoutError(f"{value!r} is a {type(value).__name__}; a layout or a shape is expected.")
 
 
-def _on_outer(function: Callable[..., Any], layout: ComposedLayout, *args: Any) -> ComposedLayout:
-    return layout.with_outer(function(layout.outer, *args))
+def is_congruent(a: Any, b: Any) -> bool:
+    """Whether two layouts, tensors or hierarchical values have the same hierarchy.
+
+    >>> is_congruent((1, (2, 3)), (4, (5, 6))), is_congruent(Layout((4, 8)), Layout(32))
+    (True, False)
+    """
+    return inttuple.is_congruent(_profile_of(a), _profile_of(b))
+
+
+def is_weakly_congruent(a: Any, b: Any) -> bool:
+    """Whether `b` refines `a`: the same hierarchy down to the leaves of `a`.
+
+    >>> is_weakly_congruent(4, Layout((5, 6))), is_weakly_congruent((5, 6), 4)
+    (True, False)
+    """
+    return inttuple.is_weakly_congruent(_profile_of(a), _profile_of(b))
+
+
+def _profile_of(value: Any) -> Any:
+    return value.shape if isinstance(value, _WITH_LAYOUT) else value
 
 
 def _path(operation: str, mode: int | Sequence[int]) -> tuple[int, ...]:
-    path = (mode,) if isinstance(mode, int) else tuple(mode)
+    path = tuple(mode) if isinstance(mode, (list, tuple)) else (mode,)
     if any(isinstance(m, bool) or not isinstance(m, int) for m in path):
         raise LayoutError(f"{operation}: mode {mode!r} is no integer or list of integers.")
     return path
@@ -70,12 +90,14 @@ def size(value: Any, mode: Sequence[int] = ()) -> int:
     return inttuple.product(_walk("size", _shape_of(value), _path("size", mode)))
 
 
-def cosize(value: AnyLayout, mode: Sequence[int] = ()) -> Any:
+def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
     """How far the offsets of a layout, or of one of its modes, reach; see `Layout.cosize`.
 
     >>> cosize(Layout((4, 8), (8, 1)), mode=[0])
     25
     """
+    if isinstance(value, Tensor):
+        value = value.layout
     if not isinstance(value, (Layout, ComposedLayout)):
         raise LayoutError(f"cosize: a layout is expected, not {value!r}.")
     return (get(value, mode) if mode else value).cosize()
@@ -116,8 +138,8 @@ def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
     Layout(8, 4)
     """
     path = _path("get", mode)
-    if isinstance(value, ComposedLayout):
-        return _on_outer(get, value, path)
+    if isinstance(value, _ROUND_A_LAYOUT):
+        return on_layout(get, value, path)
     if isinstance(value, Layout):
         return Layout._of(_walk("get", value.shape, path), _walk("get", value.stride, path))
     return _walk("get", value, path)
@@ -130,8 +152,8 @@ def select(value: T, mode: Sequence[int]) -> T:
     Layout((3, 4), (32, 1))
     """
     path = _path("select", mode)
-    if isinstance(value, ComposedLayout):
-        return _on_outer(select, value, path)  # type: ignore[return-value]
+    if isinstance(value, _ROUND_A_LAYOUT):
+        return on_layout(select, value, path)
     if isinstance(value, Layout):
         return _both(lambda part: select(part, path), value)  # type: ignore[return-value]
     return tuple([_walk("select", value, (m,)) for m in path])  # type: ignore[return-value]
@@ -149,8 +171,8 @@ def flatten(value: Any) -> Any:
     >>> flatten(7)
     7
     """
-    if isinstance(value, ComposedLayout):
-        return _on_outer(flatten, value)
+    if isinstance(value, _ROUND_A_LAYOUT):
+        return on_layout(flatten, value)
     if isinstance(value, Layout):
         return _both(flatten, value)
     return inttuple.flatten(value) if isinstance(value, tuple) else value
@@ -164,8 +186,8 @@ def group_modes(value: T, begin: int, end: int | None = None) -> T:
     >>> group_modes(Layout((4, 2, 3, 5)), 1, 3)
     Layout((4, (2, 3), 5), (1, (4, 8), 24))
     """
-    if isinstance(value, ComposedLayout):
-        return _on_outer(group_modes, value, begin, end)  # type: ignore[return-value]
+    if isinstance(value, _ROUND_A_LAYOUT):
+        return on_layout(group_modes, value, begin, end)
     if isinstance(value, Layout):
         return _both(lambda part: group_modes(part, begin, end), value)  # type: ignore[return-value]
     modes = value if isinstance(value, tuple) else (value,)
@@ -198,8 +220,8 @@ def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 
 
 def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_end: bool) -> Any:
-    if isinstance(value, ComposedLayout):
-        return value.with_outer(_extend(operation, value.outer, elem, up_to_rank, at_end))
+    if isinstance(value, _ROUND_A_LAYOUT):
+        return on_layout(lambda layout: _extend(operation, layout, elem, up_to_rank, at_end), value)
     if isinstance(value, Layout):
         require_layout(operation, elem)
         return Layout._joined(
@@ -218,7 +240,7 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
 def slice_(value: Any, coord: Any) -> Any:
     """The modes where `coord` holds None. The offset of the others is dropped: see `slice_and_offset`.
 
-    A composed layout keeps the offset, since its swizzle depends on it.
+    A composed layout keeps the offset, since its swizzle depends on it, and so does a tensor.
 
     >>> slice_(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)))
     Layout((4, 4), (8, 2))
@@ -232,11 +254,37 @@ def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
     >>> slice_and_offset((None, (1, None)), Layout((4, (2, 4)), (8, (1, 2))))
     (Layout((4, 4), (8, 2)), 1)
     """
+    if isinstance(value, Tensor):
+        return (value[coord] if has_none(coord) else value.with_layout(lambda _: Layout((), ()))), 0
     if isinstance(value, ComposedLayout):
         return (value(coord) if has_none(coord) else value.with_outer(Layout((), ()))), 0
     if isinstance(value, Layout):
         return value.slice(coord)
     return _pick("slice_", value, coord, keep_none=True), 0
+
+
+def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
+    """The bits at the offsets that one mode of a layout takes, the others being at `coord`.
+
+    The multicast mask of a TMA load, where the layout takes the coordinate of a CTA in its cluster to its rank.
+
+    raises   LayoutError for a mode that there is not, or an offset outside of the mask's 16 bits
+    source   CuTe, `make_layout_image_mask`
+
+    >>> bin(make_layout_image_mask(Layout((2, 4)), (1, 0), mode=1))
+    '0b10101010'
+    """
+    require_layout("make_layout_image_mask", lay)
+    if not isinstance(coord, tuple) or not 0 <= mode < len(coord):
+        raise LayoutError(f"make_layout_image_mask: {_text(coord)} of {lay} has no mode {mode!r}.")
+    row, start = lay.slice((*coord[:mode], None, *coord[mode + 1 :]))
+    offsets = [start + offset for offset in row.offsets().tolist()]
+    if offsets and not 0 <= min(offsets) <= max(offsets) < 16:
+        raise LayoutError(
+            f"make_layout_image_mask: {lay} takes mode {mode} at {_text(coord)} to the offsets {offsets}; a mask "
+            "has the bits 0 to 15."
+        )
+    return sum({1 << offset for offset in offsets})
 
 
 def dice(value: Any, dicer: Any) -> Any:
@@ -245,14 +293,18 @@ def dice(value: Any, dicer: Any) -> Any:
     >>> dice(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, 1)))
     Layout((2, 4), (1, 2))
     """
-    if isinstance(value, ComposedLayout):
-        return _on_outer(dice, value, dicer)
+    if isinstance(value, _ROUND_A_LAYOUT):
+        return on_layout(dice, value, dicer)
     if isinstance(value, Layout):
         return _both(lambda part: dice(part, dicer), value)
     return _pick("dice", value, dicer, keep_none=False)
 
 
 def _pick(operation: str, value: Any, coord: Any, keep_none: bool) -> Any:
+    if isinstance(coord, _WITH_LAYOUT):
+        raise LayoutError(
+            f"{operation}: the coordinate is {coord}; what is cut comes first, the coordinate after it."
+        )
     if isinstance(coord, tuple):
         if not isinstance(value, tuple) or len(value) != len(coord):
             raise LayoutError(f"{operation}: {_text(coord)} does not fit {_text(value)}.")

@@ -8,7 +8,7 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import f2
-from cutegemm.layout.algebra import _from_flat, _synthesize
+from cutegemm.layout.algebra import from_flat, strides_of
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, idx2crd, product, unflatten
 from cutegemm.layout.layout import Layout, _text
 from cutegemm.layout.swizzle import ComposedLayout
@@ -36,7 +36,7 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
     """
     try:
         table = np.asarray(offsets)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise LayoutError(f"synthesize: the offsets fill no array: {error}") from error
     if not table.size:
         raise LayoutError("synthesize: no offsets are given; a layout has at least that of coordinate 0.")
@@ -79,10 +79,10 @@ def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
     leaves, unit = [], 1
     for extent in extents:
         along = flat[: unit * extent : unit]
-        found = _synthesize(along)
+        found = strides_of(along)
         if isinstance(found, int):
             return found * unit
-        leaves.append(_from_flat(*found))
+        leaves.append(from_flat(*found))
         unit *= extent
     layout = Layout._of(
         unflatten([x.shape for x in leaves], shape), unflatten([x.stride for x in leaves], shape)

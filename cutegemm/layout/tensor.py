@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError
+from cutegemm.layout.construction import make_identity_layout
 from cutegemm.layout.inttuple import IntTuple, product, product_each
-from cutegemm.layout.layout import Layout, has_none, make_identity_layout
+from cutegemm.layout.layout import Layout, has_none
 from cutegemm.layout.stride import ScaledBasis, add
 from cutegemm.layout.swizzle import ComposedLayout
 
@@ -187,6 +188,29 @@ def _leaves(coord: Any, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], in
     if isinstance(coord, tuple):
         return [leaf for mode, part in enumerate(coord) for leaf in _leaves(part, (*path, mode))]
     return [(path, coord)]
+
+
+def domain_offset(coord: Any, tensor: Tensor) -> Tensor:
+    """The tensor whose first element is the one at `coord`; it keeps its shape, and may run over the end.
+
+    source   CuTe, `domain_offset`
+
+    >>> domain_offset((2, 3), make_identity_tensor((4, 8)))[1, 1]
+    (3, 4)
+    """
+    if not isinstance(tensor, Tensor) or has_none(coord):
+        raise LayoutError(
+            f"domain_offset: a coordinate and a Tensor are expected, not {coord!r} and {tensor!r}."
+        )
+    layout, start = tensor.layout, tensor.offset
+    if isinstance(layout, ComposedLayout):
+        moved = add(layout.offset, layout.outer.offset_of(coord))
+        return Tensor._of(tensor.array, ComposedLayout(layout.inner, moved, layout.outer), start)
+    if layout.is_xor:
+        raise LayoutError(
+            f"domain_offset: {layout} has strides over F2; what {coord} contributes is XORed, not added."
+        )
+    return Tensor._of(tensor.array, layout, add(start, layout.offset_of(coord)))
 
 
 def make_identity_tensor(shape: IntTuple) -> Tensor:

@@ -14,13 +14,15 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.algebra import coalesce, complement, composition
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each, unflatten
+from cutegemm.layout.algebra import coalesce, composition
+from cutegemm.layout.construction import make_identity_layout, make_ordered_layout
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each
 from cutegemm.layout.inttuple import flatten as leaves_of
-from cutegemm.layout.layout import Layout, _text, concatenate, make_ordered_layout
+from cutegemm.layout.inverses import complement
+from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import append, dice, on_layout, require_layout
 from cutegemm.layout.stride import F2
-from cutegemm.layout.swizzle import ComposedLayout, Swizzle
+from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import Tensor
 
 Tiler = Any  # int | Layout | None | tuple[Tiler, ...]
@@ -75,7 +77,11 @@ def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
 
 
 def _divided(layout: Layout, tile: Layout) -> Layout:
-    return composition(layout, concatenate([tile, complement(tile, layout.size())]))
+    if not tile.is_coordinates:
+        return composition(layout, concatenate([tile, complement(tile, layout.size())]))
+    if tile.shape == leaves_of(tile.shape) and tile == make_identity_layout(tile.shape):
+        return concatenate(_tile_and_rest(layout, tile.shape))  # so many elements of each mode
+    return composition(layout, concatenate([tile, complement(tile, layout.shape)]))
 
 
 def _require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
@@ -326,87 +332,11 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
     return on_layout(tile, block)
 
 
-def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
-    """The layout of the same memory in elements of another width.
-
-    Law: with narrower elements each one becomes `old_bits / new_bits` neighbours; with wider ones the
-    elements that share a wide one become one.
-
-    raises   LayoutError where a wide element would hold parts of different coordinates
-    source   CuTe layout algebra, `recast`
-
-    >>> recast_layout(32, 16, Layout((8, 64), (64, 1)))
-    Layout((8, 32), (32, 1))
-    >>> str(recast_layout(8, 16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))))
-    'S<3,4,3> o 0 o (8,128):(128,1)'
-    """
-    if any(type(bits) is not int or bits <= 0 for bits in (new_bits, old_bits)):
+def _require_tensor(operation: str, target: Any) -> None:
+    if not isinstance(target, Tensor):
         raise LayoutError(
-            f"recast_layout: from {old_bits!r} to {new_bits!r} bits; positive integers are expected."
+            f"{operation}: a Tensor is expected, not {target!r}; Tensor(None, layout) is one of a layout's offsets."
         )
-    if isinstance(layout, Tensor):
-        raise LayoutError("recast_layout: a Tensor's array has one element type; recast its layout.")
-    if isinstance(layout, ComposedLayout):
-        outer = recast_layout(new_bits, old_bits, layout.outer)
-        if not isinstance(layout.inner, Swizzle):
-            raise LayoutError(f"recast_layout: the inner function of {layout} is no swizzle.")
-        scaled = layout.offset * old_bits
-        if scaled % new_bits:
-            raise LayoutError(f"recast_layout: the offset of {layout} is no multiple of {new_bits} bits.")
-        return ComposedLayout(layout.inner.recast(old_bits, new_bits), scaled // new_bits, outer)
-    require_layout("recast_layout", layout)
-    if layout.is_xor:
-        raise LayoutError(
-            f"recast_layout: {layout} has strides over F2. Recast `to_swizzled` of it, a swizzle and a layout."
-        )
-    if not layout.is_integral:
-        raise LayoutError(f"recast_layout: {layout} gives coordinates; a layout of offsets is expected.")
-    if old_bits % new_bits == 0:
-        return _narrowed(layout, old_bits // new_bits)
-    if new_bits % old_bits == 0:
-        return _widened(layout, new_bits // old_bits)
-    raise LayoutError(f"recast_layout: of {old_bits} and {new_bits} bits neither divides the other.")
-
-
-def _narrowed(layout: Layout, ratio: int) -> Layout:
-    """The leaf of stride 1, or else one that does not move, takes up the parts of each element."""
-    if ratio == 1:
-        return layout
-    extents, strides = layout.flat()
-    split = [m for m, s in enumerate(extents) if s == 1 or strides[m] == 1]
-    if not split:
-        raise LayoutError(
-            f"recast_layout: each element of {layout} becomes {ratio} neighbours, but it has no mode of "
-            "stride 1 to hold them.\n  Append a mode 1:1 to the layout."
-        )
-    unit = min(split, key=lambda m: (strides[m] != 1, extents[m] == 1, m))
-    shape = [s * ratio if m == unit else s for m, s in enumerate(extents)]
-    stride = [1 if m == unit else d * ratio for m, d in enumerate(strides)]
-    return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
-
-
-def _widened(layout: Layout, ratio: int) -> Layout:
-    shape, stride = [], []
-    shared = 0  # the furthest that an element lies from the first one in its wide element
-    for s, d in zip(*layout.flat(), strict=True):
-        per_wide = ratio // d if d > 0 and ratio % d == 0 else ratio
-        if d % ratio == 0:
-            shape.append(s)
-        elif s == 1 or 0 < (s - 1) * d < ratio:
-            shape.append(1)
-            shared += (s - 1) * d
-        elif s % per_wide == 0 and d * per_wide == ratio:
-            shape.append(s // per_wide)
-            shared += ratio - d
-        else:
-            shared = ratio
-        stride.append(-(-abs(d) // ratio) * (1 if d > 0 else -1))
-    if shared >= ratio:
-        raise LayoutError(
-            f"recast_layout: {layout} has no layout in elements {ratio} times as wide: some of them would be "
-            "filled in part, or by elements of different coordinates."
-        )
-    return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
 
 
 def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Tensor:
@@ -420,6 +350,11 @@ def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Te
     >>> local_tile(make_identity_tensor((10, 8, 3)), (4, 2, 1), (1, None, None))[3, 1, 0, 2, 1]
     (7, 5, 1)
     """
+    _require_tensor("local_tile", target)
+    if not isinstance(tiler, (int, tuple)):
+        raise LayoutError(
+            f"local_tile: the tiler {_text(tiler)} is no extent and no tuple of one for each mode."
+        )
     if proj is not None:
         tiler, coord = dice(tiler, proj), dice(coord, proj)
     return zipped_divide(target, tiler)[None if isinstance(tiler, int) else (None,) * len(tiler), coord]
@@ -438,8 +373,11 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     >>> local_partition(make_identity_tensor((8, 8)), Layout((2, 4), (4, 1)), 5)[1, 1]
     (3, 5)
     """
+    _require_tensor("local_partition", target)
     layout = tiler if isinstance(tiler, Layout) else Layout(tiler)
     extents, strides = product_each(layout.shape), layout.stride
+    if layout.size() == 0 or not isinstance(index, int):
+        raise LayoutError(f"local_partition: the tiler {layout} has no element of the index {index!r}.")
     if leaves_of(layout.shape) != leaves_of(extents) or not layout.is_integral:
         raise LayoutError(f"local_partition: the tiler {layout} is nested; give one extent a mode.")
     coord = tuple(

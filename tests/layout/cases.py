@@ -137,15 +137,46 @@ def _coalesce(rng):
     return (target,), {"target_profile": (1,) * rng.randint(1, len(plain.shape))}
 
 
+def into_coordinates(rng: Random, extents: list[int]) -> Layout:
+    """A layout of coordinates with these extents, mostly one that divides each of them."""
+    pairs = []
+    for m, extent in enumerate(extents):
+        one = within(rng, extent)
+        flat = [(s, d) for s, d in zip(_leaves(one.shape), _leaves(one.stride), strict=True)]
+        pairs += [(s, d * E(m)) for s, d in flat]
+    rng.shuffle(pairs)
+    return of_pairs(rng, pairs)
+
+
+def _coordinates(rng):
+    return into_coordinates(rng, [rng.choice((1, 2, 4, 6, 8, 12)) for _ in range(rng.randint(1, 3))])
+
+
 def _composition(rng):
     a = layout(rng, "ppggzrrnb")
+    if rng.random() < 0.2:
+        modes = a.shape if isinstance(a.shape, tuple) else (a.shape,)
+        return (maybe_composed(rng, a), into_coordinates(rng, [size(s) for s in modes])), {}
     b = tiler(rng, a) if rng.random() < 0.5 else within(rng, size(a.shape))
     return (maybe_composed(rng, a), b), {}
 
 
 def _complement(rng):
+    if rng.random() < 0.2:
+        return (
+            a := _coordinates(rng),
+            tuple(rng.choice((1, 8, 12, 24)) for _ in range(1 + _last_mode(a))),
+        ), {}
     a = layout(rng, "pgggz" if rng.random() < 0.8 else "nr")
     return (a, rng.choice((size(a.shape), 24, 64, 96, 7, 1))), {}
+
+
+def _last_mode(a: Layout) -> int:
+    return max(d.mode[0] for d in _leaves(a.stride))
+
+
+def _inverse(rng, kinds):
+    return ((_coordinates(rng) if rng.random() < 0.2 else layout(rng, kinds)),), {}
 
 
 def _common(rng):
@@ -243,8 +274,8 @@ ARGUMENTS = {
     "filter": lambda rng: ((maybe_composed(rng, layout(rng)),), {}),
     "composition": _composition,
     "complement": _complement,
-    "right_inverse": _one("ppppgzr"),
-    "left_inverse": _one("ppggggzr"),
+    "right_inverse": lambda rng: _inverse(rng, "ppppgzr"),
+    "left_inverse": lambda rng: _inverse(rng, "ppggggzr"),
     "nullspace": _one("pzzz"),
     "max_common_layout": _common,
     "max_common_vector": _common,

@@ -17,14 +17,18 @@ from typing import Any
 from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
 from tests.layout.naive import (
     UNSPECIFIED,
+    along,
     at,
     gaps,
+    gives_coordinates,
     is_layout,
     leaves,
     mode,
     modes,
     number,
     outer_sum,
+    part,
+    paths,
     rank,
     refines,
     run_on,
@@ -125,6 +129,9 @@ def composition(result: Any, a: Any, b: Any, past_end: bool = True) -> str | Non
     b = Layout(b, 1) if isinstance(b, int) else b
     if not refines(result.shape, b.shape):
         return f"the shape {result.shape} does not refine {b.shape}"
+    if gives_coordinates(b):
+        values = [[run_on(part(a, path), i) for i in table(along(b, path))] for path in paths(b)]
+        return first_difference(table(result), [sum(parts) for parts in zip(*values, strict=True)])
     want = [run_on(a, i) if past_end or i < size(a) else UNSPECIFIED for i in table(b)]
     return first_difference(table(result), want)
 
@@ -138,12 +145,18 @@ def no_composition(a: Any, b: Any) -> str | None:
     b = Layout(b, 1) if isinstance(b, int) else b
     if b is None or not a.is_integral:  # a stride that is a sum of basis vectors is none
         return None
+    if gives_coordinates(b):
+        parts = [no_composition(part(a, path), along(b, path)) for path in paths(b)]
+        return "; ".join(parts) if all(parts) else None
     tables = [[run_on(a, i * d) for i in range(s)] for s, d in modes(b)]
     found = all(map(is_layout, tables)) and outer_sum(*tables) == [run_on(a, i) for i in table(b)]
     return f"leaf by leaf: {tables}" if found else None
 
 
 def complement(result: Layout, layout: Layout, cotarget: Any) -> str | None:
+    if gives_coordinates(layout):
+        parts = [(along(result, (m,)), along(layout, (m,)), extent) for m, extent in enumerate(cotarget)]
+        return first_of(*[complement(_without_zeros(r), s, extent) for r, s, extent in parts])
     total = size(cotarget)
     covered = sorted(outer_sum(sorted(set(table(layout))), table(result)))
     period = max([s * d for s, d in modes(layout) if s > 1], default=1) or 1
@@ -157,7 +170,17 @@ def complement(result: Layout, layout: Layout, cotarget: Any) -> str | None:
     )
 
 
+def _without_zeros(layout: Layout) -> Layout:
+    kept = [(s, d) for s, d in modes(layout) if d != 0 and s != 1]
+    if len(kept) < 2:
+        return Layout(*(kept or [(1, 0)])[0])
+    return Layout(tuple(s for s, _ in kept), tuple(d for _, d in kept))
+
+
 def no_complement(layout: Layout, cotarget: Any) -> str | None:
+    if gives_coordinates(layout):
+        parts = [no_complement(along(layout, (m,)), extent) for m, extent in enumerate(cotarget)]
+        return "; ".join(parts) if all(parts) else None
     if len(set(table(layout))) != prod(s for s, d in modes(layout) if d != 0):
         return None
     starts = gaps(table(layout), size(cotarget))
@@ -165,6 +188,8 @@ def no_complement(layout: Layout, cotarget: Any) -> str | None:
 
 
 def right_inverse(result: Layout, layout: Layout) -> str | None:
+    if gives_coordinates(layout):
+        return _inverse_of_coordinates(result, layout, lambda m: len(right_run(along(layout, (m,)))))
     inverse = table(result)
     longest = 1
     if len(set(table(layout))) == size(layout) and min(d for _, d in modes(layout)) >= 0:
@@ -178,7 +203,31 @@ def right_inverse(result: Layout, layout: Layout) -> str | None:
     )
 
 
+def _inverse_of_coordinates(result: Layout, layout: Layout, length_of: Any) -> str | None:
+    """L(R(c)) == c for every coordinate c of R, whose mode m has as many elements as `length_of` says."""
+    lengths = [length_of(m) for m in range(1 + max(path[0] for path in paths(layout)))]
+    if _sizes(result) != lengths:
+        return f"modes of {_sizes(result)} elements instead of {lengths}"
+    for c in cartesian(*map(range, lengths)):
+        index = sum(at(mode(result, m), i) for m, i in enumerate(c))
+        back = tuple(at(along(layout, (m,)), index) for m in range(len(lengths)))
+        if index >= size(layout) or back != c:
+            return f"L(R({c})) is {back}"
+    return None
+
+
+def _left_inverse_of_coordinates(result: Layout, layout: Layout) -> str | None:
+    for i in range(size(layout)):
+        coord = [at(along(layout, (m,)), i) for m in range(rank(result))]
+        back = sum(at(mode(result, m), c) for m, c in enumerate(coord))
+        if back != i:
+            return f"R(L({i})) is {back}"
+    return None
+
+
 def left_inverse(result: Layout, layout: Layout) -> str | None:
+    if gives_coordinates(layout):
+        return _left_inverse_of_coordinates(result, layout)
     period = max([s * d for s, d in modes(layout) if s > 1], default=1)
     return first_of(
         first_difference([at(result, i) for i in table(layout)], list(range(size(layout))), "R(L)"),
@@ -188,6 +237,9 @@ def left_inverse(result: Layout, layout: Layout) -> str | None:
 
 def no_left_inverse(layout: Layout) -> str | None:
     """An inverse whose strides are found digit by digit, for offsets that are distinct and not negative."""
+    if gives_coordinates(layout):
+        parts = [no_left_inverse(_without_zeros(along(layout, path))) for path in paths(layout)]
+        return "; ".join(parts) if all(parts) and nullspace(Layout(1, 0), layout) is None else None
     flat = sorted(
         (d, s, start) for (s, d), start in zip(modes(layout), _starts(layout), strict=True) if s > 1
     )

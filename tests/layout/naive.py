@@ -66,6 +66,28 @@ def table(layout: Any) -> list[int]:
     return [at(layout, i) for i in range(size(layout))]
 
 
+def gives_coordinates(layout: Any) -> bool:
+    return any(isinstance(d, ScaledBasis) for d in leaves(layout.stride))
+
+
+def paths(layout: Layout) -> list[tuple[int, ...]]:
+    """The modes of the coordinate that a layout's strides move along."""
+    return sorted({d.mode for d in leaves(layout.stride) if isinstance(d, ScaledBasis)})
+
+
+def along(layout: Layout, path: tuple[int, ...]) -> Layout:
+    """The layout of what it moves along one mode of the coordinate; its other strides are 0."""
+    moved = [d.value if isinstance(d, ScaledBasis) and d.mode == path else 0 for d in leaves(layout.stride)]
+    return Layout(tuple(leaves(layout.shape)), tuple(moved))
+
+
+def part(layout: Layout, path: Sequence[int]) -> Layout:
+    """The mode at a path; a layout of one mode is its own mode 0."""
+    for m in path:
+        layout = mode(layout, m)
+    return layout
+
+
 def mode(layout: Any, m: int) -> Any:
     if isinstance(layout, ComposedLayout):
         return ComposedLayout(layout.inner, layout.offset, mode(layout.outer, m))

@@ -7,7 +7,7 @@ import pytest
 
 import cutegemm.layout as cg
 from cutegemm.errors import CutegemmError, LayoutError, PlanError, UnsupportedError
-from cutegemm.layout import ComposedLayout, E, Layout, ScaledBasis, Swizzle, Tensor
+from cutegemm.layout import F2, ComposedLayout, E, Layout, ScaledBasis, Swizzle, Tensor
 
 CASES = [
     (
@@ -29,6 +29,10 @@ composition: A o B is no layout, for A = (4,6,8):(2,3,5) and B = 6:3.
         """\
 composition: B = 3:-1 takes negative values, where A = (4,2):(1,8) with several modes is not defined.
   Reverse the order of A's modes instead, or start B at an offset.""",
+    ),
+    (
+        lambda: cg.slice_((None, 3), Layout((4, 8))),
+        "slice_: the coordinate is (4,8):(1,4); what is cut comes first, the coordinate after it.",
     ),
     (
         lambda: cg.composition(Layout((4, 8)), (2, 2, 2)),
@@ -60,8 +64,8 @@ left_inverse: (4,8):(1,2) has none: the mode 8:2 repeats offsets of other modes.
   Strides must be positive, and each at least the extent times stride before it.""",
     ),
     (
-        lambda: cg.right_inverse(Layout(4, E(0))),
-        "right_inverse: 4:1@0 gives coordinates; a layout of offsets is expected.",
+        lambda: cg.right_inverse(Layout((4, 2), (E(0), 4))),
+        "right_inverse: (4,2):(1@0,4) mixes coordinates with offsets, those of its stride 4.",
     ),
     (
         lambda: cg.blocked_product(Layout((4, 1, 4), (16, 1, 1)), Layout((4, 3), (3, 1))),
@@ -142,6 +146,49 @@ Swizzle(3, -1, 2): base = -1 is negative; |shift| = 2 is below bits = 3, so the 
         "Tensor: (4,4):(1,4) at offset 0 reaches from 0 to 15, the array has 8 elements.",
     ),
     (lambda: cg.coalesce((4, 8)), "coalesce: a Layout is expected, not (4, 8)."),
+    (
+        lambda: cg.composition(Layout((4, 0, 2), (1, 8, 3)), Layout(3, 4)),
+        "composition: (4,0,2):(1,8,3) is empty, it has no offset for 3:4.",
+    ),
+    (
+        lambda: cg.composition(Layout((4, 8)), Layout(2, E(2))),
+        """\
+composition: A o B is no layout, for A = (4,8):(1,4) and B = 2:1@2, along 1@2:
+  get: (4,8) of rank 2 has no mode 2.""",
+    ),
+    (
+        lambda: cg.composition(Layout((4, (2, 4))), Layout((2, 2), (E(1), E((1, 0))))),
+        """\
+composition: (2,2):(1@1,1@0@1) moves along 1@1 and along 1@0@1, a part of that mode. Give both the same path.""",
+    ),
+    (
+        lambda: cg.complement(Layout(4, E(1)), 16),
+        """\
+complement: 4:1@1 moves along 1@1, which the cotarget 16 has not; give an extent for each mode of the \
+coordinate.""",
+    ),
+    (
+        lambda: cg.make_layout_image_mask(Layout((4, 8)), (0, 0), 1),
+        """\
+make_layout_image_mask: (4,8):(1,4) takes mode 1 at (0,0) to the offsets [0, 4, 8, 12, 16, 20, 24, 28]; a mask \
+has the bits 0 to 15.""",
+    ),
+    (
+        lambda: cg.make_layout_like(cg.make_identity_tensor((4, 8))),
+        """\
+make_layout_like: a Layout is expected, not Tensor<coordinates at (0, 0) o (4,8):(1@0,1@1)>.""",
+    ),
+    (
+        lambda: cg.domain_offset((1, 0), Tensor(None, Layout((4, 8), (F2(1), F2(4))))),
+        """\
+domain_offset: (4,8):(F2(1),F2(4)) has strides over F2; what (1, 0) contributes is XORed, not added.""",
+    ),
+    (
+        lambda: cg.composition(Layout((2, 8), (2, 1)), Layout((2, 2**40), (F2(5), F2(16)))),
+        """\
+composition: A o B has no strides over F2, for A = (2,8):(2,1) and B = (2,1099511627776):(F2(5),F2(16)).
+  The 2199023255552 coordinates of B are too many to decide it by evaluating them.""",
+    ),
 ]
 
 
@@ -182,6 +229,13 @@ A_LAYOUT = Layout((4, 2))
         (lambda: cg.ceil_div("a", 2), "'a' is a str"),
         (lambda: cg.idx2crd("a", (4, 8)), "'a' is a str"),
         (lambda: cg.idx2crd(1.5, 8), "1.5 is a float"),
+        (lambda: cg.size(A_LAYOUT, None), "mode None is no integer or list of integers"),
+        (lambda: cg.to_swizzle(A_LAYOUT), "to_swizzle: an F2Matrix is expected"),
+        (lambda: cg.synthesize(Layout((8, 8), (F2(9), F2(1)))), "the offsets fill no array"),
+        (lambda: cg.local_tile(A_LAYOUT, (2, 2), (0, 0)), "local_tile: a Tensor is expected"),
+        (lambda: cg.local_tile(Tensor(None, A_LAYOUT), None, 0), "the tiler _ is no extent"),
+        (lambda: cg.local_partition(A_LAYOUT, (2, 2), 0), "local_partition: a Tensor is expected"),
+        (lambda: cg.local_partition(Tensor(None, A_LAYOUT), (0, 2), 0), "has no element of the index 0"),
         (lambda: cg.unflatten(5, (1,)), "a sequence of leaves is expected, not 5"),
         (lambda: cg.transform_leaf(max, (1, 2), (1, 2, 3)), "(1, 2) and (1, 2, 3) are not congruent"),
         (lambda: cg.transform_leaf(max, (1, 2), 1), "not congruent"),

@@ -328,6 +328,60 @@ ROWS = [
     (lambda: cg.composition(L((4, 8), (8, 1)), (None, 4)), "(4,4):(8,1)", "mode 0 whole, 4 columns"),
     (lambda: cg.filter(L((4, 2), (0, 0))), "1:0", "one offset"),
     (lambda: cg.nullspace(L((4, 8), (8, 1))), "1:0", "no stride is 0"),
+    # Coordinates in and out
+    (
+        lambda: cg.composition(L((4, 8), (8, 1)), L((8, 4), (E(1), E(0)))),
+        "(8,4):(1,8)",
+        "(x, y) -> row y, column x: the transpose of a row-major matrix",
+    ),
+    (
+        lambda: cg.composition(L((4, (2, 4)), (8, (4, 1))), L((2, 4), (E(0), 2 * E(1)))),
+        "(2,4):(8,1)",
+        "columns 0, 2, 4, 6 are the coordinates (0, 0..3) of the nested mode: 0, 1, 2, 3",
+    ),
+    (
+        lambda: cg.right_inverse(L((2, 4, 8), (4 * E(0), E(0), E(1)))),
+        "((4,2),8):((2,1),8)",
+        "row r = 4i + j stands at index i + 2j, so r = (j, i) of (4, 2); column c at 8c",
+    ),
+    (
+        lambda: cg.left_inverse(L((4, 4), (2 * E(1), E(0)))),
+        "(4,(2,4)):(4,(0,1))",
+        "row r stands at 4r; column 2i at i, the odd ones between do not count",
+    ),
+    (
+        lambda: cg.complement(L((4, 2), (E(0), 2 * E(1))), (8, 12)),
+        "(2,(2,3)):(4@0,(1@1,4@1))",
+        "rows 4.. again; columns 0 and 2 leave 1, then every 4 up to 12",
+    ),
+    (
+        lambda: cg.zipped_divide(L((4, 8), (8, 1)), L((2, 2), (E(0), E(1)))),
+        "((2,2),(2,4)):((8,1),(16,2))",
+        "a tile of 2 rows and 2 columns; the next two rows lie 16 further, the next two columns 2",
+    ),
+    (
+        lambda: cg.domain_offset((1, 2), cg.Tensor(None, L((4, 8), (8, 1))))[1, 1],
+        19,
+        "row 2, column 3: 2*8 + 3",
+    ),
+    (
+        lambda: cg.domain_offset((1, 0), cg.Tensor(None, composed(2, 0, 2, (4, 4), (4, 1))))[1, 1],
+        11,
+        "row 2, column 1 lies at 4*2 + (1 xor 2)",
+    ),
+    (
+        lambda: cg.make_layout_image_mask(L((2, 4)), (1, 0), mode=1),
+        0b10101010,
+        "CTAs (1, 0..3) of a cluster 2x4 have the ranks 1, 3, 5, 7",
+    ),
+    (
+        lambda: cg.make_layout_image_mask(L((2, 4)), (1, 2), mode=0),
+        0b110000,
+        "CTAs (0..1, 2) have the ranks 4 and 5",
+    ),
+    # Nothing there
+    (lambda: cg.composition(L((4, 8), (8, 1)), L((2, 0), (3, 5))), [], "no coordinate, so no offset"),
+    (lambda: L((8589934593, 0), (1, 2**70)), [], "neither the extent nor the stride beside a 0 counts"),
 ]
 
 

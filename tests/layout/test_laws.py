@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 import cutegemm.layout as cg
 from cutegemm.errors import LayoutError
 from cutegemm.layout import Layout, Swizzle
+from cutegemm.layout.layout import at_indices
 from cutegemm.tile import tv
 from tests.layout import cases, laws
 from tests.layout.naive import modes, table
@@ -21,7 +23,7 @@ def perform(operation: str, *args, **options):
 
 
 @pytest.mark.parametrize("operation", laws.LAWS)
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_law(operation, rng):
     args, options = cases.ARGUMENTS[operation](rng)
@@ -108,3 +110,12 @@ def test_integers_do_not_overflow(extent, stride, more):
         i * extent * stride for i in range(more)
     ]
     assert all(s != 1 for s, _ in modes(cg.coalesce(layout))) or extent * more == 1
+
+
+def test_offsets_of_indices_past_the_end_do_not_overflow():
+    """Indices run on along the last mode: i of (2,3):(1,2^40) is at i % 2 + (i // 2) * 2^40."""
+    layout = Layout((2, 3), (1, 2**40))
+    found = at_indices(layout, np.array([5, 2**24 + 1, -(2**26)]))
+    assert [int(offset) for offset in found] == [1 + 2 * 2**40, 1 + 2**63, -(2**65)]
+    assert at_indices(layout, np.array([5, 7])).dtype == np.int64
+    assert at_indices(layout, np.zeros(0, np.int64)).size == 0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import cutegemm.layout as cg
 from cutegemm.errors import LayoutError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, Tensor
 
 L = Layout((4, (2, 3), 5))  # strides (1, (4, 8), 24)
 C = ComposedLayout(Swizzle(2, 0, 3), 8, L)
+T = Tensor(np.arange(120) * 10, L)
 
 
 @pytest.mark.parametrize(
@@ -106,3 +108,55 @@ def test_values_are_immutable_hashable_and_copy(value):
     name = next(iter(value.__slots__)).lstrip("_")
     with pytest.raises(AttributeError, match="immutable"):
         setattr(value, name, 1)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: cg.coalesce(x, (1, 1)),
+        cg.filter,
+        cg.filter_zeros,
+        cg.flatten,
+        lambda x: cg.composition(x, (2, None)),
+        lambda x: cg.group_modes(x, 0, 2),
+        lambda x: cg.select(x, [2, 0]),
+        lambda x: cg.get(x, [1, 0]),
+        lambda x: cg.append(x, Layout(1, 0)),
+        lambda x: cg.slice_(x, (None, 0, None)),
+        lambda x: cg.dice(x, (None, 0, None)),
+    ],
+)
+def test_an_operation_on_a_tensor_is_that_on_its_layout(operation):
+    """A tensor of the same array, with the layout that the operation makes."""
+    result = operation(T)
+    assert isinstance(result, Tensor)
+    assert result.array is T.array
+    assert result.layout == operation(L)
+    assert result.values().tolist() == (operation(L).offsets() * 10).tolist()
+
+
+def test_a_slice_of_a_tensor_keeps_its_offset():
+    assert cg.slice_(T, (None, 1, 2)).values().tolist() == [520, 530, 540, 550]  # 4*1 + 24*2 = 52
+
+
+def test_questions_about_a_tensor_are_about_its_layout():
+    assert (cg.cosize(T), cg.cosize(T, [1]), cg.rank(T), cg.size(T, [1])) == (120, 21, 3, 6)
+    assert cg.max_common_vector(T, L) == 120
+    assert cg.max_common_vector(cg.make_identity_tensor((4, 8)), T) == 1  # coordinates are no memory
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "congruent", "weakly"),
+    [
+        (Layout((4, 8)), Layout((4, 8, 2)), False, False),
+        (Layout((4, 8)), Layout((2, 16), (16, 1)), True, True),
+        (Layout((4, 8)), (4, 8), True, True),
+        (Layout((4, 8)), Layout(32), False, False),
+        (Layout(32), Layout((4, 8)), False, True),
+        (T, L, True, True),
+        (C, (1, 2, 3), False, False),
+        ((1, 2, 3), C, False, True),
+    ],
+)
+def test_congruence_of_layouts_is_that_of_their_shapes(a, b, congruent, weakly):
+    assert (cg.is_congruent(a, b), cg.is_weakly_congruent(a, b)) == (congruent, weakly)

@@ -152,10 +152,13 @@ def to_dsl(value: Any) -> Any:
 
 
 def from_dsl(value: Any) -> Any:
+    import cutlass
     import cutlass.cute as cute
 
     if isinstance(value, (int, bool)):
         return value
+    if isinstance(value, cutlass.Int16):
+        return value.value
     if isinstance(value, tuple):
         return tuple(from_dsl(v) for v in value)
     if isinstance(value, cute.ScaledBasis):

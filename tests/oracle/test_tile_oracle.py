@@ -41,8 +41,8 @@ from tests.oracle.tile_cases import (
 from tests.tile.naive import copy_elements
 
 SEED = 20261120
-RANDOM_MMAS = 1000
-RANDOM_COPIES = 800
+RANDOM_MMAS = 500
+RANDOM_COPIES = 400
 
 pytestmark = pytest.mark.skipif(dsl.missing() is not None, reason=str(dsl.missing()))
 

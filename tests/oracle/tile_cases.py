@@ -9,8 +9,9 @@ from typing import Any
 
 from cutegemm.dtypes import bf16, e4m3, e5m2, f16, f32, f64, s8
 from cutegemm.errors import CutegemmError
+from cutegemm.layout.construction import make_ordered_layout
 from cutegemm.layout.inttuple import product
-from cutegemm.layout.layout import Layout, make_ordered_layout
+from cutegemm.layout.layout import Layout
 from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import make_identity_tensor
 from cutegemm.layout.tiling import tile_to_shape

@@ -1,0 +1,102 @@
+"""Layouts from a shape: with given strides, in a given order, like another layout, or of its own coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, transform_leaf, unflatten
+from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.stride import ScaledBasis
+
+
+def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> Layout:
+    """A layout from a shape and strides, or the layout whose modes are the given layouts.
+
+    >>> make_layout((4, 8), stride=(8, 1))
+    Layout((4, 8), (8, 1))
+    >>> make_layout([Layout(4, 8), Layout((2, 4))])
+    Layout((4, (2, 4)), (8, (1, 2)))
+    """
+    if isinstance(shape, Layout):
+        return shape
+    if isinstance(shape, Iterable):
+        parts = tuple(shape)
+        if parts and all(type(p) is Layout for p in parts):
+            return concatenate(parts)
+        shape = parts
+    return Layout(shape, stride)
+
+
+def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
+    """The compact layout whose modes vary in the given order, the smallest first.
+
+    order    weakly congruent with the shape; equal entries are taken from left to right
+    raises   LayoutError where the order does not fit the shape
+
+    >>> make_ordered_layout((4, 2, 3), order=(1, 0, 2))
+    Layout((4, 2, 3), (2, 1, 8))
+    """
+    shape = as_int_tuple(shape, "make_ordered_layout: shape")
+    order = as_int_tuple(order, "make_ordered_layout: order")
+    ranks = flatten(_spread(order, shape))
+    extents = flatten(shape)
+    strides, running = [0] * len(extents), 1
+    for position in sorted(range(len(extents)), key=lambda p: (ranks[p], p)):
+        if extents[position] != 1:
+            strides[position] = running
+        running *= extents[position]
+    return Layout(shape, unflatten(strides, shape))
+
+
+def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
+    if isinstance(order, tuple):
+        if not isinstance(shape, tuple) or len(order) != len(shape):
+            raise LayoutError(
+                f"make_ordered_layout: the order {_text(order)} does not fit the shape {_text(shape)}; "
+                "give one entry for each mode."
+            )
+        return tuple([_spread(o, s) for o, s in zip(order, shape, strict=True)])
+    return transform_leaf(lambda _: order, shape)
+
+
+def make_layout_like(layout: Layout) -> Layout:
+    """A compact layout of the same shape whose modes vary in the order of the strides of `layout`.
+
+    Modes of stride 0 keep it: they hold one element for all their coordinates.
+
+    raises   LayoutError for coordinate strides and for strides over F2
+
+    >>> make_layout_like(Layout((4, 8, 2), (20, 0, 1)))
+    Layout((4, 8, 2), (2, 0, 1))
+    """
+    if type(layout) is not Layout:
+        raise LayoutError(f"make_layout_like: a Layout is expected, not {layout!r}.")
+    if not layout.is_integral:
+        kind = "strides over F2" if layout.is_xor else "coordinate strides"
+        raise LayoutError(f"make_layout_like: {layout} has {kind}, which have no order.")
+    extents, strides = layout.flat()
+    out, running = [0] * len(extents), 1
+    for position in sorted(range(len(extents)), key=lambda p: (strides[p], p)):
+        if strides[position] != 0 and extents[position] != 1:
+            out[position] = running
+            running *= extents[position]
+    return Layout._of(layout.shape, unflatten(out, layout.shape))
+
+
+def make_identity_layout(shape: IntTuple) -> Layout:
+    """The layout that gives each coordinate of `shape` back.
+
+    >>> make_identity_layout((4, (2, 3)))(1, (1, 2))
+    (1, (1, 2))
+    """
+    shape = as_int_tuple(shape, "make_identity_layout: shape")
+    return Layout(shape, identity_strides(shape, ()))
+
+
+def identity_strides(shape: IntTuple, path: tuple[int, ...]) -> Any:
+    """The strides that give each coordinate of `shape` back, as the mode at `path` of a coordinate."""
+    if isinstance(shape, tuple):
+        return tuple([identity_strides(s, (*path, m)) for m, s in enumerate(shape)])
+    return ScaledBasis(1, path) if path else 1

@@ -1,0 +1,255 @@
+"""What fills the gaps of a layout, and what leads back from its offsets: complement, inverses, common vectors.
+
+As in `algebra`, an operation never returns a layout that breaks its law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout import coordinates, f2
+from cutegemm.layout.algebra import coalesced, from_flat, stands_still
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, product
+from cutegemm.layout.layout import Layout, _text
+from cutegemm.layout.modes import get, require_layout
+from cutegemm.layout.stride import ScaledBasis
+from cutegemm.layout.tensor import Tensor
+
+Mode = tuple[int, int, int]  # stride, index at which its second element stands, extent
+
+
+def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
+    """The layout C that fills the gaps of L: every offset below the cotarget is one of L plus one of C.
+
+    Law: the sums L(i) + C(j), over the distinct offsets of L, are distinct and cover [0, N), where N is the
+    size of the cotarget rounded up to a multiple of the period of L, its last stride times extent. C
+    increases. A layout of coordinates is filled mode by mode, each up to its extent of the cotarget.
+
+    layout     offsets distinct but for modes of stride 0; strides not negative, and each sorted stride a
+               multiple of the extent times stride before it
+    cotarget   elements: an integer, a shape or a layout, of which the size counts; for coordinates their shape
+    raises     LayoutError where L repeats an offset or leaves gaps that no layout fills
+    source     CuTe layout algebra, `complement`
+
+    >>> complement(Layout(4, 2), 16)
+    Layout((2, 2), (1, 8))
+    """
+    require_layout("complement", layout)
+    target = (
+        cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget, "complement: cotarget")
+    )
+    total = product(target)
+    if total < 0:
+        raise LayoutError(f"complement: a cotarget of {total} elements; 0 or more are expected.")
+    if layout.size() == 0:
+        raise LayoutError(f"complement: {layout} is empty, it covers nothing.")
+    if layout.is_integral:
+        return from_flat(*_gaps(layout, total)[:2])
+    if layout.is_xor:
+        return f2.complement(layout, total)
+    parts = {}
+    for path in coordinates.paths_of("complement", layout):
+        try:
+            extent = product(get(target, path))
+        except LayoutError:
+            raise LayoutError(
+                f"complement: {layout} moves along {ScaledBasis(1, path)}, which the cotarget {_text(target)} "
+                "has not; give an extent for each mode of the coordinate."
+            ) from None
+        shape, stride, period = _gaps(coordinates.along(layout, path), extent)
+        part = from_flat(shape, stride) if shape else Layout._of(1, period)
+        parts[path] = coordinates.scaled(part, path)
+    return coordinates.assembled(parts, target)
+
+
+def _gaps(layout: Layout, total: int) -> tuple[list[int], list[int], int]:
+    """Extents and strides of what fills the gaps of a layout of offsets, and the period after which it ends."""
+    shape, stride, period = [], [], 1
+    extents, strides = layout.flat()
+    for d, s in sorted([(d, s) for s, d in zip(extents, strides, strict=True) if s != 1 and d != 0]):
+        if d < 0:
+            raise LayoutError(
+                f"complement: {layout} has the negative stride {d}; offsets from 0 on are expected. "
+                "Reverse that mode."
+            )
+        if d % period or d < period:
+            raise LayoutError(
+                f"complement: {layout} repeats an offset or leaves a gap that no layout fills:\n"
+                f"  the mode {s}:{d} does not start at a multiple of {period}, where the modes of smaller "
+                "stride end.\n  Each stride must be a multiple of the extent times stride before it."
+            )
+        shape.append(d // period)
+        stride.append(period)
+        period = s * d
+    shape.append(-(-total // period))
+    stride.append(period)
+    return *coalesced(shape, stride, keep_last=False), period
+
+
+def _require_elements(operation: str, layout: Layout) -> None:
+    require_layout(operation, layout)
+    if 0 in layout.flat()[0]:
+        raise LayoutError(f"{operation}: {layout} is empty.")
+
+
+def right_inverse(layout: Layout) -> Layout:
+    """The layout R that finds the contiguous offsets of L: from offset, or coordinate, to index.
+
+    Law: L(R(i)) == i for every i < size(R). Where the offsets of L are distinct, R is as long as its modes
+    of strides 1, s, s*s', ... reach. Where L gives coordinates, L(R(c)) == c for every coordinate c of R.
+
+    raises   LayoutError for an empty layout
+    source   CuTe layout algebra, `right_inverse`
+
+    >>> right_inverse(Layout((4, 8), (8, 1)))
+    Layout((8, 4), (4, 1))
+    >>> right_inverse(Layout((4, 8), (2, 8)))
+    Layout(1, 0)
+    """
+    _require_elements("right_inverse", layout)
+    if layout.is_xor:
+        return f2.right_inverse(layout)
+    return _inverse("right_inverse", layout, _right_inverse)
+
+
+def _right_inverse(modes: list[Mode]) -> Layout:
+    shape, stride, current = [], [], 1
+    for d, start, s in modes:
+        if d == current:
+            shape.append(s)
+            stride.append(start)
+            current *= s
+        elif d > current:
+            break
+    return from_flat(*coalesced(shape, stride, keep_last=False))
+
+
+def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layout]) -> Layout:
+    if layout.is_integral:
+        return invert(sorted(_positions(layout)))
+    by_path = modes_by_path(operation, layout)
+    return coordinates.assembled({path: invert(modes) for path, modes in by_path.items()})
+
+
+def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
+    """(stride, index at which its second element stands, extent) of the coalesced modes."""
+    out, start = [], 1
+    for s, d in zip(*coalesced(*layout.flat(), keep_last=False)):  # noqa: B905 - of one length
+        out.append((d, start, s))
+        start *= s
+    return out
+
+
+def modes_by_path(operation: str, layout: Layout) -> dict[coordinates.Path, list[Mode]]:
+    """The coalesced modes of a layout of offsets by stride, at the path (); or those along each mode of its
+    coordinates."""
+    if layout.is_integral:
+        return {(): sorted(_positions(layout))}
+    moving = [p for p in _positions(layout) if isinstance(p[0], ScaledBasis)]
+    return {
+        path: sorted([(d.value, start, s) for d, start, s in moving if d.mode == path])
+        for path in coordinates.paths_of(operation, layout)
+    }
+
+
+def left_inverse(layout: Layout) -> Layout:
+    """The layout R that takes each offset, or coordinate, of L back to its index.
+
+    Law: R(L(i)) == i for every i < size(L).
+
+    raises   LayoutError where L repeats an offset, has a negative stride, or has sorted strides that do not
+             divide one another
+    source   CuTe layout algebra, `left_inverse`
+
+    >>> left_inverse(Layout((4, 8), (1, 5)))
+    Layout((5, 8), (1, 4))
+    """
+    _require_elements("left_inverse", layout)
+    if layout.is_xor:
+        return f2.left_inverse(layout)
+    return _inverse("left_inverse", layout, lambda modes: _left_inverse(layout, modes))
+
+
+def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
+    if not modes:
+        return Layout._of(1, 0)
+    shape, stride = [], []
+    before, extent_before, start_before = 1, 1, 0
+    for d, start, s in modes:
+        if d <= 0 or d < before * extent_before:
+            reason = (
+                f"the stride {d} is negative" if d < 0 else f"the mode {s}:{d} repeats offsets of other modes"
+            )
+            raise LayoutError(
+                f"left_inverse: {layout} has none: {reason}.\n"
+                "  Strides must be positive, and each at least the extent times stride before it."
+            )
+        if d % before:
+            raise LayoutError(
+                f"left_inverse: no layout that the strides give inverts {layout}: the stride {d} is no "
+                f"multiple of {before}.\n  Each sorted stride must be a multiple of the one before it."
+            )
+        if d != before:
+            shape.append(d // before)
+            stride.append(start_before)
+        before, extent_before, start_before = d, s, start
+    shape.append(extent_before)
+    stride.append(start_before)
+    return from_flat(*coalesced(shape, stride, keep_last=False))
+
+
+def nullspace(layout: Layout) -> Layout:
+    """The indices at which L repeats its offset 0 through modes of stride 0.
+
+    Law: L(N(i)) == 0 for every i < size(N), and the N(i) are distinct.
+
+    >>> nullspace(Layout((2, 3, 4), (0, 1, 0)))
+    Layout((2, 4), (1, 6))
+    """
+    require_layout("nullspace", layout)
+    shape, stride, start = [], [], 1
+    for s, d in zip(*layout.flat(), strict=True):
+        if stands_still(d):
+            shape.append(s)
+            stride.append(start)
+        start *= s
+    return from_flat(shape, stride)
+
+
+def max_common_layout(a: Layout | Tensor, b: Layout | Tensor) -> Layout:
+    """The indices over which A and B are contiguous together: the vector that a copy may move at once.
+
+    Law: A(R(i)) == B(R(i)) == i for every i < size(R). Coordinates are no memory: with those it is 1:0.
+
+    a, b     layouts or tensors
+
+    >>> max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
+    Layout(8, 4)
+    """
+    layouts: list[Any] = [x.layout if isinstance(x, Tensor) else x for x in (a, b)]
+    shape, stride = [], []
+    inverses = [right_inverse(x) for x in layouts]
+    if any(x.is_coordinates for x in layouts):
+        return Layout._of(1, 0)
+    if any(x.is_xor for x in layouts):
+        return f2.common(*inverses)
+    modes = [zip(*inverse.flat(), strict=True) for inverse in inverses]
+    for (s_a, start_a), (s_b, start_b) in zip(*modes, strict=False):
+        if start_a != start_b:
+            break
+        shape.append(min(s_a, s_b))
+        stride.append(start_a)
+        if s_a != s_b:
+            break
+    return from_flat(shape, stride)
+
+
+def max_common_vector(a: Layout | Tensor, b: Layout | Tensor) -> int:
+    """How many elements `max_common_layout` holds.
+
+    >>> max_common_vector(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
+    4
+    """
+    return max_common_layout(a, b).size()

@@ -1,0 +1,97 @@
+"""The same memory in elements of another width."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from cutegemm.errors import LayoutError
+from cutegemm.layout.inttuple import unflatten
+from cutegemm.layout.layout import Layout
+from cutegemm.layout.modes import require_layout
+from cutegemm.layout.swizzle import ComposedLayout, Swizzle
+from cutegemm.layout.tensor import Tensor
+
+Target = TypeVar("Target", Layout, ComposedLayout)
+
+
+def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
+    """The layout of the same memory in elements of another width.
+
+    Law: with narrower elements each one becomes `old_bits / new_bits` neighbours; with wider ones the
+    elements that share a wide one become one.
+
+    raises   LayoutError where a wide element would hold parts of different coordinates
+    source   CuTe layout algebra, `recast`
+
+    >>> recast_layout(32, 16, Layout((8, 64), (64, 1)))
+    Layout((8, 32), (32, 1))
+    >>> str(recast_layout(8, 16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))))
+    'S<3,4,3> o 0 o (8,128):(128,1)'
+    """
+    if any(type(bits) is not int or bits <= 0 for bits in (new_bits, old_bits)):
+        raise LayoutError(
+            f"recast_layout: from {old_bits!r} to {new_bits!r} bits; positive integers are expected."
+        )
+    if isinstance(layout, Tensor):
+        raise LayoutError("recast_layout: a Tensor's array has one element type; recast its layout.")
+    if isinstance(layout, ComposedLayout):
+        outer = recast_layout(new_bits, old_bits, layout.outer)
+        if not isinstance(layout.inner, Swizzle):
+            raise LayoutError(f"recast_layout: the inner function of {layout} is no swizzle.")
+        scaled = layout.offset * old_bits
+        if scaled % new_bits:
+            raise LayoutError(f"recast_layout: the offset of {layout} is no multiple of {new_bits} bits.")
+        return ComposedLayout(layout.inner.recast(old_bits, new_bits), scaled // new_bits, outer)
+    require_layout("recast_layout", layout)
+    if layout.is_xor:
+        raise LayoutError(
+            f"recast_layout: {layout} has strides over F2. Recast `to_swizzled` of it, a swizzle and a layout."
+        )
+    if not layout.is_integral:
+        raise LayoutError(f"recast_layout: {layout} gives coordinates; a layout of offsets is expected.")
+    if old_bits % new_bits == 0:
+        return _narrowed(layout, old_bits // new_bits)
+    if new_bits % old_bits == 0:
+        return _widened(layout, new_bits // old_bits)
+    raise LayoutError(f"recast_layout: of {old_bits} and {new_bits} bits neither divides the other.")
+
+
+def _narrowed(layout: Layout, ratio: int) -> Layout:
+    """The leaf of stride 1, or else one that does not move, takes up the parts of each element."""
+    if ratio == 1:
+        return layout
+    extents, strides = layout.flat()
+    split = [m for m, s in enumerate(extents) if s == 1 or strides[m] == 1]
+    if not split:
+        raise LayoutError(
+            f"recast_layout: each element of {layout} becomes {ratio} neighbours, but it has no mode of "
+            "stride 1 to hold them.\n  Append a mode 1:1 to the layout."
+        )
+    unit = min(split, key=lambda m: (strides[m] != 1, extents[m] == 1, m))
+    shape = [s * ratio if m == unit else s for m, s in enumerate(extents)]
+    stride = [1 if m == unit else d * ratio for m, d in enumerate(strides)]
+    return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
+
+
+def _widened(layout: Layout, ratio: int) -> Layout:
+    shape, stride = [], []
+    shared = 0  # the furthest that an element lies from the first one in its wide element
+    for s, d in zip(*layout.flat(), strict=True):
+        per_wide = ratio // d if d > 0 and ratio % d == 0 else ratio
+        if d % ratio == 0:
+            shape.append(s)
+        elif s == 1 or 0 < (s - 1) * d < ratio:
+            shape.append(1)
+            shared += (s - 1) * d
+        elif s % per_wide == 0 and d * per_wide == ratio:
+            shape.append(s // per_wide)
+            shared += ratio - d
+        else:
+            shared = ratio
+        stride.append(-(-abs(d) // ratio) * (1 if d > 0 else -1))
+    if shared >= ratio:
+        raise LayoutError(
+            f"recast_layout: {layout} has no layout in elements {ratio} times as wide: some of them would be "
+            "filled in part, or by elements of different coordinates."
+        )
+    return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
