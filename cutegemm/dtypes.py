@@ -43,6 +43,10 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its name: there is one object of each type, in every process that compiles, too."""
+        return DType.parse, (self.name,)
+
     @property
     def is_float(self) -> bool:
         """Whether it has an exponent."""

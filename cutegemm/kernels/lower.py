@@ -52,6 +52,11 @@ def dtype(kind: DType) -> type[cutlass.Numeric]:
     return _DTYPES[kind.name]
 
 
+def divisors(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers known to the host, that a kernel divides what is not negative by: a product and a shift each."""
+    return tuple([cute.fast_divmod_create_divisor_v2(cutlass.max(number, 1)) for number in numbers])
+
+
 def layout(given: Layout | ComposedLayout) -> Any:
     """The DSL's layout: the same function of the same coordinates, in the same units."""
     if isinstance(given, ComposedLayout):
@@ -183,8 +188,3 @@ def tiled_mma(mma: TiledMma) -> cute.TiledMma:
     permutation = tuple([layout(p) if isinstance(p, Layout) else p for p in mma.permutation_mnk])
     whole = None if permutation == (None, None, None) else permutation
     return cute.make_tiled_mma(mma_op(mma.atom), layout(mma.atom_layout_mnk), whole)
-
-
-def consumer_mma(mma: TiledMma) -> cute.TiledMma:
-    """The part of a tiled MMA that one warpgroup carries out, of the rows that are its own."""
-    return cute.make_tiled_mma(mma_op(mma.atom))

@@ -20,7 +20,7 @@
 |                    |               | the one before it                 |                                   |
 
 pingpong      the consumers take a CTA's units in turn; each skips the others' k-tiles in the queue (`skip`)
-cooperative   each consumer has some rows of every tile
+cooperative   each consumer has some rows of every tile; deferred: it stores them while it multiplies the next tile's
 single        no producer: a lane of the first consumer asks for a k-tile ahead, between the products
 
 A unit is a tile of D, or where K is split some k-tiles of one: see `plan.shares`.
@@ -38,6 +38,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.kernels.sm90_consumer import Consumer
+from cutegemm.kernels.sm90_deferred import DeferredConsumer
 from cutegemm.kernels.sm90_epilogue import Leaving, Sm90Epilogue
 from cutegemm.kernels.sm90_parts import PartsAt
 from cutegemm.kernels.sm90_producer import Producer
@@ -67,7 +68,8 @@ class Sm90Gemm:
         assert plan.pipeline is not None
         self.plan, self.pipeline = plan, plan.pipeline
         self.leave, self.producer = Sm90Epilogue(plan), Producer(plan)
-        self.consumer = Consumer(plan, self.leave, self.producer)
+        consumer = DeferredConsumer if plan.pipeline.deferred else Consumer
+        self.consumer = consumer(plan, self.leave, self.producer)
 
     # --- host ----------------------------------------------------------------------------------------------
 
@@ -105,6 +107,7 @@ class Sm90Gemm:
             shares = cluster_shares(plan, tiles, k_tiles, cutlass.min, cutlass.max)
             units, divided = shares.units, tuple([Int32(getattr(shares, name)) for name in DIVIDED])
         clusters = grid_of(plan, units, cutlass.min)
+        divisors = lower.divisors(plan.raster.divisors(grid_m, grid_n))
         self.kernel(
             tma_a,
             tA,
@@ -119,6 +122,7 @@ class Sm90Gemm:
             k_tiles,
             grid_m,
             grid_n,
+            divisors,
             units,
             clusters,
             divided,
@@ -165,6 +169,7 @@ class Sm90Gemm:
         k_tiles: Int32,
         grid_m: Int32,
         grid_n: Int32,
+        divisors: tuple,
         units: Int32,
         clusters: Int32,
         divided: tuple,
@@ -202,7 +207,7 @@ class Sm90Gemm:
         else:
             cute.arch.sync_threads()
 
-        work = Work(cta // in_cluster, clusters, units, grid_m, grid_n, k_tiles, rank, divided)
+        work = Work(cta // in_cluster, clusters, units, grid_m, grid_n, divisors, k_tiles, rank, divided)
         if cutlass.const_expr(plan.split.is_split):
             sums = cute.make_tensor(
                 cute.recast_ptr(space.iterator, dtype=lower.dtype(plan.operands.acc)), cute.make_layout(1)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import warpgroup
 
-from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.arch import WARPGROUP_THREADS
 from cutegemm.kernels import lower
-from cutegemm.kernels.sm90_epilogue import Sm90Epilogue
+from cutegemm.kernels.sm90_epilogue import Leaving, Sm90Epilogue
 from cutegemm.kernels.sm90_parts import Parts
 from cutegemm.kernels.sm90_producer import Producer
 from cutegemm.kernels.sm90_queue import Queue, QueueOfTiles, Work
 from cutegemm.plan.plan import GemmPlan
-
-_WARPS = WARPGROUP_THREADS // WARP_THREADS
+from cutegemm.plan.shares import Unit
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Consumer(QueueOfTiles):
         """A warpgroup: multiplies its units, or its rows of every unit, and stores what it has the sums of."""
         pipeline = self.pipeline
         turns, ordered, split = pipeline.turns, pipeline.order_epilogue, self.plan.split.is_split
-        consumer = warp_idx // _WARPS
+        consumer = warp_idx // pipeline.consumer_warps
         tid = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
         products = self.products(queue, consumer, tid)
         lane = cute.arch.lane_idx()
@@ -81,16 +81,12 @@ class Consumer(QueueOfTiles):
             self.begin_later(queue, work, consumer)
         while number < work.units:
             unit = self.unit(work, number)
-            m_tile, n_tile, batch = self.tile_of(work, unit.tile)
             is_another = number + work.clusters < work.units  # the next unit, which the next consumer takes
-            own_m = m_tile if turns > 1 else m_tile * pipeline.consumers + consumer
-            if cutlass.const_expr(not (ordered or split)):
-                self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
+            if cutlass.const_expr(not self.fetches_c_late):
+                self.fetch_c_ahead(leaving, work, unit, consumer, tid)
             # Here and not after the products: ptxas would make them wait for each other
             if cutlass.const_expr(pipeline.two_level):
                 products.total.fill(0)
-            elif unit.k_count == 0:
-                products.acc.fill(0)
             if cutlass.const_expr(turns > 1):
                 self.wait_turn("order mainloop", consumer)
             last = Int32(0)
@@ -100,7 +96,7 @@ class Consumer(QueueOfTiles):
                     self.producer.loads(tma_a, mA, tma_b, mB, queue, work.rank),
                     queue,
                     work,
-                    (m_tile, n_tile, batch),
+                    self.tile_of(work, unit.tile),
                     warp_idx,
                 )
             elif cutlass.const_expr(pipeline.two_level):
@@ -120,22 +116,42 @@ class Consumer(QueueOfTiles):
                     self.release(queue, last, lane, peer)
             if cutlass.const_expr(ordered):
                 self.wait_turn("order epilogue", consumer)
-                self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
             if cutlass.const_expr(split):
                 if self.parts.add_up(products.total, work.parts, unit, found, work.rank, consumer, tid):
-                    self.leave.fetch_c_ahead(leaving, (own_m, n_tile, batch), tid)
-                    c_phase = self.leave.store(
-                        leaving, products.total, (own_m, n_tile, batch), tid, consumer, c_phase
-                    )
+                    c_phase = self.store(leaving, products, work, unit, consumer, tid, c_phase)
             else:
-                c_phase = self.leave.store(
-                    leaving, products.total, (own_m, n_tile, batch), tid, consumer, c_phase
-                )
+                c_phase = self.store(leaving, products, work, unit, consumer, tid, c_phase)
             if cutlass.const_expr(ordered):
                 if is_another:
                     self.hand_over("order epilogue", consumer)
             number += work.clusters * turns
         self.leave.wait_for_stores()
+
+    @property
+    def fetches_c_late(self) -> bool:
+        """Whether C is asked for only when the sums are there, as others may use its slots, or store the tile."""
+        return self.pipeline.order_epilogue or self.plan.split.is_split
+
+    def fetch_c_ahead(self, leaving: Leaving, work: Work, unit: Unit, consumer, tid) -> None:
+        """Where C comes by TMA: as many of the unit's subtiles as have a slot."""
+        if self.leave.c_by_tma:
+            self.leave.fetch_c_ahead(leaving, self.own_tile_of(work, unit, consumer), tid)
+
+    def store(self, leaving: Leaving, products: Products, work: Work, unit: Unit, consumer, tid, c_phase):
+        """The sums of a unit. Returns the phase of the barriers of C.
+
+        Which tile it is, is worked out as late as it can be: behind what does not depend on it.
+        """
+        if self.fetches_c_late:
+            self.fetch_c_ahead(leaving, work, unit, consumer, tid)
+        sums = self.leave.scaled(leaving, products.total, unit.k_count)
+        return self.leave.store(leaving, sums, self.own_tile_of(work, unit, consumer), tid, consumer, c_phase)
+
+    def own_tile_of(self, work: Work, unit: Unit, consumer) -> tuple[Any, Any, Any]:
+        """(m_tile, n_tile, batch) of what the consumer stores, in tiles of its own."""
+        m_tile, n_tile, batch = self.tile_of(work, unit.tile)
+        readers = self.pipeline.readers
+        return m_tile * readers + (consumer if readers > 1 else 0), n_tile, batch
 
     def products(self, queue: Queue, consumer, tid) -> Products:
         """The consumer's share of each k-tile: all of it, or its rows."""
@@ -145,7 +161,7 @@ class Consumer(QueueOfTiles):
             sA = cute.local_tile(
                 sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (consumer, 0, 0)
             )
-        mma = lower.consumer_mma(plan.tiled_mma)
+        mma = lower.tiled_mma(plan.consumer_mma)
         thr_mma = mma.get_slice(tid)
         tCrA = mma.make_fragment_A(thr_mma.partition_A(sA))
         tCrB = mma.make_fragment_B(thr_mma.partition_B(queue.sB))
@@ -181,37 +197,12 @@ class Consumer(QueueOfTiles):
         while now - begun < consumer * self.pipeline.stagger_cycles:
             now = cute.arch.clock()
 
-    @cute.jit
-    def peer_of(self, lane: Int32, rank: Int32):
-        """The CTA that this lane tells of a free stage: one of those that load to this CTA."""
-        cm, cn = self.plan.cluster_mn
-        peer = lane  # along one mode: everyone in the cluster
-        if cutlass.const_expr(cm > 1 and cn > 1):
-            m, n = rank % cm, rank // cm
-            peer = lane + n * cm  # lanes 0 .. cm - 1: along M
-            if lane >= cm:  # then along N, without itself
-                other = lane - cm
-                if other >= n:
-                    other += 1
-                peer = m + other * cm
-        return peer
-
-    @cute.jit
-    def release(self, queue: cutlass.Constexpr, stage: Int32, lane: Int32, peer: Int32):
-        """A warp has read the stage, and says so to all CTAs that load to it."""
-        cm, cn = self.plan.cluster_mn
-        if lane < cm + cn - 1:
-            if cutlass.const_expr(cm * cn > 1):
-                cute.arch.mbarrier_arrive(queue.empty + stage, peer)
-            else:
-                cute.arch.mbarrier_arrive(queue.empty + stage)
-
     def multiply(self, products: Products, k_tile, stage) -> None:
         """Issues the products of a k-tile. Whether the first one adds to the sums is known at run time."""
         p = products
         warpgroup.fence()
         for k_block in range(cute.size(p.tCrA, mode=[2])):
-            mma = lower.consumer_mma(self.plan.tiled_mma)
+            mma = lower.tiled_mma(self.plan.consumer_mma)
             mma.set(warpgroup.Field.ACCUMULATE, k_tile > 0 if k_block == 0 else True)
             cute.gemm(
                 mma, p.acc, p.tCrA[None, None, k_block, stage], p.tCrB[None, None, k_block, stage], p.acc

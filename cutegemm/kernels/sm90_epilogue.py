@@ -4,12 +4,15 @@
 |--------------------------------------------------|---------------------------------------------------------|
 | where C comes by TMA: its subtile, to the slot   | c, awaited; the slot's last store has been read by then |
 | sums, scaled and converted, into the slot        |                                                         |
-| the slot to global memory, by one elected lane   | subtile: all 128 threads have written theirs            |
-| that lane waits until all but slots - 2 stores   | the next subtile's barrier tells the others before they |
-| have read their slots                            | write to the slot after it                              |
+| the storing lane waits until all but slots - 2   | subtile: all 128 threads have written theirs, and may   |
+| stores have read their slots                     | write to the slot after this one                        |
+| the slot to global memory, by that lane          |                                                         |
 
-Where each warp stores its own 16 rows, the barrier is that of the warp. Where the threads store the slot, they
-have all read it when they come to the next subtile's barrier: the slot after that one is free.
+The wait comes as late as it can, so that what is converted and written meanwhile costs nothing. Where C comes by
+TMA, it comes right after the store, as C is asked for behind it.
+Where each warp stores its own 16 rows, or is a consumer, the barriers are those of the warp, and it waits before it
+writes: until all but slots - 1 of its stores have read. Where the threads store the slot, they have all read it when
+they come to the next subtile's barrier: the slot after that one is free.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import cpasync
 
-from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.arch import WARP_THREADS
 from cutegemm.kernels import lower
 from cutegemm.kernels.sm90_leaving import Leaving, PartOfConsumer
 from cutegemm.plan.plan import GemmPlan
@@ -36,6 +39,7 @@ class Sm90Epilogue(PartOfConsumer):
         self.epilogue = plan.epilogue
         self.by_tma = plan.epilogue is not None and isinstance(plan.epilogue.store, TmaBox)
         self.c_by_tma = plan.epilogue is not None and plan.epilogue.load_c is not None
+        self.is_warp = plan.pipeline.consumer_warps == 1
 
     # --- host ----------------------------------------------------------------------------------------------
 
@@ -68,10 +72,14 @@ class Sm90Epilogue(PartOfConsumer):
             leaving.sD = leaving.sD[None, None, None, consumer]
             leaving.arrived_c = leaving.arrived_c + consumer * self.epilogue.slots
 
-    def store(self, leaving: Leaving, acc, own_mnl, tid, consumer, c_phase):
-        """The consumer's tile: D = alpha * acc + beta * C. Returns the phase of the barriers of C."""
+    def scaled(self, leaving: Leaving, acc, k_tiles):
+        """alpha * acc, which no product has set to 0 where there are no k-tiles."""
         acc = self.as_result(acc)
-        self.scale(leaving, acc)
+        self.scale(leaving, acc, k_tiles)
+        return acc
+
+    def store(self, leaving: Leaving, acc, own_mnl, tid, consumer, c_phase):
+        """The consumer's tile: D = acc + beta * C. Returns the phase of the barriers of C."""
         if self.epilogue is None:
             self.store_directly(leaving, acc, own_mnl, tid)
             return c_phase
@@ -88,9 +96,11 @@ class Sm90Epilogue(PartOfConsumer):
         return out
 
     @cute.jit
-    def scale(self, leaving: cutlass.Constexpr, acc: cutlass.Constexpr):
+    def scale(self, leaving: cutlass.Constexpr, acc: cutlass.Constexpr, k_tiles: Int32):
         """acc *= alpha; whole numbers stay what they are where alpha is 1."""
-        if leaving.alpha != 1.0:
+        if leaving.alpha != 1.0 or k_tiles == 0:
+            if k_tiles == 0:
+                acc.fill(0)
             self.scale_each(acc, leaving.alpha)
 
     def scale_each(self, acc, alpha) -> None:
@@ -147,47 +157,77 @@ class Sm90Epilogue(PartOfConsumer):
         c_phase: Int32,
     ):
         plan, e = self.plan, self.epilogue
-        kind = lower.dtype(plan.operands.d.dtype)
-        in_rows = self.by_tma and self.store_tile[0] < e.subtile[0]  # each warp stores its own
-        down, across = e.subtiles(self.tile)
-        subtiles = down * across
-        warp_of = cute.arch.make_warp_uniform(tid // WARP_THREADS)
-        to_shared = lower.tiled_copy(e.to_shared).get_slice(tid)
-        tDsD = to_shared.partition_D(leaving.sD)
-        # (values of a subtile, subtiles): those along N come first, as the accumulators lie
-        values = cute.make_tensor(
-            acc.iterator, cute.make_layout((e.subtile[0] * e.subtile[1] // WARPGROUP_THREADS, subtiles))
-        )
-
+        values = self.by_subtiles(acc)
+        subtiles = cute.size(values, mode=[1])
         for i in cutlass.range_constexpr(subtiles):
-            slot = i % e.slots
             if cutlass.const_expr(self.c_by_tma):
-                self.add_c(leaving, values[None, i], slot, tid, c_phase ^ ((i // e.slots) & 1))
+                self.add_c(leaving, values[None, i], i % e.slots, tid, c_phase ^ ((i // e.slots) & 1))
             elif cutlass.const_expr(plan.has_c):
                 self.add_c_straight(leaving, values[None, i], i, own_mnl, tid)
-            tDrD = cute.make_rmem_tensor(tDsD[None, None, None, 0].shape, kind)
-            tDrD.store(values[None, i].load().to(kind).reshape(tDrD.shape))
-            cute.copy(to_shared, tDrD, tDsD[None, None, None, slot])
-            if cutlass.const_expr(self.by_tma):
-                cute.arch.fence_proxy("async.shared", space="cta")
-            if cutlass.const_expr(in_rows):
-                cute.arch.sync_warp()
-            else:
-                cute.arch.barrier(
-                    barrier_id=plan.barrier_id("subtile") + consumer,
-                    number_of_threads=plan.barrier("subtile").arrivals,
-                )
-            if cutlass.const_expr(not self.by_tma):
-                self.copy_slot(leaving, slot, self.subtile_at(own_mnl, i), tid)
-            elif in_rows or warp_of == 0:
-                self.store_slot(leaving, slot, i, own_mnl, warp_of if in_rows else Int32(0))
-                if cutlass.const_expr(self.c_by_tma and e.slots <= i + 2 < subtiles):
-                    if leaving.beta != 0.0:
-                        self.fetch_c(leaving, self.own_tile(leaving.mC, own_mnl), i + 2)
+            self.store_subtile(leaving, self.converted(values[None, i]), i, own_mnl, tid, consumer)
+            if cutlass.const_expr(self.c_by_tma):
+                if cute.arch.make_warp_uniform(tid // WARP_THREADS) == 0:
+                    cute.arch.cp_async_bulk_wait_group(e.slots - 2, read=True)
+                    if cutlass.const_expr(e.slots <= i + 2 < subtiles):
+                        if leaving.beta != 0.0:
+                            self.fetch_c(leaving, self.own_tile(leaving.mC, own_mnl), i + 2)
         return c_phase ^ ((subtiles // e.slots) & 1)
 
+    def by_subtiles(self, acc):
+        """(values of a subtile, subtiles): those along N come first, as the accumulators lie."""
+        e = self.epilogue
+        down, across = e.subtiles(self.tile)
+        shape = (e.subtile[0] * e.subtile[1] // self.plan.pipeline.consumer_threads, down * across)
+        return cute.make_tensor(acc.iterator, cute.make_layout(shape))
+
+    def converted(self, sums):
+        """The values of a subtile as those of D."""
+        out = cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.d.dtype))
+        out.store(sums.load().to(out.element_type))
+        return out
+
+    @cute.jit
+    def store_subtile(
+        self,
+        leaving: cutlass.Constexpr,
+        values: cutlass.Constexpr,
+        i: cutlass.Constexpr,
+        own_mnl,
+        tid: Int32,
+        consumer: Int32,
+    ):
+        """The values of the i-th subtile: into its slot, and on to global memory."""
+        plan, e = self.plan, self.epilogue
+        slot = i % e.slots
+        # Each warp stores its own
+        in_rows = self.by_tma and (self.is_warp or self.store_tile[0] < e.subtile[0])
+        warp_of = cute.arch.make_warp_uniform(tid // WARP_THREADS)
+        if cutlass.const_expr(in_rows):
+            cute.arch.cp_async_bulk_wait_group(e.slots - 1, read=True)
+            cute.arch.sync_warp()
+        to_shared = lower.tiled_copy(e.to_shared).get_slice(tid)
+        tDsD = to_shared.partition_D(leaving.sD)[None, None, None, slot]
+        tDrD = cute.make_tensor(values.iterator, cute.make_layout(tDsD.shape))
+        cute.copy(to_shared, tDrD, tDsD)
+        if cutlass.const_expr(self.by_tma):
+            cute.arch.fence_proxy("async.shared", space="cta")
+        if cutlass.const_expr(in_rows):
+            cute.arch.sync_warp()
+        else:
+            if cutlass.const_expr(self.by_tma and not self.c_by_tma):
+                if warp_of == 0:
+                    cute.arch.cp_async_bulk_wait_group(e.slots - 2, read=True)
+            cute.arch.barrier(
+                barrier_id=plan.barrier_id("subtile") + consumer,
+                number_of_threads=plan.barrier("subtile").arrivals,
+            )
+        if cutlass.const_expr(not self.by_tma):
+            self.copy_slot(leaving, slot, self.subtile_at(own_mnl, i), tid)
+        elif in_rows or warp_of == 0:
+            self.store_slot(leaving, slot, i, own_mnl, warp_of if in_rows and not self.is_warp else Int32(0))
+
     def store_slot(self, leaving: Leaving, slot: int, i: int, own_mnl, box) -> None:
-        """One warp: the i-th subtile by TMA, all of the slot or a warp's rows; then the slot after the next is free.
+        """One warp: the i-th subtile by TMA, all of the slot or a warp's rows.
 
         box   which rows of the slot
         """
@@ -201,7 +241,6 @@ class Sm90Epilogue(PartOfConsumer):
         target = tBgD[None, (i // across * boxes + box, i % across)]
         cute.copy(leaving.tma_d, tBsD[None, (box, 0, slot)], target, **lower.l2_policy(e.store))
         cute.arch.cp_async_bulk_commit_group()
-        cute.arch.cp_async_bulk_wait_group(e.slots - 2, read=True)
 
     def subtile_at(self, own_mnl, i: int):
         """Where the i-th subtile of a consumer's tile lies, counted in subtiles."""

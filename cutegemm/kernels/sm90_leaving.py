@@ -42,11 +42,38 @@ class PartOfConsumer:
 
     def own_tile(self, mX, own_mnl):
         """The consumer's part of C or of D."""
-        m_tile, n_tile, batch = own_mnl
-        return cute.local_tile(mX[None, None, batch], self.tile, (m_tile, n_tile))
+        return self.part_of(mX[None, None, own_mnl[2]], own_mnl)
+
+    def part_of(self, matrix, own_mnl):
+        """The consumer's part of a matrix: a tile, or where its columns do not lie together a piece of it after
+        the other; see `GemmPlan.column_of`."""
+        m_tile, n_tile, _ = own_mnl
+        (rows, columns), piece = self.tile, self.plan.piece_n
+        if piece == columns:
+            return cute.local_tile(matrix, self.tile, (m_tile, n_tile))
+        bN = self.plan.cta_tile[1]
+        across = bN // columns
+        whole = cute.local_tile(matrix, (rows, bN), (m_tile, n_tile // across))
+        pieces = cute.logical_divide(whole, (None, cute.make_layout((piece, across))))
+        return cute.group_modes(pieces[None, ((None, n_tile % across), None)], 1, 3)
 
     def add_scaled(self, leaving: Leaving, sums, held) -> None:
-        """sums += beta * held."""
+        """sums += beta * held; whole numbers stay what they are where beta is 1."""
+        if held.element_type.is_float:
+            self.add_each(leaving, sums, held)
+        else:
+            self.add_whole(leaving, sums, held)
+
+    @cute.jit
+    def add_whole(self, leaving: cutlass.Constexpr, sums: cutlass.Constexpr, held: cutlass.Constexpr):
+        """sums += beta * held, where f32 does not hold every number that C may have."""
+        if leaving.beta == 1.0:
+            for i in cutlass.range_constexpr(cute.size(sums)):
+                sums[i] = sums[i] + held[i]
+        else:
+            self.add_each(leaving, sums, held)
+
+    def add_each(self, leaving: Leaving, sums, held) -> None:
         for i in range(cute.size(sums)):
             sums[i] = sums[i] + (leaving.beta * held[i].to(Float32)).to(sums.element_type)
 
@@ -78,11 +105,30 @@ class PartOfConsumer:
 
     def by_vectors(self, vector: int, own_mnl, tid, *tensors, sums=None):
         """A thread's part of each tensor's tile as (vector, vectors); of coordinates for None, and of `sums`."""
-        m_tile, n_tile, _ = own_mnl
-        own = lower.consumer_mma(self.plan.tiled_mma).get_slice(tid)
+        own = lower.tiled_mma(self.plan.consumer_mma).get_slice(tid)
         extents = next(tensor for tensor in tensors if tensor is not None).shape[:2]
-        coords = cute.local_tile(cute.make_identity_tensor(extents), self.tile, (m_tile, n_tile))
+        coords = self.part_of(cute.make_identity_tensor(extents), own_mnl)
         tiles = [coords if tensor is None else self.own_tile(tensor, own_mnl) for tensor in tensors]
-        parts = [cute.group_modes(own.partition_C(tile), 0, 3) for tile in tiles]
-        flat = sums if cute.rank(sums) == 1 else cute.group_modes(sums, 0, 3)
+        parts = [self.in_order(own.partition_C(tile)) for tile in tiles]
+        flat = sums if cute.rank(sums) == 1 else self.in_order(sums)
         return [cute.zipped_divide(part, (vector,)) for part in (*parts, flat)]
+
+    def in_order(self, part):
+        """(MMA, MMA_M, MMA_N) as one mode, in the order in which the sums leave."""
+        if self.plan.epilogue is None or self.plan.pipeline.consumer_warps > 1:
+            return cute.group_modes(part, 0, 3)
+        m, n = self.atoms_at_once
+        split = cute.logical_divide(part, (None, cute.make_layout(m), cute.make_layout(n))).layout
+        modes = ((0,), (1, 0), (2, 0), (2, 1), (1, 1))
+        ordered = cute.make_layout(
+            tuple([cute.get(split, list(at)).shape for at in modes]),
+            stride=tuple([cute.get(split, list(at)).stride for at in modes]),
+        )
+        return cute.group_modes(cute.make_tensor(part.iterator, ordered), 0, len(modes))
+
+    @property
+    def atoms_at_once(self) -> tuple[int, int]:
+        """Of a consumer that is a warp: atoms along M and N whose sums it writes to a slot by one instruction, or
+        by some that cover the same lines."""
+        atom, tile = self.plan.tiled_mma.atom.shape_mnk, self.plan.epilogue.to_shared.tiler_mn
+        return tile[0] // atom[0], tile[1] // atom[1]

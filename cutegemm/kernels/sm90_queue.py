@@ -25,6 +25,7 @@ class Work:
 
     units            of all clusters
     grid_m, grid_n   tiles of D, in clusters
+    divisors         of the raster
     k_tiles          of a tile
     rank             of the CTA in its cluster, counted along M first
     divided          what `QueueOfTiles.unit` needs besides where K is split: numbers of `DIVIDED`
@@ -36,6 +37,7 @@ class Work:
     units: Any
     grid_m: Any
     grid_n: Any
+    divisors: tuple[Any, ...]
     k_tiles: Any
     rank: Any
     divided: tuple[Any, ...] = ()
@@ -75,7 +77,12 @@ class QueueOfTiles:
         """(m_tile, n_tile, batch) of this CTA in the `tile`-th tile of clusters."""
         cm, cn = self.plan.cluster_mn
         m, n, batch = self.plan.raster.tile(
-            tile, work.grid_m, work.grid_n, minimum=cutlass.min, batched=self.plan.operands.batched
+            tile,
+            work.grid_m,
+            work.grid_n,
+            minimum=cutlass.min,
+            batched=self.plan.operands.batched,
+            divisors=work.divisors,
         )
         return m * cm + work.rank % cm, n * cn + work.rank // cm, batch
 
@@ -92,3 +99,28 @@ class QueueOfTiles:
         """The state `k_tiles` further: past what the other consumers take from the queue."""
         position = cute.arch.make_warp_uniform(stage + k_tiles)
         return position % self.plan.stages, phase ^ ((position // self.plan.stages) & 1)
+
+    @cute.jit
+    def peer_of(self, lane: Int32, rank: Int32):
+        """The CTA that this lane tells of a free stage: one of those that load to this CTA."""
+        cm, cn = self.plan.cluster_mn
+        peer = lane  # along one mode: everyone in the cluster
+        if cutlass.const_expr(cm > 1 and cn > 1):
+            m, n = rank % cm, rank // cm
+            peer = lane + n * cm  # lanes 0 .. cm - 1: along M
+            if lane >= cm:  # then along N, without itself
+                other = lane - cm
+                if other >= n:
+                    other += 1
+                peer = m + other * cm
+        return peer
+
+    @cute.jit
+    def release(self, queue: cutlass.Constexpr, stage: Int32, lane: Int32, peer: Int32):
+        """A warp has read the stage, and says so to all CTAs that load to it."""
+        cm, cn = self.plan.cluster_mn
+        if lane < cm + cn - 1:
+            if cutlass.const_expr(cm * cn > 1):
+                cute.arch.mbarrier_arrive(queue.empty + stage, peer)
+            else:
+                cute.arch.mbarrier_arrive(queue.empty + stage)

@@ -11,7 +11,7 @@ from functools import cache
 from cutegemm.dtypes import DType
 from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout.layout import Layout
-from cutegemm.layout.tiling import recast_layout
+from cutegemm.layout.recast import recast_layout
 from cutegemm.tile.atoms import CopyAtom
 
 UNIVERSAL_BITS = (8, 16, 32, 64, 128)

@@ -109,19 +109,32 @@ class Raster:
         grid_n: Any,
         minimum: Callable[[Any, Any], Any] = min,
         batched: bool = True,
+        divisors: tuple[Any, ...] | None = None,
     ) -> tuple[Any, Any, Any]:
         """(m_tile, n_tile, l) of the CTA that comes at position `linear` of the order.
 
         linear, grid_m, grid_n   integers, integer arrays, or the DSL's integers: tiles
         minimum                  of two of these: min, np.minimum, cutlass.min
         batched                  False where there is one batch: fewer divisions, and l is 0
+        divisors                 those of `divisors`, in a form that is faster to divide by
 
         >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
         (1, 1, 0)
         """
-        batch = linear // (grid_m * grid_n) if batched else linear * 0
-        within = linear % (grid_m * grid_n) if batched else linear
-        return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum), batch)
+        by, *others = (
+            divisors or self.divisors(grid_m, grid_n)[:2]
+        )  # of a band's own width nobody knows beforehand
+        batch = linear // by if batched else linear * 0
+        within = linear % by if batched else linear
+        return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
+
+    def divisors(self, grid_m: Any, grid_n: Any) -> tuple[Any, ...]:
+        """What `tile` divides by and only the grid tells: the tiles of a batch, then what the kind asks for.
+
+        >>> Raster("grouped_m", 4).divisors(grid_m=6, grid_n=5)  # bands of 4 x 5 tiles; the last one is 2 across
+        (30, 20, 2)
+        """
+        return (grid_m * grid_n, *_DIVISORS_OF[self.kind](grid_m, grid_n, self.group))
 
     def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
         """The tile of every position, as an int64 array (grid_m * grid_n * batch, 3).
@@ -172,35 +185,51 @@ class Raster:
             )
 
 
-def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
-    return linear % grid_m, linear // grid_m
+def _along_m(
+    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any
+) -> tuple[Any, Any]:
+    return linear % by_column, linear // by_column
 
 
-def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
-    return linear // grid_n, linear % grid_n
+def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
+    return linear // by_row, linear % by_row
 
 
-def _banded(linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
+def _banded(
+    linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, by_band: Any, by_last: Any = None
+) -> tuple[Any, Any]:
     """(fast, slow): bands of `group` tiles of the fast extent, the last one as wide as is left."""
-    band = linear // (group * grid_slow)
+    band = linear // by_band
     first = band * group
-    width = minimum(grid_fast - first, group)
+    if by_last is None:
+        width = minimum(grid_fast - first, group)
+        within = linear - first * grid_slow
+        return first + within % width, within // width
     within = linear - first * grid_slow
-    return first + within % width, within // width
+    is_full = minimum((grid_fast - first) // group, 1)  # 1 or 0: the last band is divided by its own width
+    fast, slow = within % by_last, within // by_last
+    fast, slow = fast + is_full * (within % group - fast), slow + is_full * (within // group - slow)
+    return first + fast, slow
 
 
-def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
-    return _banded(linear, grid_m, grid_n, group, minimum)
+def _grouped_m(
+    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
+) -> tuple[Any, Any]:
+    return _banded(linear, grid_m, grid_n, group, minimum, *divisors)
 
 
-def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
-    n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum)
+def _grouped_n(
+    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
+) -> tuple[Any, Any]:
+    n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum, *divisors)
     return m_tile, n_tile
 
 
-def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any) -> tuple[Any, Any]:
+def _hilbert(
+    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any
+) -> tuple[Any, Any]:
     """Squares of a band of `group` tiles along M; a full one by the curve, from (0, 0) to (0, group - 1)."""
-    band = linear // (group * grid_n)
+    band = linear // by_band
     height = minimum(grid_m - band * group, group)
     within = linear - band * group * grid_n
     square = within // (height * group)
@@ -242,4 +271,12 @@ _TILE_OF: dict[str, Callable[..., tuple[Any, Any]]] = {
     "grouped_m": _grouped_m,
     "grouped_n": _grouped_n,
     "hilbert": _hilbert,
+}
+
+_DIVISORS_OF: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "along_m": lambda m, n, group: (m,),
+    "along_n": lambda m, n, group: (n,),
+    "grouped_m": lambda m, n, group: (group * n, (m - 1) % group + 1),
+    "grouped_n": lambda m, n, group: (group * m, (n - 1) % group + 1),
+    "hilbert": lambda m, n, group: (group * n,),
 }

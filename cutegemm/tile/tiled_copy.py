@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError, PlanError
-from cutegemm.layout.algebra import coalesce, composition, filter, left_inverse, right_inverse
+from cutegemm.layout.algebra import coalesce, composition, filter
 from cutegemm.layout.inttuple import as_int_tuple, product, product_each
+from cutegemm.layout.inverses import left_inverse, right_inverse
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import on_layout
+from cutegemm.layout.recast import recast_layout
 from cutegemm.layout.tensor import Tensor
-from cutegemm.layout.tiling import logical_product, recast_layout, zipped_divide
+from cutegemm.layout.tiling import logical_product, zipped_divide
 from cutegemm.tile.atoms import CopyAtom, fields_of
 from cutegemm.tile.target import Target, as_tensor
 from cutegemm.tile.tiled_mma import TiledMma

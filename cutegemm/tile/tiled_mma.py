@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError, PlanError
-from cutegemm.layout.algebra import complement, composition, right_inverse
+from cutegemm.layout.algebra import composition
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each
+from cutegemm.layout.inverses import complement, right_inverse
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import on_layout
 from cutegemm.layout.tensor import Tensor

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cutegemm.layout.algebra import composition, right_inverse
+from cutegemm.layout.algebra import composition
 from cutegemm.layout.inttuple import product_each
+from cutegemm.layout.inverses import right_inverse
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.tiling import raked_product
 

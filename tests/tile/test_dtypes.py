@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
 
 from cutegemm.dtypes import DTYPES, DType, bf16, e4m3, e5m2, f16, f32, f64, round_to, s8, s32, tf32
 from cutegemm.errors import UnsupportedError
+
+
+def test_there_is_one_object_of_each_type():
+    """In a process that a plan is sent to as well: kernels ask `dtype is tf32`."""
+    for dtype in DTYPES:
+        assert pickle.loads(pickle.dumps(dtype)) is dtype
+        assert copy.deepcopy(dtype) is dtype
+
 
 FLOATS = [t for t in DTYPES if t.is_float and t not in (f32, f64)]
 

@@ -7,7 +7,8 @@ import pytest
 
 from cutegemm.dtypes import DTYPES, bf16, e4m3, f16, f32, f64, s8
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.layout.tiling import recast_layout, tile_to_shape
+from cutegemm.layout.recast import recast_layout
+from cutegemm.layout.tiling import tile_to_shape
 from cutegemm.tile.smem_atoms import KINDS, smem_atom, widest_smem_kind
 from cutegemm.tile.tma import TmaBox
 
