@@ -11,7 +11,6 @@ from cutegemm.dtypes import f32, tf32
 from cutegemm.kernels import lower
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.workspace import needs_workspace
-from cutegemm.tile.tma import TmaBox
 
 SPACE_ALIGN_BYTES = 16  # of a workspace
 
@@ -41,7 +40,7 @@ def _fake_tensor(plan: GemmPlan, name: str) -> cute.Tensor:
     """(rows, columns) or (L, rows, columns) as the caller has it; TMA asks of strides alone, not of extents."""
     operand, batched = getattr(plan.operands, name), plan.operands.batched
     align = operand.align_elems
-    by_box = plan.pipeline is not None or isinstance(getattr(plan, f"load_{name}", None), TmaBox)
+    by_box = plan.pipeline is not None
     is_first = operand.major == ("k" if name == "b" else "m")
     extents = [
         cute.sym_int32(divisibility=align if major and not by_box else 1)

@@ -10,8 +10,8 @@ of one of bf16 by ldmatrix.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
@@ -30,7 +30,20 @@ _WORDS = {16: Uint16, 32: Uint32}
 _REGISTER_BITS = 32
 _WIDEST_BYTES = 16
 
-Reader = Callable[[int, int, Any], None]  # fills a buffer with the fragments of a k-block of a stage
+
+@dataclass
+class Reader:
+    """What reads a thread's fragments of an operand: (buffer, k_block, stage) -> None.
+
+    parts   that it can be done in: `read_part`(part, buffer, k_block, stage), each of whole atoms, in their order
+    """
+
+    parts: int
+    read_part: Callable[[int, int, int, Any], None]
+
+    def __call__(self, buffer: int, k_block: int, stage: Any) -> None:
+        for part in range(self.parts):
+            self.read_part(part, buffer, k_block, stage)
 
 
 def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, tid) -> Reader:
@@ -57,10 +70,10 @@ def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, t
                 atom, Addresses(thr.partition_S(plain), given.inner, tile.element_type), target
             )
 
-    def read(buffer: int, k_block: int, stage: Any) -> None:
+    def read(_: int, buffer: int, k_block: int, stage: Any) -> None:
         cute.copy(copy, source[None, None, k_block, stage], target[None, None, buffer])
 
-    return read
+    return Reader(1, read)
 
 
 def _travels_by_registers(plan: GemmPlan) -> bool:
@@ -128,12 +141,12 @@ def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
     copy = lower.copy_atom(atom)
     row, rows = (cute.size(held, mode=[0, mode]) for mode in (0, 1))
 
-    def read(buffer: int, k_block: int, stage: Any) -> None:
-        for mn, i in itertools.product(range(cute.size(held, mode=[1])), range(rows)):
-            source = cute.make_tensor(at.of(i * row, mn, k_block, stage), cute.make_layout(row))
-            cute.copy(copy, source, held[(None, i), mn, buffer])
+    def read(part: int, buffer: int, k_block: int, stage: Any) -> None:
+        mn, i = part // rows, part % rows
+        source = cute.make_tensor(at.of(i * row, mn, k_block, stage), cute.make_layout(row))
+        cute.copy(copy, source, held[(None, i), mn, buffer])
 
-    return read
+    return Reader(rows * cute.size(held, mode=[1]), read)
 
 
 def _by_words(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
@@ -144,15 +157,16 @@ def _by_words(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
         values = cute.size(fragments, mode=[0])
         return cute.make_tensor(at.of(i % values, i // values, k_block, stage), line)[0]
 
-    def read(buffer: int, k_block: int, stage: Any) -> None:
+    def read(part: int, buffer: int, k_block: int, stage: Any) -> None:
         fragments = held[None, None, buffer]
         registers = cute.recast_tensor(fragments, Uint32)
         values = _REGISTER_BITS // fragments.element_type.width
-        for i in range(cute.size(registers)):
+        of_atom = cute.size(registers, mode=[0])
+        for i in range(part * of_atom, (part + 1) * of_atom):
             bits = Uint32(0)
             for v in range(0, values, atom.values):
                 loaded = Uint32(load(fragments, i * values + v, k_block, stage))
                 bits = bits | loaded << (v * fragments.element_type.width)
             registers[i] = bits
 
-    return read
+    return Reader(cute.size(held, mode=[1]), read)

@@ -1,14 +1,23 @@
-"""mma.sync fed by TMA: the schedule of `mainloop`, whose tiles one thread asks for instead of all.
+"""A GEMM by mma.sync whose k-tiles a producer brings by TMA: the queue, the barriers and the way out of `sm90`.
 
-| step    | here                                                                                        |
-|---------|---------------------------------------------------------------------------------------------|
-| Fetch   | the first warp: the bytes to come told to the stage's barrier, a box or several of A and B   |
-| Commit  | -                                                                                           |
-| Wait    | all threads: for the barrier of the oldest stage under way                                  |
-| Sync    | as ever: what all have read may be overwritten by what is asked for next                    |
+| role               | warps        | does                                                                   |
+|--------------------|--------------|------------------------------------------------------------------------|
+| producer           | 4, one works | as in `sm90`: fills the queue with the k-tiles of its CTA's tiles      |
+| consumer 0, 1, ... | 1 each       | multiplies its part of a tile, then stores it through slots of its own |
 
-What lies outside of A and B arrives as zeros, so nothing is cleared and no predicate is kept. Threads hold no
-addresses of global memory: warps of 64 x 80 fit their registers.
+No barrier holds consumers together: each waits for a stage and releases it by itself, so that the warps of a
+multiprocessor's partition may be as far apart as the queue is deep, and one multiplies while another stores.
+
+Fragments are read ahead, across k-tiles as well:
+
+| k-block           | reads                                     | multiplies                                    |
+|-------------------|-------------------------------------------|-----------------------------------------------|
+| all but the last  | the next k-block's                        | this k-block's                                |
+| the last          | the next k-tile's first ones, after its   | this k-block's; after the first products of   |
+|                   | barrier                                   | it, all of the stage has been read: released  |
+
+Those of one operand are there twice, and all read before the products. Those of the other one, whose mode is
+outermost, are there once: after a fragment's last product, the next k-block's is read to its place.
 """
 
 from __future__ import annotations
@@ -17,149 +26,196 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
-from cutlass.cute.nvgpu import cpasync
+from cutlass import Boolean, Int32
 
 from cutegemm.arch import WARP_THREADS
-from cutegemm.kernels import lower
-from cutegemm.kernels.mainloop import Parts
-from cutegemm.kernels.mma_sync import MmaSyncGemm
+from cutegemm.kernels import fragments, lower
+from cutegemm.kernels.mainloop import reread, serpentine
+from cutegemm.kernels.sm90 import Sm90Gemm
+from cutegemm.kernels.sm90_epilogue import Sm90Epilogue
+from cutegemm.kernels.sm90_leaving import Leaving
+from cutegemm.kernels.sm90_queue import Queue, QueueOfTiles, Work
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.schedule import Wait
 
 
 @dataclass
-class Feed:
-    """How tiles of A, or of B, come.
+class Products:
+    """What a warp multiplies.
 
-    gX   (box, k_tiles)
-    sX   (box, stages)
+    a, b     fragments (MMA, MMA_MN, buffers)
+    inner    reads those of the operand that is read as a whole; outer: of the other one
+    acc      (MMA, MMA_M, MMA_N)
     """
 
-    atom: cute.CopyAtom
-    gX: cute.Tensor
-    sX: cute.Tensor
-    is_async: bool = True
+    tiled_mma: cute.TiledMma
+    a: cute.Tensor
+    b: cute.Tensor
+    inner: fragments.Reader
+    outer: fragments.Reader
+    acc: cute.Tensor
 
 
-class TmaFedGemm(MmaSyncGemm):
-    """The kernel of an mma.sync plan whose A and B come by TMA."""
+class TmaFedGemm(Sm90Gemm):
+    """The kernel of an mma.sync plan with a queue."""
 
     def __init__(self, plan: GemmPlan) -> None:
         super().__init__(plan)
-        assert plan.load_a is not plan.load_b  # they tell `load` which operand is meant
+        self.consumer = WarpConsumer(plan, self.leave)
+
+
+class WarpConsumer(QueueOfTiles):
+    """A consumer that is a warp. Methods without a decorator are plain Python, run while tracing.
+
+    leave   how its sums are stored
+    """
+
+    def __init__(self, plan: GemmPlan, leave: Sm90Epilogue) -> None:
+        super().__init__(plan)
+        self.leave = leave
+
+    def consume(self, tma_a, mA, tma_b, mB, queue: Queue, leaving: Leaving, work: Work, warp_idx) -> None:
+        """A warp: multiplies its part of every tile, and stores it."""
+        lane = cute.arch.lane_idx()
+        products = self.products(queue, warp_idx * WARP_THREADS + lane)
+        self.leave.set_up(leaving, warp_idx)
+        self.tiles(products, queue, leaving, work, lane)
 
     @cute.jit
-    def __call__(
+    def tiles(
         self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        c: cute.Tensor,
-        d: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-        stream,
+        products: cutlass.Constexpr,
+        queue: cutlass.Constexpr,
+        leaving: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        lane: Int32,
     ):
+        """Its part of one tile after the other."""
+        peer = self.peer_of(lane, work.rank)
+        # Not `work.first`: of what both roles count, ptxas makes one variable, and spills it
+        number = reread("%ctaid.x")
+        stage, phase = Int32(0), Int32(0)
+        while number < work.units:
+            self.clear(products)
+            stage, phase = self.mainloop(products, queue, work.k_tiles, stage, phase, lane, peer)
+            self.store(self.leave.scaled(leaving, products.acc, work.k_tiles), leaving, work, number)
+            number += work.clusters
+        self.leave.wait_for_stores()
+
+    def store(self, sums, leaving: Leaving, work: Work, number) -> None:
+        """The sums of a tile. Which thread this is is read once more: were it kept in a register, the compiler would
+        keep addresses that follow from it as well, through the mainloop, which has none to spare."""
+        down, across = [
+            whole // own for whole, own in zip(self.plan.cta_tile, self.pipeline.consumer_tile, strict=False)
+        ]
+        thread = reread("%tid.x")
+        warp = cute.arch.make_warp_uniform(thread // WARP_THREADS) - self.plan.roles[0].warps
+        m_tile, n_tile, batch = self.tile_of(work, number)
+        own_mnl = (m_tile * down + warp // across, n_tile * across + warp % across, batch)
+        self.leave.store(leaving, sums, own_mnl, thread % WARP_THREADS, warp, Int32(0))
+
+    def clear(self, products: Products) -> None:
+        """No sums yet."""
+        products.acc.fill(0)
+
+    def products(self, queue: Queue, tid) -> Products:
+        """The warp's share of each k-tile."""
         plan = self.plan
-        bM, bN, bK = plan.cta_tile
-        mA, mB, mC, mD = self.matrices(a, b, c, d)
-        tma_a, tA = self.described(plan.load_a, mA, plan.smem_a, (bM, bK))
-        tma_b, tB = self.described(plan.load_b, mB, plan.smem_b, (bN, bK))
-        self.fed(tma_a, tA, tma_b, tB, mC, mD, alpha, beta).launch(
-            grid=(self.tiles(mD), 1, 1),
-            block=(plan.threads, 1, 1),
-            stream=stream,
-            min_blocks_per_mp=plan.ctas_per_sm,
+        tiled_mma = lower.tiled_mma(plan.tiled_mma)
+        own = tiled_mma.get_slice(tid)
+        held, read = [], []
+        for name, tile, part, buffers in zip(
+            "ab",
+            (queue.sA, queue.sB),
+            (own.partition_A(queue.sA), own.partition_B(queue.sB)),
+            plan.fragment_buffers,
+            strict=True,
+        ):
+            held.append(cute.make_rmem_tensor((*part.shape[:2], buffers), part.element_type))
+            read.append(fragments.reader(plan, name, tile, held[-1], tid))
+        inner, outer = read if plan.mma_order == "n" else read[::-1]
+        acc = cute.make_rmem_tensor(self.sums(own), lower.dtype(plan.operands.acc))
+        return Products(tiled_mma, *held, inner, outer, acc)
+
+    def sums(self, own) -> cute.Layout:
+        """(MMA, MMA_M, MMA_N) to registers, in the order in which they leave: those of a subtile together."""
+        of_atom, *rest = own.partition_shape_C(self.plan.cta_tile[:2])
+        if self.plan.epilogue is None:
+            return cute.make_layout((of_atom, *rest))
+        m, n = self.leave.atoms_at_once
+        down, across = [cute.size(extent) // step for extent, step in zip(rest, (m, n), strict=True)]
+        values = cute.size(of_atom)
+        return cute.make_layout(
+            (values, (m, down), (n, across)),
+            stride=(1, (values, values * m * n * across), (values * m, values * m * n)),
         )
 
-    def described(self, box, tensor: cute.Tensor, given, tile) -> tuple[cute.CopyAtom, cute.Tensor]:
-        """The copy of tiles of an operand, and its coordinates. A descriptor has no extent of 0."""
-        shape = tensor.layout.shape
-        some = cute.make_layout((shape[0], cutlass.max(shape[1], 1), shape[2]), stride=tensor.layout.stride)
-        atom, coordinates = lower.tma_atom(box, cute.make_tensor(tensor.iterator, some), given, tile)
-        layout = cute.make_layout(shape, stride=coordinates.layout.stride)
-        return atom, cute.make_tensor(coordinates.iterator, layout)
-
-    @cute.kernel
-    def fed(
-        self,
-        tma_a: cute.CopyAtom,
-        mA: cute.Tensor,
-        tma_b: cute.CopyAtom,
-        mB: cute.Tensor,
-        mC: cute.Tensor,
-        mD: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-    ):
-        self.atoms = (tma_a, tma_b)
-        self.warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_THREADS)
-        self.tile(mA, mB, mC, mD, alpha, beta)
-
-    def set_up_barriers(self, at: cute.Pointer) -> None:
-        """One for each stage."""
-        self.full = cute.recast_ptr(at, dtype=cutlass.Int64)
-        self.initialize(self.full)
-
     @cute.jit
-    def initialize(self, first: cute.Pointer):
-        """The barriers, for all threads."""
-        if self.warp == 0:
-            for atom in cutlass.range_constexpr(2):
-                cpasync.prefetch_descriptor(self.atoms[atom])
-            with cute.arch.elect_one():
-                for stage in cutlass.range_constexpr(self.plan.stages):
-                    cute.arch.mbarrier_init(first + stage, self.plan.barrier("full").arrivals)
-            cute.arch.mbarrier_init_fence()
-        cute.arch.sync_threads()
-
-    def k_vector(self) -> int:
-        """A box may begin anywhere."""
-        return 1
-
-    def load(self, copy, mX, sX, tile_mn_l, residue, tid) -> Feed:
-        """The row of tiles of A, or of B, that this CTA needs."""
-        tile, batch = tile_mn_l
-        atom = self.atoms[0 if copy is self.plan.load_a else 1]
-        tiler = tuple(cute.size(sX, mode=[mode]) for mode in (0, 1))
-        gX = cute.local_tile(cute.domain_offset((0, residue), mX[None, None, batch]), tiler, (tile, None))
-        tXsX, tXgX = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
-        )
-        return Feed(atom, tXgX, tXsX)
-
-    def clear(self, load: Feed) -> None:
-        """Nothing: TMA writes the whole tile."""
-
-    @cute.jit
-    def fetch(
+    def mainloop(
         self,
-        parts: cutlass.Constexpr,
-        step: cutlass.Constexpr,
-        k_tile: Int32,
+        products: cutlass.Constexpr,
+        queue: cutlass.Constexpr,
+        k_tiles: Int32,
         stage: Int32,
-        ragged: cutlass.Constexpr,
+        phase: Int32,
+        lane: Int32,
+        peer: Int32,
     ):
-        """A k-tile of A and of B, where there is one."""
-        if self.warp == 0 and k_tile < parts.k_tiles:
-            full = self.full + stage
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(full, self.plan.barrier("full").transaction_bytes)
-            for load in cutlass.range_constexpr(2):
-                feed = parts.loads[load]
-                cute.copy(feed.atom, feed.gX[None, k_tile], feed.sX[None, stage], tma_bar_ptr=full)
+        """The products of a tile; those of the last k-tile stand apart, as nothing is read ahead there."""
+        if k_tiles > 0:
+            cute.arch.mbarrier_wait(queue.full + stage, phase)
+            self.read_first(products, stage)
+            for _ in cutlass.range(k_tiles - 1, unroll=1):
+                following, turned = self.next_stage(stage, phase)
+                self.multiply(products, queue, stage, lane, peer, following, turned)
+                stage, phase = following, turned
+            self.multiply(products, queue, stage, lane, peer)
+            stage, phase = self.next_stage(stage, phase)
+        return stage, phase
 
-    def commit(self) -> None:
-        """Nothing: a stage's barrier knows what belongs to it."""
+    def read_first(self, products: Products, stage) -> None:
+        """The fragments of a k-tile's first k-block."""
+        products.inner(0, 0, stage)
+        products.outer(0, 0, stage)
 
-    def wait(self, parts: Parts, step: Wait, k_tile, stage) -> None:
-        """For the newest k-tile that is asked for but the last `pending`."""
-        newest = self.plan.stages - (2 if isinstance(k_tile, int) else 1)
-        ahead = newest - step.pending
-        self.wait_for(parts, k_tile + ahead, self.stage_of(stage, ahead))
+    def multiply(
+        self, products: Products, queue: Queue, stage, lane, peer, following=None, turned=None
+    ) -> None:
+        """The products of a k-tile, whose first fragments have been read.
+
+        following, turned   the next k-tile's stage and its parity, where its first fragments are to be read
+        """
+        p, blocks = products, self.plan.k_blocks
+        for k_block in range(blocks):
+            is_last = k_block == blocks - 1
+            ahead = (0, following) if is_last else (k_block + 1, stage)
+            reads = not is_last or following is not None
+            if k_block == blocks - 2 and following is not None:
+                is_full = cute.arch.mbarrier_test_wait(queue.full + following, turned)
+            if is_last and reads:
+                self.wait_unless(is_full, queue.full + following, turned)
+            if reads:
+                p.inner((k_block + 1) % 2, *ahead)
+            for part in range(p.outer.parts):
+                self.multiply_part(p, k_block % 2, part)
+                if is_last and part == 0:
+                    cute.arch.sync_warp()
+                    self.release(queue, stage, lane, peer)
+                if reads:
+                    p.outer.read_part(part, 0, *ahead)
 
     @cute.jit
-    def wait_for(self, parts: cutlass.Constexpr, k_tile: Int32, stage: Int32):
-        """A k-tile, where there is one."""
-        if k_tile < parts.k_tiles:
-            cute.arch.mbarrier_wait(self.full + stage, (k_tile // self.plan.stages) & 1)
+    def wait_unless(self, is_full: Boolean, barrier: cute.Pointer, parity: Int32):
+        """For a stage that had not been filled when this was asked a k-block ago."""
+        if not is_full:
+            cute.arch.mbarrier_wait(barrier, parity)
+
+    def multiply_part(self, p: Products, buffer: int, part: int) -> None:
+        """acc += A B for some fragments of the outermost mode, an atom at a time."""
+        by_rows = self.plan.mma_order == "m"
+        a, b = p.a[None, None, 0 if by_rows else buffer], p.b[None, None, buffer if by_rows else 0]
+        rows, columns = cute.size(a, mode=[1]), cute.size(b, mode=[1])
+        per = (rows if by_rows else columns) // p.outer.parts
+        for m, n in serpentine(rows, columns, self.plan.mma_order):
+            if (m if by_rows else n) // per == part:
+                sums = p.acc[None, m, n]
+                cute.mma_atom_call(p.tiled_mma, sums, a[None, m], b[None, n], sums)

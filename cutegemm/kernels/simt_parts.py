@@ -9,9 +9,10 @@ The grid is (tiles, parts); or that of a persistent plan, whose CTAs take the un
 write D at once where a unit is all of its tile; a kernel adds the sums of the others. Where the sums of a part lie
 is `sums_layout`.
 
-Arrival of a part: every thread has written its sums; fence; barrier; one thread adds 1 to the tile's counter,
-acquire and release; the CTA that finds `parts` - 1 in it sees what all others wrote before they arrived. No
-CTA waits for another, so that it does not matter which of them run at a time.
+Arrival of a part: every thread has written its sums; barrier; one thread adds 1 to the tile's counter, acquire and
+release; barrier; the CTA that finds `parts` - 1 in it sees what all others wrote before they arrived. (Causality
+order of the PTX memory model: what a barrier orders before a release, that releases too, and what it orders after an
+acquire has acquired.) No CTA waits for another, so that it does not matter which of them run at a time.
 
 What is written is alpha times the sums. Were it the sums as they are, a vector of them would have to lie in
 neighbouring registers from the first product on, and then the three operands of a multiply-add meet in one of the
@@ -57,7 +58,7 @@ class PartsGemm(SimtGemm):
     at_hand: Any = None  # works it out
 
     @cute.kernel
-    def part_kernel(
+    def parts_kernel(
         self,
         mA: cute.Tensor,
         mB: cute.Tensor,
@@ -68,28 +69,15 @@ class PartsGemm(SimtGemm):
         alpha: cutlass.Numeric,
         beta: cutlass.Numeric,
     ):
-        """A part of a tile, or all of it."""
+        """A part of a tile, or all of it; of a persistent plan the units of a CTA, one after the other."""
         self.sums, self.arrivals = sums, arrivals
-        self.tile(mA, mB, mC, mD, alpha, beta)
-
-    @cute.kernel
-    def stream_kernel(
-        self,
-        mA: cute.Tensor,
-        mB: cute.Tensor,
-        mC: cute.Tensor,
-        mD: cute.Tensor,
-        sums: cute.Tensor,
-        arrivals: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-    ):
-        """The units of a CTA, one after the other."""
-        self.sums, self.arrivals = sums, arrivals
-        number, _, _ = cute.arch.block_idx()
-        while number < self.shares(mD, opaque(mA.shape[1])).units:
-            self.take(number, mA, mB, mC, mD, alpha, beta)
-            number = number + self.plan.persistent
+        if cutlass.const_expr(self.plan.persistent is None):
+            self.tile(mA, mB, mC, mD, alpha, beta)
+        else:
+            number, _, _ = cute.arch.block_idx()
+            while number < self.shares(mD, opaque(mA.shape[1])).units:
+                self.take(number, mA, mB, mC, mD, alpha, beta)
+                number = number + self.plan.persistent
 
     def shares(self, mD, k) -> Shares:
         """How the tiles are divided."""
@@ -170,14 +158,12 @@ class PartsGemm(SimtGemm):
     ):  # fmt: skip
         parts = self.plan.split_k
         flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))
-        cute.arch.fence_acq_rel_gpu()
         cute.arch.sync_threads()
         if tid == 0:
             counter = self.arrivals.iterator + place
             flag[0] = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
         cute.arch.sync_threads()
         if flag[0] == parts - 1:
-            cute.arch.fence_acq_rel_gpu()
             vAcc = self.by_vectors(acc)
             acc.fill(0.0)
             for part in cutlass.range(parts, unroll=1):

@@ -46,17 +46,16 @@ class WorkspaceGemm(PartsGemm):
         for packing in plan.packs:
             source = whole[packing.name]
             whole[packing.name] = self.packed(packing, source, space, firsts[packing.name])
-            rows, columns = packing.tile
-            grid = (cute.ceil_div(source.shape[0], rows) * L, cutlass.max(cute.ceil_div(K, columns), 1), 1)
             self.pack_kernel(packing, source, whole[packing.name]).launch(
-                grid=grid, block=(packing.threads, 1, 1), stream=stream
+                grid=(packing.ctas(source.shape[0], cutlass.max(K, 1), L), 1, 1),
+                block=(packing.threads, 1, 1),
+                stream=stream,
             )
         sums, arrivals = [
             self.region(space, firsts[name], kind, 1) if name in firsts else mD
             for name, kind in (("sums", lower.dtype(plan.operands.acc)), ("arrivals", Int32))
         ]
-        launched = self.part_kernel if plan.persistent is None else self.stream_kernel
-        launched(whole["a"], whole["b"], mC, mD, sums, arrivals, alpha, beta).launch(
+        self.parts_kernel(whole["a"], whole["b"], mC, mD, sums, arrivals, alpha, beta).launch(
             grid=(tiles, plan.split_k, 1) if plan.persistent is None else (plan.persistent, 1, 1),
             block=(plan.threads, 1, 1),
             stream=stream,
@@ -88,9 +87,11 @@ class WorkspaceGemm(PartsGemm):
     def pack_kernel(self, packing: cutlass.Constexpr, mX: cute.Tensor, mP: cute.Tensor):
         """A tile of an operand, through shared memory to the packed one."""
         tid, _, _ = cute.arch.thread_idx()
-        place, k_tile, _ = cute.arch.block_idx()
-        row_tiles = cute.ceil_div(mX.shape[0], packing.tile[0])
-        row_tile, batch = place % row_tiles, place // row_tiles
+        place, _, _ = cute.arch.block_idx()
+        rows, columns = mX.shape[0], cutlass.max(mX.shape[1], 1)
+        row_tiles, of_batch = packing.ctas(rows, 1, 1), packing.ctas(rows, columns, 1)
+        within, batch = place % of_batch, place // of_batch
+        row_tile, k_tile = within % row_tiles, within // row_tiles
         dtype = getattr(self.plan.operands, packing.name).dtype
         sX = lower.smem_tensor(cutlass.memory.SmemAllocator(), dtype, packing.smem)[None, None, 0]
         load, store = lower.tiled_copy(packing.load), lower.tiled_copy(packing.store)

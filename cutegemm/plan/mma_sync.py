@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd
 from typing import Any
 
 from cutegemm.arch import CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
+from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.building import ACCESS_BITS, Builder, Shared, vector_copy
 from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.schedule import Commit, Fetch, Schedule, multistage, single_stage
+from cutegemm.plan.schedule import Schedule, multistage, single_stage
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
-from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
+from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import TmaBox
 
-_ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
+ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
 # Rows of a 32-bit tile along M or N, for a read that takes 8 neighbours of each of 4 k: 8 banks apart.
 _PAD_ELEMS = 8
 _MATRICES = 4  # of an ldmatrix
@@ -63,8 +62,8 @@ def mma_sync_plan(
     stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
     fragments     2: those of the next k-block are read while one is multiplied; 1: just before
     shares        that the copies of a k-tile are cut into; one for each k-block where left out
-    load          "cp.async", "register" or "tma", by one thread, from sm_90 on; where left out, one of the former
-                  two by alignment, as cp.async moves 4 bytes or more
+    load          "cp.async" or "register"; where left out, by alignment, as cp.async moves 4 bytes or more. By TMA:
+                  see `mma_tma_plan`
     load_bytes    that a thread moves at once, at most
     cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
     k_run         elements along K that neighbouring threads copy of a k-major operand; bK where left out
@@ -83,15 +82,19 @@ def mma_sync_plan(
     (256, (128, 256, 64), 3, 'ldmatrix.x4.bf16')
     """
     ops = operands or Operands.of("bf16")
+    subject = f"mma_sync_plan {name!r}"
+    tiles: dict[str, tuple[Any, int]] = {"warp": (warp, 2)}
+    if block is not None:
+        tiles["block"] = (block, 3)
+    check_arguments(subject, ops, tiles, {"stages": stages})
     tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
-    order = Raster.parse(raster) if isinstance(raster, str) else raster
-    by_threads = None if load == "tma" else load
-    builder = _MmaBuilder(f"mma_sync_plan {name!r}", ops, tile, stages, {"load": by_threads})
+    builder = _MmaBuilder(subject, ops, tile, stages, {"load": load})
+    order = builder.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
     builder.choices(read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct")))
     if stages < 1:
         builder.broken.append(f"stages = {stages}; at least 1 is expected.")
     builder.choices(warps_along=(warps_along, ("m", "n")), fragments=(fragments, (1, 2)))
-    deep = _ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
+    deep = ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
     atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
     mma = None if atom is None else builder.attempt(lambda: builder.mma(atom, warp, warps_along))
     if mma is None:  # without warps there is no number of threads
@@ -101,18 +104,17 @@ def mma_sync_plan(
         for operand, extent in ((ops.a, tile[0]), (ops.b, tile[1]))
     ]
     loads = [copy for copy, _ in found if copy is not None]
-    is_shared_out = all(isinstance(copy, TiledCopy) and copy.atom.is_async for copy in loads)
+    is_shared_out = all(copy.atom.is_async for copy in loads)
     schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_shared_out else 1))
     out = builder.attempt(lambda: builder.leaving(mma.threads)) if store == "shared" else None
     if builder.broken or schedule is None:
         raise PlanError(builder.subject, builder.broken)
-    if load == "tma":
-        schedule = _asking_first(schedule)
     (load_a, smem_a), (load_b, smem_b) = found
     assert load_a is not None
     assert load_b is not None
     assert smem_a is not None
     assert smem_b is not None
+    assert order is not None
     held = min(store_elems, ops.d.align_elems) if ops.d.major == "n" else 1
     return GemmPlan(
         name=name,
@@ -126,13 +128,13 @@ def mma_sync_plan(
         smem_b=smem_b,
         load_a=load_a,
         load_b=load_b,
-        read_a=_reader(ops.a, read, smem_a),
-        read_b=_reader(ops.b, read, smem_b),
+        read_a=reader(ops.a, read, smem_a),
+        read_b=reader(ops.b, read, smem_b),
         store_d=vector_copy(ops.d, held),
         raster=order,
         schedule=schedule,
         roles=(Role("all", mma.threads // WARP_THREADS),),
-        barriers=(Barrier("cta", "cta", 1, mma.threads), *_of_boxes(tile, ops, schedule.stages, load)),
+        barriers=(Barrier("cta", "cta", 1, mma.threads),),
         smem_d=None if out is None else out[0],
         copy_d=None if out is None else out[1],
         ctas_per_sm=ctas_per_sm,
@@ -141,24 +143,7 @@ def mma_sync_plan(
     )
 
 
-def _asking_first(schedule: Schedule) -> Schedule:
-    """The k-tile ahead is asked for before anything else: one warp branches, and the rest stays in one piece."""
-    asking = [step for step in schedule.body if isinstance(step, (Fetch, Commit))]
-    return replace(schedule, body=(*asking, *(step for step in schedule.body if step not in asking)))
-
-
-def _of_boxes(
-    tile: tuple[int, int, int], ops: Operands, stages: int, load: str | None
-) -> tuple[Barrier, ...]:
-    """What a k-tile that comes by TMA is waited for by."""
-    if load != "tma":
-        return ()
-    bm, bn, bk = tile
-    size_bytes = (bm * ops.a.dtype.bits + bn * ops.b.dtype.bits) * bk // 8
-    return (Barrier("full", "mbarrier", stages, 1, size_bytes),)
-
-
-def _reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
+def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
     """Shared memory to fragments: by ldmatrix, by the neighbours along K of a register, or one by one."""
     dtype, along_k = operand.dtype, _runs_along_k(shared)
     if read == "ldmatrix" and (along_k or dtype.bits == 16):
@@ -220,34 +205,15 @@ class _MmaBuilder(Builder):
         load: str | None,
         load_bytes: int,
         **how: Any,
-    ) -> tuple[TiledCopy | TmaBox | None, SharedLayout | None]:
+    ) -> tuple[TiledCopy | None, SharedLayout | None]:
         """The copy from global memory, and the layout in shared memory."""
         dtype, bk = operand.dtype, self.block[2]
         layout = self.attempt(lambda: _in_shared(operand, extent, bk, max(1, self.stages), shared))
-        if load == "tma":
-            return self.attempt(lambda: self.box(operand, extent, shared)), layout
         widest = min(ACCESS_BITS // 8, operand.align_bytes, load_bytes)
         kind = load or ("cp.async" if widest >= min(CP_ASYNC_BYTES["ca"]) else "register")
         vector = max(1, widest * 8 // dtype.bits)
         copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, **how))
         return copy, layout
-
-    def box(self, operand: Operand, extent: int, shared: Shared | str) -> TmaBox:
-        """What TMA brings at once: rows as wide as the swizzle's, all of the tile's."""
-        along_k, dtype = operand.major == "k", operand.dtype
-        if shared != "swizzled" or not (along_k or dtype.bits == 16):
-            raise PlanError(
-                self.subject,
-                [
-                    f"TMA does not bring a {operand.major}-major tile of {dtype} to shared memory that is "
-                    f"{shared}; swizzled ones, of 32 bits along K alone, it does."
-                ],
-            )
-        inner, outer = (self.block[2], extent) if along_k else (extent, self.block[2])
-        kind = widest_smem_kind(dtype, inner)
-        return TmaBox(
-            "load", dtype, (KINDS[kind][1] * 8 // dtype.bits, outer), "none" if kind == "interleave" else kind
-        )
 
     def leaving(self, threads: int) -> tuple[SharedLayout, TiledCopy]:
         """D in shared memory, swizzled for how the sums are held, and the copy of whole lines of it."""

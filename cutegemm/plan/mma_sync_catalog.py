@@ -16,8 +16,10 @@ from cutegemm.arch import SMEM_RESERVED_BYTES, arch_named
 from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.building import Shared
-from cutegemm.plan.choice import busiest_cost, parse_options, parse_tuple
+from cutegemm.plan.choice import busiest_cost, by_reason, parse_options, parse_tuple
+from cutegemm.plan.limits import limits
 from cutegemm.plan.mma_sync import mma_sync_plan
+from cutegemm.plan.mma_sync_tma import mma_tma_plan
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 
@@ -82,7 +84,7 @@ def as_tf32(operands: Operands) -> Operands:
     return replace(operands, a=replace(operands.a, dtype=tf32), b=replace(operands.b, dtype=tf32))
 
 
-# Rates of the three large ones: one H200, bf16, 8192 cubed, normal data, 2026-11-20; others are estimates.
+# Rates of the large ones: one H200, bf16, 4096 and 8192 cubed, normal data, 2026-11-20; others are estimates.
 MMA_SYNC_PLANS = (
     NamedMmaSync(
         "mma_128x256", "8 warps of 64 x 64; columns of B outermost",
@@ -90,7 +92,7 @@ MMA_SYNC_PLANS = (
     ),
     NamedMmaSync(
         "mma_256x128", "8 warps of 64 x 64; rows of A outermost",
-        {"block": (256, 128), "mma_order": "m"}, 1.01,
+        {"block": (256, 128), "mma_order": "m"}, 0.98,
     ),
     NamedMmaSync(
         "mma_128x128",
@@ -117,22 +119,42 @@ MMA_SYNC_PLANS = (
 )  # fmt: skip
 
 
-# Fed by TMA, from sm_90 on; not chosen until they have been timed. What passes shared memory's 128 bytes a cycle
-# for four products of mma.sync: 5.5 rows of 128 bytes with warps of 64 x 64 in 128 x 256, 4.9 with 64 x 80 in
-# 256 x 160; the tensor cores take 6.1 to 6.7 cycles for them by the ceiling of an H200 at 1.8 to 2.0 GHz.
+@dataclass(frozen=True)
+class NamedMmaTma(NamedMmaSync):
+    """A plan by name whose k-tiles a producer brings by TMA.
+
+    options   arguments of `mma_tma_plan`. block is (bM, bN): bK and the stages follow from what fits
+    """
+
+    def build(self, operands: Operands, arch: str) -> GemmPlan:
+        """The plan for operands: k-tiles of 128 bytes along K, or where there is no room for two of 64.
+
+        raises   PlanError where nothing does
+        """
+        ops, options = as_tf32(operands), {"name": self.name, "summary": self.summary, **self.options}
+        block, deep = options.pop("block"), _DEEPEST_BYTES * 8 // ops.a.dtype.bits
+        try:
+            return mma_tma_plan(ops, block=(*block, deep), arch=arch, **options)
+        except PlanError:
+            return mma_tma_plan(ops, block=(*block, deep // 2), arch=arch, **options)
+
+
+# For sm_90. What passes shared memory's 128 bytes a cycle for four
+# products of mma.sync: 5.5 rows of 128 bytes with warps of 64 x 64 in 256 x 128, 4.9 with 64 x 80 in 256 x 160;
+# the tensor cores take 6.1 to 6.7 cycles for them by the ceiling of an H200 at 1.8 to 2.0 GHz.
 MMA_SYNC_FED = (
-    NamedMmaSync(
-        "mma_tma_128x256", "as mma_128x256, one thread asking for tiles by TMA",
-        {"block": (128, 256), "raster": "grouped_n:8", "load": "tma"},
+    NamedMmaTma(
+        "mma_tma_128x256", "as mma_128x256, by a producer and warps that go on by themselves",
+        {"block": (128, 256), "raster": "grouped_n:8"}, 1.07,
     ),
-    NamedMmaSync(
-        "mma_tma_256x128", "as mma_256x128, one thread asking for tiles by TMA",
-        {"block": (256, 128), "mma_order": "m", "load": "tma"},
+    NamedMmaTma(
+        "mma_tma_256x128", "as mma_256x128, by a producer and warps that go on by themselves",
+        {"block": (256, 128), "mma_order": "m"}, 1.08,
     ),
-    NamedMmaSync(
+    NamedMmaTma(
         "mma_tma_256x160",
-        "8 warps of 64 x 80: a tenth fewer reads a product, in the registers that addresses leave",
-        {"block": (256, 160), "warp": (64, 80), "load": "tma"},
+        "8 warps of 64 x 80: a tenth fewer reads a product, in the registers that the producer leaves",
+        {"block": (256, 160), "warp": (64, 80)},
     ),
 )  # fmt: skip
 
@@ -165,13 +187,19 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     ),
     "shared": _shared,
 }
+_TMA_OPTIONS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("block", "warp"), parse_tuple),
+    **dict.fromkeys(("stages", "ctas"), int),
+    **dict.fromkeys(("store", "raster", "mma_order", "arch"), str),
+}
 
 
 @cache
 def mma_sync_named(name: str, operands: Operands, arch: str) -> GemmPlan | None:
-    """The plan of a name, or of a text that spells out `mma_sync_plan`'s arguments; None for another name.
+    """The plan of a name, or of a text that spells out a builder's arguments; None for another name.
 
-    name     one of `mma_sync_names()`, or "mma_sync:block=128x128x32,warp=64x64,stages=4"
+    name     one of `mma_sync_names()`, "mma_sync:block=128x128x32,warp=64x64,stages=4" for `mma_sync_plan`, or
+             "mma_tma:block=128x128x32,warp=64x32" for `mma_tma_plan`
     arch     whose shared memory is the limit
     raises   PlanError where the operands break the plan's rules
 
@@ -183,8 +211,16 @@ def mma_sync_named(name: str, operands: Operands, arch: str) -> GemmPlan | None:
     if name.startswith("mma_sync:"):
         options = {"arch": _least(arch), **parse_options(name, _OPTIONS)}
         return mma_sync_plan(as_tf32(operands), name=name, **options)
+    if name.startswith("mma_tma:"):
+        options = {"arch": arch, **parse_options(name, _TMA_OPTIONS)}
+        return mma_tma_plan(as_tf32(operands), name=name, **options)
     named = _by_name().get(name)
     return None if named is None else named.build(operands, arch)
+
+
+def _on(named: NamedMmaSync, multiprocessors: int) -> NamedMmaSync:
+    """Its persistent grid on a device with so many."""
+    return replace(named, options={**named.options, "ctas": multiprocessors})
 
 
 def choose_mma_sync(operands: Operands, problem: Problem, arch: str, multiprocessors: int) -> GemmPlan:
@@ -197,18 +233,23 @@ def choose_mma_sync(operands: Operands, problem: Problem, arch: str, multiproces
     ['mma_32x64', 'mma_256x128']
     """
     best: tuple[float, GemmPlan] | None = None
-    broken: list[str] = []
-    for named in MMA_SYNC_PLANS:
-        try:
-            plan = mma_sync_named(named.name, operands, arch)
-        except PlanError as error:
-            broken += [f"{named.name}: {rule}" for rule in error.violations]
+    refusals: list[tuple[str, str]] = []
+    fed = [_on(named, multiprocessors) for named in MMA_SYNC_FED] if arch.startswith("sm_90") else []
+    for named in (*MMA_SYNC_PLANS, *fed):
+        if named.rate is None:
             continue
-        assert plan is not None
-        assert named.rate is not None
+        try:
+            plan = named.build(operands, arch)
+        except PlanError as error:
+            refusals += [(named.name, rule) for rule in error.violations]
+            continue
+        too_large = list(limits(plan, problem))
+        if too_large:
+            refusals += [(named.name, rule) for rule in too_large]
+            continue
         cost = busiest_cost(plan, problem, named.rate, multiprocessors, _START_STEPS)
         if best is None or cost < best[0]:
             best = (cost, plan)
     if best is None:
-        raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", broken)
+        raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
     return best[1]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cutegemm.plan import GemmPlan, Operands, Shared, mma_sync_plan
+from cutegemm.plan import GemmPlan, Operands, Shared, mma_sync_plan, mma_tma_plan
 
 _SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
 _TF32 = {"block": (64, 64, 32), "warp": (32, 32)}
 _LAYOUTS = ("nn", "nt", "tn", "tt")
-_FED = {"load": "tma", "arch": "sm_90"}
 
 # name: (arguments of Operands.of, arguments of mma_sync_plan)
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -63,23 +62,35 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wide": ({"layout": "nn"}, {"block": (64, 128, 64), "warp": (32, 64), "raster": "grouped_n:2"}),
     "tall": ({"dtype": "f16"}, {"block": (128, 64, 64), "warp": (64, 32), "raster": "along_m"}),
     "few_rows": ({}, {"block": (16, 128, 64), "warp": (16, 32)}),
-    **{
-        f"tma_{dtype}_{layout}": ({"dtype": dtype, "layout": layout}, {**small, **_FED})
-        for dtype, layouts, small in (("bf16", _LAYOUTS, _SMALL), ("tf32", ("nt",), _TF32))
-        for layout in layouts
-    },
-    "tma_one_stage": ({"layout": "nn"}, {**_SMALL, **_FED, "stages": 1}),
-    "tma_one_buffer": ({}, {**_SMALL, **_FED, "fragments": 1, "stages": 2}),
-    "tma_m_major": ({"dtype": "f16", "layout": "tt", "out_major": "m"}, {**_SMALL, **_FED, "stages": 4}),
-    "tma_batched": ({"layout": "tn", "batched": True}, {**_SMALL, **_FED}),
-    "tma_wide_warps": ({"layout": "nn"}, {"block": (128, 160, 64), "warp": (64, 80), **_FED}),
     "wide_warps": ({"layout": "tn"}, {"block": (64, 192, 64), "warp": (32, 96), "fragments": 1}),
     "one_warp": ({}, {"block": (32, 32, 64), "warp": (32, 32)}),
 }  # fmt: skip
 
 
-def form(name: str) -> GemmPlan:
-    """The plan of a form."""
+# The same of mma_tma_plan: a producer, and consumers of a warp each.
+FED = {
+    **{
+        f"tma_{dtype}_{layout}": ({"dtype": dtype, "layout": layout}, small)
+        for dtype, small in (("bf16", _SMALL), ("tf32", _TF32))
+        for layout in _LAYOUTS
+    },
+    "tma_m_major": ({"dtype": "f16", "layout": "tt", "out_major": "m"}, _SMALL),
+    "tma_tf32_m_major": ({"dtype": "tf32", "layout": "tn", "out_major": "m"}, _TF32),
+    "tma_into_f32": ({"dtype": "f16", "layout": "tn", "out": "f32"}, {**_SMALL, "mma_order": "m"}),
+    "tma_tf32_into_bf16": ({"dtype": "tf32", "layout": "nn", "out": "bf16"}, _TF32),
+    "tma_f16_sums": ({"dtype": "f16", "acc": "f16"}, _SMALL),
+    "tma_unaligned_d": ({"align_d": 2}, _SMALL),
+    "tma_direct": ({"layout": "nn"}, {**_SMALL, "store": "direct"}),
+    "tma_batched": ({"layout": "tn", "batched": True}, {**_SMALL, "ctas": None}),
+    "tma_two_blocks": ({}, {**_SMALL, "block": (64, 64, 32), "stages": 2}),
+    "tma_eight_warps": ({}, {**_SMALL, "block": (128, 64, 64), "mma_order": "m"}),
+    "tma_wide_warps": ({"layout": "nn"}, {"block": (128, 160, 64), "warp": (64, 80)}),
+}
+FORMS.update(FED)
+
+
+def form(name: str, **more: Any) -> GemmPlan:
+    """The plan of a form, with further arguments of its builder."""
     of, options = FORMS[name]
     of = {"dtype": "bf16", "layout": "nt", **of}
     align = of.pop("align_d", None)
@@ -87,4 +98,5 @@ def form(name: str) -> GemmPlan:
     if align is not None:
         c, d = (replace(operand, align_bytes=align) for operand in (operands.c, operands.d))
         operands = replace(operands, c=c, d=d)
-    return mma_sync_plan(operands, name=name, **{"stages": 3, **options})
+    build = mma_tma_plan if name in FED else mma_sync_plan
+    return build(operands, name=name, **{"stages": 3, **options, **more})

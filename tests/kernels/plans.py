@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,3 +94,18 @@ def traced(question: Callable[[], Any]) -> Any:
         if not answers:
             raise
     return answers[0]
+
+
+def constants_of_launch(plan: GemmPlan) -> set[int]:
+    """Constants of 64 bits in the host code of a plan's kernel: the bytes that it asks for are among them."""
+    import cutlass.cute as cute
+
+    kernel = importlib.import_module(f"cutegemm.kernels.{plan.family}")
+    made = cute.compile(
+        kernel.host_function(plan),
+        *kernel.fake_arguments(plan),
+        options="--enable-tvm-ffi",
+        no_jit_engine=True,
+    )
+    found = re.findall(r"llvm\.mlir\.constant\((\d+) : i64\)", str(made.ir_module))
+    return {int(text) for text in found}

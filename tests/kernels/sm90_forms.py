@@ -48,6 +48,27 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cooperative_tall": ({"layout": "nn"}, {"tile": (256, 128, 64), "cluster": (1, 2), **_COOPERATIVE}),
     "cooperative_256x160": ({}, {"tile": (256, 160, 64), **_COOPERATIVE}),
     "cooperative_256x192": ({}, {"tile": (256, 192, 64), **_COOPERATIVE}),
+    "deferred": ({}, {"tile": (128, 128, 64), "deferred": True, **_COOPERATIVE}),
+    "deferred_warps_store": (
+        {"layout": "tn"},
+        {"tile": (128, 256, 64), "deferred": True, "store": "tma_warp", **_COOPERATIVE},
+    ),
+    "deferred_stagger_2x1": (
+        {"batched": True},
+        {"tile": (128, 256, 64), "cluster": (2, 1), "deferred": True, "stagger_cycles": 550, **_COOPERATIVE},
+    ),
+    "deferred_tall_1x2": (
+        {"layout": "nn", "out_major": "m"},
+        {"tile": (256, 128, 64), "cluster": (1, 2), "deferred": True, **_COOPERATIVE},
+    ),
+    "deferred_e4m3": (
+        {"dtype": "e4m3", "out": "bf16"},
+        {"tile": (128, 256, 128), "deferred": True, **_COOPERATIVE},
+    ),
+    "deferred_s8": (
+        {"dtype": "s8", "out": "f16"},
+        {"tile": (128, 128, 128), "deferred": True, **_COOPERATIVE},
+    ),
     "one_consumer": ({}, {"tile": (64, 128, 64), "consumers": 1, **_COOPERATIVE}),
     "one_tile_a_cta": ({}, {"tile": (128, 128, 64), "ctas": None, **_COOPERATIVE}),
     "one_tile_a_cta_2x1": ({}, {"tile": (128, 128, 64), "ctas": None, "cluster": (2, 1), **_COOPERATIVE}),
@@ -99,7 +120,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "split_c": ({}, {"tile": (64, 128, 64), "split_k": 3, "with_c": True}),
     "split_cooperative_2x1": ({}, {"tile": (128, 256, 64), "cluster": (2, 1), "split_k": 2, **_COOPERATIVE}),
     "split_one_tile_a_cta": ({"layout": "nn"}, {"ctas": None, "split_k": 2, **_COOPERATIVE}),
-    "split_direct": ({"align_d": 2}, {"store": "direct", "split_k": 2, "with_c": True}),
+    "split_direct": (
+        {"align_d": 2},
+        {"tile": (64, 128, 64), "store": "direct", "split_k": 2, "with_c": True},
+    ),
     "split_f32_batched": ({"batched": True, "out": "f32", "out_major": "m"}, {**_SMALL, "split_k": 5}),
     "split_two_level": (
         {"dtype": "e4m3", "out": "bf16"},

@@ -81,7 +81,7 @@ def test_who_multiplies_what(name):
     ours = TiledMma(plan.tiled_mma.atom)
 
     def ask():
-        mma = lower.consumer_mma(plan.tiled_mma)
+        mma = lower.tiled_mma(plan.consumer_mma)
         layouts = mma.tv_layout_A_tiled, mma.tv_layout_B_tiled, mma.tv_layout_C_tiled
         return [from_dsl(one) for one in layouts], mma.get_slice(0).partition_shape_C(tile)
 

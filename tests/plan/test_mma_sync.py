@@ -13,7 +13,6 @@ from cutegemm.plan import Operands, Problem, mma_sync_plan
 from cutegemm.plan.catalog import choose, plan_named
 from cutegemm.plan.mma_sync_catalog import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.plan.mma_sync_ladder import STEPS
-from cutegemm.plan.schedule import Fetch
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_120a")
@@ -78,7 +77,7 @@ def test_the_names_stand_for_what_they_say():
         assert plan.summary
     for named in MMA_SYNC_FED:
         plan = plan_named(named.name, Operands.of("f16", layout="nt"))
-        assert (plan.load_a.direction, named.rate) == ("load", None)  # by TMA, and not chosen
+        assert plan.load_a.direction == "load"  # by TMA
         assert f"mma_tma_{plan.cta_tile[0]}x{plan.cta_tile[1]}" == plan.name
     assert len(STEPS) == 12
     text = "mma_sync:block=64x64x32,warp=32x32,stages=2,shared=k+8,read=plain,rounding=rna"
@@ -90,6 +89,15 @@ def test_the_names_stand_for_what_they_say():
     )
     with pytest.raises(PlanError, match="'blok' is no argument"):
         plan_named("mma_sync:blok=1x1x1", Operands.of("bf16"))
+
+
+def test_hopper_takes_tf32_by_a_producer():
+    """Persistent on as many multiprocessors as there are; where TMA cannot load, by cp.async."""
+    tf32, large = Operands.of("tf32", layout="nt"), Problem(4096, 4096, 4096)
+    plan = choose(tf32, large, multiprocessors=114)
+    assert (plan.name, plan.pipeline.ctas) == ("mma_tma_256x128", 114)
+    assert choose(Operands.of("tf32", layout="nt", align_bytes=8), large).schedule is not None
+    assert choose(tf32, large, "sm_80").schedule is not None
 
 
 def test_hopper_falls_back_on_it():
@@ -116,12 +124,7 @@ def test_every_broken_rule_at_once():
         ({"warp": (24, 32)}, "does not divide into warp tiles of 24"),
         ({"shares": 9}, "shares = 9; 1 to 4"),
         ({"shared": "twisted"}, "shared = 'twisted'"),
-        ({"load": "tma"}, "tma.load.64x64.bf16.128B needs sm_90, which sm_80 is not"),
-        (
-            {"load": "tma", "arch": "sm_90", "shared": "padded"},
-            "does not bring a k-major tile of bf16 .* padded",
-        ),
-        ({"load": "tma", "arch": "sm_90", "warp": (24, 32)}, "warp tiles of 24"),
+        ({"load": "tma"}, "load = 'tma' is neither 'cp.async' nor 'register'"),
         ({"rounding": "rna"}, "operands of bf16 are rounded by 'rna'"),
         ({"block": (256, 256, 64), "warp": (64, 64), "stages": 4}, "bytes is over the 166912"),
         ({"block": (128, 128, 64), "warp": (128, 128), "stages": 2}, "registers"),
@@ -130,33 +133,6 @@ def test_every_broken_rule_at_once():
 def test_what_is_refused(options, words):
     with pytest.raises(PlanError, match=words):
         mma_sync_plan(Operands.of("bf16"), **{**SMALL, **options})
-
-
-def test_tma_brings_whole_k_tiles_that_a_barrier_waits_for():
-    """64 x 64 of A and of B in bf16: 16384 bytes a stage, told to the one barrier of the stage."""
-    plan = mma_sync_plan(Operands.of("bf16", layout="nt"), load="tma", arch="sm_90", **SMALL)
-    (full,) = (b for b in plan.barriers if b.kind == "mbarrier")
-    assert (full.name, full.count, full.transaction_bytes, plan.smem_bytes()["barriers"]) == (
-        "full",
-        3,
-        16384,
-        24,
-    )
-    assert isinstance(plan.schedule.body[0], Fetch)
-    with pytest.raises(PlanError, match="a barrier `full` of each"):
-        plan.with_(barriers=plan.barriers[:1])
-    by_threads = mma_sync_plan(Operands.of("bf16", layout="nt"), arch="sm_90", **SMALL)
-    with pytest.raises(PlanError, match="not in shares"):
-        plan.with_(schedule=by_threads.schedule)
-    with pytest.raises(PlanError, match="either both A and B are loaded by TMA"):
-        plan.with_(load_b=by_threads.load_b)
-    with pytest.raises(PlanError, match="does not bring a m-major tile of tf32"):
-        mma_sync_plan(
-            Operands.of("tf32", layout="tn"), load="tma", arch="sm_90", block=(64, 64, 32), warp=(32, 32)
-        )
-    narrow = Operands.of("bf16", layout="nt", align_bytes=8)
-    with pytest.raises(PlanError, match="A is aligned to 8 bytes; TMA needs 16"):
-        mma_sync_plan(narrow, load="tma", arch="sm_90", **SMALL)
 
 
 def test_wide_warps_interleave_where_lines_would_be_torn():

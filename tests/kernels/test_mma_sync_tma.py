@@ -1,0 +1,100 @@
+"""Machine code of mma.sync plans that TMA feeds: what the roles are made of, and that nothing spills."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+import cutlass
+
+from cutegemm.compile import compile_plan
+from cutegemm.kernels.arguments import fake_arguments
+from cutegemm.layout import ComposedLayout, product
+from cutegemm.plan import Operands
+from cutegemm.plan.catalog import plan_named
+from tests.kernels.mma_sync_forms import FED, form
+from tests.kernels.test_mma_sync import ldmatrices
+
+# k-blocks whose products stand in the code: of a k-tile in the loop, and of the last one of a tile. So do the reads
+# of the fragments, one k-block ahead: those of the first k-block of a tile come before the loop.
+_K_TILES = 2
+
+
+def check(plan, arch="sm_90a"):
+    """The instructions of the roles, and no others of their kind; no spills."""
+    kernel = compile_plan(plan, arch)
+    report = kernel.resources
+    assert kernel.violations() == []
+    assert (report.spills, report.stack_bytes) == (0, 0)
+    bm, bn, bk = plan.cta_tile
+    atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_c((bm, bn))[1:])
+    blocks = _K_TILES * plan.k_blocks
+    assert report.count("HMMA") == blocks * atoms_m * atoms_n
+    plain, transposed = ldmatrices(plan, atoms_m, atoms_n)
+    found = {op: n for op, n in report.instructions.items() if op.startswith("LDSM")}
+    assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == blocks * plain, found
+    assert sum(n for op, n in found.items() if ".MT" in op) == blocks * transposed, found
+    assert report.count("UTMALDG") == sum(
+        extent * bk // product(load.box) for extent, load in ((bm, plan.load_a), (bn, plan.load_b))
+    )
+    subtiles = 0 if plan.epilogue is None else product(plan.epilogue.subtiles(plan.pipeline.consumer_tile))
+    assert report.count("UTMASTG") == subtiles
+    assert report.count("LDGSTS") == 0
+    assert report.count("BAR") == 1  # when the mbarriers have been made; none holds the consumers together
+    assert report.count("USETMAXREG") == (2 if plan.roles[0].registers else 0)
+    return report
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "layout"),
+    [
+        ("mma_tma_256x128", "bf16", "nt"),
+        ("mma_tma_128x256", "bf16", "tn"),
+        ("mma_tma_256x128", "f32", "tn"),
+        ("mma_tma_256x160", "bf16", "nn"),
+    ],
+)
+def test_the_named_plans(name, dtype, layout):
+    """Two warps of a multiprocessor's partition take 1,560 cycles at least for 128 products each; issuing must not
+    take as long."""
+    plan = plan_named(name, Operands.of(dtype, layout=layout))
+    report = check(plan)
+    assert report.registers == 168  # that 384 threads are launched with; the consumers have 240 then
+    assert [role.registers for role in plan.roles] == [24] + 8 * [240]
+    assert report.count("STSM") == (0 if dtype == "f32" else product(plan.pipeline.consumer_tile) // 256)
+
+
+@pytest.mark.parametrize(
+    "name", ["tma_bf16_nn", "tma_tf32_tt", "tma_m_major", "tma_unaligned_d", "tma_eight_warps"]
+)
+def test_forms(name):
+    check(form(name))
+
+
+def test_another_architecture_with_tma():
+    """99 KiB of shared memory: k-tiles of 64 bytes along K."""
+    plan = plan_named("mma_tma_256x128", Operands.of("bf16", layout="nt"), arch="sm_120a")
+    assert plan.cta_tile == (256, 128, 32)
+    check(plan, "sm_120a")
+
+
+def test_where_an_address_is_the_xor_of_its_parts():
+    from cutegemm.kernels.fragments import lies_apart
+
+    for name in FED:
+        plan = form(name)
+        for operand, atom, given in (("a", plan.read_a, plan.smem_a), ("b", plan.read_b, plan.smem_b)):
+            assert isinstance(given, ComposedLayout)
+            assert lies_apart(plan.tiled_mma, operand, atom, given), (name, operand)
+
+
+def test_a_plan_from_another_process_is_traced_alike():
+    """TMA rounds what it is told to be tf32; it is told f32, also where a pool of processes compiles."""
+    plan = plan_named("mma_tma_256x128", Operands.of("f32", layout="nt"))
+    sent = pickle.loads(pickle.dumps(plan))
+    kinds = [[x.element_type for x in fake_arguments(p)[:4]] for p in (plan, sent)]
+    assert kinds[0] == kinds[1] == [cutlass.Float32] * 4
