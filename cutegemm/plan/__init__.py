@@ -2,7 +2,7 @@
 
 what a plan is           `plan`, `problem`; `schedule` or `pipeline`; `packing`, `split`, `shares`, `workspace`
 when it may exist        `rules`, `pipeline_rules`
-from tile sizes to one   `building`; `simt`, `mma_sync`, `sm90` with `sm90_slots`
+from tile sizes to one   `building`; `simt`, `mma_sync`; with a `queue` and `sm90_slots`: `sm90`, `mma_sync_tma`
 named ones               `catalog`, over `simt_catalog`, `mma_sync_catalog`, `sm90_catalog`; `choice`
 which one to take        `simt_choice`, `sm90_choice`, and `choose_mma_sync`
 ladders of named ones    `ladder`: `simt_ladder`, `mma_sync_ladder`, `sm90_ladder`
@@ -10,6 +10,7 @@ ladders of named ones    `ladder`: `simt_ladder`, `mma_sync_ladder`, `sm90_ladde
 
 from cutegemm.plan.building import Shared
 from cutegemm.plan.mma_sync import mma_sync_plan
+from cutegemm.plan.mma_sync_tma import mma_tma_plan
 from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.plan import Barrier, GemmPlan, Role
 from cutegemm.plan.problem import Operand, Operands, Problem
@@ -29,6 +30,7 @@ __all__ = [
     "Schedule",
     "Shared",
     "mma_sync_plan",
+    "mma_tma_plan",
     "multistage",
     "simt_plan",
     "single_stage",

@@ -64,7 +64,7 @@ class Complaints:
         try:
             return make()
         except PlanError as error:
-            self.broken += error.violations
+            self.broken += [rule for rule in error.violations if rule not in self.broken]
         except CutegemmError as error:
             self.broken.append(str(error))
         return None

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from cutegemm.arch import DEFAULT_ARCH
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.plan.arguments import not_operands
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.mma_sync_catalog import choose_mma_sync, mma_sync_named, mma_sync_names
 from cutegemm.plan.plan import GemmPlan
@@ -22,7 +23,9 @@ from cutegemm.plan.simt_choice import choose_simt
 from cutegemm.plan.simt_ladder import ladder_named, ladder_names
 from cutegemm.plan.sm90_catalog import sm90_named, sm90_names
 from cutegemm.plan.sm90_choice import choose_sm90
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
+FEW_ROWS = 32
 TRANSPOSED = "transposed:"  # in front of a name: the plan is to serve D^T = B^T A^T
 
 
@@ -35,25 +38,35 @@ def plans() -> list[tuple[str, str]]:
     return simt_names() + ladder_names() + mma_sync_names() + sm90_names()
 
 
-@cache
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
     """The plan of a name, or of a text that spells out the arguments of a builder.
 
     name     one of `plans()`, "simt:block=128x128x8,warp=64x32,thread=8x8,stages=3,mma_order=n" for
-             `simt_plan`, "mma_sync:block=128x128x64,stages=3" for `mma_sync_plan`, or
+             `simt_plan`, "mma_sync:block=128x128x64,stages=3" for `mma_sync_plan`,
+             "mma_tma:block=256x128x64,warp=64x64" for `mma_tma_plan`, or
              "sm90:tile=128x128x64,cluster=2x1,slots=4" for `sm90_plan`. After "transposed:" the plan of
              the rest for `operands.transposed`, as `gemm` then calls it
-    with_c   whether the kernel must be able to read C; those of `simt_plan` and `mma_sync_plan` always are
+    with_c   whether the kernel of an `sm90_plan` must be able to read C; the others always are
     arch     whose shared memory mma.sync plans fill
-    raises   UnsupportedError for another name; PlanError where the operands break the plan's rules
+    raises   UnsupportedError for another name; PlanError where the operands break the plan's rules, or are none
 
     >>> plan_named("simt_64x64", Operands.of("f32")).cta_tile
     (64, 64, 16)
     >>> plan_named("simt:block=64x64x8,warp=32x32,thread=8x4,stages=4", Operands.of("f32")).stages
     4
     """
+    wrong = not_operands(operands)
+    if not isinstance(name, str):
+        wrong.append(f"name = {name!r}; the name of a plan is expected, as `cutegemm plans` lists them.")
+    if wrong:
+        raise PlanError(f"plan_named: {name!r}", wrong)
+    return _named(name, operands, with_c, arch)
+
+
+@cache
+def _named(name: str, operands: Operands, with_c: bool, arch: str) -> GemmPlan:
     if name.startswith(TRANSPOSED):
-        return plan_named(name.removeprefix(TRANSPOSED), operands.transposed, with_c, arch)
+        return _named(name.removeprefix(TRANSPOSED), operands.transposed, with_c, arch)
     by_threads = simt_named(name, operands) or ladder_named(name, operands)
     if by_threads is not None:
         return by_threads
@@ -72,13 +85,35 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
     )
 
 
-def prefers_transposed(operands: Operands) -> bool:
-    """Whether D^T = B^T A^T is the better problem: an m-major D of bytes, which threads hold in pairs along N.
+def loads_boxes(name: str) -> bool:
+    """Whether the plan of a name loads A and B by TMA, which takes rows of any length, but no stride of 0.
 
-    >>> prefers_transposed(Operands.of("e4m3", layout="nt", out_major="m"))
+    >>> [loads_boxes(name) for name in ("sm90_slots", "mma_tma_128x256", "mma_64x64")]
+    [True, True, False]
+    """
+    return name.startswith(("sm90", "mma_tma"))
+
+
+def prefers_transposed(operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH) -> bool:
+    """Whether D^T = B^T A^T is the better problem for wgmma.
+
+    So it is for few rows, which tiles of 16 or 32 columns hold and tiles of 64 rows do not, and for an m-major D of
+    bytes, which threads hold in pairs along N.
+
+    operands   as TMA loads A and B
+
+    >>> bf16, e4m3 = Operands.of("bf16", layout="nt"), Operands.of("e4m3", layout="nt", out_major="m")
+    >>> prefers_transposed(bf16, Problem(16, 4096, 4096)), prefers_transposed(bf16, Problem(64, 4096, 4096))
+    (True, False)
+    >>> prefers_transposed(e4m3, Problem(4096, 4096, 4096))
     True
     """
-    return operands.d.major == "m" and operands.d.dtype.bits == 8
+    a, b, d = operands.a, operands.b, operands.d
+    if arch != "sm_90a" or a.dtype.bits > 16 or min(a.align_bytes, b.align_bytes) < TMA_INNER_ALIGNED_BYTES:
+        return False
+    if d.dtype.bits == 8:
+        return d.major == "m"
+    return problem.m <= FEW_ROWS < problem.n
 
 
 @lru_cache(maxsize=4096)
@@ -100,7 +135,12 @@ def choose(
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
     ('simt_128x16/k2', 'simt_256x128+pack')
     """
-    if arch == "sm_90a" and operands.a.dtype.bits <= 16:
+    if operands.a.dtype.bits == 8:
+        if arch != "sm_90a":
+            only = f"{operands.a.dtype} is multiplied by wgmma alone, which sm_90a has and {arch} has not."
+            raise PlanError(f"choose: no named plan for {operands}", [only])
+        return choose_sm90(operands, problem, multiprocessors, with_c)
+    if arch == "sm_90a" and operands.a.dtype.bits == 16:
         with suppress(PlanError):
             return choose_sm90(operands, problem, multiprocessors, with_c)
     if operands.a.dtype.bits == 16 or operands.a.dtype is tf32:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cutegemm.errors import PlanError
@@ -44,6 +44,23 @@ def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dic
     return found
 
 
+def by_reason(refusals: Sequence[tuple[str, str]]) -> list[str]:
+    """Why plans were refused, each reason once, with the first of its plans and how many others there are.
+
+    refusals   names of plans with a broken rule of each
+
+    >>> by_reason([("small", "no room"), ("large", "no room"), ("large", "odd")])
+    ['small and 1 more: no room', 'large: odd']
+    """
+    names: dict[str, list[str]] = {}
+    for name, rule in refusals:
+        names.setdefault(rule, []).append(name)
+    return [
+        f"{first}{f' and {len(others)} more' if others else ''}: {rule}"
+        for rule, (first, *others) in names.items()
+    ]
+
+
 def busiest_cost(
     plan: GemmPlan, problem: Problem, rate: float, multiprocessors: int, start_steps: int
 ) -> float:
@@ -54,7 +71,7 @@ def busiest_cost(
     root of the share, as their latencies are covered less.
     """
     m_tiles, n_tiles, batch = plan.grid(problem)
-    most = -(-m_tiles * n_tiles * batch // multiprocessors)
+    most = max(1, -(-m_tiles * n_tiles * batch // multiprocessors))
     resident = min(plan.ctas_per_sm, most) / plan.ctas_per_sm
     bm, bn, _ = plan.cta_tile
     return float(most * bm * bn * (problem.k + start_steps) / (rate * resident**0.5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.arch import WARP_THREADS
 from cutegemm.layout import size
 from cutegemm.layout.inttuple import product
 from cutegemm.tile.tma import TmaBox
@@ -44,7 +44,8 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     pipeline = plan.pipeline
     if pipeline is not None:
         what = f"{pipeline.kind}, {'persistent' if pipeline.ctas else 'one tile each'}"
-        rows.append(("CTAs", str(pipeline.ctas or tiles), what, ""))
+        deferred = "D leaves behind the next tile's products" if pipeline.deferred else ""
+        rows.append(("CTAs", str(pipeline.ctas or tiles), what, deferred))
     if plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
     if plan.cluster_mn != (1, 1):
@@ -61,7 +62,9 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     if pipeline is not None:
         own = " x ".join(str(extent) for extent in pipeline.consumer_tile)
         whose = "a tile each, in turn" if pipeline.turns > 1 else "of one tile"
-        rows.append(("consumer", str(pipeline.consumers), own, f"{WARPGROUP_THREADS} threads, {whose}"))
+        rows.append(
+            ("consumer", str(pipeline.consumers), own, f"{pipeline.consumer_threads} threads, {whose}")
+        )
     rows += [
         ("warp", str(warps), f"{WARP_THREADS} threads", f"threads {mma.thr_layout_vmnk}"),
         ("thread", str(plan.threads), f"{values} of D", f"values {mma.layout_c_tv_tiled}"),

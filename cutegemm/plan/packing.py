@@ -69,6 +69,15 @@ class Packing:
         line = self.line
         return (rows + (line - 1)) // line * line
 
+    def ctas(self, rows: Any, columns: Any, batch: Any) -> Any:
+        """Those that pack a matrix (rows, columns, batch); also of values that a kernel computes with.
+
+        >>> make_packing(Operands.of("f32"), "a").ctas(100, 65, 3)
+        12
+        """
+        of_rows, of_columns = [(e + (t - 1)) // t for e, t in zip((rows, columns), self.tile, strict=True)]
+        return of_rows * of_columns * batch
+
     def __str__(self) -> str:
         return f"{self.name.upper()} by tiles of {self.tile[0]} x {self.tile[1]}, {self.threads} threads"
 

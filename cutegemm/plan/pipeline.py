@@ -1,9 +1,10 @@
-"""Plans whose roles differ: a queue of k-tiles that TMA fills and wgmma empties, and an epilogue by TMA."""
+"""Plans whose roles differ: a queue of k-tiles that TMA fills and consumers empty, and an epilogue by TMA."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -15,10 +16,10 @@ class Pipeline:
     """Who fills the queue of k-tiles in shared memory, and who works on which tile of D.
 
     kind             pingpong: the consumers take the tiles of a CTA in turn, so that one multiplies while
-                     another stores. cooperative: they share the rows of each tile. single: there is no
-                     producer; a lane of the consumers asks for a k-tile ahead between their products
+                     another stores. cooperative: they share each tile. single: there is no producer; a lane of
+                     the consumers asks for a k-tile ahead between their products
     stages           k-tiles that the queue holds
-    consumers        warpgroups that multiply
+    consumers        that multiply: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that one of them sums up at a time
     ctas             of a persistent grid, which take tile after tile; None: one for each tile of D
     order_epilogue   pingpong: the consumers store in turn as well
@@ -26,6 +27,9 @@ class Pipeline:
                      bits of the sums of fp8 products (DeepSeek-V3 technical report, 3.3.2)
     stagger_cycles   cooperative: by which each consumer begins later than the one before it, so that not all
                      of them store at once
+    deferred         cooperative: a consumer converts its sums, goes on to its next tile, and stores them subtile by
+                     subtile behind the products of its first k-tiles
+    consumer_warps   of a consumer: 4 of a warpgroup, or 1
     """
 
     kind: str
@@ -36,6 +40,8 @@ class Pipeline:
     order_epilogue: bool = False
     stagger_cycles: int = 0
     two_level: bool = False
+    deferred: bool = False
+    consumer_warps: int = WARPGROUP_THREADS // WARP_THREADS
 
     @property
     def turns(self) -> int:
@@ -46,6 +52,11 @@ class Pipeline:
     def readers(self) -> int:
         """Consumers that read each k-tile."""
         return 1 if self.kind == "pingpong" else self.consumers
+
+    @property
+    def consumer_threads(self) -> int:
+        """Threads of a consumer."""
+        return WARP_THREADS * self.consumer_warps
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cutegemm.arch import MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
-from cutegemm.layout import product_each, size
+from cutegemm.layout import Layout, product_each, size
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
@@ -20,6 +20,8 @@ SETMAXNREG_STEP, SETMAXNREG_LEAST, SETMAXNREG_MOST = 8, 24, 256
 # ptxas asks for this many registers besides the sums of the widest wgmma, out of those that a thread is
 # launched with, whatever setmaxnreg says: C7602 with 128 at launch and m64n256, which "needs 154".
 WGMMA_REGISTERS_BESIDES = 26
+# Addresses and counters of a consumer that stores a tile while it multiplies the next; read from ptxas, 13.1.
+DEFERRED_REGISTERS_BESIDES = 32
 MAX_CLUSTER_CTAS = 8  # CUDA C++ Programming Guide, "Thread Block Clusters": the portable size
 WGMMA_ROWS = 64
 MIN_STAGES = 2
@@ -61,21 +63,25 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     if count < (2 if pipeline.kind == "pingpong" else 1):
         yield f"{count} consumers cannot work as {pipeline.kind}."
         return
-    want = (bm, bn) if pipeline.kind == "pingpong" else (bm // count, bn)
-    if pipeline.consumer_tile != want or want[0] % WGMMA_ROWS or bm % want[0]:
-        yield (
-            f"each of {count} {pipeline.kind} consumers sums up {_by(pipeline.consumer_tile)} of "
-            f"{bm} x {bn}; "
-            f"{_by(want)}, in whole rows of {WGMMA_ROWS}, are expected."
-        )
-    threads = WARPGROUP_THREADS * pipeline.readers
+    if plan.tiled_mma.atom.a_source == "register":
+        yield from _warps(plan, pipeline)
+    else:
+        want = (bm, bn) if pipeline.kind == "pingpong" else (bm // count, bn)
+        if pipeline.consumer_tile != want or want[0] % WGMMA_ROWS or bm % want[0]:
+            yield (
+                f"each of {count} {pipeline.kind} consumers sums up {_by(pipeline.consumer_tile)} of "
+                f"{bm} x {bn}; "
+                f"{_by(want)}, in whole rows of {WGMMA_ROWS}, are expected."
+            )
+    threads = pipeline.consumer_threads * pipeline.readers
     if plan.tiled_mma.threads != threads:
         have = plan.tiled_mma.threads
         yield f"the tiled MMA is made for {have} threads; the consumers of a tile have {threads}."
     warps = [role.warps for role in plan.roles]
-    expected = [WARPGROUP_THREADS // WARP_THREADS] * (count + (pipeline.kind != "single"))
+    producer = [] if pipeline.kind == "single" else [WARPGROUP_THREADS // WARP_THREADS]
+    expected = [*producer, *[pipeline.consumer_warps] * count]
     if warps != expected:
-        yield f"the roles have {warps} warps; {expected} are expected: warpgroups, the producer first."
+        yield f"the roles have {warps} warps; {expected} are expected: a warpgroup that produces, then consumers."
     if pipeline.ctas is not None and pipeline.ctas < product(plan.cluster_mn):
         yield f"a persistent grid of {pipeline.ctas} CTAs holds no cluster of {product(plan.cluster_mn)}."
     if pipeline.kind == "single" and (pipeline.ctas is not None or plan.cluster_mn != (1, 1)):
@@ -88,6 +94,54 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield "sums are kept on two levels where a producer fills the queue."
     if pipeline.stagger_cycles and pipeline.kind != "cooperative":
         yield "only cooperative consumers begin one after the other."
+    if pipeline.deferred:
+        yield from _deferred(plan, pipeline)
+
+
+def _deferred(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    if pipeline.kind != "cooperative" or pipeline.ctas is None:
+        yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
+    if plan.epilogue is None or not isinstance(plan.epilogue.store, TmaBox):
+        yield "a tile that is stored behind the products of the next leaves through slots, by TMA."
+    for is_there, what in ((plan.has_c, "C is added"), (pipeline.two_level, "sums are kept on two levels")):
+        if is_there:
+            yield f"where {what}, a tile is not stored behind the products of the next."
+    threads_bits = 32 * WARPGROUP_THREADS
+    held = product(pipeline.consumer_tile) * plan.operands.d.dtype.bits // threads_bits
+    sums = product(pipeline.consumer_tile) * plan.operands.acc.bits // threads_bits
+    for role in plan.roles[1:]:
+        if role.registers is not None and sums + held + DEFERRED_REGISTERS_BESIDES > role.registers:
+            yield (
+                f"the role {role.name} has {role.registers} registers; {sums} sums, {held} of the tile before and "
+                f"{DEFERRED_REGISTERS_BESIDES} besides are expected. Take a smaller tile, or a D of fewer bits."
+            )
+
+
+def _warps(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    """What is so where each consumer is a warp that multiplies fragments in registers."""
+    bm, bn, _ = plan.cta_tile
+    (m, n), mma = pipeline.consumer_tile, plan.tiled_mma
+    if pipeline.kind != "cooperative" or pipeline.consumer_warps != 1:
+        yield (
+            f"{mma.atom.name} is of a warp: consumers of 1 warp each, which share a tile, are expected of it, not "
+            f"{pipeline.kind} ones of {pipeline.consumer_warps} warps."
+        )
+    elif bm % m or bn % n or bm // m * (bn // n) != pipeline.consumers:
+        yield f"{pipeline.consumers} consumers of {m} x {n} each do not share a tile of {bm} x {bn}."
+    if any(not isinstance(p, Layout) or len(p) != 3 for p in mma.permutation_mnk[:2]):
+        yield f"where places lie, {mma.permutation_mnk[:2]}, is not (an atom, consumers, atoms of one) along M and N."
+    if plan.read_a is None or plan.read_b is None:
+        yield f"{mma.atom.name} multiplies registers; how a consumer reads A and B is not said."
+    step = mma.tile_mnk[2]
+    if plan.cta_tile[2] % (2 * step):
+        yield (
+            f"bK = {plan.cta_tile[2]}; an even number of k-blocks of {step} is expected, as the fragments of two take "
+            "turns."
+        )
+    if plan.split.is_split or pipeline.two_level or pipeline.deferred or pipeline.stagger_cycles:
+        yield "warps that consume a queue have all k-tiles of a tile, sums on one level, and their own time to store."
+    if plan.cluster_mn != (1, 1) or plan.rounding != "rz":
+        yield "to warps that consume a queue, a CTA loads by itself, and operands as they are: rounding 'rz'."
 
 
 def _cluster(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
@@ -100,11 +154,6 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
     for name, box in (("A", plan.load_a), ("B", plan.load_b)):
         if not isinstance(box, TmaBox):
             yield f"{name} is not loaded by TMA, which a pipeline does."
-    yield from box_rules(plan)
-
-
-def box_rules(plan: GemmPlan) -> Iterator[str]:
-    """Every rule that the boxes of A and B break, whoever asks for them."""
     bm, bn, bk = plan.cta_tile
     cm, cn = plan.cluster_mn
     for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
@@ -132,10 +181,11 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     from cutegemm.plan.rules import register_budget
 
     at_launch = register_budget(plan, arch)
+    by_wgmma = plan.tiled_mma.atom.a_source == "shared"
     words = -(
         -plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS)
     )
-    if words + WGMMA_REGISTERS_BESIDES > at_launch:
+    if by_wgmma and words + WGMMA_REGISTERS_BESIDES > at_launch:
         yield (
             f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the "
             f"{at_launch} that {plan.threads} threads are launched with. Take a narrower one."
@@ -145,6 +195,8 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
         return
     for role in given:
         yield from _setmaxnreg(role)
+    if plan.threads % WARPGROUP_THREADS:
+        yield f"setmaxnreg is of warpgroups; {plan.threads} threads are no whole number of them."
     asked = sum(WARP_THREADS * role.warps * (role.registers or at_launch) for role in plan.roles)
     if asked > at_launch * plan.threads:
         have = at_launch * plan.threads
@@ -164,20 +216,21 @@ def _barriers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     bm, bn, bk = plan.cta_tile
     ops = plan.operands
     filled = (bm * bk * ops.a.dtype.bits + bn * bk * ops.b.dtype.bits) // 8
-    warps = WARPGROUP_THREADS // WARP_THREADS
+    threads, warps = pipeline.consumer_threads, pipeline.consumer_warps
     expected = {"full": (pipeline.stages, 1, filled)}
     if pipeline.kind != "single":
         # Each warp that reads the stage, in each CTA that a load of this CTA's reaches
         expected["empty"] = (pipeline.stages, warps * pipeline.readers * (sum(plan.cluster_mn) - 1), 0)
     if pipeline.kind == "pingpong":
-        expected["order mainloop"] = (pipeline.consumers, 2 * WARPGROUP_THREADS, 0)
+        expected["order mainloop"] = (pipeline.consumers, 2 * threads, 0)
     if pipeline.order_epilogue:
-        expected["order epilogue"] = (pipeline.consumers, 2 * WARPGROUP_THREADS, 0)
+        expected["order epilogue"] = (pipeline.consumers, 2 * threads, 0)
     if plan.split.is_split:
-        expected["parts"] = (pipeline.consumers, WARPGROUP_THREADS, 0)
+        expected["parts"] = (pipeline.consumers, threads, 0)
     epilogue = plan.epilogue
     if epilogue is not None:
-        expected["subtile"] = (pipeline.consumers, WARPGROUP_THREADS, 0)
+        if warps > 1:
+            expected["subtile"] = (pipeline.consumers, threads, 0)
         if epilogue.load_c is not None:
             size_bytes = product(epilogue.subtile) * ops.c.dtype.bits // 8
             expected["c"] = (epilogue.slots * pipeline.consumers, 1, size_bytes)
@@ -206,11 +259,12 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         return
     rows, cols = epilogue.subtile
     tile = pipeline.consumer_tile
+    least = MIN_SLOTS if pipeline.consumer_warps > 1 else 1
     if tile[0] % rows or tile[1] % cols:
         yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
-    elif epilogue.slots < MIN_SLOTS or product(epilogue.subtiles(tile)) % epilogue.slots:
+    elif epilogue.slots < least or product(epilogue.subtiles(tile)) % epilogue.slots:
         yield (
-            f"{epilogue.slots} slots for {product(epilogue.subtiles(tile))} subtiles; {MIN_SLOTS} or more "
+            f"{epilogue.slots} slots for {product(epilogue.subtiles(tile))} subtiles; {least} or more "
             "that divide them are expected."
         )
     want = (rows, cols, epilogue.slots, pipeline.consumers)
@@ -227,8 +281,9 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         if store.box[1] < whole and (d.major == "m" or load_c is not None):
             yield "warps store rows of their own only of an n-major D, without C by TMA."
     else:
-        if store.threads != WARPGROUP_THREADS:
-            yield f"the copy of a slot is made for {store.threads} threads; a consumer has {WARPGROUP_THREADS}."
+        if store.threads != pipeline.consumer_threads:
+            have = pipeline.consumer_threads
+            yield f"the copy of a slot is made for {store.threads} threads; a consumer has {have}."
         if rows % size(store.tiler_mn[0]) or cols % size(store.tiler_mn[1]):
             yield f"the copy of a slot, {store}, does not divide subtiles of {rows} x {cols}."
     if load_c is not None and plan.operands.c.align_bytes < TMA_INNER_ALIGNED_BYTES:

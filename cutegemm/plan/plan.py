@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from cutegemm.arch import (
     MAX_REGISTERS_PER_THREAD,
@@ -13,7 +13,7 @@ from cutegemm.arch import (
     arch_named,
 )
 from cutegemm.dtypes import DType
-from cutegemm.errors import PlanError
+from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, size
 from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.problem import Operands, Problem
@@ -64,6 +64,9 @@ class Barrier:
     count: int
     arrivals: int
     transaction_bytes: int = 0
+
+
+_Part = TypeVar("_Part", Role, Barrier)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +149,18 @@ class GemmPlan:
         return broken_rules(self, arch_named(arch or self.arch), problem)
 
     def with_(self, **changes: Any) -> GemmPlan:
-        """The plan with some fields changed, checked anew."""
+        """The plan with some fields changed, checked anew.
+
+        raises   PlanError for what is no field, and with every rule that is then broken
+        """
+        known = [field.name for field in fields(self)]
+        strange = [
+            f"{name!r} is no field of a plan; there are {', '.join(known)}."
+            for name in changes
+            if name not in known
+        ]
+        if strange:
+            raise PlanError(f"plan {self.name!r}", strange)
         return replace(self, **changes)
 
     @property
@@ -180,11 +194,11 @@ class GemmPlan:
 
     def role(self, name: str) -> Role:
         """The role of that name."""
-        return next(role for role in self.roles if role.name == name)
+        return _of_name(self.name, self.roles, name)
 
     def barrier(self, name: str) -> Barrier:
-        """The barrier of that name."""
-        return next(barrier for barrier in self.barriers if barrier.name == name)
+        """The barrier of that name. raises UnsupportedError where there is none"""
+        return _of_name(self.name, self.barriers, name)
 
     def barrier_id(self, name: str) -> int:
         """Which of the hardware's named barriers is the first of that name; 0 is that of all threads."""
@@ -238,11 +252,11 @@ class GemmPlan:
         if self.pipeline is not None and self.split.is_split:
             out["sums of other parts"] = 2 * SUM_VECTOR * self.vectors_at_once
         if mma.atom.a_source == "register":
-            depth = 1 if self.schedule is None else self.schedule.fragments
+            depth_a, depth_b = self.fragment_buffers
             per_thread_a = size(mma.layout_a_tv_tiled, mode=[1]) * (bm // mma.tile_mnk[0])
             per_thread_b = size(mma.layout_b_tv_tiled, mode=[1]) * (bn // mma.tile_mnk[1])
-            out["fragments"] = _words(depth * per_thread_a, ops.a.dtype.bits, 1) + _words(
-                depth * per_thread_b, ops.b.dtype.bits, 1
+            out["fragments"] = _words(depth_a * per_thread_a, ops.a.dtype.bits, 1) + _words(
+                depth_b * per_thread_b, ops.b.dtype.bits, 1
             )
         for name, copy, tile, operand in (
             ("tile of A on its way", self.load_a, bm, ops.a),
@@ -264,6 +278,48 @@ class GemmPlan:
         levels = 2 if self.pipeline is not None and self.pipeline.two_level else 1
         free = given - levels * own - _REGISTERS_BESIDES
         return next((n for n in (16, 8, 4, 2) if 2 * SUM_VECTOR * n <= free), 1)
+
+    @property
+    def fragment_buffers(self) -> tuple[int, int]:
+        """How many k-blocks' fragments of A and of B a thread holds.
+
+        A consumer of a queue reads one of them, of the mode that is outermost, anew as soon as it has been
+        multiplied by all of the other, which is read a k-block ahead.
+        """
+        if self.schedule is not None:
+            return self.schedule.fragments, self.schedule.fragments
+        return (1, 2) if self.mma_order == "m" else (2, 1)
+
+    @property
+    def consumer_mma(self) -> TiledMma:
+        """Of a pipeline: the part of the tiled MMA that one consumer carries out, of the tile that is its own."""
+        mma = self.tiled_mma
+        if mma.atom.a_source == "shared":
+            return TiledMma(mma.atom)
+        along_m, along_n, _ = mma.permutation_mnk  # (an atom, consumers, the atoms of one)
+        own = (_without_second(along_m), _without_second(along_n), None)
+        return TiledMma(mma.atom, permutation_mnk=own)
+
+    @property
+    def piece_n(self) -> int:
+        """Of a pipeline: columns of a consumer's tile that lie together in that of the CTA; see `column_of`."""
+        assert self.pipeline is not None
+        along_n = self.tiled_mma.permutation_mnk[1]
+        return self.pipeline.consumer_tile[1] if along_n is None else int(along_n[1].stride)
+
+    def column_of(self, own_n: Any, column: Any) -> Any:
+        """Of a pipeline: the column of D that is a column of a consumer's tile, which is counted in such tiles.
+
+        >>> from cutegemm.plan import mma_tma_plan
+        >>> plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(256, 160, 64), warp=(64, 80))
+        >>> plan.piece_n, [plan.column_of(1, column) for column in (0, 15, 16, 79)]
+        (16, [16, 31, 48, 159])
+        """
+        assert self.pipeline is not None
+        bn, own, piece = self.cta_tile[1], self.pipeline.consumer_tile[1], self.piece_n
+        across = bn // own
+        first = own_n // across * bn + own_n % across * piece
+        return first + column // piece * (piece * across) + column % piece
 
     @property
     def read_c(self) -> CopyAtom:
@@ -326,6 +382,24 @@ def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
     swizzle = layout.inner
     period = 1 << (swizzle.base + swizzle.bits + abs(swizzle.shift))
     return min(SMEM_MAX_ALIGN_BYTES, max(SMEM_UNIT_BYTES, period * dtype.bits // 8))
+
+
+def _of_name(plan: str, parts: tuple[_Part, ...], name: str) -> _Part:
+    for part in parts:
+        if part.name == name:
+            return part
+    known = ", ".join(part.name for part in parts)
+    raise UnsupportedError(f"plan {plan!r}: nothing is called {name!r}; there are {known}.")
+
+
+def _without_second(permutation: Layout) -> Layout:
+    """A permutation (atom, consumers, rest) of one consumer's part alone, whose pieces are pushed together."""
+    first, consumers, rest = (permutation[mode] for mode in range(3))
+    modes = zip(*rest.flat(), strict=True)
+    count, piece = consumers.size(), consumers.stride
+    closer = [(extent, stride if stride < piece else stride // count) for extent, stride in modes]
+    own = Layout(tuple([extent for extent, _ in closer]), tuple([stride for _, stride in closer]))
+    return Layout((first.shape, own.shape), (first.stride, own.stride))
 
 
 def _words(elements: int, bits: int, threads: int) -> int:

@@ -191,8 +191,11 @@ class Problem:
             for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("l", self.l))
             if isinstance(value, bool) or not isinstance(value, int) or value < 0
         ]
+        if not isinstance(self.operands, Operands):
+            expected = "Operands are expected, such as Operands.of('f32')"
+            raise PlanError("problem", [*broken, f"operands = {self.operands!r}; {expected}."])
         if self.l != 1 and not self.operands.batched:
-            broken.append(f"l = {self.l}, but the operands have no batch mode.")
+            broken.append(f"l = {self.l}, but the operands have no batch mode. Make them batched=True.")
         leading = dict(self.ld)
         for name in leading:
             if name not in _MODES:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm.arch import (
-    MAX_GRID_X,
+    MAX_GRID_Y,
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
     REGISTER_UNIT,
@@ -19,8 +19,9 @@ from cutegemm.arch import (
     WARP_THREADS,
     Arch,
 )
+from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, product_each, size
-from cutegemm.plan.schedule import Fetch
+from cutegemm.plan.limits import limits
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
 from cutegemm.tile.tma import TmaBox
 
@@ -46,9 +47,7 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
 
         out += pipeline_rules(plan, arch)
     elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
-        from cutegemm.plan.pipeline_rules import box_rules
-
-        out += [*_fed(plan), *box_rules(plan)]
+        out.append("TMA fills the queue of a pipeline; where all threads follow a schedule, they load.")
     if problem is not None:
         out += problem_rules(plan, problem)
     return out
@@ -85,14 +84,16 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
         )
     if plan.persistent is not None and plan.persistent < 1:
         yield f"a persistent grid has {plan.persistent} CTAs; at least 1 is expected."
-    if plan.schedule is not None and plan.split.waves:
-        if plan.stages == 0:
-            yield "without shared memory a CTA takes all of K."
-        if plan.split.order != "blocked" or plan.split.reduction != "kernel":
-            yield (
-                f"waves of tiles are shared by neighbouring k-tiles, and a second kernel adds their sums; the split "
-                f"is {plan.split.order}, added by {plan.split.reduction!r}."
-            )
+    how = (plan.split.order, plan.split.reduction)
+    if plan.schedule is not None and plan.split.waves and how != ("blocked", "kernel"):
+        yield (
+            f"waves of tiles are shared by neighbouring k-tiles, and a second kernel adds their sums; the split "
+            f"is {plan.split.order}, added by {plan.split.reduction!r}."
+        )
+    if plan.schedule is not None and plan.split_k > MAX_GRID_Y:
+        yield f"{plan.split_k} parts of each tile; {MAX_GRID_Y} at most lie along the second axis of a grid."
+    if plan.schedule is not None and plan.stages == 0 and (plan.split.is_split or plan.packs):
+        yield "without shared memory a CTA takes all of K, of operands that are not packed."
     if plan.schedule is not None and plan.stages == 0 and plan.smem_d is not None:
         yield "without stages of shared memory D does not pass through it."
     if plan.schedule is not None and plan.split.is_split and plan.smem_d is not None:
@@ -204,58 +205,35 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
     k_blocks = None if bk < 1 or bk % step_k else plan.k_blocks
     told = set()
     for copy in (plan.load_a, plan.load_b):
-        atom = copy.atom if isinstance(copy, TiledCopy) else copy
-        is_async = isinstance(atom, TmaBox) or atom.is_async
-        if is_async in told:
+        if isinstance(copy, TmaBox) or copy.atom.is_async in told:
             continue
-        told.add(is_async)
+        told.add(copy.atom.is_async)
         for k_tiles in sorted({1, max(1, stages - 1), stages, 2 * stages + 1}):
-            found = plan.schedule.hazards(is_async, k_tiles, k_blocks)
+            found = plan.schedule.hazards(copy.atom.is_async, k_tiles, k_blocks)
             if found:
                 yield from (
-                    f"the schedule with {k_tiles} k-tiles by {atom.name}: {hazard}" for hazard in found
+                    f"the schedule with {k_tiles} k-tiles by {copy.atom.name}: {hazard}" for hazard in found
                 )
                 break
-
-
-def _fed(plan: GemmPlan) -> Iterator[str]:
-    """What a schedule needs whose tiles one thread asks for by TMA."""
-    if not (isinstance(plan.load_a, TmaBox) and isinstance(plan.load_b, TmaBox)):
-        yield "either both A and B are loaded by TMA, or none of them: a k-tile is waited for as a whole."
-        return
-    bm, bn, bk = plan.cta_tile
-    ops = plan.operands
-    size_bytes = (bm * ops.a.dtype.bits + bn * ops.b.dtype.bits) * bk // 8
-    full = [b for b in plan.barriers if b.kind == "mbarrier"]
-    if [(b.name, b.count, b.arrivals, b.transaction_bytes) for b in full] != [
-        ("full", plan.stages, 1, size_bytes)
-    ]:
-        yield (
-            f"TMA fills {plan.stages} stages of {size_bytes} bytes; a barrier `full` of each, and no other, is "
-            "expected."
-        )
-    assert plan.schedule is not None
-    steps = (*plan.schedule.prologue, *plan.schedule.body)
-    if any(isinstance(step, Fetch) and step.parts != 1 for step in steps):
-        yield "a k-tile comes by TMA as a whole, not in shares."
-    if plan.split.is_split or plan.packs:
-        yield "K is split, and operands are packed, where all threads load."
 
 
 def _vectors(plan: GemmPlan) -> Iterator[str]:
     for name, extent, layout, copy, read, operand in _operand_parts(plan):
         modes = (name.replace("A", "m").replace("B", "n"), "k")
-        if isinstance(copy, TmaBox):
-            continue
-        yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
         bits = operand.dtype.bits
-        if copy.atom.is_async and copy.atom.bits > bits:
-            yield from _shared_vector(
-                f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
-            )
+        if isinstance(copy, TiledCopy):
+            yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
+            if copy.atom.is_async and copy.atom.bits > bits:
+                yield from _shared_vector(
+                    f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
+                )
         mma = plan.tiled_mma
         if read is not None and read.threads > 1:
-            rows = (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(read, mma).offsets_s(layout)
+            try:
+                rows = (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(read, mma).offsets_s(layout)
+            except PlanError as error:  # fragments that it does not fill
+                yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
+                continue
             row_bits = 8 * read.aligned_bytes
             yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
         elif read is not None and read.bits > bits:
@@ -405,9 +383,7 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
             )
         else:
             yield from _strides(name, ours, problem, _by_box(plan, name))
-    grid = plan.grid(problem)
-    if grid[0] * grid[1] * grid[2] > MAX_GRID_X:
-        yield f"{grid[0]} x {grid[1]} x {grid[2]} tiles are more than the {MAX_GRID_X} CTAs of a grid."
+    yield from limits(plan, problem)
 
 
 def _by_box(plan: GemmPlan, name: str) -> bool:
@@ -421,14 +397,17 @@ def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) ->
     layout = problem.layout(name)
     contiguous = 0 if layout.stride[0] == 1 and operand.major == _FIRST_MODE[name] else 1
     extent = layout.shape[contiguous]
-    if not any_extent and extent * operand.dtype.bits // 8 % operand.align_bytes:
-        yield (
-            f"{name.upper()} has {extent} elements along {operand.major}, which is no multiple of the "
-            f"{operand.align_bytes} bytes that the plan's accesses need."
-        )
+    have = extent * operand.dtype.bits // 8
+    if not any_extent and have % operand.align_bytes:
+        yield f"{name.upper()} has {extent} elements along {operand.major}, {_misfit(name, have, operand)}"
     for mode, stride in enumerate(layout.stride):
-        if layout.shape[mode] > 1 and stride != 1 and stride * operand.dtype.bits // 8 % operand.align_bytes:
-            yield (
-                f"{name.upper()} has the stride {stride}, {stride * operand.dtype.bits // 8} bytes, which is "
-                f"no multiple of the {operand.align_bytes} bytes that the plan's accesses need."
-            )
+        have = stride * operand.dtype.bits // 8
+        if layout.shape[mode] > 1 and stride != 1 and have % operand.align_bytes:
+            yield f"{name.upper()} has the stride {stride}, {_misfit(name, have, operand)}"
+
+
+def _misfit(name: str, have_bytes: int, operand: Operand) -> str:
+    return (
+        f"{have_bytes} bytes, which is no multiple of the {operand.align_bytes} that the plan's accesses need. Make "
+        f"the plan for {name.upper()} aligned to {have_bytes & -have_bytes}, as Operands.fitted does."
+    )

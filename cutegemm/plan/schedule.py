@@ -197,13 +197,17 @@ class StageWatch:
     def finish(self, k_blocks: int) -> None:
         """After the last step: every k-block of every k-tile must have been multiplied once."""
         wanted = {(tile, k_block) for tile in range(self.k_tiles) for k_block in range(k_blocks)}
+        wrong: dict[tuple[int, int], list[int]] = {}
         for tile, k_block in sorted(wanted | set(self.multiplied)):
             times = self.multiplied[tile, k_block]
             if (tile, k_block) not in wanted:
                 self.fail(f"k-block {k_block} of k-tile {tile} is multiplied, but there is none.")
             elif times != 1:
-                often = "never multiplied" if times == 0 else f"multiplied {times} times"
-                self.fail(f"k-block {k_block} of k-tile {tile} is {often}.")
+                wrong.setdefault((tile, times), []).append(k_block)
+        for (tile, times), found in wrong.items():
+            which = f"k-block {found[0]}" if len(found) == 1 else f"k-blocks {', '.join(map(str, found))}"
+            often = "never multiplied" if times == 0 else f"multiplied {times} times"
+            self.fail(f"{which} of k-tile {tile} {'is' if len(found) == 1 else 'are'} {often}.")
 
     def _overwrite(self, tile: int) -> int:
         stage = tile % self.stages

@@ -9,6 +9,7 @@ from typing import Any
 from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.building import ACCESS_BITS, K_RUN, Builder, Shared, vector_copy
 from cutegemm.plan.packing import Packing, make_packing, packed
 from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
@@ -82,9 +83,12 @@ def simt_plan(
     (256, {'a': 8448, 'b': 8192}, 64)
     """
     ops = operands or Operands.of("f32")
+    subject = f"simt_plan {name!r}"
+    tiles = {"block": (block, 3), "warp": (warp, 2), "thread": (thread, 2), "quad": (quad, 2)}
+    check_arguments(subject, ops, tiles, {"stages": stages, "ctas_per_sm": ctas_per_sm, "split_k": split_k})
     given = ops.aligned(max(access_bits // 8, ops.a.dtype.bits // 8)) if access_bits < ACCESS_BITS else ops
-    order = Raster.parse(raster) if isinstance(raster, str) else raster
-    builder = _SimtBuilder(f"simt_plan {name!r}", given, block, stages, {"load_a": load_a, "load_b": load_b})
+    builder = _SimtBuilder(subject, given, block, stages, {"load_a": load_a, "load_b": load_b})
+    order = builder.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
     packs = builder.attempt(lambda: builder.packings(pack)) or ()
     made: dict[str, Any] = {
         p.name: packed(getattr(ops, p.name), "m" if p.name == "a" else "n") for p in packs
@@ -107,8 +111,10 @@ def simt_plan(
     through = None
     if mma is not None and builder.is_shared(store, is_narrow):
         through = builder.attempt(lambda: builder.leaving(stored, quad, mma.threads))
-    if builder.broken or mma is None or a is None or b is None or schedule is None or split is None:
+    if builder.broken or mma is None or a is None or b is None or schedule is None:
         raise PlanError(builder.subject, builder.broken)
+    assert split is not None
+    assert order is not None
     return GemmPlan(
         name=name,
         summary=summary,

@@ -16,6 +16,8 @@ from functools import cache
 
 from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import PlanError
+from cutegemm.plan.choice import by_reason
+from cutegemm.plan.limits import limits
 from cutegemm.plan.packing import ALIGN_BYTES
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -64,11 +66,22 @@ _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and
 def choose_simt(operands: Operands, problem: Problem, arch: str, multiprocessors: int) -> GemmPlan:
     """The named plan, packed or not, K split or not, that `seconds` holds to be the fastest.
 
-    raises   PlanError where none serves the operands on the architecture
+    raises   PlanError where none serves the operands and the problem on the architecture
     """
-    chosen = simt_named(ranked(operands, problem, arch, multiprocessors)[0], operands)
-    assert chosen is not None
-    return chosen
+    refusals: list[tuple[str, str]] = []
+    for name in ranked(operands, problem, arch, multiprocessors):
+        try:
+            plan = simt_named(name, operands)
+        except PlanError as error:
+            refusals += [(name, rule) for rule in error.violations]
+            continue
+        assert plan is not None
+        # What is packed comes by cp.async alone, so that the queue may be deeper than that of the plan as it is
+        refused = [*plan.violations(arch), *limits(plan, problem)]
+        if not refused:
+            return plan
+        refusals += [(name, rule) for rule in refused]
+    raise PlanError(f"choose: no named plan for {problem} of {operands} on {arch}", by_reason(refusals))
 
 
 def ranked(
@@ -80,12 +93,12 @@ def ranked(
     raises   PlanError where none does
     """
     found: list[tuple[float, str]] = []
-    broken: list[str] = []
+    refusals: list[tuple[str, str]] = []
     packs = to_pack(operands)
     for named in NAMED:
         plan, refused = _if_it_serves(named.name, operands, arch)
         if plan is None:
-            broken += [f"{named.name}: {rule}" for rule in refused]
+            refusals += [(named.name, rule) for rule in refused]
             continue
         m_tiles, n_tiles, batch = plan.grid(problem)
         tiles = max(1, m_tiles * n_tiles * batch)
@@ -102,7 +115,7 @@ def ranked(
                 name = named.name + pack + suffix
                 found.append((seconds(name, operands, problem, multiprocessors), name))
     if not found:
-        raise PlanError(f"choose: no named plan for {operands} on {arch}", broken)
+        raise PlanError(f"choose: no named plan for {operands} on {arch}", by_reason(refusals))
     least = min(found)[0]
     return [name for time, name in sorted(found) if time <= within * least]
 

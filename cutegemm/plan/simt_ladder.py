@@ -89,7 +89,7 @@ SIMT_LADDER = Ladder(
             {**_ONE, "shared_a": Shared("k"), "shared_b": Shared("k")},
         ),
         Step(
-            "sgemm_03_hoisted", 3, "nothing: the same plan, where worklog B keeps threadIdx in a variable",
+            "sgemm_03_hoisted", 3, "nothing: the same plan, where one once kept threadIdx in a variable",
             "In 2021 that saved registers. Here the indices are those of the plan's layouts, and the "
             "machine code reads the thread's number once before the loop in either case: "
             "`examples/sgemm_ladder.py --sass` counts S2R.",
@@ -143,8 +143,8 @@ SIMT_LADDER = Ladder(
         Step(
             "sgemm_10_swizzle", 10, "shared memory swizzled: a bit of the lane moves its vectors elsewhere",
             "Eight neighbours a thread make 128-bit reads of a quarter-warp meet in half of the banks; the "
-            "swizzle parts them, the turned store meets as before. Worklog A fell back to the speed of its "
-            "first kernels here: it swizzled the order in which a thread reads its two vectors instead of "
+            "swizzle parts them, the turned store meets as before. One of the two worklogs fell back to the "
+            "speed of its first kernels here: it swizzled the order in which a thread reads its two vectors instead of "
             "the memory, so that a thread's number indexes its registers, which puts them into local "
             "memory. A layout leaves registers alone.",
             {**_FLAT, "stages": 2, **_BY_REGISTER, "shared_a": Shared("mn", swizzle=Swizzle(1, 2, 3)),

@@ -29,7 +29,8 @@ K_TILE_BYTES = 128  # one row of the widest swizzle
 STREAM_WAVES = 2  # so that most tiles have two parts, of which one is written long before it is read
 _NAME = re.compile(r"(sm90_\w+)(?:/k(\d+)|/stream(\d*))?")
 
-TURN_K = (64, 128, 256, 512, 1024, 2048)  # that a turn was timed with
+_DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
+TURN_K = (64, 128, 256, 512, 1024, 2048, 4096)  # that a turn was timed with
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class NamedSm90:
     ) -> GemmPlan:
         """The plan for operands; a D that is not aligned to 16 bytes leaves straight out of registers.
 
+        What cannot be stored behind the next tile's products is stored before them: with C, a D of 32 bits, and one
+        that leaves straight out of registers.
+
         ctas     of a persistent grid
         split    of K, instead of that of the name
         raises   PlanError where the operands break its rules
@@ -75,6 +79,10 @@ class NamedSm90:
             options |= {"split_k": split.parts, "stream": split.waves}
         if not _through_slots(operands):
             options["store"] = "direct"
+        if with_c and options.get("store") == "tma_warp":  # C comes to whole subtiles
+            options["store"] = "tma"
+        if with_c or options.get("store") == "direct" or operands.d.dtype.bits > _DEFERRED_BITS:
+            options.pop("deferred", None)
         bk = K_TILE_BYTES * 8 // operands.a.dtype.bits
         return sm90_plan(
             operands,
@@ -88,6 +96,8 @@ class NamedSm90:
 
 _DIRECT = {"store": "direct", "raster": "along_n"}
 _COOPERATIVE = {"schedule": "cooperative"}
+# The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
+_DEFERRED = {"deferred": True, "stagger_cycles": 500}
 _KEEP_INPUTS = ("evict_last", "evict_last", "evict_first")
 
 SM90_LADDER = (
@@ -144,24 +154,24 @@ SM90_LADDER = (
         "four slots of D a consumer: its tile is written without waiting for the stores before it",
         (128, 128),
         {"slots": 4, "raster": "along_n"},
-        (1.2, 1.29, 1.74, 3.3, 6.61, 14.38),
-        0.583,
+        (1.21, 1.32, 1.65, 3.17, 6.29, 13.86, 25.76),
+        0.492,
     ),
     NamedSm90(
         "sm90_along_m",
         "tiles in columns: which operand is read again from L2 decides at large K",
         (128, 128),
         {"slots": 4, "raster": "along_m"},
-        (1.38, 1.51, 1.9, 3.36, 6.65, 13.39),
-        0.572,
+        (1.36, 1.47, 1.83, 3.23, 6.0, 12.51, 25.67),
+        0.443,
     ),
     NamedSm90(
         "sm90_grouped",
         "tiles in bands of 16 rows: both operands are read again from L2",
         (128, 128),
         {"slots": 4, "raster": "grouped_m:16"},
-        (1.32, 1.49, 2.0, 3.5, 6.78, 13.5),
-        0.556,
+        (1.31, 1.46, 1.92, 3.24, 6.24, 12.33, 25.44),
+        0.428,
     ),
     NamedSm90(
         "sm90_hilbert",
@@ -180,100 +190,144 @@ SM90_LADDER = (
         "two CTAs side by side load their A once, by multicast",
         (128, 128),
         {"slots": 4, "cluster": (1, 2)},
-        (1.24, 1.36, 1.82, 3.29, 6.52, 13.22),
-        0.403,
+        (1.22, 1.33, 1.78, 3.19, 6.2, 12.19, 24.65),
+        0.396,
     ),
     NamedSm90(
         "sm90_cluster_2x1",
         "two CTAs on top of each other load their B once",
         (128, 128),
         {"cluster": (2, 1)},
-        (1.41, 1.54, 2.03, 3.27, 6.37, 13.09),
-        0.378,
+        (1.31, 1.45, 1.83, 3.11, 6.03, 12.0, 23.46),
+        0.39,
     ),
     NamedSm90(
         "sm90_wide_1x2",
         "128 x 192 pingpong: fewer bytes a product than 128 x 128, in the 240 registers that there are",
         (128, 192),
         {"cluster": (1, 2)},
-        (2.05, 2.26, 2.85, 4.68, 9.33, 19.21),
-        0.61,
+        (1.86, 2.03, 2.59, 4.59, 9.05, 18.07, 35.1),
+        0.579,
     ),
     NamedSm90(
         "sm90_wide_2x1",
         "the same, sharing B",
         (128, 192),
         {"cluster": (2, 1)},
-        (2.15, 2.36, 2.97, 4.72, 9.26, 19.31),
-        0.56,
+        (2.01, 2.21, 2.82, 4.67, 8.96, 17.96, 34.48),
+        0.576,
     ),
     NamedSm90(
         "sm90_cooperative",
         "128 x 256 by two consumers with D through TMA, where many k-tiles hide the epilogue",
         (128, 256),
         {**_COOPERATIVE},
-        (2.61, 3.22, 4.59, 7.67, 14.86, 27.13),
-        0.826,
+        (2.49, 2.73, 3.9, 6.84, 12.56, 24.55, 47.75),
+        0.777,
     ),
     NamedSm90(
         "sm90_cooperative_2x1",
         "in clusters; the second consumer begins 550 cycles later, so that the two do not store at once",
         (128, 256),
         {**_COOPERATIVE, "cluster": (2, 1), "stagger_cycles": 550},
-        (2.81, 3.12, 4.33, 7.4, 14.04, 26.91),
-        0.752,
+        (2.61, 2.89, 3.81, 6.78, 12.81, 25.11, 46.99),
+        0.773,
     ),
     NamedSm90(
         "sm90_tall_1x2",
         "256 x 128 by two consumers of 128 x 128 each, sharing A in clusters",
         (256, 128),
         {**_COOPERATIVE, "cluster": (1, 2)},
-        (2.86, 3.2, 4.5, 7.53, 14.35, 26.73),
-        0.754,
+        (2.62, 2.91, 3.91, 6.87, 12.92, 25.31, 47.23),
+        0.775,
+    ),
+    NamedSm90(
+        "sm90_deferred",
+        "a tile is stored behind the products of the next one's first k-tiles: no consumer stops for its epilogue",
+        (128, 256),
+        {**_COOPERATIVE, **_DEFERRED},
+        (2.47, 2.7, 3.6, 6.45, 12.41, 24.61, 47.74),
+        0.775,
+    ),
+    NamedSm90(
+        "sm90_deferred_2x1",
+        "the same in clusters that share B",
+        (128, 256),
+        {**_COOPERATIVE, **_DEFERRED, "cluster": (2, 1)},
+        (2.62, 2.91, 3.87, 6.36, 12.09, 24.13, 46.37),
+        0.769,
+    ),
+    NamedSm90(
+        "sm90_deferred_tall_1x2",
+        "256 x 128 of it, sharing A",
+        (256, 128),
+        {**_COOPERATIVE, **_DEFERRED, "cluster": (1, 2)},
+        (2.61, 2.93, 4.06, 6.59, 12.39, 24.62, 46.92),
+        0.772,
     ),
     NamedSm90(
         "sm90_256x160",
         "the largest tile whose stages still number four: for the largest problems",
         (256, 160),
         {**_COOPERATIVE},
-        (3.41, 4.3, 5.99, 9.59, 18.03, 33.76),
-        0.936,
+        (3.23, 3.75, 5.19, 8.75, 16.42, 31.92, 58.37),
+        0.961,
     ),
     NamedSm90(
         "sm90_64x256",
         "64 x 256 pingpong: for few rows",
         (64, 256),
         {"slots": 4},
-        (1.19, 1.34, 2.5, 4.65, 8.9, 18.26),
-        0.758,
+        (1.24, 1.37, 2.49, 4.54, 8.71, 17.51, 35.91),
+        0.607,
     ),
     NamedSm90(
         "sm90_64x128",
-        "64 x 128 pingpong: for problems of few tiles",
+        "64 x 128 pingpong, each warp storing its own rows: for problems of few tiles",
         (64, 128),
-        {"slots": 2},
-        (0.65, 0.79, 1.47, 2.78, 5.47, 11.24),
-        0.395,
+        {"slots": 2, "store": "tma_warp"},
+        (0.61, 0.74, 1.44, 2.78, 5.45, 10.98, 21.14),
+        0.45,
+    ),
+    NamedSm90(
+        "sm90_64x128_2x1",
+        "two of them on top of each other load their B once: for 65 to 128 rows, and small problems",
+        (64, 128),
+        {"slots": 2, "store": "tma_warp", "cluster": (2, 1)},
+        (0.61, 0.71, 0.98, 1.9, 3.67, 7.44, 15.04),
+        0.316,
+    ),
+    NamedSm90(
+        "sm90_64x64_2x1",
+        "64 x 64 in such clusters: half the traffic of B",
+        (64, 64),
+        {"subtile_n": 32, "store": "tma_warp", "cluster": (2, 1)},
+        (0.32, 0.39, 0.62, 1.33, 2.79, 5.52, 10.98),
+        0.2,
     ),
     NamedSm90(
         "sm90_64x64",
         "64 x 64 pingpong: for the smallest problems",
         (64, 64),
-        {"subtile_n": 32},
-        (0.45, 0.55, 0.79, 1.73, 3.53, 7.38),
+        {"subtile_n": 32, "store": "tma_warp"},
+        (0.32, 0.41, 0.86, 1.74, 3.58, 7.24, 14.56),
         0.249,
     ),
     NamedSm90(
         "sm90_64x32",
-        "64 x 32 pingpong: for few columns or, as transposed:sm90_64x32, few rows; to be timed",
+        "64 x 32 pingpong: for few columns or, as transposed:sm90_64x32, few rows",
         (64, 32),
         {"subtile_n": 16},
+        (0.26, 0.36, 0.58, 1.08, 2.29, 4.89, 10.09),
+        0.16,
     ),
     NamedSm90(
         "sm90_64x16",
-        "64 x 16 pingpong: the narrowest, whose D leaves straight out of registers; to be timed",
+        "64 x 16 pingpong: the narrowest, whose D leaves straight out of registers",
         (64, 16),
         {"store": "direct"},
+        (0.27, 0.34, 0.54, 1.04, 2.18, 4.64, 9.56),
+        0.15,
     ),
     NamedSm90(
         "sm90_split",
@@ -292,19 +346,19 @@ SM90_LADDER = (
 SM90_TWO_LEVEL = (
     NamedSm90(
         "sm90_two_level",
-        "128 x 128 by two consumers; the sums of each k-tile are added up by the threads",
+        "128 x 128 by two consumers, in clusters that share B; the threads add up the sums of each k-tile",
         (128, 128),
-        {**_COOPERATIVE, "two_level": True},
-        (1.40, 1.60, 2.10, 3.40, 6.60, 13.40),
-        0.44,
+        {**_COOPERATIVE, "two_level": True, "cluster": (2, 1), "store": "tma_warp"},
+        (1.40, 1.60, 2.10, 3.40, 6.30, 12.30, 24.50),
+        0.42,
     ),
     NamedSm90(
         "sm90_two_level_2x1",
-        "128 x 192 of it, in clusters that share B",
+        "128 x 192 of it: for larger problems",
         (128, 192),
         {**_COOPERATIVE, "two_level": True, "cluster": (2, 1)},
-        (2.20, 2.40, 3.10, 4.90, 9.50, 19.6),
-        0.63,
+        (2.20, 2.40, 3.10, 4.90, 9.50, 18.40, 36.50),
+        0.62,
     ),
 )
 _NAMED = (*SM90_LADDER, *SM90_TWO_LEVEL)
@@ -362,5 +416,5 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("schedule", "store", "shared_d", "raster"), str),
     "l2": _policies,
     "ctas": lambda text: None if text == "none" else int(text),
-    **dict.fromkeys(("order_epilogue", "two_level"), lambda text: text == "1"),
+    **dict.fromkeys(("order_epilogue", "two_level", "deferred"), lambda text: text == "1"),
 }

@@ -1,4 +1,4 @@
-"""How D leaves a Hopper plan: subtiles in slots of shared memory, and the copies into and out of them."""
+"""How D leaves a plan with a queue: subtiles in slots of shared memory, and the copies into and out of them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,25 @@ _FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8
 
 
 class SlotBuilder:
-    """Makes the epilogue of a plan, and the shared memory of D."""
+    """Makes the epilogue of a plan, and the shared memory of D.
 
-    def __init__(self, subject: str, operands: Operands) -> None:
+    fragment    (thread, value) -> place in a tile: what a consumer holds of it, in the order of its registers
+    tile        (M, N) of that tile: the rows of a subtile, and its columns in steps
+    in_places   whether neighbours in a fragment are neighbours in D, so that matrices of them can be written
+    least       slots of a consumer
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        operands: Operands,
+        fragment: Layout = _FRAGMENT,
+        tile: tuple[int, int] = (WGMMA_M, _SUBTILE_COLUMNS),
+        in_places: bool = True,
+        least: int = MIN_SLOTS,
+    ) -> None:
         self.subject, self.operands = subject, operands
+        self.fragment, self.tile, self.in_places, self.least = fragment, tile, in_places, least
 
     def epilogue(
         self,
@@ -46,23 +61,24 @@ class SlotBuilder:
         slots: int | None,
         with_c: bool,
     ) -> tuple[Epilogue, SharedLayout]:
-        """How D leaves, and the slots that it passes through: (64, n, slots, consumers).
+        """How D leaves, and the slots that it passes through: (rows, n, slots, consumers).
 
         stored   rows of a box of an n-major D, and for how long the L2 cache is to keep it
         """
         c, d = self.operands.c, self.operands.d
         columns = subtile_n or self.subtile_columns(consumer_tile, slots)
-        if not columns or consumer_tile[1] % columns or columns % _SUBTILE_COLUMNS:
+        rows, step = self.tile
+        if not columns or consumer_tile[1] % columns or columns % step:
             raise PlanError(
                 self.subject,
                 [
-                    f"subtiles of {columns} columns, in steps of {_SUBTILE_COLUMNS}, do not fill the "
+                    f"subtiles of {columns} columns, in steps of {step}, do not fill the "
                     f"{consumer_tile[1]} of a tile."
                 ],
             )
-        subtiles = consumer_tile[0] // WGMMA_M * (consumer_tile[1] // columns)
-        ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(2, subtiles))
-        shape = (WGMMA_M, columns)
+        subtiles = consumer_tile[0] // rows * (consumer_tile[1] // columns)
+        ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
+        shape = (rows, columns)
         store: TmaBox | TiledCopy
         load_c: TmaBox | None = None
         if shared_d == "padded":
@@ -77,19 +93,21 @@ class SlotBuilder:
         by_tma = with_c and load_c is not None and (c.dtype, c.major) == (d.dtype, d.major)
         if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES:
             load_c = None
-        tile = (WGMMA_M, _SUBTILE_COLUMNS)
-        to_shared = TiledCopy(self._matrices(stmatrix), _FRAGMENT, tile)
-        from_shared = None if load_c is None else TiledCopy(self._matrices(ldmatrix), _FRAGMENT, tile)
+        to_shared = TiledCopy(self._matrices(stmatrix), self.fragment, self.tile)
+        from_shared = (
+            None if load_c is None else TiledCopy(self._matrices(ldmatrix), self.fragment, self.tile)
+        )
         return Epilogue(shape, ring, to_shared, store, from_shared, load_c), layout
 
-    def subtile_columns(self, consumer_tile: tuple[int, int], slots: int | None) -> int:
+    def subtile_columns(self, consumer_tile: tuple[int, int], slots: int | None = None) -> int:
         """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots; else 0."""
         rows, columns = consumer_tile
         bits = self.operands.d.dtype.bits
-        widths = [n for n in (128 * 8 // bits, 64 * 8 // bits, 32 * 8 // bits) if columns % n == 0]
+        fitting = (128 * 8 // bits, 64 * 8 // bits, 32 * 8 // bits)
+        widths = [n for n in fitting if columns % n == 0 and n % self.tile[1] == 0]
         for n in widths:
-            subtiles = rows // WGMMA_M * (columns // n)
-            if subtiles >= MIN_SLOTS and subtiles % (slots or 1) == 0:
+            subtiles = rows // self.tile[0] * (columns // n)
+            if subtiles >= self.least and subtiles % (slots or 1) == 0:
                 return n
         return widths[0] if widths else 0
 
@@ -146,7 +164,7 @@ class SlotBuilder:
         Not for elements of 8 bits: a lane would have to hold four neighbours, but wgmma leaves it pairs.
         """
         d = self.operands.d
-        if d.dtype.bits == 16:
+        if d.dtype.bits == 16 and self.in_places:
             return move(d.dtype, 4, d.major == "m")
         return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
 

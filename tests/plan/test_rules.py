@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.plan import simt_plan
+from cutegemm.plan import Operands, mma_sync_plan, simt_plan
 from cutegemm.plan.rules import _places
 
 
@@ -39,3 +41,21 @@ def test_shared_memory_of_a(stride: tuple[int, int, int], said: str | None) -> N
     except PlanError as error:
         found = "\n".join(rule for rule in error.violations if "shared memory of A, " in rule)
     assert (said in found) if said else not found
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"split_k": 2}, {"split_k": 2, "reduction": "last"}, {"pack": "a"}, {"waves": 1, "persistent": 4}],
+)
+def test_fragments_from_global_memory_are_those_of_whole_plain_operands(more: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match="takes all of K, of operands that are not packed"):
+        simt_plan(block=(64, 64, 1), warp=(32, 32), thread=(8, 4), stages=0, **more)
+
+
+def test_what_ldmatrix_does_not_fill_is_no_plan_however_it_is_loaded() -> None:
+    for load in ("cp.async", "register"):
+        with pytest.raises(PlanError, match=r"ldmatrix.x4.tf32 does not read A: 2 values of a thread"):
+            mma_sync_plan(
+                Operands.of("tf32", layout="nt"), block=(32, 192, 32), warp=(16, 96), atom_k=4, load=load,
+                arch="sm_90",
+            )  # fmt: skip

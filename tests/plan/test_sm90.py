@@ -140,6 +140,14 @@ def test_every_broken_rule_at_once():
         ({"schedule": "single", "cluster": (2, 1)}, "one tile a CTA, without clusters"),
         ({"schedule": "cooperative", "order_epilogue": True}, "only pingpong consumers store in turn"),
         ({"stagger_cycles": 5}, "only cooperative consumers begin"),
+        ({"deferred": True}, "only cooperative consumers of a persistent grid store a tile behind"),
+        ({"schedule": "cooperative", "deferred": True, "ctas": None}, "consumers of a persistent grid"),
+        ({"schedule": "cooperative", "deferred": True, "store": "direct"}, "leaves through slots, by TMA"),
+        ({"schedule": "cooperative", "deferred": True, "with_c": True}, "where C is added, a tile is not"),
+        (
+            {"schedule": "cooperative", "deferred": True, "tile": (256, 160, 64)},
+            "consumer 1 has 232 registers; 160 sums, 80 of the tile before and 32 besides",
+        ),
         ({"consumers": 3, "tile": (128, 192, 64)}, "its role has 160"),
         ({"schedule": "cooperative", "consumers": 3, "tile": (192, 256, 64)}, "needs 128 + 26 registers"),
         ({"cluster": (32, 1)}, "128 rows of a k-major tile do not divide into 32 shares"),
@@ -372,7 +380,7 @@ def test_a_split_that_a_pipeline_does_not_carry_out():
 def test_names_of_splits():
     """A split behind a name; the arguments spelled out make the same plan."""
     for name, text in (
-        ("sm90_64x128/k4", "sm90:tile=64x128x64,slots=2,split_k=4"),
+        ("sm90_64x128/k4", "sm90:tile=64x128x64,slots=2,store=tma_warp,split_k=4"),
         ("sm90_cooperative_2x1/stream", None),
         ("sm90_wide_2x1/stream1", "sm90:tile=128x192x64,cluster=2x1,stream=1"),
         ("sm90_stream", "sm90:tile=128x256x64,schedule=cooperative,cluster=2x1,stream=2"),

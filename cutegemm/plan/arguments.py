@@ -1,0 +1,69 @@
+"""What a caller passes by mistake for a plan, for operands or for a tile; said before anything is computed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+
+
+def check_arguments(
+    subject: str, operands: Any, tiles: Mapping[str, tuple[Any, int]], counts: Mapping[str, Any]
+) -> None:
+    """That a builder can compute with its arguments.
+
+    tiles    by name a tile, and of how many modes it has to be
+    counts   by name what has to be an integer
+    raises   PlanError with every argument that is of another kind
+
+    >>> check_arguments("simt_plan", Operands.of("f32"), {"block": ((128, 128), 3)}, {"stages": 2})
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.PlanError: simt_plan: 1 rule is broken.
+      - block = (128, 128); 3 positive integers are expected.
+    """
+    broken = not_operands(operands)
+    for name, (tile, modes) in tiles.items():
+        is_tuple = isinstance(tile, tuple) and len(tile) == modes
+        if not is_tuple or any(not _is_integer(extent) or extent < 1 for extent in tile):
+            broken.append(f"{name} = {tile!r}; {modes} positive integers are expected.")
+    broken += [
+        f"{name} = {count!r}; an integer is expected."
+        for name, count in counts.items()
+        if not _is_integer(count)
+    ]
+    if broken:
+        raise PlanError(subject, broken)
+
+
+def not_operands(value: Any) -> list[str]:
+    """Why a value does not say what A, B, C and D are.
+
+    >>> not_operands("bf16")
+    ["operands = 'bf16'; Operands are expected, such as Operands.of('bf16', layout='nt')."]
+    """
+    if isinstance(value, Operands):
+        return []
+    return [f"operands = {value!r}; Operands are expected, such as Operands.of('bf16', layout='nt')."]
+
+
+def check_is_plan(operation: str, plan: Any) -> None:
+    """That an operation which takes no names was given a plan.
+
+    raises   UnsupportedError
+
+    >>> check_is_plan("check", "simt")
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.UnsupportedError: check: plan = 'simt'; a GemmPlan is expected: plan_named('simt', operands).
+    """
+    if not isinstance(plan, GemmPlan):
+        made = f": plan_named({plan!r}, operands)" if isinstance(plan, str) else ""
+        raise UnsupportedError(f"{operation}: plan = {plan!r}; a GemmPlan is expected{made}.")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
