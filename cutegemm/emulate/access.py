@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.emulate.machine import Action, Group, Machine
-from cutegemm.emulate.order import Strength, strength_of
+from cutegemm.emulate.order import Access, Strength, strength_of
 from cutegemm.emulate.scalar import TYPES
 from cutegemm.emulate.state import (
     EMPTY,
@@ -83,12 +83,9 @@ def global_places(
     """
     if int(np.bitwise_or.reduce(address)) & (count - 1):
         bad = int(np.flatnonzero(address & (count - 1))[0])
-        raise m.error(
-            m.program[m.at].instruction,
-            int(group.threads[bad]),
-            f"address {int(address[bad]):#x} of global memory is no multiple of the {count} bytes of the access"
-            f"{m.memory.near(int(address[bad]))}.",
-        )
+        at = int(address[bad])
+        text = f"address {at:#x} of global memory is no multiple of the {count} bytes of the access"
+        raise m.fault(group, bad, f"{text}{m.memory.near(at)}.")
     low, high = int(address.min()), int(address.max())
     buffer = m.memory.buffer_of(low)
     if buffer is not None and high + count <= buffer.end:
@@ -97,26 +94,25 @@ def global_places(
     left = np.ones(len(address), bool)
     while left.any():
         first = int(np.flatnonzero(left)[0])
-        buffer = m.memory.buffer_of(int(address[first]))
-        if buffer is None or address[first] + count > buffer.end:
-            raise m.error(
-                m.program[m.at].instruction,
-                int(group.threads[first]),
-                f"address {int(address[first]):#x} lies in no buffer of global memory"
-                f"{m.memory.near(int(address[first]))}.",
-            )
+        at = int(address[first])
+        buffer = m.memory.buffer_of(at)
+        if buffer is None or at + count > buffer.end:
+            text = f"address {at:#x} lies in no buffer of global memory{m.memory.near(at)}."
+            raise m.fault(group, first, text)
         inside = left & (address >= buffer.base) & (address + count <= buffer.end)
         out.append((buffer, inside, address[inside] - buffer.base))
         left &= ~inside
     return out
 
 
+def _access(m: Machine, group: Group, which: Any, strength: Strength) -> Access:
+    """That of the instruction at hand by some threads of a group; None for all."""
+    threads = group.threads if which is None else group.threads[which]
+    return Access(m.program[m.at].instruction, threads, strength)
+
+
 def _outside(m: Machine, group: Group, which: int, buffer: Any, offset: int, verb: str) -> Exception:
-    return m.error(
-        m.program[m.at].instruction,
-        int(group.threads[which]),
-        f"it {verb} {buffer.place(offset)}, which is outside of the matrix.",
-    )
+    return m.fault(group, which, f"it {verb} {buffer.place(offset)}, which is outside of the matrix.")
 
 
 def read_global(
@@ -131,8 +127,7 @@ def read_global(
     out, holes = None, 0
     for buffer, which, offset in global_places(m, group, address, count):
         if m.order is not None and not strength.adds:
-            threads = group.threads if which is None else group.threads[which]
-            m.order.read(m.program[m.at].instruction, threads, buffer, offset, count, strength)
+            m.order.read(_access(m, group, which, strength), buffer, offset, count)
         at = offset // count if count > 1 else offset
         raw = wide_view(buffer.data, count)[at]
         state = wide_view(buffer.state, count)[at]
@@ -191,8 +186,7 @@ def write_global(
                 numbers = np.arange(group.n) if which is None else np.flatnonzero(which)
                 raise _outside(m, group, int(numbers[stray[0]]), buffer, int(offset[stray[0]]), "writes")
         if m.order is not None:
-            threads = group.threads if which is None else group.threads[which]
-            m.order.write(m.program[m.at].instruction, threads, buffer, offset, count, strength)
+            m.order.write(_access(m, group, which, strength), buffer, offset, count)
         wide_view(buffer.data, count)[at] = raw if which is None else raw[which]
         states[at] = full_pattern(count)
         buffer.stored_bytes += len(offset) * count
@@ -259,11 +253,8 @@ def _leave_barriers(m: Machine, group: Group, address: np.ndarray, flat: np.ndar
     reserved = m.shared.reserved.reshape(-1)[flat]
     if reserved.any():
         bad = int(np.flatnonzero(reserved)[0])
-        raise m.error(
-            m.program[m.at].instruction,
-            int(group.threads[bad]),
-            f"it stores to shared memory at {int(address[bad]):#x}, where an mbarrier is.",
-        )
+        text = f"it stores to shared memory at {int(address[bad]):#x}, where an mbarrier is."
+        raise m.fault(group, bad, text)
 
 
 # --- ld and st ---------------------------------------------------------------------------------------------
@@ -399,7 +390,7 @@ def _atomic(instruction: Instruction) -> Action | None:
             where = at[i : i + 1]
             raw, holes = read_global(m, one, where, size, strength)
             if np.any(holes):
-                raise m.error(instruction, int(one.threads[0]), m.hole_texts[-1])
+                raise m.fault(one, 0, m.hole_texts[-1])
             old[i] = raw.view(dtype)[0]
             new = np.array([update(old[i], values[i])], dtype).view(f"u{size}")
             write_global(m, one, where, new, size, strength)

@@ -86,7 +86,7 @@ def _cp_async(instruction: Instruction) -> Action | None:
         if (sizes > count).any():
             bad = int(np.flatnonzero(sizes > count)[0])
             text = f"{int(sizes[bad])} bytes of the source are more than the {count} of the copy."
-            raise m.error(instruction, int(group.threads[bad]), text)
+            raise m.fault(group, bad, text)
         data, state = _source_bytes(m, group, at_global(m, group), sizes, count)
         flat = m.shared_flat(group, at_shared(m, group), count)
         if m.clocks is not None:
@@ -113,7 +113,7 @@ def _source_bytes(
         some = Group(group.threads[here], m.total)
         whole = size == count
         if not whole and int(np.bitwise_or.reduce(address[here])) & (count - 1):
-            raise m.error(m.program[m.at].instruction, int(some.threads[0]), "the source is not aligned.")
+            raise m.fault(some, 0, "the source is not aligned.")
         step = count if whole else 1
         for first in range(0, int(size), step):
             raw, holes = read_global(m, some, address[here] + first, step)

@@ -96,56 +96,81 @@ class Clocks:
 
     # --- accesses ----------------------------------------------------------------------------------------
 
-    def read(self, units: np.ndarray, agents: np.ndarray, slots: np.ndarray) -> None:
-        """Agents (n,) of CTAs (n,) read units (n, count), numbered over all CTAs.
+    def read(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
+        """Warps (n,) of CTAs (n,) read units (n, count), numbered over all CTAs.
 
         raises   Race with a write that the reader does not know of
         """
-        self.asynchronous |= bool((agents % self.agents >= self.warps).any())
-        self._after_writes(units, agents, self.floor[slots][:, None])
-        self.read_at[units, (agents % self.agents)[:, None]] = self.now
+        self._after_writes(units, slots, warps)
+        self.read_at[units, warps[:, None]] = self.now
 
-    def write(self, units: np.ndarray, agents: np.ndarray, slots: np.ndarray) -> None:
+    def write(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
         """The same for writes, which must know of all other accesses.
 
         raises   Race
         """
-        self.asynchronous |= bool((agents % self.agents >= self.warps).any())
-        floor = self.floor[slots][:, None]
-        self._after_writes(units, agents, floor)
+        self._after_writes(units, slots, warps)
         stamps = self.read_at[units]  # (n, count, readers)
-        late = stamps > floor[:, :, None]
+        late = stamps > self.floor[slots][:, None, None]
         if self.asynchronous:
             late[..., self.warps] = stamps[..., self.warps] > 0
         if late.any():
-            found = np.nonzero(late)
-            self._ordered(found[:2], stamps[found], found[2], agents, "read by")
-        self.written[units] = self.now
-        self.writer[units] = (agents % self.agents)[:, None]
-        if (self.writer[units] != (agents % self.agents)[:, None]).any():
-            place = int(np.nonzero(self.writer[units] != (agents % self.agents)[:, None])[0][0])
-            raise Race(place, int(self.writer[units[place, 0]]), "written at once by")
+            at, column, others = np.nonzero(late)
+            self._ordered(slots[at], warps[at], stamps[at, column, others], others, at, "read by")
+        self.written[units], self.writer[units] = self.now, warps[:, None]
+        others = self.writer[units]
+        several = others != warps[:, None]
+        if several.any():
+            place = int(np.nonzero(several)[0][0])
+            raise Race(place, int(others[place][several[place]][0]), "written at once by")
 
-    def _after_writes(self, units: np.ndarray, agents: np.ndarray, floor: np.ndarray) -> None:
-        """raises Race with a write that the agents do not know of"""
-        stamps, writers = self.written[units], self.writer[units]
-        late = stamps > floor
+    def _after_writes(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
+        """raises Race with a write that the warps do not know of"""
+        stamps = self.written[units]
+        late = stamps > self.floor[slots][:, None]
         if self.asynchronous:
-            late |= writers >= self.warps
+            late |= self.writer[units] >= self.warps
         if late.any():
-            at = np.nonzero(late)
-            self._ordered(at, stamps[at], writers[at], agents, "written by")
+            at, column = np.nonzero(late)
+            others = self.writer[units[at, column]]
+            self._ordered(slots[at], warps[at], stamps[at, column], others, at, "written by")
 
     def _ordered(
         self,
-        at: tuple[np.ndarray, ...],
+        slots: np.ndarray,
+        mine: np.ndarray,
         stamps: np.ndarray,
         others: np.ndarray,
-        agents: np.ndarray,
+        places: np.ndarray,
         kind: str,
     ) -> None:
-        mine = agents[at[0]]
-        unknown = (stamps > self.known[mine, others]) & (others != mine % self.agents)
+        """raises Race where agents (n,) do not know of what others (n,) of their CTAs (n,) did at a time (n,)"""
+        unknown = (stamps > self.known[slots * self.agents + mine, others]) & (others != mine)
         if unknown.any():
             first = int(np.flatnonzero(unknown)[0])
-            raise Race(int(at[0][first]), int(others[first]), kind)
+            raise Race(int(places[first]), int(others[first]), kind)
+
+    def read_together(self, units: np.ndarray, agents: np.ndarray) -> None:
+        """Agents of one CTA, each, read units (n,): the warps of a warpgroup, or a copy. raises Race"""
+        self.asynchronous |= bool((agents % self.agents >= self.warps).any())
+        self._all_know(agents, self.written[units], self.writer[units], "written by")
+        self.read_at[units[:, None], agents % self.agents] = self.now
+
+    def write_alone(self, units: np.ndarray, agent: int) -> None:
+        """A copy writes units (n,). raises Race"""
+        self.asynchronous = True
+        agents = np.array([agent])
+        self._all_know(agents, self.written[units], self.writer[units], "written by")
+        readers = np.arange(self.readers)
+        self._all_know(agents, self.read_at[units], readers, "read by")
+        self.written[units], self.writer[units] = self.now, agent % self.agents
+
+    def _all_know(self, agents: np.ndarray, stamps: np.ndarray, others: np.ndarray, kind: str) -> None:
+        """raises Race where one of the agents does not know of what others did to units (n, ...)"""
+        known = self.known[agents].min(axis=0)[others]
+        if (stamps > known).any():
+            at = np.nonzero(stamps > known)
+            late, doers = stamps[at], np.broadcast_to(others, stamps.shape)[at]
+            for agent in agents:
+                slot, mine = np.divmod(np.full(len(late), agent), self.agents)
+                self._ordered(slot, mine, late, doers, at[0], kind)

@@ -9,7 +9,7 @@ import numpy as np
 
 from cutegemm.emulate.machine import Action, Group, Machine
 from cutegemm.emulate.order import scope_of
-from cutegemm.emulate.scheduler import Arrival
+from cutegemm.emulate.scheduler import Arrival, in_whole
 from cutegemm.emulate.state import WARP, Immediate, Instruction, Register
 
 
@@ -138,17 +138,7 @@ def _fence(instruction: Instruction) -> Action | None:
 
 def _warp_sync(instruction: Instruction) -> Action | None:
     """The warp is one agent: to stand together is enough."""
-
-    def meet(m: Machine, group: Group) -> bool | None:
-        there = m.whole(group, "warp")
-        if there is None:
-            return True
-        if there is group:
-            return None
-        m.place(m.at + 1, there.threads)
-        return True
-
-    return meet
+    return in_whole("warp", lambda m, group: None)
 
 
 CONTROL: dict[str, Callable[[Instruction], Action | None]] = {

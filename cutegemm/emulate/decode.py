@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from cutegemm.emulate.machine import Action, Decoded, Group, Machine
 from cutegemm.emulate.matrix import MATRIX
 from cutegemm.emulate.ptx import Kernel, parse
 from cutegemm.emulate.scalar import Pure, pure
+from cutegemm.emulate.scheduler import in_whole
 from cutegemm.emulate.state import (
     STORED,
     Handled,
@@ -38,7 +41,20 @@ def programs(text: str) -> dict[str, tuple[Kernel, list[Decoded]]]:
 
     raises   UnsupportedError with every instruction that the emulator does not know
     """
-    return {name: (kernel, decode(kernel)) for name, kernel in parse(text).items()}
+    with _no_collection():
+        return {name: (kernel, decode(kernel)) for name, kernel in parse(text).items()}
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Many small objects that live on: to go through them for garbage takes four times as long as to make them."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def decode(kernel: Kernel) -> list[Decoded]:
@@ -266,21 +282,12 @@ def _packed(dest: Any, source: Vector) -> Action | None:
 def _handled(instruction: Instruction, handled: Handled) -> Action:
     if handled.check is not None:
         handled.check(instruction)
-    function, scope = handled.function, handled.scope
-    if scope == "thread":
-        return lambda m, group: m.perform(instruction, function, group)
+    function = handled.function
 
     def act(m: Machine, group: Group) -> bool:
-        there = m.whole(group, scope)
-        if there is None:
-            return True
-        placed = m.perform(instruction, function, there)
-        if there is group or placed:
-            return placed
-        m.place(m.at + 1, there.threads)
-        return True
+        return m.perform(instruction, function, group)
 
-    return act
+    return act if handled.scope == "thread" else in_whole(handled.scope, act)
 
 
 def _guarded(action: Action, guard: tuple[Register, bool]) -> Action:

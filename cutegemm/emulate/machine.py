@@ -71,7 +71,7 @@ class Machine(Scheduler):
             self.clocks = Clocks(len(blocks), self.warps, self.shared.size, grain, self.order.columns)
             agents = self.clocks.agents
             self.order.enter(self, first)
-        self.agent_of = self.block_of * agents + self.thread_of // WARP
+        self.agent_of = self.block_of * agents + self.own_warp_of
         self.regs: list[Any] = [None] * len(kernel.registers)
         # By register, which hole each thread's value came from: its number in `hole_texts`, from 1 on, or 0.
         self.holes: dict[int, np.ndarray] = {}
@@ -79,10 +79,8 @@ class Machine(Scheduler):
         self.private: dict[Any, Any] = {}
         self._cycles = 0
 
-    def after(self, decoded: Decoded, group: Group) -> None:
+    def follow_holes(self, decoded: Decoded, group: Group) -> None:
         """A result is a hole where one of its sources is."""
-        if not self.holes or decoded.follows:
-            return
         found = self.holes_of(decoded.reads, group)
         for register in decoded.writes:
             self.mark_holes(register, group.sel, found)
@@ -186,20 +184,14 @@ class Machine(Scheduler):
         if low >= 1 << CLUSTER_SHIFT:
             return self._cluster_flat(group, address, count)
         bad = int(np.flatnonzero((address < SHARED_BASE) | (address + count > self.shared.end))[0])
-        raise self.error(
-            self.program[self.at].instruction,
-            int(group.threads[bad]),
-            f"address {int(address[bad]):#x} of shared memory: the CTA has {self.shared.end - SHARED_BASE} bytes "
-            f"from {SHARED_BASE:#x} on.",
-        )
+        size = self.shared.end - SHARED_BASE
+        text = f"address {int(address[bad]):#x} of shared memory: the CTA has {size} bytes from {SHARED_BASE:#x} on."
+        raise self.fault(group, bad, text)
 
     def _misaligned(self, group: Group, address: np.ndarray, count: int) -> EmulationError:
         bad = int(np.flatnonzero(address & (count - 1))[0])
-        return self.error(
-            self.program[self.at].instruction,
-            int(group.threads[bad]),
-            f"address {int(address[bad]):#x} is no multiple of the {count} bytes of the access.",
-        )
+        text = f"address {int(address[bad]):#x} is no multiple of the {count} bytes of the access."
+        return self.fault(group, bad, text)
 
     def _cluster_flat(self, group: Group, address: np.ndarray, count: int) -> np.ndarray:
         rank, offset = (address >> CLUSTER_SHIFT) - 1, address & ((1 << CLUSTER_SHIFT) - 1)
@@ -208,23 +200,16 @@ class Machine(Scheduler):
         for i in np.flatnonzero(~own):
             cluster = self.blocks[slots[i]].cluster
             if rank[i] >= len(cluster):
-                raise self.error(
-                    self.program[self.at].instruction,
-                    int(group.threads[i]),
-                    f"no CTA {rank[i]} in the cluster.",
-                )
+                raise self.fault(group, i, f"no CTA {rank[i]} in the cluster.")
             slots[i] = cluster[rank[i]]
-        whole = Group(
-            group.threads, -1
-        )  # never all of them: its addresses are checked, its rows are not used
-        self.shared_flat(whole, offset, count)
+        self.shared_flat(group, offset, count)  # checks the offsets
         return slots * self.shared.size + offset
 
     def shared_place(self, step: Step, address: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(slots, offsets) of addresses of any window of shared memory. raises EmulationError"""
         inside = np.where(address >= GENERIC_SHARED, address - GENERIC_SHARED, address)
-        flat = self._cluster_flat(Group(step.threads, self.total), inside, count)
-        return np.divmod(flat, self.shared.size)
+        find = self._cluster_flat if int(inside.max()) >= 1 << CLUSTER_SHIFT else self.shared_flat
+        return np.divmod(find(Group(step.threads, self.total), inside, count), self.shared.size)
 
     def read_bytes(self, step: Step, address: int, count: int) -> np.ndarray:
         """Bytes at a generic address: of parameters or of global memory. raises EmulationError"""
@@ -242,11 +227,7 @@ class Machine(Scheduler):
         """`count` bytes of the parameters as one wide value a thread. raises EmulationError"""
         low, high = int(at.min()), int(at.max())
         if low < 0 or high + count > len(self.params):
-            raise self.error(
-                self.program[self.at].instruction,
-                int(group.threads[0]),
-                f"the parameters have no byte {high}.",
-            )
+            raise self.fault(group, 0, f"the parameters have no byte {high}.")
         if low == high:
             return np.repeat(wide_view(self.params[low : low + count].copy(), count), group.n)
         return wide_view(self.params[at[:, None] + np.arange(count)], count)
@@ -287,11 +268,8 @@ class Machine(Scheduler):
         found = np.broadcast_to(self.holes_of(registers, group), (group.n,))
         bad = np.flatnonzero(found)
         if len(bad):
-            raise self.error(
-                self.program[self.at].instruction,
-                int(group.threads[bad[0]]),
-                f"{use} comes from memory to which nothing was written: {self.hole_texts[found[bad[0]] - 1]}",
-            )
+            hole = self.hole_texts[found[bad[0]] - 1]
+            raise self.fault(group, bad[0], f"{use} comes from memory to which nothing was written: {hole}")
 
     # --- races -------------------------------------------------------------------------------------------
 
@@ -302,18 +280,23 @@ class Machine(Scheduler):
         units = flat[:, None] // clocks.grain + np.arange(max(1, count // clocks.grain))
         threads = group.threads
         try:
-            (clocks.write if writes else clocks.read)(units, self.agent_of[threads], self.block_of[threads])
+            (clocks.write if writes else clocks.read)(
+                units, self.block_of[threads], self.own_warp_of[threads]
+            )
         except Race as race:
-            raise self.race(int(threads[race.place]), int(flat[race.place]), race, writes) from None
+            thread, offset = int(threads[race.place]), int(flat[race.place]) % self.shared.size
+            raise self.race(self.program[self.at].instruction, thread, offset, race, writes) from None
 
-    def race(self, thread: int, flat: int, race: Race, writes: bool) -> EmulationError:
-        """The error for a race of this thread."""
+    def race(
+        self, instruction: Instruction, thread: int, offset: int, race: Race, writes: bool
+    ) -> EmulationError:
+        """The error for a race at an offset of shared memory."""
         who = f"warp {race.other}" if race.other < self.warps else "an asynchronous copy"
         return self.error(
-            self.program[self.at].instruction,
+            instruction,
             thread,
-            f"race: it {'writes' if writes else 'reads'} shared memory at {flat % self.shared.size:#x}, which "
-            f"was {race.kind} {who} with no barrier in between.",
+            f"race: it {'writes' if writes else 'reads'} shared memory at {offset:#x}, which was {race.kind} "
+            f"{who} with no barrier in between.",
         )
 
     # --- errors ------------------------------------------------------------------------------------------
@@ -324,6 +307,10 @@ class Machine(Scheduler):
             f"line {instruction.line} ({instruction.text[:100]}), CTA {block.index}, thread "
             f"{self.thread_of[thread]}: "
         )
+
+    def fault(self, group: Group, which: Any, reason: str) -> EmulationError:
+        """The error of one thread of a group, by its number in it, at the instruction that is carried out."""
+        return self.error(self.program[self.at].instruction, int(group.threads[which]), reason)
 
     def error(self, instruction: Instruction, thread: int, reason: str) -> EmulationError:
         """Names the kernel, the line, the CTA and the thread."""

@@ -13,25 +13,10 @@ from cutegemm.dtypes import tf32 as tf32_type
 from cutegemm.emulate.access import address_registers, addresses, read_shared, write_shared
 from cutegemm.emulate.machine import Action, Group, Machine
 from cutegemm.emulate.scalar import values_of
+from cutegemm.emulate.scheduler import in_whole
 from cutegemm.emulate.state import WARP, Immediate, Instruction, Memory, Pair, Register, Vector
 
 _LANES = np.arange(WARP)
-
-
-def _by_warps(act: Callable[[Machine, Group], None]) -> Action:
-    """For whole warps only; threads whose warp is not all here wait for it."""
-
-    def together(m: Machine, group: Group) -> bool | None:
-        there = m.whole(group, "warp")
-        if there is None:
-            return True
-        act(m, there)
-        if there is group:
-            return None
-        m.place(m.at + 1, there.threads)
-        return True
-
-    return together
 
 
 # --- shuffles and votes ------------------------------------------------------------------------------------
@@ -72,7 +57,7 @@ def _shfl(instruction: Instruction) -> Action | None:
         if second is not None:
             m.assign(second.index, valid.reshape(-1), group.sel)
 
-    return _by_warps(act)
+    return in_whole("warp", act)
 
 
 def _vote(instruction: Instruction) -> Action | None:
@@ -87,7 +72,7 @@ def _vote(instruction: Instruction) -> Action | None:
             words = (held.astype(np.uint32) << _LANES.astype(np.uint32)).sum(axis=1, dtype=np.uint32)
             m.assign(dest.index, np.repeat(words, WARP), group.sel)
 
-        return _by_warps(ballot)
+        return in_whole("warp", ballot)
     if kind != "pred" or mode not in ("all", "any"):
         return None
     combine = np.all if mode == "all" else np.any
@@ -96,19 +81,19 @@ def _vote(instruction: Instruction) -> Action | None:
         held = m.value(source.index, group.sel).reshape(-1, WARP)
         m.assign(dest.index, np.repeat(combine(held, axis=1), WARP), group.sel)
 
-    return _by_warps(vote)
+    return in_whole("warp", vote)
 
 
 # --- ldmatrix and stmatrix ---------------------------------------------------------------------------------
 
 
-def _matrices(instruction: Instruction) -> tuple[int, bool] | None:
-    """(how many, whether transposed) of 8 x 8 matrices of 16-bit elements."""
-    mods = instruction.opcode[1:]
-    count = next((int(m[1]) for m in mods if m in ("x1", "x2", "x4")), None)
-    if count is None or mods[-1] != "b16" or "m8n8" not in mods:
-        return None
-    return count, "trans" in mods
+def _matrices(instruction: Instruction) -> tuple[Memory, tuple[Register, ...], bool] | None:
+    """The addresses, a register for each 8 x 8 matrix of 16-bit elements, and whether they are transposed."""
+    op, *mods = instruction.opcode
+    held, memory = instruction.operands if op == "ldmatrix" else instruction.operands[::-1]
+    registers = held.items if isinstance(held, Vector) else (held,)
+    known = mods[-1] == "b16" and "m8n8" in mods and f"x{len(registers)}" in mods
+    return (memory, registers, "trans" in mods) if known and isinstance(memory, Memory) else None
 
 
 def _rows(m: Machine, group: Group, memory: Memory, count: int) -> tuple[Group, np.ndarray]:
@@ -121,11 +106,10 @@ def _rows(m: Machine, group: Group, memory: Memory, count: int) -> tuple[Group, 
 
 def _ldmatrix(instruction: Instruction) -> Action | None:
     form = _matrices(instruction)
-    dest, source = instruction.operands
-    if form is None or not isinstance(source, Memory):
+    if form is None:
         return None
-    count, transposed = form
-    registers = dest.items if isinstance(dest, Vector) else (dest,)
+    source, registers, transposed = form
+    count = len(registers)
 
     def load(m: Machine, group: Group) -> None:
         owners, at = _rows(m, group, source, count)
@@ -141,7 +125,7 @@ def _ldmatrix(instruction: Instruction) -> Action | None:
             for i, register in enumerate(registers):
                 m.mark_holes(register.index, group.sel, _row_holes(from_rows[:, i], transposed).reshape(-1))
 
-    return _by_warps(load)
+    return in_whole("warp", load)
 
 
 def _row_holes(rows: np.ndarray, transposed: bool) -> np.ndarray:
@@ -153,11 +137,10 @@ def _row_holes(rows: np.ndarray, transposed: bool) -> np.ndarray:
 
 def _stmatrix(instruction: Instruction) -> Action | None:
     form = _matrices(instruction)
-    dest, source = instruction.operands
-    if form is None or not isinstance(dest, Memory):
+    if form is None:
         return None
-    count, transposed = form
-    registers = source.items if isinstance(source, Vector) else (source,)
+    dest, registers, transposed = form
+    count = len(registers)
 
     def store(m: Machine, group: Group) -> None:
         owners, at = _rows(m, group, dest, count)
@@ -176,7 +159,7 @@ def _stmatrix(instruction: Instruction) -> Action | None:
         raw = np.ascontiguousarray(rows).reshape(-1).view(np.complex128)
         write_shared(m, owners, at, raw, 16, holes)
 
-    return _by_warps(store)
+    return in_whole("warp", store)
 
 
 # --- mma.sync ----------------------------------------------------------------------------------------------
@@ -217,7 +200,7 @@ def _mma(instruction: Instruction) -> Action | None:
         if m.holes:
             _follow_mma(m, group, vectors, places, mnk)
 
-    return _by_warps(act)
+    return in_whole("warp", act)
 
 
 def fragments(mnk: tuple[int, ...], kind: DType) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

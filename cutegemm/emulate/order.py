@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from cutegemm.emulate.scalar import TYPES
 from cutegemm.emulate.scheduler import Decoded
-from cutegemm.emulate.state import WARP, Buffer, Instruction
+from cutegemm.emulate.state import WARP, Buffer, Immediate, Instruction
+from cutegemm.errors import EmulationError
 
 if TYPE_CHECKING:
     from cutegemm.emulate.clocks import Clocks
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 WEAK, CTA, CLUSTER, DEVICE = range(4)  # scopes; that of an ordinary access is nobody
 _SCOPES = {"cta": CTA, "cluster": CLUSTER}
 _STRONG = {"relaxed", "acquire", "release", "acq_rel", "volatile"}
+_LARGEST_UNIT = 8  # bytes: those of an mbarrier
 _THREAD_BITS = 32  # of the number that a unit keeps
 _Key = TypeVar("_Key")
 
@@ -45,6 +48,15 @@ class Strength:
     acquires: bool = False
     releases: bool = False
     adds: bool = False
+
+
+@dataclass(frozen=True)
+class Access:
+    """What threads (n,) do to global memory with one instruction."""
+
+    instruction: Instruction
+    threads: np.ndarray
+    strength: Strength
 
 
 def scope_of(instruction: Instruction) -> int:
@@ -67,9 +79,26 @@ def strength_of(instruction: Instruction) -> Strength:
 
 
 def smallest_access(program: Sequence[Decoded], space: str) -> int:
-    """Bytes of the smallest element of a space that is loaded or stored, 4 at most: the unit of its races."""
-    accesses = [d.instruction.opcode for d in program if d.instruction.opcode[0] in ("ld", "st")]
-    return min([4, *(int(opcode[-1][1:]) // 8 for opcode in accesses if space in opcode)])
+    """Bytes of the smallest access to a space, 8 at most: the unit of its races."""
+    return min([_LARGEST_UNIT, *(_access_bytes(d.instruction, space) for d in program)])
+
+
+def _access_bytes(instruction: Instruction, space: str) -> int:
+    """What a thread accesses of a space at once, as far as that may be less than the largest unit.
+
+    >>> _access_bytes(Instruction(1, "", ("ld", "shared", "v2", "b16"), ()), "shared")
+    4
+    """
+    op, *mods = instruction.opcode
+    named = {"param", "shared", "global"}.intersection([mod.partition("::")[0] for mod in mods])
+    if named and space not in named:
+        return _LARGEST_UNIT
+    if op in ("ld", "st", "atom", "red"):
+        count = next((int(mod[1:]) for mod in mods if mod in ("v2", "v4", "v8")), 1)
+        return TYPES[mods[-1]].itemsize * count
+    if op == "cp" and len(instruction.operands) > 2 and isinstance(instruction.operands[2], Immediate):
+        return instruction.operands[2].bits
+    return _LARGEST_UNIT
 
 
 def _orders(instruction: Instruction) -> bool:
@@ -110,9 +139,9 @@ class GlobalOrder:
         self.columns = ctas * self.warps if any(_orders(d.instruction) for d in program) else 0
         self.grain = smallest_access(program, "global")
         self._logs: dict[int, _Log] = {}
-        # Accesses that were noted, from 1 on: when, how strong, and the instruction.
-        self._stamps, self._scopes = np.zeros(1024, np.int64), np.zeros(1024, np.int8)
-        self._instructions: list[Instruction | None] = [None]
+        # Accesses that were noted, counted from 1 on, and when that was.
+        self._noted: list[tuple[Instruction, Strength]] = []
+        self._stamps = np.zeros(1024, np.int64)
         # By address: clocks over all warps, by for whom they lie there.
         self._left: dict[int, dict[tuple[int, int], np.ndarray]] = {}
         # Of a warp and a scope: what it knew at its last fence; what its strong reads found since.
@@ -205,72 +234,46 @@ class GlobalOrder:
 
     # --- accesses ----------------------------------------------------------------------------------------
 
-    def read(
-        self,
-        instruction: Instruction,
-        threads: np.ndarray,
-        buffer: Buffer,
-        offset: np.ndarray,
-        count: int,
-        strength: Strength,
-    ) -> None:
-        """Threads (n,) read `count` bytes each; of an operand that is not noted.
+    def read(self, access: Access, buffer: Buffer, offset: np.ndarray, count: int) -> None:
+        """Each thread reads `count` bytes from its offset on; of an operand that is not noted.
 
         raises   EmulationError for a race
         """
         if buffer.given:
             return
         log, units = self._log(buffer), self._units(offset, count)
-        number = self._note(instruction, strength)
-        self._check(number, threads, buffer, units, log.written, "reads", "written")
+        number = self._note(access)
+        self._check(access, buffer, units, log.written, "reads", "written")
         before = log.read[units]
-        people = self._person[threads][:, None]
+        people = self._person[access.threads][:, None]
         elsewhere = (before != 0) & (_thread(before) // self.block_threads != people // self.block_threads)
         if elsewhere.any():
             log.read_elsewhere[units[elsewhere]] = before[elsewhere]
         log.read[units] = number << _THREAD_BITS | people
 
-    def write(
-        self,
-        instruction: Instruction,
-        threads: np.ndarray,
-        buffer: Buffer,
-        offset: np.ndarray,
-        count: int,
-        strength: Strength,
-    ) -> None:
+    def write(self, access: Access, buffer: Buffer, offset: np.ndarray, count: int) -> None:
         """The same for writes and atomics. raises EmulationError, for a store to an operand as well"""
-        self.write_units(instruction, threads, buffer, self._units(offset, count), strength)
+        self._write(access, buffer, self._units(offset, count))
 
-    def write_bytes(
-        self, instruction: Instruction, thread: int, buffer: Buffer, at: np.ndarray, strength: Strength
-    ) -> None:
-        """A copy on behalf of a thread writes bytes. raises EmulationError"""
+    def write_bytes(self, access: Access, buffer: Buffer, at: np.ndarray) -> None:
+        """A copy on behalf of one thread writes bytes. raises EmulationError"""
         units = np.unique(at // self.grain)[None]
         if units.size:
-            self.write_units(instruction, np.array([thread]), buffer, units, strength)
+            self._write(access, buffer, units)
 
-    def write_units(
-        self,
-        instruction: Instruction,
-        threads: np.ndarray,
-        buffer: Buffer,
-        units: np.ndarray,
-        strength: Strength,
-    ) -> None:
+    def _write(self, access: Access, buffer: Buffer, units: np.ndarray) -> None:
         """Threads (n,) write units (n, count)."""
+        threads = access.threads
         if buffer.given:
             where = buffer.place(int(units[0, 0]) * self.grain)
-            raise self.machine.error(
-                instruction, int(threads[0]), f"it writes {where}: operands are only read."
-            )
-        log, number = self._log(buffer), self._note(instruction, strength)
+            raise self._error(access, 0, f"it writes {where}: operands are only read.")
+        log, number = self._log(buffer), self._note(access)
         for accesses, verb in ((log.written, "written"), (log.read, "read"), (log.read_elsewhere, "read")):
-            self._check(number, threads, buffer, units, accesses, "writes", verb)
+            self._check(access, buffer, units, accesses, "writes", verb)
         mine = number << _THREAD_BITS | self._person[threads][:, None]
         log.written[units] = mine
         if len(threads) > 1 and (log.written[units] != mine).any():  # several write it at once
-            self._check(number, threads, buffer, units, log.written, "writes", "written")
+            self._check(access, buffer, units, log.written, "writes", "written")
 
     def _log(self, buffer: Buffer) -> _Log:
         found = self._logs.get(buffer.base)
@@ -281,34 +284,26 @@ class GlobalOrder:
     def _units(self, offset: np.ndarray, count: int) -> np.ndarray:
         return offset[:, None] // self.grain + np.arange(max(1, count // self.grain))
 
-    def _note(self, instruction: Instruction, strength: Strength) -> int:
+    def _note(self, access: Access) -> int:
         """The number of an access that is made now."""
-        number = len(self._instructions)
+        self._noted.append((access.instruction, access.strength))
+        number = len(self._noted)
         if number == len(self._stamps):
             self._stamps = np.concatenate([self._stamps, np.zeros_like(self._stamps)])
-            self._scopes = np.concatenate([self._scopes, np.zeros_like(self._scopes)])
-        self._stamps[number], self._scopes[number] = self.clocks.now, strength.scope
-        self._instructions.append(instruction)
+        self._stamps[number] = self.clocks.now
         return number
 
     def _check(
-        self,
-        number: int,
-        threads: np.ndarray,
-        buffer: Buffer,
-        units: np.ndarray,
-        accesses: np.ndarray,
-        does: str,
-        was: str,
+        self, access: Access, buffer: Buffer, units: np.ndarray, accesses: np.ndarray, does: str, was: str
     ) -> None:
-        """raises EmulationError where a thread does not know of an access before"""
+        """raises EmulationError where a thread of an access does not know of one of those before"""
         before = accesses[units]
         if not before.any():
             return
         at, column = np.nonzero(before)
         found = before[at, column]
         cta, other = np.divmod(_thread(found), self.block_threads)
-        mine = threads[at]
+        mine = access.threads[at]
         slot = self.machine.block_of[mine]
         same = cta == self.first + slot
         clocks, warp = self.clocks, other // WARP
@@ -320,21 +315,21 @@ class GlobalOrder:
         itself = same & (warp == self.machine.thread_of[mine] // WARP)
         late = np.flatnonzero((self._stamps[found >> _THREAD_BITS] > known) & ~itself)
         for i in late.tolist():
-            event = int(found[i]) >> _THREAD_BITS
-            scope = min(int(self._scopes[event]), int(self._scopes[number]))
+            line, strength = self._noted[(int(found[i]) >> _THREAD_BITS) - 1]
+            scope = min(strength.scope, access.strength.scope)
             if set(self._reach(int(cta[i]))[:scope]) & set(self._reach(self.first + int(slot[i]))[:scope]):
                 continue
-            then, now = self._instructions[event], self._instructions[number]
-            assert then is not None
-            assert now is not None
             offset = int(units[at[i], column[i]]) * self.grain
-            raise self.machine.error(
-                now,
-                int(mine[i]),
+            raise self._error(
+                access,
+                int(at[i]),
                 f"race: it {does} {buffer.place(offset)}, at {buffer.base + offset:#x} of global memory, which "
-                f"was {was} by line {then.line} ({then.text[:100]}), CTA "
-                f"{self._index(int(cta[i]))}, thread {other[i]}, and nothing orders the two.",
+                f"was {was} by line {line.line} ({line.text[:100]}), CTA {self._index(int(cta[i]))}, thread "
+                f"{other[i]}, and nothing orders the two.",
             )
+
+    def _error(self, access: Access, which: int, reason: str) -> EmulationError:
+        return self.machine.error(access.instruction, int(access.threads[which]), reason)
 
     def _index(self, cta: int) -> tuple[int, int, int]:
         """ctaid of a CTA."""

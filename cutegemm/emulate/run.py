@@ -25,8 +25,8 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules import problem_rules
 from cutegemm.plan.workspace import needs_workspace, workspace_bytes
+from cutegemm.simulate.arguments import given_arrays, laid_out, problem_of
 from cutegemm.simulate.memory import GlobalMatrix
-from cutegemm.simulate.run import given_arrays, laid_out, problem_of
 
 _THREADS_AT_ONCE = 4096  # of the CTAs that are in flight together, where they need not be
 
@@ -116,7 +116,7 @@ def emulate(
     done = 0
     for launch in launches:
         kernel, program = decoded[launch.kernel]
-        for count in _execute(kernel, program, launch, memory, check_races, seed, counts):
+        for count in execute(kernel, program, launch, memory, check_races, seed, counts):
             done += count
             if progress is not None:
                 progress(done / total)
@@ -129,7 +129,7 @@ def emulate(
     return Emulation(d if batched else d[0], profile, tuple(launches), time.perf_counter() - started)
 
 
-def _execute(
+def execute(
     kernel: Kernel,
     program: list[Decoded],
     launch: Launch,

@@ -130,7 +130,7 @@ def _fma32(a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once. The product is exact in f64, and where the sum, rounded to f64, lies in the
     middle of two f32, what was lost decides. (A subnormal result may be rounded twice.)"""
     product = np.multiply(a, b, dtype=np.float64)
-    total = np.atleast_1d(product + c)
+    total = product + c
     middle = (total.view(np.uint64) & 0x1FFFFFFF) == 0x10000000
     if middle.any():
         lost = _lost(product, np.asarray(c, np.float64), total)

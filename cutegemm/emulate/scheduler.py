@@ -31,10 +31,11 @@ Selection = Any  # of threads: None for all of them, a slice, or their numbers
 class Group:
     """Threads that do an instruction together. sel: how to take them out of a register."""
 
-    __slots__ = ("n", "sel", "threads")
+    __slots__ = ("_warpgroups", "n", "sel", "threads")
 
     def __init__(self, threads: np.ndarray, total: int) -> None:
         self.threads, self.n = threads, len(threads)
+        self._warpgroups: list[int] | None = None
         first, last = int(threads[0]), int(threads[-1])
         if self.n == total:
             self.sel: Selection = None
@@ -43,10 +44,33 @@ class Group:
         else:
             self.sel = threads
 
+    @property
+    def warpgroups(self) -> list[int]:
+        """The first threads of the warpgroups that they are in."""
+        if self._warpgroups is None:
+            self._warpgroups = np.unique(self.threads // WARPGROUP * WARPGROUP).tolist()
+        return self._warpgroups
+
 
 # What an instruction does to a group; None or False: on to the next one. A control instruction places its
 # threads itself and returns True.
 Action = Callable[["Machine", Group], "bool | None"]
+
+
+def in_whole(scope: str, action: Action) -> Action:
+    """The action for whole warps or warpgroups only; threads of what is not all there wait for the rest."""
+
+    def together(m: Machine, group: Group) -> bool | None:
+        there = m.whole(group, scope)
+        if there is None:
+            return True
+        placed = action(m, there)
+        if there is group or placed:
+            return placed
+        m.place(m.at + 1, there.threads)
+        return True
+
+    return together
 
 
 @dataclass(frozen=True)
@@ -102,7 +126,8 @@ class Scheduler:
         self.warps = -(-block_threads // WARP)
         self.total = len(blocks) * block_threads
         self.block_of, self.thread_of = np.divmod(np.arange(self.total), block_threads)
-        self.warp_of = self.block_of * self.warps + self.thread_of // WARP
+        self.own_warp_of = self.thread_of // WARP  # within the CTA
+        self.warp_of = self.block_of * self.warps + self.own_warp_of
         self.alive = np.ones(self.total, bool)
         self.waiting: dict[tuple[int, int], list[Arrival]] = {}
         self.ending: list[Callable[[np.ndarray], None]] = []
@@ -123,9 +148,6 @@ class Scheduler:
     def machine(self) -> Machine:
         """This, as what it is in full."""
         return cast("Machine", self)
-
-    def after(self, decoded: Decoded, group: Group) -> None:
-        """What is to be done after an instruction has been carried out."""
 
     def run(self) -> None:
         """Until all threads have ended. raises EmulationError"""
@@ -191,9 +213,11 @@ class Scheduler:
             return at, self._ready.pop(at)
         at = self._chance.choice(sorted(self._ready))
         threads = self._ready.pop(at)
-        warps = np.unique(self.warp_of[threads])
-        chosen = self._chance.sample(warps.tolist(), self._chance.randint(1, len(warps)))
-        goes = np.isin(self.warp_of[threads], chosen)
+        warp_of = self.warp_of[threads]
+        warps = np.flatnonzero(np.bincount(warp_of))
+        chosen = np.zeros(warps[-1] + 1, bool)
+        chosen[self._chance.sample(warps.tolist(), self._chance.randint(1, len(warps)))] = True
+        goes = chosen[warp_of]
         if not goes.all():
             self._ready[at] = threads[~goes]
         held = self._held.pop(at, None)
@@ -241,7 +265,7 @@ class Scheduler:
         group = Group(threads, self.total)
         others = (place for places in (self._ready, self._held) for place in places if place > at)
         limit = min(others, default=len(self.program))
-        program, start, after = self.program, at, self.after
+        program, start = self.program, at
         counts, n, machine = self._counts, group.n, self.machine
         while True:
             decoded = program[at]
@@ -250,7 +274,8 @@ class Scheduler:
                 counts[start] += n
                 counts[at + 1] -= n
                 return
-            after(decoded, group)
+            if machine.holes and not decoded.follows:
+                machine.follow_holes(decoded, group)
             at += 1
             if at >= limit:
                 counts[start] += n
@@ -270,6 +295,10 @@ class Scheduler:
         if group.sel is None:
             return group
         size = _SCOPES[scope]
+        if group.n % size == 0 == self.block_threads % size:
+            units = group.threads.reshape(-1, size)
+            if not (units[:, 0] % size).any() and (units[:, -1] - units[:, 0] == size - 1).all():
+                return group
         unit = self.block_of * -(-self.block_threads // size) + self.thread_of // size
         present = np.bincount(unit[group.threads], minlength=int(unit[-1]) + 1)
         needed = np.bincount(unit[self.alive], minlength=len(present))

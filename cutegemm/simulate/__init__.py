@@ -1,6 +1,8 @@
 """The simulator: a plan carried out on the CPU, thread by thread, in numpy; and the barriers of its roles.
 
-data, by one schedule   `run`, `tables`, `checks`, `mainloop`, `copies`, `epilogue`; `packing`, `division`, `parts`
+what is given           `run`, `arguments`, `task`
+data, by one schedule   `scheduled`, `tables`, `checks`, `mainloop`, `copies`, `epilogue`
+                        `packing`, `division`, `parts`
 data, by a pipeline     `pipeline`, `units`, `boxes`, `leaving`
 memory and findings     `memory`, `report`
 who waits for whom      `protocol`

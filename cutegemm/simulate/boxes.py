@@ -82,7 +82,7 @@ def box_tables(
             corner = (start, first) if inner == 0 else (first, start)
             x, y = (start + along, first + across) if inner == 0 else (first + across, start + along)
             base = unswizzled[corner]  # (copies,)
-            parts.append((x, y, _swizzled(bytewise, base[:, None] + in_box)))
+            parts.append((x, y, bytewise(base[:, None] + in_box)))
     shared = smem.offsets().reshape((tile[0] * tile[1], copies), order="F").T
     dest = np.concatenate([p[2] for p in parts], axis=1)
     return BoxTables(
@@ -121,13 +121,6 @@ def thread_tables(
         inner=inner,
         who="the copy",
     )
-
-
-def _swizzled(swizzle: Swizzle, offsets: np.ndarray) -> np.ndarray:
-    """A swizzle of many offsets."""
-    mask = ((1 << swizzle.bits) - 1) << swizzle.base
-    out: np.ndarray = offsets ^ ((offsets >> swizzle.shift) & mask)
-    return out
 
 
 def check_boxes(t: BoxTables, report: Report) -> None:
@@ -217,10 +210,11 @@ class BoxFlow:
         extents = self.matrix.extents
         inside = (along // t.unit * t.unit < extents[t.inner]) & (across < extents[1 - t.inner])
         index = self._index(x, y)
-        if self.checked and (is_poison(held) & inside).any():
+        holes = is_poison(held) & inside if self.checked else np.zeros(0, bool)
+        if holes.any():
             self.report.add_each(
                 "hole",
-                np.argwhere(is_poison(held) & inside),
+                np.argwhere(holes),
                 lambda at: (
                     f"{self.group.name(int(at[1]))}: {t.element(t.index[at[0]])} is stored, but not written."
                 ),

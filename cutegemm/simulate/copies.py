@@ -105,7 +105,7 @@ class OperandFlow(StageWatch):
             values[outside] = poison((), self.matrix.dtype)
             self.report.add_each("outside", np.argwhere(outside), lambda at: self._outside(at, k_start))
         if self.is_async:
-            self.moving[tile] = (values, None if self.tables.fills_zeros else mask)
+            self.moving[tile] = (values, mask)
         else:
             self.values = values if mask is None else np.where(mask, values, self.values)
 

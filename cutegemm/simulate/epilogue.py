@@ -9,45 +9,51 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.dtypes import round_to
+from cutegemm.dtypes import DType, round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report
-from cutegemm.simulate.tables import PlanTables
+from cutegemm.simulate.task import Task
+
+
+def scaled(values: np.ndarray, factor: float, kind: Any, result: DType) -> np.ndarray:
+    """Sums, or C, times alpha or beta, in `kind`. On the way to whole numbers the product is one of f32, of which
+    what is no whole number is cut off; where the factor is 1 they stay as they are.
+
+    >>> from cutegemm.dtypes import s32
+    >>> scaled(np.array([-7, 7, 2**24 + 1]), 0.5, np.float64, s32).tolist()
+    [-3.0, 3.0, 8388608.0]
+    """
+    if factor == 1:
+        return values.astype(kind)
+    if result.is_float:
+        return values.astype(kind) * np.dtype(kind).type(factor)
+    return np.trunc(values.astype(np.float32) * np.float32(factor)).astype(kind)
 
 
 class Epilogue:
     """Writes the tiles of D and counts how often each element is written.
 
-    matrix_c   None where beta is 0: then C is not there at all
+    held   (rest_m, rest_n, value, thread) element of the tile that each accumulator sums up
     """
 
-    def __init__(
-        self,
-        plan: GemmPlan,
-        tables: PlanTables,
-        matrix_d: GlobalMatrix,
-        matrix_c: GlobalMatrix | None,
-        alpha: float,
-        beta: float,
-        report: Report,
-        checked: bool,
-    ) -> None:
-        self.plan, self.d, self.c = plan, matrix_d, matrix_c
-        self.alpha, self.beta, self.report, self.checked = alpha, beta, report, checked
-        self.written = np.zeros(len(matrix_d.buffer), np.uint16)
+    def __init__(self, task: Task, held: np.ndarray) -> None:
+        self.plan, self.d, self.c = task.plan, task.matrices["d"], task.matrices.get("c")
+        self.alpha, self.beta, self.report, self.checked = task.alpha, task.beta, task.report, task.checked
+        plan = task.plan
+        self.written = np.zeros(len(self.d.buffer), np.uint16)
         self.vector = plan.store_d.values
         bm = plan.cta_tile[0]
-        self.shape, self.threads, self.major = tables.held.shape, tables.held.shape[3], plan.operands.d.major
-        flat = tables.held.reshape(-1)
-        lead = _leads(tables.held, self.vector, self.major).reshape(-1)
+        self.shape, self.threads, self.major = held.shape, held.shape[3], plan.operands.d.major
+        flat = held.reshape(-1)
+        lead = _leads(held, self.vector, self.major).reshape(-1)
         self.rows, self.columns = flat % bm, flat // bm
         self.lead = (lead % bm, lead // bm)
         self.through = None if plan.smem_d is None else _Through(plan)
-        if self.through is not None and checked:
+        if self.through is not None and self.checked:
             self._check_places(self.through.place_of_sum(plan))
 
     def write(self, sums: np.ndarray, group: CtaGroup) -> None:
@@ -60,16 +66,17 @@ class Epilogue:
         everything = bool(inside.all())
         where = slice(None) if everything else inside
         kind = totals.dtype if totals.dtype.kind == "f" else np.dtype(np.float64)
-        out = totals[where].astype(kind) if self.alpha == 1 else totals[where] * kind.type(self.alpha)
+        result = self.plan.operands.d.dtype
+        out = scaled(totals[where], self.alpha, kind, result)
         index_d = self._index(self.d, group, m0, n0)
         if self.checked and self.through is None:
             self._check_accesses(index_d, inside, group)
         if self.c is not None:
             old, outside = self.c.read(self._index(self.c, group, m0, n0)[where])
-            out = out + kind.type(self.beta) * old.astype(kind)
+            out = out + scaled(old, self.beta, kind, result)
             if outside is not None:
                 self.report.add("outside", f"C is read at {int(outside.sum())} places that are not in it.")
-        out = round_to(self.plan.operands.d.dtype, out)
+        out = round_to(result, out)
         threads = self.threads
         if self.through is not None:
             out, inside, index_d = self._through_shared(out, where, inside.shape, group, m0, n0)
@@ -148,14 +155,8 @@ class Epilogue:
         )  # fmt: skip
 
     def finish(self) -> None:
-        """After the last CTA: each element of D must have been written once."""
-        times = self.d.view(self.written)
-        report = self.report
-        report.add_each(
-            "result",
-            np.argwhere(times != 1),
-            lambda at: _element(at, f"is written {int(times[tuple(at)])} times."),
-        )
+        """After the last CTA."""
+        check_written(self.d, self.written, self.report)
 
     def _index(self, matrix: GlobalMatrix, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> np.ndarray:
         start = matrix.base + matrix.addresses(m0, n0) + group.batch * matrix.strides[2]
@@ -239,6 +240,14 @@ def _leads(held: np.ndarray, vector: int, major: str) -> np.ndarray:
     return np.take(held, first, axis=axis)
 
 
-def _element(at: np.ndarray, what: str) -> str:
-    m, n, batch = (int(x) for x in at)
-    return f"D(m {m}, n {n}, l {batch}) {what}"
+def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
+    """Each element of D must have been written once.
+
+    written   how often each place of D's memory was
+    """
+    times = d.view(written)
+    report.add_each(
+        "result",
+        np.argwhere(times != 1),
+        lambda at: f"D(m {at[0]}, n {at[1]}, l {at[2]}) is written {int(times[tuple(at)])} times.",
+    )

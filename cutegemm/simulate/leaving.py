@@ -1,4 +1,4 @@
-"""The epilogue of a Hopper plan: a consumer's sums, subtile by subtile, through slots of shared memory."""
+"""The epilogue of a plan with a queue: a consumer's sums, subtile by subtile, through slots of shared memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from cutegemm.dtypes import round_to
-from cutegemm.layout import Layout
+from cutegemm.layout import Layout, size
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
-from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.epilogue import scaled
 from cutegemm.simulate.report import Report
+from cutegemm.simulate.task import Task
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -25,22 +26,14 @@ class Leaving:
            order of the accumulators
     """
 
-    def __init__(
-        self,
-        plan: GemmPlan,
-        matrix_d: GlobalMatrix,
-        matrix_c: GlobalMatrix | None,
-        alpha: float,
-        beta: float,
-        report: Report,
-        checked: bool,
-    ) -> None:
+    def __init__(self, task: Task) -> None:
+        plan, report = task.plan, task.report
         assert plan.epilogue is not None
         assert plan.pipeline is not None
         self.plan, self.pipeline, self.epilogue = plan, plan.pipeline, plan.epilogue
-        self.d, self.c, self.alpha, self.beta = matrix_d, matrix_c, alpha, beta
-        self.report, self.checked = report, checked
-        self.written = np.zeros(len(matrix_d.buffer), np.uint16)
+        self.d, self.c = task.matrices["d"], task.matrices.get("c")
+        self.alpha, self.beta, self.report, self.checked = task.alpha, task.beta, report, task.checked
+        self.written = np.zeros(len(self.d.buffer), np.uint16)
         self.held = held_by_consumers(plan, report)
         inner = 1 if plan.operands.d.major == "n" else 0
         subtile = self.epilogue.subtile
@@ -54,7 +47,7 @@ class Leaving:
         # (threads, registers of a subtile): element of the subtile, and where it lies in slot 0 of consumer 0
         self.moved = _registers(self.epilogue.to_shared, Layout(subtile))
         self.place = self._places()
-        if checked:
+        if self.checked:
             self._check()
 
     def _places(self) -> np.ndarray:
@@ -128,17 +121,17 @@ class Leaving:
         m, n = self.held[consumer] % rows, self.held[consumer] // rows
         in_registers = registers[:, m, n]  # (C, threads, registers)
         per = self.moved.shape[1]
-        m0, n0 = group.m_tile * rows, group.n_tile * columns
         stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
         loads = None
         if self.c is not None and self.loads is not None:
             loads = BoxFlow(self.loads, self.c, group, self.report, self.checked)
         kind = np.float64 if sums.dtype.kind != "f" else sums.dtype.type
+        result = self.plan.operands.d.dtype
         for i in range(int(np.prod(self.epilogue.subtiles((rows, columns))))):
             slot = i % self.epilogue.slots + self.epilogue.slots * consumer
             origin = self._origin(i)
-            at = (m0 + origin[0], n0 + origin[1])
-            out = in_registers[:, :, i * per : (i + 1) * per].astype(kind) * kind(self.alpha)
+            at = (group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1]))
+            out = scaled(in_registers[:, :, i * per : (i + 1) * per], self.alpha, kind, result)
             old = None
             if loads is not None:
                 loads.clear()
@@ -147,8 +140,8 @@ class Leaving:
             elif self.c is not None:
                 old = self._straight(at, group)
             if old is not None:
-                out = out + kind(self.beta) * np.moveaxis(old, 2, 0).astype(kind)
-            values = round_to(self.plan.operands.d.dtype, out)
+                out = out + scaled(np.moveaxis(old, 2, 0), self.beta, kind, result)
+            values = round_to(result, out)
             stores.clear()
             stores.shared[self.place[slot][self.moved]] = np.moveaxis(values, 0, 2)
             stores.store(at, slot, self.written)
@@ -187,20 +180,34 @@ def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
     pipeline, mma = plan.pipeline, plan.tiled_mma
     assert pipeline is not None
     bm, bn, _ = plan.cta_tile
-    rows, _ = pipeline.consumer_tile
+    rows, columns = pipeline.consumer_tile
     table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
+    if pipeline.consumer_warps == 1 and plan.epilogue is not None:
+        table = _by_subtiles(table, plan, plan.epilogue.to_shared)
     flat = table.reshape(table.shape[0], -1, order="F")
     if pipeline.kind == "pingpong":
         return np.broadcast_to(flat, (pipeline.consumers, *flat.shape))
     own = flat.reshape(pipeline.consumers, -1, flat.shape[1])
-    first = np.arange(pipeline.consumers)[:, None, None] * rows
-    m, n = own % bm - first, own // bm
-    outside = (m < 0) | (m >= rows)
+    consumer, across = np.arange(pipeline.consumers)[:, None, None], bn // columns
+    place = np.full((across, bn), -1)
+    for i in range(across):
+        place[i, plan.column_of(i, np.arange(columns))] = np.arange(columns)
+    m, n = own % bm - consumer // across * rows, place[consumer % across, own // bm]
+    outside = (m < 0) | (m >= rows) | (n < 0)
     report.add_each(
         "product",
         np.argwhere(outside),
         lambda at: (
-            f"thread {int(at[1])} of consumer {int(at[0])} sums up D outside of the rows that are its own."
+            f"thread {int(at[1])} of consumer {int(at[0])} sums up D outside of the part that is its own."
         ),
     )
-    return np.where(outside, 0, m) + rows * n
+    return np.where(outside, 0, m + rows * n)
+
+
+def _by_subtiles(table: np.ndarray, plan: GemmPlan, copy: TiledCopy) -> np.ndarray:
+    """(threads, values, rest_m, rest_n) as a warp's registers hold them: what a copy to a slot moves together,
+    then along N, then along M."""
+    atom, (threads, values, rest_m, rest_n) = plan.tiled_mma.atom.shape_mnk, table.shape
+    m, n = (size(tile) // step for tile, step in zip(copy.tiler_mn, atom, strict=False))
+    split = table.reshape((threads, values, m, rest_m // m, n, rest_n // n), order="F")
+    return split.transpose(0, 1, 2, 4, 5, 3)

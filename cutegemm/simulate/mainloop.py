@@ -40,7 +40,7 @@ def run_mainloop(
         if isinstance(step, Multiply):
             buffer = step.k_block % schedule.fragments
             of_a, of_b = (
-                _as_factor(flow.fragment_buffers[buffer], operand.dtype, plan).reshape(rest, -1)
+                as_factor(flow.fragment_buffers[buffer], operand.dtype, plan).reshape(rest, -1)
                 for flow, operand, rest in ((a, plan.operands.a, rest_m), (b, plan.operands.b, rest_n))
             )
             for x, y in _factors(of_a, of_b, tables, ctas):
@@ -59,7 +59,7 @@ def run_mainloop(
     return sums
 
 
-def _as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray:
+def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray:
     """Fragments as the multiplier takes them: tf32 rounded as the plan says, narrow types widened exactly."""
     acc = plan.operands.acc
     if dtype is tf32:

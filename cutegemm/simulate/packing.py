@@ -8,17 +8,16 @@ import numpy as np
 
 from cutegemm.layout import Layout
 from cutegemm.plan.packing import Packing
-from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Problem
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report
+from cutegemm.simulate.task import Task
 
 
-def pack(
-    plan: GemmPlan, packing: Packing, problem: Problem, source: GlobalMatrix, report: Report, checked: bool
-) -> GlobalMatrix:
+def pack(task: Task, packing: Packing) -> GlobalMatrix:
     """The packed matrix, whose rows beyond the operand's are zeros."""
+    plan, problem, source = task.plan, task.problem, task.matrices[packing.name]
+    report, checked = task.report, task.checked
     first = "m" if packing.name == "a" else "n"
     rows = packing.extent(getattr(problem, first))
     out = GlobalMatrix(

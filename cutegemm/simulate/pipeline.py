@@ -1,84 +1,67 @@
-"""A plan with a pipeline on the CPU: the queue's k-tiles by TMA, the products of wgmma, the epilogue.
+"""A plan with a pipeline on the CPU: the queue's k-tiles by TMA, the products, the epilogue.
 
 The order of the roles is that of one interleaving, unit after unit; `protocol_of` is for all the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cutegemm.layout import Layout
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Problem
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes
+from cutegemm.simulate.checks import check_tables
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.epilogue import Epilogue
 from cutegemm.simulate.leaving import Leaving, held_by_consumers
-from cutegemm.simulate.memory import GlobalMatrix
-from cutegemm.simulate.report import Report
+from cutegemm.simulate.mainloop import as_factor
+from cutegemm.simulate.tables import held_by_threads, plan_tables
+from cutegemm.simulate.task import Task
 from cutegemm.simulate.units import Meeting, Units, units_of
 from cutegemm.tile.tma import TmaBox
 
-# Accumulators of the CTAs that are simulated together.
-_SUMS_AT_ONCE = 1 << 18
 
-
-@dataclass(frozen=True)
-class _Held:
-    """What the epilogue out of registers asks of the tables of a plan."""
-
-    held: np.ndarray
-
-
-def run_pipeline(
-    plan: GemmPlan,
-    problem: Problem,
-    matrices: dict[str, GlobalMatrix],
-    alpha: float,
-    beta: float,
-    report: Report,
-    checked: bool,
-    progress: Callable[[float], None] | None,
-) -> tuple[int, int, int, int, int]:
+def run_pipeline(task: Task) -> tuple[int, int, int, int, int]:
     """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B)."""
-    pipeline = plan.pipeline
-    assert pipeline is not None
+    plan, problem, report, checked = task.plan, task.problem, task.report, task.checked
     bm, bn, bk = plan.cta_tile
     a, b = _tables(plan)
     if checked:
         check_boxes(a, report)
         check_boxes(b, report)
-    leaves = _direct if plan.epilogue is None else Leaving
-    epilogue: Any = leaves(plan, matrices["d"], matrices.get("c"), alpha, beta, report, checked)
+        if plan.tiled_mma.atom.a_source == "register":  # each element is followed into the sums once
+            check_tables(plan, plan_tables(plan), report)
+    epilogue: Any = _direct(task) if plan.epilogue is None else Leaving(task)
     units = units_of(plan, problem, report)
     meeting = Meeting(plan, problem, held_by_consumers(plan, report), report) if plan.split.is_split else None
     loaded, multiplied = [0, 0], 0
-    chunks = _chunks(units, max(1, _SUMS_AT_ONCE // (bm * bn)))
+    chunks = _chunks(units, task.ctas_at_once)
     for done, chunk in enumerate(chunks):
         own = units.where(chunk)
         turn, k_count = int(own.turn[0]), int(own.unit.k_count[0])
         group = CtaGroup(own.cta, own.m_tile, own.n_tile, own.batch)
-        flows = [BoxFlow(t, matrices[name], group, report, checked) for name, t in (("a", a), ("b", b))]
-        sums = np.zeros((bm, bn, len(group)), plan.operands.acc.storage)
+        flows = [BoxFlow(t, task.matrices[name], group, report, checked) for name, t in (("a", a), ("b", b))]
+        sums = np.zeros((len(group), bm, bn), plan.operands.acc.storage)
         for k_tile in range(k_count):
             stage = (turn * k_count + k_tile) % plan.stages
             k_at = (own.unit.k_first + k_tile) * bk
             flows[0].load((group.m_tile * bm, k_at), stage)
             flows[1].load((group.n_tile * bn, k_at), stage)
-            of_a, of_b = (np.moveaxis(flow.read(stage), 2, 0).astype(sums.dtype) for flow in flows)
-            sums += np.moveaxis(of_a @ of_b.swapaxes(1, 2), 0, 2)
+            # In C's order, or the product is no matter of BLAS
+            of_a, of_b = (
+                np.ascontiguousarray(np.moveaxis(as_factor(flow.read(stage), operand.dtype, plan), 2, 0))
+                for flow, operand in zip(flows, (plan.operands.a, plan.operands.b), strict=True)
+            )
+            sums += of_a @ of_b.swapaxes(1, 2)
+        sums = np.moveaxis(sums, 0, 2)
         if meeting is not None:
             sums, group = _met(meeting, sums, own)
         if len(group):
             _store(plan, epilogue, sums, group, turn)
         multiplied += len(own) * k_count
         loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
-        if progress is not None:
-            progress((done + 1) / len(chunks))
+        task.tell((done + 1) / len(chunks))
     if checked:
         epilogue.finish()
         if meeting is not None:
@@ -129,21 +112,10 @@ def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
     return out[0], out[1]
 
 
-def _direct(
-    plan: GemmPlan,
-    matrix_d: GlobalMatrix,
-    matrix_c: GlobalMatrix | None,
-    alpha: float,
-    beta: float,
-    report: Report,
-    checked: bool,
-) -> Epilogue:
+def _direct(task: Task) -> Epilogue:
     """Out of registers: as a plan of threads does it."""
-    held_by_consumers(plan, report)
-    bm, bn, _ = plan.cta_tile
-    table = plan.tiled_mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0)
-    tables: Any = _Held(np.ascontiguousarray(table))
-    return Epilogue(plan, tables, matrix_d, matrix_c, alpha, beta, report, checked)
+    held_by_consumers(task.plan, task.report)
+    return Epilogue(task, held_by_threads(task.plan))
 
 
 def _as_registers(epilogue: Epilogue, sums: np.ndarray) -> np.ndarray:
@@ -158,9 +130,10 @@ def _leave(plan: GemmPlan, epilogue: Leaving, sums: np.ndarray, group: CtaGroup,
     if pipeline.kind == "pingpong":
         epilogue.write(sums, group, turn % pipeline.consumers)
         return
-    rows = pipeline.consumer_tile[0]
+    rows, columns = pipeline.consumer_tile
+    down, across = plan.cta_tile[0] // rows, plan.cta_tile[1] // columns
     for consumer in range(pipeline.consumers):
-        own = CtaGroup(
-            group.position, group.m_tile * pipeline.consumers + consumer, group.n_tile, group.batch
-        )
-        epilogue.write(sums[consumer * rows : (consumer + 1) * rows], own, consumer)
+        m, n = consumer // across, consumer % across
+        own = CtaGroup(group.position, group.m_tile * down + m, group.n_tile * across + n, group.batch)
+        of_own = plan.column_of(n, np.arange(columns))
+        epilogue.write(sums[m * rows : (m + 1) * rows, of_own], own, consumer)

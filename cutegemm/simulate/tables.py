@@ -43,7 +43,6 @@ class OperandTables:
     threads        that copy, and that multiply
     is_async       whether it is copied by cp.async
     is_direct      whether fragments are read from global memory: then several threads read an element
-    fills_zeros    whether what lies outside of the matrix arrives as zeros: TMA, as whose copy one thread counts
     """
 
     name: str
@@ -64,7 +63,6 @@ class OperandTables:
     mma_threads: int
     is_async: bool
     is_direct: bool = False
-    fills_zeros: bool = False
 
     def element(self, place: Any) -> str:
         """An element of the tile in words.
@@ -100,29 +98,23 @@ class PlanTables:
 def plan_tables(plan: GemmPlan) -> PlanTables:
     """The tables of a plan whose fragments are in registers.
 
-    raises   UnsupportedError for a plan whose roles differ, or whose MMA atom reads shared memory
+    raises   UnsupportedError for a plan whose MMA atom reads shared memory
     """
     mma = plan.tiled_mma
-    if plan.schedule is None:
-        raise UnsupportedError(
-            f"simulate: the plan {plan.name!r} has roles that do different things; plans with one "
-            "schedule for all threads are simulated. `cutegemm.simulate.protocol_of` plays the barriers of "
-            "roles."
-        )
     if mma.atom.a_source != "register" or mma.atom.b_source != "register":
         raise UnsupportedError(
             f"simulate: {mma.atom.name} reads its operands from shared memory; plans whose atoms read "
             "registers are simulated."
         )
-    bm, bn, _ = plan.cta_tile
-    held = mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0)
     return PlanTables(
-        _operand(plan, "a"),
-        _operand(plan, "b"),
-        np.ascontiguousarray(held),
-        _gather(mma, "a"),
-        _gather(mma, "b"),
+        _operand(plan, "a"), _operand(plan, "b"), held_by_threads(plan), _gather(mma, "a"), _gather(mma, "b")
     )
+
+
+def held_by_threads(plan: GemmPlan) -> np.ndarray:
+    """(rest_m, rest_n, value, thread) element of the (bM, bN) tile that each accumulator sums up."""
+    bm, bn, _ = plan.cta_tile
+    return np.ascontiguousarray(plan.tiled_mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0))
 
 
 def _operand(plan: GemmPlan, name: str) -> OperandTables:
@@ -171,7 +163,6 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
         mma_threads=mma.threads,
         is_async=is_async,
         is_direct=plan.stages == 0,
-        fills_zeros=isinstance(load, TmaBox),
     )
 
 

@@ -58,6 +58,10 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
         ("cluster_2x2_mn", RAGGED, {}),
         ("sm90_cluster_1x2", RAGGED, {}),
         ("sm90_cluster_2x1", (256, 128, 192), {}),
+        ("deferred on 2", (384, 256, 320), {"alpha": 0.5}),
+        ("deferred on 2", (300, 200, 72), {}),
+        ("deferred on 2", (256, 256, 0), {}),
+        ("deferred_stagger_2x1 on 2", (512, 264, 200), {"batch": 2, "seed": 1}),
         ("direct_elements", (130, 263, 72), {}),
         ("c_f32_batched", (130, 72, 72), {"batch": 2, "beta": 2.0}),
         ("e4m3_two_level_2x1", (130, 208, 272), {}),
@@ -145,7 +149,7 @@ FAULTS = {
     ),
     "a slot is written while it is stored": (
         edited(r"(cp\.async\.bulk\.wait_group\.read\s+)2;", r"\g<1>3;"),
-        r"stmatrix.*race: it writes shared memory at .* read by an asynchronous copy",
+        r"bulk_group.*race: it reads shared memory at .* written by warp 4 with no barrier in between",
     ),
     "stores are not waited for": (
         edited(r"cp\.async\.bulk\.wait_group\.read\s+\d;", ""),
@@ -175,12 +179,26 @@ def test_faults_are_found(fault):
         run(plan, (256, 512, 448), ptx=edit(compile_plan(plan).ptx))
 
 
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_fence_is_missed_when_a_store_is_asked_for(which):
+    """Not when it is carried out: by then the fence of the next subtile has come."""
+    edit, says = edited(r"fence\.proxy\.async\.shared::cta;", "", which), FAULTS["no fence.proxy.async"][1]
+    plan = plan_of("pingpong on 2")
+    with pytest.raises(EmulationError, match=says):
+        run(plan, (256, 256, 64), ptx=edit(compile_plan(plan).ptx))
+
+
 @pytest.mark.parametrize(
     ("name", "edit", "says"),
     [
         (
             "cluster_2x2_mn",
             edited(r"barrier\.cluster\.(arrive\.relaxed|wait);", ""),
+            r"mbarrier at shared address \d+ in CTA .* is used with no barrier\.cluster",
+        ),
+        (  # all arrive, but nobody waits until the others have
+            "cluster_2x2_mn",
+            edited(r"barrier\.cluster\.wait;", ""),
             r"mbarrier at shared address \d+ in CTA .* is used with no barrier\.cluster",
         ),
         (  # free stages are told to the first CTA alone, which overwrites those of the others

@@ -89,6 +89,7 @@ def test_the_swizzle_is_of_the_address_not_of_the_box():
     [
         ({"address": 8}, "global address"),
         ({"box": (4, 2)}, "8 inner bytes"),
+        ({"strides": (0,)}, "elements of mode 1 have a stride of 0"),
         ({"box": (8, 257)}, "257 of mode 1"),
         ({"box": (32, 2), "swizzle": "128B"}, "do not fill"),
         ({"element_strides": (1, 2)}, "element strides"),

@@ -98,8 +98,7 @@ def test_batch_majorness_and_c(with_c):
     "name",
     [  # those that the compile tests compile
         "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
-        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps", "tma_tf32_nt",
-        "tma_batched",
+        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps",
     ],
 )  # fmt: skip
 def test_mma_sync_kernels_agree_with_the_simulator(name):

@@ -14,7 +14,7 @@ from cutegemm.compile import compile_plan
 from cutegemm.dtypes import round_to
 from cutegemm.emulate.run import emulate
 from cutegemm.emulate.state import EmulationError
-from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan import GemmPlan, Operands, sm90_plan
 from cutegemm.plan.catalog import plan_named
 from tests.kernels.sm90_forms import form
 
@@ -48,6 +48,19 @@ def test_forms(name):
 def test_bytes_saturate(kind):
     """Sums up to a few hundred, times 1000: most lie past 448, and past 57344 some."""
     held_against_exact_sums(plan_named("sm90:tile=64x128x128,ctas=2", Operands.of(kind, layout="nt")), 1000.0)
+
+
+def test_whole_numbers_that_f32_does_not_hold():
+    """Sums past 2^24, and a C of up to 2^30 that is added as it is."""
+    operands = Operands.of("s8", layout="nt", out="s32")
+    plan = sm90_plan(operands, tile=(64, 32, 128), subtile_n=16, ctas=2, with_c=True)
+    rng = np.random.default_rng(0)
+    a, b, c = (
+        rng.integers(-most, most, s) for most, s in ((128, (9, 2100)), (128, (2100, 4)), (2**30, (9, 4)))
+    )
+    a[0], b[:, 0] = -128, -127  # 2100 * 128 * 127 = 34,137,600
+    found = emulate(plan, a.astype(np.int8), b.astype(np.int8), c.astype(np.int32), beta=1.0).d
+    assert np.array_equal(found, a @ b + c)
 
 
 @pytest.mark.parametrize("name", ["sm90_64x16", "sm90_64x32"])

@@ -1,5 +1,4 @@
-"""The SIMT ladder, packing, split K and plans without shared memory, simulated: right, and their faults "
-"seen."""
+"""The SIMT ladder, packing, split K and plans without shared memory, simulated: right, and their faults seen."""
 
 from __future__ import annotations
 

@@ -9,14 +9,18 @@ import pytest
 
 from cutegemm.dtypes import bf16, round_to, tf32
 from cutegemm.errors import SimulationError
-from cutegemm.layout import Layout
+from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.layout.layout import concatenate
 from cutegemm.plan import Operands, mma_sync_plan
 from cutegemm.plan.catalog import plan_named
 from cutegemm.plan.mma_sync_ladder import MMA_SYNC_LADDER, STEPS
 from cutegemm.plan.schedule import Commit, Fetch, Sync, Wait
-from cutegemm.simulate import simulate
-from tests.kernels.mma_sync_forms import FORMS, form
+from cutegemm.simulate import epilogue_protocol, play_interleavings, protocol_of, simulate
+from cutegemm.simulate.protocol.interleavings import search_interleavings
+from cutegemm.simulate.protocol.machine import Arrive, EndRead
+from cutegemm.simulate.protocol.slot_state import WaitStores
+from cutegemm.tile.tiled_mma import TiledMma
+from tests.kernels.mma_sync_forms import FED, FORMS, form
 from tests.simulate.plans import broken
 
 SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
@@ -135,3 +139,61 @@ def test_a_d_that_is_not_all_copied():
 def test_a_d_that_overlaps_itself():
     plan = mma_sync_plan(**SMALL)
     assert "lie at one place" in faults(plan, smem_d=Layout((64, 64), (32, 1)))
+
+
+# --- a producer, and warps that consume --------------------------------------------------------------------
+
+
+def texts(protocol, **options):
+    return " | ".join(fault.text for fault in play_interleavings(protocol, **options).faults)
+
+
+@pytest.mark.parametrize("name", ["tma_bf16_nt", "tma_two_blocks", "tma_eight_warps"])
+def test_warps_that_consume_a_queue(name):
+    plan = form(name)
+    for k_blocks in (0, 1, plan.stages - 1, plan.stages, plan.stages + 1, 11):
+        for tiles in (1, 3):
+            assert texts(protocol_of(plan, k_blocks=k_blocks, tiles=tiles), random_runs=3) == ""
+    protocol = protocol_of(plan, k_blocks=7, tiles=2)
+    count = plan.pipeline.consumers
+    assert "overwritten stage" in texts(protocol.with_barrier("empty", arrivals=count - 1))
+    assert "lacks 1 arrivals" in texts(protocol.with_barrier("empty", arrivals=count + 1))
+    less = broken(plan, barriers=(replace(plan.barrier("full"), transaction_bytes=64), plan.barrier("empty")))
+    assert texts(protocol_of(less, k_blocks=7, tiles=2), random_runs=3) != ""
+
+    def forget(program, op):
+        return None if isinstance(op, Arrive) and program.role == "consumer 2" else op
+
+    def late(program, op):
+        return None if isinstance(op, EndRead) and program.role == "consumer 1" else op
+
+    assert "waits for parity" in texts(protocol.edited(forget))
+    assert "which is being read: overwritten stage" in texts(protocol.edited(late))
+
+
+def test_the_least_queue_in_all_interleavings():
+    plan = form("tma_two_blocks", block=(64, 32, 32))
+    report = search_interleavings(protocol_of(plan, k_blocks=3, tiles=2))
+    assert (report.faults, report.exhaustive) == ((), True)
+
+
+@pytest.mark.parametrize("name", [name for name in FED if form(name).epilogue is not None])
+def test_slots_of_a_warp(name):
+    plan = form(name)
+    protocol = epilogue_protocol(plan, tiles=3)
+    assert texts(protocol, random_runs=6) == ""
+
+    def hasty(program, op):
+        return WaitStores(plan.epilogue.slots) if op == WaitStores(plan.epilogue.slots - 1) else op
+
+    assert "overwritten slot" in texts(protocol.edited(hasty))
+
+
+def test_fragments_that_are_read_from_a_wrong_place():
+    """Of tf32 along M and N, a thread that takes 8 neighbours has not what its sums ask for."""
+    plan = form("tma_tf32_tn")
+    in_a_row = (Layout((16, 2, 2), (1, 32, 16)), Layout((8, 2, 4), (1, 32, 8)), None)
+    mma = TiledMma(plan.tiled_mma.atom, plan.tiled_mma.atom_layout_mnk, in_a_row)
+    assert "what it summed up for place" in faults(plan, tiled_mma=mma)
+    swapped = ComposedLayout(Swizzle(3, 2, 4), 0, plan.smem_a.outer)
+    assert "the layout of shared memory" in faults(plan, smem_a=swapped)

@@ -9,13 +9,13 @@ import pytest
 from cutegemm.plan.plan import Barrier
 from cutegemm.plan.sm90 import sm90_plan
 from cutegemm.simulate.protocol.interleavings import play_interleavings, search_interleavings
-from cutegemm.simulate.protocol.machine import (
+from cutegemm.simulate.protocol.machine import Machine
+from cutegemm.simulate.protocol.program import (
     Arrive,
     BeginRead,
     EndRead,
     Expect,
     Load,
-    Machine,
     NamedArrive,
     NamedSync,
     Program,

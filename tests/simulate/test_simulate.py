@@ -194,7 +194,7 @@ def test_the_result_says_what_was_done():
 def test_one_cta_at_a_time_and_many_agree(monkeypatch):
     a, b = integers((100, 36), (36, 68))
     together = simulate(small_plan(), a, b).d
-    monkeypatch.setattr("cutegemm.simulate.run._SUMS_AT_ONCE", 1)
+    monkeypatch.setattr("cutegemm.simulate.task._SUMS_AT_ONCE", 1)
     assert np.array_equal(simulate(small_plan(), a, b).d, together)
 
 
@@ -204,9 +204,21 @@ def test_one_cta_at_a_time_and_many_agree(monkeypatch):
         ({"a": np.ones((4, 4)), "b": np.ones((8, 4))}, "do not fit"),
         ({"a": np.ones(4), "b": np.ones((4, 4))}, "two modes are expected"),
         ({"a": np.ones((4, 4)), "b": np.ones((4, 4)), "beta": 1}, "no C is given"),
-        ({"a": np.ones((2, 4, 4)), "b": np.ones((2, 4, 4))}, "no batch mode"),
-        ({"a": np.ones((4, 3)), "b": np.ones((3, 4))}, "no multiple of the 16 bytes"),
+        ({"a": np.ones((2, 4, 4)), "b": np.ones((2, 4, 4))}, "no batch mode. Make them batched=True"),
+        (
+            {"a": np.ones((4, 4)), "b": np.ones((4, 4)), "check": "raise"},
+            "check = 'raise'; True, False or 'report'",
+        ),
+        ({"a": np.ones((4, 3)), "b": np.ones((3, 4))}, "12 bytes, which is no multiple of the 16 "),
         ({"a": np.ones((4, 4)), "b": np.ones((4, 4)), "problem": Problem(4, 4, 8)}, "the problem is 4x4x8"),
+        (
+            {"a": 1j * np.ones((4, 4)), "b": [["x"]]},
+            "(?s)A is of complex128; real .* B is of <U1; real numbers",
+        ),
+        (
+            {"a": [[1, 2], [3]], "b": np.ones((4, 4)), "beta": 1},
+            "(?s)A is a list that is no array.* no C is given",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told(arguments, message):
@@ -217,6 +229,13 @@ def test_what_does_not_fit_is_told(arguments, message):
 def test_a_plan_that_cannot_read_c():
     with pytest.raises(PlanError, match="cannot read C"):
         simulate(small_plan().with_(has_c=False), *[np.ones((4, 4))] * 3, beta=1)
+
+
+def test_the_name_of_a_plan_is_no_plan():
+    with pytest.raises(
+        UnsupportedError, match=r"plan = 'simt_64x64'; .* plan_named\('simt_64x64', operands\)"
+    ):
+        simulate("simt_64x64", np.ones((4, 4)), np.ones((4, 4)))
 
 
 def test_shared_operands_are_not_simulated():

@@ -20,9 +20,9 @@ from cutegemm.simulate import (
     split_protocol,
     unit_counts,
 )
-from cutegemm.simulate.protocol.machine import NamedSync
-from cutegemm.simulate.protocol.part_state import (
+from cutegemm.simulate.protocol.program import (
     AwaitSums,
+    NamedSync,
     ReadSums,
     ResetCounter,
     SignalSums,

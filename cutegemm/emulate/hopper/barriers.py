@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.emulate.hopper.clusters import passed
+from cutegemm.emulate.hopper.clusters import passed, waited
 from cutegemm.emulate.hopper.faults import RuleBroken
 from cutegemm.emulate.hopper.mbarrier import MBARRIER_BYTES, MBarrier, MBarriers
 from cutegemm.emulate.hopper.proxy import proxy_of
@@ -41,19 +41,17 @@ def check_there(step: Step, thread: int, slot: int, barrier: MBarrier) -> None:
     block = machine.blocks[slot]
     if not machine.alive[machine.block_of == slot].any():
         raise RuleBroken(f"{barrier} is in CTA {block.index}, which has ended.")
-    if passed(machine, slot) == barrier.born:
+    if waited(machine, thread) <= barrier.born:
         raise RuleBroken(
-            f"{barrier} in CTA {block.index} is used with no barrier.cluster since it was initialised."
+            f"{barrier} in CTA {block.index} is used with no barrier.cluster that the thread has waited at since it "
+            "was initialised."
         )
 
 
 def _is_told(machine: Machine, slot: int, offset: int) -> bool:
     """Whether a cluster's barrier has been passed since a fence published a barrier."""
-    barriers = barriers_of(machine, slot)
-    if barriers.overlapping(offset, MBARRIER_BYTES) is None:
-        return False
-    barrier = barriers.at(offset)
-    return barrier.published and passed(machine, slot) > barrier.born
+    barrier = barriers_of(machine, slot).get(offset)
+    return barrier is not None and barrier.published and passed(machine, slot) > barrier.born
 
 
 def _note(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -> None:
@@ -177,8 +175,10 @@ def _wait(step: Step) -> None:
     slots, offsets = machine.shared_place(step, step.address(at), MBARRIER_BYTES)
     _note(step, slots, offsets, writes=False)
     done = np.zeros(len(step.threads), bool)
-    for slot, offset, want in {*zip(slots.tolist(), offsets.tolist(), wanted.tolist(), strict=True)}:
-        here = (slots == slot) & (offsets == offset) & (wanted == want)
+    places = slots * machine.shared.size + offsets
+    for place, want in {*zip(places.tolist(), wanted.tolist(), strict=True)}:
+        here = (places == place) & (wanted == want)
+        slot, offset = divmod(place, machine.shared.size)
         try:
             barrier = barriers_of(machine, slot).at(offset)
             complete = barrier.completed(want) if by_parity else barrier.completed_state(want)

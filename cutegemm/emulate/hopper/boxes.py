@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.emulate.hopper.faults import RuleBroken
+from cutegemm.emulate.hopper.proxy import Request
 from cutegemm.emulate.hopper.tensormap import TENSOR_MAP_BYTES, TensorMap
-from cutegemm.emulate.machine import Machine
 from cutegemm.emulate.state import Buffer, Instruction, Memory, Step
 from cutegemm.errors import UnsupportedError
 
@@ -43,22 +43,14 @@ def map_at(step: Step, address: int) -> TensorMap:
 
 
 def places(
-    machine: Machine,
-    instruction: Instruction,
-    thread: int,
-    box: TensorMap,
-    address: np.ndarray,
-    chosen: np.ndarray,
+    copy: Request, box: TensorMap, address: np.ndarray, chosen: np.ndarray
 ) -> tuple[Buffer, np.ndarray]:
     """The buffer of a tensor map, and where in it the chosen bytes (units, 16) are. raises EmulationError"""
-    buffer = machine.memory.buffer_of(box.address)
+    buffer = copy.machine.memory.buffer_of(box.address)
     if buffer is None:
-        raise machine.error(
-            instruction, thread, f"its tensor map begins at {box.address:#x}, in no buffer of global memory."
-        )
+        raise copy.fail(f"its tensor map begins at {box.address:#x}, in no buffer of global memory.")
     at = (address[:, None] + np.arange(chosen.shape[1]) - buffer.base)[chosen]
     stray = np.flatnonzero((at < 0) | (at >= len(buffer.data)))
     if len(stray):
-        where = int(at[stray[0]]) + buffer.base
-        raise machine.error(instruction, thread, f"address {where:#x} lies outside of {buffer.name}.")
+        raise copy.fail(f"address {int(at[stray[0]]) + buffer.base:#x} lies outside of {buffer.name}.")
     return buffer, at

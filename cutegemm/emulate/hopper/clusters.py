@@ -13,16 +13,18 @@ from cutegemm.emulate.state import CLUSTER_SHIFT, GENERIC_SHARED, Immediate, Ste
 
 @dataclass
 class _ClusterBarrier:
-    """phase: how many are complete; turn: for each thread of the machine, how often it has arrived."""
+    """phase: how many are complete. turn: for each thread of the machine, how often it has arrived; waited: how often
+    it has waited."""
 
     turn: np.ndarray
+    waited: np.ndarray
     phase: int = 0
 
 
 def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarrier:
     key = ("cluster barrier", cluster)
     if key not in machine.private:
-        machine.private[key] = _ClusterBarrier(np.zeros(machine.total, np.int64))
+        machine.private[key] = _ClusterBarrier(*np.zeros((2, machine.total), np.int64))
         machine.ending.append(lambda threads: _complete(machine, cluster))
     return machine.private[key]
 
@@ -30,6 +32,11 @@ def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarr
 def passed(machine: Machine, slot: int) -> int:
     """How often the barrier of a CTA's cluster has been passed."""
     return _cluster_barrier(machine, machine.blocks[slot].cluster).phase
+
+
+def waited(machine: Machine, thread: int) -> int:
+    """How many times a thread has waited at the barrier of its cluster."""
+    return int(_cluster_barrier(machine, machine.blocks[machine.block_of[thread]].cluster).waited[thread])
 
 
 def _complete(machine: Machine, cluster: tuple[int, ...]) -> None:
@@ -70,6 +77,7 @@ def _cluster_wait(step: Step) -> None:
                 "it waits at the cluster's barrier without an arrival.", int(step.threads[never][0])
             )
         waits |= inside & (turns > barrier.phase)
+        barrier.waited[step.threads[inside & ~waits]] = turns[inside & ~waits]
         for slot in cluster:
             done = step.threads[inside & ~waits & (machine.block_of[step.threads] == slot)]
             if len(done):

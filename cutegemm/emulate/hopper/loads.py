@@ -13,11 +13,10 @@ from cutegemm.emulate.hopper.barriers import barrier_key, barriers_of, check_the
 from cutegemm.emulate.hopper.boxes import Boxes, check_form, map_at, places
 from cutegemm.emulate.hopper.faults import RuleBroken
 from cutegemm.emulate.hopper.mbarrier import MBARRIER_BYTES
-from cutegemm.emulate.hopper.proxy import proxy_of
+from cutegemm.emulate.hopper.proxy import Request, proxy_of
 from cutegemm.emulate.hopper.stores import leave
 from cutegemm.emulate.hopper.tensormap import TensorMap
-from cutegemm.emulate.machine import Machine
-from cutegemm.emulate.state import EMPTY, FULL, Instruction, Step, handles
+from cutegemm.emulate.state import EMPTY, FULL, Step, handles
 
 
 @handles("prefetch", "cp.async.bulk.prefetch")
@@ -32,60 +31,42 @@ def _prefetch(step: Step) -> None:
                 raise step.fail(str(broken), int(thread)) from None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Load:
-    """A box on its way to one CTA. known: what the asking thread knew of that CTA's warps."""
+    """A box on its way to one CTA. barrier: its address there."""
 
-    machine: Machine
-    instruction: Instruction
-    thread: int
+    copy: Request
     map: TensorMap
     corner: tuple[int, ...]
-    slot: int
-    units: np.ndarray
     barrier: int
-    known: np.ndarray | None
-
-    def begin(self) -> None:
-        number = barriers_of(self.machine, self.slot).at(self.barrier).number
-        proxy_of(self.machine).begin_write(
-            self.instruction, self.thread, self.slot, self.units, self.known, number
-        )
 
     def land(self) -> None:
         """The bytes come, and the barrier hears of it."""
-        machine = self.machine
-        if not machine.alive[machine.block_of == self.slot].any():
-            raise machine.error(
-                self.instruction, self.thread, "CTA has ended before its copy to shared memory has come."
-            )
-        values = _from_global(machine, self.instruction, self.thread, self.map, self.corner)
+        machine, slot = self.copy.machine, self.copy.slot
+        if not machine.alive[machine.block_of == slot].any():
+            raise self.copy.fail("CTA has ended before its copy to shared memory has come.")
         proxy = proxy_of(machine)
-        proxy.end_write(self.slot, self.units, values)
+        proxy.end_write(self.copy, self._from_global())
         try:
-            barrier = barriers_of(machine, self.slot).at(self.barrier)
-            key = barrier_key(self.slot, self.barrier, barrier.phase)
-            proxy.publish(key, self.slot, self.known, barrier.number)
+            barrier = barriers_of(machine, slot).at(self.barrier)
+            proxy.publish(barrier_key(slot, self.barrier, barrier.phase), self.copy)
             barrier.complete_tx(self.map.box_bytes)
         except RuleBroken as broken:
-            raise machine.error(self.instruction, self.thread, str(broken)) from None
+            raise self.copy.fail(str(broken)) from None
         machine.notify()
 
-
-def _from_global(
-    machine: Machine, instruction: Instruction, thread: int, box: TensorMap, corner: tuple[int, ...]
-) -> np.ndarray:
-    """(units, 16) bytes of a box, zeros for what is out of bounds. raises EmulationError"""
-    units = box.units(corner)
-    out = np.zeros(units.inside.shape, np.uint8)
-    buffer, at = places(machine, instruction, thread, box, units.address, units.inside)
-    states = buffer.state[at]
-    if (states != FULL).any():
-        first = int(np.flatnonzero(states != FULL)[0])
-        why = "to which nothing has been written" if states[first] == EMPTY else "outside of the matrix"
-        raise machine.error(instruction, thread, f"it reads {buffer.place(int(at[first]))}, {why}.")
-    out[units.inside] = buffer.data[at]
-    return out
+    def _from_global(self) -> np.ndarray:
+        """(units, 16) bytes of the box, zeros for what is out of bounds. raises EmulationError"""
+        units = self.map.units(self.corner)
+        out = np.zeros(units.inside.shape, np.uint8)
+        buffer, at = places(self.copy, self.map, units.address, units.inside)
+        states = buffer.state[at]
+        if (states != FULL).any():
+            first = int(np.flatnonzero(states != FULL)[0])
+            why = "to which nothing has been written" if states[first] == EMPTY else "outside of the matrix"
+            raise self.copy.fail(f"it reads {buffer.place(int(at[first]))}, {why}.")
+        out[units.inside] = buffer.data[at]
+        return out
 
 
 @handles("cp.async.bulk.tensor", check=check_form)
@@ -119,8 +100,9 @@ def _copy(step: Step) -> None:
                 check_there(step, thread, target, barriers_of(machine, target).at(place))
         except RuleBroken as broken:
             raise step.fail(str(broken), thread) from None
+        proxy = proxy_of(machine)
         for target in targets:
-            known = proxy_of(machine).known_by(thread, target)
-            load = _Load(machine, step.instruction, thread, box, corner, target, units, place, known)
-            load.begin()
-            proxy_of(machine).later(load.land)
+            number = barriers_of(machine, target).at(place).number
+            copy = proxy.request(step.instruction, thread, target, units, number)
+            proxy.begin_write(copy)
+            proxy.later(_Load(copy, box, corner, place).land)

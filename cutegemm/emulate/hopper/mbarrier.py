@@ -126,8 +126,6 @@ class MBarriers:
     >>> barriers = MBarriers()
     >>> barriers.init(1024, 1) is barriers.at(1024)
     True
-    >>> barriers.overlapping(1020, 8)
-    1024
     """
 
     def __init__(self) -> None:
@@ -165,13 +163,9 @@ class MBarriers:
             raise RuleBroken(f"no mbarrier is initialised at shared address {address}; there is {known}.")
         return found
 
-    def overlapping(self, address: int, size: int) -> int | None:
-        """The address of a barrier that an access of `size` bytes touches, or None."""
-        first = address - address % MBARRIER_BYTES
-        for at in range(first, address + size, MBARRIER_BYTES):
-            if at in self._at:
-                return at
-        return None
+    def get(self, address: int) -> MBarrier | None:
+        """The barrier of an address; None where none has been initialised there."""
+        return self._at.get(address)
 
 
 def _check_aligned(address: int) -> None:

@@ -8,23 +8,47 @@ after `fence.proxy.async`: a unit that was stored and not fenced yet is marked.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cutegemm.emulate.clocks import Race
+from cutegemm.emulate.hopper.tensormap import UNIT_BYTES
 from cutegemm.emulate.machine import Machine
 from cutegemm.emulate.state import EMPTY, FULL, PENDING, POISON_BYTE, Instruction
 from cutegemm.errors import EmulationError
 
-UNIT_BYTES = 16
+_WHY_NOT = {EMPTY: "nothing has been written", PENDING: "a copy to it is still under way"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """An asynchronous access to shared memory, and the thread that asked for it.
+
+    slot      of the CTA whose shared memory it is
+    units     of 16 bytes, by their offsets in the CTA's window
+    known     what the thread knew of that CTA's warps then; None where races are not looked for
+    channel   of a copy into shared memory: the number of the barrier that will hear of it
+    warps     the agents that read, where it is no copy
+    """
+
+    machine: Machine
+    instruction: Instruction
+    thread: int
+    slot: int
+    units: np.ndarray
+    known: np.ndarray | None = None
+    channel: int | None = None
+    warps: tuple[int, ...] = ()
+
+    def fail(self, reason: str) -> EmulationError:
+        """An error to raise."""
+        return self.machine.error(self.instruction, self.thread, reason)
 
 
 class AsyncProxy:
-    """Asynchronous accesses of the CTAs in flight.
-
-    Units are of 16 bytes, given by their offsets in the window of a CTA.
-    """
+    """Asynchronous accesses of the CTAs in flight."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -45,7 +69,14 @@ class AsyncProxy:
 
     # --- who knows what ------------------------------------------------------------------------------------
 
-    def known_by(self, thread: int, slot: int) -> np.ndarray | None:
+    def request(
+        self, instruction: Instruction, thread: int, slot: int, units: np.ndarray, channel: int | None = None
+    ) -> Request:
+        """A copy that a thread asks for now."""
+        known = self._known_by(thread, slot)
+        return Request(self.machine, instruction, thread, slot, units, known, channel)
+
+    def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
         """What a thread knows of the warps of a CTA of its cluster, now; None where races are not looked for."""
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
@@ -72,147 +103,98 @@ class AsyncProxy:
                     self._elsewhere[int(agent), other] = np.maximum(before, held)
                     order.pass_on(int(agent), held, other)
 
-    def publish(self, key: Any, slot: int, known: np.ndarray | None, channel: int | None = None) -> None:
-        """A copy leaves at a key what it has done: out of a CTA, or into it by a channel."""
+    def publish(self, key: Any, copy: Request) -> None:
+        """A copy leaves at a key what it has done."""
         if self.machine.clocks is not None:
-            self.machine.clocks.release(key, np.array([self._agent(slot, known, channel)]))
+            self.machine.clocks.release(key, np.array([self._agent(copy)]))
 
-    def _agent(self, slot: int, known: np.ndarray | None, channel: int | None) -> int:
+    def _agent(self, copy: Request) -> int:
+        """The copy as an agent, which knows what the thread knew that asked for it."""
         clocks = self.machine.clocks
         assert clocks is not None
-        assert known is not None
-        local = clocks.warps if channel is None else clocks.readers + channel % clocks.CHANNELS
-        agent = slot * clocks.agents + local
-        clocks.known[agent] = known
+        assert copy.known is not None
+        local = clocks.warps if copy.channel is None else clocks.readers + copy.channel % clocks.CHANNELS
+        agent = copy.slot * clocks.agents + local
+        clocks.known[agent] = copy.known
         return agent
 
     # --- accesses ------------------------------------------------------------------------------------------
 
-    def begin_write(
-        self,
-        instruction: Instruction,
-        thread: int,
-        slot: int,
-        units: np.ndarray,
-        known: np.ndarray | None,
-        channel: int,
-    ) -> None:
-        """A copy into these units begins: until it ends they are neither what they were nor what they will be.
+    def begin_write(self, copy: Request) -> None:
+        """A copy begins: until it ends its units are neither what they were nor what they will be.
 
-        channel   the number of the barrier that will hear of it
         raises   EmulationError where somebody may still use them, or another copy is on its way
         """
-        at = units // UNIT_BYTES
-        self._check_inside(instruction, thread, units)
+        slot, at = copy.slot, copy.units // UNIT_BYTES
+        self._check_inside(copy)
         on_the_way = (self.state[slot, at] == PENDING).any(axis=1)
         if on_the_way.any():
-            first = int(units[on_the_way][0])
-            raise self._error(
-                instruction,
-                thread,
-                f"it writes shared memory at {first:#x}, where a copy is still under way.",
-            )
+            first = int(copy.units[on_the_way][0])
+            raise copy.fail(f"it writes shared memory at {first:#x}, where a copy is still under way.")
         to_be_read = self.to_be_read[slot, at] > 0
         if to_be_read.any():
-            first = int(units[to_be_read][0])
-            raise self._error(
-                instruction,
-                thread,
+            first = int(copy.units[to_be_read][0])
+            raise copy.fail(
                 f"race: it writes shared memory at {first:#x}, which an asynchronous copy has still to read: "
-                "nothing has waited for that.",
+                "nothing has waited for that."
             )
-        self._note(instruction, thread, slot, units, known, writes=True, channel=channel)
+        self._note(copy, writes=True)
         self.data[slot, at] = POISON_BYTE
         self.state[slot, at] = PENDING
         self.machine.shared.unfenced[slot, at] = 0
 
-    def end_write(self, slot: int, units: np.ndarray, values: np.ndarray) -> None:
+    def end_write(self, copy: Request, values: np.ndarray) -> None:
         """The bytes (units, 16) have come."""
-        at = units // UNIT_BYTES
-        self.data[slot, at] = values
-        self.state[slot, at] = FULL
+        at = copy.units // UNIT_BYTES
+        self.data[copy.slot, at] = values
+        self.state[copy.slot, at] = FULL
 
-    def read(
-        self,
-        instruction: Instruction,
-        thread: int,
-        slot: int,
-        units: np.ndarray,
-        known: np.ndarray | None,
-        agents: tuple[int, ...] = (),
-    ) -> np.ndarray:
-        """Bytes (..., 16) of units (...).
-
-        agents   the warps that read, where it is no copy
-        raises   EmulationError for a race, for what is not there, or not fenced
-        """
-        flat = units.reshape(-1)
-        self._check_inside(instruction, thread, flat)
-        at = flat // UNIT_BYTES
+    def read(self, request: Request) -> np.ndarray:
+        """Bytes (units, 16). raises EmulationError for a race, for what is not there, or not fenced"""
+        self._check_inside(request)
+        slot, at = request.slot, request.units // UNIT_BYTES
         states = self.state[slot, at]
         if not (states == FULL).all():
             place, byte = (int(found[0]) for found in np.nonzero(states != FULL))
-            why = {EMPTY: "nothing has been written", PENDING: "a copy to it is still under way"}
-            raise self._error(
-                instruction,
-                thread,
-                f"it reads shared memory at {int(flat[place]) + byte:#x}: {why[int(states[place, byte])]}.",
-            )
-        unfenced = self.machine.shared.unfenced[slot, at]
+            why = _WHY_NOT[int(states[place, byte])]
+            raise request.fail(f"it reads shared memory at {int(request.units[place]) + byte:#x}: {why}.")
+        self.check_fenced(request)
+        self._note(request, writes=False)
+        return self.data[slot, at]
+
+    def check_fenced(self, request: Request) -> None:
+        """raises EmulationError where what a thread stored is not fenced, as it must be when the copy is asked for"""
+        unfenced = self.machine.shared.unfenced[request.slot, request.units // UNIT_BYTES]
         if unfenced.any():
             place = int(np.flatnonzero(unfenced)[0])
-            raise self._error(
-                instruction,
-                thread,
-                f"it reads shared memory at {int(flat[place]):#x}, which warp {int(unfenced[place]) - 1} wrote by an "
-                "ordinary store with no fence.proxy.async after it.",
+            raise request.fail(
+                f"it reads shared memory at {int(request.units[place]):#x}, which warp {int(unfenced[place]) - 1} "
+                "wrote by an ordinary store with no fence.proxy.async after it."
             )
-        self._note(instruction, thread, slot, flat, known, writes=False, agents=agents)
-        return self.data[slot, at].reshape(*units.shape, UNIT_BYTES)
 
-    def _check_inside(self, instruction: Instruction, thread: int, units: np.ndarray) -> None:
+    def _check_inside(self, request: Request) -> None:
         shared = self.machine.shared
-        inside = shared.has(units, UNIT_BYTES)
+        inside = shared.has(request.units, UNIT_BYTES)
         if not inside.all():
-            raise self._error(
-                instruction,
-                thread,
-                f"address {int(units[~inside][0]):#x} of shared memory lies past its end, {shared.end:#x}.",
-            )
+            first = int(request.units[~inside][0])
+            raise request.fail(f"address {first:#x} of shared memory lies past its end, {shared.end:#x}.")
 
-    def _note(
-        self,
-        instruction: Instruction,
-        thread: int,
-        slot: int,
-        units: np.ndarray,
-        known: np.ndarray | None,
-        writes: bool,
-        agents: tuple[int, ...] = (),
-        channel: int | None = None,
-    ) -> None:
+    def _note(self, request: Request, writes: bool) -> None:
+        """For the clocks. raises EmulationError for a race"""
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
             return
+        first = (request.slot * machine.shared.size + request.units) // clocks.grain
         grains = UNIT_BYTES // clocks.grain
-        flat = (slot * machine.shared.size + units) // clocks.grain
-        rows = flat[:, None] + np.arange(grains)
-        slots = np.full(len(rows), slot)
-        for agent in agents or (self._agent(slot, known, channel),):
-            try:
-                (clocks.write if writes else clocks.read)(rows, np.full(len(rows), agent), slots)
-            except Race as race:
-                other = f"warp {race.other}" if race.other < clocks.warps else "an asynchronous copy"
-                verb = "writes" if writes else "reads"
-                raise self._error(
-                    instruction,
-                    thread,
-                    f"race: it {verb} shared memory at {int(units[race.place]):#x}, which was {race.kind} {other} "
-                    "with no barrier in between.",
-                ) from None
-
-    def _error(self, instruction: Instruction, thread: int, reason: str) -> EmulationError:
-        return self.machine.error(instruction, thread, reason)
+        units = (first[:, None] + np.arange(grains)).reshape(-1)
+        try:
+            if writes:
+                clocks.write_alone(units, self._agent(request))
+            else:
+                clocks.read_together(units, np.array(request.warps or [self._agent(request)]))
+        except Race as race:
+            offset = int(request.units[race.place // grains])
+            raise machine.race(request.instruction, request.thread, offset, race, writes) from None
 
 
 def proxy_of(machine: Machine) -> AsyncProxy:

@@ -15,13 +15,12 @@ import numpy as np
 from cutegemm.dtypes import DType, round_to
 from cutegemm.emulate.hopper.boxes import Boxes, check_form, places
 from cutegemm.emulate.hopper.faults import RuleBroken
-from cutegemm.emulate.hopper.proxy import UNIT_BYTES, proxy_of
-from cutegemm.emulate.hopper.tensormap import TensorMap
+from cutegemm.emulate.hopper.proxy import Request, proxy_of
+from cutegemm.emulate.hopper.tensormap import UNIT_BYTES, TensorMap
 from cutegemm.emulate.machine import Machine
-from cutegemm.emulate.order import DEVICE, Strength
+from cutegemm.emulate.order import DEVICE, Access, Strength
 from cutegemm.emulate.scalar import exact_bits, values_of
-from cutegemm.emulate.state import FULL, GlobalMemory, Immediate, Instruction, Step, handles
-from cutegemm.errors import EmulationError
+from cutegemm.emulate.state import FULL, GlobalMemory, Immediate, Step, handles
 
 _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda old, new: old + new,
@@ -34,14 +33,9 @@ _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 class _Leaving:
     """A box that leaves shared memory. reduction: None for a plain store."""
 
-    machine: Machine
-    instruction: Instruction
-    thread: int
+    copy: Request
     map: TensorMap
     corner: tuple[int, ...]
-    slot: int
-    units: np.ndarray
-    known: np.ndarray | None
     reduction: str | None
     values: np.ndarray | None = None
     written: bool = False
@@ -50,11 +44,10 @@ class _Leaving:
         """Takes the box out of shared memory, if that has not been done."""
         if self.values is not None:
             return
-        proxy = proxy_of(self.machine)
-        proxy.to_be_read[self.slot, self.units // UNIT_BYTES] -= 1
-        found = proxy.read(self.instruction, self.thread, self.slot, self.units, self.known)
-        self.values = found.copy()
-        proxy.publish(("bulk", self.thread), self.slot, self.known)
+        copy, proxy = self.copy, proxy_of(self.copy.machine)
+        proxy.to_be_read[copy.slot, copy.units // UNIT_BYTES] -= 1
+        self.values = proxy.read(copy)
+        proxy.publish(("bulk", copy.thread), copy)
         proxy.later(self.write)
 
     def write(self) -> None:
@@ -63,34 +56,29 @@ class _Leaving:
             return
         assert self.values is not None
         self.written = True
-        machine, units = self.machine, self.map.units(self.corner)
-        buffer, at = places(machine, self.instruction, self.thread, self.map, units.address, units.whole)
+        copy, machine, units = self.copy, self.copy.machine, self.map.units(self.corner)
+        buffer, at = places(copy, self.map, units.address, units.whole)
         outside = np.flatnonzero(buffer.state[at] == GlobalMemory.OUTSIDE)
         if len(outside):
-            raise machine.error(
-                self.instruction,
-                self.thread,
+            raise copy.fail(
                 f"it writes {buffer.place(int(at[outside[0]]))}, which is outside of the matrix: TMA writes whole "
-                "16 bytes.",
+                "16 bytes."
             )
         if machine.order is not None:
             strength = Strength() if self.reduction is None else Strength(DEVICE, adds=True)
-            machine.order.write_bytes(self.instruction, self.thread, buffer, at, strength)
+            access = Access(copy.instruction, np.array([copy.thread]), strength)
+            machine.order.write_bytes(access, buffer, at)
         new = self.values[units.whole]
         if self.reduction is not None:
-            if (buffer.state[at] != FULL).any():
-                first = int(at[np.flatnonzero(buffer.state[at] != FULL)[0]])
-                raise self._error(
-                    f"it reduces into {buffer.place(first)}, to which nothing has been written."
-                )
+            holes = np.flatnonzero(buffer.state[at] != FULL)
+            if len(holes):
+                place = buffer.place(int(at[holes[0]]))
+                raise copy.fail(f"it reduces into {place}, to which nothing has been written.")
             new = _reduced(self.reduction, self.map.element, buffer.data[at], new)
         buffer.data[at] = new
         buffer.state[at] = FULL
         buffer.stored_bytes += len(at)
         machine.notify()
-
-    def _error(self, reason: str) -> EmulationError:
-        return self.machine.error(self.instruction, self.thread, reason)
 
 
 _WHOLE = {"u32": "u4", "s32": "i4", "u64": "u8", "s64": "i8"}
@@ -142,10 +130,9 @@ def leave(step: Step, reduction: str | None) -> None:
             raise step.fail(str(broken), thread) from None
         key = (int(machine.warp_of[thread]), box, corner, int(offsets[i]))
         if key not in sent:
-            known = proxy_of(machine).known_by(thread, slot)
-            sent[key] = _Leaving(
-                machine, step.instruction, thread, box, corner, slot, units, known, reduction
-            )
+            copy = proxy_of(machine).request(step.instruction, thread, slot, units)
+            proxy_of(machine).check_fenced(copy)
+            sent[key] = _Leaving(copy, box, corner, reduction)
             proxy_of(machine).to_be_read[slot, units // UNIT_BYTES] += 1
         _groups(machine).setdefault(thread, _Groups()).open.append(sent[key])
 
@@ -183,7 +170,7 @@ def _wait(step: Step) -> None:
             if "read" not in step.instruction.opcode:
                 leaving.write()
         if machine.clocks is not None:
-            for asked in {leaving.thread for group in due for leaving in group}:
+            for asked in {leaving.copy.thread for group in due for leaving in group}:
                 machine.clocks.acquire(("bulk", asked), machine.agent_of[thread : thread + 1])
         groups.closed = [g for g in groups.closed if not all(each.written for each in g)]
 
@@ -196,9 +183,7 @@ def _check_read(machine: Machine, threads: np.ndarray) -> None:
             continue
         for leaving in [*groups.open, *(each for group in groups.closed for each in group)]:
             if leaving.values is None:
-                raise machine.error(
-                    leaving.instruction,
-                    leaving.thread,
+                raise leaving.copy.fail(
                     "the thread ends before this copy has read shared memory: cp.async.bulk.wait_group.read is "
-                    "missing.",
+                    "missing."
                 )

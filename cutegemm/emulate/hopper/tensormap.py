@@ -25,6 +25,7 @@ from math import prod
 import numpy as np
 
 from cutegemm.emulate.hopper.faults import RuleBroken
+from cutegemm.layout import Swizzle
 from cutegemm.tile.tma import (
     TMA_INNER_ALIGNED_BYTES,
     TMA_MAX_BOX_EXTENT,
@@ -94,6 +95,9 @@ class TensorMap:
         rules = []
         if self.address % UNIT_BYTES:
             rules.append(f"the global address {self.address:#x} is no multiple of {UNIT_BYTES}")
+        for mode, stride in enumerate(self.strides, 1):
+            if stride == 0 and self.extents[mode] > 1:
+                rules.append(f"the {self.extents[mode]} elements of mode {mode} have a stride of 0")
         for mode, extent in enumerate(self.box):
             if not 1 <= extent <= TMA_MAX_BOX_EXTENT:
                 rules.append(f"box extent {extent} of mode {mode}; 1 to {TMA_MAX_BOX_EXTENT} are expected")
@@ -137,8 +141,7 @@ class TensorMap:
                 f"TMA at shared address {start:#x}, which is no multiple of {TMA_SMEM_ALIGNED_BYTES} bytes."
             )
         address = start + np.arange(self.box_bytes // UNIT_BYTES) * UNIT_BYTES
-        mask = ((1 << TMA_SWIZZLES[self.swizzle][0]) - 1) * UNIT_BYTES
-        out: np.ndarray = address ^ ((address >> 3) & mask)
+        out: np.ndarray = Swizzle(TMA_SWIZZLES[self.swizzle][0], 4, 3)(address)
         return out
 
 

@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from cutegemm.emulate.hopper.faults import RuleBroken
-from cutegemm.emulate.hopper.proxy import proxy_of
+from cutegemm.emulate.hopper.proxy import Request, proxy_of
 from cutegemm.emulate.hopper.wgmma import Descriptor, Shape, a_of_registers, matrix_of_units
 from cutegemm.emulate.machine import Action, Decoded, Group, Machine
 from cutegemm.emulate.state import WARPGROUP, Immediate, Instruction, Negated, Register, Step, Vector, handles
-
-_WARP_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,8 @@ def _watched(decoded: Decoded, owned: set[int]) -> Decoded:
 
     def act(m: Machine, group: Group) -> bool | None:
         held = _warpgroups(m)
-        for first in np.unique(group.threads // WARPGROUP * WARPGROUP) if held else ():
-            warpgroup = held.get(int(first))
+        for first in group.warpgroups if held else ():
+            warpgroup = held.get(first)
             if warpgroup is None:
                 continue
             if warpgroup.touched is not None:
@@ -289,5 +287,6 @@ def _matrix(
         raise machine.error(product.instruction, first, str(broken)) from None
     agents = tuple([int(machine.agent_of[first + lane]) for lane in range(0, WARPGROUP, 32)])
     slot = int(machine.block_of[first])
-    raw = proxy_of(machine).read(product.instruction, first, slot, units, None, agents)
-    return matrix_of_units(raw, dtype, mn_major)
+    request = Request(machine, product.instruction, first, slot, units.reshape(-1), warps=agents)
+    raw = proxy_of(machine).read(request)
+    return matrix_of_units(raw.reshape(*units.shape, -1), dtype, mn_major)

@@ -23,25 +23,15 @@ import numpy as np
 
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, s8, s32, tf32
 from cutegemm.emulate.hopper.faults import RuleBroken
+from cutegemm.emulate.hopper.tensormap import UNIT_BYTES
 from cutegemm.emulate.scalar import values_of
+from cutegemm.emulate.state import WARP
+from cutegemm.layout import Swizzle
 from cutegemm.tile.mma_atoms import WGMMA_K_BITS, WGMMA_M
 
-UNIT_BYTES = 16
-_WARP = 32
 # Of the descriptor's two bits: the name of the swizzle, units in a row of it.
 SWIZZLES = {0: ("none", 1), 1: ("128B", 8), 2: ("64B", 4), 3: ("32B", 2)}
 DTYPES = {t.name: t for t in (bf16, f16, tf32, e4m3, e5m2, s8, f32, s32)}
-
-
-def swizzled(address: np.ndarray, row_units: int) -> np.ndarray:
-    """Where the 128-byte (8 units), 64-byte (4) or 32-byte (2) swizzle has the byte of an address.
-
-    >>> swizzled(np.array([0x80, 0x90, 0x380]), 8).tolist()  # bits 4-6 ^= bits 7-9
-    [144, 128, 1008]
-    """
-    mask = (row_units - 1) * UNIT_BYTES
-    out: np.ndarray = address ^ ((address >> 3) & mask)
-    return out
 
 
 @dataclass(frozen=True)
@@ -87,7 +77,9 @@ class Descriptor:
                 f"{self.base_offset}; its pattern of {pattern} bytes must begin at a multiple of that."
             )
         offsets = _offsets(rows, element_bits, mn_major, row_units, self.leading, self.stride)
-        return swizzled(self.start + offsets, row_units)
+        bytewise = Swizzle(row_units.bit_length() - 1, 4, 3)  # of 8 units a row: bits 4-6 ^= bits 7-9
+        units: np.ndarray = bytewise(self.start + offsets)
+        return units
 
 
 @cache
@@ -200,8 +192,8 @@ def _held(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns (128, n / 2) of the values that a thread holds: PTX ISA, "wgmma.mma_async, register
     fragments of D": a warp has 16 rows, a lane two neighbours of row lane / 4, then those 8 rows below."""
     thread, value = np.arange(128)[:, None], np.arange(n // 2)[None, :]
-    lane = thread % _WARP
-    rows = thread // _WARP * 16 + lane // 4 + value // 2 % 2 * 8
+    lane = thread % WARP
+    rows = thread // WARP * 16 + lane // 4 + value // 2 % 2 * 8
     columns = value // 4 * 8 + lane % 4 * 2 + value % 2
     return rows, columns
 
@@ -214,6 +206,6 @@ def a_of_registers(registers: np.ndarray, dtype: DType) -> np.ndarray:
     """
     raw = np.empty((WGMMA_M, 8), np.uint32)
     thread, register = np.arange(128)[:, None], np.arange(4)[None, :]
-    lane = thread % _WARP
-    raw[thread // _WARP * 16 + lane // 4 + register % 2 * 8, lane % 4 + register // 2 * 4] = registers
+    lane = thread % WARP
+    raw[thread // WARP * 16 + lane // 4 + register % 2 * 8, lane % 4 + register // 2 * 4] = registers
     return values_of_bytes(raw.view(np.uint8), dtype)

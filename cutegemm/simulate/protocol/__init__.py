@@ -6,5 +6,6 @@
 | `slots`  | D and C on their way through slots of shared memory            | `slot_state`      |
 | `parts`  | consumers that add up the parts of a tile                      | `part_state`      |
 
-`machine` plays a program's operations one by one, and `interleavings` chooses whose turn it is.
+`program` has the operations that they are made of; `machine` plays these one by one, and `interleavings` chooses
+whose turn it is.
 """

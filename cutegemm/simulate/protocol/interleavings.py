@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cutegemm.simulate.protocol.machine import Machine, Protocol, ProtocolError
+from cutegemm.simulate.protocol.machine import Machine
+from cutegemm.simulate.protocol.program import Protocol, ProtocolError
 
 _TRACE = 12  # of the last things that happened, told with a fault
 
@@ -125,8 +126,9 @@ def _orders(
 
 
 def _by_rank(ranks: list[int]) -> Callable[[list[int]], int]:
-    """What has the least rank; the last one is that of the loads."""
-    return lambda choices: min(choices, key=lambda c: (ranks[min(c, len(ranks) - 1)], c))
+    """What has the least rank, the first of several; the last rank is that of the loads."""
+    loads = len(ranks) - 1
+    return lambda choices: min(choices, key=lambda c: ranks[c] if c < loads else ranks[loads])
 
 
 def _at_random(rng: random.Random, count: int) -> Callable[[list[int]], int]:

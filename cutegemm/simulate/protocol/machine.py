@@ -16,175 +16,31 @@ against the others'. `interleavings` tries many orders. What is modelled:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Union, get_args
 
-from cutegemm.plan.plan import Barrier
-from cutegemm.simulate.protocol.part_state import (
+from cutegemm.simulate.protocol.part_state import PartState
+from cutegemm.simulate.protocol.program import (
+    Arrive,
     AwaitSums,
-    PartFault,
-    PartState,
-    ReadSums,
-    ReadTicket,
-    ResetCounter,
-    SignalSums,
-    StoreTile,
-    TakeTicket,
-    WriteSums,
-)
-from cutegemm.simulate.protocol.slot_state import (
-    FetchSlot,
-    ReadSlot,
-    SlotFault,
-    SlotState,
-    StoreSlot,
-    TakeSlot,
+    BeginRead,
+    EndRead,
+    Enter,
+    Expect,
+    Leave,
+    Load,
+    Misuse,
+    NamedArrive,
+    NamedSync,
+    PartOp,
+    Program,
+    Protocol,
+    ProtocolError,
+    SlotOp,
+    Tag,
+    Wait,
     WaitStores,
-    WriteSlot,
 )
-
-Tag = tuple[int, int]  # (tile, k-block)
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Until the phase of this parity of an mbarrier of the own CTA has ended."""
-
-    barrier: str
-    index: int
-    parity: int
-
-
-@dataclass(frozen=True)
-class Arrive:
-    """Arrivals on an mbarrier of each of some CTAs, the own one where none is named."""
-
-    barrier: str
-    index: int
-    count: int = 1
-    ctas: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Expect:
-    """mbarrier.arrive.expect_tx: bytes to wait for, and one arrival."""
-
-    barrier: str
-    index: int
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class Load:
-    """A bulk copy of a part of a stage to some CTAs, which completes bytes on a barrier of each."""
-
-    barrier: str
-    index: int
-    stage: int
-    part: str
-    tag: Tag
-    size_bytes: int
-    ctas: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class BeginRead:
-    """From here on a stage is read; it must hold `tag` in every part."""
-
-    stage: int
-    tag: Tag
-
-
-@dataclass(frozen=True)
-class EndRead:
-    """The stage is no longer read."""
-
-    stage: int
-
-
-@dataclass(frozen=True)
-class Enter:
-    """A resource of the CTA is taken."""
-
-    resource: str
-
-
-@dataclass(frozen=True)
-class Leave:
-    """A resource of the CTA is given back."""
-
-    resource: str
-
-
-@dataclass(frozen=True)
-class NamedArrive:
-    """bar.arrive by so many threads, which do not wait."""
-
-    barrier: str
-    index: int
-    threads: int
-
-
-@dataclass(frozen=True)
-class NamedSync:
-    """bar.sync by so many threads, which wait for the others."""
-
-    barrier: str
-    index: int
-    threads: int
-
-
-Op = Union[
-    Wait, Arrive, Expect, Load, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync,
-    FetchSlot, ReadSlot, WriteSlot, StoreSlot, TakeSlot, WaitStores,
-    TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, StoreTile,
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Program:
-    """What one role of one CTA does."""
-
-    cta: int
-    role: str
-    ops: tuple[Op, ...]
-
-    def __str__(self) -> str:
-        return f"{self.role} of CTA {self.cta}"
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Programs, and the barriers that hold them together.
-
-    barriers   of each CTA; `arrivals` end a phase, a named barrier's are threads
-    parts      of a stage, by CTA: all must be there before it is read
-    readers    roles that read each filling of a stage
-    """
-
-    barriers: tuple[Barrier, ...]
-    programs: tuple[Program, ...]
-    parts: tuple[tuple[str, ...], ...]
-    readers: int = 1
-
-    def edited(self, edit: Callable[[Program, Op], Op | None]) -> Protocol:
-        """The protocol with each operation put through `edit`; None takes it out. For planting faults."""
-        programs = []
-        for program in self.programs:
-            edited = [edit(program, op) for op in program.ops]
-            programs.append(replace(program, ops=tuple([op for op in edited if op is not None])))
-        return replace(self, programs=tuple(programs))
-
-    def with_barrier(self, name: str, **changes: Any) -> Protocol:
-        """The protocol with a barrier changed."""
-        return replace(
-            self, barriers=tuple([replace(b, **changes) if b.name == name else b for b in self.barriers])
-        )
-
-
-class ProtocolError(Exception):
-    """What goes wrong in one interleaving."""
-
+from cutegemm.simulate.protocol.slot_state import SlotState
 
 _UNDER_WAY = "under way"
 Part = Union[None, str, Tag]
@@ -287,7 +143,10 @@ class Machine:
         op = program.ops[self.at[choice]]
         self.at[choice] += 1
         self.turn_awaited[choice] = None
-        _ACTIONS[type(op)](self, choice, program, op)
+        try:
+            _ACTIONS[type(op)](self, choice, program, op)
+        except Misuse as what:
+            raise ProtocolError(f"{program}: {what}") from what
 
     def stuck(self) -> str:
         """Why nothing can go on."""
@@ -326,36 +185,21 @@ class Machine:
         return self.at[number] == len(self.protocol.programs[number].ops) and self._turn_over(number)
 
     def _ready(self, number: int) -> bool:
-        program = self.protocol.programs[number]
-        if self.at[number] == len(program.ops) or not self._turn_over(number):
+        program, at = self.protocol.programs[number], self.at[number]
+        if at == len(program.ops) or not self._turn_over(number):
             return False
-        op = program.ops[self.at[number]]
+        op = program.ops[at]
+        if isinstance(op, Wait):
+            return self.bars[op.barrier, op.index, program.cta][0] & 1 != op.parity
         if isinstance(op, WaitStores):
             return not self.slots.waits(number, op)
-        if isinstance(op, AwaitSums):
-            return not self.sums.waits(number, op)
-        return not isinstance(op, Wait) or self.bars[op.barrier, op.index, program.cta][0] & 1 != op.parity
+        return not isinstance(op, AwaitSums) or not self.sums.waits(number, op)
 
-    def _slot(self, number: int, program: Program, op: Op) -> None:
-        try:
-            if isinstance(op, FetchSlot):
-                self.slots.fetch(number, op)
-            elif isinstance(op, ReadSlot):
-                self.slots.read(op)
-            elif isinstance(op, WriteSlot):
-                self.slots.write(op)
-            elif isinstance(op, StoreSlot):
-                self.slots.store(number, op)
-            elif isinstance(op, TakeSlot):
-                self.slots.take(op)
-        except SlotFault as fault:
-            raise ProtocolError(f"{program}: {fault}") from fault
+    def _slot(self, number: int, program: Program, op: SlotOp) -> None:
+        self.slots.act(number, op)
 
-    def _part(self, number: int, program: Program, op: Any) -> None:
-        try:
-            self.sums.act(number, program.cta, op)
-        except PartFault as fault:
-            raise ProtocolError(f"{program}: {fault}") from fault
+    def _part(self, number: int, program: Program, op: PartOp) -> None:
+        self.sums.act(number, program.cta, op)
 
     def _slot_done(self, position: int) -> None:
         flight = self.slots.flights[position]
@@ -469,11 +313,8 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     Leave: Machine._leave,
     NamedArrive: Machine._named,
     NamedSync: Machine._named,
-    **dict.fromkeys((FetchSlot, ReadSlot, WriteSlot, StoreSlot, TakeSlot, WaitStores), Machine._slot),
-    **dict.fromkeys(
-        (TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, StoreTile),
-        Machine._part,
-    ),
+    **dict.fromkeys(get_args(SlotOp), Machine._slot),
+    **dict.fromkeys(get_args(PartOp), Machine._part),
 }
 
 

@@ -1,85 +1,21 @@
-"""What the workspace and its counters hold while a protocol is played; the operations are those of `parts`."""
+"""What the workspace and its counters hold while a protocol is played; who adds up what is told in `parts`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Union
+from cutegemm.simulate.protocol.program import (
+    AwaitSums,
+    Misuse,
+    PartOp,
+    ReadSums,
+    ReadTicket,
+    ResetCounter,
+    SignalSums,
+    StoreTile,
+    TakeTicket,
+    WriteSums,
+)
 
 Key = tuple[int, int]  # (CTA, consumer)
-
-
-@dataclass(frozen=True)
-class TakeTicket:
-    """1 is added to a tile's counter, and what was there goes to the consumer's ticket in shared memory."""
-
-    tile: int
-    consumer: int
-
-
-@dataclass(frozen=True)
-class ReadTicket:
-    """A warp learns whether its consumer is the last of so many parts of a tile."""
-
-    tile: int
-    consumer: int
-    parts: int
-
-
-@dataclass(frozen=True)
-class WriteSums:
-    """A warp's sums to a slot of the workspace, unless it is of the last part."""
-
-    tile: int
-    slot: int
-    warp: int
-
-
-@dataclass(frozen=True)
-class SignalSums:
-    """It is added to a tile's counter that a part has been written, unless it is the last one."""
-
-    tile: int
-
-
-@dataclass(frozen=True)
-class AwaitSums:
-    """The last part: until so many others have been written."""
-
-    tile: int
-    others: int
-
-
-@dataclass(frozen=True)
-class ResetCounter:
-    """The last part: the tile's counter is zero again."""
-
-    tile: int
-
-
-@dataclass(frozen=True)
-class ReadSums:
-    """The last part: a warp adds what the same warp of another part has written."""
-
-    tile: int
-    slot: int
-    warp: int
-
-
-@dataclass(frozen=True)
-class StoreTile:
-    """A warp stores its part of a tile, unless it is not of the last part."""
-
-    tile: int
-    warp: int
-
-
-PartOp = Union[
-    TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, StoreTile
-]  # fmt: skip
-
-
-class PartFault(Exception):
-    """What must not happen to the parts of a tile."""
 
 
 class PartState:
@@ -114,7 +50,7 @@ class PartState:
     def act(self, program: int, cta: int, op: PartOp) -> None:
         """Lets one thing happen.
 
-        raises   PartFault where it must not
+        raises   Misuse where it must not
         """
         if isinstance(op, TakeTicket):
             taken, written = self.counters.get(op.tile, (0, 0))
@@ -124,7 +60,7 @@ class PartState:
             tile, before = self.tickets.get((cta, op.consumer), (-1, 0))
             if tile != op.tile:
                 what = "nothing" if tile < 0 else f"that of tile {tile}"
-                raise PartFault(
+                raise Misuse(
                     f"the ticket of tile {op.tile} is read, but shared memory has {what}: early read."
                 )
             self.last[program] = before == op.parts - 1
@@ -141,7 +77,7 @@ class PartState:
             return
         held = self.slots.get((op.slot, op.warp))
         if held is not None:
-            raise PartFault(
+            raise Misuse(
                 f"sums of tile {op.tile} are written to slot {op.slot}, which has those of tile {held}."
             )
         self.slots[op.slot, op.warp] = op.tile
@@ -153,7 +89,7 @@ class PartState:
             held = self.slots.get((op.slot, op.warp))
             if held != op.tile:
                 what = "nothing" if held is None else f"sums of tile {held}"
-                raise PartFault(
+                raise Misuse(
                     f"sums of tile {op.tile} are read from slot {op.slot}, where this warp of the other part has "
                     f"written {what}: early read of a partial sum."
                 )

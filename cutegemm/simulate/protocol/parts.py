@@ -21,9 +21,12 @@ from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.shares import Shares, Unit, cluster_shares, grid_of
-from cutegemm.simulate.protocol.machine import NamedSync, Op, Program, Protocol
-from cutegemm.simulate.protocol.part_state import (
+from cutegemm.simulate.protocol.program import (
     AwaitSums,
+    NamedSync,
+    Op,
+    Program,
+    Protocol,
     ReadSums,
     ReadTicket,
     ResetCounter,

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.plan import Barrier, GemmPlan, Role
-from cutegemm.simulate.protocol.machine import (
+from cutegemm.simulate.protocol.program import (
     Arrive,
     BeginRead,
     EndRead,

@@ -1,75 +1,23 @@
-"""What slots hold while a protocol is played; the operations are those of `slots`."""
+"""What slots hold while a protocol is played; who writes, reads and stores them is told in `slots`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Union
 
-Tag = tuple[int, int]  # (tile, subtile)
+from cutegemm.simulate.protocol.program import (
+    FetchSlot,
+    Misuse,
+    ReadSlot,
+    SlotOp,
+    StoreSlot,
+    Tag,
+    TakeSlot,
+    WaitStores,
+    WriteSlot,
+)
+
 Held = Union[None, tuple[str, Tag]]  # ("C" or "D", which)
-
-
-@dataclass(frozen=True)
-class FetchSlot:
-    """A bulk load of C to all parts of a slot, which completes bytes on a barrier."""
-
-    barrier: str
-    index: int
-    slot: int
-    parts: tuple[int, ...]
-    tag: Tag
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class ReadSlot:
-    """C out of a part of a slot."""
-
-    slot: int
-    part: int
-    tag: Tag
-
-
-@dataclass(frozen=True)
-class WriteSlot:
-    """D into a part of a slot."""
-
-    slot: int
-    part: int
-    tag: Tag
-
-
-@dataclass(frozen=True)
-class StoreSlot:
-    """A bulk store of some parts of a slot, which are read at some time from now on."""
-
-    slot: int
-    parts: tuple[int, ...]
-    tag: Tag
-
-
-@dataclass(frozen=True)
-class TakeSlot:
-    """Some parts of a slot copied to D by one of so many warps, which have all read them before they are free."""
-
-    slot: int
-    parts: tuple[int, ...]
-    tag: Tag
-    readers: int
-
-
-@dataclass(frozen=True)
-class WaitStores:
-    """Until all stores of this program but the last `pending` have read their slots."""
-
-    pending: int
-
-
 Flight = tuple[int, int, Union[FetchSlot, StoreSlot]]  # (program, its number there, what)
-
-
-class SlotFault(Exception):
-    """What must not happen to a slot."""
 
 
 class SlotState:
@@ -105,13 +53,29 @@ class SlotState:
             for who, number, op in self.flights
         )
 
-    def fetch(self, program: int, op: FetchSlot) -> None:
+    def act(self, program: int, op: SlotOp) -> None:
+        """Lets one thing happen.
+
+        raises   Misuse where it must not
+        """
+        if isinstance(op, FetchSlot):
+            self._fetch(program, op)
+        elif isinstance(op, ReadSlot):
+            self._read(op)
+        elif isinstance(op, WriteSlot):
+            self._write(op)
+        elif isinstance(op, StoreSlot):
+            self._store(program, op)
+        elif isinstance(op, TakeSlot):
+            self._take(op)
+
+    def _fetch(self, program: int, op: FetchSlot) -> None:
         """Starts a load of C."""
         self._free(op.slot, op.parts, f"C of subtile {op.tag} is loaded to slot {op.slot}")
         for part in op.parts:
             held = self.parts.get((op.slot, part))
             if held is not None:
-                raise SlotFault(
+                raise Misuse(
                     f"C of subtile {op.tag} is loaded to slot {op.slot}, which still has {_words(held)}."
                 )
         self.flights = (*self.flights, (program, 0, op))
@@ -125,32 +89,32 @@ class SlotState:
             self.parts[op.slot, part] = ("C", op.tag) if fetched else None
         return op if isinstance(op, FetchSlot) else None
 
-    def read(self, op: ReadSlot) -> None:
+    def _read(self, op: ReadSlot) -> None:
         """C must be there."""
         held = self.parts.get((op.slot, op.part))
         if held != ("C", op.tag):
-            raise SlotFault(
+            raise Misuse(
                 f"C of subtile {op.tag} is read from slot {op.slot}, which has {_words(held)}: early read."
             )
 
-    def write(self, op: WriteSlot) -> None:
+    def _write(self, op: WriteSlot) -> None:
         """No bulk copy may still be at the part, and nothing that is yet to be stored may lie there."""
         self._free(op.slot, (op.part,), f"D of subtile {op.tag} is written to slot {op.slot}")
         held = self.parts.get((op.slot, op.part))
         if held is not None and held[0] == "D":
-            raise SlotFault(
+            raise Misuse(
                 f"D of subtile {op.tag} is written to slot {op.slot}, which still has {_words(held)}."
             )
         self.parts[op.slot, op.part] = ("D", op.tag)
 
-    def store(self, program: int, op: StoreSlot) -> None:
+    def _store(self, program: int, op: StoreSlot) -> None:
         """All parts must have been written."""
         self._written(op)
         number = self.issued.get(program, 0)
         self.issued[program] = number + 1
         self.flights = (*self.flights, (program, number, op))
 
-    def take(self, op: TakeSlot) -> None:
+    def _take(self, op: TakeSlot) -> None:
         """All parts must have been written; each is free when the last warp has copied it."""
         self._written(op)
         for place in ((op.slot, part) for part in op.parts):
@@ -164,7 +128,7 @@ class SlotState:
         for part in op.parts:
             held = self.parts.get((op.slot, part))
             if held != ("D", op.tag):
-                raise SlotFault(
+                raise Misuse(
                     f"slot {op.slot} is stored as subtile {op.tag}, but its part {part} has {_words(held)}: "
                     "early store."
                 )
@@ -173,7 +137,7 @@ class SlotState:
         for _, _, op in self.flights:
             if op.slot == slot and set(op.parts) & set(parts):
                 doing = "loads to" if isinstance(op, FetchSlot) else "reads"
-                raise SlotFault(
+                raise Misuse(
                     f"{what} while the bulk copy of subtile {op.tag} still {doing} it: overwritten slot."
                 )
 

@@ -14,22 +14,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.simulate.protocol.machine import Expect, NamedSync, Op, Program, Protocol, Wait
-from cutegemm.simulate.protocol.slot_state import (
+from cutegemm.simulate.protocol.program import (
+    Expect,
     FetchSlot,
+    NamedSync,
+    Op,
+    Program,
+    Protocol,
     ReadSlot,
     StoreSlot,
     TakeSlot,
+    Wait,
     WaitStores,
     WriteSlot,
 )
 from cutegemm.tile.tma import TmaBox
-
-_WARPS = WARPGROUP_THREADS // WARP_THREADS
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class _Ring:
     bytes_of_c: int
     own_stores: bool
     by_threads: bool
+    warps: int
 
     def parity(self, position: int) -> int:
         """Of the phase of a slot's barrier that C of the `position`-th subtile ends."""
@@ -63,9 +67,10 @@ def epilogue_protocol(plan: GemmPlan, *, tiles: int) -> Protocol:
         raise UnsupportedError(f"epilogue_protocol: D of the plan {plan.name!r} passes through no slots.")
     store = epilogue.store
     by_threads = not isinstance(store, TmaBox)
-    own_stores = (
+    in_rows = (
         isinstance(store, TmaBox) and plan.operands.d.major == "n" and store.box[1] < epilogue.subtile[0]
     )
+    own_stores = in_rows or pipeline.consumer_warps == 1
     ring = _Ring(
         epilogue.slots,
         product(epilogue.subtiles(pipeline.consumer_tile)),
@@ -73,8 +78,11 @@ def epilogue_protocol(plan: GemmPlan, *, tiles: int) -> Protocol:
         plan.barrier("c").transaction_bytes if epilogue.load_c is not None else 0,
         own_stores,
         by_threads,
+        pipeline.consumer_warps,
     )
-    programs = tuple([Program(0, f"warp {warp}", tuple(_warp(ring, warp, tiles))) for warp in range(_WARPS)])
+    programs = tuple(
+        [Program(0, f"warp {warp}", tuple(_warp(ring, warp, tiles))) for warp in range(ring.warps)]
+    )
     kept = tuple([barrier for barrier in plan.barriers if barrier.name in ("subtile", "c")])
     return Protocol(kept, programs, ((),))
 
@@ -82,7 +90,7 @@ def epilogue_protocol(plan: GemmPlan, *, tiles: int) -> Protocol:
 def _warp(ring: _Ring, warp: int, tiles: int) -> list[Op]:
     ops: list[Op] = []
     stores = (ring.own_stores or warp == 0) and not ring.by_threads
-    parts = (warp,) if ring.own_stores else tuple(range(_WARPS))
+    parts = (warp,) if ring.own_stores else tuple(range(ring.warps))
     for tile in range(tiles):
         if ring.has_c and warp == 0:
             ops.append(WaitStores(0))
@@ -93,14 +101,20 @@ def _warp(ring: _Ring, warp: int, tiles: int) -> list[Op]:
             if ring.has_c:
                 ops.append(Wait("c", slot, ring.parity(tile * ring.subtiles + i)))
                 ops.append(ReadSlot(slot, warp, tag))
+            if ring.own_stores:
+                ops.append(WaitStores(ring.slots - 1))
             ops.append(WriteSlot(slot, warp, tag))
             if not ring.own_stores:
+                if stores and not ring.has_c:
+                    ops.append(WaitStores(ring.slots - 2))
                 ops.append(NamedSync("subtile", 0, WARP_THREADS))
             if ring.by_threads:  # rows of all warps
-                ops.append(TakeSlot(slot, parts, tag, _WARPS))
+                ops.append(TakeSlot(slot, parts, tag, ring.warps))
             if stores:
-                ops += [StoreSlot(slot, parts, tag), WaitStores(ring.slots - 2)]
-                if ring.has_c and ring.slots <= i + 2 < ring.subtiles:
+                ops.append(StoreSlot(slot, parts, tag))
+            if stores and ring.has_c:
+                ops.append(WaitStores(ring.slots - 2))
+                if ring.slots <= i + 2 < ring.subtiles:
                     ops += _fetch(ring, tile, i + 2)
     if stores:
         ops.append(WaitStores(0))
@@ -109,5 +123,5 @@ def _warp(ring: _Ring, warp: int, tiles: int) -> list[Op]:
 
 def _fetch(ring: _Ring, tile: int, i: int) -> list[Op]:
     slot = i % ring.slots
-    parts = tuple(range(_WARPS))
+    parts = tuple(range(ring.warps))
     return [Expect("c", slot, ring.bytes_of_c), FetchSlot("c", slot, slot, parts, (tile, i), ring.bytes_of_c)]

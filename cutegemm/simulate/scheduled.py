@@ -1,0 +1,100 @@
+"""A plan whose threads all follow one schedule, on the CPU: its tiles of D, some CTAs at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Problem
+from cutegemm.simulate.checks import check_tables
+from cutegemm.simulate.copies import CtaGroup, OperandFlow
+from cutegemm.simulate.division import divided, workspace_slots
+from cutegemm.simulate.epilogue import Epilogue
+from cutegemm.simulate.mainloop import run_mainloop
+from cutegemm.simulate.packing import pack
+from cutegemm.simulate.parts import Parts
+from cutegemm.simulate.report import Report, tile_text
+from cutegemm.simulate.tables import plan_tables
+from cutegemm.simulate.task import Task
+
+
+def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
+    """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B)."""
+    plan, problem, matrices = task.plan, task.problem, task.matrices
+    report, checked, alpha = task.report, task.checked, task.alpha
+    tables = plan_tables(plan)
+    if checked:
+        check_tables(plan, tables, report)
+    # The sums of parts are scaled before they are added
+    epilogue = Epilogue(replace(task, alpha=1.0) if plan.split.is_split else task, tables.held)
+    bm, bn, bk = plan.cta_tile
+    assert plan.schedule is not None  # or there were no tables
+    schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
+    k_first = problem.k - k_tiles * bk
+    ctas = _ctas(plan, problem, report)
+    together = task.ctas_at_once
+    ticks, total = 0, -(-len(ctas) // together) * max(1, k_tiles)
+    for packing in plan.packs:
+        matrices[packing.name] = pack(task, packing)
+
+    def ticked() -> None:
+        nonlocal ticks
+        ticks += 1
+        task.tell(ticks / total)
+
+    loaded = [0, 0]
+    shared = Parts(plan, tables, workspace_slots(plan, problem), report)
+    for own, pieces in divided(plan, problem, ctas[:, 0], together, report):
+        position, m_tile, n_tile, batch = ctas[own].T
+        group = CtaGroup(position, m_tile, n_tile, batch)
+        ragged = ((m_tile + 1) * bm > problem.m) | ((n_tile + 1) * bn > problem.n) | (k_first < 0)
+        for piece in pieces:
+            a, b = (
+                OperandFlow(
+                    t, matrices[name], group, tile * t.extent, ragged, k_first + piece.k_first * bk,
+                    schedule, piece.k_count, report, checked, plan.split.k_step,
+                )
+                for name, t, tile in (("a", tables.a, m_tile), ("b", tables.b, n_tile))
+            )  # fmt: skip
+            flows = (a, b)
+            sums = run_mainloop(plan, tables, schedule, flows, piece.k_count, report, ticked)
+            loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
+            if plan.split.is_split:
+                sums *= sums.dtype.type(alpha)
+            if piece.slots is not None:
+                shared.write(piece.slots, sums)
+        slots = [piece.slots for piece in pieces if piece.slots is not None]
+        epilogue.write(shared.total(slots) if slots else sums, group)
+    if checked:
+        epilogue.finish()
+    task.tell(1.0)
+    return len(ctas), k_tiles, len(ctas) * k_tiles * bm * bn * bk, loaded[0], loaded[1]
+
+
+def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
+    """(position, m_tile, n_tile, l) of every CTA whose tile exists."""
+    grid = plan.grid(problem)
+    count = grid[0] * grid[1] * grid[2]
+    position = np.arange(count, dtype=np.int64)
+    if count == 0:
+        return np.zeros((0, 4), np.int64)
+    tiles = np.stack([position, *plan.raster.tile(position, grid[0], grid[1], np.minimum)], axis=1)
+    exists = ((tiles[:, 1:] >= 0) & (tiles[:, 1:] < grid)).all(axis=1)
+    report.add_each(
+        "raster",
+        tiles[~exists],
+        lambda t: f"CTA {t[0]} takes the tile {tile_text(t[1:])}, outside of a grid of {grid}.",
+    )
+    tiles = tiles[exists]
+    number = np.ravel_multi_index(tuple(tiles[:, 1:].T), grid)
+    times = np.bincount(number, minlength=count)
+
+    def describe(tile: int) -> str:
+        takers = tiles[number == tile, 0]
+        who = "no CTA takes" if len(takers) == 0 else f"CTAs {', '.join(map(str, takers[:4]))} take"
+        return f"{who} the tile {tile_text(np.unravel_index(tile, grid))}."
+
+    report.add_each("raster", np.flatnonzero(times != 1), describe)
+    return tiles

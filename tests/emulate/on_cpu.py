@@ -1,0 +1,93 @@
+"""gemm on tensors of the CPU: the kernels that it launches are emulated, in the tensors' own memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import types
+from collections import Counter
+
+import numpy as np
+
+from cutegemm import launch, torch_ops
+from cutegemm.compile import compile_plan
+from cutegemm.emulate.decode import programs
+from cutegemm.emulate.launch import TensorArgument, host_function
+from cutegemm.emulate.run import execute
+from cutegemm.emulate.state import EMPTY, FULL, POISON_BYTE, GlobalMemory
+from tests.noted import note_launches
+
+KINDS = {**torch_ops.DTYPES, torch_ops.torch.uint8: "u8"}  # of a workspace
+
+
+def emulate_launches(monkeypatch, multiprocessors):
+    """The plans of the kernels that gemm launches from here on, as if the CPU were a Hopper GPU."""
+    note_launches(monkeypatch, multiprocessors)
+    plans = []
+
+    def take(plan, arch):
+        kernel = compile_plan(plan, arch)
+        monkeypatch.setattr(kernel, "function", functools.partial(run, kernel, plans))
+        return kernel
+
+    monkeypatch.setattr(launch, "compile_plan", take)
+    cuda = torch_ops.torch.cuda
+    monkeypatch.setattr(cuda, "device", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(cuda, "current_stream", lambda *_: types.SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(cuda, "is_current_stream_capturing", lambda: False)
+    return plans
+
+
+def run(kernel, plans, a, b, c, d, *rest):
+    """One call of a compiled kernel. rest: counters and a workspace where it takes them, alpha, beta."""
+    *spaces, alpha, beta = rest
+    plans.append(kernel.plan)
+    counters = (
+        spaces[:1] if kernel.plan.pipeline is not None else []
+    )  # zero; what else is in a workspace is poison
+    read, written = [a, b, *counters, *([c] if beta else [])], [d, *spaces]
+    memory, places, given = GlobalMemory(), {}, []
+    for tensor in (a, b, c, d, *spaces):
+        start = tensor.untyped_storage().data_ptr()
+        if start not in places:
+            held, shift = bytes_of(tensor), start % 256  # so that addresses are aligned as the tensors' are
+            is_read, is_written = inside(read, start, len(held)), inside(written, start, len(held))
+            state = np.where(is_read, FULL, np.where(is_written, EMPTY, GlobalMemory.OUTSIDE))
+            data = np.where(is_read, held, POISON_BYTE)
+            buffer = memory.add(
+                "a tensor",
+                np.pad(data, (shift, 0)),
+                np.pad(state, (shift, 0), constant_values=GlobalMemory.OUTSIDE),
+            )
+            places[start] = buffer, shift, held, is_written
+        address = places[start][0].base + start % 256 + tensor.data_ptr() - start
+        given.append(
+            TensorArgument(address, KINDS[tensor.dtype], tuple(tensor.shape), tuple(tensor.stride()))
+        )
+    decoded = programs(kernel.ptx)
+    host = host_function(kernel.folder / "kernel.so")
+    for one in host.launches({name: of for name, (of, _) in decoded.items()}, given, (alpha, beta)):
+        for _ in execute(*decoded[one.kernel], one, memory, True, None, Counter()):
+            pass
+    for buffer, shift, held, is_written in places.values():
+        held[is_written] = buffer.data[shift : shift + len(held)][is_written]
+
+
+def bytes_of(tensor):
+    """All the memory that a tensor is a part of."""
+    storage = tensor.untyped_storage()
+    whole = (ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr())
+    return np.frombuffer(whole, np.uint8) if storage.nbytes() else np.zeros(0, np.uint8)
+
+
+def inside(tensors, start, count):
+    """Which bytes of the memory that begins at an address are elements of these tensors."""
+    marks = np.zeros(count, bool)
+    for tensor in tensors:
+        if tensor.untyped_storage().data_ptr() == start:
+            size = tensor.element_size()
+            strides = (*(stride * size for stride in tensor.stride()), 1)
+            first = marks[tensor.storage_offset() * size :]
+            np.lib.stride_tricks.as_strided(first, (*tensor.shape, size), strides)[...] = True
+    return marks
