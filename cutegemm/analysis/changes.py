@@ -75,7 +75,7 @@ def _bound_changes(plan: GemmPlan, roof: Roofline, flaws: list[Change]) -> list[
         f"{bound.name} binds: {bound.seconds * 1e3:.3f} ms, where {second.name} needs "
         f"{(second.seconds or 0.0) * 1e3:.3f}"
     )
-    if bound.name == "issue" and roof.level("shared").amount == 0:
+    if bound.name == "issue" and not plan.stages:
         advice = "tiles of A and B in shared memory: the threads of a CTA read them from global memory each for itself"
     elif bound.name in ("issue", "shared"):
         advice = _SERVES_MORE[plan.family]
@@ -128,15 +128,19 @@ def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofl
     out = []
     sms = known.device.sms
     most = -(-fill.ctas // sms)
-    quantized = 1 - fill.ctas / (most * sms) if most else 0.0
+    quantized = 1 - fill.ctas / (most * sms) if most and not fill.is_even else 0.0
     local = {x.name: x.seconds for x in roof.levels if x.name in ("compute", "issue", "shared") and x.seconds}
     if quantized > _NOTABLE:
         loss = _loss(roof, **{name: s * (1 - quantized) for name, s in local.items()})
         mean = fill.ctas / sms
         count = f"{fill.ctas} CTA" if fill.ctas == 1 else f"{fill.ctas} CTAs"
         what = f"{count} on {sms} multiprocessors: the busiest takes {most}, the average {mean:.2f}"
-        parts = min(sms // fill.ctas, known.k_tiles)
-        advice = f"split K in {parts}, or smaller tiles" if parts > 1 else "another tile size, or stream-K"
+        parts = min(sms // known.tiles, known.k_tiles)
+        advice = (
+            f"split K in {parts}, or smaller tiles"
+            if parts > plan.split_k
+            else "another tile size, or stream-K"
+        )
         out.append(Change(loss, quantized, what, advice))
     if fill.tile_waste > _NOTABLE:
         loss = _loss(roof, **{name: s * (1 - fill.tile_waste) for name, s in local.items()})

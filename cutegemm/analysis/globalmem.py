@@ -27,11 +27,10 @@ from cutegemm.analysis.accesses import (
     shared_accesses,
     stored_by_lanes,
 )
+from cutegemm.analysis.parts import layout_of_sums
 from cutegemm.analysis.shared import byte_addresses
 from cutegemm.arch import SECTOR_BYTES, WARP_THREADS
 from cutegemm.layout import Layout
-from cutegemm.plan.plan import SUM_VECTOR
-from cutegemm.plan.workspace import slot_layout
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Sectors:
     ideal         that the bytes fill
     bits          of one lane and instruction
     usable_bits   the widest that majorness and alignment allow
-    per           "k-tile", "tile", or "part" of a tile but the last
+    per           "k-tile", "tile", or "part": of a tile whose k-tiles several CTAs share
     again         sectors that arrive more than once, by which the arrivals exceed the distinct sectors
     """
 
@@ -136,26 +135,28 @@ def global_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Sect
         out.append(_sectors(plan, "d", "store D", "st", elements, bits, plan.operands.d, problem, "tile"))
     elif plan.smem_d is None:
         out.append(_stored(plan, problem))
-    if plan.pipeline is not None and plan.split.is_split:
+    if plan.split.is_split:
         out += _sums_of_parts(plan)
     return out
 
 
 def _sums_of_parts(plan: GemmPlan) -> list[Sectors]:
-    """A part's sums to the workspace and out of it: every part but the one that is the last."""
-    layout = slot_layout(plan, 1)
-    vector, by_thread, by_vector = layout.stride[:3]
-    _, threads, vectors, consumers = layout.shape[:4]
+    """A part's sums to the workspace and, where the GEMM itself adds them, out of it."""
+    layout, consumers = layout_of_sums(plan)
+    vector, threads, vectors = layout.shape[:3]
     bits = plan.operands.acc.bits
-    warps = np.arange(threads // WARP_THREADS * vectors)[:, None]
-    lanes = warps % (threads // WARP_THREADS) * WARP_THREADS + np.arange(WARP_THREADS)
-    table = (lanes * by_thread + warps // (threads // WARP_THREADS) * by_vector) * bits // 8
-    wide = SUM_VECTOR * bits * vector
+    wide = min(vector * bits, _ACCESS_BYTES * 8)  # of an access
+    first = Layout(
+        (WARP_THREADS, threads // WARP_THREADS, vectors, vector * bits // wide),
+        (layout.stride[1], WARP_THREADS * layout.stride[1], layout.stride[2], wide // bits),
+    )
+    table = first.offsets().reshape(-1, WARP_THREADS) * bits // 8
     touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
+    adds = plan.pipeline is not None or plan.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
-                wide, wide, "part")
-        for label, name, op in (("write sums", "STG", "st"), ("read sums", "LDG", "ld"))
+                wide, _ACCESS_BYTES * 8, "part")
+        for label, name, op in (("write sums", "STG", "st"), *([("read sums", "LDG", "ld")] if adds else []))
     ]  # fmt: skip
 
 

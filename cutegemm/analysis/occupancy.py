@@ -19,6 +19,7 @@ from cutegemm.arch import (
     Arch,
     arch_named,
 )
+from cutegemm.errors import UnsupportedError
 from cutegemm.plan.rules import register_budget
 
 if TYPE_CHECKING:
@@ -73,12 +74,17 @@ def occupancy(
     threads      of a CTA
     registers    of a thread
     smem_bytes   of a CTA, static and dynamic
+    raises       UnsupportedError for less than a thread, or less than nothing
 
     >>> held = occupancy("sm_90", threads=256, registers=128, smem_bytes=40_000)
     >>> held.ctas, held.limited_by, held.theoretical
     (2, ('registers',), 0.25)
     """
     have = arch_named(arch) if isinstance(arch, str) else arch
+    if threads < 1 or registers < 0 or smem_bytes < 0:
+        raise UnsupportedError(
+            f"occupancy: {threads} threads, {registers} registers, {smem_bytes} bytes; at least 1, 0, 0 are expected."
+        )
     warps = -(-threads // WARP_THREADS)
     max_warps = have.threads_per_sm // WARP_THREADS
     per_warp = _up(max(1, registers) * WARP_THREADS, REGISTER_UNIT)

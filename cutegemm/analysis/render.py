@@ -42,9 +42,16 @@ def print_report(analysis: Analysis, console: Any) -> None:
     console.print()
     _print_occupancy(analysis, console)
     if analysis.problem is not None:
-        for part in (_raster_table(analysis), _roofline_table(analysis)):
-            console.print()
-            console.print(part)
+        console.print()
+        console.print(_raster_table(analysis))
+        for one in analysis.passes:
+            console.print(
+                f"  {one.name}: {one.read_bytes / 1e9:.3f} GB read, {one.write_bytes / 1e9:.3f} GB written"
+                + (", before the GEMM begins" if one.is_before else ", through the workspace"),
+                soft_wrap=True,
+            )
+        console.print()
+        console.print(_roofline_table(analysis))
         console.print()
         _print_changes(analysis, console)
 

@@ -10,12 +10,14 @@ from cutegemm.analysis.changes import Change, changes
 from cutegemm.analysis.devices import Device, default_device, device_named
 from cutegemm.analysis.globalmem import Sectors, global_accesses
 from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
+from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
 from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
 from cutegemm.analysis.traffic import Traffic, best_rasters, traffic
 from cutegemm.arch import Arch, arch_named
 from cutegemm.errors import UnsupportedError
+from cutegemm.plan.arguments import check_is_plan
 
 if TYPE_CHECKING:
     from cutegemm.cubin import ResourceReport
@@ -59,9 +61,11 @@ class Analysis:
     global_: tuple[Sectors, ...]
     occupancy: Occupancy
     problem: str | None = None
+    tiles: int = 0
     k_tiles: int = 0
-    split_k: int = 1
     waves: Waves | None = None
+    ends: Ends | None = None
+    passes: tuple[Pass, ...] = ()
     traffic: Traffic | None = None
     rasters: tuple[Traffic, ...] = ()
     roofline: Roofline | None = None
@@ -80,25 +84,19 @@ class Analysis:
         return out[0], out[1], out[2]
 
     def sector_count(self, op: str) -> tuple[int, int]:
-        """(instructions, sectors) of one kind of global access in the whole grid."""
-        assert self.waves is not None
-        out = [0, 0]
-        for part in self.global_:
-            if part.op == op:
-                tiles = self.waves.ctas // self.split_k
-                times = {"k-tile": tiles * self.k_tiles, "part": self.waves.ctas - tiles}.get(
-                    part.per, self.waves.ctas
-                )
-                out[0] += times * part.requests
-                out[1] += times * part.sectors
-        return out[0], out[1]
+        """(instructions, sectors) of one kind of global access in the grid of the GEMM.
+
+        What packs operands before it, or adds the sums of parts behind it, is not in it: see `passes`.
+        """
+        assert self.ends is not None
+        summed = self.ends.writes if op == "st" else self.ends.reads
+        times = {"k-tile": self.tiles * self.k_tiles, "tile": self.ends.stores, "part": summed}
+        seen = [(times[part.per], part) for part in self.global_ if part.op == op]
+        return sum(n * part.requests for n, part in seen), sum(n * part.sectors for n, part in seen)
 
     def arriving_again(self) -> int:
         """Sectors that arrive in multiprocessors once more, since a cp.async tears them."""
-        return sum(
-            (self.waves.ctas // self.split_k * self.k_tiles if self.waves else 0) * part.again
-            for part in self.global_
-        )
+        return self.tiles * self.k_tiles * sum(part.again for part in self.global_)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -146,6 +144,7 @@ class Analysis:
             "tail": self.waves.tail,
             "efficiency": self.waves.efficiency,
         }
+        out["passes"] = [asdict(p) for p in self.passes]
         out["traffic"] = {**asdict(self.traffic), "hit_share": self.traffic.hit_share}
         out["rasters"] = [
             {"raster": t.raster, "dram_read_bytes": t.dram_read_bytes, "hit_share": t.hit_share}
@@ -206,6 +205,7 @@ def check(
     >>> found.waves.count, found.roofline.bound.name
     (8, 'issue')
     """
+    check_is_plan("check", plan)
     target = device_named(device) if isinstance(device, str) else device
     if arch is None:
         arch = target.arch if target is not None else plan.arch
@@ -272,9 +272,11 @@ def _with_problem(
     known = Analysis(
         **common,
         problem=str(problem),
+        tiles=m_tiles * n_tiles * batch,
         k_tiles=plan.k_tiles(problem),
-        split_k=plan.split_k,
         waves=fill,
+        ends=ends_of(plan, problem),
+        passes=tuple(passes_of(plan, problem)),
     )
     ops = {a.op for a in known.shared}
     counted = [known.counts(op) for op in sorted(ops)]
@@ -290,6 +292,7 @@ def _with_problem(
             wavefronts=sum(c[1] for c in counted),
             instructions=sum(lsu) + sum(stored),
             traffic=moved,
+            passes=known.passes,
             sm_share=fill.ctas / (most * device.sms) if most and not fill.is_even else 1.0,
         )
 

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 from cutegemm.arch import WARP_THREADS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cutegemm.analysis.devices import Device
+    from cutegemm.analysis.parts import Pass
     from cutegemm.analysis.traffic import Traffic
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
@@ -86,6 +89,7 @@ def roofline(
     wavefronts: float,
     instructions: float,
     traffic: Traffic,
+    passes: Sequence[Pass] = (),
     sm_share: float,
 ) -> Roofline:
     """The roofline of a plan.
@@ -93,6 +97,7 @@ def roofline(
     wavefronts     of shared memory, of the whole grid
     instructions   of warps that touch memory, of the whole grid
     traffic        through L2 and DRAM
+    passes         through the workspace: all of it passes L2; DRAM those before the GEMM, and what L2 cannot hold
     sm_share       tiles of an average multiprocessor over those of the one that has most
     """
     flops = problem.flops
@@ -106,7 +111,12 @@ def roofline(
     peak = device.peak_tflops(atom)
     share = sm_share or 1.0
     issued = mma + instructions
+    if plan.pipeline is not None and plan.pipeline.two_level:
+        issued += covered / bk / WARP_THREADS  # threads add up the sums of each k-tile
+    aside = [(one, one.write_bytes + one.read_bytes) for one in passes]
+    l2 = traffic.l2_read_bytes + sum(moved for _, moved in aside)
     dram = traffic.dram_read_bytes + traffic.dram_write_bytes
+    dram += sum(moved for one, moved in aside if one.is_before or one.write_bytes > device.l2_bytes)
     levels = (
         _level(
             "compute", 2.0 * covered, "FLOP", flops, 2.0 * covered / (peak * 1e12) / share if peak else None
@@ -118,7 +128,7 @@ def roofline(
         _level(
             "shared", wavefronts * WAVEFRONT_BYTES, "bytes", flops, wavefronts / (device.sms * clock) / share
         ),
-        _level("L2", traffic.l2_read_bytes, "bytes", flops, traffic.l2_read_bytes / device.l2_bytes_per_s),
+        _level("L2", l2, "bytes", flops, l2 / device.l2_bytes_per_s),
         _level("DRAM", dram, "bytes", flops, dram / (device.dram_gb_s * 1e9)),
     )
     return Roofline(flops, levels)

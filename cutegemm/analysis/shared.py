@@ -318,7 +318,8 @@ def bank_conflicts(
     element_bits   of an element
     access_bits    of one instruction of a lane; one element where left out
     op             see `wavefronts`
-    raises         LayoutError where a lane's elements are no aligned vectors of that width
+    raises         LayoutError where a lane's elements are no aligned vectors of that width, or lie outside of
+                   the tile
 
     >>> transposed = bank_conflicts(Layout((32, 32)), Layout((32, 32), (32, 1)), element_bits=32)
     >>> transposed.wavefronts, transposed.ideal, str(transposed.worst)
@@ -328,11 +329,23 @@ def bank_conflicts(
     """
     elements = tv if isinstance(tv, np.ndarray) else tv.offsets().reshape(tv[0].size(), -1, order="F")
     bits = element_bits if access_bits is None else access_bits
+    table = layout.offsets()
+    if table.ndim != 1:
+        raise LayoutError(f"bank_conflicts: {layout} gives coordinates; a layout of offsets is expected.")
+    if elements.ndim != 2 or not elements.size:
+        raise LayoutError(
+            f"bank_conflicts: a table of shape {elements.shape}; (threads, values) is expected, one or more of each."
+        )
+    if not 0 <= elements.min() <= elements.max() < len(table):
+        raise LayoutError(
+            f"bank_conflicts: the elements reach from {elements.min()} to {elements.max()}, the tile {layout} has "
+            f"{len(table)}."
+        )
     lanes = min(WARP_THREADS, elements.shape[0])
     if elements.shape[0] % lanes:
         raise LayoutError(f"bank_conflicts: {elements.shape[0]} threads are no whole warps.")
     grouped = elements.reshape(-1, lanes, elements.shape[1])
-    return cost(byte_addresses(layout.offsets(), grouped, element_bits, bits), bits, op=op, rules=rules)
+    return cost(byte_addresses(table, grouped, element_bits, bits), bits, op=op, rules=rules)
 
 
 def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, bits: int) -> np.ndarray:

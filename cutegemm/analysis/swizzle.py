@@ -122,13 +122,17 @@ def search_swizzle(
 
 
 def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> SwizzleSearch:
-    """The search for a buffer of a plan, "a", "b" or "d", with the majorness that it has there."""
+    """The search for a buffer of a plan, "a", "b" or "d", with the majorness that it has there.
+
+    raises   LayoutError where the plan keeps no such buffer in shared memory
+    """
     bm, bn, bk = plan.cta_tile
-    tile, layout = {
+    buffers: dict[str, tuple[tuple[int, int], Layout | ComposedLayout | None]] = {
         "a": ((bm, bk), plan.smem_a),
         "b": ((bn, bk), plan.smem_b),
         "d": ((bm, bn) if plan.epilogue is None else plan.epilogue.subtile, plan.smem_d),
-    }[buffer]
+    }
+    tile, layout = buffers.get(buffer, ((0, 0), None))
     if layout is None:
         raise LayoutError(f"search_plan: the plan {plan} keeps no {buffer.upper()} in shared memory.")
     accesses = [a for a in shared_accesses(plan) if a.buffer == buffer]

@@ -86,11 +86,12 @@ def traffic(
     share_a, share_b = (
         load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.load_a, plan.load_b)
     )
+    tiles_per_wave = max(1, ctas_per_wave // plan.split_k)  # the parts of a tile take all of its K together
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
     tile_d = bm * bn * ops.d.dtype.bits / 8
     for _ in range(batch):  # one after the other, with nothing in common
         tiles = tile_order(order, grid_m, grid_n, plan.cluster_mn)
-        found = _simulate(tiles, bytes_a, bytes_b, tile_d, ctas_per_wave, l2_bytes)
+        found = _simulate(tiles, bytes_a, bytes_b, tile_d, tiles_per_wave, l2_bytes)
         dram += found[0]
         waves += len(found[1])
         panels_m += found[1]
@@ -142,7 +143,7 @@ def traffic_in_time(
         across * along * bm * bn * ops.d.dtype.bits / 8,
     )
     moved = l2.play(
-        work, max(1, ctas_per_wave // (across * along)), device.l2_bytes, device.l2_partitions,
+        work, max(1, ctas_per_wave // (across * along * plan.split_k)), device.l2_bytes, device.l2_partitions,
         persistent=plan.pipeline is not None and plan.pipeline.ctas is not None,
         spread=0.0 if paced else l2.SPREAD,
     )  # fmt: skip

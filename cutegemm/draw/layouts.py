@@ -112,7 +112,7 @@ def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
 def _offsets_at(layout: Layout, indices: np.ndarray) -> np.ndarray:
     """Of the indices that are shown alone: a layout may have more than memory holds."""
     if layout.is_integral:
-        return at_indices(layout, indices.astype(np.int64 if layout.cosize() < 2**62 else object))
+        return at_indices(layout, indices)
     return np.array([layout(int(i)) for i in indices.flat], dtype=object).reshape(indices.shape)
 
 
@@ -146,6 +146,8 @@ def _plane_grid(layout: AnyLayout, index: int, cells: str, color: str, bits: int
     else:
         fixed = [outer[m].offset_of(c) for m, c in enumerate(rest, start=2)]
         rows, cols = _offsets_at(outer[0], row)[:, None], _offsets_at(outer[1], col)
+        if any(abs(offset) >= 2**62 for offset in fixed):
+            rows = rows.astype(object)
         before = reduce(xor, fixed, rows ^ cols) if outer.is_xor else rows + cols + sum(fixed)
         offsets = _evaluated(layout, before)
         colours = _layout_colours(offsets, color, bits, _top(layout) if color == "offset" else 0)

@@ -100,10 +100,11 @@ def slice_picture(layout: AnyLayout, coord: Any, *, element_bits: int = 32, titl
 def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
     """A, B and the composition A o B; an element has one colour in all three.
 
-    b   a layout, or a tiler: then B is drawn as the layout that picks the same places of A
+    b   a layout of places in A; or one of its coordinates, or a tiler: then B is drawn as the layout that
+        picks the same places
     """
     result = composition(a, b)
-    picks = b if isinstance(b, Layout) else composition(Layout(a.shape), b)
+    picks = b if isinstance(b, Layout) and not b.is_coordinates else composition(Layout(a.shape), b)
     if result.size() > MOST * MOST:
         raise UnsupportedError(f"composition_picture: {result} has more than {MOST} x {MOST} elements.")
     number = np.arange(picks.size())

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.draw.canvas import PAD, Canvas, num, text_width
 from cutegemm.draw.palette import HUES, SHADES
-from cutegemm.draw.svg import PAD, Canvas, num, text_width
 from cutegemm.errors import LayoutError
 
 if TYPE_CHECKING:
-    from cutegemm.simulate.protocol.machine import Protocol
+    from cutegemm.simulate.protocol.program import Protocol
 
 _LANE, _BAR = 34, 24
 _WIDE = 1080
@@ -102,7 +102,8 @@ def protocol_timeline(
     >>> protocol_timeline(pingpong_protocol(stages=2, k_blocks=2, tiles=2)).roles
     ('producer', 'consumer 0', 'consumer 1')
     """
-    from cutegemm.simulate.protocol.machine import BeginRead, Enter, Leave, Load, Machine
+    from cutegemm.simulate.protocol.machine import Machine
+    from cutegemm.simulate.protocol.program import BeginRead, Enter, Leave, Load
 
     machine, programs = Machine(protocol), protocol.programs
     free, waits = [0.0] * len(programs), [-1.0] * len(programs)

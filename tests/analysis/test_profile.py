@@ -6,36 +6,24 @@ import pickle
 import stat
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from cutegemm.analysis import check
+from cutegemm.bench.pages.analysis import TABLES, Runs, regenerated, summary_table
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan import Problem, simt_plan
-from cutegemm.profile import (
-    Case,
-    Evidence,
-    NcuError,
-    Recorded,
-    command,
-    compare,
-    hopper_cases,
-    mma_cases,
-    parse_csv,
-    profile,
-    proof_cases,
-    proof_probes,
-    render,
-    replay,
-    to_dict,
-    traffic_cases,
-)
+from cutegemm.profile import Case, compare, profile, render, to_dict
 from cutegemm.profile.__main__ import main
+from cutegemm.profile.cases import hopper_cases, mma_cases, proof_cases, proof_probes, traffic_cases
+from cutegemm.profile.child import environment, printed
 from cutegemm.profile.compare import QUANTITIES, compare_probe, metrics_of
-from cutegemm.profile.evidence import describe
+from cutegemm.profile.evidence import Evidence, Recorded, describe, replay
 from cutegemm.profile.misses import REASONS
-from cutegemm.profile.ncu import known_metrics, unknown_metrics
-from cutegemm.profile.report import DOCUMENT, TABLES, Runs, regenerated, summary_table
+from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 # ruff: noqa: E501 - the lines are ncu's
 # In the form that ncu 2024 and 2025 print with --csv: messages, a header, a row for each metric and launch.
@@ -76,10 +64,10 @@ def test_no_table_is_an_error_that_shows_what_was_said():
 
 
 def test_the_command_line():
-    line = command(["python", "x.py"], ["a.sum", "b.sum"], kernel="kernel", count=1, log="out.csv")
+    line = command(["python", "x.py"], ["a.sum", "b.sum"], "kernel", "out.csv")
     assert line[:4] == ["ncu", "--clock-control", "none", "--profile-from-start"]
     assert line[line.index("-k") + 1] == "regex:kernel"
-    assert line[line.index("-c") + 1] == "1"
+    assert line[line.index("--log-file") + 1] == "out.csv"
     assert line[line.index("--metrics") + 1] == "a.sum,b.sum"
     assert line[-2:] == ["python", "x.py"]
 
@@ -191,9 +179,10 @@ def fake_ncu(tmp_path):
     return str(file)
 
 
-def test_a_run_under_a_stand_in(fake_ncu):
+def test_a_run_under_a_stand_in(fake_ncu, monkeypatch):
     cases = [*proof_cases()[:1], *proof_probes()[:1]]
-    found, run = profile(cases, device="h200", ncu=fake_ncu, compiled=False)
+    monkeypatch.setattr("cutegemm.profile.run._registers", lambda *_: None)  # compiles nothing
+    found, run = profile(cases, device="h200", ncu=fake_ncu)
     assert run.machine["device"] == "a stand-in"
     assert not any("ldgsts" in name for name in run.cases[cases[0].name].launches[0])
     rows = {row.name: row for row in found[0].rows}
@@ -223,6 +212,16 @@ def test_the_command(fake_ncu, tmp_path, capsys):
     assert main(["probes", "--ncu", os.path.join(tmp_path, "no-such-ncu")]) == 2
 
 
+def test_an_ncu_that_hangs_is_ended_with_its_children(tmp_path):
+    file = tmp_path / "ncu"
+    file.write_text("#!/bin/sh\necho $$ > $0.pid\nsh -c 'echo $$ > '$0'.child; sleep 60'\n")
+    file.chmod(0o755)
+    with pytest.raises(TimeoutError, match="ncu took longer than 1 s"):
+        printed([str(file)], environment(), 1.0)
+    for name in ("pid", "child"):
+        assert not Path(f"/proc/{(tmp_path / f'ncu.{name}').read_text().strip()}/cwd").exists()
+
+
 def test_without_ncu():
     with pytest.raises(UnsupportedError, match="CUDA toolkit"):
         profile([], ncu="no-such-ncu")
@@ -233,7 +232,7 @@ def test_without_ncu():
 
 @pytest.fixture(scope="module")
 def runs():
-    return Runs()
+    return Runs(DOCS / "benchmarks")
 
 
 def test_a_run_is_written_and_read_back(tmp_path):
@@ -331,19 +330,14 @@ def test_the_limit_of_shared_memory_is_that_of_some_carveout(runs):
 
 
 def test_the_tables_of_the_document_are_up_to_date(runs):
-    text = DOCUMENT.read_text()
+    text = (DOCS / "analysis.md").read_text()
     assert all(f"<!-- table: {name} -->" in text for name in TABLES)
-    assert regenerated(text, runs) == text, "run: python -m cutegemm.profile report"
+    assert regenerated(text, runs) == text, "run: cutegemm bench report"
 
 
 def test_an_unknown_table_is_refused(runs):
     with pytest.raises(CutegemmError, match="'nothing'"):
         regenerated("<!-- table: nothing -->\n<!-- end -->", runs)
-
-
-def test_the_report_command(capsys):
-    assert main(["report", "--check"]) == 0
-    assert "up to date" in capsys.readouterr().out
 
 
 def test_more_cases_have_what_their_names_say():

@@ -165,12 +165,17 @@ def pretender(tmp_path):
 
 def test_runs_are_kept_apart_and_recorded(pretender, tmp_path, capsys):
     cases = [case for case in sanitize_cases() if case.name in ("simt", "sm90_direct")]
-    found = sanitize(cases, ("memcheck", "synccheck"), sanitizer=pretender, jobs=2)
+    known: list[int] = []
+    found = sanitize(
+        cases, ("memcheck", "synccheck"), sanitizer=pretender, jobs=2,
+        so_far=lambda found: known.append(sum(map(len, found.values()))),
+    )  # fmt: skip
+    assert known == [1, 2, 3, 4]
     assert {(case, tool): o.is_clean for case, of in found.items() for tool, o in of.items()} == {
         ("simt", "memcheck"): True, ("simt", "synccheck"): True,
         ("sm90_direct", "memcheck"): True, ("sm90_direct", "synccheck"): False,
     }  # fmt: skip
-    record(found, "the command", tmp_path / "out" / "sanitize.json")
+    record(found, {"command": "the command"}, tmp_path / "out" / "sanitize.json")
     data = json.loads((tmp_path / "out" / "sanitize.json").read_text())
     assert data["machine"]["command"] == "the command"
     assert data["cases"]["sm90_direct"]["synccheck"]["messages"][0]["count"] == 2

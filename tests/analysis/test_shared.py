@@ -9,7 +9,7 @@ from cutegemm.analysis import PLAIN, UNIFORM_PAIRS, bank_conflicts, wavefronts
 from cutegemm.analysis.accesses import Access, core_matrices
 from cutegemm.dtypes import bf16, f16
 from cutegemm.errors import LayoutError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, make_identity_layout, tile_to_shape
 from cutegemm.tile.smem_atoms import smem_atom
 from tests.analysis import naive
 
@@ -178,6 +178,15 @@ def test_the_worst_collision_names_lanes_banks_and_words():
             "no neighbours",
         ),
         (lambda: bank_conflicts(Layout(96), Layout((48, 2), (2, 1)), element_bits=32), "no whole warps"),
+        (
+            lambda: bank_conflicts(Layout((8, 8)), Layout((32, 4)), element_bits=32),
+            "the elements reach from 0 to 127, the tile (8,8):(1,8) has 64",
+        ),
+        (
+            lambda: bank_conflicts(make_identity_layout((8, 8)), Layout((32, 2)), element_bits=32),
+            "gives coordinates",
+        ),
+        (lambda: bank_conflicts(Layout(64), np.arange(64), element_bits=32), "(threads, values)"),
     ],
 )  # fmt: skip
 def test_refusals(call, message):

@@ -319,7 +319,7 @@ def test_a_protocol_is_played_as_early_as_its_barriers_allow() -> None:
 
 
 def test_a_deadlock_is_said() -> None:
-    from cutegemm.simulate.protocol.machine import Arrive
+    from cutegemm.simulate.protocol.program import Arrive
     from cutegemm.simulate.protocol.queue import pingpong_protocol
 
     stuck = pingpong_protocol(stages=2, k_blocks=3, tiles=2).edited(

@@ -22,11 +22,12 @@ from cutegemm.draw import (
     swizzle_picture,
     tiled_mma_picture,
 )
+from cutegemm.draw.cells import edges
 from cutegemm.draw.figures import FIGURES, figures
 from cutegemm.draw.layouts import banks
-from cutegemm.draw.svg import edges, svg
+from cutegemm.draw.svg import svg
 from cutegemm.dtypes import bf16, f16
-from cutegemm.layout import Layout, Swizzle, make_composed_layout
+from cutegemm.layout import E, Layout, Swizzle, make_composed_layout
 from cutegemm.layout.stride import F2
 from cutegemm.plan import simt_plan
 from cutegemm.tile.copy_atoms import ldmatrix
@@ -227,6 +228,16 @@ def test_a_composition_follows_each_element() -> None:
             assert result.colours()[r, c] == colour
             assert result.texts()[r, c] == [str(a(place))]
     assert (in_a.colours() >= 0).sum() == 8
+
+
+def test_a_composition_with_coordinates_shows_the_places_that_they_pick() -> None:
+    a, b = Layout((4, 8), (8, 1)), Layout((8, 4), (E(1), E(0)))
+    _, (in_a, in_b, result) = parsed(composition_picture(a, b))
+    for r in range(8):
+        for c in range(4):  # the transpose: row c, column r of A, its place c + 4 r
+            assert in_b.texts()[r, c] == [str(c + 4 * r)]
+            assert result.texts()[r, c] == [str(8 * c + r)]
+            assert in_a.colours()[c, r] == in_b.colours()[r, c] == result.colours()[r, c]
 
 
 def test_a_slice_lights_up_what_it_takes() -> None:

@@ -1,0 +1,111 @@
+"""What a plan does besides multiplying tiles: the sums of the parts of a split K, and operands packed first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cutegemm.plan.shares import shares_for
+from cutegemm.plan.workspace import slot_layout, sums_layout
+
+if TYPE_CHECKING:
+    from cutegemm.layout import Layout
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How often a CTA of the GEMM's grid comes to an end of its k-tiles, and does what.
+
+    stores   D
+    writes   the sums of a part to the workspace
+    reads    those of another part out of it
+    """
+
+    stores: int
+    writes: int = 0
+    reads: int = 0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Data that go through the workspace.
+
+    name          "pack A", "pack B" or "sums"
+    write_bytes   into it
+    read_bytes    out of it, or for packing of the operand; the GEMM's own reads of a packed operand are not here
+    is_before     a kernel before the GEMM moves them; else they are added up after a part, or behind the GEMM
+    """
+
+    name: str
+    write_bytes: int
+    read_bytes: int
+    is_before: bool
+
+
+def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
+    """The ends of the k-tiles of all CTAs.
+
+    Of a tile in P parts, the CTAs of a plan with a pipeline hand on P - 1 and the last one stores D; those of
+    another plan write all P, which the last CTA reads again where it adds them, and else a second kernel.
+
+    >>> from cutegemm.plan import Problem, simt_plan
+    >>> ends_of(simt_plan(split_k=4, reduction="last"), Problem(256, 256, 4096))
+    Ends(stores=4, writes=16, reads=16)
+    """
+    tiles_m, tiles_n, batch = plan.grid(problem)
+    tiles = tiles_m * tiles_n * batch
+    if not plan.split.is_split:
+        return Ends(tiles)
+    parts = _parts(plan, problem)
+    in_cluster = plan.cluster_mn[0] * plan.cluster_mn[1]
+    units = sum(parts) * in_cluster
+    if plan.pipeline is not None:
+        handed = units - len(parts) * in_cluster
+        return Ends(tiles, handed, handed)
+    if plan.split.reduction == "last":
+        return Ends(tiles, units, units)
+    return Ends(tiles - len(parts), units)
+
+
+def _parts(plan: GemmPlan, problem: Problem) -> list[int]:
+    """How many parts each tile has that has several; tiles counted in clusters."""
+    shares = shares_for(plan, problem)
+    if plan.pipeline is None and plan.split_k > 1:  # as many parts however few k-tiles there are
+        return [plan.split_k] * shares.shared
+    counts = [shares.sums_of(tile)[0] for tile in range(shares.shared)]
+    return [count for count in counts if count > 1]
+
+
+def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
+    """What goes through the workspace, in bytes of the whole problem.
+
+    >>> from cutegemm.plan import Operands, Problem, simt_plan
+    >>> plan = simt_plan(Operands.of("f32"), pack="a", split_k=2)
+    >>> for one in passes_of(plan, Problem(128, 128, 64)):
+    ...     print(one)
+    Pass(name='pack A', write_bytes=32768, read_bytes=32768, is_before=True)
+    Pass(name='sums', write_bytes=131072, read_bytes=131072, is_before=False)
+    """
+    found = []
+    for packing in plan.packs:
+        rows = problem.m if packing.name == "a" else problem.n
+        element = getattr(plan.operands, packing.name).dtype.bits // 8
+        of_row = problem.k * problem.l * element
+        name = f"pack {packing.name.upper()}"
+        found.append(Pass(name, packing.extent(rows) * of_row, rows * of_row, True))
+    written = ends_of(plan, problem).writes
+    if written:
+        bm, bn, _ = plan.cta_tile
+        bytes_of_sums = written * bm * bn * plan.operands.acc.bits // 8
+        found.append(Pass("sums", bytes_of_sums, bytes_of_sums, False))
+    return found
+
+
+def layout_of_sums(plan: GemmPlan) -> tuple[Layout, int]:
+    """(vector, threads, vectors) -> place of a thread's sums, and how many consumers have such a part each."""
+    if plan.pipeline is None:
+        return sums_layout(plan, 1), 1
+    whole = slot_layout(plan, 1)
+    return whole, whole.shape[3]

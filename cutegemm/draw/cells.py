@@ -1,0 +1,197 @@
+"""A grid of cells in an SVG document.
+
+Cells of one colour are one path of strokes, a run of neighbours one stroke; lines of one weight are one
+path. Where a cell is too small for its text, the text is left out and the regions of one owner are named.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+
+from cutegemm.draw.canvas import Canvas, num, text_width, wrapped
+from cutegemm.draw.grids import FINE, HEAVY, MEDIUM, Grid, regions, runs
+
+TICK = 9.5  # font size of what stands at an edge
+_FINE_FROM = 5  # no fine lines between cells of this many pixels and fewer
+
+Size = tuple[int, int, bool]  # width and height of a cell, and whether there is text in it
+
+
+def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float, float]:
+    """Room to the left of the cells and above them."""
+    ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
+    own = ticks + 8 + (18 if grid.row_name else 0)
+    head = len(titles_of(grid, size)) * 16
+    return max(own, left or 0), head + (16 if grid.col_ticks else 0) + (13 if grid.col_name else 0)
+
+
+def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:
+    """(text, style, font size) of the lines above a grid."""
+    room = max(220.0, grid.cols * size[0] + 40)
+    head = [(grid.title, "head ink", 12.0)] if grid.title else []
+    return head + [(line, "tick muted", TICK) for line in wrapped(grid.subtitle, room, TICK)]
+
+
+def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
+    """A grid whose first cell has its corner at (x, y)."""
+    cell_w, cell_h, detailed = size
+    width, height = grid.cols * cell_w, grid.rows * cell_h
+    canvas.reach(x + width, y + height)
+    _axes(canvas, grid, size, x, y)
+    canvas.add(
+        f'<g class="grid" transform="translate({num(x)} {num(y)})" '
+        f'data-rows="{grid.rows}" data-cols="{grid.cols}" data-cell="{cell_w} {cell_h}">'
+        f'<rect width="{width}" height="{height}" class="fill empty"/>'
+    )
+    if grid.colours is not None:
+        canvas.add(_cells(canvas, grid.colours, "s" if grid.ramp else "c", cell_w, cell_h))
+    canvas.add(_lines(grid, cell_w, cell_h, detailed))
+    if grid.trail is not None and len(grid.trail) > 1 and min(cell_w, cell_h) >= 8:
+        canvas.add(_trail(grid.trail, cell_w, cell_h))
+    if detailed:
+        canvas.add(_labels(grid, cell_w, cell_h))
+    else:
+        canvas.add(_names(grid, cell_w, cell_h))
+    canvas.add(f'<rect width="{width}" height="{height}" class="frame ink"/></g>')
+
+
+def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
+    cell_w, cell_h, detailed = size
+    line = y - margins_of(grid, size)[1]
+    for content, style, font in titles_of(grid, size):
+        line += 16
+        canvas.text(x, line - 6, content, style, font)
+    step = _tick_step(max((text_width(t, TICK) for t in grid.col_ticks), default=0) + 5, cell_w)
+    for c in range(0, len(grid.col_ticks), step):
+        canvas.text(x + (c + 0.5) * cell_w, y - 5, grid.col_ticks[c], "tick muted mid", TICK)
+    step = _tick_step(TICK + 1.5 if detailed else 2 * TICK, cell_h)
+    for r in range(0, len(grid.row_ticks), step):
+        canvas.text(x - 5, y + (r + 0.5) * cell_h + 3.3, grid.row_ticks[r], "tick muted end", TICK)
+    if grid.col_name:
+        canvas.text(x + grid.cols * cell_w / 2, y - 18, grid.col_name, "tick muted mid", TICK)
+    if grid.row_name:
+        ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
+        at = (num(x - ticks - 14), num(y + grid.rows * cell_h / 2 + (3 if len(grid.row_name) < 3 else 0)))
+        turn = "" if len(grid.row_name) < 3 else " rotate(-90)"
+        canvas.add(
+            f'<text transform="translate({at[0]} {at[1]}){turn}" class="tick muted mid">'
+            f"{escape(grid.row_name)}</text>"
+        )
+
+
+def _tick_step(needed: float, cell: int) -> int:
+    step = 1
+    while step * cell < needed:
+        step *= 2
+    return step
+
+
+def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
+    """One path a colour, of strokes along the rows or the columns, whichever are fewer."""
+    across = sum(len(runs(colours == c)) for c in np.unique(colours) if c >= 0)
+    down = sum(len(runs(c == colours.T)) for c in np.unique(colours) if c >= 0)
+    turned = down < across
+    shift = f"{num(cell_w / 2)} 0" if turned else f"0 {num(cell_h / 2)}"
+    out = [f'<g class="cells" transform="translate({shift}) scale({cell_w} {cell_h})">']
+    table = colours.T if turned else colours
+    for colour in np.unique(table):
+        if colour >= 0:
+            name = f"{prefix}{colour}"
+            canvas.used.add(name)
+            out.append(f'<path class="{name}" d="{_strokes(runs(table == colour), turned)}"/>')
+    return "".join([*out, "</g>"])
+
+
+def _strokes(found: list[tuple[int, int, int]], turned: bool) -> str:
+    """SVG path of runs (line, start, length); moves are relative, as they are shorter."""
+    out, x, y = [], 0, 0
+    for line, start, length in found:
+        to = (line, start) if turned else (start, line)
+        dy = f"{to[1] - y}" if to[1] < y else f" {to[1] - y}"
+        out.append(f"m{to[0] - x}{dy}{'v' if turned else 'h'}{length}")
+        x, y = (to[0], to[1] + length) if turned else (to[0] + length, to[1])
+    return "".join(out)
+
+
+def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """The weight of the line before each cell: to its left (rows, cols), and above it."""
+    left = np.zeros((grid.rows, grid.cols), np.int8)
+    above = np.zeros_like(left)
+    if grid.col_levels:
+        left |= np.asarray(grid.col_levels, np.int8)[None, :]
+    if grid.row_levels:
+        above |= np.asarray(grid.row_levels, np.int8)[:, None]
+    weights = (HEAVY, FINE) if len(grid.owners) > 1 else (FINE if grid.owner_names == ("T",) else MEDIUM,)
+    for owner, weight in zip(grid.owners, weights, strict=False):
+        left[:, 1:] = np.maximum(left[:, 1:], np.where(owner[:, 1:] != owner[:, :-1], weight, 0))
+        above[1:] = np.maximum(above[1:], np.where(owner[1:] != owner[:-1], weight, 0))
+    return left, above
+
+
+def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
+    width, height = grid.cols * cell_w, grid.rows * cell_h
+    out = ['<g class="lines">']
+    if detailed:
+        plain = "".join(f"M{c * cell_w} 0v{height}" for c in range(1, grid.cols))
+        plain += "".join(f"M0 {r * cell_h}h{width}" for r in range(1, grid.rows))
+        out.append(f'<path class="l0 rule" d="{plain}"/>' if plain else "")
+    left, above = edges(grid)
+    for weight in (FINE, MEDIUM, HEAVY) if min(cell_w, cell_h) > _FINE_FROM else (MEDIUM, HEAVY):
+        path = "".join(f"M{c * cell_w} {r * cell_h}v{n * cell_h}" for c, r, n in runs(weight == left.T))
+        path += "".join(f"M{c * cell_w} {r * cell_h}h{n * cell_w}" for r, c, n in runs(above == weight))
+        if path:
+            out.append(f'<path class="l{weight} ink" d="{path}"/>')
+    return "".join([*out, "</g>"])
+
+
+def _trail(trail: np.ndarray, cell_w: int, cell_h: int) -> str:
+    points = [(num((c + 0.5) * cell_w), num((r + 0.5) * cell_h)) for r, c in trail.tolist()]
+    return f'<path class="trail ink" d="M{" ".join(f"{x} {y}" for x, y in points)}"/>'
+
+
+def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
+    ones, firsts, seconds = ['<g class="cell">'], ['<g class="two">'], ['<g class="low">']
+    for r in range(grid.rows):
+        for c in range(grid.cols):
+            first, _, second = str(grid.labels[r, c]).partition("\n")
+            x, y = num((c + 0.5) * cell_w), (r + 0.5) * cell_h
+            if second:
+                firsts.append(f'<text x="{x}" y="{num(y - 1)}">{escape(first)}</text>')
+                seconds.append(f'<text x="{x}" y="{num(y + 10)}">{escape(second)}</text>')
+            elif first:
+                ones.append(f'<text x="{x}" y="{num(y + 4)}">{escape(first)}</text>')
+    groups = ["".join([*group, "</g>"]) for group in (ones, firsts, seconds) if len(group) > 1]
+    return f'<g class="mid ink">{"".join(groups)}</g>'
+
+
+def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
+    """The owners of regions that have room for it; the coarser ones where the finer have none."""
+    for depth in reversed(range(len(grid.owners))):
+        out = ['<g class="mid ink">']
+        name, size = grid.owner_names[depth], TICK if depth == len(grid.owners) - 1 and depth else 12.0
+        found = regions(grid.owners[depth])
+        fine = [f for f in found if _fits(f"{name}{f[0]}", size, f, cell_w, cell_h)]
+        if 2 * len(fine) < len(found):
+            continue
+        for who, r, c, rows, cols in fine:
+            x, y = (c + cols / 2) * cell_w, (r + rows / 2) * cell_h
+            content = f"{name}{who}"
+            if depth < len(grid.owners) - 1:
+                wide = text_width(content, size) + 12
+                out.append(
+                    f'<rect x="{num(x - wide / 2)}" y="{num(y - 10)}" width="{num(wide)}" height="20" rx="4" '
+                    'class="fill paper" opacity=".86"/>'
+                )
+            style = "tick" if size == TICK else "head"
+            out.append(f'<text x="{num(x)}" y="{num(y + size * 0.34)}" class="{style}">{content}</text>')
+        return "".join([*out, "</g>"])
+    return ""
+
+
+def _fits(
+    content: str, size: float, region: tuple[int, int, int, int, int], cell_w: int, cell_h: int
+) -> bool:
+    _, _, _, rows, cols = region
+    return text_width(content, size) + 2 <= cols * cell_w and size + 1 <= rows * cell_h
