@@ -7,6 +7,7 @@ import os
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -57,7 +58,8 @@ def test_the_package_is_found_from_the_folder_of_a_step(tmp_path: Path) -> None:
 def test_after_a_failure_the_others_run_and_the_old_file_stays(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("old")
     lines = "; ".join(f"print('line {i}')" for i in range(20))
-    found = outcomes([writes("bad", more=f"{lines}; sys.exit(3)"), writes("good")], tmp_path)
+    bad = step("bad", f"import sys; {lines}; sys.exit(3)")
+    found = outcomes([bad, writes("good")], tmp_path)
     assert [o.state for o in found] == [FAILED, DONE]
     said = found[0].said.splitlines()
     assert said[0] == f"it ended with status 3: {tmp_path / 'logs' / 'bad.log'}"
@@ -83,6 +85,17 @@ def test_a_file_that_proves_nothing_is_not_kept(tmp_path: Path, text: str, said:
     assert found[0].state == FAILED
     assert said in found[0].said
     assert not (tmp_path / "one.json").exists()
+
+
+def test_what_was_measured_until_then_is_kept_beside_the_log(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text("old")
+    found = outcomes([writes("one", more="sys.exit(3)")], tmp_path)
+    kept = tmp_path / "logs" / "one.json"
+    assert kept.read_text() == FILE
+    assert (tmp_path / "one.json").read_text() == "old"
+    assert found[0].said.splitlines()[0] == (
+        f"it ended with status 3, what it had measured by then is in {kept}: {tmp_path / 'logs' / 'one.log'}"
+    )
 
 
 def test_no_file_at_all(tmp_path: Path) -> None:
@@ -189,11 +202,14 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         with pytest.raises(Taken):
             profile.main(arguments)
         return
-    target = {"cutegemm.bench.gemm": (gemm, "compare"), "cutegemm.bench.simt": (simt, "run")}.get(module)
+    target = {"cutegemm.bench.gemm": gemm, "cutegemm.bench.simt": simt}.get(module)
     if target is not None:
-        monkeypatch.setattr(*target, taken)
+        monkeypatch.setattr(target, "need_gpu", lambda: None)
+        monkeypatch.setattr(target, "machine", dict)
+        monkeypatch.setattr("cutegemm.bench.gemm.Meter", lambda *_: SimpleNamespace(known=dict))
+        monkeypatch.setattr(target, "contests", taken)
         with pytest.raises(Taken):
-            target[0].main(arguments)
+            target.main(arguments)
         return
     assert module == "cutegemm"
     monkeypatch.setattr(f"cutegemm.bench.{arguments[1]}.run", taken)

@@ -13,30 +13,30 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 from cutegemm import profile as profiler
 from cutegemm.bench import ladder
 from cutegemm.bench.pages import ladder as ladder_page
-from cutegemm.bench.pages import report
-from cutegemm.errors import CutegemmError
-from cutegemm.profile import Comparison, NcuError, Row
+from cutegemm.bench.rows import shape_of
+from cutegemm.profile.compare import QUANTITIES, Comparison, Row
+from cutegemm.profile.ncu import NcuError
 
 NAMES = ("sgemm_02_tiles", "sgemm_04_no_conflicts", "sgemm_05_row_of_4", "sgemm_06_vectors")
-MACHINE = {"gpu": "G", "date": "D", "torch": "T"}
-# Seconds at 1000 cubed, 2e9 operations: 1, 4 and 2 TFLOP/s beside the library's 10.
-SECONDS = {"library": 2e-4, NAMES[0]: 2e-3, NAMES[1]: 5e-4, NAMES[3]: 1e-3}
+MACHINE = {"gpu": "G", "driver": "R", "date": "D", "torch": "T", "nvidia-cutlass-dsl": "N"}
+# TFLOP/s at 200 cubed beside the library's 10; step 5 is wrong.
+TFLOPS = {NAMES[0]: 1.0, NAMES[1]: 4.0, NAMES[3]: 2.0}
 
 
-class Contest:
-    """Times from a table. Step 5 is wrong, and from 2000 cubed on step 6 does not run."""
-
-    def __init__(self, operands, size):
-        assert str(operands.a) == "f32 k-major, 16-byte aligned"
-        self.size, self.factor = size, (size / 1000) ** 3
-
-    def difference(self, plan):
-        if plan.name == NAMES[3] and self.size > 1000:
-            raise CutegemmError("out of luck")
-        return float("nan") if plan.name == NAMES[2] else 1e-6
-
-    def times(self, plans, seconds):
-        return [SECONDS[name] * self.factor for name in ("library", *(plan.name for plan in plans))]
+def contests(cases, seconds, *, say):
+    """Rows from a table."""
+    for case in cases:
+        assert str(case.problem.operands.a) == "f32 k-major, 16-byte aligned"
+        assert [plan.name for plan in case.plans] == list(NAMES)
+        where = {"m": case.problem.m, "n": case.problem.n, "k": case.problem.k, "layout": "nn"}
+        say(shape_of(where))
+        yield [
+            {**where, "plan": plan.name, "us": 1.0, "tflops": TFLOPS[plan.name], "library_tflops": 10.0,
+             "ratio": TFLOPS[plan.name] / 10}
+            if plan.name in TFLOPS
+            else {**where, "plan": plan.name, "error": "D is wrong."}
+            for plan in case.plans
+        ]  # fmt: skip
 
 
 def counted(cases, *, device, limit_seconds):
@@ -55,13 +55,14 @@ def measured(monkeypatch):
     simt = ladder.LADDERS["simt"]
     few = replace(simt, steps=tuple([step for step in simt.steps if step.name in NAMES]))
     monkeypatch.setitem(ladder.LADDERS, "simt", few)
+    monkeypatch.setattr("cutegemm.compile.compile_plans", lambda plans: [None] * len(plans))  # one by one
     monkeypatch.setattr(ladder, "_has_gpu", lambda: True)
     monkeypatch.setattr(ladder, "machine", lambda: MACHINE)
-    monkeypatch.setattr(ladder, "Contest", Contest)
+    monkeypatch.setattr(ladder, "contests", contests)
     monkeypatch.setattr(ladder.shutil, "which", lambda name: "/usr/bin/ncu")
     monkeypatch.setattr(profiler, "profile", counted)
 
-    def run(sizes=(1000,), **patches):
+    def run(sizes=(200,), **patches):
         for name, value in patches.items():
             monkeypatch.setattr(profiler if name == "profile" else ladder, name, value)
         found = ladder.run("simt", sizes=sizes, counted=64)
@@ -71,36 +72,49 @@ def measured(monkeypatch):
     return run
 
 
+def page(found, folder):
+    (folder / "ladder_simt.json").write_text(json.dumps(found))
+    return ladder_page.pages(folder)["ladder_simt.md"]
+
+
 def test_every_item_is_on_the_page(measured, tmp_path):
     found = measured()
-    assert [step["name"] for step in found["steps"]] == [NAMES[0], NAMES[1], NAMES[3]]
-    assert [step["tflops"] for step in found["steps"]] == [{"1000": 1.0}, {"1000": 4.0}, {"1000": 2.0}]
-    assert [step["ratio"] for step in found["steps"]] == [{"1000": 0.1}, {"1000": 0.4}, {"1000": 0.2}]
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks/ladder_simt.json").write_text(json.dumps(found))
-    pages = report.pages(tmp_path)
-    page = pages["ladder_simt.md"]
-    row = next(line for line in page.splitlines() if line.startswith(f"| `{NAMES[1]}`"))
-    first = found["steps"][1]
-    peak = first["peak_tflops"]
-    for cell in ("4.00", "0.400", f"{4 / peak:.1%}", str(first["registers"]), f"{first['occupancy']:.0%}"):
-        assert f"| {cell} |" in row
-    memory = [line for line in page.splitlines() if line.startswith(f"| `{NAMES[1]}`")][1]
+    assert list(found["steps"]) == list(NAMES)
+    text = page(found, tmp_path)
+    first = found["steps"][NAMES[1]]
+    rows = [line for line in text.splitlines() if line.startswith(f"| `{NAMES[1]}`")]
+    changes, speeds, resources, memory = rows
+    assert changes.endswith("| 0.400 |")
+    assert f"| 4.0 (0.400, {4 / first['peak_tflops']:.1%}) |" in speeds
+    assert f"| {first['registers']} |" in resources
+    assert f"| {first['occupancy']:.0%} |" in resources
     assert f"{first['predicted']['load_wavefronts'] / 1e6:.2f} / 8.00" in memory
     for level in ("register", "shared", "L2", "DRAM"):
         assert f"{first['intensity'][level]:.1f}" in memory
-    assert "It is slower than the step before: 0.50 times its speed at 1000³." in page
-    assert f"`{NAMES[2]}`: at 1000 cubed: CutegemmError: D is nan of its largest element" in page
-    assert pages["plots/ladder_simt.svg"].count("<svg") == 1
-    assert f"{NAMES[2]} " in ladder.table(found)
+    assert "It is slower: 0.50 times the fastest speed before it." in text
+    assert f"Left out: `{NAMES[2]}`: D is wrong." in text
+    lines = ladder.table(found).splitlines()
+    assert lines[1].split() == ["200×200×200"]
+    assert lines[3].split()[:3] == [NAMES[1], "4.00", "(0.400)"]
+    assert lines[-1].split(maxsplit=2) == [NAMES[2], "failed:", "D is wrong."]
 
 
-def test_a_step_that_fails_later_costs_no_other(measured):
-    found = measured(sizes=(1000, 2000))
-    assert [step["name"] for step in found["steps"]] == list(NAMES[:2])
-    assert found["steps"][1]["tflops"] == {"1000": 4.0, "2000": 4.0}
-    assert found["failed"][NAMES[3]] == "at 2000 cubed: CutegemmError: out of luck"
-    assert found["steps"][0]["measured"] == {"load_wavefronts": 8e6}
+def test_without_a_gpu_steps_are_known_and_not_timed(measured, tmp_path):
+    found = measured(_has_gpu=lambda: False)
+    assert (found["rows"], "machine" in found) == ([], False)
+    text = page(found, tmp_path)
+    assert "; not timed." in text
+    assert "## TFLOP/s" not in text
+    assert f"| `{NAMES[0]}` | {found['steps'][NAMES[0]]['registers']} |" in text
+    assert len(ladder.table(found).splitlines()) == 1 + len(NAMES)
+
+
+def test_what_does_not_compile_is_told(measured, monkeypatch):
+    error = NcuError("no such instruction")
+    monkeypatch.setattr("cutegemm.compile.compile_plans", lambda plans: [error, None, None, None])
+    found = measured(contests=lambda *_, **__: [])
+    assert found["rows"] == [{"plan": NAMES[0], "error": "no such instruction"}]
+    assert list(found["steps"]) == list(NAMES[1:])
 
 
 def test_what_was_found_is_kept_when_the_rest_fails(measured, tmp_path):
@@ -109,13 +123,30 @@ def test_what_was_found_is_kept_when_the_rest_fails(measured, tmp_path):
 
     found = measured(profile=fails)
     assert found["not_counted"] == "NcuError: ncu took longer than 150 s."
-    assert "What is missing was not counted: NcuError" in ladder_page.page(found, "ladder_simt")
+    assert "What is missing was not counted: NcuError" in page(found, tmp_path)
 
-    class Broken(Contest):
-        def times(self, plans, seconds):
-            raise RuntimeError("an illegal memory access")
+    def breaks(cases, seconds, *, say):
+        yield from contests(cases[:1], seconds, say=say)
+        raise RuntimeError("an illegal memory access")
 
-    found = measured(Contest=Broken)
+    found = measured(sizes=(200, 300), contests=breaks)
     assert found["not_timed"] == "RuntimeError: an illegal memory access"
-    assert found["steps"][0]["registers"] > 0
-    assert "What is missing was not timed: RuntimeError" in ladder_page.page(found, "ladder_simt")
+    assert {row["m"] for row in found["rows"]} == {200}
+    assert "What is missing was not timed: RuntimeError" in page(found, tmp_path)
+
+
+def test_plans_beside_the_steps_are_timed_too(monkeypatch):
+    seen = []
+    monkeypatch.setattr("cutegemm.compile.compile_plans", lambda plans: [NcuError("no")] * len(plans))
+    monkeypatch.setattr(ladder, "_has_gpu", lambda: True)
+    monkeypatch.setattr(ladder, "machine", dict)
+    monkeypatch.setattr(ladder, "contests", lambda cases, *_, **__: seen.extend(cases) or [])
+    ladder.run("mma_tf32", sizes=(64,), counted=None)
+    (case,) = seen
+    assert str(case.problem.operands.a) == "tf32 k-major, 16-byte aligned"
+    assert {"mma_128x256", "mma_64x64"} <= set(case.plans)
+    assert all(isinstance(plan, str) and plan.startswith("mma_") for plan in case.plans)
+
+
+def test_the_counters_have_their_names():
+    assert set(ladder.COUNTERS) <= {quantity.name for quantity in QUANTITIES}

@@ -11,6 +11,7 @@ import pytest
 from cutegemm.bench import power
 from cutegemm.bench.power import Nvml, Sample, Watch, with_rate_per_cycle
 from cutegemm.errors import UnsupportedError
+from cutegemm.plan import Operands, Problem
 
 
 class FakeNvml:
@@ -92,43 +93,10 @@ def test_the_share_at_a_clock_is_free_of_the_clock():
     assert with_rate_per_cycle({"tflops": 1.0, "samples": 0}, base) == {"tflops": 1.0, "samples": 0}
 
 
-def test_a_row_holds_the_peer_and_the_clock(monkeypatch):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    from cutegemm.bench import gemm
-
-    monkeypatch.setattr("cutegemm.bench.measure.DEVICE", "cpu")
-    monkeypatch.setattr(gemm, "need_gpu", lambda: None)
-    monkeypatch.setattr(gemm, "_compile_ahead", lambda *_: None)
-    monkeypatch.setattr(gemm, "machine", dict)
-    monkeypatch.setattr(gemm, "_contestants", lambda names, a, b, out, _: ([len, len], ["p"], []))
-    monkeypatch.setattr(gemm, "in_turns", lambda calls, seconds: [1e-3, 2e-3, 3e-3][: len(calls)])
-    monkeypatch.setattr(gemm.peer, "contestant", lambda given, a, b, out: len)
-    monkeypatch.setattr(power, "sensors_of_torch", lambda: Nvml("GPU-1", FakeNvml()))
-    ceiling = {"tflops": 4.0, "clock_mhz": 1545, "flop_per_cycle": 2589}
-    monkeypatch.setattr(power, "ceiling", lambda *_: ceiling)
-    monkeypatch.setattr(power, "_repeat", lambda call, seconds: time.sleep(0.05) or 1e-3)
-    said: list[str] = []
-    found = gemm.compare(
-        ["p"], [(100, 100, 100)], dtype="bfloat16", peers=["a/their.py"], power_seconds=1.0, say=said.append
-    )
-    (row,) = found["rows"]
-    assert (row["us"], row["library_us"], row["ratio"]) == (2000.0, 1000.0, 0.5)
-    assert row["peers"]["their"]["ratio"] == 1.5  # it takes 3 ms, the plan 2
-    alone = {"tflops": 0.0, "clock_mhz": 1545, "power_w": 678.0, "throttle": {"power cap": 1.0}}
-    for held in (row["alone"], row["library_alone"], row["peers"]["their"]["alone"]):
-        assert alone.items() <= held.items()
-    assert found["ceiling"] == ceiling
-    assert found["limits"]["power_limit_w"] == 700.0
-    assert "1.500 of their" in said[-1]
-    assert "1545 MHz" in said[-1]
-    assert torch.cuda.is_available() or "ratio" in row
-
-
 @pytest.mark.parametrize(("out", "known"), [("int32", True), ("float32", False)])
 def test_a_plan_is_timed_alone_where_torch_multiplies_no_such_types(monkeypatch, out, known):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from cutegemm.bench import gemm
-    from cutegemm.plan import Operands, Problem
     from cutegemm.plan.catalog import plan_named
 
     monkeypatch.setattr(gemm, "need_gpu", lambda: None)
@@ -143,28 +111,26 @@ def test_a_plan_is_timed_alone_where_torch_multiplies_no_such_types(monkeypatch,
     assert found == (theirs if known else {})
 
 
-def operands(kind="bfloat16", transposed=False):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    a, b = (torch.zeros((256, 256), dtype=getattr(torch, kind)) for _ in range(2))
-    return a, b.t() if transposed else b, torch.zeros((256, 256), dtype=getattr(torch, kind))
+def problem(kind="bf16", layout="nn"):
+    return Problem(512, 128, 256, operands=Operands.of(kind, layout=layout))
 
 
 def test_a_peer_that_is_not_there_is_refused(tmp_path):
     from cutegemm.bench import peer
 
     with pytest.raises(UnsupportedError, match="there is no such file"):
-        peer.contestant(str(tmp_path / "none.py"), *operands())
+        peer.call_of(str(tmp_path / "none.py"), problem(), None, None, None)
     (tmp_path / "other.py").write_text("x = 1\n")
     with pytest.raises(UnsupportedError, match="it has no class TensorOpGemm"):
-        peer.contestant(str(tmp_path / "other.py"), *operands())
+        peer.call_of(str(tmp_path / "other.py"), problem(), None, None, None)
     (tmp_path / "wrong.py").write_text("import nothing_of_that_name\n")
     with pytest.raises(UnsupportedError, match="cannot be imported: ModuleNotFoundError"):
-        peer.contestant(str(tmp_path / "wrong.py"), *operands())
-    with pytest.raises(UnsupportedError, match=r"bf16 or f16, not torch\.float32"):
-        peer.contestant(str(tmp_path / "other.py"), *operands("float32"))
+        peer.call_of(str(tmp_path / "wrong.py"), problem(), None, None, None)
+    with pytest.raises(UnsupportedError, match="bf16 or f16, not f32"):
+        peer.call_of(str(tmp_path / "other.py"), problem("f32"), None, None, None)
 
 
-def test_a_peer_that_fails_is_refused(monkeypatch):
+def test_a_peer_that_cannot_be_imported_is_refused(monkeypatch):
     from types import ModuleType
 
     from cutegemm.bench import peer
@@ -173,20 +139,10 @@ def test_a_peer_that_fails_is_refused(monkeypatch):
         def __getattr__(self, name):
             raise RuntimeError("made for another library")
 
-    def fails(*_, **__):
-        raise RuntimeError("no kernel for this device")
-
     monkeypatch.setitem(sys.modules, "quack", ModuleType("quack"))
-    module = ModuleType("quack.gemm_interface")
-    module.gemm = fails
-    monkeypatch.setitem(sys.modules, "quack.gemm_interface", module)
-    with pytest.raises(
-        UnsupportedError, match=r"does not run on these operands: .*no kernel for this device"
-    ):
-        peer.contestant("quack", *operands())
     monkeypatch.setitem(sys.modules, "quack.gemm_interface", Broken("quack.gemm_interface"))
     with pytest.raises(UnsupportedError, match=r"cannot be imported: .*made for another library"):
-        peer.contestant("quack", *operands())
+        peer.call_of("quack", problem(), None, None, None)
 
 
 _PEER = """
@@ -214,13 +170,10 @@ def test_a_peer_sees_the_problem_as_cute_has_it(tmp_path):
     pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
     from cutegemm.bench import peer
     from cutegemm.kernels.bench.peer import compile_tensorop
-    from cutegemm.plan.problem import Problem
 
     path = tmp_path / "example.py"
     path.write_text(textwrap.dedent(_PEER))
-    a, b, _ = operands(transposed=True)
-    problem = Problem(512, 128, 256, operands=peer.operands_of(a, b))
-    assert callable(compile_tensorop(peer.load(path), problem))
+    assert callable(compile_tensorop(peer.load(path), problem(layout="nt")))
     types, *tensors = sys.modules["peer_example"].SEEN
     assert types == ("BFloat16", "BFloat16", "Float32", (2, 2, 1))
     assert tensors == [

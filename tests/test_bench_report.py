@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cutegemm.bench.pages import charts, report, speed, timed_ladder
+from cutegemm.bench.pages import charts, ladder, report, speed
+from cutegemm.bench.pages.markdown import table
+from cutegemm.bench.rows import by_plan, groups, mean_ratio
 from cutegemm.cli import app
+from cutegemm.plan.simt_ladder import SIMT_LADDER
 
 DOCS = Path(__file__).parent.parent / "docs"
 MACHINE = {"gpu": "G", "driver": "1", "torch": "2", "nvidia-cutlass-dsl": "3", "date": "2026-01-01 now"}
@@ -25,6 +28,10 @@ def row(plan: str, ratio: float, m: int = 4, n: int = 5, k: int = 6) -> dict[str
         "m": m, "n": n, "k": k, "layout": "nn", "plan": plan, "ratio": ratio, "tflops": 2 * ratio,
         "library_tflops": 2.0,
     }  # fmt: skip
+
+
+def chosen(plan: str, ratio: float, **shape: int) -> dict[str, object]:
+    return {**row(plan, ratio, **shape), "chosen": True}
 
 
 @pytest.fixture(scope="module")
@@ -42,61 +49,79 @@ def test_every_picture_of_a_page_is_there(made: dict[str, str]) -> None:
     for name, text in made.items():
         for part in text.split("](plots/")[1:]:
             assert f"plots/{part.split(')')[0]}" in made, name
+        assert "** ." not in text  # of a step without a reason
 
 
 def test_a_row_by_hand(tmp_path: Path) -> None:
     """Two plans at one shape: the chosen one's ratio 1.5 stands in the table, the best, 2.0, beside it."""
     failed = {"m": 4, "n": 5, "k": 6, "layout": "nn", "plan": "r", "error": "no"}
-    written(tmp_path, "simt", [row("p (chosen)", 1.5), row("q", 2.0), failed])
+    written(tmp_path, "simt", [chosen("p", 1.5), row("q", 2.0), failed])
     page = speed.pages(tmp_path)["speed.md"]
     assert "| 4×5×6 | nn | 2.0 | 3.0 | 1.500 | `p` | 2.000 |" in page
     assert "Geometric mean of the ratios: 1.500." in page
 
 
 def test_a_ladder_by_hand(tmp_path: Path) -> None:
-    """K = 64 and 128 of the sweep: sqrt(0.5 * 2) = 1 for the step that ran at both, none for the other."""
-    shapes = [{"m": 8448, "n": 9216, "k": k} for k in (64, 128)]
+    """The sweep, ratios 1/2 and five times 2: a mean of 2^(4/6) = 1.587; none for the step that ran at one of it."""
+    shapes = [{"m": 8448, "n": 9216, "k": k} for k in (64, 128, 256, 512, 1024, 2048)]
     written(
         tmp_path, "hopper_ladder",
-        [row("sm90_slots", 0.5, **shapes[0]), row("sm90_slots", 2.0, **shapes[1]),
-         row("sm90_pingpong", 0.25, **shapes[0]), row("sm90_slots (chosen)", 0.5, **shapes[0]),
-         row("sm90_wide_1x2 (chosen)", 8.0, **shapes[1])],
+        [row("sm90_slots", 2.0 if at else 0.5, **shape) for at, shape in enumerate(shapes)]
+        + [row("sm90_pingpong", 0.25, **shapes[0]), chosen("sm90_slots", 0.5, **shapes[0])]
+        + [chosen("sm90_wide_1x2", 2.0, **shape) for shape in shapes[1:]],
     )  # fmt: skip
-    made = timed_ladder.pages(tmp_path)
+    made = ladder.pages(tmp_path)
     page = made["ladder_hopper.md"].splitlines()
     means = [line.split(" | ")[0::2] for line in page if " | " in line and "change" not in line][1:4]
     assert [(cells[0].strip("| "), cells[-1].strip("| ")) for cells in means] == [
-        ("`sm90_slots`", "1.000"), ("`sm90_pingpong`", ""), ("chosen by `gemm`", "2.000"),
+        ("`sm90_pingpong`", ""), ("`sm90_slots`", "1.587"), ("chosen by `gemm`", "1.587"),
     ]  # fmt: skip
-    assert "| cuBLAS | 2.0 | 2.0 |" in page
-    assert "| `sm90_slots` | 1.0 (0.500) | 4.0 (2.000) |" in page
-    assert "| `sm90_pingpong` | 0.5 (0.250) |  |" in page
+    assert "| cuBLAS | 2.0 | 2.0 | 2.0 | 2.0 | 2.0 | 2.0 |" in page
+    assert "| `sm90_slots` | 1.0 (0.500) | 4.0 (2.000) | 4.0 (2.000) |" in made["ladder_hopper.md"]
+    assert "| `sm90_pingpong` | 0.5 (0.250) |  |  |  |  |  |" in page
     assert list(made) == ["ladder_hopper.md", "plots/ladder_hopper.svg"]
+
+
+def test_shapes_of_no_whole_suite_stand_by_themselves() -> None:
+    """All of "small" but one, and a square: the mean of 0.25 and 1 is that of what is left."""
+    rows = [row("p", 0.25, 16, 4096, 4096), row("p", 1.0, 4096, 4096, 4096), row("q", 1.0, 16, 4096, 4096)]
+    timed = by_plan(rows)
+    assert groups(timed) == {"": ["16×4096×4096", "4096×4096×4096"]}
+    assert mean_ratio(timed["p"], groups(timed)[""]) == pytest.approx(0.5)
+    assert mean_ratio(timed["q"], groups(timed)[""]) is None
+    assert list(by_plan([*rows, {**row("p", 1.0), "layout": "tn"}])) == ["p nn", "q nn", "p tn"]
 
 
 def test_what_is_not_measured_is_left_out(tmp_path: Path) -> None:
     assert list(report.pages(tmp_path)) == ["speed.md"]
     for name in ("simt", "hopper", "hopper_ladder", "mma_power_bf16"):
         written(tmp_path, name, [{"m": 4, "n": 5, "k": 6, "layout": "nn", "plan": "p", "error": "no"}])
-    assert list(timed_ladder.pages(tmp_path)) == []
+    assert list(ladder.pages(tmp_path)) == []
     assert "##" not in speed.pages(tmp_path)["speed.md"]
     written(tmp_path, "simt_host", [], host_us={"gemm": 9.04})
     assert "| gemm | 9.0 |" in speed.pages(tmp_path)["speed.md"]
 
 
+def test_numbers_stand_to_the_right() -> None:
+    rows = [("a", "1,024", "-3.1% **!**", "x 2", ""), ("b", "7", "50% (0.5)", "3", "1")]
+    assert table("vwxyz", rows).splitlines()[1] == "| --- | ---: | ---: | --- | ---: |"
+
+
 def test_power(tmp_path: Path) -> None:
     own = {"tflops": 470.0, "clock_mhz": 1545, "power_w": 690.5, "throttle": {"power cap": 0.9}}
     timed = {**row("p", 0.7), "alone": {**own, "share_at_clock": 0.85}, "library_alone": {"tflops": 660.0}}
-    written(tmp_path, "mma_power_bf16", [timed], ceiling={**own, "tflops": 553.0})
+    their = {**timed, "plan": "their", "peer": True, "layout": "nt", "alone": {"tflops": 480.0}}
+    written(tmp_path, "mma_power_bf16", [timed, their], ceiling={**own, "tflops": 553.0})
     page = speed.pages(tmp_path)["speed.md"]
-    assert "| 4×5×6 | `p` | 470.0 | 1545 | 690.5 | 0.850 | power cap 90% |" in page
-    assert "| 4×5×6 | cuBLAS | 660.0 |  |  |  |  |" in page
-    assert "|  | ceiling | 553.0 | 1545 | 690.5 |  | power cap 90% |" in page
+    assert "| 4×5×6 | nn | `p` | 470.0 | 1545 | 690.5 | 0.850 | power cap 90% |" in page
+    assert "| 4×5×6 | nn | cuBLAS | 660.0 |  |  |  |  |" in page
+    assert "| 4×5×6 | nt | their | 480.0 |  |  |  |  |" in page
+    assert "|  |  | ceiling | 553.0 | 1545 | 690.5 |  | power cap 90% |" in page
 
 
 def test_what_a_cpu_measures(tmp_path: Path) -> None:
     own = {"machine": "M", "python": "3.12", "date": "2026-01-02T03:04", "numpy": "2"}
-    plans = {"p": {"seconds": 0.07, "peak_mb": 61.0, "within": True}}
+    plans = {"p": {"seconds": 0.07, "peak_mb": 61.0}}
     (tmp_path / "simulate.json").write_text(json.dumps({**own, "extent": 512, "plans": plans}))
     found = {"versions": {"ours": "1"}, "offsets": {"elements": 9, "us": 3.0, "ratio": 490.0}}
     rows = [{"operation": "size", "arguments": ["4:1"], "us": {"ours": 0.5}}]
@@ -108,45 +133,51 @@ def test_what_a_cpu_measures(tmp_path: Path) -> None:
     assert "490 times as fast" in page
 
 
-def step(name: str, number: int, tflops: float) -> dict[str, object]:
-    counts = dict.fromkeys(
-        [f"{kind}_wavefronts" for kind in ("load", "store", "async")]
-        + [f"{kind}_sectors" for kind in ("load", "async", "store")], 2e6,
-    )  # fmt: skip
+def step(spills: int, **measured: float) -> dict[str, object]:
+    counts = [*(f"{kind}_wavefronts" for kind in ("load", "store", "async")), "load_sectors", "store_sectors"]
     return {
-        "name": name, "number": number, "change": f"change {number}", "why": f"why {number}", "threads": 256,
-        "registers": 128, "spills": number, "ctas_per_sm": 2, "occupancy": 0.25, "bound": "shared",
-        "bound_tflops": 30.0, "peak_tflops": 60.0, "predicted": counts,
-        "measured": {"load_wavefronts": 3e6} if number else {}, "tflops": {"4096": tflops},
-        "ratio": {"4096": tflops / 50}, "intensity": {"register": 1.0, "shared": 2.0, "L2": 4.0, "DRAM": 8.0},
+        "threads": 256, "registers": 128, "spills": spills, "ctas_per_sm": 2, "occupancy": 0.25, "bound": "shared",
+        "bound_tflops": 30.0, "peak_tflops": 60.0, "predicted": dict.fromkeys(counts, 2e6), "measured": measured,
+        "intensity": {"register": 1.0, "shared": 2.0, "L2": 4.0, "DRAM": 8.0},
     }  # fmt: skip
 
 
 def test_a_ladder_with_counters_by_hand(tmp_path: Path) -> None:
-    """10 and 15 TFLOP/s of 50 and of a peak of 60; the second one 1.5 times as fast."""
+    """15, 9 and 12 TFLOP/s of 20 and of a peak of 60; the last two are slower than the first."""
+    names = [one.name for one in SIMT_LADDER.steps[:3]]
+    speeds = [
+        {**row(name, tflops / 20), "tflops": tflops, "library_tflops": 20.0}
+        for name, tflops in zip([*names[:2], "simt_64x64"], (15.0, 9.0, 12.0), strict=True)
+    ]
     (tmp_path / "benchmarks").mkdir()
-    found = {
-        "ladder": "simt", "title": "SGEMM", "data": "f32, row-major matrices", "counted_size": 2048,
-        "machine": MACHINE, "library": "torch.matmul", "library_tflops": {"4096": 50.0}, "failed": {"three": "why"},
-        "steps": [step("one", 0, 10.0), step("two", 1, 15.0)],
-    }  # fmt: skip
-    (tmp_path / "benchmarks" / "ladder_simt.json").write_text(json.dumps(found))
+    written(
+        tmp_path / "benchmarks", "ladder_simt", [*speeds, {"plan": names[2], "error": "why"}],
+        ladder="simt", counted_size=2048, not_counted="no ncu",
+        steps={names[0]: step(0), names[1]: step(1, load_wavefronts=3e6)},
+    )  # fmt: skip
     (tmp_path / "analysis.md").write_text("text")
     done = CliRunner().invoke(app, ["bench", "report", "--docs", str(tmp_path)])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "ladder_simt.md").read_text()
-    assert "f32, row-major matrices, normal data" in page
-    assert "torch.matmul: 50.0 TFLOP/s at 4096³" in page
-    assert "| `one` | change 0 | 10.00 | 0.200 | 16.7% | 128 | 2 x 256 | 25% | shared, 30.0 TFLOP/s |" in page
-    assert "| `two` | change 1 | 15.00 | 0.300 | 25.0% | 128 (1 spills) |" in page
-    assert "| `one` | 2.00 | 2.00 | 2.00 | 4.00 | 2.00 | 1.0 | 2.0 | 4.0 | 8.0 |" in page
-    assert "| `two` | 2.00 / 3.00 | 2.00 |" in page
-    assert "**1. `two`: change 1.** why 1 1.50 times the speed of the step before at 4096³." in page
-    assert "Left out: `three`: why." in page
+    assert f"simt: {SIMT_LADDER.data}; G, driver 1, torch 2" in page
+    assert f"| `{names[0]}` | {SIMT_LADDER.steps[0].change} | 0.750 |" in page
+    assert "## TFLOP/s (ratio to cuBLAS, share of the chip's 60): simt" in page
+    assert f"| `{names[1]}` | 9.0 (0.450, 15.0%) |" in page
+    assert "| `simt_64x64` | 12.0 (0.600, 20.0%) |" in page
+    assert f"| `{names[0]}` | 128 | 2 x 256 | 25% | shared, 30.0 TFLOP/s |" in page
+    assert f"| `{names[1]}` | 128 (1 spills) |" in page
+    assert f"| `{names[0]}` | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 | 1.0 | 2.0 | 4.0 | 8.0 |" in page
+    assert f"| `{names[1]}` | 2.00 / 3.00 | 2.00 |" in page
+    whys = [part for part in page.split("## Why")[1].split("\n\n") if part]
+    assert [why.split("`")[1] for why in whys] == names[:2]
+    assert whys[0].endswith("its element of A one broadcast.")
+    assert whys[1].endswith(" It is slower: 0.60 times the fastest speed before it.\n")
+    assert f"Left out: `{names[2]}`: why" in page
+    assert "What is missing was not counted: no ncu" in page
     assert "](plots/ladder_simt.svg)" in page
     plot = texts(drawn((tmp_path / "plots" / "ladder_simt.svg").read_text()))
-    assert {"one", "two", "10.0 (0.20)", "15.0 (0.30)", "cuBLAS 50.0", "peak 60"} <= set(plot)
-    assert "[SGEMM](ladder_simt.md)" in (tmp_path / "speed.md").read_text()
+    assert {*names[:2], "simt_64x64", "0.750", "0.450", "cuBLAS"} <= set(plot)
+    assert "[The SIMT ladder](ladder_simt.md)" in (tmp_path / "speed.md").read_text()
     assert (tmp_path / "analysis.md").read_text() == "text"
 
 
@@ -165,7 +196,9 @@ def texts(root: ElementTree.Element) -> list[str]:
 
 def test_bars_are_as_long_as_their_values() -> None:
     """560 units are the longest value, 2; the mark at 1 stands at half of that."""
-    root = drawn(charts.bars("T", ["a", "b"], {"s": [2.0, 0.5], "t": [1.0, None]}, {"here": 1.0}))
+    root = drawn(
+        charts.bars("T", ["a", "b"], {"s": [2.0, 0.5], "t": [1.0, None]}, {"here": 1.0}, ["2.00", "0.50"])
+    )
     boxes = [
         box for box in root.iter(f"{SVG}rect") if "fill" in box.get("class", "") and box.get("y") != "46"
     ]
@@ -190,4 +223,4 @@ def test_curves_lie_where_their_values_are() -> None:
 
 
 def test_a_name_is_not_markup() -> None:
-    assert "<b>" not in charts.bars("<b>", ["<b>"], {"<b>": [1.0]}, {})
+    assert "<b>" not in charts.bars("<b>", ["<b>"], {"<b>": [1.0]}, {}, ["<b>"])

@@ -1,7 +1,8 @@
 """Every measurement that the documents show, made again: `cutegemm bench evidence`.
 
 Each file of docs/benchmarks is made by a process of its own, which may fail, or be stopped, without harm to
-the others. A file appears under its name when it is whole.
+the others. A file appears under its name when it is whole; what a step that was stopped had measured by then is kept
+beside its log.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing import Any
 
 from cutegemm.bench.evidence_steps import GPU, HOPPER, NCU, SANITIZER, STEPS, Step
 from cutegemm.errors import UnsupportedError
+from cutegemm.profile.child import environment
 
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 _SHOWN_LINES = 6  # of a failed command's output
 _GRACE_SECONDS = 3.0  # from the request to stop until the end
-_ROOT = Path(__file__).resolve().parents[2]
 _ASK_ARCH = "from cutegemm.torch_ops import device_arch; print(device_arch(0))"
 
 
@@ -65,7 +66,7 @@ def named(patterns: Sequence[str], steps: Sequence[Step] = STEPS) -> tuple[Step,
 def machine_has() -> frozenset[str]:
     """What of `Step.needs` this machine has. Another process asks, so that this one leaves the GPU alone."""
     asked = subprocess.run(
-        [sys.executable, "-c", _ASK_ARCH], capture_output=True, text=True, check=False, env=_environment()
+        [sys.executable, "-c", _ASK_ARCH], capture_output=True, text=True, check=False, env=environment()
     )
     found = {tool for tool in (NCU, SANITIZER) if shutil.which(tool)}
     if asked.returncode == 0:
@@ -113,15 +114,17 @@ def _carried_out(step: Step, out: Path, limit: float) -> Outcome:
         file = Path(folder) / f"{step.name}.json"
         status = _status(step, file, log, limit)
         seconds = time.monotonic() - begun
+        found, wrong = _read(step, file)
         if status is None:
             wrong = f"stopped after {limit:.0f} s"
         elif status not in step.statuses:
             wrong = f"it ended with status {status}"
-        else:
-            found, wrong = _read(step, file)
-            if not wrong:
-                os.replace(file, out / file.name)
-                return Outcome(step, DONE, seconds, _remark(found))
+        if not wrong:
+            os.replace(file, out / file.name)
+            return Outcome(step, DONE, seconds, _remark(found))
+        if found:
+            os.replace(file, log.with_suffix(".json"))
+            wrong += f", what it had measured by then is in {log.with_suffix('.json')}"
     lines = log.read_text(errors="replace").rstrip().splitlines()[-_SHOWN_LINES:]
     return Outcome(step, FAILED, seconds, "\n".join([f"{wrong}: {log}", *lines]))
 
@@ -132,7 +135,7 @@ def _status(step: Step, file: Path, log: Path, limit: float) -> int | None:
         printed = opened.enter_context(file.open("wb")) if step.prints else said
         process = subprocess.Popen(
             [sys.executable, *step.argv], cwd=file.parent, stdin=subprocess.DEVNULL, stdout=printed,
-            stderr=said, env=_environment(), start_new_session=True,
+            stderr=said, env={**environment(), "PYTHONUNBUFFERED": "1"}, start_new_session=True,
         )  # fmt: skip
         try:
             return process.wait(limit)
@@ -150,12 +153,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, how)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_SECONDS)
-
-
-def _environment() -> dict[str, str]:
-    """With this package where it is, since a step runs in another folder."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _read(step: Step, file: Path) -> tuple[Mapping[str, Any], str]:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.arch import DEFAULT_ARCH
-from cutegemm.bench.simt import operands_of
+from cutegemm.bench.simt import problem_of
+from cutegemm.errors import ended_in_words
 from cutegemm.plan.catalog import plan_named
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.problem import Operands, Problem
@@ -79,9 +80,8 @@ def timed(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Problem, str], list[T
         if parse(row["plan"])[0] not in names:
             continue
         shape = (row["m"], row["n"], row["k"], row["l"])
-        operands = operands_of(shape, row["layout"])
-        problem = Problem(*shape, operands=operands)
-        one = Timed(row["plan"], operands, problem, row["us"])
+        problem = problem_of(shape, row["layout"])
+        one = Timed(row["plan"], problem.operands, problem, row["us"])
         found.setdefault((problem, row["layout"]), []).append(one)
     return found
 
@@ -132,7 +132,11 @@ def losses(measured: Mapping[tuple[Problem, str], Sequence[Timed]]) -> list[tupl
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of this module."""
-    parser = argparse.ArgumentParser(prog="python -m cutegemm.bench.fit_simt", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m cutegemm.bench.fit_simt",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("source", type=Path, help="docs/benchmarks/simt.json")
     given = parser.parse_args(arguments)
     by_problem = timed(json.loads(given.source.read_text())["rows"])
@@ -160,4 +164,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ended_in_words("bench.fit_simt"):
+        sys.exit(main())

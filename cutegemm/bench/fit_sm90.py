@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from cutegemm.errors import CutegemmError
+from cutegemm.errors import CutegemmError, ended_in_words
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
@@ -40,7 +40,7 @@ def table(rows: Iterable[Row]) -> dict[str, tuple[list[float | None], float | No
     near: dict[str, dict[int, float]] = {}
     far: dict[str, list[float]] = {}
     for row in rows:
-        if "us" not in row or not row["plan"].startswith("sm90") or row["plan"].endswith("(chosen)"):
+        if "us" not in row or not row["plan"].startswith("sm90") or row.get("chosen"):
             continue
         try:
             plan = sm90_named(row["plan"], Operands.of(row["dtype"], layout=row["layout"]))
@@ -54,7 +54,7 @@ def table(rows: Iterable[Row]) -> dict[str, tuple[list[float | None], float | No
             continue
         if (m + n) * k * plan.operands.a.dtype.bits // 8 > FAR_BYTES:
             far.setdefault(row["plan"], []).append(turn / (k / TURN_K_TILE))
-        elif (m, n) == (8448, 9216):
+        elif (m, n) == (8448, 9216) or (m, n, k) == (4096, 4096, 4096):
             near.setdefault(row["plan"], {})[k] = turn
     return {
         name: (
@@ -74,4 +74,5 @@ def main(files: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with ended_in_words("bench.fit_sm90"):
+        main(sys.argv[1:])

@@ -3,25 +3,27 @@
     cutegemm bench ladder simt --json > docs/benchmarks/ladder_simt.json    on a GPU; with ncu, its counters too
     cutegemm bench report                                                   docs/ladder_simt.md, its plot; anywhere
 
-Times are medians of rounds in which every step and the library run once, on the same normally distributed
-data: see `bench.measure`. Counters are those of one launch at a smaller size, for which the prediction is made
-as well.
+Times are those of a contest: see `bench.contest`. Counters are those of one launch at a smaller size, for which the
+prediction is made as well.
 """
 
 from __future__ import annotations
 
-import functools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cutegemm import profile as counting
 from cutegemm.analysis import check
 from cutegemm.arch import DEFAULT_ARCH
-from cutegemm.bench.measure import LIBRARY, in_turns, machine, need_gpu
+from cutegemm.bench.contest import Case, contests, record
+from cutegemm.bench.gemm import expand
+from cutegemm.bench.measure import LIBRARY, machine, need_gpu
+from cutegemm.bench.rows import by_plan
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.mma_sync_ladder import TENSOROP_LADDERS
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Problem
 from cutegemm.plan.simt_ladder import SIMT_LADDER
 from cutegemm.plan.sm90_ladder import HOPPER_LADDER
 
@@ -29,17 +31,16 @@ LADDERS = {ladder.name: ladder for ladder in (SIMT_LADDER, *TENSOROP_LADDERS, HO
 SIZES = (4096, 6144)
 COUNTED_SIZE = 2048
 DEVICE = "h200"
-_TOLERANCE = 1e-2  # of the largest element: what is wrong, not what is rounded
 _COUNT_SECONDS = 150.0  # for ncu: it takes about 50 for 22 steps at 2048 cubed, in 10 passes each
 _MESSAGE = 500
+_BESIDE = {"mma": "mma_*", "sm90": "sm90_*"}  # what else is timed, by how the name of a ladder begins
 _LEVELS = ("register", "shared", "L2", "DRAM")
-# What is shown of the counters, by the names of `profile.compare`.
-_COUNTERS = {
+# What is kept of the counters, by the names of `profile.compare`.
+COUNTERS = {
     "shared load wavefronts": "load_wavefronts",
     "shared store wavefronts": "store_wavefronts",
-    "cp.async wavefronts": "async_wavefronts",
-    "global load sectors": "load_sectors",
-    "cp.async sectors": "async_sectors",
+    "cp.async wavefronts, by instructions": "async_wavefronts",
+    "global load sectors, cp.async too": "load_sectors",
     "global store sectors": "store_sectors",
 }
 
@@ -53,34 +54,35 @@ def run(
 ) -> dict[str, Any]:
     """Every step of a ladder, measured where there is a GPU, else only compiled and analysed.
 
-    A step that fails is left out, and why is told; so are counters that cannot be had.
+    A step that fails has a row that says why; where counters, or times, cannot be had, the reason is told.
 
     sizes     N of the problems N x N x N
     counted   the size at which ncu counts; None, or no ncu: only predictions
-    returns   {"ladder": ..., "machine": ..., "steps": [...], "failed": {...}}: what `report` reads
+    returns   {"ladder": ..., "machine": ..., "rows": [...], "steps": {...}}: what `report` reads. The rows are those
+              of `bench.contest`, also of other plans of the family; a step by name is what is known of its kernel
     """
-    ladder = LADDERS[name]
     from cutegemm.compile import compile_plans
 
+    ladder = LADDERS[name]
     plans = {step.name: step.build(ladder.operands) for step in ladder.steps}
+    operands = plans[ladder.steps[0].name].operands
     say("compiling")
-    errors = compile_plans(plans.values())
-    failed = {name: str(error) for name, error in zip(plans, errors, strict=True) if error is not None}
+    errors = dict(zip(plans, compile_plans(plans.values()), strict=True))
+    plans = {step: plan for step, plan in plans.items() if errors[step] is None}
     size = counted or COUNTED_SIZE
-    steps = [_known(step, plans[step.name], size) for step in ladder.steps if step.name not in failed]
     found: dict[str, Any] = {
-        "ladder": ladder.name, "title": ladder.title, "data": ladder.data, "steps": steps,
-        "counted_size": size, "failed": failed,
+        "ladder": name, "counted_size": size,
+        "rows": [{"plan": step, "error": str(why)} for step, why in errors.items() if why is not None],
+        "steps": {step: _known(plan, size) for step, plan in plans.items()},
     }  # fmt: skip
     if not _has_gpu():
         return found
     found["machine"] = machine()
-    found["library"] = LIBRARY
-    found["library_tflops"] = {}
+    beside = expand([names for start, names in _BESIDE.items() if name.startswith(start)])
+    contestants = [*plans.values(), *(other for other in beside if other not in plans)]
+    cases = [Case(Problem(n, n, n, operands=operands), contestants) for n in sizes]
     try:
-        for size in sizes:
-            say(f"timing at {size} cubed")
-            _time(found, plans, size, seconds)
+        record(found, contests(cases, seconds, say=say), None)
     except Exception as error:  # whatever it is: what was found so far is worth having
         found["not_timed"] = _told(error)
     if counted is not None and shutil.which("ncu"):
@@ -100,7 +102,7 @@ def _has_gpu() -> bool:
     return True
 
 
-def _known(step: Any, plan: Any, size: int) -> dict[str, Any]:
+def _known(plan: GemmPlan, size: int) -> dict[str, Any]:
     """What is known of a step without running it."""
     from cutegemm.compile import compile_plan
 
@@ -110,15 +112,9 @@ def _known(step: Any, plan: Any, size: int) -> dict[str, Any]:
     )
     roof = large.roofline
     assert roof is not None
+    predicted = counting.compare(counting.Case(plan.name, plan, _square(plan, size)), small, {})
     own = next(o for o in ("HGMMA", "HMMA", "DFMA", "FFMA") if report.count(o))
-    predicted = {
-        "load_wavefronts": sum(small.counts(op)[1] for op in ("load", "ldmatrix")),
-        "store_wavefronts": sum(small.counts(op)[1] for op in ("store", "stmatrix")),
-        "async_wavefronts": small.counts("cp.async")[1], "load_sectors": small.sector_count("ld")[1],
-        "async_sectors": small.sector_count("ldgsts")[1], "store_sectors": small.sector_count("st")[1],
-    }  # fmt: skip
     return {
-        "name": step.name, "number": step.number, "change": step.change, "why": step.why,
         "threads": plan.threads, "registers": report.registers, "spills": report.spills,
         "smem_bytes": sum(plan.smem_bytes().values()), "ctas_per_sm": large.occupancy.ctas,
         "occupancy": round(large.occupancy.theoretical, 3), "bound": roof.bound.name,
@@ -126,7 +122,7 @@ def _known(step: Any, plan: Any, size: int) -> dict[str, Any]:
         "conflicts": sum(small.counts(op)[1] - small.counts(op)[2] for op in ("load", "store", "cp.async")),
         "intensity": {level: round(roof.level(level).intensity, 2) for level in _LEVELS},
         "instructions": {o: report.count(o) for o in (own, "LDS", "LDSM", "STS", "S2R", "BAR", "IADD3")},
-        "predicted": predicted, "measured": {}, "tflops": {}, "ratio": {},
+        "predicted": _kept({row.name: row.predicted for row in predicted.rows}), "measured": {},
     }  # fmt: skip
 
 
@@ -134,92 +130,47 @@ def _square(plan: GemmPlan, n: int) -> Problem:
     return Problem(n, n, n, operands=plan.operands)
 
 
-class Contest:
-    """Plans beside the library on one pair of matrices: on the GPU."""
-
-    def __init__(self, operands: Operands, size: int) -> None:
-        import torch
-
-        torch.backends.cuda.matmul.allow_tf32 = operands.a.dtype.name == "tf32"
-        kind = {"f16": torch.float16, "bf16": torch.bfloat16}.get(operands.a.dtype.name, torch.float32)
-        a, b = (torch.randn((size, size), device="cuda").to(kind) for _ in range(2))
-        self.a = a if operands.a.major == "k" else a.t()
-        self.b = b if operands.b.major == "n" else b.t()
-        self.out = torch.empty((size, size), device="cuda", dtype=kind)
-        self.wanted = torch.matmul(self.a, self.b)
-
-    def difference(self, plan: GemmPlan) -> float:
-        """Of a plan's D from the library's, as a share of the largest element."""
-        self.out.fill_(float("nan"))
-        self._call(plan)
-        return float((self.out - self.wanted).abs().max() / self.wanted.abs().max())
-
-    def times(self, plans: Sequence[GemmPlan], seconds: float) -> list[float]:
-        """The library's seconds, then those of each plan."""
-        import torch
-
-        library: Callable[[], Any] = lambda: torch.matmul(self.a, self.b, out=self.out)  # noqa: E731
-        return in_turns(
-            [library, *(functools.partial(self._call, plan) for plan in plans)], seconds, warm_seconds=0.0
-        )
-
-    def _call(self, plan: GemmPlan) -> None:
-        from cutegemm.launch import gemm
-
-        gemm(self.a, self.b, out=self.out, plan=plan)
-
-
-def _time(found: dict[str, Any], plans: dict[str, GemmPlan], size: int, seconds: float) -> None:
-    """Fills in times at a size; steps that do not run, or are wrong, go to "failed"."""
-    contest = Contest(plans[found["steps"][-1]["name"]].operands, size)
-    for step in list(found["steps"]):
-        try:
-            difference = contest.difference(plans[step["name"]])
-            if not difference < _TOLERANCE:
-                raise CutegemmError(f"D is {difference:.2g} of its largest element from the library's.")
-        except Exception as error:  # one step must not cost the others
-            found["failed"][step["name"]] = f"at {size} cubed: {_told(error)}"
-            found["steps"].remove(step)
-    library, *times = contest.times([plans[step["name"]] for step in found["steps"]], seconds)
-    found["library_tflops"][str(size)] = round(2 * size**3 / library * 1e-12, 2)
-    for step, own in zip(found["steps"], times, strict=True):
-        step["tflops"][str(size)] = round(2 * size**3 / own * 1e-12, 3)
-        step["ratio"][str(size)] = round(library / own, 4)
-
-
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:_MESSAGE]
 
 
-def _count(steps: list[dict[str, Any]], plans: dict[str, GemmPlan], size: int) -> None:
+def _count(steps: Mapping[str, dict[str, Any]], plans: Mapping[str, GemmPlan], size: int) -> None:
     """Fills in what ncu counts."""
-    from cutegemm.profile import Case, profile
-
-    cases = [Case(step["name"], plans[step["name"]], _square(plans[step["name"]], size)) for step in steps]
-    comparisons, _ = profile(cases, device=DEVICE, limit_seconds=_COUNT_SECONDS)
-    by_name = {c.case: c for c in comparisons}
-    for step in steps:
-        if step["name"] in by_name:
-            rows = {row.name: row.measured for row in by_name[step["name"]].rows}
-            step["measured"] = {
-                short: rows[long] for long, short in _COUNTERS.items() if rows.get(long) is not None
-            }
+    cases = [counting.Case(name, plan, _square(plan, size)) for name, plan in plans.items()]
+    for compared in counting.profile(cases, device=DEVICE, limit_seconds=_COUNT_SECONDS)[0]:
+        steps[compared.case]["measured"] = _kept({row.name: row.measured for row in compared.rows})
 
 
-def table(found: dict[str, Any]) -> str:
-    """The steps as lines of text."""
-    sizes = list(found.get("library_tflops", {}))
-    lines = []
-    for step in found["steps"]:
-        rates = " ".join(f"{step['tflops'][n]:7.2f} ({step['ratio'][n]:5.3f})" for n in sizes)
-        lines.append(
-            f"{step['name']:24} {rates} {step['registers']:4} regs {step['ctas_per_sm']} x "
-            f"{step['threads']:4} threads, "
-            f"{step['conflicts'] / 1e6:8.1f} M conflicts, bound {step['bound']} {step['bound_tflops']:5.1f}"
+def _kept(values: Mapping[str, float | None]) -> dict[str, float]:
+    """By their short names, those of `COUNTERS` that there are."""
+    return {short: value for long, short in COUNTERS.items() if (value := values.get(long)) is not None}
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Steps, then other plans, as lines of text."""
+    timed = by_plan(found["rows"])
+    shapes = list(dict.fromkeys(at for of in timed.values() for at in of))
+    ladder = LADDERS[found["ladder"]]
+    lines = [f"{ladder.title}: {ladder.data}"]
+    lines += [" ".join([" " * 24, *(at.rjust(15) for at in shapes)])] if shapes else []
+    for name in dict.fromkeys([*found["steps"], *timed]):
+        of = timed.get(name, {})
+        rates = " ".join(
+            f"{of[at]['tflops']:7.2f} ({of[at]['ratio']:5.3f})" if at in of else " " * 15 for at in shapes
         )
-    lines += [f"{name:24} failed: {why}" for name, why in found.get("failed", {}).items()]
-    if sizes:
-        lines.append(
-            f"{found['library']:24} " + " ".join(f"{found['library_tflops'][n]:7.2f} (1.000)" for n in sizes)
-        )
+        lines.append(f"{name:24} {rates} {_resources(found['steps'].get(name))}".rstrip())
+    library = {at: of[at] for of in timed.values() for at in of}
+    if library:
+        rates = " ".join(f"{library[at]['library_tflops']:7.2f} (1.000)" for at in shapes)
+        lines.append(f"{LIBRARY:24} {rates}")
+    lines += [f"{row['plan']:24} failed: {row['error']}" for row in found["rows"] if "error" in row]
     return "\n".join(lines)
+
+
+def _resources(step: Mapping[str, Any] | None) -> str:
+    if step is None:
+        return ""
+    return (
+        f"{step['registers']:4} regs {step['ctas_per_sm']} x {step['threads']:4} threads, "
+        f"{step['conflicts'] / 1e6:8.1f} M conflicts, bound {step['bound']} {step['bound_tflops']:5.1f}"
+    )

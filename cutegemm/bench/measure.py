@@ -1,12 +1,13 @@
 """What all measurements on a GPU share: calls that take turns, the data, the machine that it was.
 
 The chip throttles by power, so what ran before, and what the numbers are, decides a rate as much as the
-kernel does. Therefore every round runs every contestant once, on the same normally distributed data, behind
-a write to more memory than the L2 cache holds; medians of the rounds are compared.
+kernel does. Therefore every round runs every contestant once, in an order drawn anew, on the same normally
+distributed data, behind a write to more memory than the L2 cache holds; medians of the rounds are compared.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import shlex
 import statistics
@@ -23,18 +24,14 @@ from cutegemm.errors import UnsupportedError
 LIBRARY = "torch.matmul"
 DEVICE = "cuda"
 _FLUSH_BYTES = 256 << 20  # more than any L2 cache
-_WARM_SECONDS = 0.15
+_WARM_SECONDS, _LEAST_ROUNDS = 0.1, 3
 
 
-def in_turns(
-    calls: Sequence[Callable[[], Any]],
-    seconds: float,
-    least_rounds: int = 3,
-    warm_seconds: float = _WARM_SECONDS,
-) -> list[float]:
-    """The median seconds of each call; every round runs each once."""
+def in_turns(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
+    """The median seconds of each call; every round runs each once, and three rounds are the fewest."""
     import torch
 
+    order, places = random.Random(0), list(range(len(calls)))
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=DEVICE)
 
     def timed(call: Callable[[], Any]) -> tuple[Any, Any]:
@@ -48,14 +45,15 @@ def in_turns(
     def until(deadline: float, least: int) -> list[list[float]]:
         found: list[list[float]] = [[] for _ in calls]
         while len(found[0]) < least or time.perf_counter() < deadline:
-            events = [timed(call) for call in calls]
+            order.shuffle(places)
+            events = [(place, *timed(calls[place])) for place in places]
             torch.cuda.synchronize()
-            for times, (start, end) in zip(found, events, strict=True):
-                times.append(start.elapsed_time(end) * 1e-3)
+            for place, start, end in events:
+                found[place].append(start.elapsed_time(end) * 1e-3)
         return found
 
-    until(time.perf_counter() + warm_seconds, 1)
-    return [statistics.median(times) for times in until(time.perf_counter() + seconds, least_rounds)]
+    until(time.perf_counter() + _WARM_SECONDS, 1)
+    return [statistics.median(times) for times in until(time.perf_counter() + seconds, _LEAST_ROUNDS)]
 
 
 def normal(shape: tuple[int, ...], kind: Any) -> Any:

@@ -16,14 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cutegemm.dtypes import DType
-from cutegemm.errors import CutegemmError, UnsupportedError
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.dtypes import bf16, f16
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan.problem import Problem
 
 QUACK = "quack"
 _EXAMPLE = "TensorOpGemm"
-_KINDS = {"torch.bfloat16": "bf16", "torch.float16": "f16"}
-_MOST_OFF = 2.0**-6  # of the largest element: rounding to bf16 by another order of summation is far below
 
 
 def name_of(given: str) -> str:
@@ -35,48 +33,19 @@ def name_of(given: str) -> str:
     return Path(given).stem
 
 
-def contestant(given: str, a: Any, b: Any, out: Any) -> Callable[[], Any]:
-    """The call of a peer that computes out = a @ b; it has been called once, and was right.
+def call_of(given: str, problem: Problem, a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """The call of a peer that computes out = a @ b.
 
-    given    see above
-    raises   UnsupportedError where there is no such peer, or it does not take these operands;
-             CutegemmError where its product is not that of the library
+    given     see above
+    problem   of compact matrices
+    raises    UnsupportedError where there is no such peer, or it does not take these operands
     """
-    import torch
-
-    call = _quack(a, b, out) if given == QUACK else _example(Path(given), a, b, out)
-    out.fill_(float("nan"))
-    try:
-        call()
-    except Exception as error:  # whatever it is, the others still run
-        raise UnsupportedError(f"--peer {given}: it does not run on these operands: {error!r}.") from error
-    wanted = torch.matmul(a, b)
-    off, most = (out - wanted).abs().max().item(), wanted.abs().max().item()
-    if not off <= _MOST_OFF * most:
-        raise CutegemmError(
-            f"peer {name_of(given)}: its product is off by {off:.3g}, where elements are up to {most:.3g}; "
-            f"{_MOST_OFF * most:.3g} at most is expected. It is not timed."
-        )
-    return call
-
-
-def operands_of(a: Any, b: Any) -> Operands:
-    """The operands of a peer's problem: matrices of one 16-bit type, each with contiguous rows or columns.
-
-    raises   UnsupportedError for others
-    """
-    kinds = {str(x.dtype) for x in (a, b)}
-    if len(kinds) > 1 or not kinds <= set(_KINDS):
+    kind = problem.operands.a.dtype
+    if kind not in (bf16, f16):
         raise UnsupportedError(
-            f"a peer multiplies bf16 or f16, not {' by '.join(sorted(kinds))}; leave --peer out, or change --dtype."
+            f"--peer {given}: a peer multiplies bf16 or f16, not {kind}; leave it out, or change --dtype."
         )
-    letters = ["n" if x.stride(1) == 1 else "t" for x in (a, b)]
-    if any(letter == "t" and x.stride(0) != 1 for letter, x in zip(letters, (a, b), strict=True)):
-        strides = " and ".join(str(tuple(x.stride())) for x in (a, b))
-        raise UnsupportedError(
-            f"a peer takes matrices whose rows or columns are contiguous; the strides are {strides}."
-        )
-    return Operands.of(DType.parse(_KINDS[kinds.pop()]), layout="".join(letters))
+    return _quack(a, b, out) if given == QUACK else _example(Path(given), problem, a, b, out)
 
 
 def load(path: Path) -> Any:
@@ -100,20 +69,18 @@ def load(path: Path) -> Any:
     return getattr(module, _EXAMPLE)
 
 
-def _example(path: Path, a: Any, b: Any, out: Any) -> Callable[[], Any]:
-    operands = operands_of(a, b)
+def _example(path: Path, problem: Problem, a: Any, b: Any, out: Any) -> Callable[[], Any]:
     kind = load(path)
     from cutegemm.kernels.bench.peer import compile_tensorop
 
     try:
-        kernel = compile_tensorop(kind, Problem(a.shape[0], b.shape[1], a.shape[1], operands=operands))
+        kernel = compile_tensorop(kind, problem)
     except Exception as error:
         raise UnsupportedError(f"--peer {path}: {_EXAMPLE} does not compile by this DSL: {error}") from error
     return lambda: kernel(a, b, out)
 
 
 def _quack(a: Any, b: Any, out: Any) -> Callable[[], Any]:
-    operands_of(a, b)
     try:
         gemm = importlib.import_module("quack.gemm_interface").gemm
     except ImportError as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import DType, bf16, f16, tf32
 from cutegemm.errors import UnsupportedError
 
 # nvml.h: NVML_CLOCK_SM, NVML_FI_DEV_POWER_INSTANT, nvmlClocksEventReason*.
@@ -29,7 +29,7 @@ _PERIOD_SECONDS = 0.02
 _CALLS_AT_ONCE = 16  # that are under way, so that the device is never idle and the host not far ahead
 _CEILING_WARPS = 8
 _CEILING_SECONDS = 2e-3  # of a launch, roughly
-_CEILING_TFLOPS = {16: 600.0, 32: 300.0}
+_CEILING_TFLOPS = {bf16: 600.0, f16: 600.0, tf32: 300.0}
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,27 @@ def sensors_of_torch() -> Nvml:
     return Nvml(f"GPU-{uuid.removeprefix('GPU-')}")
 
 
+class Meter:
+    """Reads what the chip does while calls run alone, and holds their rates against the ceiling.
+
+    kind      of A and B: of f16, bf16 and tf32 the ceiling is that of mma.sync, of others there is none
+    seconds   that each call runs
+    raises    UnsupportedError as `Nvml` does
+    """
+
+    def __init__(self, kind: DType, seconds: float) -> None:
+        self.seconds, self.sensors = seconds, sensors_of_torch()
+        self.ceiling = ceiling(kind, seconds, self.sensors) if kind in _CEILING_TFLOPS else None
+
+    def alone(self, call: Callable[[], Any], flops: float) -> dict[str, Any]:
+        """What `alone` says, with the share of the ceiling at the same clock."""
+        return with_rate_per_cycle(alone(call, flops, self.seconds, self.sensors), self.ceiling)
+
+    def known(self) -> dict[str, Any]:
+        """The limits of the chip and the ceiling, for a record."""
+        return {"limits": self.sensors.limits(), "ceiling": self.ceiling}
+
+
 def alone(call: Callable[[], Any], flops: float, seconds: float, sensors: Nvml) -> dict[str, Any]:
     """A call again and again: TFLOP/s, clock, power and throttling over the second half of `seconds`."""
     _repeat(call, seconds / 2)
@@ -183,15 +204,15 @@ def ceiling(kind: DType, seconds: float, sensors: Nvml) -> dict[str, Any]:
     import torch
 
     from cutegemm.kernels.bench.ceiling import RegisterLoop, compile_loop, words_needed
+    from cutegemm.torch_ops import memory_of, multiprocessors
 
     loop = RegisterLoop(kind, _CEILING_WARPS)
     kernel = compile_loop(loop)
-    ctas = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-    memory = {"bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32}[kind.name]
+    ctas = multiprocessors(torch.cuda.current_device())
     words = words_needed(loop)
-    values = torch.randn(words * 32 // kind.bits, device="cuda").to(memory).view(torch.int32)
+    values = torch.randn(words * 32 // kind.bits, device="cuda").to(memory_of(kind)).view(torch.int32)
     out = torch.empty(ctas * loop.threads, device="cuda")
-    turns = max(1, round(_CEILING_SECONDS * _CEILING_TFLOPS[kind.bits] * 1e12 / (loop.flops * ctas)))
+    turns = max(1, round(_CEILING_SECONDS * _CEILING_TFLOPS[kind] * 1e12 / (loop.flops * ctas)))
     found = alone(lambda: kernel(values, out, turns, ctas), loop.flops * ctas * turns, seconds, sensors)
     return with_rate_per_cycle(found)
 

@@ -11,19 +11,17 @@ good the choice is.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 from cutegemm.arch import DEFAULT_ARCH
+from cutegemm.bench.contest import Case, compile_ahead, contests, operands_of, record
 from cutegemm.bench.gemm import LAYOUTS
-from cutegemm.bench.measure import in_turns, machine, need_gpu
-from cutegemm.errors import CutegemmError
+from cutegemm.bench.measure import machine, need_gpu
+from cutegemm.errors import ended_in_words
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Problem
 from cutegemm.plan.simt_catalog import to_pack
 from cutegemm.plan.simt_choice import parse, ranked
 
@@ -86,16 +84,15 @@ _WORTH = 1.6  # times the model's best time
 _PLAIN = "simt_128x128"  # beside which the deep shape shows what splitting K brings
 
 
-def operands_of(shape: Shape, layout: str) -> Operands:
-    """Those of compact matrices."""
-    m, n, k, batch = shape
-    return Operands.of("f32", layout=layout, batched=batch > 1).fitted(m, n, k)
+def problem_of(shape: Shape, layout: str) -> Problem:
+    """That of compact matrices."""
+    *mnk, batch = shape
+    return Problem(*shape, operands=operands_of("f32", layout, *mnk, batched=batch > 1))
 
 
-def candidates(shape: Shape, layout: str, count: int) -> list[str]:
-    """Names of plans, the one that is chosen first; plans of one tile size are not all of them."""
-    operands = operands_of(shape, layout)
-    problem = Problem(*shape, operands=operands)
+def candidates(problem: Problem, count: int) -> list[str | None]:
+    """The one that is chosen, None; names of others, of which no more than two have tiles of one size."""
+    operands = problem.operands
     found: list[str] = []
     by_tile: dict[str, int] = {}
     for name in ranked(operands, problem, DEFAULT_ARCH, H200_MULTIPROCESSORS, within=_WORTH):
@@ -103,10 +100,11 @@ def candidates(shape: Shape, layout: str, count: int) -> list[str]:
         if by_tile.get(tile, 0) < 2 and len(found) < count:
             by_tile[tile] = by_tile.get(tile, 0) + 1
             found.append(name)
-    more = [name.format(pack=to_pack(operands)) for name in _MORE.get(shape[0], ())]
-    is_deep = shape[2] >= 16 * max(shape[:2])
-    found += [name for name in more if _fits(name, shape[2]) and ("+pack" not in name or to_pack(operands))]
-    return list(dict.fromkeys([*found, *([_PLAIN] if is_deep else [])]))
+    more = [name.format(pack=to_pack(operands)) for name in _MORE.get(problem.m, ())]
+    found += [name for name in more if _fits(name, problem.k) and ("+pack" not in name or to_pack(operands))]
+    if problem.k >= 16 * max(problem.m, problem.n):
+        found.append(_PLAIN)
+    return [None, *list(dict.fromkeys(found))[1:]]
 
 
 def _fits(name: str, k: int) -> bool:
@@ -114,100 +112,13 @@ def _fits(name: str, k: int) -> bool:
     return name.startswith("simt:") or k >= parse(name)[2] * _LEAST_K
 
 
-def run(
-    suites: Sequence[str],
-    count: int,
-    seconds: float,
-    extra: Sequence[str] = (),
-    say: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Times; `seconds` of measuring for each shape and layout at least."""
-    import torch
-
-    need_gpu()
-    torch.backends.cuda.matmul.allow_tf32 = False
-    cases = [(shape, layout) for suite in suites for shape in SUITES[suite][0] for layout in SUITES[suite][1]]
-    names = {case: list(dict.fromkeys([*candidates(*case, count), *extra])) for case in cases}
-    started = time.perf_counter()
-    _compile(names)
-    say(f"compiled in {time.perf_counter() - started:.0f} s")
-    rows: list[dict[str, Any]] = []
-    for shape, layout in cases:
-        rows += _measure(shape, layout, names[shape, layout], seconds, say)
-    return {"machine": machine(), "seconds": round(time.perf_counter() - started, 1), "rows": rows}
-
-
-def _compile(names: dict[tuple[Shape, str], list[str]]) -> None:
-    from cutegemm.compile import compile_plans
-    from cutegemm.plan.catalog import plan_named
-
-    plans: dict[str, Any] = {}
-    for (shape, layout), group in names.items():
-        for name in group:
-            plan = plan_named(name, operands_of(shape, layout))
-            plans[plan.key()] = plan
-    compile_plans(plans.values())
-
-
-def _measure(
-    shape: Shape, layout: str, names: Sequence[str], seconds: float, say: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    import torch
-
-    from cutegemm.launch import gemm
-
-    m, n, k, batch = shape
-    front = (batch,) if batch > 1 else ()
-
-    def filled(rows: int, columns: int, turned: bool) -> Any:
-        if turned:
-            return torch.randn((*front, columns, rows), device="cuda").mT
-        return torch.randn((*front, rows, columns), device="cuda")
-
-    a, b = filled(m, k, layout[0] == "t"), filled(k, n, layout[1] == "t")
-    out = torch.empty((*front, m, n), device="cuda")
-    wanted = torch.matmul(a, b)
-    scale = wanted.abs().max().item()
-    calls: list[Callable[[], Any]] = [lambda: torch.matmul(a, b, out=out)]
-    kept: list[tuple[str, float]] = []
-    rows: list[dict[str, Any]] = []
-    row = {"m": m, "n": n, "k": k, "l": batch, "layout": layout}
-    for name in names:
-        try:
-            out.fill_(float("nan"))
-            gemm(a, b, out=out, plan=name)
-            error = (out - wanted).abs().max().item() / scale
-        except CutegemmError as problem:
-            rows.append({**row, "plan": name, "error": str(problem)})
-            say(f"{shape} {layout} {name}: {problem}")
-            continue
-        kept.append((name, error))
-        calls.append(lambda name=name: gemm(a, b, out=out, plan=name))  # type: ignore[misc]
-    times = in_turns(calls, seconds, warm_seconds=min(0.05, seconds))
-    flops, library = 2 * m * n * k * batch, times[0]
-    for (name, error), own in zip(kept, times[1:], strict=True):
-        rows.append(
-            {
-                **row, "plan": name, "chosen": name == names[0], "us": round(own * 1e6, 2),
-                "tflops": round(flops / own * 1e-12, 2), "library_us": round(library * 1e6, 2),
-                "library_tflops": round(flops / library * 1e-12, 2), "ratio": round(library / own, 4),
-                "difference": error,
-            }
-        )  # fmt: skip
-    timed: list[dict[str, Any]] = [r for r in rows if "ratio" in r]
-    timed.sort(key=lambda r: -float(r["ratio"]))
-    told = ", ".join(
-        f"{'*' if r['chosen'] else ''}{r['plan'].removeprefix('simt_')} {r['ratio']:.3f}" for r in timed
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cutegemm.bench.simt",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    wrong = [r["plan"] for r in timed if not r["difference"] < 1e-4]
-    mark = f"  WRONG: {wrong}" if wrong else ""
-    say(f"{'x'.join(map(str, shape)):>20} {layout} {flops / library * 1e-12:6.1f}  {told}{mark}")
-    return rows
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of this module; 1 where a plan was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m cutegemm.bench.simt", description=__doc__)
     parser.add_argument(
         "--suite", action="append", choices=SUITES, help="may be repeated; all where left out"
     )
@@ -219,23 +130,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write all numbers there")
     parser.add_argument("--compile-only", action="store_true", help="fill the disk cache; needs no GPU")
     given = parser.parse_args(arguments)
-    suites = given.suite or list(SUITES)
+    problems = [
+        problem_of(shape, layout)
+        for suite in given.suite or SUITES
+        for shape, layout in product(*SUITES[suite])
+    ]
+    cases = [Case(problem, [*candidates(problem, given.candidates), *given.plan]) for problem in problems]
     if given.compile_only:
-        _compile(
-            {
-                (shape, layout): [*candidates(shape, layout, given.candidates), *given.plan]
-                for suite in suites
-                for shape in SUITES[suite][0]
-                for layout in SUITES[suite][1]
-            }
-        )
-        return 0
-    found = run(suites, given.candidates, given.seconds, given.plan, lambda line: print(line, flush=True))
-    print(f"{found['seconds']} s; * is the plan that is chosen")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
-    return 1 if any(not r.get("difference", 0) < 1e-4 for r in found["rows"] if "ratio" in r) else 0
+        compile_ahead(cases)
+        return
+    need_gpu()
+    found = {"machine": machine(), "rows": []}
+    record(found, contests(cases, given.seconds, say=lambda line: print(line, flush=True)), given.json)
+    print("* is the plan that is chosen")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ended_in_words("bench.simt"):
+        main()

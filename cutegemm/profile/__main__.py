@@ -10,16 +10,14 @@ from pathlib import Path
 from cutegemm.errors import CutegemmError
 from cutegemm.profile.cases import GROUPS, Case, ProbeCase
 from cutegemm.profile.compare import Comparison, render
-from cutegemm.profile.evidence import Evidence, replay
-from cutegemm.profile.report import DOCUMENT, Runs, regenerated
+from cutegemm.profile.evidence import Evidence, replay, this_machine
 from cutegemm.profile.run import profile
-from cutegemm.profile.sanitize import record, sanitize, sanitize_cases, table
+from cutegemm.profile.sanitize import Found, record, sanitize, sanitize_cases, table
 from cutegemm.profile.sanitizer import TOOLS
 
 _WHAT = """\
 probes, plans, mma, hopper, traffic: run that group under ncu; all: every one
 replay FILE ...: the predictions of today beside the counters that --out recorded
-report: makes the tables of docs/analysis.md from docs/benchmarks/analysis_*.json
 sanitize: runs small plans of every family under compute-sanitizer, and makes one table"""
 
 
@@ -31,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument(
-        "what", choices=(*GROUPS, "all", "replay", "report", "sanitize"), nargs="?", default="all", help=_WHAT
+        "what", choices=(*GROUPS, "all", "replay", "sanitize"), nargs="?", default="all", help=_WHAT
     )
     parser.add_argument("files", type=Path, nargs="*", help="of `replay`")
     parser.add_argument("--only", default="", help="cases whose name holds this text")
@@ -41,15 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sanitizer", default="compute-sanitizer", help="the command")
     parser.add_argument("--out", type=Path, help="a folder for analysis_GROUP.json or sanitize.json")
     parser.add_argument("--list", action="store_true", help="only name the cases")
-    parser.add_argument(
-        "--check", action="store_true", help="report: only say whether the tables are up to date"
-    )
     given = parser.parse_args(arguments)
     try:
         if given.what == "replay":
             return _replay(given.files, given.only)
-        if given.what == "report":
-            return _report(given.check)
         if given.what == "sanitize":
             return _sanitize(given)
         return _run(given)
@@ -96,22 +89,15 @@ def _sanitize(given: argparse.Namespace) -> int:
     if given.list:
         print("\n".join(case.name for case in cases))
         return 0
-    found = sanitize(cases, given.tool or TOOLS, sanitizer=given.sanitizer)
-    if given.out is not None:
-        record(found, "python -m cutegemm.profile sanitize", given.out / "sanitize.json")
+    machine = this_machine("python -m cutegemm.profile sanitize")
+
+    def kept(found: Found) -> None:
+        if given.out is not None:
+            record(found, machine, given.out / "sanitize.json")
+
+    found = sanitize(cases, given.tool or TOOLS, sanitizer=given.sanitizer, so_far=kept)
     print(table(found))
     return int(not all(outcome.is_clean for outcomes in found.values() for outcome in outcomes.values()))
-
-
-def _report(only_check: bool) -> int:
-    old = DOCUMENT.read_text()
-    new = regenerated(old, Runs())
-    if only_check:
-        print("up to date" if old == new else f"{DOCUMENT} is not up to date: run `report`")
-        return int(old != new)
-    DOCUMENT.write_text(new)
-    print(f"{DOCUMENT}: {'as it was' if old == new else 'tables made anew'}")
-    return 0
 
 
 if __name__ == "__main__":

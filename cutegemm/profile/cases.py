@@ -11,6 +11,7 @@ import numpy as np
 from cutegemm.layout import Swizzle
 from cutegemm.plan import GemmPlan, Operands, Problem, Shared, simt_plan
 from cutegemm.plan.mma_sync import mma_sync_plan
+from cutegemm.plan.mma_sync_tma import mma_tma_plan
 from cutegemm.plan.sm90 import sm90_plan
 
 _LANES = np.arange(32)
@@ -72,88 +73,71 @@ def proof_cases() -> list[Case]:
     return [*_conflicted(), *_shapes(), *_rasters()]
 
 
+_SMALL: dict[str, Any] = {"block": (128, 128, 8), "warp": (64, 32), "thread": (8, 8)}
+
+
+def _simt(
+    name: str,
+    what: str,
+    ops: Operands | None = None,
+    extents: tuple[int, int, int] = (2048, 2048, 1024),
+    launches: int = 1,
+    **options: Any,
+) -> Case:
+    """A case of a SIMT plan; its tile sizes are `_SMALL` unless a block is given."""
+    ops = ops or Operands.of("f32")
+    plan = simt_plan(ops, name=what, **(options if "block" in options else {**_SMALL, **options}))
+    return Case(name, plan, Problem(*extents, operands=ops), launches)
+
+
 def _conflicted() -> Iterator[Case]:
-    problem = Problem(2048, 2048, 1024)
-    small: dict[str, Any] = {"block": (128, 128, 8), "warp": (64, 32), "thread": (8, 8)}
     # Lane m of a warp reads the vectors of `quad` neighbours: quad / 4 vectors from the next lane's
-    wide = {8: (64, (64, 32), (8, 8)), 16: (128, (128, 16), (16, 4)), 32: (256, (256, 16), (32, 4))}
-    for quad, (_, warp, thread) in wide.items():
-        block = (max(128, warp[0]), 64 if quad == 32 else 128, 8)
-        tn = Operands.of("f32", layout="tn")
+    for quad, block, warp, thread in (
+        (8, (128, 128, 8), (64, 32), (8, 8)),
+        (16, (128, 128, 8), (128, 16), (16, 4)),
+        (32, (256, 64, 8), (256, 16), (32, 4)),
+    ):
+        ways, tn = quad // 4, Operands.of("f32", layout="tn")
         part: dict[str, Any] = {"block": block, "warp": warp, "thread": thread, "quad": (quad, 4)}
-        there = Problem(2048, 2048, 1024, operands=tn)
-        yield Case(
-            f"read_a_vectors_{quad // 4}way",
-            simt_plan(tn, name=f"vectors of A {quad // 4}-way", **part),
-            there,
-        )
-        bits = (quad // 4).bit_length() - 1
-        free = Shared("mn", 0, Swizzle(bits, 2, 3))
-        yield Case(
-            f"read_a_vectors_{quad // 4}way_swizzled",
-            simt_plan(tn, name=f"the same, swizzled {free.swizzle}", shared_a=free, **part), there,
-        )  # fmt: skip
+        yield _simt(f"read_a_vectors_{ways}way", f"vectors of A {ways}-way", tn, **part)
+        free = Shared("mn", 0, Swizzle(ways.bit_length() - 1, 2, 3))
+        what = f"the same, swizzled {free.swizzle}"
+        yield _simt(f"read_a_vectors_{ways}way_swizzled", what, tn, shared_a=free, **part)
     # A along k: lane m reads row 4 m, 4 * (8 + pad) words further
     for pad, ways in ((0, 8), (4, 4), (2, 2), (1, 1)):
-        plan = simt_plan(name=f"A along k {ways}-way, pad {pad}", shared_a=Shared("k", pad), **small)
-        yield Case(f"read_a_along_k_{ways}way", plan, problem)
-    free = Shared("k", 0, Swizzle(3, 2, 3))
-    yield Case(
-        "read_a_along_k_swizzled", simt_plan(name="A along k, swizzled", shared_a=free, **small), problem
-    )
+        what = f"A along k {ways}-way, pad {pad}"
+        yield _simt(f"read_a_along_k_{ways}way", what, shared_a=Shared("k", pad))
+    yield _simt("read_a_along_k_swizzled", "A along k, swizzled", shared_a=Shared("k", 0, Swizzle(3, 2, 3)))
     # A turned round: lanes 0 and 1 write elements 4 apart along k, 4 * (128 + pad) words
     for pad in (0, 4, 8):
-        plan = simt_plan(name=f"A turned round by registers, pad {pad}", shared_a=Shared("mn", pad), **small)
-        yield Case(f"turned_pad{pad}", plan, problem)
-    plan = simt_plan(name="A turned round, swizzled", shared_a=Shared("mn", 0, Swizzle(1, 4, 5)), **small)
-    yield Case("turned_swizzled", plan, problem)
+        what = f"A turned round by registers, pad {pad}"
+        yield _simt(f"turned_pad{pad}", what, shared_a=Shared("mn", pad))
+    yield _simt("turned_swizzled", "A turned round, swizzled", shared_a=Shared("mn", 0, Swizzle(1, 4, 5)))
     for pad in (0, 4):
-        shared = Shared("mn", pad)
-        plan = simt_plan(
-            name=f"A turned round by cp.async, pad {pad}", load_a="cp.async", shared_a=shared, **small
-        )
-        yield Case(f"async_turned_pad{pad}", plan, problem)
+        what = f"A turned round by cp.async, pad {pad}"
+        yield _simt(f"async_turned_pad{pad}", what, load_a="cp.async", shared_a=Shared("mn", pad))
 
 
 def _shapes() -> Iterator[Case]:
-    problem = Problem(2048, 2048, 1024)
-    small: dict[str, Any] = {"block": (128, 128, 8), "warp": (64, 32), "thread": (8, 8)}
-    yield Case("quads_of_2", simt_plan(name="quads of 2 x 2: 64-bit reads", quad=(2, 2), **small), problem)
-    yield Case("quads_of_1", simt_plan(name="single elements: 32-bit reads", quad=(1, 1), **small), problem)
-    yield Case("lanes_along_n", simt_plan(name="lanes along N", lanes_along="n", **small), problem)
-    yield Case("one_stage", simt_plan(name="one stage", stages=1, **small), problem)
-    yield Case(
-        "four_stages",
-        simt_plan(name="four stages", block=(128, 128, 8), stages=4, load_a="cp.async"),
-        problem,
-    )
-    yield Case(
-        "wide",
-        simt_plan(name="128 x 256", block=(128, 256, 8), warp=(64, 64), thread=(8, 16), unroll=2),
-        problem,
-    )
-    yield Case("small", simt_plan(name="64 x 64", block=(64, 64, 16), warp=(32, 32), thread=(8, 4)), problem)
+    yield _simt("quads_of_2", "quads of 2 x 2: 64-bit reads", quad=(2, 2))
+    yield _simt("quads_of_1", "single elements: 32-bit reads", quad=(1, 1))
+    yield _simt("lanes_along_n", "lanes along N", lanes_along="n")
+    yield _simt("one_stage", "one stage", stages=1)
+    yield _simt("four_stages", "four stages", block=(128, 128, 8), stages=4, load_a="cp.async")
+    yield _simt("wide", "128 x 256", block=(128, 256, 8), warp=(64, 64), thread=(8, 16), unroll=2)
+    yield _simt("small", "64 x 64", block=(64, 64, 16), warp=(32, 32), thread=(8, 4))
     for layout in ("nt", "tn", "tt"):
-        ops = Operands.of("f32", layout=layout)
-        yield Case(
-            f"layout_{layout}",
-            simt_plan(ops, name=f"layout {layout}", **small),
-            Problem(2048, 2048, 1024, operands=ops),
-        )
+        yield _simt(f"layout_{layout}", f"layout {layout}", Operands.of("f32", layout=layout))
     odd = Operands.of("f32", align_bytes=4)
-    yield Case(
-        "odd",
-        simt_plan(odd, name="4-byte alignment", store="direct", **small),
-        Problem(2047, 2045, 1021, operands=odd),
-    )
+    yield _simt("odd", "4-byte alignment", odd, (2047, 2045, 1021), store="direct")
 
 
 def _rasters() -> Iterator[Case]:
-    ops = Operands.of("f32", layout="tn")
-    problem = Problem(8192, 8192, 2048, operands=ops)
     for raster in ("along_m", "along_n", "grouped_m:4", "grouped_m:8", "grouped_m:16"):
-        plan = simt_plan(ops, name=f"raster {raster}", block=(128, 128, 8), raster=raster)
-        yield Case(f"raster_{raster.replace(':', '_')}", plan, problem, _TRAFFIC_LAUNCHES)
+        yield _simt(
+            f"raster_{raster.replace(':', '_')}", f"raster {raster}", Operands.of("f32", layout="tn"),
+            (8192, 8192, 2048), _TRAFFIC_LAUNCHES, block=(128, 128, 8), raster=raster,
+        )  # fmt: skip
 
 
 def hopper_cases() -> list[Case]:
@@ -177,19 +161,17 @@ def hopper_cases() -> list[Case]:
 def traffic_cases() -> list[Case]:
     """Sizes and rasters that no constant of the model of L2 was fitted to."""
     out = []
-    f32 = Operands.of("f32", layout="tn")
-    simt: tuple[tuple[str, tuple[int, int, int], dict[str, Any]], ...] = (
-        ("wide_grouped_n_8", (4096, 16384, 1024), {"raster": "grouped_n:8"}),
-        ("deep_grouped_m_8", (8192, 8192, 4096), {"raster": "grouped_m:8"}),
-        ("ragged_grouped_m_12", (6000, 7000, 3000), {"raster": "grouped_m:12"}),
-        ("small_k_grouped_m_8", (16384, 8192, 512), {"raster": "grouped_m:8"}),
-        ("big_tiles_along_m", (8192, 8192, 2048),
-         {"raster": "along_m", "block": (128, 256, 8), "warp": (64, 64), "thread": (8, 16), "unroll": 2}),
-    )  # fmt: skip
-    for name, extents, given in simt:
-        problem = Problem(*extents, operands=f32)
-        plan = simt_plan(f32, name=name, **{"block": (128, 128, 8), **given})
-        out.append(Case(f"simt_{name}", plan, problem, _TRAFFIC_LAUNCHES))
+    f32, block = Operands.of("f32", layout="tn"), {"block": (128, 128, 8)}
+    wide = {"block": (128, 256, 8), "warp": (64, 64), "thread": (8, 16), "unroll": 2}
+    simt: tuple[tuple[str, tuple[int, int, int], str, dict[str, Any]], ...] = (
+        ("wide_grouped_n_8", (4096, 16384, 1024), "grouped_n:8", block),
+        ("deep_grouped_m_8", (8192, 8192, 4096), "grouped_m:8", block),
+        ("ragged_grouped_m_12", (6000, 7000, 3000), "grouped_m:12", block),
+        ("small_k_grouped_m_8", (16384, 8192, 512), "grouped_m:8", block),
+        ("big_tiles_along_m", (8192, 8192, 2048), "along_m", wide),
+    )
+    for name, extents, raster, given in simt:
+        out.append(_simt(f"simt_{name}", name, f32, extents, _TRAFFIC_LAUNCHES, raster=raster, **given))
     bf16 = Operands.of("bf16", layout="nt")
     hopper: tuple[tuple[str, tuple[int, int, int], dict[str, Any]], ...] = (
         ("tall", (16384, 4096, 4096), {}),
@@ -200,14 +182,13 @@ def traffic_cases() -> list[Case]:
          {"schedule": "cooperative", "tile": (128, 256, 64), "cluster": (2, 1)}),
     )  # fmt: skip
     for name, extents, given in hopper:
-        problem = Problem(*extents, operands=bf16)
         plan = sm90_plan(bf16, name=name, **given)
-        out.append(Case(f"sm90_{name}", plan, problem, _TRAFFIC_LAUNCHES))
+        out.append(Case(f"sm90_{name}", plan, Problem(*extents, operands=bf16), _TRAFFIC_LAUNCHES))
     return out
 
 
 def mma_cases() -> list[Case]:
-    """16 bits by ldmatrix, plain and transposed, and by LDS; swizzled, padded and conflicted; tf32."""
+    """16 bits by ldmatrix, plain and transposed, and by LDS; swizzled, padded and conflicted; tf32; fed by TMA."""
     out = []
     options: dict[str, tuple[str, str, dict[str, Any]]] = {
         "ldmatrix_swizzled": ("bf16", "nt", {}),
@@ -231,16 +212,11 @@ def mma_cases() -> list[Case]:
         ops = Operands.of(dtype, layout=layout)
         plan = mma_sync_plan(ops, name=name, **{"block": (128, 128, 64), "warp": (64, 32), **given})
         out.append(Case(f"mma_{name}", plan, Problem(2048, 2048, 1024, operands=ops)))
+    for name, dtype, layout in (("tma_bf16", "bf16", "nt"), ("tma_tf32", "tf32", "tn")):
+        ops = Operands.of(dtype, layout=layout)
+        plan = mma_tma_plan(ops, name=name)
+        out.append(Case(f"mma_{name}", plan, Problem(2048, 2048, 1024, operands=ops)))
     return out
-
-
-GROUPS: dict[str, Callable[[], Sequence[Case | ProbeCase]]] = {
-    "probes": lambda: proof_probes(),
-    "plans": proof_cases,
-    "mma": mma_cases,
-    "hopper": hopper_cases,
-    "traffic": traffic_cases,
-}
 
 
 # --- single instructions ------------------------------------------------------------------------------------
@@ -303,3 +279,12 @@ def proof_probes() -> list[ProbeCase]:
 
 def _bytes(slots: np.ndarray, size: int) -> tuple[int, ...]:
     return tuple(int(s) * size for s in slots)
+
+
+GROUPS: dict[str, Callable[[], Sequence[Case | ProbeCase]]] = {
+    "probes": proof_probes,
+    "plans": proof_cases,
+    "mma": mma_cases,
+    "hopper": hopper_cases,
+    "traffic": traffic_cases,
+}

@@ -298,40 +298,34 @@ def render(found: Sequence[Comparison], *, width: int = 110) -> str:
     from rich.table import Table
 
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    single = [c for c in found if len(c.rows) == 1]
+
+    def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: str) -> None:
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for i, column in enumerate(columns):
+            table.add_column(column, justify=numbers if i else "left")  # type: ignore[arg-type]
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+
     for c in found:
         if len(c.rows) > 1:
-            table = Table(
-                title=f"{c.case}: {c.what}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-            )
-            for name, justify in (
-                ("", "left"),
-                ("predicted", "right"),
-                ("measured", "right"),
-                ("error", "right"),
-            ):
-                table.add_column(name, justify=justify)  # type: ignore[arg-type]
-            for row in c.rows:
-                if row.predicted or row.measured:
-                    table.add_row(row.name, _number(row.predicted), _number(row.measured), _error(row))
-            console.print(table)
+            told = [row for row in c.rows if row.predicted or row.measured]
+            cells = [(r.name, _number(r.predicted), _number(r.measured), _error(r)) for r in told]
+            show(f"{c.case}: {c.what}", ("", "predicted", "measured", "error"), cells, "right")
+    single = [
+        (c.case, c.what, _number(row.predicted), _number(row.measured), _VERDICTS[row.holds])
+        for c in found
+        if len(c.rows) == 1
+        for row in c.rows
+    ]
     if single:
-        table = Table(title="single instructions", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in ("case", "instruction", "predicted", "measured", ""):
-            table.add_column(name)
-        for c in single:
-            row = c.rows[0]
-            table.add_row(
-                c.case,
-                c.what,
-                _number(row.predicted),
-                _number(row.measured),
-                {True: "", False: "differs", None: "not counted"}[row.holds],
-            )
-        console.print(table)
+        show("single instructions", ("case", "instruction", "predicted", "measured", ""), single, "left")
     missed = sum(1 for c in found if c.misses)
     console.print(f"{len(found)} cases, {missed} with a counter beyond its tolerance")
     return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+_VERDICTS = {True: "", False: "differs", None: "not counted"}
 
 
 def _number(value: float | None) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 from cutegemm.analysis import check
@@ -72,7 +74,7 @@ class Evidence:
             row = {"what": r.what, "registers": r.registers, "counts": counts}
             rows.append(f"{json.dumps(name)}: {json.dumps(row)}")
         lines.append('"cases": {\n' + ",\n".join(rows) + "\n}")
-        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
     @staticmethod
     def load(path: Path) -> Evidence:
@@ -94,6 +96,16 @@ class Evidence:
             return Evidence(data["machine"], data["arch"], data["device"], cases, data["failed"])
         except (KeyError, TypeError, ValueError) as error:
             raise CutegemmError(f"{path} holds no counters that `profile` recorded: {error!r}.") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file all at once: what is there already stays whole until then.
+
+    raises   OSError where it cannot be written
+    """
+    staged = path.with_name(f".{path.name}.part")
+    staged.write_text(text)
+    os.replace(staged, path)
 
 
 def _short(value: float | None) -> float | int | None:
@@ -137,15 +149,19 @@ def replay(evidence: Evidence, cases: Sequence[Case | ProbeCase]) -> tuple[list[
     return found, stale
 
 
-def this_machine(command: str, date: str, ncu: str = "ncu") -> dict[str, str]:
-    """Date, GPU, driver, versions and the command, as far as they can be asked for."""
+def of_ncu(ncu: str) -> dict[str, str]:
+    """Its version, and how it is told to measure."""
+    clocks = "free (--clock-control none); caches flushed before each pass"
+    return {"ncu": _ask([ncu, "--version"]), "clocks": clocks}
+
+
+def this_machine(command: str) -> dict[str, str]:
+    """Date, GPU, driver, versions and the command, as far as they can be asked for without torch."""
     said = {
-        "date": date,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": command,
         "gpu": _ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]),
         "driver": _ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
-        "ncu": _ask([ncu, "--version"]),
-        "clocks": "free (--clock-control none); caches flushed before each pass",
         "commit": _ask(["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]),
     }
     for package in ("nvidia-cutlass-dsl", "torch"):

@@ -18,8 +18,6 @@ from typing import Any
 from cutegemm.profile.cases import Case, ProbeCase
 
 _PROBE_DATA_BYTES = 1 << 20
-_TORCH = {"f32": "float32", "tf32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16",
-          "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "s8": "int8", "s32": "int32"}  # fmt: skip
 
 
 def launch_all(cases: list[Case | ProbeCase], beta: float = 0.0) -> dict[str, Any]:
@@ -29,9 +27,10 @@ def launch_all(cases: list[Case | ProbeCase], beta: float = 0.0) -> dict[str, An
     """
     import torch
 
+    from cutegemm.torch_ops import device_arch
+
     cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    major, minor = torch.cuda.get_device_capability()
-    arch = f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+    arch = device_arch(torch.cuda.current_device())
     os.environ.setdefault("CUTE_DSL_ARCH", arch)  # read when the DSL is first imported
     probes: dict[str, Any] = {}
     launched, failed = [], {}
@@ -61,13 +60,14 @@ def _gemm(torch: Any, case: Case, arch: str, beta: float) -> Callable[[], None]:
 
 def _operand(torch: Any, case: Case, name: str) -> Any:
     """Zeros, as the caller of a kernel has them: M x K, K x N, M x N, L in front of a batch."""
+    from cutegemm.torch_ops import memory_of
+
     layout, operand = case.problem.layout(name), getattr(case.problem.operands, name)
     order = (1, 0) if name == "b" else (0, 1)
     batch = (2,) if case.problem.operands.batched else ()
     shape = tuple(layout.shape[i] for i in (*batch, *order))
     stride = tuple(layout.stride[i] for i in (*batch, *order))
-    kind = getattr(torch, _TORCH[operand.dtype.name])
-    out = torch.empty_strided(shape, stride, dtype=kind, device="cuda")
+    out = torch.empty_strided(shape, stride, dtype=memory_of(operand.dtype), device="cuda")
     (out.view(torch.uint8) if operand.dtype.bits == 8 else out).zero_()
     return out
 

@@ -28,31 +28,19 @@ class NcuError(CutegemmError):
 
 
 def command(
-    target: Sequence[str],
-    metrics: Sequence[str],
-    *,
-    ncu: str = "ncu",
-    kernel: str | None = None,
-    count: int | None = None,
-    log: str | None = None,
+    target: Sequence[str], metrics: Sequence[str], kernel: str, log: str, ncu: str = "ncu"
 ) -> list[str]:
     """The command line that profiles the kernels that `target` launches between profiler start and stop.
 
     kernel   a regular expression of the kernel's name
-    count    kernels at most
     log      a file for the CSV, which is else mixed with what the target prints
 
-    >>> " ".join(command(["python", "x.py"], ["a.sum"], count=1)[-6:])
-    '-c 1 --metrics a.sum python x.py'
+    >>> " ".join(command(["python", "x.py"], ["a.sum"], "gemm", "out.csv")[-8:])
+    '-k regex:gemm --log-file out.csv --metrics a.sum python x.py'
     """
-    out = [ncu, "--clock-control", "none", "--profile-from-start", "off", "--print-units", "base", "--csv"]
-    if kernel is not None:
-        out += ["-k", f"regex:{kernel}"]
-    if count is not None:
-        out += ["-c", str(count)]
-    if log is not None:
-        out += ["--log-file", log]
-    return [*out, "--metrics", ",".join(metrics), *target]
+    how = ["--clock-control", "none", "--profile-from-start", "off", "--print-units", "base", "--csv"]
+    where = ["-k", f"regex:{kernel}", "--log-file", log, "--metrics", ",".join(metrics)]
+    return [ncu, *how, *where, *target]
 
 
 def parse_csv(text: str) -> list[dict[str, float]]:

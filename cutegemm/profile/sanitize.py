@@ -7,15 +7,10 @@ hangs holds up nobody. Extents are ragged and grids small: a CTA of a persistent
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +18,15 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.catalog import plan_named
 from cutegemm.profile.cases import Case
-from cutegemm.profile.evidence import this_machine
+from cutegemm.profile.child import environment, launched, launcher, printed
+from cutegemm.profile.evidence import write_whole
 from cutegemm.profile.sanitizer import TOOLS, Outcome, command, parse
 
 _SECONDS = 900  # that one case may take under one tool
+_BETA = "1"  # so that C is read as well
 _TAIL = 400  # characters of what a process said that did not come to its end
 _SM90 = "sm90:ctas=2"
+Found = dict[str, dict[str, Outcome]]
 
 # name: (plan, arguments of Operands.of, extents)
 _PLANS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
@@ -41,6 +39,10 @@ _PLANS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "simt_packed": ("simt_256x128+pack", {"dtype": "f32"}, (264, 136, 64)),
     "mma_bf16": ("mma_sync:block=64x64x32,warp=32x32,stages=3", {"dtype": "bf16", "layout": "nt"}, (200, 136, 72)),
     "mma_tf32": ("mma_sync:block=64x64x32,warp=32x32,stages=3", {"dtype": "tf32"}, (200, 136, 72)),
+    "mma_tma_bf16": (
+        "mma_tma:block=128x64x64,warp=32x32,stages=3,ctas=2", {"dtype": "bf16", "layout": "nt"}, (200, 136, 264),
+    ),
+    "mma_tma_tf32": ("mma_tma:block=64x64x32,warp=32x32,stages=3,ctas=3", {"dtype": "tf32"}, (200, 136, 136)),
     "sm90_pingpong": (f"{_SM90},tile=64x128x64,slots=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
     "sm90_pingpong_of_columns": (
         f"{_SM90},tile=64x128x64,slots=2", {"dtype": "bf16", "layout": "tn", "out_major": "m"}, (200, 520, 328),
@@ -89,10 +91,12 @@ def sanitize(
     *,
     sanitizer: str = "compute-sanitizer",
     jobs: int = 4,
-) -> dict[str, dict[str, Outcome]]:
+    so_far: Callable[[Found], None] = lambda _: None,
+) -> Found:
     """Each case under each tool: case -> tool -> what it found.
 
     jobs     processes at a time
+    so_far   is told what is known after each of them
     raises   UnsupportedError without the sanitizer
     """
     if shutil.which(sanitizer) is None:
@@ -100,35 +104,25 @@ def sanitize(
             f"sanitize: no {sanitizer} is found. It comes with the CUDA toolkit; name it with --sanitizer."
         )
     pairs = [(case, tool) for case in cases for tool in tools]
+    found: Found = {case.name: {} for case in cases}
     with ThreadPoolExecutor(jobs) as pool:
-        found = list(pool.map(lambda pair: _run(pair[0], pair[1], sanitizer), pairs))
-    out: dict[str, dict[str, Outcome]] = {case.name: {} for case in cases}
-    for (case, tool), outcome in zip(pairs, found, strict=True):
-        out[case.name][tool] = outcome
-    return out
+        outcomes = pool.map(lambda pair: _run(pair[0], pair[1], sanitizer), pairs)
+        for (case, tool), outcome in zip(pairs, outcomes, strict=True):
+            found[case.name][tool] = outcome
+            so_far(found)
+    return found
 
 
 def _run(case: Case, tool: str, sanitizer: str) -> Outcome:
     """One case in a process of its own, every tensor in an allocation of its own."""
+    within = {**environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with tempfile.TemporaryDirectory(prefix="cutegemm-sanitize-") as name:
-        folder = Path(name)
-        (folder / "cases.pickle").write_bytes(pickle.dumps([case]))
-        log = folder / "log.json"
-        beta = "1"  # so that C is read as well
-        files = [str(folder / "cases.pickle"), str(log)]
-        target = [sys.executable, "-m", "cutegemm.profile.launch", *files, beta]
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        env = {**os.environ, "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        target = launcher(Path(name), [case], _BETA)
         try:
-            done = subprocess.run(
-                command(target, tool, sanitizer=sanitizer),
-                capture_output=True, text=True, check=False, env=env, timeout=_SECONDS,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return Outcome(f"not over after {_SECONDS} s", False, 0, 0, ())
-        logged = json.loads(log.read_text()) if log.exists() else None
-    return outcome_of(f"{done.stdout}\n{done.stderr}", logged)
+            said = printed(command(target, tool, sanitizer=sanitizer), within, _SECONDS)
+        except TimeoutError as error:
+            return Outcome(str(error), False, 0, 0, ())
+        return outcome_of(said, launched(Path(name)))
 
 
 def outcome_of(said: str, logged: dict[str, Any] | None) -> Outcome:
@@ -146,7 +140,7 @@ def outcome_of(said: str, logged: dict[str, Any] | None) -> Outcome:
     return Outcome(why, False, found.errors, found.warnings, found.messages) if why else found
 
 
-def table(found: dict[str, dict[str, Outcome]]) -> str:
+def table(found: Found) -> str:
     """A line a case, a column a tool; below it every message, once for all cases that it is said of."""
     tools = list(dict.fromkeys(tool for outcomes in found.values() for tool in outcomes))
     rows = [["case", *tools]]
@@ -176,13 +170,8 @@ def _cell(outcome: Outcome | None) -> str:
     return f"{outcome.errors} errors{warnings}"
 
 
-def record(found: dict[str, dict[str, Outcome]], said: str, path: Path) -> None:
-    """The table as JSON, with the machine that it comes from.
-
-    said   the command
-    """
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    machine = {k: v for k, v in this_machine(said, date).items() if k not in ("ncu", "clocks")}
+def record(found: Found, machine: Mapping[str, str], path: Path) -> None:
+    """The table as JSON, with the machine that it comes from."""
     cases = {name: {tool: o.to_dict() for tool, o in outcomes.items()} for name, outcomes in found.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine, "cases": cases}, indent=1) + "\n")
+    write_whole(path, json.dumps({"machine": dict(machine), "cases": cases}, indent=1) + "\n")

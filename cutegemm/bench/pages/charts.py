@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from cutegemm.draw.svg import PAD, Canvas, num, text_width
+from cutegemm.draw.canvas import PAD, Canvas, num, text_width
 
 _ROW, _BAR_WIDTH, _CHARACTER = 26, 560, 12.0
 _PLOT_WIDTH, _PLOT_HEIGHT = 720, 360
@@ -21,13 +21,12 @@ def bars(
     names: Sequence[str],
     series: Mapping[str, Values],
     marks: Mapping[str, float],
-    digits: int = 2,
-    notes: Sequence[str] = (),
+    notes: Sequence[str],
 ) -> str:
     """A row for each name, in it a bar for each series; a line with its name at each mark.
 
     series   label -> a value for each name, at most four labels; None where there is none
-    notes    what stands beside the bars of each name, else the first series' value
+    notes    what stands beside the bars of each name
     """
     canvas, left = Canvas(), PAD + max(text_width(name, _CHARACTER) for name in names) + 12
     known = [v for values in series.values() for v in values if v is not None]
@@ -41,9 +40,7 @@ def bars(
             value = values[row]
             if value is not None:
                 canvas.rect(left, y + 2 + thick * number, value * scale, thick - 1, f"fill {_SERIES[number]}")
-        first = next((values[row] for values in series.values()), None)
-        note = notes[row] if notes else "" if first is None else f"{first:.{digits}f}"
-        canvas.text(left + _BAR_WIDTH + 12, y + 16, note, "say muted", _CHARACTER, mono=False)
+        canvas.text(left + _BAR_WIDTH + 12, y + 16, notes[row], "say muted", _CHARACTER, mono=False)
     bottom = top + _ROW * len(names) + 4
     for level, (label, value) in enumerate(marks.items()):
         x, under = left + value * scale, bottom + 14 * (level + 1)

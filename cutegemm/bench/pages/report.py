@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from cutegemm.bench.pages import ladder, speed, timed_ladder
-from cutegemm.profile.report import BENCHMARKS, DOCUMENT, Runs, regenerated
+from cutegemm.bench.pages import analysis, ladder, speed
+
+_ANALYSIS = "analysis.md"  # written by hand, but for its tables
 
 
 def pages(docs: Path) -> dict[str, str]:
     """Text by file name below `docs`: the page of speeds, a page for each ladder that was measured, plots."""
-    made, benchmarks = {}, docs / "benchmarks"
-    for source in sorted(benchmarks.glob("ladder_*.json")):
-        found = json.loads(source.read_text())
-        if not found["steps"]:
-            continue
-        made[f"{source.stem}.md"] = ladder.page(found, source.stem)
-        made[f"plots/{source.stem}.svg"] = ladder.plot(found)
-    made |= timed_ladder.pages(benchmarks)
+    benchmarks = docs / "benchmarks"
+    made = ladder.pages(benchmarks)
     titles = {
         name: text.splitlines()[0].removeprefix("# ") for name, text in made.items() if name.endswith(".md")
     }
@@ -31,9 +25,9 @@ def write(docs: Path) -> list[Path]:
     returns   what was written
     """
     texts = pages(docs)
-    analysis = docs / DOCUMENT.name
-    if analysis.exists():
-        texts[DOCUMENT.name] = regenerated(analysis.read_text(), Runs(docs / BENCHMARKS.name))
+    if (docs / _ANALYSIS).exists():
+        runs = analysis.Runs(docs / "benchmarks")
+        texts[_ANALYSIS] = analysis.regenerated((docs / _ANALYSIS).read_text(), runs)
     written = []
     for name, text in texts.items():
         path = docs / name

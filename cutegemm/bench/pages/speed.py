@@ -7,21 +7,21 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from cutegemm.bench.gemm import SUITES
 from cutegemm.bench.pages import charts
-from cutegemm.bench.pages.markdown import picture, recorded, shape, source, table
+from cutegemm.bench.pages.markdown import picture, recorded, source, table
+from cutegemm.bench.rows import SUITES, Row, by_plan, shape_of
 
 _TITLES = {
     "simt": "f32 without TF32, SIMT",
     "hopper": "bf16, Hopper: wgmma and TMA",
-    "hopper_llama": "bf16, Hopper, the sizes of language models and small ones",
+    "hopper_llama": "bf16, Hopper, the sizes of language models",
+    "hopper_small": "bf16, Hopper, few rows and small problems",
     "hopper_split": "bf16, Hopper, few tiles: K split among CTAs",
     "hopper_stream": "bf16, Hopper, the sizes of language models: k-tiles divided evenly among CTAs",
     "hopper_fp8": "e4m3, Hopper, beside the library without fast accumulation",
     "hopper_fp8_fast": "e4m3, Hopper, beside the library with fast accumulation",
 }
 _SWEEP, _SWEEP_PLOT = "hopper", "hopper_sweep"
-_CHOSEN = "chosen by gemm"
 _POWER = {
     "mma_power_tf32": "tf32, mma.sync: clock and power",
     "mma_power_bf16": "bf16, mma.sync: clock and power",
@@ -41,7 +41,7 @@ def pages(benchmarks: Path, ladders: Mapping[str, str] | None = None) -> dict[st
     """
     found = recorded(benchmarks, sorted(names()))
     made = {}
-    if _SWEEP in found:
+    if _SWEEP in found and _swept(found[_SWEEP]["rows"]):
         made[f"plots/{_SWEEP_PLOT}.svg"] = sweep_plot(found[_SWEEP]["rows"])
     made["speed.md"] = _page(found, ladders or {})
     return made
@@ -62,7 +62,8 @@ def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) ->
     for name, title in _TITLES.items():
         if name in found:
             parts += [f"## {title}", source(found[name]["machine"], f"{name}.json")]
-            parts += [picture("TFLOP/s over K", _SWEEP_PLOT)] if name == _SWEEP else []
+            if name == _SWEEP and _swept(found[name]["rows"]):
+                parts.append(picture("TFLOP/s over K", _SWEEP_PLOT))
             parts.append(_by_shape(found[name]["rows"]))
     for name, title in _POWER.items():
         if name in found:
@@ -83,16 +84,16 @@ def _by_shape(rows: Sequence[Mapping[str, Any]]) -> str:
     """The plan that is chosen, or the best where none is said to be, and the best of those timed."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        if "ratio" in row:
-            groups.setdefault((shape(row), row["layout"]), []).append(row)
+        if "ratio" in row and not row.get("peer"):
+            groups.setdefault((shape_of(row), row["layout"]), []).append(row)
     cells, ratios = [], []
     for (at, layout), timed in groups.items():
         best = max(timed, key=lambda row: row["ratio"])
-        chosen = next((row for row in timed if is_chosen(row)), best)
+        chosen = next((row for row in timed if row.get("chosen")), best)
         ratios.append(chosen["ratio"])
         cells.append(
             (at, layout, f"{chosen['library_tflops']:.1f}", f"{chosen['tflops']:.1f}", f"{chosen['ratio']:.3f}",
-             f"`{chosen['plan'].removesuffix(' (chosen)')}`", f"{best['ratio']:.3f}")
+             f"`{chosen['plan']}`", f"{best['ratio']:.3f}")
         )  # fmt: skip
     head = ("M×N×K", "layout", "cuBLAS TFLOP/s", "TFLOP/s", "ratio", "plan", "best of those timed")
     return table(head, cells) + f"\n\nGeometric mean of the ratios: {geometric_mean(ratios):.3f}."
@@ -106,41 +107,43 @@ _ALONE = (
 
 def _by_power(found: Mapping[str, Any]) -> str:
     """What the chip does while a kernel runs by itself: each plan, the library, the ceiling."""
-    rows: dict[tuple[str, str], Mapping[str, Any]] = {}
+    rows: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for row in found["rows"]:
         if "alone" in row:
-            rows[shape(row), "cuBLAS"] = row["library_alone"]
-            rows[shape(row), f"`{row['plan']}`"] = row["alone"]
-            for peer, theirs in row.get("peers", {}).items():
-                rows[shape(row), peer] = theirs["alone"]
+            at, layout, name = shape_of(row), row["layout"], row["plan"]
+            rows[at, layout, "cuBLAS"] = row["library_alone"]
+            rows[at, layout, name if row.get("peer") else f"`{name}`"] = row["alone"]
     if found.get("ceiling"):
-        rows["", "ceiling"] = found["ceiling"]
+        rows["", "", "ceiling"] = found["ceiling"]
     return table(
-        ("M×N×K", "kernel", "TFLOP/s", "MHz", "W", "of the ceiling", "throttled by"),
+        ("M×N×K", "layout", "kernel", "TFLOP/s", "MHz", "W", "of the ceiling", "throttled by"),
         [
-            (at, name, f"{one['tflops']:.1f}", str(one.get("clock_mhz", "")), str(one.get("power_w", "")),
+            (*key, f"{one['tflops']:.1f}", str(one.get("clock_mhz", "")), str(one.get("power_w", "")),
              f"{one['share_at_clock']:.3f}" if "share_at_clock" in one else "",
              ", ".join(f"{why} {share:.0%}" for why, share in one.get("throttle", {}).items()))
-            for (at, name), one in rows.items()
+            for key, one in rows.items()
         ],
     )  # fmt: skip
 
 
-def is_chosen(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of the plan that `gemm` chooses."""
-    return bool(row.get("chosen")) or row["plan"].endswith("(chosen)")
+def _swept(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """The times of the sweep, as `by_plan` has them."""
+    m, n, _ = SUITES["sweep"][0]
+    return by_plan(row for row in rows if (row["m"], row["n"]) == (m, n))
 
 
-def sweep_plot(rows: Sequence[Mapping[str, Any]]) -> str:
+def sweep_plot(rows: Sequence[Row]) -> str:
     """TFLOP/s over K of the Hopper sweep: the library, the plan that is chosen, the plans that were named."""
     m, n, _ = SUITES["sweep"][0]
-    timed = [row for row in rows if (row["m"], row["n"]) == (m, n) and "ratio" in row]
-    xs = sorted({row["k"] for row in timed})
-    plans = list(dict.fromkeys(row["plan"] for row in timed if not is_chosen(row)))
-    own = {(_CHOSEN if is_chosen(row) else row["plan"], row["k"]): row["tflops"] for row in timed}
-    library = {row["k"]: row["library_tflops"] for row in timed if is_chosen(row)}
-    series = {"cuBLAS": [library.get(k) for k in xs]}
-    series |= {name: [own.get((name, k)) for k in xs] for name in (_CHOSEN, *plans[:2])}
+    by_k = {name: {row["k"]: row for row in of.values()} for name, of in _swept(rows).items()}
+    *names, chosen = by_k
+    xs = sorted({k for of in by_k.values() for k in of})
+
+    def over_k(name: str, key: str) -> list[float | None]:
+        return [of[key] if (of := by_k[name].get(k)) else None for k in xs]
+
+    series = {"cuBLAS": over_k(chosen, "library_tflops")}
+    series |= {name.replace("`", ""): over_k(name, "tflops") for name in (chosen, *names[:2])}
     return charts.curves(f"bf16, {m}×{n}×K", xs, series, "K", "TFLOP/s")
 
 

@@ -9,33 +9,18 @@ from pathlib import Path
 
 from cutegemm.analysis import device_named, plan_occupancy, traffic
 from cutegemm.arch import SECTOR_BYTES
+from cutegemm.bench.pages.markdown import table
 from cutegemm.errors import CutegemmError
 from cutegemm.profile.cases import GROUPS, Case
 from cutegemm.profile.compare import QUANTITIES, Comparison, Row
 from cutegemm.profile.evidence import Evidence, replay
 from cutegemm.profile.misses import REASONS
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "analysis.md"
-BENCHMARKS = ROOT / "docs" / "benchmarks"
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_NUMBER = re.compile(r"[-+]?[\d,.]*%?( \*\*!\*\*)?( \(.*\))?$|not yet counted$|exact$")
 _MB = 1e6
 _PLANS = ("plans", "mma", "hopper", "traffic")
 
 _MENDED = ("sm90_cooperative_cluster_m",)  # what the model of L2 was changed by
-_SUMMARY = (
-    "shared load wavefronts",
-    "shared store wavefronts, by instructions",
-    "global load sectors, cp.async too",
-    "global store sectors",
-    "sectors read into L1",
-    "DRAM bytes read",
-    "registers of a thread",
-    "CTAs of a multiprocessor by registers",
-    "theoretical occupancy, %",
-)
-
 _COLUMNS = {
     "shared load wavefronts": "LDS, LDSM wavefronts",
     "shared store wavefronts": "STS, STSM wavefronts, waits too",
@@ -54,7 +39,7 @@ _COLUMNS = {
 class Runs:
     """The recorded runs, replayed once."""
 
-    def __init__(self, folder: Path = BENCHMARKS) -> None:
+    def __init__(self, folder: Path) -> None:
         self.evidence: dict[str, Evidence] = {}
         self.found: dict[str, list[Comparison]] = {}
         self.stale: dict[str, list[str]] = {}
@@ -71,13 +56,6 @@ class Runs:
     def misses(self) -> list[tuple[Comparison, Row]]:
         """Every promise that is not kept."""
         return [(c, row) for found in self.found.values() for c in found for row in c.misses]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of numbers to the right."""
-    numbers = [all(_NUMBER.match(row[i]) for row in rows) for i in range(len(head))]
-    lines = ["| " + " | ".join(head) + " |", "|" + "".join(" ---: |" if n else " --- |" for n in numbers)]
-    return "\n".join([*lines, *["| " + " | ".join(row) + " |" for row in rows]])
 
 
 def _percent(error: float | None) -> str:
@@ -97,7 +75,7 @@ def runs_table(runs: Runs) -> str:
         gpu = m.get("gpu", m.get("device", ""))
         link = f"[{group}](benchmarks/analysis_{group}.json)"
         rows.append([link, str(len(e.cases)), gpu, versions, m["date"][:16], f"`{m['command']}`"])
-    return _table(("run", "cases", "GPU", "versions", "UTC", "command"), rows)
+    return table(("run", "cases", "GPU", "versions", "UTC", "command"), rows)
 
 
 @cache
@@ -116,32 +94,36 @@ def _basis(group: str, name: str) -> str:
 
 
 def summary_table(runs: Runs) -> str:
-    """How many plans each counter is within its tolerance for, group by group."""
+    """How many plans each counter with a promise is within its tolerance for, group by group."""
+
+    def seen(rows: Sequence[Row]) -> list[Row]:
+        return [r for r in rows if r.holds is not None and (r.measured or r.predicted)]
 
     def held(rows: Sequence[Row]) -> str:
-        seen = [r for r in rows if r.holds is not None and (r.measured or r.predicted)]
-        return f"{sum(1 for r in seen if r.holds)} of {len(seen)}" if seen else ""
+        return f"{sum(1 for r in seen(rows) if r.holds)} of {len(seen(rows))}" if seen(rows) else ""
 
-    allowed = {q.name: q.tolerance for q in QUANTITIES}
     out = []
-    for name in _SUMMARY:
+    for q in QUANTITIES:
+        if q.tolerance is None:
+            continue
         by_group = {
-            g: [(c.case, r) for c in runs.found.get(g, []) for r in c.rows if r.name == name] for g in _PLANS
+            g: [(c.case, r) for c in runs.found.get(g, []) for r in c.rows if r.name == q.name]
+            for g in _PLANS
         }
+        every = [r for rows in by_group.values() for _, r in rows]
+        worst = max((abs(r.error or 0.0) for r in seen(every) if r.holds), default=0.0)
         cells = [held([r for _, r in by_group[g]]) for g in _PLANS]
-        total = held([r for rows in by_group.values() for _, r in rows])
-        tolerance = allowed[name]
-        shown = "exact" if not tolerance else f"{tolerance:.0%}"
-        out.append([name, shown, f"**{total}**", *cells])
-        if name != "DRAM bytes read":
+        allowed = f"{q.tolerance:.0%}" if q.tolerance else "exact"
+        out.append([q.name, allowed, f"**{held(every)}**", f"{worst:.1%}", *cells])
+        if q.name != "DRAM bytes read":
             continue
         for basis in ("each byte once", "fitted", "mended by it", "out of sample"):
             part = {g: [r for case, r in by_group[g] if _basis(g, case) == basis] for g in _PLANS}
             total = held([r for rows in part.values() for r in rows])
-            out.append([f"- {basis}", "", total, *[held(part[g]) for g in _PLANS]])
+            out.append([f"- {basis}", "", total, "", *[held(part[g]) for g in _PLANS]])
     single = [c.rows[0] for c in runs.found.get("probes", [])]
-    out.append(["wavefronts of single instructions", "exact", f"**{held(single)}**", "", "", "", ""])
-    return _table(("counter", "within", "all", *_PLANS), out)
+    out.append(["wavefronts of single instructions", "exact", f"**{held(single)}**", *[""] * 5])
+    return table(("counter", "within", "all", "worst kept", *_PLANS), out)
 
 
 def probes_table(runs: Runs) -> str:
@@ -157,23 +139,7 @@ def probes_table(runs: Runs) -> str:
         rows.append(
             [kind, str(len(seen)), str(exact) if counted else "-", str(len(counted)), str(most or "-")]
         )
-    return _table(("instruction", "patterns", "equal", "counted", "most wavefronts"), rows)
-
-
-def promises_table(runs: Runs) -> str:
-    """Each promise over all plans."""
-    rows = []
-    for q in QUANTITIES:
-        if q.tolerance is None:
-            continue
-        seen = [r for c in runs.plans() for r in c.rows if r.name == q.name and r.error is not None]
-        seen = [r for r in seen if r.measured or r.predicted]
-        kept = sum(1 for r in seen if r.holds)
-        worst = max((abs(r.error or 0.0) for r in seen if r.holds), default=None)
-        allowed = "exact" if q.tolerance == 0 else f"{q.tolerance:.0%}"
-        shown = "-" if worst is None else f"{worst:.1%}"
-        rows.append([q.name, allowed, str(len(seen)) if seen else "not yet counted", str(kept), shown])
-    return _table(("counter", "promised", "plans", "kept", "worst of these"), rows)
+    return table(("instruction", "patterns", "equal", "counted", "most wavefronts"), rows)
 
 
 def plans_table(runs: Runs) -> str:
@@ -189,7 +155,7 @@ def plans_table(runs: Runs) -> str:
             else:
                 cells.append(_percent(row.error) + (" **!**" if row.holds is False else ""))
         rows.append([c.case, *cells])
-    return _table(("case", *_COLUMNS.values()), rows)
+    return table(("case", *_COLUMNS.values()), rows)
 
 
 def traffic_table(runs: Runs) -> str:
@@ -232,7 +198,7 @@ def traffic_table(runs: Runs) -> str:
         "far, read",
         "",
     )
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def misses_table(runs: Runs) -> str:
@@ -242,7 +208,7 @@ def misses_table(runs: Runs) -> str:
          REASONS.get((c.case, row.name), "not understood")]
         for c, row in runs.misses()
     ]  # fmt: skip
-    return _table(("case", "counter", "predicted", "counted", "error", "reason"), rows)
+    return table(("case", "counter", "predicted", "counted", "error", "reason"), rows)
 
 
 def unpromised_table(runs: Runs) -> str:
@@ -258,14 +224,13 @@ def unpromised_table(runs: Runs) -> str:
         finite = [e for e in errors if e != float("inf")]
         between = f"{_percent(min(finite))} to {_percent(max(finite))}" if finite else "-"
         rows.append([q.name, between, q.why])
-    return _table(("counter", "errors", "why nothing is promised"), rows)
+    return table(("counter", "errors", "why nothing is promised"), rows)
 
 
 TABLES: dict[str, Callable[[Runs], str]] = {
     "summary": summary_table,
     "runs": runs_table,
     "probes": probes_table,
-    "promises": promises_table,
     "plans": plans_table,
     "traffic": traffic_table,
     "misses": misses_table,

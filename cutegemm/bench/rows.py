@@ -1,0 +1,71 @@
+"""Rows of measurements, as `bench.contest` makes them: by plan and shape, and their means over suites of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
+from typing import Any
+
+Row = Mapping[str, Any]
+Shape = tuple[int, int, int]
+
+_LLAMA_NK = ((8192, 8192), (28672, 8192), (8192, 28672), (4096, 14336))
+# The sweep is that of the pingpong study: 66 x 72 tiles of 128 x 128, 36 for each of 132 multiprocessors.
+SUITES: dict[str, tuple[Shape, ...]] = {
+    "sweep": tuple([(8448, 9216, k) for k in (64, 128, 256, 512, 1024, 2048)]),
+    "squares": tuple([(n, n, n) for n in (2048, 4096, 8192, 16384)]),
+    "llama": tuple([(m, n, k) for n, k in _LLAMA_NK for m in (512, 1024, 2048, 4096, 8192)]),
+    "small": tuple(
+        [(m, n, n) for n in (4096, 8192) for m in (16, 32, 64, 96, 128, 256)]
+        + [(n, n, n) for n in (512, 1024)]
+    ),
+}
+CHOSEN = "chosen by `gemm`"
+
+
+def shape_of(row: Row) -> str:
+    """M×N×K, and the batch where there is one.
+
+    >>> shape_of({"m": 4, "n": 5, "k": 6, "l": 2})
+    '4×5×6×2'
+    """
+    batch = f"×{row['l']}" if row.get("l", 1) != 1 else ""
+    return f"{row['m']}×{row['n']}×{row['k']}{batch}"
+
+
+def by_plan(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
+    """Rows with a time by plan, then by shape; the one that is chosen is called so, and comes last.
+
+    Where there are several layouts, they stand behind the names.
+
+    >>> rows = [{"m": 1, "n": 1, "k": 1, "layout": "nn", "plan": p, "ratio": 1.0, "chosen": p == "a"} for p in "ab"]
+    >>> list(by_plan(rows)), list(by_plan(rows)["b"])
+    (['b', 'chosen by `gemm`'], ['1×1×1'])
+    """
+    timed = sorted((row for row in rows if "ratio" in row), key=lambda row: bool(row.get("chosen")))
+    several = len({row["layout"] for row in timed}) > 1
+    found: dict[str, dict[str, Row]] = {}
+    for row in timed:
+        name = CHOSEN if row.get("chosen") else row["plan"]
+        found.setdefault(f"{name} {row['layout']}" if several else name, {})[shape_of(row)] = row
+    return found
+
+
+def groups(timed: Mapping[str, Mapping[str, Row]]) -> dict[str, list[str]]:
+    """The suites all of whose shapes were timed, each shape in the first of them; what is left under "".
+
+    timed   see `by_plan`
+    """
+    left = list(dict.fromkeys(at for of in timed.values() for at in of))
+    found = {}
+    for name, suite in SUITES.items():
+        shapes = [shape_of({"m": m, "n": n, "k": k}) for m, n, k in suite]
+        if all(at in left for at in shapes):
+            found[name] = shapes
+            left = [at for at in left if at not in shapes]
+    return {**found, **({"": left} if left else {})}
+
+
+def mean_ratio(of: Mapping[str, Row], shapes: Sequence[str]) -> float | None:
+    """The geometric mean of a plan's ratios over shapes; None where it was not timed at all of them."""
+    return geometric_mean([of[at]["ratio"] for at in shapes]) if all(at in of for at in shapes) else None
