@@ -5,16 +5,16 @@ first asked for.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cutegemm.errors import (
-    CompileError,
-    CopyWarning,
-    CutegemmError,
-    LayoutError,
-    PlanError,
-    UnsupportedError,
-)
+from cutegemm.errors import CompileError as CompileError
+from cutegemm.errors import CopyWarning as CopyWarning
+from cutegemm.errors import CutegemmError as CutegemmError
+from cutegemm.errors import EmulationError as EmulationError
+from cutegemm.errors import LayoutError as LayoutError
+from cutegemm.errors import PlanError as PlanError
+from cutegemm.errors import SimulationError as SimulationError
+from cutegemm.errors import UnsupportedError as UnsupportedError
 from cutegemm.layout import *  # noqa: F403
 from cutegemm.layout import __all__ as _algebra
 
@@ -24,18 +24,21 @@ _LATER = {
     "compile_plan": "cutegemm.compile",
     "gemm": "cutegemm.launch",
     "GemmPlan": "cutegemm.plan",
+    "mma_sync_plan": "cutegemm.plan",
+    "mma_tma_plan": "cutegemm.plan",
     "Operand": "cutegemm.plan",
     "Operands": "cutegemm.plan",
     "Problem": "cutegemm.plan",
+    "simt_plan": "cutegemm.plan",
+    "sm90_plan": "cutegemm.plan",
+    "plan_named": "cutegemm.plan.catalog",
+    "plans": "cutegemm.plan.catalog",
+    "make_layout_tv": "cutegemm.tile",
     "Raster": "cutegemm.tile",
     "TiledCopy": "cutegemm.tile",
     "TiledMma": "cutegemm.tile",
-    "make_layout_tv": "cutegemm.tile",
-    "plan_named": "cutegemm.plan.catalog",
-    "plans": "cutegemm.plan.catalog",
-    "simt_plan": "cutegemm.plan",
-    "sm90_plan": "cutegemm.plan",
 }
+_MODULES = ("analysis", "arch", "draw", "emulate", "plan", "profile", "simulate", "tile")
 
 __all__ = [
     *_algebra,
@@ -43,17 +46,39 @@ __all__ = [
     "CompileError",
     "CopyWarning",
     "CutegemmError",
+    "EmulationError",
     "LayoutError",
     "PlanError",
+    "SimulationError",
     "UnsupportedError",
 ]
 
+if TYPE_CHECKING:  # what `_LATER` names, for type checkers and editors
+    from cutegemm.compile import compile_plan as compile_plan
+    from cutegemm.launch import gemm as gemm
+    from cutegemm.plan import GemmPlan as GemmPlan
+    from cutegemm.plan import Operand as Operand
+    from cutegemm.plan import Operands as Operands
+    from cutegemm.plan import Problem as Problem
+    from cutegemm.plan import mma_sync_plan as mma_sync_plan
+    from cutegemm.plan import mma_tma_plan as mma_tma_plan
+    from cutegemm.plan import simt_plan as simt_plan
+    from cutegemm.plan import sm90_plan as sm90_plan
+    from cutegemm.plan.catalog import plan_named as plan_named
+    from cutegemm.plan.catalog import plans as plans
+    from cutegemm.tile import Raster as Raster
+    from cutegemm.tile import TiledCopy as TiledCopy
+    from cutegemm.tile import TiledMma as TiledMma
+    from cutegemm.tile import make_layout_tv as make_layout_tv
+else:
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'cutegemm' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _LATER:
+            return getattr(import_module(_LATER[name]), name)
+        if name in _MODULES:
+            return import_module(f"cutegemm.{name}")
+        raise AttributeError(f"module 'cutegemm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

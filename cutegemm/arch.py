@@ -19,7 +19,7 @@ DEFAULT_ARCH = "sm_90a"  # where none is named
 # Capability": a block may be given up to this many threads, a thread this many registers.
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
-MAX_GRID_X = 2**31 - 1
+MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 MAX_NAMED_BARRIERS = 16
 
 # CUDA occupancy calculator (cuda_occupancy.h): registers are given to a warp in units of 256, shared

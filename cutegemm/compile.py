@@ -24,6 +24,7 @@ from typing import Any
 from cutegemm import cache, cubin
 from cutegemm.arch import DEFAULT_ARCH
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
+from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.workspace import needs_workspace, regions
 
@@ -131,6 +132,7 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
     raises   PlanError for a plan that breaks rules there; UnsupportedError without the DSL or a kernel for
              the plan's family; CompileError with what the DSL or ptxas said
     """
+    check_is_plan("compile_plan", plan)
     folder = cache.entry(plan, arch)
     manifest = cache.intact(folder)
     if manifest is not None:
@@ -170,6 +172,16 @@ def compile_plans(
         ) from error
 
 
+def compile_missing(plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, least: int = 2) -> None:
+    """`compile_plans` of those that the disk cache does not hold; what does not compile says so when it is called.
+
+    least   plans for which processes are worth their start
+    """
+    found = {plan.key(): plan for plan in plans if cache.intact(cache.entry(plan, arch)) is None}
+    if len(found) >= least:
+        compile_plans(found.values(), arch)
+
+
 def _outcome(plan: GemmPlan, arch: str) -> CutegemmError | None:
     try:
         compile_plan(plan, arch)
@@ -199,7 +211,10 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
     dumped.mkdir()
     options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped}"
     try:
-        compiled = cute.compile(kernel.host_function(plan), *kernel.fake_arguments(plan), options=options)
+        # Without the engine that calls it in this process: it is loaded from the folder.
+        compiled = cute.compile(
+            kernel.host_function(plan), *kernel.fake_arguments(plan), options=options, no_jit_engine=True
+        )
         compiled.export_to_c(str(folder / "kernel.o"), function_name=_SYMBOL)
     except Exception as error:
         raise CompileError(f"compile_plan: {plan.name!r} for {arch} did not compile.\n{error}") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -67,3 +69,27 @@ class CompileError(CutegemmError):
 
 class CopyWarning(UserWarning):
     """`gemm` has to copy an operand before it can multiply: correct, and slower. The message says which."""
+
+
+@contextmanager
+def ended_in_words(program: str) -> Iterator[None]:
+    """Ends a program with a message and status 2 where the error is one that its user can mend.
+
+    >>> with ended_in_words("cutegemm"):
+    ...     open("/no/such/file")
+    Traceback (most recent call last):
+        ...
+    SystemExit: 2
+    """
+    try:
+        yield
+    except CutegemmError as error:
+        message = str(error)
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except MemoryError as error:
+        message = f"this does not fit into memory: {error}"
+    else:
+        return
+    print(f"{program}: {message}", file=sys.stderr)
+    sys.exit(2)

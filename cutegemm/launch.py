@@ -12,25 +12,31 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cutegemm.arch import MAX_GRID_X
 from cutegemm.checks import (
-    check_devices,
-    check_dtypes,
-    check_memory,
+    WITHOUT_A_GPU,
     check_out,
     check_plan,
-    check_values,
     extents_of,
+    refused,
     shapes_of,
     wanted_mode,
+    without_addresses,
+    wrong_choices,
+    wrong_devices,
+    wrong_dtypes,
+    wrong_extents,
+    wrong_memory,
+    wrong_values,
 )
 from cutegemm.compile import CompiledKernel, compile_plan
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError
-from cutegemm.plan.catalog import TRANSPOSED, choose, plan_named, prefers_transposed
+from cutegemm.plan.catalog import TRANSPOSED, choose, loads_boxes, plan_named, prefers_transposed
+from cutegemm.plan.limits import limits
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.sm90_choice import ACCUMULATIONS, choose_sm90
+from cutegemm.plan.sm90_choice import choose_sm90
 from cutegemm.plan.workspace import needs_workspace
+from cutegemm.tile.tma import TmaBox
 from cutegemm.views import ALIGN_BYTES, View, operands_of
 
 _MOST_SIGNATURES = 4096
@@ -93,11 +99,16 @@ def gemm(
     accumulate   of a plan that is chosen for float8: "fast", as wgmma sums up, with about 14 bits; or "two_level":
              the sums of every 128 products are added up in float32, as torch._scaled_mm does without use_fast_accum
     returns  `out`, or a new row-major array of the framework of a
-    raises   UnsupportedError, PlanError or CutegemmError, before anything is launched
+    raises   UnsupportedError with the rules that the arguments break, PlanError where the plan does not fit them, or
+             CutegemmError; before anything is launched
 
     Sums are kept in float32, or float64 for float64. float32 is multiplied as it is, unless a plan is asked for
     that takes it as tf32: "mma_128x256" and its like do. It runs on torch's current stream, and a CUDA graph may
     capture it once the same signature has been called before. Gradients are not recorded.
+
+    >>> a, b = torch.randn(4096, 512, device="cuda"), torch.randn(2048, 512, device="cuda").t()  # doctest: +SKIP
+    >>> d = gemm(a, b)  # doctest: +SKIP
+    >>> d = gemm(a, b, c=d, alpha=0.5, beta=1.0, out=d, plan="simt_256x128")  # doctest: +SKIP
     """
     try:
         key = (
@@ -116,12 +127,14 @@ def gemm(
         return _through_torch(a, b, c, alpha, beta, out, plan, accumulate)
     call = _calls.get(key)
     if call is None:
-        prepared = _prepare(a, b, c, out, plan, accumulate)
+        prepared = _prepare(a, b, c, out, plan, accumulate, beta)
         if isinstance(prepared, list):
             return _with_copies(prepared, a, b, c, alpha, beta, out, plan, accumulate)
         call = _calls[key] = prepared
-    if beta != 0 or a.requires_grad or b.requires_grad:
-        check_values(a, b, c, beta)
+    if beta != 0 or a.requires_grad or b.requires_grad or (out is not None and out.requires_grad):
+        wrong = wrong_values(_given(a, b, c, out), beta)
+        if wrong:
+            raise refused(a, b, wrong)
     result = out
     if out is None:
         result = a.new_empty(call.shape, dtype=call.dtype)
@@ -137,6 +150,12 @@ def gemm(
     if out is not None:
         call.written(out)
     return result
+
+
+def _given(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments that are given, by name; those needed also where they are None."""
+    named = (("a", a), ("b", b), ("c", c), ("out", out))
+    return {name: value for name, value in named if value is not None or name in needed}
 
 
 def _callable(kernel: Any, turned: bool) -> Any:
@@ -171,19 +190,16 @@ def _through_torch(
         from cutegemm import torch_ops
     except ImportError as error:
         raise UnsupportedError(
-            "gemm: torch is needed to launch a kernel: pip install 'cutegemm[torch]'."
+            f"gemm: torch is needed to launch a kernel: pip install 'cutegemm[torch]'. {WITHOUT_A_GPU}"
         ) from error
-    given = [
-        None if v is None and name in ("c", "out") else torch_ops.tensor_of(v, name)
-        for v, name in ((a, "a"), (b, "b"), (c, "c"), (out, "out"))
-    ]
-    if all(new is old for new, old in zip(given, (a, b, c, out), strict=True)):
-        raise UnsupportedError(
-            "gemm: the tensors have no addresses; dense tensors on a CUDA device are expected."
-        )
+    given = torch_ops.tensors_of(_given(a, b, c, out, needed=("a", "b")))
+    wrong = without_addresses(given)
+    if wrong:
+        raise refused(given["a"], given["b"], wrong)
     result = gemm(
-        given[0], given[1], c=given[2], alpha=alpha, beta=beta, out=given[3], plan=plan, accumulate=accumulate
-    )
+        given["a"], given["b"], c=given.get("c"), alpha=alpha, beta=beta, out=given.get("out"), plan=plan,
+        accumulate=accumulate,
+    )  # fmt: skip
     if out is None:
         return torch_ops.like(a, result)
     torch_ops.like(out, result)  # the stream of its framework waits for the kernel
@@ -226,7 +242,7 @@ def plan_of(
 
     raises   as `gemm` does, and UnsupportedError where nothing is launched or a copy is made first
     """
-    prepared = _prepare(a, b, c, out, plan, accumulate)
+    prepared = _prepare(a, b, c, out, plan, accumulate, 0.0)
     if isinstance(prepared, list) or prepared.kernel is None:
         raise UnsupportedError(
             f"plan_of {shapes_of(a, b)}: no kernel is launched on these tensors as they are."
@@ -235,7 +251,7 @@ def plan_of(
 
 
 def _prepare(
-    a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None, accumulate: str
+    a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None, accumulate: str, beta: float
 ) -> _Call | list[str]:
     """Checks a signature that is new, and finds its kernel.
 
@@ -244,22 +260,25 @@ def _prepare(
     """
     from cutegemm import torch_ops
 
-    given = {name: v for name, v in (("a", a), ("b", b), ("c", c), ("out", out)) if v is not None}
-    if accumulate not in ACCUMULATIONS:
-        known = " or ".join(repr(name) for name in ACCUMULATIONS)
-        raise UnsupportedError(f"gemm: accumulate = {accumulate!r}; {known} is expected.")
-    if plan is not None and not isinstance(plan, (GemmPlan, str)):
-        raise UnsupportedError(
-            f"gemm: plan is a {type(plan).__name__}; a GemmPlan, or the name of one, is expected."
-        )
-    check_dtypes(given, torch_ops)
-    batched, (m, n, k, l) = extents_of(given)  # noqa: E741
-    check_devices(given)
-    check_memory(given)
+    given = _given(a, b, c, out)
+    wrong = [
+        *wrong_choices(plan, accumulate),
+        *wrong_dtypes(given, torch_ops),
+        *wrong_extents(given),
+        *wrong_values(given, beta),
+        *wrong_memory(given),
+        *wrong_devices(given),
+    ]
+    if wrong:
+        raise refused(a, b, wrong)
+    batched, (m, n, k, l) = a.dim() == 3, extents_of(a, b)  # noqa: E741
     result = (l, m, n) if batched else (m, n)
     dtype = given["out"].dtype if "out" in given else given["c"].dtype if "c" in given else None
     dtype = dtype or torch_ops.RESULTS[a.dtype][0]
-    views = {name: View.of(name, tensor, batched, wanted_mode(plan, name)) for name, tensor in given.items()}
+    views = {
+        name: View.of(name, tensor, batched, wanted_mode(plan, name, tensor))
+        for name, tensor in given.items()
+    }
     copies = [name for name, view in views.items() if view.major is None]
     if copies:
         return copies
@@ -275,7 +294,11 @@ def _prepare(
     has_c = "c" in given
 
     of_c = torch_ops.DTYPES[c.dtype] if has_c else None
-    turned = _is_turned(plan, operands_of(views, *kinds, batched, False, of_c))
+    boxed = operands_of(views, *kinds, batched, True, of_c)
+    if isinstance(plan, str):
+        turned = plan.startswith(TRANSPOSED)
+    else:
+        turned = plan is None and prefers_transposed(boxed, Problem(m, n, k, l, boxed), arch)
 
     def operands(by_box: bool) -> Operands:
         found = operands_of(views, *kinds, batched, by_box, of_c)
@@ -286,14 +309,12 @@ def _prepare(
         chosen = _chosen(operands, problem, arch, torch_ops.multiprocessors(device), has_c, accumulate)
     elif isinstance(plan, str):
         name = plan.removeprefix(TRANSPOSED)
-        chosen = plan_named(name, operands(name.startswith("sm90")), has_c, arch)
+        chosen = plan_named(name, operands(loads_boxes(name)), has_c, arch)
     else:
-        chosen = check_plan(plan, operands(plan.family == "sm90"), problem, has_c)
-    tiles = chosen.grid(problem)
-    if tiles[0] * tiles[1] * tiles[2] > MAX_GRID_X:
-        raise UnsupportedError(
-            f"gemm of {shapes_of(a, b)}: {tiles} tiles are more than the {MAX_GRID_X} of a grid."
-        )
+        chosen = check_plan(plan, operands(isinstance(plan.load_a, TmaBox)), problem, has_c)
+    too_large = list(limits(chosen, problem))
+    if too_large:
+        raise refused(a, b, too_large)
     call = _Call(ordered, compile_plan(chosen, arch), result, dtype)
     call.held, call.turned = plan, turned
     if not any(call.strides) and torch_ops.devices() == 1:
@@ -301,13 +322,6 @@ def _prepare(
     if len(_calls) >= _MOST_SIGNATURES:
         _calls.clear()
     return call
-
-
-def _is_turned(plan: GemmPlan | str | None, operands: Operands) -> bool:
-    """Whether D^T = B^T A^T is computed in place of D: where the name of the plan says so, or that is better."""
-    if isinstance(plan, str):
-        return plan.startswith(TRANSPOSED)
-    return plan is None and prefers_transposed(operands)
 
 
 def _chosen(
@@ -321,7 +335,9 @@ def _chosen(
     """By wgmma where the device has it and TMA can load A and B, else by mma.sync or by threads."""
     if arch == "sm_90a":
         boxed = operands(True)
-        if boxed.a.dtype.bits <= 16 and boxed.a.align_bytes >= ALIGN_BYTES <= boxed.b.align_bytes:
+        if boxed.a.dtype.bits == 8:  # which nothing else multiplies: what is in the way is said
+            return choose_sm90(boxed, problem, multiprocessors, has_c, accumulate)
+        if boxed.a.dtype.bits == 16 and boxed.a.align_bytes >= ALIGN_BYTES <= boxed.b.align_bytes:
             with contextlib.suppress(PlanError):
                 return choose_sm90(boxed, problem, multiprocessors, has_c, accumulate)
         arch = "sm_90"  # by what is left: wgmma does not serve these

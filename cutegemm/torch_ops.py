@@ -76,30 +76,34 @@ def multiprocessors(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
-def tensor_of(value: Any, name: str) -> torch.Tensor:
-    """A torch tensor over the same memory.
+def tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Torch tensors over the same memory, by name.
 
-    raises   UnsupportedError for what is neither a torch tensor nor speaks DLPack, and for negative strides,
+    raises   UnsupportedError with all that are neither torch tensors nor speak DLPack, or have negative strides,
              which torch has none of
     """
-    if isinstance(value, torch.Tensor):
-        return value
-    if not hasattr(value, "__dlpack__"):
-        raise UnsupportedError(
-            f"gemm: {name} is a {type(value).__name__}; a torch tensor, or an array with DLPack such as "
-            "CuPy's, is expected."
-        )
-    strides = getattr(value, "strides", None)
-    if isinstance(strides, tuple) and any(stride < 0 for stride in strides):  # torch would end the process
-        raise UnsupportedError(
-            f"gemm: {name} has strides of {strides} bytes; none may be negative. Pass a copy of it."
-        )
-    try:
-        return torch.utils.dlpack.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise UnsupportedError(
-            f"gemm: {name}, a {type(value).__name__}, does not come over DLPack: {error}"
-        ) from error
+    tensors, wrong = {}, []
+    for name, value in given.items():
+        strides = getattr(value, "strides", None)
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
+        elif not hasattr(value, "__dlpack__"):
+            wrong.append(
+                f"{name} is a {type(value).__name__}; a torch tensor, or an array with DLPack such as CuPy's, is "
+                "expected."
+            )
+        elif isinstance(strides, tuple) and any(
+            stride < 0 for stride in strides
+        ):  # torch would end the process
+            wrong.append(f"{name} has strides of {strides} bytes; none may be negative. Pass a copy of it.")
+        else:
+            try:
+                tensors[name] = torch.utils.dlpack.from_dlpack(value)
+            except (BufferError, RuntimeError, TypeError, ValueError) as error:
+                wrong.append(f"{name}, a {type(value).__name__}, does not come over DLPack: {error}")
+    if wrong:
+        raise UnsupportedError("gemm: " + "\n  ".join(wrong))
+    return tensors
 
 
 def like(example: Any, result: torch.Tensor) -> Any:
@@ -127,11 +131,22 @@ def from_numpy(
     return tensors
 
 
-def _placed(tensor: torch.Tensor, kind: DType, transposed: bool) -> torch.Tensor:
+def memory_of(kind: DType) -> torch.dtype:
+    """What elements of a type are in torch: those of tf32 are float32.
+
+    raises   UnsupportedError for a type that no kernel takes
+
+    >>> memory_of(tf32)
+    torch.float32
+    """
     known = {ours: theirs for theirs, ours in DTYPES.items()} | {tf32: torch.float32}
     if kind not in known:
         raise UnsupportedError(f"{kind} is not among the types that run: {', '.join(map(str, known))}.")
-    moved = tensor.to("cuda", known[kind])
+    return known[kind]
+
+
+def _placed(tensor: torch.Tensor, kind: DType, transposed: bool) -> torch.Tensor:
+    moved = tensor.to("cuda", memory_of(kind))
     return moved.mT.contiguous().mT if transposed else moved
 
 

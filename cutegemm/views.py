@@ -19,7 +19,7 @@ class View:
     major     0 or 1: the mode of the matrix whose stride is 1; None where there is none
     align     bytes, a power of two up to `ALIGN_BYTES`: of the address, the strides and the rows
     boxed     the same where the length of a row does not count, as TMA has it, whose strides are not 0
-    strides   those that a kernel is to see, where an extent of 1 has another; else None
+    strides   those that a kernel is to see, where those of an extent of 1, or of no elements, are others; else None
     span      bytes from the first element to the last
     run       bytes of a contiguous row, or column
     pitch     bytes from one of them to the next; 0 where a batch does not go on in the same steps
@@ -41,7 +41,10 @@ class View:
         reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
         self.span = 0 if 0 in shape else (reach + 1) * element_bytes
         (rows, cols), (by_row, by_col) = shape[-2:], strides[-2:]
-        self.major = 1 if by_col == 1 else 0 if by_row == 1 else 1 if cols <= 1 else 0 if rows <= 1 else None
+        is_column = by_row == 1 and cols == 1  # a row of which is one element, whatever its stride
+        self.major = 1 if by_col == 1 and not is_column else None
+        if self.major is None:
+            self.major = 0 if by_row == 1 else 1 if cols <= 1 else 0 if rows <= 1 else None
         if wanted is not None and (strides[-2:][wanted] == 1 or shape[-2:][wanted] <= 1):
             self.major = wanted
         self.align = self.boxed = element_bytes
@@ -50,9 +53,16 @@ class View:
         if self.major is None:
             return
         along, across = (cols, rows) if self.major == 1 else (rows, cols)
-        # The stride of an extent of 1 means nothing: it becomes the one that a compact matrix would have.
-        leading = (by_row if self.major == 1 else by_col) if across > 1 else max(1, along)
-        batch = [] if not batched else [strides[0] if shape[0] > 1 else leading * max(1, across)]
+        # The stride of an extent of 1 means nothing, and without elements none does: it becomes that of compact rows,
+        # each of which begins at a multiple of `ALIGN_BYTES`.
+        unit = max(1, ALIGN_BYTES // element_bytes)
+        is_empty = 0 in shape
+        leading = by_row if self.major == 1 else by_col
+        if across <= 1 or is_empty:
+            leading = -(-max(1, along) // unit) * unit
+        batch = []
+        if batched:
+            batch = [strides[0] if shape[0] > 1 and not is_empty else leading * max(1, across)]
         seen = (*batch, leading, 1) if self.major == 1 else (*batch, 1, leading)
         if seen != strides:
             self.strides = seen
@@ -122,13 +132,20 @@ def operands_of(
     """The operands that a plan is made for, from the views of "a", "b", "c" and "out".
 
     of_c     the type of "c", where it is not that of "out"
-    by_box   as TMA loads A and B, whose rows may end anywhere; what it writes ends at a multiple of 16 bytes
+    by_box   as TMA loads A and B, whose rows may end anywhere; what it writes ends at a multiple of 16 bytes, and so
+             does a C that it is to load
     """
+
+    def align(name: str, view: View) -> int:
+        if not by_box or name == "out":
+            return view.align
+        return view.boxed if name in ("a", "b") else min(view.align, view.boxed)
+
     made = {
         name: Operand(
             kind if name in "ab" else (of_c or result) if name == "c" else result,
             MODES[name][view.major or 0],
-            view.boxed if by_box and name in "ab" else view.align,
+            align(name, view),
         )
         for name, view in views.items()
     }

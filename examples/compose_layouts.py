@@ -10,9 +10,9 @@ from cutegemm import (
     idx2crd,
     local_tile,
     make_identity_tensor,
+    make_layout_tv,
     zipped_divide,
 )
-from cutegemm.tile import make_layout_tv
 
 
 def main() -> None:

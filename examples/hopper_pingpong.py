@@ -18,12 +18,6 @@ def describe() -> GemmPlan:
     """From tiles to layouts, boxes, roles and barriers."""
     plan = sm90_plan(OPERANDS, name="pingpong", tile=(128, 128, 64), slots=4, raster="along_n")
     print(plan.describe(Problem(8448, 9216, 512, operands=OPERANDS)))
-    print("\nRoles and barriers:")
-    for role in plan.roles:
-        print(f"  {role.name}: {role.warps} warps of {role.registers} registers a thread")
-    for barrier in plan.barriers:
-        waits = f" and {barrier.transaction_bytes} bytes" if barrier.transaction_bytes else ""
-        print(f"  {barrier.name}: {barrier.count} of kind {barrier.kind}, {barrier.arrivals} arrivals{waits}")
     print("\nWhat the builder refuses, all at once:")
     try:
         sm90_plan(OPERANDS, tile=(128, 256, 64), cluster=(4, 4), slots=3)

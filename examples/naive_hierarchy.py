@@ -79,8 +79,7 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
 
 
 def tiled(plan: GemmPlan, problem: Problem, name: str) -> Layout:
-    """A matrix cut into the CTAs' tiles: ((row, column) in a tile, (row, column) of tiles) -> place in "
-    "memory."""
+    """A matrix cut into the CTAs' tiles: ((row, column) in a tile, (row, column) of tiles) -> place in memory."""
     bm, bn, bk = plan.cta_tile
     matrix = problem.layout(name)
     return zipped_divide(

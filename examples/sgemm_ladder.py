@@ -48,8 +48,7 @@ def has_gpu() -> bool:
 
 
 def simulated(size: int) -> None:
-    """Each step carried out on the CPU on a small ragged problem, and what bounds it on an H200 on a large "
-    "one."""
+    """Each step on the CPU, on a small ragged problem; and what bounds it on an H200, on a large one."""
     from cutegemm.simulate import simulate
 
     m, n, k = SIMULATED

@@ -6,10 +6,9 @@ On a GPU the same names are timed: python -m cutegemm.bench.gemm --dtype tf32 --
 
 import numpy as np
 
-from cutegemm import Operands, Problem
+from cutegemm import Operands, Problem, plan_named
 from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
-from cutegemm.plan.catalog import plan_named
 from cutegemm.plan.mma_sync_ladder import STEPS
 from cutegemm.simulate import simulate
 

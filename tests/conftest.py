@@ -9,6 +9,12 @@ os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`-n`: a process takes neighbours, so that what the tests of a file share is made once, not in each."""
+    """`-n`: a process takes neighbours, so that what the tests of a file share is made once, not in each.
+
+    A process has one processor: more threads of numpy and torch would wait for each other, three times as long as
+    the small products of these tests take.
+    """
     if config.getoption("dist", "no") == "load":
         config.option.dist = "worksteal"
+        for library in ("OPENBLAS", "OMP"):
+            os.environ.setdefault(f"{library}_NUM_THREADS", "1")

@@ -33,7 +33,7 @@ def note_launches(monkeypatch, multiprocessors):
 
     monkeypatch.setattr(launch, "_calls", {})
     monkeypatch.setattr(launch, "compile_plan", take)
-    monkeypatch.setattr(launch, "check_devices", lambda given: None)
+    monkeypatch.setattr(launch, "wrong_devices", lambda given: [])
     monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
     monkeypatch.setattr(torch_ops, "multiprocessors", lambda index: multiprocessors)
     monkeypatch.setattr(torch_ops, "devices", lambda: 1)

@@ -4,14 +4,17 @@ import json
 import os
 import re
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from cutegemm import __version__
 from cutegemm.cli import app, main
 from cutegemm.errors import CutegemmError
+from cutegemm.plan.catalog import plans
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -24,7 +27,13 @@ def run(*arguments: str, status: int = 0) -> str:
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: None)
+    monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: "")
+
+
+@pytest.fixture
+def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds that a test saves which is not about the compiled kernel."""
+    monkeypatch.setattr("cutegemm.cli.gemm._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
 
 
 def test_gemm_for_a_program() -> None:
@@ -53,9 +62,9 @@ def test_gemm_emulated() -> None:
     assert found["ctas"] == 9
 
 
-def test_gemm_of_tf32_leaves_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("not_compiled")
+def test_gemm_of_tf32_leaves_float32() -> None:
     """D is as it is in memory: its error is that of sums in float32, not of a rounding to tf32, 2^-11."""
-    monkeypatch.setattr("cutegemm.cli.gemm._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
     plan = "mma_sync:block=64x64x32,warp=32x32"
     found = json.loads(run("gemm", "64", "64", "64", "--dtype", "tf32", "--plan", plan, "--json"))
     assert found["correct"] is True
@@ -63,6 +72,7 @@ def test_gemm_of_tf32_leaves_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["tolerance"] == 1e-5
 
 
+@pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("known", [True, False])
 def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     """What is printed of a run: all but the GPU, the kernel and the times. Sums of e4m3 by wgmma have 14 bits."""
@@ -70,7 +80,6 @@ def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     error = 1e-3
     times = {"us": 1.0, "tflops": 2.5, **({"cublas_tflops": 2.0, "ratio": 1.25} if known else {})}
     monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: {"name": "a GPU", "arch": "sm_90a"})
-    monkeypatch.setattr("cutegemm.cli.gemm._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
     monkeypatch.setattr("cutegemm.torch_ops.from_numpy", lambda a, b, c, operands: {"a": a, "b": b})
     monkeypatch.setattr(
         "cutegemm.torch_ops.run_plan", lambda plan, t, alpha, beta: (1 + error) * alpha * (t["a"] @ t["b"])
@@ -83,6 +92,26 @@ def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     assert ("2.5 TFLOP/s, cuBLAS 2.0, ratio 1.250" in said) is known
     assert ("2.5 TFLOP/s, torch has nothing for these types and shapes" in said) is not known
     assert "WRONG" in run(*sizes, "--dtype", "bf16", status=1)
+
+
+@pytest.mark.parametrize("missing", [("torch",), ("tvm_ffi", "torch"), ()])
+def test_why_a_gpu_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: tuple[str, ...]
+) -> None:
+    """The driver is there: nvidia-smi is found. Without it nothing is said."""
+    monkeypatch.undo()  # the fixture's stand-in
+    monkeypatch.setattr("cutegemm.cli.gemm._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
+    there = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False), __version__="2.0")
+    monkeypatch.setitem(sys.modules, "torch", there)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in missing else name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no_gpu" not in json.loads(run("gemm", "8", "8", "8", "--json"))
+    (tmp_path / "nvidia-smi").write_text("")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    extras = {("torch",): "[torch]", ("tvm_ffi", "torch"): "[kernels,torch]"}
+    wanted = f"'cutegemm{extras[missing]}'" if missing else "torch 2.0 sees no CUDA device"
+    assert wanted in json.loads(run("gemm", "8", "8", "8", "--json"))["no_gpu"]
+    assert wanted in run("gemm", "8", "8", "8")
 
 
 def test_gemm_for_a_person() -> None:
@@ -104,6 +133,7 @@ def test_the_sample_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line for line in known if line not in said] == []
 
 
+@pytest.mark.usefixtures("not_compiled")
 def test_files(tmp_path: Path) -> None:
     """Integers come through exactly, with alpha and beta."""
     rng = np.random.default_rng(1)
@@ -115,10 +145,12 @@ def test_files(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "d.npy"), 2 * a @ b - c)
 
 
+@pytest.mark.usefixtures("not_compiled")
 def test_batch() -> None:
     assert json.loads(run("gemm", "20", "30", "40", "--batch", "3", "--json"))["problem"] == "20x30x40x3"
 
 
+@pytest.mark.usefixtures("not_compiled")
 def test_a_large_problem_is_simulated_in_part() -> None:
     found = json.loads(run("gemm", "4100", "4097", "4099", "--json", "--plan", "simt_128x128"))
     assert "same ragged edges" in found["simulated"]
@@ -133,8 +165,8 @@ def test_a_large_problem_is_simulated_in_part() -> None:
         (("gemm", "--batch", "-2", "8", "8", "8"), "the batch is -2"),
         (("gemm", "--seed", "-1", "8", "8", "8"), "the seed is -1"),
         (("gemm", "99999999999", "9999999999", "9999999999"), "elements together; up to 68719476736"),
-        (("gemm", "8", "8", "8", "--out", "/no/such/folder/d.npy"), "in a folder that there is"),
-        (("gemm", "8", "8", "8", "--out", "d.txt"), "d.txt is no .npy file"),
+        (("gemm", "8", "8", "8", "--out", "/no/such/folder/d.npy"), "there is no folder /no/such/folder"),
+        (("gemm", "8", "8", "8", "--out", "d.txt"), "d.txt does not end in .npy"),
         (("show", "simt_128x128", "--problem", "4294967296x8x8"), "above 2147483647"),
         (("check", "simt_128x128", "--problem", "2000000x2000000x8"), "15625 x 15625 x 1 tiles"),
         (("check", "simt_128x128", "--arch", "sm_80", "--device", "h200"), "give one of them"),
@@ -150,6 +182,13 @@ def test_a_large_problem_is_simulated_in_part() -> None:
         (("show", "(4,8:(8,1)"), "^"),
         (("check", "simt_128x128", "--problem", "4096"), "MxNxK"),
         (("check", "simt_128x128", "--device", "abacus"), "abacus"),
+        (("gemm", "8", "-8", "8", "--whole"), "the extent -8 is negative; 0 or more"),
+        (("gemm", "8", "8", "8", "--a", "none.npy"), "--a none.npy: No such file or directory."),
+        (("gemm", "64", "64", "64", "--dtype", "e4m3"), "B is mn-major; e4m3 operands are k-major"),
+        (("gemm", "64", "64", "64", "--dtype", "s8", "--arch", "sm_80"), "by wgmma alone, which sm_90a has"),
+        (("show", "simt:block=128x128"), "block = (128, 128); 3 positive integers are expected"),
+        (("show", "simt_64x64", "--svg", "x.png", "--html", "x.svg"), "--html x.svg does not end in .html"),
+        (("plans", "nothing"), "no name begins with nothing; they begin with simt, sgemm"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str) -> None:
@@ -158,18 +197,71 @@ def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_every_wrong_argument_is_said_at_once(tmp_path: Path) -> None:
+    names = ("--dtype", "f17", "--layout", "xy", "--arch", "sm_1", "--plan", "simt_1")
+    out = str(tmp_path / "d.txt")
+    with pytest.raises(CutegemmError) as caught:
+        run("gemm", "8", "8", *names, "--out", out, "--seed", "-1", "--c", "none.npy")
+    for said in (f"{out} does not", "f17", "'xy'", "sm_1", "simt_1", "seed is -1", "none.npy"):
+        assert said in str(caught.value)
+    with pytest.raises(CutegemmError) as caught:
+        run("check", *names[-1:], *names[:4], "--problem", "8x8")
+    for said in ("f17", "'xy'", "simt_1", "'8x8' is not MxNxK"):
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("plan", "operands"), [("sm90_64x64", "A bf16"), ("mma_64x64", "A tf32"), ("simt_64x64", "A f32")]
+)
+def test_without_a_type_a_plan_takes_one_that_it_multiplies(plan: str, operands: str) -> None:
+    assert operands in run("show", plan, "--problem", "256x256x256")
+    assert f"of {operands}" in run("check", plan, "--problem", "256x256x256")
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_f32_multiplied_as_tf32() -> None:
+    """Each operand loses up to 2^-10 of its value, which is no fault: but it would be, of values that tf32 has."""
+    found = json.loads(run("gemm", "64", "64", "64", "--plan", "mma_64x64", "--json"))
+    assert found["correct"] is True
+    assert 1e-4 < found["relative_error"] < 2**-9
+    exact = json.loads(run("gemm", "64", "64", "64", "--plan", "mma_64x64", "--dtype", "tf32", "--json"))
+    assert (exact["correct"], exact["tolerance"]) == (True, 1e-5)
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_what_is_not_carried_out_is_not_made_up() -> None:
+    """A is 4 TB: its corner alone is filled."""
+    found = json.loads(run("gemm", "100003", "100003", "100003", "--plan", "simt_64x64", "--json"))
+    assert found["simulated"].startswith("163x163x35, with the same ragged edges")
+    assert found["correct"] is True
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_files_of_a_batch(tmp_path: Path) -> None:
+    for name, shape in (("a", (3, 8, 8)), ("b", (8, 8)), ("other", (2, 8, 8))):
+        np.save(tmp_path / f"{name}.npy", np.ones(shape, np.float32))
+    a, b, other = (str(tmp_path / f"{name}.npy") for name in ("a", "b", "other"))
+    with pytest.raises(CutegemmError, match=r"b.npy is one matrix, where there is a batch of 3"):
+        run("gemm", "--a", a, "--b", b)
+    with pytest.raises(CutegemmError, match=r"the batch is 3 here and 2 in --b"):
+        run("gemm", "--a", a, "--b", other)
+    assert json.loads(run("gemm", "8", "4", "8", "--a", a, "--json"))["problem"] == "8x4x8x3"
+
+
 def test_files_that_contradict(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((4, 5)))
     np.save(tmp_path / "b.npy", np.ones((6, 7)))
-    with pytest.raises(CutegemmError, match="K is 5 here and 6 there"):
+    with pytest.raises(CutegemmError, match="K is 5 here and 6 in --b"):
         run("gemm", "--a", str(tmp_path / "a.npy"), "--b", str(tmp_path / "b.npy"))
 
 
+@pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("extents", [("0", "5", "3"), ("4", "5", "0"), ("4", "0", "3")])
 def test_an_extent_of_0_is_an_extent(extents: tuple[str, ...]) -> None:
     assert json.loads(run("gemm", *extents, "--json"))["problem"] == "x".join(extents)
 
 
+@pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("alpha", ["nan", "inf", "-inf"])
 def test_what_is_not_finite_is_right_where_float64_has_the_same(alpha: str) -> None:
     assert json.loads(run("gemm", "8", "8", "8", "--alpha", alpha, "--json"))["correct"] is True
@@ -194,10 +286,22 @@ def test_show_a_plan(tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "x.html").read_text()[:200].lower()
 
 
-def test_plans_are_listed() -> None:
+def test_plans_are_listed_by_family() -> None:
+    """Each once, whatever family a new one is of; and so are they as data."""
     said = run("plans")
-    assert "simt_256x128" in said
-    assert "sm90_" in said
+    names = [line.split()[0] for line in said.splitlines() if re.match(r"  [a-z]\w*_\S+ ", line)]
+    assert names == [row["name"] for row in json.loads(run("plans", "--json"))] == [n for n, _ in plans()]
+    assert said.index("SIMT: multiply-adds") < said.index("simt_256x128") < said.index("Hopper: wgmma")
+
+
+def test_plans_that_are_asked_for() -> None:
+    names = [row["name"] for row in json.loads(run("plans", "mma", "sm90_*_2x1", "--json"))]
+    assert names == [n for n, _ in plans() if n.startswith("mma") or re.fullmatch("sm90_.*_2x1", n)]
+    assert "SIMT" not in run("plans", "mma").splitlines()[0]
+
+
+def test_version() -> None:
+    assert run("--version") == f"cutegemm {__version__}\n"
 
 
 def test_check() -> None:
@@ -218,17 +322,32 @@ def test_check_of_an_empty_problem() -> None:
     )
 
 
-def test_what_does_not_fit_into_memory_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            MemoryError("Unable to allocate 74.5 GiB"),
+            "this does not fit into memory: Unable to allocate 74.5 GiB",
+        ),
+        (
+            FileNotFoundError(2, "No such file or directory", "/proc/d.npy"),
+            "/proc/d.npy: No such file or directory",
+        ),
+        (OSError("the disk is full"), "the disk is full"),
+        (CutegemmError("a rule is broken"), "a rule is broken"),
+    ],
+)
+def test_an_error_ends_with_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str
 ) -> None:
-    def none_left() -> None:
-        raise MemoryError("Unable to allocate 74.5 GiB")
+    def fail() -> None:
+        raise error
 
-    monkeypatch.setattr("cutegemm.cli.app", none_left)
+    monkeypatch.setattr("cutegemm.cli.app", fail)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "does not fit into memory: Unable to allocate 74.5 GiB" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"cutegemm: {said}\n"
 
 
 def test_bench_simulate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import types
 
 import pytest
@@ -37,7 +39,6 @@ VIEWS = [
     (torch.randn(8, 13)[:, 1:], B, [("k", 4), ("n", 16), ("n", 16)]),  # neither address nor stride
     (A[:, :8], B[:8], [("k", 16), ("n", 16), ("n", 16)]),
     (torch.randn(3, 8, 12), torch.randn(12, 16).expand(3, -1, -1), [("k", 16), ("n", 16), ("n", 16)]),
-    (torch.randn(8, 0), torch.randn(0, 16), [("k", 4), ("n", 16), ("n", 16)]),
     (A.double(), B.double(), [("k", 16), ("n", 16), ("n", 16)]),
     (A[:7].half(), B.half(), [("k", 8), ("n", 16), ("n", 16)]),  # 12 elements of 2 bytes along k
 ]
@@ -54,12 +55,15 @@ def test_majorness_and_alignment(launched, a, b, wanted):
 
 
 def test_strides_of_extents_of_one_are_made_good(launched, monkeypatch):
-    monkeypatch.setattr(
-        launch, "_launch_as_seen", lambda call, tensors, alpha, beta: seen.append(call.strides)
-    )
-    seen = []
-    gemm(torch.randn(8, 1).t(), torch.randn(8, 4))  # (1, 8) with strides (1, 1)
-    assert seen == [((8, 1), None, None, None)]
+    """(1, 8) with strides (1, 1) are seen as one row of 8; the other tensors, as they are; on the device of a."""
+    current = []
+    monkeypatch.setattr(torch.cuda, "device", lambda index: current.append(index) or contextlib.nullcontext())
+    a, b = torch.randn(8, 1).t(), torch.randn(8, 4)
+    result = gemm(a, b)
+    ((seen_a, seen_b, seen_c, seen_d, alpha, beta),) = launched[-1].calls
+    assert (seen_a.shape, seen_a.stride(), seen_a.data_ptr()) == ((1, 8), (8, 1), a.data_ptr())
+    assert (seen_b is b, seen_c is result, seen_d is result) == (True,) * 3
+    assert (current, alpha, beta) == ([a.get_device()], 1.0, 0.0)
     assert operands_of_last(launched)[0] == ("k", 16)
 
 
@@ -116,9 +120,11 @@ REFUSED = [
     (lambda: gemm(A, B.double()), "a is of float32, b of float64; they must be of one type"),
     (
         lambda: gemm(A.int(), B.int()),
-        "a is of int32; float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, int8 are served",
+        "a and b are of int32; float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, int8 are served",
     ),
-    (lambda: gemm(A, A), r"b has shape \(8, 12\); \(12, 12\) is expected"),
+    (lambda: gemm(A, A), r"gemm of \(8, 12\) by \(8, 12\): a has 12 columns, b has 8 rows; .* Pass b.mT"),
+    (lambda: gemm(A, B[:5]), "a has 12 columns, b has 5 rows; both are K.$"),
+    (lambda: gemm(A.expand(2, -1, -1), B.expand(3, -1, -1)), "a is a batch of 2, b of 3"),
     (lambda: gemm(A[0], B), "two matrices, or two batches"),
     (lambda: gemm(A[None], B), "Expand a matrix"),
     (lambda: gemm(A, B, out=torch.zeros(8, 17)), r"out has shape \(8, 17\); \(8, 16\) is expected"),
@@ -130,7 +136,8 @@ REFUSED = [
     (lambda: gemm(A, B, beta=1.0), "beta = 1.0, but no c is given"),
     (lambda: gemm(A, B, plan="nope"), "no plan is called 'nope'. `cutegemm plans` lists them"),
     (lambda: gemm([1.0], B), "a is a list; a torch tensor, or an array with DLPack"),
-    (lambda: gemm(A.to_sparse(), B), "dense tensors"),
+    (lambda: gemm([1.0], 2), "(?s)a is a list; .* b is a int; a torch tensor"),
+    (lambda: gemm(A.to_sparse(), B), "dense tensors on a CUDA device are expected. Pass a.to_dense"),
     (lambda: gemm(A.clone().requires_grad_(), B), "records no gradients"),
     (lambda: gemm(A, B, out=torch.zeros(16).expand(8, 16)), "may lie in one place"),
     (lambda: gemm(A, B, out=torch.zeros(8, 16, requires_grad=True)), "records no gradients"),
@@ -171,9 +178,30 @@ def test_what_is_refused(launched, call, words):
 
 
 def test_tensors_on_the_cpu_are_refused():
-    with pytest.raises(UnsupportedError, match="a is on cpu; tensors on a CUDA device are served"):
-        gemm(A, B)
-    with pytest.raises(UnsupportedError, match="a is on cpu"):
+    """Also arrays of another framework; and it is said what there is for them."""
+    served = r"a and b are on cpu; .* are served, as torch makes them: a.cuda\(\), b.cuda\(\). Without a GPU .*simulate"
+    for call in (lambda: gemm(A, B), lambda: gemm(A.numpy(), B.numpy()), lambda: gemm(A, B.numpy())):
+        with pytest.raises(UnsupportedError, match=served):
+            call()
+
+
+def test_every_broken_rule_is_said_at_once():
+    a, b = A.clone().requires_grad_(), torch.zeros(7, 5, dtype=torch.int32)
+    with pytest.raises(UnsupportedError) as refused:
+        gemm(a, b, out=torch.zeros(3), beta=1.0, plan=3, accumulate="exact")
+    subject, *rules = str(refused.value).split("\n  - ")
+    assert subject == "gemm of (8, 12) by (7, 5): 9 rules are broken."
+    said = (
+        "accumulate = 'exact'", "plan is a int", "a is of float32, b of int32", "b is of int32", "a has 12 columns",
+        "out has shape (3,); (8, 5)", "beta = 1.0, but no c", "a is to have gradients", "a, b and out are on cpu",
+    )  # fmt: skip
+    assert [rule[: len(words)] for rule, words in zip(rules, said, strict=True)] == list(said)
+
+
+def test_torch_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cutegemm.torch_ops", None)
+    monkeypatch.delattr("cutegemm.torch_ops")
+    with pytest.raises(UnsupportedError, match=r"pip install 'cutegemm\[torch\]'. Without a GPU .*simulate"):
         gemm(A.numpy(), B.numpy())
 
 
@@ -318,7 +346,10 @@ def test_signatures_do_not_pile_up(launched, monkeypatch):
         ((1, 12), (5, 1), 1, 16, (12, 1)),
         ((12, 1), (1, 3), 0, 16, (1, 12)),
         ((12, 1), (7, 3), 1, 4, (7, 1)),
-        ((1, 1), (9, 9), 1, 4, (1, 1)),
+        ((12, 1), (1, 1), 0, 16, (1, 12)),
+        ((1, 1), (9, 9), 1, 4, (4, 1)),
+        ((1, 11), (11, 1), 1, 4, (12, 1)),  # as if a row after it began at a multiple of 16 bytes
+        ((8, 0), (1, 1), 1, 16, (4, 1)),
         ((8, 12), (0, 1), 1, 16, None),  # one row for all
         ((0, 12), (12, 1), 1, 16, None),
     ],

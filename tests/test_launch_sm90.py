@@ -12,7 +12,7 @@ from cutegemm import launch, torch_ops  # noqa: E402
 from cutegemm.compile import CompiledKernel  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.launch import gemm  # noqa: E402
-from cutegemm.plan import Operands, sm90_plan  # noqa: E402
+from cutegemm.plan import Operands, mma_tma_plan, sm90_plan  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
 
@@ -40,7 +40,6 @@ def test_aligned_halves_go_to_wgmma(taken, kind, transposed):
     assert plan.family == "sm90"
     assert plan.pipeline.ctas == 114
     assert (plan.operands.a.major, plan.operands.b.major) == ("mk"[not transposed[0]], "nk"[transposed[1]])
-    assert plan.epilogue is not None
     assert not plan.has_c
 
 
@@ -50,11 +49,12 @@ def test_a_ragged_k_needs_aligned_rows_alone(taken):
 
 
 def test_a_ragged_n_is_stored_out_of_registers(taken):
-    plan = plan_for(taken, matrix(64, 104), matrix(99, 104).t())
+    a, b = matrix(640, 104), matrix(800, 104)
+    plan = plan_for(taken, a, b[:799].t())
     assert (plan.family, plan.epilogue, plan.store_d.bits) == ("sm90", None, 16)
-    plan = plan_for(taken, matrix(64, 104), matrix(99, 104).t(), out=matrix(64, 104)[:, :99])
+    plan = plan_for(taken, a, b[:799].t(), out=matrix(640, 800)[:, :799])
     assert plan.epilogue is None
-    plan = plan_for(taken, matrix(64, 104), matrix(96, 104).t(), out=matrix(64, 104)[:, :96])
+    plan = plan_for(taken, a, b[:792].t(), out=matrix(640, 800)[:, :792])
     assert plan.epilogue is not None
 
 
@@ -70,6 +70,15 @@ def test_c_is_read_where_it_is_given(taken):
     assert plan.epilogue.load_c is not None
     plan = plan_for(taken, a, b, c=c.t(), beta=0.5)  # of another majorness than D
     assert plan.has_c
+    assert plan.epilogue.load_c is None
+
+
+def test_a_row_that_all_of_c_shares_is_read_by_threads(taken):
+    """As for A and B: no descriptor of TMA has a stride of 0."""
+    a, b, bias = matrix(64, 64), matrix(64, 64), torch.zeros(64).bfloat16()
+    plan = plan_for(taken, a, b, c=bias.expand(64, -1), beta=1.0)
+    assert (plan.family, plan.epilogue.load_c) == ("sm90", None)
+    plan = plan_for(taken, a.expand(1, -1, -1), b[None], c=bias.expand(1, 64, -1), beta=1.0)
     assert plan.epilogue.load_c is None
 
 
@@ -169,6 +178,32 @@ def test_a_matrix_that_a_batch_shares_is_not_loaded_by_tma(taken):
     assert plan_for(taken, a, b.expand(3, -1, -1)).family == "mma_sync"
     assert plan_for(taken, b[:1].expand(64, -1), b).family == "mma_sync"
     assert plan_for(taken, a[:1], b[None].expand(1, -1, -1)).family == "sm90"
+    for plan in (
+        "mma_tma_128x256",
+        mma_tma_plan(Operands.of("bf16", batched=True)),
+    ):
+        with pytest.raises(PlanError, match=r"B is aligned to 2 bytes"):
+            gemm(a, b.expand(3, -1, -1), plan=plan)
+    bytes_of_one = matrix(64, 128, torch.float8_e4m3fn).expand(3, -1, -1)
+    with pytest.raises(
+        PlanError, match=r"A is aligned to 1 bytes; TMA needs 16"
+    ):  # not: that no FMA takes them
+        gemm(bytes_of_one, bytes_of_one.mT)
+
+
+def test_a_lone_row_and_no_elements_have_any_stride(taken):
+    """So TMA loads them, whatever their length: nothing else multiplies bytes."""
+    for kind in (torch.bfloat16, torch.float8_e4m3fn):
+        a, b = matrix(2, 112, kind)[:, :99], matrix(96, 112, kind)[:, :99].t()
+        for rows in (a[:1], matrix(1, 99, kind), a):
+            assert plan_for(taken, rows, b).family == "sm90"
+        assert plan_for(taken, matrix(5, 0, kind), matrix(96, 0, kind).t()).family == "sm90"
+        assert plan_for(taken, a, matrix(99, 1, kind)).family == "sm90"  # its strides are 1 both
+
+
+def test_mma_sync_fed_by_tma_takes_rows_of_any_length(taken):
+    a, b = matrix(64, 104)[:, :99], matrix(99, 64)
+    assert plan_for(taken, a, b, plan="mma_tma_128x256").operands.a.align_bytes == 16
 
 
 def test_k_is_split_where_few_tiles_have_many_k_tiles(taken):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Annotated
 
 import typer
 
+import cutegemm
 from cutegemm.cli import bench, gemm, inspect
-from cutegemm.errors import CutegemmError
+from cutegemm.errors import ended_in_words
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="GEMMs described by layouts: checked, simulated, analysed, drawn, compiled and run.",
+    rich_markup_mode="markdown",  # joins the lines of a paragraph
 )
-app.command("gemm")(gemm.command)
+app.command("gemm", cls=gemm.Command)(gemm.command)
 app.command("show")(inspect.show)
 app.command("plans")(inspect.plans)
 app.command("check")(inspect.check)
@@ -24,13 +25,23 @@ app.command("figures")(inspect.figures)
 app.add_typer(bench.app, name="bench")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"cutegemm {cutegemm.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """GEMMs described by layouts: checked, simulated, analysed, drawn, compiled and run."""
+
+
 def main() -> None:
     """The entry point: errors that a user can cause end with a message and status 2."""
-    try:
+    with ended_in_words("cutegemm"):
         app()
-    except (CutegemmError, OSError) as error:
-        print(f"cutegemm: {error}", file=sys.stderr)
-        sys.exit(2)
-    except MemoryError as error:
-        print(f"cutegemm: this does not fit into memory: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -27,8 +27,7 @@ def command(
 ) -> None:
     """Make every file of docs/benchmarks again, the most telling ones first; then run `bench report`.
 
-    Each step is a process of its own, with a time limit. It ends with 1 where a step failed, or none was
-    done.
+    Each step is a process of its own, with a time limit. It ends with 1 where a step failed, or none was done.
     """
     steps = named(only or [])
     console = Console(highlight=False)
@@ -60,11 +59,11 @@ def _catalogue(steps: tuple[Step, ...]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("file", style="bold", no_wrap=True)
     table.add_column("seconds", justify="right")
-    table.add_column("needs", no_wrap=True)
-    table.add_column("what it proves")
+    table.add_column("what it proves, [dim]and needs[/dim]")
     for step in steps:
-        table.add_row(step.name, f"{step.seconds:.0f}", ", ".join(step.needs), step.proves)
-    table.add_row("", f"{sum(step.seconds for step in steps):.0f}", "", "all of them")
+        needs = f" [dim]({', '.join(step.needs)})[/dim]" if step.needs else ""
+        table.add_row(step.name, f"{step.seconds:.0f}", escape(step.proves) + needs)
+    table.add_row("", f"{sum(step.seconds for step in steps):.0f}", "all of them")
     return table
 
 

@@ -2,18 +2,89 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from cutegemm.dtypes import DType, round_to
+from cutegemm.arch import DEFAULT_ARCH, arch_named
+from cutegemm.dtypes import DType, bf16, f32, round_to, tf32
 from cutegemm.errors import PlanError
-from cutegemm.plan import GemmPlan, Problem
+from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.building import Complaints
 from cutegemm.plan.catalog import TRANSPOSED, choose, plan_named
+from cutegemm.plan.mma_sync_catalog import as_tf32
 
 # Elements of A, B and C together that are made up: more than any machine that this runs on holds.
 _MOST_ELEMENTS = 1 << 36
+_MOST_EXTENT = 2**31 - 1  # kernels count with 32 bits
+
+
+def dtype_of(text: str | None, plan: str | None) -> DType:
+    """The element type that is asked for; where none is, f32, or bf16 for a plan of wgmma, which has no f32.
+
+    >>> dtype_of(None, "simt_64x64"), dtype_of(None, "sm90_pingpong"), dtype_of("f16", None)
+    (f32, bf16, f16)
+    """
+    if text is not None:
+        return DType.parse(text)
+    return bf16 if plan is not None and plan.removeprefix(TRANSPOSED).startswith("sm90") else f32
+
+
+def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
+    """The problem with its operands as the plan takes them: f32 in memory may be multiplied as tf32."""
+    if plan.operands.a.dtype is not tf32:
+        return problem
+    return replace(problem, operands=as_tf32(problem.operands))
+
+
+def described(
+    operation: str,
+    name: str,
+    dtype: str | None,
+    layout: str,
+    problem: str | None,
+    arch: str = DEFAULT_ARCH,
+) -> tuple[GemmPlan, Problem | None]:
+    """The plan of a name, and the problem that a text MxNxK or MxNxKxL says, for operands fitted to it.
+
+    raises   PlanError with all that is wrong with the texts
+    """
+    complaints = Complaints()
+    kind = complaints.attempt(lambda: dtype_of(dtype, name))
+    operands = complaints.attempt(lambda: Operands.of(kind or f32, layout=layout))
+    extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
+    complaints.attempt(lambda: arch_named(arch))
+    if complaints.broken or operands is None:
+        complaints.attempt(lambda: check_name(name))
+        raise PlanError(operation, complaints.broken)
+    if extents is None:
+        return plan_named(name, operands, arch=arch), None
+    m, n, k, *batch = extents
+    operands = replace(operands, batched=bool(batch)).fitted(m, n, k)
+    plan = plan_named(name, operands, arch=arch)
+    of = Problem(m, n, k, batch[0] if batch else 1, operands)
+    return plan, as_multiplied(of.transposed if name.startswith(TRANSPOSED) else of, plan)
+
+
+def _extents(operation: str, text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text.strip()):
+        raise PlanError(operation, [f"--problem {text!r} is not MxNxK or MxNxKxL, such as 4096x4096x4096."])
+    extents = tuple(map(int, text.split("x")))
+    if max(extents) > _MOST_EXTENT:
+        raise PlanError(
+            operation, [f"--problem {text!r} has an extent above {_MOST_EXTENT}, the most that there may be."]
+        )
+    return extents
+
+
+def check_name(name: str) -> None:
+    """raises UnsupportedError where no plan has the name, whatever the operands"""
+    try:
+        plan_named(name, Operands.of("f32"))
+    except PlanError:
+        return  # there is one; these operands are not for it
 
 
 @dataclass(frozen=True)
@@ -24,73 +95,93 @@ class Matrices:
     b: np.ndarray
     c: np.ndarray | None
 
-    @property
-    def extents(self) -> tuple[int, int, int, int]:
-        """(M, N, K, L)."""
-        batch = self.a.shape[0] if self.a.ndim == 3 else 1
-        return self.a.shape[-2], self.b.shape[-1], self.a.shape[-1], batch
+
+@dataclass(frozen=True)
+class Extents:
+    """Of D = A @ B; the batch is None where there is none. And the arrays from files, by "a", "b" and "c"."""
+
+    m: int
+    n: int
+    k: int
+    batch: int | None
+    files: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def matrices(self, dtype: DType, out: DType, beta: float, seed: int) -> Matrices:
+        """The arrays of files; what is not given is normally distributed, in the element type's values."""
+        rng = np.random.default_rng(seed)
+        front = () if self.batch is None else (self.batch,)
+
+        def filled(name: str, rows: int, columns: int, kind: DType) -> np.ndarray:
+            if name in self.files:
+                return self.files[name]
+            return round_to(kind, rng.standard_normal((*front, rows, columns), dtype=np.float32))
+
+        return Matrices(
+            filled("a", self.m, self.k, dtype),
+            filled("b", self.k, self.n, dtype),
+            filled("c", self.m, self.n, out) if beta != 0 else None,
+        )
 
 
-def matrices(
-    extents: tuple[int | None, int | None, int | None, int | None],
-    dtype: DType,
-    out: DType,
-    files: tuple[Path | None, Path | None, Path | None],
-    beta: float,
-    seed: int,
-) -> Matrices:
-    """Matrices from `.npy` files; those not given are normally distributed, in the element type's values.
+def extents_of(
+    extents: tuple[int | None, int | None, int | None, int | None], files: dict[str, Path | None]
+) -> Extents:
+    """The extents that are given, and those of the arrays in files.
 
-    extents   (M, N, K, L); None for M, N and K that files say, and for no batch
-    raises    PlanError where files and extents contradict each other, or there can be no such matrices
+    extents   (M, N, K, L); None for those that files say, and for no batch
+    raises    PlanError where files cannot be read, or files and extents contradict each other
     """
-    m, n, k, batch = extents
-    a, b, c = [None if path is None else _load(path) for path in files]
-    sizes = {"M": m, "N": n, "K": k}
+    sizes = dict(zip(("M", "N", "K", "the batch"), extents, strict=True))
     broken = [
         f"{letter} is {extent}; 0 or more is expected."
-        for letter, extent in (*sizes.items(), ("the batch", batch), ("the seed", seed))
+        for letter, extent in sizes.items()
         if extent is not None and extent < 0
     ]
-    for matrix, letters in ((a, "MK"), (b, "KN"), (c, "MN")):
-        if matrix is not None:
-            for letter, extent in zip(letters, matrix.shape[-2:], strict=True):
-                if sizes[letter] is not None and sizes[letter] != extent:
-                    broken.append(f"{letter} is {sizes[letter]} here and {extent} there.")
-                sizes[letter] = int(extent)
-    broken += [f"{letter} is not given." for letter, extent in sizes.items() if extent is None]
+    arrays = {}
+    for name, rows, columns in (("a", "M", "K"), ("b", "K", "N"), ("c", "M", "N")):
+        path = files[name]
+        array = None if path is None else _load(f"--{name} {path}", path, broken)
+        if array is None:
+            continue
+        arrays[name] = array
+        for letter, extent in zip(("the batch", rows, columns)[-array.ndim :], array.shape, strict=True):
+            if sizes[letter] is not None and sizes[letter] != extent:
+                broken.append(f"{letter} is {sizes[letter]} here and {extent} in --{name} {path}.")
+            sizes[letter] = int(extent)
+    batch = sizes.pop("the batch")
+    broken += [
+        f"--{name} {files[name]} is one matrix, where there is a batch of {batch}."
+        for name, array in arrays.items()
+        if batch is not None and array.ndim == 2
+    ]
+    if all(path is None or name in arrays for name, path in files.items()):
+        broken += [f"{letter} is not given." for letter, extent in sizes.items() if extent is None]
     known = {letter: extent or 0 for letter, extent in sizes.items()}
     wanted = sum(known[x] * known[y] for x, y in ("MK", "KN", "MN")) * (1 if batch is None else batch)
     if wanted > _MOST_ELEMENTS:
         broken.append(f"A, B and D have {wanted} elements together; up to {_MOST_ELEMENTS} are made up.")
     if broken:
         raise PlanError("gemm", broken)
-    rng = np.random.default_rng(seed)
-    front = () if batch is None else (batch,)
-
-    def filled(given: np.ndarray | None, rows: str, columns: str, kind: DType) -> np.ndarray:
-        if given is not None:
-            return given
-        shape = (*front, sizes[rows], sizes[columns])
-        return round_to(kind, rng.standard_normal(shape, dtype=np.float32))
-
-    return Matrices(
-        filled(a, "M", "K", dtype),
-        filled(b, "K", "N", dtype),
-        filled(c, "M", "N", out) if beta != 0 else None,
-    )
+    return Extents(known["M"], known["N"], known["K"], batch, arrays)
 
 
-def _load(path: Path) -> np.ndarray:
+def _load(what: str, path: Path, broken: list[str]) -> np.ndarray | None:
+    """The array in a file, or None and why not."""
     try:
         array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        broken.append(f"{what}: {error.strerror or error}.")
+        return None
     except (ValueError, EOFError) as error:
-        raise PlanError("gemm", [f"{path} is no .npy file of numbers: {error}"]) from error
+        broken.append(f"{what} is no .npy file of numbers: {error}")
+        return None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         held = "several arrays" if not isinstance(array, np.ndarray) else f"elements of {array.dtype}"
-        raise PlanError("gemm", [f"{path} holds {held}; a .npy file of real numbers is expected."])
+        broken.append(f"{what} holds {held}; a .npy file of real numbers is expected.")
+        return None
     if array.ndim not in (2, 3):
-        raise PlanError("gemm", [f"{path} holds an array of shape {array.shape}; 2 or 3 axes are expected."])
+        broken.append(f"{what} holds an array of shape {array.shape}; 2 or 3 axes are expected.")
+        return None
     return array
 
 

@@ -4,56 +4,53 @@ from __future__ import annotations
 
 import json
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
 from cutegemm.arch import DEFAULT_ARCH
-from cutegemm.dtypes import DType
-from cutegemm.errors import LayoutError, UnsupportedError
+from cutegemm.cli.inputs import described
+from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
-from cutegemm.plan import GemmPlan, Operands, Problem
-from cutegemm.plan.catalog import plan_named
 from cutegemm.plan.catalog import plans as named_plans
 
-_MOST_EXTENT = 2**31 - 1  # kernels count with 32 bits
 _SWIZZLE = re.compile(r"\s*S<\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*>\s*")
 _NOTATION = re.compile(r"^\s*[(S\d_LC]")
+# By how the names begin.
+_FAMILIES = {
+    "simt": "SIMT: multiply-adds of single threads",
+    "sgemm": "The SIMT ladder, step by step",
+    "mma": "mma.sync: tensor cores that multiply registers, from sm_80 on",
+    "tensorop": "The mma.sync ladder, step by step",
+    "sm90": "Hopper: wgmma and TMA, sm_90a; the ladder first",
+}
+
+_AFTER_PLANS = (
+    "`cutegemm show NAME` describes one, `cutegemm check NAME` analyses it. A SIMT or Hopper NAME may end with /k4, "
+    "which splits K in 4; simt:block=128x128x8,warp=64x32,thread=8x8 and its like spell a plan out."
+)
 
 Thing = Annotated[
     str, typer.Argument(help='A layout such as "(4,8):(8,1)", a swizzle "S<3,3,3>", or the name of a plan.')
 ]
 PlanName = Annotated[str, typer.Argument(help="A name of `cutegemm plans`, or simt:block=...")]
 Extents = Annotated[str | None, typer.Option("--problem", help="MxNxK, or MxNxKxL.")]
-DTypeName = Annotated[str, typer.Option("--dtype", help="Element type of A and B.")]
+DTypeName = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Element type of A and B; f32 where left out, or bf16 of a plan for wgmma."),
+]
 Letters = Annotated[str, typer.Option("--layout", help="BLAS letters: nn, nt, tn, tt.")]
-
-
-def operands_and_problem(dtype: str, layout: str, problem: str | None) -> tuple[Operands, Problem | None]:
-    """Operands of a type and, where extents are given, fitted to them."""
-    if problem is None:
-        return Operands.of(DType.parse(dtype), layout=layout), None
-    extents = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?", problem.strip())
-    if extents is None:
-        raise LayoutError(f"--problem: {problem!r} is not MxNxK or MxNxKxL.")
-    m, n, k, batch = (int(e) if e else None for e in extents.groups())
-    assert m is not None
-    assert n is not None
-    assert k is not None
-    if max(m, n, k, batch or 0) > _MOST_EXTENT:
-        raise LayoutError(
-            f"--problem: {problem!r} has an extent above {_MOST_EXTENT}, the most that there may be."
-        )
-    operands = Operands.of(DType.parse(dtype), layout=layout, batched=batch is not None).fitted(m, n, k)
-    return operands, Problem(m, n, k, 1 if batch is None else batch, operands=operands)
+Json = Annotated[bool, typer.Option("--json", help="For a program.")]
 
 
 def show(
     thing: Thing,
-    dtype: DTypeName = "f32",
+    dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = None,
     svg: Annotated[Path | None, typer.Option(help="Draw it into an SVG file.")] = None,
@@ -62,6 +59,13 @@ def show(
     """A layout or a swizzle as a grid, or a plan as its hierarchy; --svg and --html draw it."""
     from cutegemm.draw import draw, save
 
+    wrong = [
+        f"--{kind} {path} does not end in .{kind}."
+        for kind, path in (("svg", svg), ("html", html))
+        if path is not None and path.suffix != f".{kind}"
+    ]
+    if wrong:
+        raise UnsupportedError("show: " + "\n  ".join(wrong))
     console = Console(highlight=False)
     options: dict[str, Any] = {}
     drawn: Any
@@ -69,12 +73,11 @@ def show(
     if swizzle is not None:
         drawn = Swizzle(*map(int, swizzle.groups()))
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
-    elif _NOTATION.match(thing) and ":" in thing + ":" and thing not in dict(named_plans()):
+    elif _NOTATION.match(thing):
         drawn = parse(thing)
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
     else:
-        operands, of = operands_and_problem(dtype, layout, problem)
-        drawn = plan_named(thing, operands)
+        drawn, of = described("show", thing, dtype, layout, problem)
         console.print(drawn.describe(of), markup=False, soft_wrap=True)
         options = {} if of is None else {"problem": of}
     for path in (svg, html):
@@ -83,26 +86,44 @@ def show(
             console.print(f"drawn into {path}", markup=False)
 
 
-def plans() -> None:
-    """Every named plan, with what it does differently."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("plan", style="bold", no_wrap=True)
-    table.add_column("what is behind it")
-    for name, summary in named_plans():
-        table.add_row(name, summary)
-    Console(highlight=False).print(table)
-
-
-def _plan(
-    name: str, dtype: str, layout: str, problem: str | None, arch: str = DEFAULT_ARCH
-) -> tuple[GemmPlan, Problem | None]:
-    operands, of = operands_and_problem(dtype, layout, problem)
-    return plan_named(name, operands, arch=arch), of
+def plans(
+    wanted: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="What names begin with, or names with *.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The named plans by family, with what each does differently: all of them, or `cutegemm plans sm90 'mma_*'`."""
+    found = [
+        (name, summary)
+        for name, summary in named_plans()
+        if not wanted or any(fnmatch(name, text if "*" in text else f"{text}*") for text in wanted)
+    ]
+    if not found:
+        raise UnsupportedError(
+            f"plans: no name begins with {' or '.join(wanted or ())}; they begin with {', '.join(_FAMILIES)}."
+        )
+    if as_json:
+        print(json.dumps([{"name": name, "summary": summary} for name, summary in found], indent=2))
+        return
+    console = Console(highlight=False)
+    width = max(len(name) for name, _ in found)
+    for prefix, title in _FAMILIES.items():
+        rows = [(name, summary) for name, summary in found if name.split("_")[0] == prefix]
+        if not rows:
+            continue
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True, min_width=width)
+        table.add_column()
+        for row in rows:
+            table.add_row(*row)
+        console.print(title, style="bold", soft_wrap=True)
+        console.print(Padding(table, (0, 0, 1, 2)))
+    console.print(_AFTER_PLANS, markup=False)
 
 
 def check(
     plan: PlanName,
-    dtype: DTypeName = "f32",
+    dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = "4096x4096x4096",
     device: Annotated[
@@ -112,7 +133,7 @@ def check(
     compiled: Annotated[
         bool, typer.Option("--compiled", help="With the registers of the compiled kernel.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What a plan will do on the hardware: conflicts, occupancy, traffic, roofline; what to change."""
     from cutegemm.analysis import check as analyse
@@ -125,29 +146,31 @@ def check(
         )
     target = None if arch else device_named(device or "h200")
     of_arch = arch or (target.arch if target else DEFAULT_ARCH)
-    made, of = _plan(plan, dtype, layout, problem, of_arch)
+    made, of = described("check", plan, dtype, layout, problem, of_arch)
     resources = compile_plan(made, of_arch).resources if compiled else None
     found = analyse(made, of, arch, target, resources)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
-        print_report(found, Console(highlight=False))
+        console = Console(highlight=False)
+        print_report(found, console)
+        console.print(f"\nof {made.operands}", markup=False, style="dim")
     if found.violations:
         raise typer.Exit(1)
 
 
 def profile(
     plan: PlanName,
-    dtype: DTypeName = "f32",
+    dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = "4096x4096x4096",
     ncu: Annotated[str, typer.Option(help="The command of Nsight Compute.")] = "ncu",
-    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+    as_json: Json = False,
 ) -> None:
     """The same predictions beside the hardware counters that ncu reads while the plan runs."""
     from cutegemm import profile as profiling
 
-    made, of = _plan(plan, dtype, layout, problem)
+    made, of = described("profile", plan, dtype, layout, problem)
     assert of is not None
     measured, evidence = profiling.profile([profiling.Case(made.name, made, of)], ncu=ncu)
     for reason in evidence.failed.values():

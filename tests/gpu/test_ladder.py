@@ -1,5 +1,4 @@
-"""The SIMT ladder, packing and split K on a GPU: ragged shapes, beta, few k-tiles, other types, repeated "
-"runs."""
+"""The SIMT ladder, packing and split K on a GPU: ragged shapes, beta, few k-tiles, other types, repeated runs."""
 
 from __future__ import annotations
 

@@ -124,7 +124,29 @@ def test_names(name, dtype, arch):
         check(plan, 264, 264, 520, fill="integer", given=name)
 
 
-def test_tf32_is_taken_bit_by_bit():
+@pytest.mark.parametrize("name", [named.name for named in MMA_SYNC_FED])
+def test_rows_that_end_anywhere(name, arch):
+    """TMA asks of strides alone that they are multiples of 16 bytes, and of D that rows end there."""
+    if not arch.startswith("sm_9"):
+        pytest.skip(f"{arch} has no TMA")
+    for k in (1, 67, 131, 200):
+        a, b = (torch.randn(rows, 1024, device="cuda").bfloat16()[:, :k] for rows in (301, 264))
+        wanted = a.double() @ b.double().t()
+        found = gemm(a, b.t(), plan=name).double()
+        assert (found - wanted).abs().max() <= wanted.abs().max() * 2.0**-8
+
+
+def test_persistent_ctas_take_all_tiles(arch):
+    """Many tiles a CTA, and a number of them that its count does not divide; twice the same."""
+    if not arch.startswith("sm_9"):
+        pytest.skip(f"{arch} has no TMA")
+    plan = form("tma_eight_warps", ctas=5)
+    check(plan, 128 * 7 + 8, 64 * 9 + 8, 7 * 64, fill="integer")
+    check(plan, 128 * 7 + 8, 64 * 9 + 8, 8, fill="integer", beta=1.0)
+    check(plan, 128 * 3, 64 * 3, 0, beta=0.5)
+
+
+def test_tf32_is_taken_bit_by_bit(arch):
     """The low 13 bits are not looked at: as the simulator has it, to the last bit."""
     from cutegemm.dtypes import round_to, tf32
 
@@ -134,6 +156,9 @@ def test_tf32_is_taken_bit_by_bit():
         name = f"mma_sync:block=64x64x32,warp=32x32,rounding={rounding}"
         wanted = torch.from_numpy(round_to(tf32, a.cpu().numpy(), rounding)).cuda()
         assert torch.equal(gemm(a, eye, plan=name), wanted)
+    if arch.startswith("sm_9"):  # TMA leaves them as they are, as it is told that they are f32
+        wanted = torch.from_numpy(round_to(tf32, a.cpu().numpy(), "rz")).cuda()
+        assert torch.equal(gemm(a, eye, plan="mma_tma_256x128"), wanted)
 
 
 def test_the_plan_that_is_chosen(arch):
@@ -150,7 +175,7 @@ def test_the_same_every_time(arch):
     """Races show as differences between runs."""
     a, b = (torch.randn(1000, 1000, device="cuda").bfloat16() for _ in range(2))
     for name in NAMES:
-        fed = name.startswith("mma_tma")  # of tf32, only where rows lie along K
+        fed = name.startswith("mma_tma")  # warps of 64 x 80 take tf32 of B only where rows lie along K
         if fed and not plans_of(name, "bf16", arch):
             continue
         for x, y in ((a, b), (a.float(), b.float().t() if fed else b.float())):
