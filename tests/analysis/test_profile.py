@@ -298,7 +298,16 @@ def test_promises_are_kept_or_the_reason_is_given(runs):
     promised = {q.name for q in QUANTITIES if q.tolerance is not None}
     for name in ("shared load wavefronts", "global load sectors, cp.async too", "DRAM bytes read"):
         assert name in promised
-        held = [row.holds for c in plans for row in c.rows if row.name == name and row.measured]
+        outside = {
+            case for (case, what), why in REASONS.items() if what == name and why.startswith("outside")
+        }
+        held = [
+            row.holds
+            for c in plans
+            if c.case not in outside
+            for row in c.rows
+            if row.name == name and row.measured
+        ]
         assert sum(held) >= 20
         assert sum(held) >= 0.9 * len(held)
 
@@ -311,12 +320,17 @@ def test_registers_and_occupancy_are_exact(runs):
 
 
 def test_stores_beyond_the_prediction_are_waits(runs):
-    """What a store's counter shows beyond the prediction, the counter of conflicts shows too."""
+    """What a store's counter shows beyond the prediction, the counter of conflicts shows too.
+
+    But for what a wait differs by from one of ncu's passes to the next.
+    """
     for c in runs.plans("plans"):
         by_name = {row.name: row for row in c.rows}
         total, conflicts = by_name["shared store wavefronts"], by_name["shared store conflicts"]
         if total.predicted and c.case != "odd":
-            assert total.measured - total.predicted == conflicts.measured - conflicts.predicted >= 0
+            beyond, conflicting = total.measured - total.predicted, conflicts.measured - conflicts.predicted
+            assert beyond >= 0
+            assert beyond == pytest.approx(conflicting, abs=1e-4 * total.measured)
 
 
 def test_the_limit_of_shared_memory_is_that_of_some_carveout(runs):
