@@ -230,7 +230,7 @@ def choose_mma_sync(operands: Operands, problem: Problem, arch: str, multiproces
 
     >>> small, large = Problem(256, 512, 4096), Problem(8192, 8192, 8192)
     >>> [choose_mma_sync(Operands.of("bf16"), p, "sm_80", 108).name for p in (small, large)]
-    ['mma_32x64', 'mma_256x128']
+    ['mma_32x64', 'mma_128x256']
     """
     best: tuple[float, GemmPlan] | None = None
     refusals: list[tuple[str, str]] = []
