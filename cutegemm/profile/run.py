@@ -19,7 +19,7 @@ from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, un
 
 _ALWAYS = ("launch__", "sm__maximum_warps")  # not listed, but known to every version
 # By the names of their functions: not what packs operands or adds the parts of a split K.
-_GEMM_KERNELS = "kernel_cutlass_((part|stream)_)?kernel"
+GEMM_KERNELS = "kernel_cutlass_(parts_)?kernel"
 _SHOWN = 3000  # characters, of what ncu said
 _TRIES = 4  # each drops the metrics that ncu says it has not
 
@@ -97,7 +97,7 @@ def _counted(
     for _ in range(_TRIES):
         try:
             said = printed(
-                command(target, wanted, _GEMM_KERNELS, str(file), ncu), environment(), limit_seconds
+                command(target, wanted, GEMM_KERNELS, str(file), ncu), environment(), limit_seconds
             )
         except TimeoutError as error:
             raise NcuError(str(error)) from None
