@@ -27,7 +27,10 @@ pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
 _SPLIT = ("sm90_split", "sm90_stream", "sm90_64x64/k8", "sm90_wide_1x2/stream1")
 REPEATED = tuple(
-    [f"{REPEAT}{name}" for name in ("sm90_slots", "sm90_cooperative_2x1", "sm90_padded", *_SPLIT)]
+    [
+        f"{REPEAT}{name}"
+        for name in ("sm90_slots", "sm90_cooperative_2x1", "sm90_deferred_2x1", "sm90_padded", *_SPLIT)
+    ]
 )
 ALL = (*GEMMS, *FORMS, *REPEATED)
 
