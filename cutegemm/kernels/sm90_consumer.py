@@ -219,18 +219,26 @@ class Consumer(QueueOfTiles):
         phase: Int32,
         lane: Int32,
         peer: Int32,
+        held: cutlass.Constexpr = None,
     ):
-        """Issues the products of a tile. Those of the last k-tile are still under way, and hold its stage."""
+        """Issues the products of a tile. Those of the last k-tile are still under way, and hold its stage.
+
+        held   what a consumer has to do meanwhile: see `work_behind`
+        """
         last = stage
         for k_tile in cutlass.range(k_tiles, unroll=1):
             cute.arch.mbarrier_wait(queue.full + stage, phase)
             self.multiply(products, k_tile, stage)
+            self.work_behind(held, k_tile)
             warpgroup.wait_group(1)
             if k_tile > 0:
                 self.release(queue, last, lane, peer)
             last = stage
             stage, phase = self.next_stage(stage, phase)
         return stage, phase, last
+
+    def work_behind(self, held, k_tile) -> None:
+        """While the products of a k-tile are under way: nothing."""
 
     @cute.jit
     def two_level(

@@ -7,16 +7,34 @@ the tile before. So the tensor cores wait for a conversion, and not for shared m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 from cutlass.cute.nvgpu import warpgroup
 
-from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.arch import WARPGROUP_THREADS
 from cutegemm.kernels import lower
 from cutegemm.kernels.sm90_consumer import Consumer
+from cutegemm.kernels.sm90_leaving import Leaving
 
-_WARPS = WARPGROUP_THREADS // WARP_THREADS
+
+@dataclass
+class Held:
+    """A tile that is to be stored.
+
+    values   (values of a subtile, subtiles), converted
+    left     how many subtiles there are; 0 where there is no tile
+    """
+
+    leaving: Leaving
+    values: cute.Tensor
+    left: Int32
+    own_mnl: Any
+    tid: Int32
+    consumer: Int32
 
 
 class DeferredConsumer(Consumer):
@@ -35,43 +53,29 @@ class DeferredConsumer(Consumer):
         warp_idx: Int32,
     ):
         """A warpgroup: multiplies its rows of every unit, and then of none, while it stores the tile before."""
-        consumer = warp_idx // _WARPS
+        consumer = warp_idx // self.pipeline.consumer_warps
         tid = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
         lane = cute.arch.lane_idx()
         peer = self.peer_of(lane, work.rank)
         products = self.products(queue, consumer, tid)
         self.leave.set_up(leaving, consumer)
         sums = self.leave.by_subtiles(products.acc)
-        held = cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.d.dtype))
-        subtiles, split = cute.size(held, mode=[1]), self.plan.split.is_split
+        values = cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.d.dtype))
+        subtiles, split = cute.size(values, mode=[1]), self.plan.split.is_split
         if cutlass.const_expr(self.pipeline.stagger_cycles):
             self.begin_later(queue, work, consumer)
 
         number = work.first
-        stage, phase = Int32(0), Int32(0)
-        left, own_m, own_n, batch = (
-            Int32(0),
-            Int32(0),
-            Int32(0),
-            Int32(0),
-        )  # subtiles to be stored, and of which tile
+        stage, phase, left = Int32(0), Int32(0), Int32(0)
+        own_m, own_n, batch = Int32(0), Int32(0), Int32(0)  # of the tile that is held
         while number < work.units or left > 0:
-            own_mnl, unit = (own_m, own_n, batch), self.unit(work, number)
-            last, k_tiles = stage, Int32(0)
+            held = Held(leaving, values, left, (own_m, own_n, batch), tid, consumer)
+            unit, k_tiles = self.unit(work, number), Int32(0)
             if number < work.units:
                 k_tiles = unit.k_count
-            for k_tile in cutlass.range(k_tiles, unroll=1):
-                cute.arch.mbarrier_wait(queue.full + stage, phase)
-                self.multiply(products, k_tile, stage)
-                if k_tile < left:
-                    self.store_one(leaving, held, k_tile, own_mnl, tid, consumer)
-                warpgroup.wait_group(1)
-                if k_tile > 0:
-                    self.release(queue, last, lane, peer)
-                last = stage
-                stage, phase = self.next_stage(stage, phase)
+            stage, phase, last = self.mainloop(products, queue, k_tiles, stage, phase, lane, peer, held)
             for i in cutlass.range(cutlass.min(k_tiles, left), left, unroll=1):
-                self.store_one(leaving, held, i, own_mnl, tid, consumer)
+                self.store_one(held, i)
             found = Int32(0)
             if cutlass.const_expr(split):
                 if number < work.units:
@@ -88,25 +92,25 @@ class DeferredConsumer(Consumer):
                     )
                 if is_whole:
                     acc = self.leave.scaled(leaving, products.acc, k_tiles)
-                    held.store(self.leave.by_subtiles(acc).load().to(held.element_type))
+                    values.store(self.leave.by_subtiles(acc).load().to(values.element_type))
                     left = Int32(subtiles)
                     own_m, own_n, batch = self.own_tile_of(work, unit, consumer)
                 elif cutlass.const_expr(split):
-                    held.fill(0)  # they have left: no register keeps them while parts are added up
+                    values.fill(0)  # they have left: no register keeps them while parts are added up
             number += work.clusters
         self.leave.wait_for_stores()
 
     @cute.jit
-    def store_one(
-        self,
-        leaving: cutlass.Constexpr,
-        held: cutlass.Constexpr,
-        i: Int32,
-        own_mnl,
-        tid: Int32,
-        consumer: Int32,
-    ):
+    def work_behind(self, held: cutlass.Constexpr, k_tile: Int32):
+        """Behind each of the first k-tiles: a subtile of the tile before."""
+        if k_tile < held.left:
+            self.store_one(held, k_tile)
+
+    @cute.jit
+    def store_one(self, held: cutlass.Constexpr, i: Int32):
         """The i-th subtile: registers have no index, so a branch for each."""
-        for j in cutlass.range_constexpr(cute.size(held, mode=[1])):
+        for j in cutlass.range_constexpr(cute.size(held.values, mode=[1])):
             if i == j:
-                self.leave.store_subtile(leaving, held[None, j], j, own_mnl, tid, consumer)
+                self.leave.store_subtile(
+                    held.leaving, held.values[None, j], j, held.own_mnl, held.tid, held.consumer
+                )
