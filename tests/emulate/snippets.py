@@ -1,8 +1,10 @@
-"""Small kernels in PTX, written by hand, and the machine that runs them."""
+"""Small kernels in PTX, written by hand, and the machine that runs them; faults planted in compiled ones."""
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,6 +22,19 @@ _HEAD = """
   ld.param.b64 %d0, [inputs]; ld.param.b64 %d1, [outputs];
   mov.u32 %r0, %tid.x;
 """
+
+
+def edited(pattern: str, new: str, which: int | None = None) -> Callable[[str], str]:
+    """PTX with all matches replaced, or one of them."""
+
+    def edit(text: str) -> str:
+        found = list(re.finditer(pattern, text))
+        assert found, pattern
+        for match in reversed(found if which is None else [found[which]]):
+            text = text[: match.start()] + match.expand(new) + text[match.end() :]
+        return text
+
+    return edit
 
 
 def kernel(body: str) -> str:

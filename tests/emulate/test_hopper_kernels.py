@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from cutegemm.emulate.run import Emulation, emulate
 from cutegemm.errors import EmulationError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.sm90_catalog import sm90_named
+from tests.emulate.snippets import edited
 from tests.kernels.sm90_forms import form
 
 RAGGED = (200, 264, 72)
@@ -83,19 +82,6 @@ def test_in_whatever_order_warps_and_copies_come(name, seed):
 
 
 # --- faults ------------------------------------------------------------------------------------------------
-
-
-def edited(pattern: str, new: str, which: int | None = None) -> Callable[[str], str]:
-    """PTX with all matches replaced, or one of them."""
-
-    def edit(text: str) -> str:
-        found = list(re.finditer(pattern, text))
-        assert found, pattern
-        for match in reversed(found if which is None else [found[which]]):
-            text = text[: match.start()] + match.expand(new) + text[match.end() :]
-        return text
-
-    return edit
 
 
 FAULTS = {

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -15,6 +12,7 @@ from cutegemm.compile import compile_plan
 from cutegemm.dtypes import round_to
 from cutegemm.emulate import emulate
 from cutegemm.errors import EmulationError
+from tests.emulate.snippets import edited
 from tests.kernels.mma_sync_forms import form
 
 # Ragged tiles of 64 x 64, three for each of two CTAs; with four k-tiles each, a queue of three turns over
@@ -67,19 +65,6 @@ def test_every_majorness_is_exact_in_whatever_order(name, options):
 def test_other_ways(name, mnk):
     found, right = run(form(name), mnk, beta=1.0)
     assert np.array_equal(found, right)
-
-
-def edited(pattern: str, new: str, which: int | None = None) -> Callable[[str], str]:
-    """PTX with all matches replaced, or one of them."""
-
-    def edit(text: str) -> str:
-        found = list(re.finditer(pattern, text))
-        assert found, pattern
-        for match in reversed(found if which is None else [found[which]]):
-            text = text[: match.start()] + match.expand(new) + text[match.end() :]
-        return text
-
-    return edit
 
 
 FAULTS = {
