@@ -7,7 +7,6 @@ from typing import Any
 
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.plan.mma_sync_catalog import as_tf32
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.sm90_choice import ACCUMULATIONS
@@ -28,8 +27,10 @@ def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
     return UnsupportedError(f"gemm of {shapes_of(a, b)}: {len(rules)} rules are broken.\n{listed}")
 
 
-def wrong_choices(plan: Any, accumulate: Any) -> list[str]:
+def wrong_choices(plan: Any, accumulate: Any, allow_tf32: Any) -> list[str]:
     found = []
+    if not isinstance(allow_tf32, bool):
+        found.append(f"allow_tf32 = {allow_tf32!r}; True or False is expected.")
     if accumulate not in ACCUMULATIONS:
         known = " or ".join(repr(name) for name in ACCUMULATIONS)
         found.append(f"accumulate = {accumulate!r}; {known} is expected.")
@@ -157,7 +158,7 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
     found = []
     ours = plan.operands
     if ours.a.dtype is tf32:  # f32 in memory
-        operands = as_tf32(operands)
+        operands = operands.as_tf32
     if has_c and not plan.has_c:
         found.append("c is given, but the plan does not read C. Make it with_c=True.")
     for name in "abcd":

@@ -68,7 +68,7 @@ class CompiledKernel:
     def needs_workspace(self) -> bool:
         """Whether a call allocates memory besides: see `plan.workspace`. `function` then takes it after d.
 
-        One with a pipeline takes its counters of arrivals first, int32 and zero, as it leaves them.
+        One with a pipeline that splits K takes its counters of arrivals first, int32 and zero, as it leaves them.
         """
         return needs_workspace(self.plan)
 
@@ -78,13 +78,13 @@ class CompiledKernel:
 
         batch = a.shape[0] if a.ndim == 3 else 1
         found = regions(self.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
-        if self.plan.pipeline is not None:
-            arrivals, sums = found
-            return self._arrivals(a, arrivals.size // 4), a.new_empty(max(1, sums.size), dtype=uint8)
+        counters = []
+        if self.plan.pipeline is not None and found[0].name == "arrivals":
+            counters, found = [self._arrivals(a, found[0].size // 4)], found[1:]
         space = a.new_empty(max(1, sum(region.size for region in found)), dtype=uint8)
         if found[0].name == "arrivals":
             space[: found[0].size].zero_()
-        return (space,)
+        return (*counters, space)
 
     def _arrivals(self, a: Any, count: int) -> Any:
         """Counters that are zero, kept for each stream, whose kernels run one after the other.

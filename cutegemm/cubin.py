@@ -31,6 +31,8 @@ _SYMBOL_BYTES = 24  # of an entry of .symtab
 # WARPGROUP.ARRIVE, and DEPBAR for the k-tile before and for the last one. Where ptxas cannot follow the
 # accumulators it adds one after each product, and says so in a warning that nobody reads.
 _WGMMA_WAITS = 3
+# By the names of their functions: not what packs operands or adds the parts of a split K.
+GEMM_KERNELS = "kernel_cutlass_(parts_)?kernel"
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)")
 
 
@@ -97,7 +99,7 @@ def instructions(sass: str) -> dict[str, int]:
 
 
 def resources(cubin: bytes, sass: str) -> ResourceReport:
-    """The resources of the GEMM kernel of a cubin: the longest, where others pack operands or add parts.
+    """The resources of the GEMM kernel of a cubin, where others pack operands or add parts.
 
     sass     its listing, from `disassemble`
     raises   CompileError where this is no cubin, or one without a kernel
@@ -106,7 +108,8 @@ def resources(cubin: bytes, sass: str) -> ResourceReport:
     kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
     if not kernels:
         raise CompileError("resources: the cubin holds no kernel.")
-    kernel = max(kernels, key=lambda name: sections[f".text.{name}"][1])
+    gemms = [name for name in kernels if re.match(GEMM_KERNELS, name)]
+    kernel = max(gemms or kernels, key=lambda name: sections[f".text.{name}"][1])
     info = _info(cubin, sections, kernel)
     # From sm_90 on the section begins with what the system keeps for itself.
     reserved = SMEM_RESERVED_BYTES if ".nv.shared.reserved.0" in sections else 0

@@ -7,9 +7,8 @@ to compare addresses where a result is given, and to launch.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cutegemm.checks import (
@@ -29,17 +28,28 @@ from cutegemm.checks import (
     wrong_values,
 )
 from cutegemm.compile import CompiledKernel, compile_plan
-from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError
-from cutegemm.plan.catalog import TRANSPOSED, choose, loads_boxes, plan_named, prefers_transposed
+from cutegemm.dtypes import f32, tf32
+from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
+from cutegemm.plan.catalog import (
+    TRANSPOSED,
+    by_simt,
+    by_wgmma,
+    choose,
+    loads_boxes,
+    plan_named,
+    prefers_transposed,
+)
 from cutegemm.plan.limits import limits
+from cutegemm.plan.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.sm90_choice import choose_sm90
+from cutegemm.plan.sm90_catalog import packed_by
 from cutegemm.plan.workspace import needs_workspace
 from cutegemm.tile.tma import TmaBox
-from cutegemm.views import ALIGN_BYTES, View, operands_of
+from cutegemm.views import View, operands_of
 
 _MOST_SIGNATURES = 4096
+_SWAPPED = str.maketrans("ab", "ba")
 
 _calls: dict[Any, _Call] = {}
 
@@ -83,13 +93,13 @@ def gemm(
     out: Any = None,
     plan: GemmPlan | str | None = None,
     accumulate: str = "fast",
+    allow_tf32: bool = False,
 ) -> Any:
     """alpha * a @ b + beta * c, on a CUDA device.
 
     a, b     M x K and K x N, or L x M x K and L x K x N: torch tensors, or arrays with DLPack, of one type:
-             float32, float64, float16 or bfloat16; on Hopper also float8 and int8, the rows of a and the
-             columns of b contiguous. Any strides; where neither of the last two is 1, a copy is
-             made, and a `CopyWarning` says so
+             float32, float64, float16 or bfloat16; on Hopper also float8 and int8. Any strides; where neither of
+             the last two is 1, a copy is made, and a `CopyWarning` says so
     c        M x N or L x M x N, of the type of the result, or beside float8 of any that it might have; read where
              beta is not 0, and then needed
     out      where the result goes: M x N or L x M x N, of the type of a, float32, float16 or bfloat16; of int8
@@ -98,13 +108,15 @@ def gemm(
              "transposed:" the name of a plan for D^T = B^T A^T
     accumulate   of a plan that is chosen for float8: "fast", as wgmma sums up, with about 14 bits; or "two_level":
              the sums of every 128 products are added up in float32, as torch._scaled_mm does without use_fast_accum
+    allow_tf32   whether a plan that is chosen for float32 may multiply it as tf32, by tensor cores
     returns  `out`, or a new row-major array of the framework of a
     raises   UnsupportedError with the rules that the arguments break, PlanError where the plan does not fit them, or
              CutegemmError; before anything is launched
 
-    Sums are kept in float32, or float64 for float64. float32 is multiplied as it is, unless a plan is asked for
-    that takes it as tf32: "mma_128x256" and its like do. It runs on torch's current stream, and a CUDA graph may
-    capture it once the same signature has been called before. Gradients are not recorded.
+    Sums are kept in float32, or float64 for float64. float32 is multiplied as it is, unless tf32 is allowed, or a plan
+    is asked for that takes it as that: "mma_128x256", "sm90_slots" and their like do. It runs on torch's current
+    stream, and a CUDA graph may capture it once the same signature has been called before. Gradients are not recorded.
+    Where operands lie otherwise than the kernel can load them fast, one before it packs them into a workspace.
 
     >>> a, b = torch.randn(4096, 512, device="cuda"), torch.randn(2048, 512, device="cuda").t()  # doctest: +SKIP
     >>> d = gemm(a, b)  # doctest: +SKIP
@@ -114,7 +126,7 @@ def gemm(
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
             b.__class__, b.dtype, b.shape, b.stride(), b.data_ptr() & 15, b.get_device(), b.is_neg(),
-            plan if plan.__class__ is str else id(plan), accumulate,
+            plan if plan.__class__ is str else id(plan), accumulate, allow_tf32,
             out if out is None else (
                 out.__class__, out.dtype, out.shape, out.stride(), out.data_ptr() & 15, out.get_device(),
                 out.is_neg(),
@@ -124,12 +136,14 @@ def gemm(
             ),
         )  # fmt: skip
     except (AttributeError, RuntimeError):
-        return _through_torch(a, b, c, alpha, beta, out, plan, accumulate)
+        how = {"plan": plan, "accumulate": accumulate, "allow_tf32": allow_tf32}
+        return _through_torch(a, b, c, alpha, beta, out, how)
     call = _calls.get(key)
     if call is None:
-        prepared = _prepare(a, b, c, out, plan, accumulate, beta)
+        prepared = _prepare(a, b, c, out, beta, plan, accumulate, allow_tf32)
         if isinstance(prepared, list):
-            return _with_copies(prepared, a, b, c, alpha, beta, out, plan, accumulate)
+            how = {"plan": plan, "accumulate": accumulate, "allow_tf32": allow_tf32}
+            return _with_copies(prepared, a, b, c, alpha, beta, out, how)
         call = _calls[key] = prepared
     if beta != 0 or a.requires_grad or b.requires_grad or (out is not None and out.requires_grad):
         wrong = wrong_values(_given(a, b, c, out), beta)
@@ -182,10 +196,11 @@ def _launch_as_seen(call: _Call, tensors: Sequence[Any], alpha: float, beta: flo
         _callable(call.kernel, call.turned)(*seen, alpha, beta)
 
 
-def _through_torch(
-    a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, plan: Any, accumulate: str
-) -> Any:
-    """For arrays of other frameworks: as torch tensors over the same memory."""
+def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, how: dict[str, Any]) -> Any:
+    """For arrays of other frameworks: as torch tensors over the same memory.
+
+    how   the other arguments of `gemm`
+    """
     try:
         from cutegemm import torch_ops
     except ImportError as error:
@@ -197,8 +212,7 @@ def _through_torch(
     if wrong:
         raise refused(given["a"], given["b"], wrong)
     result = gemm(
-        given["a"], given["b"], c=given.get("c"), alpha=alpha, beta=beta, out=given.get("out"), plan=plan,
-        accumulate=accumulate,
+        given["a"], given["b"], c=given.get("c"), alpha=alpha, beta=beta, out=given.get("out"), **how
     )  # fmt: skip
     if out is None:
         return torch_ops.like(a, result)
@@ -214,8 +228,7 @@ def _with_copies(
     alpha: float,
     beta: float,
     out: Any,
-    plan: Any,
-    accumulate: str,
+    how: dict[str, Any],
 ) -> Any:
     warnings.warn(
         f"gemm of {shapes_of(a, b)}: a contiguous copy of {' and '.join(names)} is made, where neither of the "
@@ -225,7 +238,7 @@ def _with_copies(
     )
     a, b, c = (v.contiguous() if name in names else v for name, v in (("a", a), ("b", b), ("c", c)))
     given = out.new_empty(out.shape) if "out" in names else out
-    result = gemm(a, b, c=c, alpha=alpha, beta=beta, out=given, plan=plan, accumulate=accumulate)
+    result = gemm(a, b, c=c, alpha=alpha, beta=beta, out=given, **how)
     return out.copy_(result) if "out" in names else result
 
 
@@ -237,12 +250,13 @@ def plan_of(
     out: Any = None,
     plan: GemmPlan | str | None = None,
     accumulate: str = "fast",
+    allow_tf32: bool = False,
 ) -> GemmPlan:
     """The plan that `gemm` carries out for these tensors, which are not touched.
 
     raises   as `gemm` does, and UnsupportedError where nothing is launched or a copy is made first
     """
-    prepared = _prepare(a, b, c, out, plan, accumulate, 0.0)
+    prepared = _prepare(a, b, c, out, 0.0, plan, accumulate, allow_tf32)
     if isinstance(prepared, list) or prepared.kernel is None:
         raise UnsupportedError(
             f"plan_of {shapes_of(a, b)}: no kernel is launched on these tensors as they are."
@@ -251,7 +265,14 @@ def plan_of(
 
 
 def _prepare(
-    a: Any, b: Any, c: Any, out: Any, plan: GemmPlan | str | None, accumulate: str, beta: float
+    a: Any,
+    b: Any,
+    c: Any,
+    out: Any,
+    beta: float,
+    plan: GemmPlan | str | None,
+    accumulate: str,
+    allow_tf32: bool,
 ) -> _Call | list[str]:
     """Checks a signature that is new, and finds its kernel.
 
@@ -262,7 +283,7 @@ def _prepare(
 
     given = _given(a, b, c, out)
     wrong = [
-        *wrong_choices(plan, accumulate),
+        *wrong_choices(plan, accumulate, allow_tf32),
         *wrong_dtypes(given, torch_ops),
         *wrong_extents(given),
         *wrong_values(given, beta),
@@ -291,27 +312,31 @@ def _prepare(
     device = a.get_device()
     arch = torch_ops.device_arch(device)
     kinds = torch_ops.DTYPES[a.dtype], torch_ops.DTYPES[dtype]
+    if plan is None and allow_tf32 and kinds[0] is f32:
+        kinds = tf32, kinds[1]
     has_c = "c" in given
 
     of_c = torch_ops.DTYPES[c.dtype] if has_c else None
-    boxed = operands_of(views, *kinds, batched, True, of_c)
+    boxed = operands_of(views, *kinds, batched, "ab", of_c)
     if isinstance(plan, str):
         turned = plan.startswith(TRANSPOSED)
     else:
         turned = plan is None and prefers_transposed(boxed, Problem(m, n, k, l, boxed), arch)
 
-    def operands(by_box: bool) -> Operands:
-        found = operands_of(views, *kinds, batched, by_box, of_c)
-        return found.transposed if turned else found
+    def operands(by_box: str | None) -> Operands:
+        if not turned:
+            return operands_of(views, *kinds, batched, by_box, of_c)
+        swapped = by_box and by_box.translate(_SWAPPED)
+        return operands_of(views, *kinds, batched, swapped, of_c).transposed
 
-    problem = Problem(*((n, m) if turned else (m, n)), k, l, operands(False))
+    problem = Problem(*((n, m) if turned else (m, n)), k, l, operands(None))
+    seen = operands(_loaded_by_box(plan, operands("ab")))
     if plan is None:
-        chosen = _chosen(operands, problem, arch, torch_ops.multiprocessors(device), has_c, accumulate)
+        chosen = _chosen(seen, problem, arch, torch_ops.multiprocessors(device), has_c, accumulate)
     elif isinstance(plan, str):
-        name = plan.removeprefix(TRANSPOSED)
-        chosen = plan_named(name, operands(loads_boxes(name)), has_c, arch)
+        chosen = plan_named(plan.removeprefix(TRANSPOSED), seen, has_c, arch)
     else:
-        chosen = check_plan(plan, operands(isinstance(plan.load_a, TmaBox)), problem, has_c)
+        chosen = check_plan(plan, seen, problem, has_c)
     too_large = list(limits(chosen, problem))
     if too_large:
         raise refused(a, b, too_large)
@@ -324,21 +349,31 @@ def _prepare(
     return call
 
 
+def _loaded_by_box(plan: GemmPlan | str | None, boxed: Operands) -> str | None:
+    """Which operands TMA loads for a plan, or for a Hopper plan that is chosen; None where threads load them all.
+
+    boxed   the operands as TMA would load them all
+    """
+    if isinstance(plan, GemmPlan):
+        by_box, packed = isinstance(plan.load_a, TmaBox), "".join([packing.name for packing in plan.packs])
+    elif plan is None:
+        by_box, packed = True, to_pack_for_wgmma(boxed)
+    else:
+        name = plan.removeprefix(TRANSPOSED)
+        by_box, packed = loads_boxes(name), packed_by(name, boxed)
+    return "".join([name for name in "ab" if name not in packed]) if by_box else None
+
+
 def _chosen(
-    operands: Callable[[bool], Operands],
-    problem: Problem,
-    arch: str,
-    multiprocessors: int,
-    has_c: bool,
-    accumulate: str,
+    boxed: Operands, problem: Problem, arch: str, multiprocessors: int, has_c: bool, accumulate: str
 ) -> GemmPlan:
-    """By wgmma where the device has it and TMA can load A and B, else by mma.sync or by threads."""
-    if arch == "sm_90a":
-        boxed = operands(True)
-        if boxed.a.dtype.bits == 8:  # which nothing else multiplies: what is in the way is said
-            return choose_sm90(boxed, problem, multiprocessors, has_c, accumulate)
-        if boxed.a.dtype.bits == 16 and boxed.a.align_bytes >= ALIGN_BYTES <= boxed.b.align_bytes:
-            with contextlib.suppress(PlanError):
-                return choose_sm90(boxed, problem, multiprocessors, has_c, accumulate)
-        arch = "sm_90"  # by what is left: wgmma does not serve these
-    return choose(operands(False), problem, arch, multiprocessors, has_c)
+    """By wgmma where the device has it and it is held to be faster, else by mma.sync or by threads.
+
+    boxed   the operands as TMA loads those that are not to be packed
+    """
+    if arch == "sm_90a" and not by_simt(boxed.a.dtype):
+        found = by_wgmma(boxed, problem, multiprocessors, has_c, accumulate)
+        if found is not None:
+            return found
+        arch = "sm_90"  # by what is left
+    return choose(problem.operands, problem, arch, multiprocessors, has_c)

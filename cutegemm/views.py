@@ -44,7 +44,7 @@ class View:
         is_column = by_row == 1 and cols == 1  # a row of which is one element, whatever its stride
         self.major = 1 if by_col == 1 and not is_column else None
         if self.major is None:
-            self.major = 0 if by_row == 1 else 1 if cols <= 1 else 0 if rows <= 1 else None
+            self.major = 0 if by_row == 1 else 1 if cols <= 1 or 0 in shape else 0 if rows <= 1 else None
         if wanted is not None and (strides[-2:][wanted] == 1 or shape[-2:][wanted] <= 1):
             self.major = wanted
         self.align = self.boxed = element_bytes
@@ -126,20 +126,21 @@ def operands_of(
     kind: DType,
     result: DType,
     batched: bool,
-    by_box: bool = False,
+    by_box: str | None = None,
     of_c: DType | None = None,
 ) -> Operands:
     """The operands that a plan is made for, from the views of "a", "b", "c" and "out".
 
+    by_box   None: as threads access them all. Else which of "a" and "b" TMA loads, whose rows may end anywhere; what it
+             writes ends at a multiple of 16 bytes, and so does a C that it is to load. One that is packed first is
+             loaded by threads, and as little aligned as TMA would find it
     of_c     the type of "c", where it is not that of "out"
-    by_box   as TMA loads A and B, whose rows may end anywhere; what it writes ends at a multiple of 16 bytes, and so
-             does a C that it is to load
     """
 
     def align(name: str, view: View) -> int:
-        if not by_box or name == "out":
+        if by_box is None or name == "out":
             return view.align
-        return view.boxed if name in ("a", "b") else min(view.align, view.boxed)
+        return view.boxed if name in by_box else min(view.align, view.boxed)
 
     made = {
         name: Operand(

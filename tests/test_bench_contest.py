@@ -21,7 +21,7 @@ from cutegemm.plan import Operands, Problem, simt_plan
 SQUARE = Problem(16, 8, 32, operands=operands_of("bfloat16", "nt", 16, 8, 32))
 
 
-def gemm(a, b, *, out, plan, accumulate):
+def gemm(a, b, *, out, plan, accumulate, allow_tf32):
     """Right, but for plans that are called after what they do wrong."""
     if plan == "fails":
         raise CutegemmError("it does not fit.")
@@ -46,7 +46,7 @@ def on_the_cpu(monkeypatch):
     )
     monkeypatch.setattr("cutegemm.launch.gemm", gemm)
 
-    def plan_of(a, b, *, out, plan, accumulate):
+    def plan_of(a, b, *, out, plan, accumulate, allow_tf32):
         kind = DType.parse({torch.bfloat16: "bf16", torch.float32: "f32"}[a.dtype])
         return SimpleNamespace(name="simt_one", operands=Operands.of(kind))
 
@@ -83,7 +83,7 @@ def test_what_fails_or_is_wrong_costs_the_others_nothing():
 def test_how_close_depends_on_the_type(monkeypatch, dtype, is_right):
     """1/1000 of the largest element is rounding for bf16, and wrong for f32."""
 
-    def rough(a, b, *, out, plan, accumulate):
+    def rough(a, b, *, out, plan, accumulate, allow_tf32):
         torch.matmul(a, b, out=out)
         out += out.abs().max() / 1000
 
@@ -103,6 +103,17 @@ def test_the_matrices_are_those_of_the_problem(layout):
     assert [x.stride(1) == 1 for x in (one.a, one.b)] == [letter == "t" for letter in layout]
     assert one.out.is_contiguous()
     assert torch.equal(one.wanted, one.a @ one.b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32"])
+def test_a_plan_may_multiply_by_tf32_where_that_is_the_type(monkeypatch, dtype):
+    allowed = []
+    monkeypatch.setattr(
+        "cutegemm.launch.gemm", lambda a, b, **how: allowed.append(how["allow_tf32"]) or gemm(a, b, **how)
+    )
+    one = Contest(Problem(16, 8, 32, operands=operands_of(dtype, "nn", 16, 8, 32)))
+    one.enter(None)
+    assert allowed == [dtype == "tf32"]
 
 
 def test_integers_are_summed_as_integers():

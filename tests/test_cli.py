@@ -33,7 +33,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds that a test saves which is not about the compiled kernel."""
-    monkeypatch.setattr("cutegemm.cli.gemm._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
+    monkeypatch.setattr("cutegemm.cli.job._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
 
 
 def test_gemm_for_a_program() -> None:
@@ -73,6 +73,31 @@ def test_gemm_of_tf32_leaves_float32() -> None:
 
 
 @pytest.mark.usefixtures("not_compiled")
+@pytest.mark.parametrize(
+    ("k", "factors"), [("8192", ()), ("4", ("--alpha", "0.3")), ("64", ("--alpha", "0.7", "--beta", "-0.5"))]
+)
+def test_gemm_of_whole_numbers_is_exact(k: str, factors: tuple[str, ...]) -> None:
+    """Sums of 8192 products of normal numbers deviate by 90: some are past 127. With factors fractions are cut off."""
+    found = json.loads(run("gemm", "64", "64", k, "--dtype", "s8", "--layout", "nt", *factors, "--json"))
+    assert found["correct"] is True
+    assert found["relative_error"] == found["tolerance"] == 0
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_files_are_rounded_to_the_element_type(tmp_path: Path) -> None:
+    """300 becomes 127 of s8; what f32 and s8 hold stays, and is not spoken of."""
+    np.save(tmp_path / "a.npy", np.full((8, 16), 300))
+    np.save(tmp_path / "b.npy", np.eye(16))
+    files = ("--a", str(tmp_path / "a.npy"), "--b", str(tmp_path / "b.npy"), "--out", str(tmp_path / "d.npy"))
+    found = json.loads(run("gemm", *files, "--dtype", "s8", "--layout", "nt", "--json"))
+    assert (found["rounded"], found["correct"]) == (["A"], True)
+    assert (np.load(tmp_path / "d.npy") == 127).all()
+    assert "rounded" in run("gemm", *files, "--dtype", "s8", "--layout", "nt")
+    assert "rounded" not in json.loads(run("gemm", *files, "--json"))
+    assert (np.load(tmp_path / "d.npy") == 300).all()
+
+
+@pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("known", [True, False])
 def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     """What is printed of a run: all but the GPU, the kernel and the times. Sums of e4m3 by wgmma have 14 bits."""
@@ -100,7 +125,7 @@ def test_why_a_gpu_is_left_alone(
 ) -> None:
     """The driver is there: nvidia-smi is found. Without it nothing is said."""
     monkeypatch.undo()  # the fixture's stand-in
-    monkeypatch.setattr("cutegemm.cli.gemm._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
+    monkeypatch.setattr("cutegemm.cli.job._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
     there = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False), __version__="2.0")
     monkeypatch.setitem(sys.modules, "torch", there)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in missing else name)
@@ -178,13 +203,24 @@ def test_a_large_problem_is_simulated_in_part() -> None:
         (("gemm", "8", "8", "8", "--plan", "nothing"), "no plan is called 'nothing'"),
         (("gemm", "8", "8", "8", "--layout", "xy"), "two letters of n and t"),
         (("gemm", "8", "8", "8", "--dtype", "f17"), "f17"),
-        (("gemm", "7", "9", "8", "--plan", "sm90_pingpong", "--dtype", "f32"), "no wgmma of f32"),
+        (
+            ("gemm", "7", "9", "8", "--plan", "sm90_pingpong", "--dtype", "f32"),
+            "takes tf32 operands k-major alone",
+        ),
+        (
+            ("gemm", "8", "16", "4", "--plan", "transposed:sm90_64x32"),
+            "16 8 4 --layout tt --plan sm90_64x32.",
+        ),
         (("show", "(4,8:(8,1)"), "^"),
+        (("show", "SIMT_64x64"), "no plan is called 'SIMT_64x64'"),
         (("check", "simt_128x128", "--problem", "4096"), "MxNxK"),
         (("check", "simt_128x128", "--device", "abacus"), "abacus"),
         (("gemm", "8", "-8", "8", "--whole"), "the extent -8 is negative; 0 or more"),
         (("gemm", "8", "8", "8", "--a", "none.npy"), "--a none.npy: No such file or directory."),
-        (("gemm", "64", "64", "64", "--dtype", "e4m3"), "B is mn-major; e4m3 operands are k-major"),
+        (
+            ("gemm", "64", "64", "64", "--dtype", "e4m3", "--plan", "sm90_slots"),
+            "B is n-major, but wgmma takes e4m3 operands k-major alone, as layout 'nt' has them. +pack behind the",
+        ),
         (("gemm", "64", "64", "64", "--dtype", "s8", "--arch", "sm_80"), "by wgmma alone, which sm_90a has"),
         (("show", "simt:block=128x128"), "block = (128, 128); 3 positive integers are expected"),
         (("show", "simt_64x64", "--svg", "x.png", "--html", "x.svg"), "--html x.svg does not end in .html"),

@@ -100,6 +100,7 @@ def test_a_plan_of_the_caller(launched):
 def test_nothing_is_launched_for_an_empty_result(launched):
     assert gemm(torch.randn(0, 12), B).shape == (0, 16)
     assert gemm(torch.randn(0, 8, 12), torch.randn(0, 12, 4)).shape == (0, 8, 4)
+    assert gemm(torch.randn(0, 8, 12)[..., ::2], torch.randn(0, 6, 4)).shape == (0, 8, 4)  # nothing to copy
     assert launched == []
 
 

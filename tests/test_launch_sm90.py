@@ -27,6 +27,13 @@ def plan_for(taken, *args, **options):
     return taken[-1].plan
 
 
+def packed(plan):
+    return "".join(packing.name for packing in plan.packs)
+
+
+SIDE = 2048  # of results that no choice would store straight out of registers
+
+
 def matrix(rows, cols, kind=torch.bfloat16):
     return torch.zeros(rows, cols, dtype=kind)
 
@@ -64,7 +71,7 @@ def test_float32_results(taken):
 
 
 def test_c_is_read_where_it_is_given(taken):
-    a, b, c = matrix(64, 64), matrix(64, 64), matrix(64, 64)
+    a, b, c = matrix(SIDE, 64), matrix(64, SIDE), matrix(SIDE, SIDE)
     plan = plan_for(taken, a, b, c=c, beta=0.5)
     assert plan.has_c
     assert plan.epilogue.load_c is not None
@@ -75,10 +82,10 @@ def test_c_is_read_where_it_is_given(taken):
 
 def test_a_row_that_all_of_c_shares_is_read_by_threads(taken):
     """As for A and B: no descriptor of TMA has a stride of 0."""
-    a, b, bias = matrix(64, 64), matrix(64, 64), torch.zeros(64).bfloat16()
-    plan = plan_for(taken, a, b, c=bias.expand(64, -1), beta=1.0)
+    a, b, bias = matrix(SIDE, 64), matrix(64, SIDE), torch.zeros(SIDE).bfloat16()
+    plan = plan_for(taken, a, b, c=bias.expand(SIDE, -1), beta=1.0)
     assert (plan.family, plan.epilogue.load_c) == ("sm90", None)
-    plan = plan_for(taken, a.expand(1, -1, -1), b[None], c=bias.expand(1, 64, -1), beta=1.0)
+    plan = plan_for(taken, a.expand(1, -1, -1), b[None], c=bias.expand(1, SIDE, -1), beta=1.0)
     assert plan.epilogue.load_c is None
 
 
@@ -105,17 +112,17 @@ def test_bytes(taken, kind, result):
         gemm(a, b, accumulate="exact")
     assert plan.cta_tile[2] == 128
     assert plan_for(taken, a, b, out=torch.zeros(64, 96)).operands.d.dtype.name == "f32"
-    with pytest.raises((PlanError, UnsupportedError), match="k-major"):
-        gemm(a, matrix(128, 96, kind))
+    with pytest.raises(PlanError, match="k-major"):
+        gemm(a, matrix(128, 96, kind), plan="sm90_slots")
 
 
 @pytest.mark.parametrize("out", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_results_of_bytes(taken, out):
-    a, b = matrix(64, 128, torch.float8_e4m3fn), matrix(96, 128, torch.float8_e4m3fn).t()
-    plan = plan_for(taken, a, b, out=matrix(64, 96, out))
+    a, b = matrix(SIDE, 128, torch.float8_e4m3fn), matrix(SIDE, 128, torch.float8_e4m3fn).t()
+    plan = plan_for(taken, a, b, out=matrix(SIDE, SIDE, out))
     assert plan.operands.d.dtype is torch_ops.DTYPES[out]
     assert plan.epilogue.store.dtype is torch_ops.DTYPES[out]
-    ragged = plan_for(taken, a, matrix(99, 128, torch.float8_e4m3fn).t(), out=matrix(64, 99, out))
+    ragged = plan_for(taken, a, matrix(99, 128, torch.float8_e4m3fn).t(), out=matrix(SIDE, 99, out))
     assert (ragged.epilogue, ragged.store_d.bits) == (None, 8)
     with pytest.raises(UnsupportedError, match="out is of float8_e4m3fn"):
         gemm(matrix(64, 64), matrix(64, 64), out=matrix(64, 64, torch.float8_e4m3fn))
@@ -123,8 +130,8 @@ def test_results_of_bytes(taken, out):
 
 def test_c_of_another_type_beside_bytes(taken):
     kind = torch.float8_e4m3fn
-    a, b, c = matrix(64, 128, kind), matrix(96, 128, kind).t(), matrix(64, 96)
-    plan = plan_for(taken, a, b, c=c, beta=1.0, out=matrix(64, 96, kind))
+    a, b, c = matrix(SIDE, 128, kind), matrix(SIDE, 128, kind).t(), matrix(SIDE, SIDE)
+    plan = plan_for(taken, a, b, c=c, beta=1.0, out=matrix(SIDE, SIDE, kind))
     assert (plan.operands.c.dtype.name, plan.operands.d.dtype.name, plan.epilogue.load_c) == (
         "bf16",
         "e4m3",
@@ -137,15 +144,15 @@ def test_c_of_another_type_beside_bytes(taken):
 
 def test_bytes_of_columns_are_the_rows_of_the_transposed_problem(taken):
     kind = torch.float8_e4m3fn
-    a, b, out = matrix(64, 128, kind), matrix(96, 128, kind).t(), matrix(96, 64, kind).t()
+    a, b, out = matrix(SIDE, 128, kind), matrix(640, 128, kind).t(), matrix(640, SIDE, kind).t()
     plan = plan_for(taken, a, b, out=out)
     assert (plan.operands.d.major, plan.epilogue.to_shared.atom.bits) == ("n", 16)
     ((seen_a, seen_b, seen_c, seen_d, *_),) = taken[-1].calls
     assert [t.data_ptr() for t in (seen_a, seen_b, seen_c, seen_d)] == [
         t.data_ptr() for t in (b, a, out, out)
     ]
-    assert (seen_a.shape, seen_b.shape, seen_d.shape) == ((96, 128), (128, 64), (96, 64))
-    assert (seen_a.stride(), seen_b.stride(), seen_d.stride()) == ((128, 1), (1, 128), (64, 1))
+    assert (seen_a.shape, seen_b.shape, seen_d.shape) == ((640, 128), (128, SIDE), (640, SIDE))
+    assert (seen_a.stride(), seen_b.stride(), seen_d.stride()) == ((128, 1), (1, 128), (SIDE, 1))
     assert plan_for(taken, a, b, out=out, plan="sm90_slots").operands.d.major == "m"  # as it is named
 
 
@@ -185,10 +192,9 @@ def test_a_matrix_that_a_batch_shares_is_not_loaded_by_tma(taken):
         with pytest.raises(PlanError, match=r"B is aligned to 2 bytes"):
             gemm(a, b.expand(3, -1, -1), plan=plan)
     bytes_of_one = matrix(64, 128, torch.float8_e4m3fn).expand(3, -1, -1)
-    with pytest.raises(
-        PlanError, match=r"A is aligned to 1 bytes; TMA needs 16"
-    ):  # not: that no FMA takes them
-        gemm(bytes_of_one, bytes_of_one.mT)
+    assert packed(plan_for(taken, bytes_of_one, bytes_of_one.mT)) == "ab"
+    with pytest.raises(PlanError, match=r"A is aligned to 1 bytes; TMA needs 16"):
+        gemm(bytes_of_one, bytes_of_one.mT, plan="sm90_slots")
 
 
 def test_a_lone_row_and_no_elements_have_any_stride(taken):
@@ -199,6 +205,69 @@ def test_a_lone_row_and_no_elements_have_any_stride(taken):
             assert plan_for(taken, rows, b).family == "sm90"
         assert plan_for(taken, matrix(5, 0, kind), matrix(96, 0, kind).t()).family == "sm90"
         assert plan_for(taken, a, matrix(99, 1, kind)).family == "sm90"  # its strides are 1 both
+
+
+@pytest.fixture
+def large():
+    """Matrices of any extents that take no memory: (rows, cols, type) -> as torch has them on no device."""
+    return lambda rows, cols, kind=torch.float32: torch.empty(rows, cols, dtype=kind, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("transposed", "packs"),
+    [((False, True), ""), ((False, False), "b"), ((True, True), "a"), ((True, False), "ab")],
+)
+def test_large_tf32_is_packed_where_it_is_not_k_major(taken, large, transposed, packs):
+    n = 4096
+    a, b = (large(n, n).t() if turned else large(n, n) for turned in transposed)
+    plan = plan_for(taken, a, b, allow_tf32=True)
+    assert (plan.family, packed(plan)) == ("sm90", packs)
+    assert plan.operands.a.dtype.name == "tf32"
+    assert (plan.loaded.a.major, plan.loaded.b.major) == ("k", "k")
+    assert plan_for(taken, a, b).family == "simt"
+    small = plan_for(taken, a[:64, :64], b[:64, :64], allow_tf32=True)  # the copy takes longer than it saves
+    assert small.family == ("mma_sync" if packs else "sm90")
+
+
+def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):
+    a, b = large(4097, 4093, torch.bfloat16), large(4093, 4096, torch.bfloat16)
+    plan = plan_for(taken, a, b)
+    assert (plan.family, packed(plan)) == ("sm90", "a")
+    assert [x.align_bytes for x in (plan.operands.a, plan.operands.b, plan.loaded.a)] == [2, 16, 16]
+    plan = plan_for(taken, a, b[:, :4095])  # the rows of b are as far from each other as they were
+    assert (packed(plan), plan.operands.b.align_bytes, plan.store_d.bits) == ("a", 16, 16)
+    assert packed(plan_for(taken, a, large(4093, 4095, torch.bfloat16))) == "ab"
+    assert packed(plan_for(taken, a, b, plan="sm90_slots+pack/k2")) == "a"
+    assert packed(plan_for(taken, large(4096, 4096, torch.bfloat16)[:, :4093], b)) == ""
+
+
+def test_what_is_packed_is_read_by_threads(taken, large):
+    """So the length of a row counts too, which does not where TMA loads it."""
+    kind = torch.float8_e4m3fn
+    a, b = large(4096, 4096, kind), large(4096, 4096, kind)
+    assert plan_for(taken, a, b[:, :4090]).operands.b.align_bytes == 2
+    assert plan_for(taken, a[:, :4093], b[:4093]).operands.a.align_bytes == 16
+    plan = plan_for(taken, a, b[:, :4090], plan="sm90:tile=128x128x128,pack=b")
+    assert (packed(plan), plan.operands.a.align_bytes, plan.operands.b.align_bytes) == ("b", 16, 2)
+    mine = sm90_plan(plan.operands, tile=(128, 128, 128), pack="b", store="direct")
+    assert plan_for(taken, a, b[:, :4090], plan=mine) is mine
+    plan = plan_for(taken, b[:, :4090].t(), a.t(), plan="transposed:sm90:tile=128x128x128,pack=b")
+    assert (packed(plan), plan.operands.a.align_bytes, plan.operands.b.align_bytes) == ("b", 16, 2)
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8])
+def test_bytes_of_every_layout(taken, kind):
+    for a, b, packs in (
+        (matrix(64, 128, kind), matrix(128, 96, kind), "b"),
+        (matrix(128, 64, kind).t(), matrix(96, 128, kind).t(), "a"),
+        (matrix(128, 64, kind).t(), matrix(128, 96, kind), "ab"),
+        (matrix(64, 99, kind), matrix(96, 99, kind).t(), "ab"),
+        (matrix(64, 99, kind), matrix(96, 112, kind)[:, :99].t(), "a"),
+    ):
+        plan = plan_for(taken, a, b)
+        assert (plan.family, packed(plan)) == ("sm90", packs)
+    few = plan_for(taken, matrix(16, 99, kind), matrix(99, 4096, kind))
+    assert (few.operands.a.major, few.operands.b.major, packed(few)) == ("m", "k", "ab")  # D^T = B^T A^T
 
 
 def test_mma_sync_fed_by_tma_takes_rows_of_any_length(taken):
@@ -271,6 +340,26 @@ def test_counters_are_kept_for_each_stream(stream):
     kernel(a, b, None, "d", 1.0, 0.0)
     assert calls[-1][4] is not larger
     assert not calls[-1][4].any()
+
+
+@pytest.mark.parametrize("split_k", [1, 2])
+def test_operands_are_packed_into_memory_of_each_call(stream, split_k):
+    """256 rows of 1024 bytes in 8 lines each, 512 of as many; 2 x 4 tiles of 64 KiB for each part of K."""
+    ops = Operands.of("e4m3", layout="tn", out="f32")
+    plan = sm90_plan(ops, tile=(128, 128, 128), pack="ab", split_k=split_k)
+    calls = []
+    kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
+    a, b = Memory(256, 1000), Memory(1000, 512)
+    for _ in range(2):
+        kernel(a, b, None, "d", 1.0, 0.0)
+        *counters, space, alpha, beta = calls[-1][4:]
+        assert [len(one) for one in counters] == ([64] if split_k > 1 else [])
+        assert (space.dtype, len(space)) == (
+            torch.uint8,
+            (256 + 512) * 1024 + (split_k * 8 * 65536 if split_k > 1 else 0),
+        )
+        assert (alpha, beta) == (1.0, 0.0)
+    assert calls[0][-3] is not calls[1][-3]  # the allocator of torch knows which streams still use which
 
 
 def test_c_of_another_type_in_the_place_of_the_result(taken):

@@ -102,13 +102,13 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     held = ("a", "b") if plan.stages else ()  # else straight to the fragments
     for name, extent, load in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
         if name in held:
-            operand = getattr(plan.operands, name)
+            operand = getattr(plan.loaded, name)
             out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
     mma = plan.tiled_mma
     for name, extent, read, other in (("a", bm, plan.read_a, bn // mma.shape_mnk[1]),
                                       ("b", bn, plan.read_b, bm // mma.shape_mnk[0])):  # fmt: skip
         if name in held:
-            out.append(_read(name, read, mma, (extent, bk), getattr(plan.operands, name), other))
+            out.append(_read(name, read, mma, (extent, bk), getattr(plan.loaded, name), other))
     if plan.smem_d is not None:
         out.append(_drain(plan, (bm, bn)))
     copy, part = copy_of_d(plan)
@@ -168,12 +168,21 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
     if problem is not None:
         layout = problem.layout(name)
         stride = (int(layout.stride[0]), int(layout.stride[1]))
-        for packing in plan.packs:  # copied first: its first mode is contiguous
+        for packing in plan.packs:
             if packing.name == name:
-                stride = (1, packing.extent(int(layout.shape[0])))
-        if name in ("a", "b"):  # the first k-tile is the ragged one, so the others begin at K % bK
+                stride = packing.strides(packing.extents(int(layout.shape[0]), int(layout.shape[1])))
+        if name in ("a", "b") and problem.k > bk:  # the first k-tile is the ragged one
             skew = problem.k % bk * stride[1]
     return (Layout(shape, stride).offsets() + skew) * operand.dtype.bits // 8
+
+
+def is_inside(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
+    """Which elements of a tile there are, of a problem that is smaller than the tile along some mode."""
+    bm, bn, bk = plan.cta_tile
+    shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, (bm, bn))
+    extents = shape if problem is None else problem.layout(name).shape
+    rows, columns = (np.arange(tile) < extent for tile, extent in zip(shape, extents, strict=False))
+    return np.outer(columns, rows).ravel()
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:

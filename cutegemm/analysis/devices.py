@@ -31,6 +31,9 @@ class Device:
     clock_mhz       boost
     l2_bytes_per_clock   that all multiprocessors read from L2 together, at most
     tflops          peak by pipe and type of the operands: "fma.f32", "mma.bf16", "wgmma.bf16", ...
+    tpc_rounds      pairs of multiprocessors (TPCs), in the order in which a grid's CTAs are handed out: so many are
+                    given one CTA each, then each one more, before the next so many are; () where it is not known
+    tpcs_of_two     those of them, by that order, whose CPC has two TPCs instead of three
     """
 
     name: str
@@ -43,6 +46,8 @@ class Device:
     l2_bytes_per_clock: int
     tflops: Mapping[str, float]
     source: str
+    tpc_rounds: tuple[int, ...] = ()
+    tpcs_of_two: tuple[int, ...] = ()
 
     def peak_tflops(self, atom: MmaAtom) -> float | None:
         """Of the pipe and type that an MMA atom runs on; None where it is not known."""
@@ -66,8 +71,13 @@ def _peaks(**tflops: float) -> Mapping[str, float]:
 
 _H100_SXM = _peaks(
     fma_f32=66.9, fma_f64=33.5, mma_half=640, mma_tf32=320,
-    wgmma_half=989.4, wgmma_fp8=1978.9, wgmma_s8=1978.9,
+    wgmma_tf32=494.7, wgmma_half=989.4, wgmma_fp8=1978.9, wgmma_s8=1978.9,
 )  # fmt: skip
+
+# Of 144 multiprocessors of the chip 132 are on: six of its 24 CPCs have two TPCs. Which ones differs from chip to
+# chip; these are one H200's.
+_ROUNDS = (12, 8, 8, 8, 7, 7, 7, 7, 2)
+_OF_TWO = (1, *range(20, 26), *range(43, 48))
 
 DEVICES = {
     device.name: device
@@ -100,16 +110,16 @@ DEVICES = {
         Device(
             "h100-pcie", "sm_90a", 114, 50 * MIB, 2, 2039, 1755, 114 * 64,
             _peaks(fma_f32=51.2, fma_f64=25.6, mma_half=490, mma_tf32=245,
-                   wgmma_half=756, wgmma_fp8=1513, wgmma_s8=1513),
+                   wgmma_tf32=378, wgmma_half=756, wgmma_fp8=1513, wgmma_s8=1513),
             "NVIDIA H100 white paper; mma scaled from the H200's",
         ),
         Device(
             "h100", "sm_90a", 132, 50 * MIB, 2, 3352, 1980, 132 * 64, _H100_SXM,
-            "NVIDIA H100 SXM data sheet; mma as measured on an H200",
+            "NVIDIA H100 SXM data sheet; mma as measured on an H200, and its order of TPCs", _ROUNDS, _OF_TWO,
         ),
         Device(
             "h200", "sm_90a", 132, 60 * MIB, 2, 4800, 1980, 132 * 64, _H100_SXM,
-            "NVIDIA H200 data sheet; size of L2, mma measured (2026-11-20)",
+            "NVIDIA H200 data sheet; size of L2, mma, order of TPCs measured (2026-11-20)", _ROUNDS, _OF_TWO,
         ),
     )
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 The model. One instruction of a warp is one request, whatever its width; it asks for every 32-byte sector that
 one of its lanes touches, once. The fewest sectors are the bytes asked for over 32. The same holds for loads,
-stores and cp.async.
+stores and cp.async. Lanes outside of a matrix that is smaller than a tile ask for nothing.
 
 cp.async of 16 bytes passes L1 by, straight into shared memory, and what it writes counts too: a sector whose
 halves go to two lines of 128 bytes is asked for twice, and one whose halves go to two sectors of shared
@@ -24,6 +24,7 @@ from cutegemm.analysis.accesses import (
     by_warps,
     copy_of_d,
     global_table,
+    is_inside,
     shared_accesses,
     stored_by_lanes,
 )
@@ -186,14 +187,20 @@ def _sectors(
 ) -> Sectors:
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
-    addresses = np.moveaxis(memory[elements[..., ::count]], 1, 2)
-    table = addresses.reshape(-1, addresses.shape[2])
+    lanes = elements[..., ::count]
+    addresses, there = (
+        np.moveaxis(of_tile[lanes], 1, 2).reshape(-1, lanes.shape[1])
+        for of_tile in (memory, is_inside(plan, operand_name, problem))
+    )
+    asked = there.any(axis=1)  # of a request whose lanes are all outside of the matrix nothing is
+    stand_in = np.where(there, np.arange(there.shape[1]), there.argmax(axis=1)[:, None])[asked]
+    table = np.take_along_axis(addresses[asked], stand_in, axis=1)
     touched = distinct = int(sectors(table, bits).sum())
     arriving = touched
     if op == "ldgsts" and bits == 8 * _ACCESS_BYTES:
-        written = _written(plan, operand_name, problem)
+        written = np.take_along_axis(_written(plan, operand_name, problem)[asked], stand_in, axis=1)
         touched, arriving = (_torn(table, written, unit) for unit in (_LINE_BYTES, SECTOR_BYTES))
-    ideal = -(-table.size * bits // 8 // SECTOR_BYTES)
+    ideal = -(-int(there.sum()) * bits // 8 // SECTOR_BYTES)
     mnemonic = {"ld": "LDG", "ldgsts": "LDGSTS", "st": "STG", "tma": "TMA"}[op]
     return Sectors(
         label, f"{mnemonic}.{bits}", op, len(table), touched, ideal, bits,

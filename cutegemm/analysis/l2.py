@@ -1,18 +1,16 @@
 """The L2 cache in time: what comes from DRAM when CTAs do not keep step.
 
-The model. A CTA takes the parts of its panels of A and B along K one after the other, at an even pace, and
-writes D at its end. Its time differs from the mean by `JITTER`, each CTA anew. Where the grid is persistent,
-a CTA keeps its tiles, so that a multiprocessor which is slower, by `SPREAD`, falls behind for good; not where
-the tensor cores are the bound, since their clock is that of all. Else the next CTA of the order begins on
-whichever multiprocessor is free. Which line is touched when follows.
+The model. A CTA takes the parts of its panels of A and B along K one after the other, and writes D at its end.
+How long that takes, and which CTAs go ahead, says `analysis.pace`. CTAs of a persistent grid keep their tiles; else
+the next CTA of the order begins on whichever multiprocessor is free. Which line is touched when follows.
+
+Where CTAs share a tile, each writes the sums of its part of K; the one that ends last reads them and writes D, or a
+kernel behind the GEMM does.
 
 The L2 has partitions. Each line has a home in one of them, half of every panel in each; a multiprocessor asks
 the partition on its own side, which fetches a line with a home elsewhere from there and keeps it too. So a
-line that both sides read is held twice. Each partition drops what was used last the longest ago; it holds
-`KEPT` of its size, since no real cache finds the one oldest line. D passes through the home of each line.
-
-The three constants are those that fit the counters of ten plans on an H200; docs/analysis.md shows the fit
-and plans that they were not fitted to.
+line that both sides read is held twice, and so is one that is written from the other side. Each partition drops what
+was used last the longest ago.
 """
 
 from __future__ import annotations
@@ -20,109 +18,142 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-KEPT = 0.92
-JITTER = 0.0125
-SPREAD = 0.0275
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cutegemm.analysis.pace import Pace
+
 _LEAST_TIME = 0.2  # of the mean: where a random time would be none
-_EVENTS = 1 << 16  # about as many as are played: the more CTAs, the coarser the parts of K
-_PARTS = (4, 64)
+_EVENTS = 1 << 16  # about as many as are played: the more CTAs, the coarser the pieces of K
+_PIECES = (4, 64)
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the clusters of a grid, which take their tiles together, touch, in the order of the raster.
+    """What the units of a grid touch, in the order in which they begin. A unit is a cluster's tiles, or of these a
+    part of K.
 
-    panels_a, panels_b   (clusters of tiles, panels of each): numbers of the panels
+    tiles                of each unit: the number of its cluster's tiles
+    k_first, k_last      the part of K, between 0 and 1
+    panels_a, panels_b   (tiles, panels of each): numbers of the panels
     bytes_a, bytes_b     of each panel
     bytes_d              of the tiles of a cluster
+    bytes_sums           of the sums of a unit that shares its tiles
+    all_write            whether of such units all write their sums; else all but the one that ends last
+    last_adds            whether that one reads what was written, and writes D
     """
 
+    tiles: np.ndarray
+    k_first: np.ndarray
+    k_last: np.ndarray
     panels_a: np.ndarray
     panels_b: np.ndarray
     bytes_a: np.ndarray
     bytes_b: np.ndarray
     bytes_d: float
+    bytes_sums: float = 0.0
+    all_write: bool = False
+    last_adds: bool = True
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes of A and B.
+    """Bytes.
 
-    dram_bytes   that come from DRAM
+    dram_bytes   of A and B that come from DRAM
     far_bytes    that pass from one partition of the L2 to another
+    sums_bytes   of sums that come from DRAM again
     """
 
-    dram_bytes: float
-    far_bytes: float
+    dram_bytes: float = 0.0
+    far_bytes: float = 0.0
+    sums_bytes: float = 0.0
 
 
 def play(
-    work: Work,
-    units: int,
-    l2_bytes: int,
-    partitions: int,
-    *,
-    persistent: bool,
-    jitter: float = JITTER,
-    spread: float = SPREAD,
-    kept: float = KEPT,
-    parts: int | None = None,
+    work: Work, pace: Pace, l2_bytes: int, partitions: int, *, persistent: bool, pieces: int | None = None
 ) -> Moved:
     """Plays the grid.
 
-    units        clusters that run at once
-    persistent   whether each of them takes every `units`-th cluster of tiles
-    parts        of K; chosen by the size of the grid where left out
+    pace         of the units that run at once
+    persistent   whether each place takes every n-th unit, of n that run at once
+    pieces       of K; chosen by the size of the grid where left out
     """
-    count = len(work.panels_a)
+    count, units = len(work.tiles), len(pace.time)
     if count == 0:
-        return Moved(0.0, 0.0)
+        return Moved()
+    parts = np.bincount(work.tiles)
+    steps = pieces or max(_PIECES[0] * int(parts.max()), min(_PIECES[1], _EVENTS // len(work.panels_a)))
     random = np.random.default_rng(_SEED)
-    steps = parts or min(_PARTS[1], max(_PARTS[0], _EVENTS // count))
-    start, time, unit = _times(count, min(units, count), persistent, jitter, spread, random)
-    touched = (start[:, None] + time[:, None] * np.arange(steps) / steps).reshape(-1)
-    order = np.argsort(np.concatenate([touched, start + time]), kind="stable")
-    side = random.permutation(np.arange(units) % partitions)[unit]
-    cache = _Cache(partitions, kept * l2_bytes / partitions)
-    ids_a, ids_b = work.panels_a.tolist(), (work.panels_b + len(work.bytes_a)).tolist()
+    noise = np.maximum(_LEAST_TIME, 1 + pace.jitter * random.standard_normal(count)).tolist()
+    first, last = (np.rint(share * steps).astype(int).tolist() for share in (work.k_first, work.k_last))
+    sides = random.permutation(np.arange(units) % partitions).tolist()
+    panels = np.concatenate([work.panels_a, work.panels_b + len(work.bytes_a)], axis=1).tolist()
     sizes = (np.concatenate([work.bytes_a, work.bytes_b]) / (steps * partitions)).tolist()
-    sides, last, homes = side.tolist(), count * steps, range(partitions)
-    for event in order.tolist():
-        if event >= last:
-            for home in homes:
-                cache.write((event, home), home, work.bytes_d / partitions)
+    asked = [partitions * sum(sizes[panel] for panel in needed) or 1.0 for needed in panels]
+    times, tiles, homes = (pace.time / steps).tolist(), work.tiles.tolist(), range(partitions)
+    cache = _Cache(partitions, l2_bytes / partitions)
+    ends = _Ends(work, parts.tolist(), cache)
+    at = [(unit, first[unit]) for unit in range(min(units, count))]
+    following = len(at)
+    due = [(0.0, place) for place in range(len(at))]  # a heap: all alike
+    while due:
+        now, place = due[0]
+        unit, piece = at[place]
+        here = sides[place]
+        if piece >= last[unit]:
+            ends.end(tiles[unit], here)
+            unit, following = (unit + units, following) if persistent else (following, following + 1)
+            if unit >= count:
+                heapq.heappop(due)
+            else:
+                at[place] = unit, first[unit]
             continue
-        which, step = divmod(event, steps)
-        here = sides[which]
-        for panel in (*ids_a[which], *ids_b[which]):
+        tile = tiles[unit]
+        before = cache.dram_bytes
+        for panel in panels[tile]:
+            key = (panel * steps + piece) * partitions
             for home in homes:
-                cache.read(((panel * steps + step) * partitions + home), here, home, sizes[panel])
-    return Moved(cache.dram_bytes, cache.far_bytes)
+                cache.read(key + home, here, home, sizes[panel])
+        at[place] = unit, piece + 1
+        waited = pace.wait * (cache.dram_bytes - before) / asked[tile]
+        heapq.heapreplace(due, (now + times[place] * (noise[unit] + waited), place))
+    return Moved(cache.dram_bytes - ends.sums_bytes, cache.far_bytes, ends.sums_bytes)
 
 
-def _times(
-    count: int, units: int, persistent: bool, jitter: float, spread: float, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(when each begins, how long it takes, which unit it runs on); the mean time is 1."""
-    time = 1 + jitter * random.standard_normal(count)
-    start, unit = np.zeros(count), np.arange(count) % units
-    if persistent:
-        time += spread * random.standard_normal(units)[unit]
-        time = np.maximum(_LEAST_TIME, time)
-        for one in range(units):
-            start[one::units] = np.cumsum(time[one::units]) - time[one::units]
-        return start, time, unit
-    time = np.maximum(_LEAST_TIME, time)
-    free = [(0.0, one) for one in range(units)]
-    for number in range(count):
-        now, one = heapq.heappop(free)
-        start[number], unit[number] = now, one
-        heapq.heappush(free, (now + float(time[number]), one))
-    return start, time, unit
+class _Ends:
+    """What units do at their end."""
+
+    def __init__(self, work: Work, parts: list[int], cache: _Cache) -> None:
+        self.work, self.parts, self.cache = work, parts, cache
+        self.ended = [0] * len(parts)
+        self.homes = range(len(cache.lines))
+        self.sums_bytes = 0.0
+
+    def end(self, tile: int, here: int) -> None:
+        """A unit of a tile ends."""
+        work, parts, part = self.work, self.parts[tile], self.ended[tile]
+        self.ended[tile] += 1
+        is_last = part == parts - 1
+        if parts > 1 and (work.all_write or not is_last):
+            self._each(self.cache.write, tile, part, here, work.bytes_sums)
+        if not is_last or (parts > 1 and not work.last_adds):
+            return
+        before = self.cache.dram_bytes
+        written = 0 if parts == 1 else parts if work.all_write else parts - 1
+        for other in range(written):
+            self._each(self.cache.read, tile, other, here, work.bytes_sums)
+        self.sums_bytes += self.cache.dram_bytes - before
+        self._each(self.cache.write, tile, parts, here, work.bytes_d)
+
+    def _each(self, touch: Callable[..., None], tile: int, part: int, here: int, size: float) -> None:
+        for home in self.homes:
+            touch((tile, part, home), here, home, size / len(self.homes))
 
 
 class _Cache:
@@ -145,13 +176,19 @@ class _Cache:
                 self.lines[home].move_to_end(key)
             else:
                 self.dram_bytes += size
-                self.write(key, home, size)
+                self._keep(key, home, size)
         else:
             self.dram_bytes += size
-        self.write(key, here, size)
+        self._keep(key, here, size)
 
-    def write(self, key: object, where: int, size: float) -> None:
-        """Something new in a partition."""
+    def write(self, key: object, here: int, home: int, size: float) -> None:
+        """It writes something new."""
+        self._keep(key, home, size)
+        if here != home:
+            self._keep(key, here, size)
+
+    def _keep(self, key: object, where: int, size: float) -> None:
+        """Something that the partition `where` does not have."""
         lines, free = self.lines[where], self.free[where] - size
         lines[key] = size
         while free < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cutegemm.layout.inttuple import product
 from cutegemm.plan.shares import shares_for
 from cutegemm.plan.workspace import slot_layout, sums_layout
 
@@ -78,6 +79,28 @@ def _parts(plan: GemmPlan, problem: Problem) -> list[int]:
     return [count for count in counts if count > 1]
 
 
+def units_of(plan: GemmPlan, problem: Problem) -> list[tuple[int, float, float]]:
+    """(tile, where in K it begins, where it ends) of what CTAs take at a time, in the order in which they begin.
+
+    Tiles are counted in clusters, and K goes from 0 to 1.
+
+    >>> from cutegemm.plan import Problem, simt_plan
+    >>> units_of(simt_plan(split_k=2), Problem(128, 256, 64))
+    [(0, 0.0, 0.5), (1, 0.0, 0.5), (0, 0.5, 1.0), (1, 0.5, 1.0)]
+    """
+    (across, along), (tiles_m, tiles_n, batch) = plan.cluster_mn, plan.grid(problem)
+    tiles = -(-tiles_m // across) * -(-tiles_n // along) * batch
+    if not plan.split.is_split:
+        return [(tile, 0.0, 1.0) for tile in range(tiles)]
+    if plan.pipeline is None and plan.split_k > 1:
+        ends = [(part / plan.split_k, (part + 1) / plan.split_k) for part in range(plan.split_k)]
+        return [(tile, first, last) for first, last in ends for tile in range(tiles)]
+    shares = shares_for(plan, problem)
+    of_k = 1 / max(shares.k_tiles, 1)
+    found = [shares.unit(number) for number in range(shares.units)]
+    return [(u.tile, u.k_first * of_k, (u.k_first + u.k_count) * of_k) for u in found if u.parts]
+
+
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
     """What goes through the workspace, in bytes of the whole problem.
 
@@ -92,9 +115,9 @@ def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
     for packing in plan.packs:
         rows = problem.m if packing.name == "a" else problem.n
         element = getattr(plan.operands, packing.name).dtype.bits // 8
-        of_row = problem.k * problem.l * element
         name = f"pack {packing.name.upper()}"
-        found.append(Pass(name, packing.extent(rows) * of_row, rows * of_row, True))
+        of_packed = product(packing.extents(rows, problem.k)) * problem.l * element
+        found.append(Pass(name, of_packed, rows * problem.k * problem.l * element, True))
     written = ends_of(plan, problem).writes
     if written:
         bm, bn, _ = plan.cta_tile

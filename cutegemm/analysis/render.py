@@ -45,9 +45,11 @@ def print_report(analysis: Analysis, console: Any) -> None:
         console.print()
         console.print(_raster_table(analysis))
         for one in analysis.passes:
+            again = 0.0 if one.is_before or analysis.traffic is None else analysis.traffic.sums_read_bytes
             console.print(
                 f"  {one.name}: {one.read_bytes / 1e9:.3f} GB read, {one.write_bytes / 1e9:.3f} GB written"
-                + (", before the GEMM begins" if one.is_before else ", through the workspace"),
+                + (", before the GEMM begins" if one.is_before else ", through the workspace")
+                + (f", {again / 1e9:.3f} GB back from DRAM" if again else ""),
                 soft_wrap=True,
             )
         console.print()
@@ -102,7 +104,7 @@ def _global_table(analysis: Analysis) -> Any:
     for s in analysis.global_:
         table.add_row(
             s.name, s.instruction, s.per, str(s.requests), str(s.sectors), str(s.ideal),
-            f"{s.efficiency:.0%}", str(s.usable_bits),
+            f"{s.efficiency:.0%}" if s.sectors else "-", str(s.usable_bits),
         )  # fmt: skip
     return table
 

@@ -14,7 +14,7 @@ from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
 from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
-from cutegemm.analysis.traffic import Traffic, best_rasters, traffic
+from cutegemm.analysis.traffic import Traffic, best_rasters
 from cutegemm.arch import Arch, arch_named
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.arguments import check_is_plan
@@ -88,11 +88,17 @@ class Analysis:
 
         What packs operands before it, or adds the sums of parts behind it, is not in it: see `passes`.
         """
-        assert self.ends is not None
-        summed = self.ends.writes if op == "st" else self.ends.reads
-        times = {"k-tile": self.tiles * self.k_tiles, "tile": self.ends.stores, "part": summed}
-        seen = [(times[part.per], part) for part in self.global_ if part.op == op]
+        seen = [(self._times(part), part) for part in self.global_ if part.op == op]
         return sum(n * part.requests for n, part in seen), sum(n * part.sectors for n, part in seen)
+
+    def _times(self, part: Sectors) -> int:
+        assert self.ends is not None
+        summed = self.ends.writes if part.op == "st" else self.ends.reads
+        return {"k-tile": self.tiles * self.k_tiles, "tile": self.ends.stores, "part": summed}[part.per]
+
+    def sum_sectors(self, op: str) -> int:
+        """Sectors of the sums of parts of K that the GEMM's CTAs write ("st") or read again ("ld")."""
+        return sum(self._times(p) * p.sectors for p in self.global_ if (p.op, p.per) == (op, "part"))
 
     def arriving_again(self) -> int:
         """Sectors that arrive in multiprocessors once more, since a cp.async tears them."""
@@ -267,8 +273,6 @@ def _with_problem(
             f"{_MOST_TILES} is followed. Give a smaller problem, of the same shape."
         )
     fill = waves(plan, problem, device.sms, held.ctas)
-    l2_bytes = device.l2_bytes // device.l2_partitions
-    in_step = traffic(plan, problem, ctas_per_wave=fill.per_wave, l2_bytes=l2_bytes)
     known = Analysis(
         **common,
         problem=str(problem),
@@ -284,23 +288,19 @@ def _with_problem(
     stored = [known.sector_count(op)[0] for op in ("ld", "st")]
     most = -(-fill.ctas // device.sms)
 
-    def bounds(moved: Traffic) -> Roofline:
-        return roofline(
-            plan,
-            problem,
-            device,
-            wavefronts=sum(c[1] for c in counted),
-            instructions=sum(lsu) + sum(stored),
-            traffic=moved,
-            passes=known.passes,
-            sm_share=fill.ctas / (most * device.sms) if most and not fill.is_even else 1.0,
-        )
-
     rasters = best_rasters(
-        plan, problem, device, ctas_per_wave=fill.per_wave, most=_RASTERS if search else 1,
-        paced=bounds(in_step).bound.name == "compute",
+        plan, problem, device, ctas_per_wave=fill.per_wave, most=_RASTERS if search else 1
     )  # fmt: skip
     moved = next(t for t in rasters if t.raster == str(plan.raster))
     known = replace(known, traffic=moved, rasters=tuple(rasters))
-    roof = bounds(moved)
+    roof = roofline(
+        plan,
+        problem,
+        device,
+        wavefronts=sum(c[1] for c in counted),
+        instructions=sum(lsu) + sum(stored),
+        traffic=moved,
+        passes=known.passes,
+        sm_share=fill.ctas / (most * device.sms) if most and not fill.is_even else 1.0,
+    )
     return replace(known, roofline=roof, changes=tuple(changes(plan, problem, known, roof)))

@@ -97,7 +97,7 @@ def roofline(
     wavefronts     of shared memory, of the whole grid
     instructions   of warps that touch memory, of the whole grid
     traffic        through L2 and DRAM
-    passes         through the workspace: all of it passes L2; DRAM those before the GEMM, and what L2 cannot hold
+    passes         through the workspace: all of it passes L2; DRAM those before the GEMM, and sums beyond what L2 holds
     sm_share       tiles of an average multiprocessor over those of the one that has most
     """
     flops = problem.flops
@@ -113,10 +113,12 @@ def roofline(
     issued = mma + instructions
     if plan.pipeline is not None and plan.pipeline.two_level:
         issued += covered / bk / WARP_THREADS  # threads add up the sums of each k-tile
-    aside = [(one, one.write_bytes + one.read_bytes) for one in passes]
-    l2 = traffic.l2_read_bytes + sum(moved for _, moved in aside)
+    l2 = traffic.l2_read_bytes + sum(one.write_bytes + one.read_bytes for one in passes)
     dram = traffic.dram_read_bytes + traffic.dram_write_bytes
-    dram += sum(moved for one, moved in aside if one.is_before or one.write_bytes > device.l2_bytes)
+    for one in passes:
+        if one.is_before or one.write_bytes > device.l2_bytes:
+            again = 0.0 if one.is_before else traffic.sums_read_bytes
+            dram += one.write_bytes + (again or one.read_bytes)
     levels = (
         _level(
             "compute", 2.0 * covered, "FLOP", flops, 2.0 * covered / (peak * 1e12) / share if peak else None

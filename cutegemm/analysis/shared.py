@@ -9,8 +9,7 @@ that is asked for w different words takes w wavefronts. The phase takes as many 
 Loads of 64 and 128 bits may take half as many phases: where lanes i and i ^ 1 of every pair ask for the same
 address, or lanes i and i ^ 2, two phases are served as one. Stores never are.
 
-cp.async is different: every lane is a copy of its own, equal addresses are not merged, and the L1 banks that
-the source lies in count too; a write goes out with the read wavefront that brings its data, or after it.
+cp.async is different: see `copies`.
 
 Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later (banks, broadcast);
 NVIDIA developer forum, topic 77228 (128-bit loads: 4 requests, 2 where pairs are uniform); public counter
@@ -21,16 +20,14 @@ out. docs/analysis.md holds the default rules against the counters of an H200.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from cutegemm.analysis.copies import copy_wavefronts
 from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS
 from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, Layout
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PHASE_BITS = 8 * SMEM_BANKS * SMEM_BANK_BYTES  # what one wavefront delivers at most
 ACCESS_BITS = (8, 16, 32, 64, 128)
@@ -137,7 +134,7 @@ def wavefronts(
     table = _checked(addresses, bits, op)
     lanes = table.shape[1]
     if op == "cp.async":
-        return _async_wavefronts(table, None if sources is None else np.asarray(sources), bits)
+        return copy_wavefronts(table, None if sources is None else np.asarray(sources), bits)
     if op == "tma":  # whole rows, in an order of its own: it never conflicts
         per_request = -(-lanes * bits // PHASE_BITS)
         return np.full(len(table), per_request), np.full(len(table), per_request)
@@ -202,67 +199,6 @@ def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray) -> np.ndarray
         row_of * SMEM_BANKS + word_of % SMEM_BANKS, minlength=requests * phases * SMEM_BANKS
     )
     return per_bank.reshape(requests, phases, SMEM_BANKS).max(axis=2)
-
-
-def _async_wavefronts(
-    table: np.ndarray, sources: np.ndarray | None, bits: int
-) -> tuple[np.ndarray, np.ndarray]:
-    read = np.arange(table.shape[1])[None, :] * (bits // 8) + table * 0 if sources is None else sources
-    if bits == PHASE_BITS // 8:
-        return _async_lines(table, read)
-    bank_span = SMEM_BANKS * SMEM_BANK_BYTES
-    patterns, which = np.unique(
-        np.concatenate([table % bank_span, read % bank_span], axis=1), axis=0, return_inverse=True
-    )
-    lanes, words = table.shape[1], max(1, bits // 32)
-    group = PHASE_BITS // max(bits, 32)
-    costs = []
-    for pattern in patterns.tolist():
-        cost = 0
-        for first in range(0, lanes, group):
-            last = min(lanes, first + group)
-            cost += _one_async_group(pattern[lanes + first : lanes + last], pattern[first:last], words)
-        costs.append(cost)
-    ideal = -(-lanes // group)
-    return np.array(costs, dtype=np.int64)[which.reshape(-1)], np.full(len(table), ideal)
-
-
-def _async_lines(table: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """16 bytes a lane pass L1 by in lines of 128 bytes: eight lanes go together as far as they go from one
-    line to one line and the chunk that each writes is the one that it reads, XOR one number for all."""
-    requests, lanes = table.shape
-    line, chunk, group = SMEM_BANKS * SMEM_BANK_BYTES, 16, 8
-    turned = ((table ^ read) // chunk) % group
-    row = np.broadcast_to(np.arange(requests)[:, None], table.shape)
-    groups = np.broadcast_to(np.arange(lanes) // group, table.shape)
-    keys = np.stack([row, groups, read // line, table // line, turned]).reshape(5, -1)
-    total = np.bincount(np.unique(keys, axis=1)[0], minlength=requests)
-    return total, np.full(requests, -(-lanes // group))
-
-
-def _one_async_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
-    """Cycles of one group of lanes: reads in passes without two lanes in a bank; each write pass goes out
-    with the last of its reads, or in the cycle after the write pass before it."""
-    read_pass, write_pass = _passes(read, words), _passes(write, words)
-    cycle = -1
-    for number in range(max(write_pass) + 1):
-        arrives = max(r for r, w in zip(read_pass, write_pass, strict=True) if w == number)
-        cycle = max(arrives, cycle + 1)
-    return max(max(read_pass), cycle) + 1
-
-
-def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """The pass of each lane: the first one after which all of its banks are free."""
-    free = [0] * SMEM_BANKS
-    out = []
-    for address in addresses:
-        first = address // SMEM_BANK_BYTES
-        banks = [(first + w) % SMEM_BANKS for w in range(words)]
-        number = max(free[b] for b in banks)
-        for b in banks:
-            free[b] = number + 1
-        out.append(number)
-    return out
 
 
 def cost(

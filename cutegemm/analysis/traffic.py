@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm.analysis import l2
+from cutegemm.analysis.pace import multicast, pace_of
+from cutegemm.analysis.parts import units_of
 from cutegemm.tile.raster import Raster
-from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +48,9 @@ class Traffic:
     dram_read_bytes   of A and B that come from DRAM
     dram_write_bytes  of D
     min_bytes         of A and B, each once
-    far_bytes         of A and B that pass from one partition of the L2 to another; None where CTAs are
+    far_bytes         of A and B, and of sums, that pass from one partition of the L2 to another; None where CTAs are
                       taken to keep step
+    sums_read_bytes   of the sums of parts of K that the GEMM's CTAs read again and that come from DRAM; None there too
     """
 
     raster: str
@@ -61,6 +63,7 @@ class Traffic:
     dram_write_bytes: int
     min_bytes: int
     far_bytes: float | None = None
+    sums_read_bytes: float | None = None
 
     @property
     def hit_share(self) -> float:
@@ -83,9 +86,7 @@ def traffic(
     ops = problem.operands
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
-    share_a, share_b = (
-        load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.load_a, plan.load_b)
-    )
+    share_a, share_b = multicast(plan)
     tiles_per_wave = max(1, ctas_per_wave // plan.split_k)  # the parts of a tile take all of its K together
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
     tile_d = bm * bn * ops.d.dtype.bits / 8
@@ -107,47 +108,55 @@ def traffic(
 
 
 def traffic_in_time(
-    plan: GemmPlan,
-    problem: Problem,
-    device: Device,
-    *,
-    ctas_per_wave: int,
-    raster: Raster | None = None,
-    paced: bool = False,
+    plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, raster: Raster | None = None
 ) -> Traffic:
     """What a plan moves for a problem on a device, CTAs falling out of step as they do.
 
     ctas_per_wave   that run together
     raster          another order than the plan's
-    paced           by the tensor cores, whose clock all multiprocessors have: none falls behind for good
     """
     order = raster or plan.raster
-    bm, bn, _ = plan.cta_tile
-    ops = problem.operands
     found = traffic(
         plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=device.l2_bytes // device.l2_partitions,
         raster=order,
     )  # fmt: skip
+    units = max(1, ctas_per_wave // (plan.cluster_mn[0] * plan.cluster_mn[1]))
+    persistent = plan.persistent if plan.pipeline is None else plan.pipeline.ctas
+    moved = l2.play(
+        work_of(plan, problem, order), pace_of(plan, device, units), device.l2_bytes, device.l2_partitions,
+        persistent=persistent is not None,
+    )  # fmt: skip
+    return replace(
+        found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes, sums_read_bytes=moved.sums_bytes
+    )
+
+
+def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
+    """What the units of a plan touch: clusters of tiles, or parts of them."""
+    bm, bn, _ = plan.cta_tile
+    ops = problem.operands
     grid_m, grid_n, batch = plan.grid(problem)
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
-    clusters = cluster_order(order, grid_m, grid_n, plan.cluster_mn)
+    clusters = cluster_order(raster, grid_m, grid_n, plan.cluster_mn)
     of_batch = np.repeat(np.arange(batch), len(clusters))[:, None]
     across, along = plan.cluster_mn
     first_m, first_n = (np.tile(clusters[:, i], batch)[:, None] for i in (0, 1))
-    work = l2.Work(  # a ragged grid's last cluster reaches past it, to the last panel once more
+    elements = across * along * bm * bn
+    tiles, k_first, k_last = np.array(units_of(plan, problem)).reshape(-1, 3).T
+    return l2.Work(  # a ragged grid's last cluster reaches past it, to the last panel once more
+        tiles.astype(int),
+        k_first,
+        k_last,
         of_batch * grid_m + np.minimum(first_m * across + np.arange(across), grid_m - 1),
         of_batch * grid_n + np.minimum(first_n * along + np.arange(along), grid_n - 1),
         np.tile(bytes_a, batch),
         np.tile(bytes_b, batch),
-        across * along * bm * bn * ops.d.dtype.bits / 8,
+        elements * ops.d.dtype.bits / 8,
+        elements * ops.acc.bits / 8,
+        all_write=plan.pipeline is None,
+        last_adds=plan.pipeline is not None or plan.split.reduction == "last",
     )
-    moved = l2.play(
-        work, max(1, ctas_per_wave // (across * along * plan.split_k)), device.l2_bytes, device.l2_partitions,
-        persistent=plan.pipeline is not None and plan.pipeline.ctas is not None,
-        spread=0.0 if paced else l2.SPREAD,
-    )  # fmt: skip
-    return replace(found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes)
 
 
 def cluster_order(raster: Raster, grid_m: int, grid_n: int, cluster_mn: tuple[int, int]) -> np.ndarray:
@@ -231,20 +240,16 @@ def best_rasters(
     *,
     ctas_per_wave: int,
     most: int = 4,
-    paced: bool = False,
 ) -> list[Traffic]:
     """The plan's raster and the best others, in time, the least DRAM traffic first; of equals, its own.
 
-    most    that are played, of those that the formula ranks first
-    paced   see `traffic_in_time`
+    most   that are played, of those that the formula ranks first
     """
     capacity = device.l2_bytes // device.l2_partitions
     ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)
     names = dict.fromkeys([str(plan.raster), *[t.raster for t in ranked]])
     found = [
-        traffic_in_time(
-            plan, problem, device, ctas_per_wave=ctas_per_wave, raster=Raster.parse(name), paced=paced
-        )
+        traffic_in_time(plan, problem, device, ctas_per_wave=ctas_per_wave, raster=Raster.parse(name))
         for name in list(names)[:most]
     ]
     return sorted(found, key=lambda t: round(t.dram_read_bytes))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from itertools import product
 
+from cutegemm.plan.catalog import TRANSPOSED
+from cutegemm.plan.sm90_catalog import SM90_CHOSEN
+
 
 def spelled(text: str) -> tuple[str, ...]:
     """A line for each choice among the alternatives in braces; the last ones change first.
@@ -22,7 +25,11 @@ def spelled(text: str) -> tuple[str, ...]:
     )
 
 
+_TILES = tuple([named.name for named in SM90_CHOSEN])
+
 LISTS = {
+    # What `choose` considers, as it is and transposed: `--suite shapes`
+    "@sm90_tiles": (*_TILES, *(TRANSPOSED + name for name in _TILES)),
     "@sm90": spelled("""
         sm90:tile=128x128x64,slots=4{|,cluster=1x2|,cluster=2x1},raster={along_n|along_m|grouped_m:16|hilbert:8}{|,l2=normal+normal+first}
         sm90:tile=128x192x64,slots=3{|,cluster=1x2|,cluster=2x1},raster={along_n|along_m|grouped_m:8}

@@ -139,7 +139,9 @@ class Contest:
         """A plan takes part, unless it fails or is wrong."""
         from cutegemm.launch import gemm, plan_of
 
-        how: dict[str, Any] = {"out": self.out, "plan": plan, "accumulate": self.sums}
+        how: dict[str, Any] = {
+            "out": self.out, "plan": plan, "accumulate": self.sums, "allow_tf32": self.kind is tf32
+        }  # fmt: skip
         row: Row = {"plan": plan if isinstance(plan, str) else "chosen" if plan is None else plan.name}
         with self._others_go_on(row):
             used = plan_of(self.a, self.b, **how)
@@ -210,16 +212,18 @@ def _matrices(problem: Problem) -> tuple[Any, Any, Any]:
 
 
 def library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
-    """What torch has for these types: matmul, _int_mm, _scaled_mm for float8."""
+    """What torch has for these types: matmul, _int_mm, _scaled_mm for float8.
+
+    The last takes a by rows and b by columns alone; what lies otherwise is copied in each call, as its user must.
+    """
     import torch
 
     if a.dtype == torch.int8:
         return lambda: torch._int_mm(a, b, out=out)
     if a.element_size() == 1:
         one = torch.ones((), device=DEVICE)
-        return lambda: torch._scaled_mm(
-            a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=fast_accum
-        )
+        how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": fast_accum}
+        return lambda: torch._scaled_mm(a.contiguous(), b.mT.contiguous().mT, **how)
     return lambda: torch.matmul(a, b, out=out)
 
 

@@ -60,6 +60,7 @@ def _cpu(name: str, seconds: float, proves: str) -> Step:
 
 
 _BF16 = "--dtype bfloat16 --layout nt"
+_LAYOUTS = "--layout nt --layout nn --layout tn --layout tt"
 _FP8 = (
     "--shape 4096 --shape 8192 --dtype float8_e4m3fn --layout nt --plan @sm90_fp8 --plan chosen --seconds 0.3"
 )
@@ -103,7 +104,14 @@ STEPS: tuple[Step, ...] = (
         f"--suite small {_BF16} {_SMALL_PLANS} --seconds 0.3",
     ),
     _gemm(
-        "hopper_turns", 20, "bf16: the turns that the choice is fitted to",
+        "hopper_shapes", 20, "bf16: sizes of all kinds", f"--suite shapes {_BF16} --plan chosen --seconds 0.3",
+    ),
+    _gemm(
+        "hopper_tiles", 90, "bf16: every tile on sizes of all kinds, which the choice is fitted to",
+        f"--suite shapes --suite sweep --shape 4096 --shape 8192 {_BF16} --plan @sm90_tiles --seconds 1.2",
+    ),
+    _gemm(
+        "hopper_turns", 20, "bf16: long turns, which the choice is fitted to as well",
         f"--suite sweep {_BF16} {_TURNS_PLANS} --plan sm90_64x64 --plan sm90_64x64_2x1 --plan sm90_64x32 "
         "--plan sm90_64x16 --seconds 1.0",
     ),
@@ -119,6 +127,15 @@ STEPS: tuple[Step, ...] = (
         "hopper_stream", 25, "bf16, the sizes of language models: k-tiles divided evenly among CTAs",
         f"--suite llama {_BF16} --plan @sm90_stream --plan chosen --seconds 0.2",
     ),
+    _gemm(
+        "hopper_tf32", 25, "tf32, every layout: by wgmma, what is not k-major packed first",
+        f"--shape 2048 --shape 4096 --shape 8192 --dtype tf32 {_LAYOUTS} --plan chosen --plan mma_tma_256x128 "
+        "--seconds 0.4",
+    ),
+    _gemm(
+        "hopper_unaligned", 20, "bf16 rows that TMA cannot load, packed first",
+        f"--shape 1001x1003x997 --shape 4097x4095x4093 --dtype bfloat16 {_LAYOUTS} --plan chosen --seconds 0.4",
+    ),
     _gemm("hopper_fp8", 20, "e4m3 beside the library without fast accumulation", _FP8),
     _gemm("hopper_fp8_fast", 12, "e4m3 beside the library with fast accumulation", f"{_FP8} --fast-accum"),
     _gemm(
@@ -128,6 +145,14 @@ STEPS: tuple[Step, ...] = (
     _ladder("simt", 60, "SIMT ladder"),
     _ladder("mma_tf32", 50, "mma.sync ladder, tf32, and the plans beside it"),
     _ladder("mma_bf16", 50, "mma.sync ladder, bf16, and the plans beside it"),
+    *(
+        _gemm(
+            f"mma_layouts_{name}", 25, f"mma.sync, {name}, every layout; with --peer beside CUTLASS's example",
+            f"--shape 4096 --shape 8192 --dtype {dtype} {_LAYOUTS} --plan mma_tma_256x128 --plan mma_tma_128x256 "
+            "--seconds 0.5",
+        )
+        for name, dtype in (("bf16", "bfloat16"), ("f16", "float16"), ("tf32", "tf32"))
+    ),
     _gemm(
         "mma_power_tf32", 40, "mma.sync by itself, tf32: clock and power", f"--dtype tf32 {_POWER}", (GPU,)
     ),

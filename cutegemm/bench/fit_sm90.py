@@ -1,76 +1,142 @@
-"""From times to the table that `choose_sm90` decides by: `python -m cutegemm.bench.fit_sm90 FILE.json ...`
+"""The constants of the choice among Hopper plans, from what was measured; and how good that choice is.
 
-FILE.json is what `python -m cutegemm.bench.gemm --suite sweep --suite squares --suite llama --json FILE.json` wrote.
+    python -m cutegemm.bench.fit_sm90 docs/benchmarks/hopper_tiles.json docs/benchmarks/hopper_llama.json
+
+It needs no GPU. `plan.sm90_time` predicts times from a few constants; those are moved at random, a little at a time,
+and a change is kept where the choice loses less by it, or the predictions of plans near the best err less.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
+import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean, pstdev
 from typing import Any
 
+from rich.progress import track
+
 from cutegemm.errors import CutegemmError, ended_in_words
+from cutegemm.plan.catalog import TRANSPOSED
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
-from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operands
-from cutegemm.plan.sm90_catalog import TURN_K, sm90_named
-from cutegemm.plan.sm90_choice import FAR_BYTES, START_US, TURN_K_TILE
+from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.sm90_catalog import read_name
+from cutegemm.plan.sm90_time import H200_COSTS, Sm90Costs, TileShape, predicted_us
+from cutegemm.plan.split import Split
 
-Row = dict[str, Any]
-_LEAST_EXTENT = 512  # of D: with fewer rows or columns it is the streaming of an operand that takes the time
+Row = Mapping[str, Any]
+_STEP = 0.1  # of the logarithm of a constant
+_NEAR = 1.3  # times the best: plans whose predictions count
+_OTHERS = 0.12  # share of the others that is kept, which must only not seem the best
+_SPREAD, _BIAS = 0.2, 0.2  # what an error of the predictions counts, beside what the choice loses
+_MOST_SOFTNESS = 8.0
+_SEED = 7
 
 
-def turns_of(plan: GemmPlan, m: int, n: int, multiprocessors: int = H200_MULTIPROCESSORS) -> int:
-    """Tiles that the busiest multiprocessor takes, one after the other.
+@dataclass(frozen=True)
+class Timed:
+    """A plan that was timed on a problem; both transposed, where the plan was.
 
-    >>> from cutegemm.plan.sm90 import sm90_plan
-    >>> turns_of(sm90_plan(), 8448, 9216)
-    36
+    us   microseconds
     """
-    (bm, bn, _), (cm, cn) = plan.cta_tile, plan.cluster_mn
-    clusters = -(-m // (bm * cm)) * -(-n // (bn * cn))
-    return -(-clusters // max(1, multiprocessors // (cm * cn)))
+
+    name: str
+    shape: TileShape
+    split: Split
+    problem: Problem
+    us: float
+
+    def predicted_us(self, costs: Sm90Costs) -> float:
+        """What the model says."""
+        operands = self.problem.operands
+        return predicted_us(self.shape, operands, self.problem, H200_MULTIPROCESSORS, self.split, costs)
 
 
-def table(rows: Iterable[Row]) -> dict[str, tuple[list[float | None], float | None]]:
-    """By plan: microseconds of a turn for each of `TURN_K`, and those of a k-tile where A and B are far."""
-    near: dict[str, dict[int, float]] = {}
-    far: dict[str, list[float]] = {}
+def timed(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Timed]]:
+    """Plans by problem; a row that was chosen has its plan's name as well."""
+    found: dict[tuple[Any, ...], dict[str, Timed]] = {}
     for row in rows:
-        if "us" not in row or not row["plan"].startswith("sm90") or row.get("chosen"):
+        name = row["plan"]
+        read = read_name(name.removeprefix(TRANSPOSED))
+        if "us" not in row or read is None or read[1]:
             continue
-        try:
-            plan = sm90_named(row["plan"], Operands.of(row["dtype"], layout=row["layout"]))
-        except CutegemmError:
+        operands = Operands.of(row["dtype"], layout=row["layout"], batched=row["l"] > 1)
+        problem = Problem(row["m"], row["n"], row["k"], row["l"], operands)
+        of = problem.transposed if name.startswith(TRANSPOSED) else problem
+        key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
+        found.setdefault(key, {})[name] = Timed(name, read[0].shape, read[2], of, row["us"])
+    return {key: list(plans.values()) for key, plans in found.items() if len(plans) > 1}
+
+
+def losses(measured: Iterable[Sequence[Timed]], costs: Sm90Costs) -> list[float]:
+    """By problem, the logarithm of the time of the plan that ranks first over that of the best."""
+    found = []
+    for plans in measured:
+        first = min(plans, key=lambda one: one.predicted_us(costs))
+        found.append(math.log(first.us / min(one.us for one in plans)))
+    return found
+
+
+def error(measured: Sequence[Sequence[Timed]], costs: Sm90Costs) -> float:
+    """What `fit` makes small: what the choice loses on average, and how far off near plans are predicted."""
+    lost, off = [], []
+    for plans in measured:
+        best = min(one.us for one in plans)
+        said = [one.predicted_us(costs) for one in plans]
+        lost.append(math.log(plans[said.index(min(said))].us / best))
+        off += [math.log(us / one.us) for us, one in zip(said, plans, strict=True) if one.us < _NEAR * best]
+    return fmean(lost) + _SPREAD * pstdev(off) + _BIAS * abs(fmean(off))
+
+
+def fit(
+    measured: Iterable[Sequence[Timed]], costs: Sm90Costs = H200_COSTS, steps: int = 1000, seed: int = _SEED
+) -> Sm90Costs:
+    """The costs with which `error` is least that were met on the way."""
+    chance = random.Random(seed)
+    kept = [
+        [one for one in plans if one.us < _NEAR * min(p.us for p in plans) or chance.random() < _OTHERS]
+        for plans in measured
+    ]
+    least = error(kept, costs)
+    for _ in track(range(steps), description="fitting", transient=True):
+        names = chance.sample(list(asdict(costs)), chance.choice((1, 1, 2, 3)))
+        moved = {name: getattr(costs, name) * math.exp(chance.gauss(0.0, _STEP)) for name in names}
+        tried = replace(costs, **moved)
+        if tried.softness > _MOST_SOFTNESS or tried.mixed > 1.0:
             continue
-        if plan is None or plan.split.is_split:
-            continue
-        m, n, k = row["m"], row["n"], row["k"]
-        turn = (row["us"] - START_US) / turns_of(plan, m, n)
-        if min(m, n) < _LEAST_EXTENT:
-            continue
-        if (m + n) * k * plan.operands.a.dtype.bits // 8 > FAR_BYTES:
-            far.setdefault(row["plan"], []).append(turn / (k / TURN_K_TILE))
-        elif (m, n) == (8448, 9216) or (m, n, k) == (4096, 4096, 4096):
-            near.setdefault(row["plan"], {})[k] = turn
-    return {
-        name: (
-            [near.get(name, {}).get(k) for k in TURN_K],
-            geometric_mean(far[name]) if name in far else None,
+        found = error(kept, tried)
+        if found < least:
+            least, costs = found, tried
+    return costs
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prints the costs, and what the choice loses by them."""
+    parser = argparse.ArgumentParser(prog="python -m cutegemm.bench.fit_sm90", description=__doc__)
+    parser.add_argument("files", nargs="+", metavar="FILE.json", help="what cutegemm.bench.gemm wrote")
+    parser.add_argument("--steps", type=int, default=1000, help="moves that are tried; 0: today's costs")
+    given = parser.parse_args(argv)
+    measured = {file: timed(json.loads(Path(file).read_text())["rows"]) for file in given.files}
+    every = [plans for problems in measured.values() for plans in problems.values()]
+    if not every:
+        raise CutegemmError("fit_sm90: no file holds two timed Hopper plans for one problem.")
+    costs = fit(every, steps=given.steps)
+    print("Sm90Costs(")
+    for name, value in asdict(costs).items():
+        print(f"    {name}={value:.3g},")
+    print(")")
+    for file, problems in measured.items():
+        lost = losses(problems.values(), costs)
+        ratio = geometric_mean([math.exp(one) for one in lost]) if lost else 1.0
+        most = math.exp(max(lost, default=0.0))
+        print(
+            f"{file}: {len(lost)} problems; the choice takes {ratio:.4f} of the best time, {most:.3f} at most"
         )
-        for name in {**near, **far}
-    }
-
-
-def main(files: Sequence[str]) -> None:
-    """Prints a line a plan."""
-    rows = [row for file in files for row in json.loads(Path(file).read_text())["rows"]]
-    for name, (turn_us, far_us) in table(rows).items():
-        cells = ", ".join("?" if t is None else f"{t:.2f}" for t in turn_us)
-        print(f"{name}: ({cells}), {'?' if far_us is None else f'{far_us:.3f}'}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,23 +23,16 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from cutegemm.arch import DEFAULT_ARCH, arch_named
-from cutegemm.cli.inputs import Extents, Matrices, as_multiplied, check_name, dtype_of, extents_of, plan_for
-from cutegemm.dtypes import DType, f32, round_to, tf32
+from cutegemm.cli.inputs import Extents, check_name, dtype_of, extents_of, plan_for
+from cutegemm.cli.job import Job, Say, corner
+from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.plan import GemmPlan, Operands, Problem
-from cutegemm.plan.building import Complaints
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.building import Complaints, made
 
 # Multiplications that are simulated whole unless asked for more: about half a minute.
 _MOST_SIMULATED = 1 << 30
 _MOST_EMULATED = 1 << 27  # the same of the compiled kernel, instruction by instruction
-# |D - reference| / |reference| in the Frobenius norm, by the type of D: a few roundings of its values.
-_TOLERANCE = {"f64": 1e-13, "f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2, "e4m3": 5e-2, "e5m2": 1e-1}
-_TOLERANCE_OF_FLOAT8 = 1e-2  # at least: wgmma keeps about 14 bits of a sum of their products
-_TOLERANCE_OF_TF32 = 2e-3  # where A and B lose bits: each 10 bits of mantissa, cut off
-_KEY_INSTRUCTIONS = (
-    "FFMA", "DFMA", "HMMA", "HGMMA", "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "STG",
-    "UTMALDG", "UTMASTG", "BAR",
-)  # fmt: skip
 
 
 class Command(TyperCommand):
@@ -97,51 +91,26 @@ def command(
 
     The output says which of them was done.
     """
-    complaints = Complaints()
-    complaints.attempt(lambda: _check_writable(out))
-    kind = complaints.attempt(lambda: dtype_of(dtype, plan)) or f32
-    result = complaints.attempt(lambda: DType.parse(out_dtype or Operands.of(kind).d.dtype)) or kind
-    operands = complaints.attempt(lambda: Operands.of(kind, layout=layout, out=result))
-    complaints.attempt(lambda: arch_named(arch))
-    of = complaints.attempt(lambda: extents_of((m, n, k, batch), {"a": a, "b": b, "c": c}))
-    if seed < 0:
-        complaints.broken.append(f"the seed is {seed}; 0 or more is expected.")
-    if complaints.broken or operands is None or of is None:
-        if plan is not None:
-            complaints.attempt(lambda: check_name(plan))
-        raise PlanError("gemm", complaints.broken)
-    operands = replace(operands, batched=of.batch is not None).fitted(of.m, of.n, of.k)
+    operands, of = _asked(
+        (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
+    )
     problem = Problem(of.m, of.n, of.k, 1 if of.batch is None else of.batch, operands)
     console = Console(stderr=as_json, highlight=False)
     found = "" if emulated else _gpu()
     gpu = None if isinstance(found, str) else found
-    chosen = plan_for(plan, problem, arch if gpu is None else gpu["arch"], beta != 0)
-    problem = as_multiplied(problem, chosen)
-    broken = chosen.violations(problem=problem)
-    if broken:
-        raise PlanError(f"plan {chosen.name!r} on {problem}", broken)
+    chosen, problem = plan_for(plan, problem, arch if gpu is None else gpu["arch"], beta != 0)
     part = None
     if gpu is None and not whole and out is None and not of.files:
-        part = _corner(chosen, of, _MOST_EMULATED if emulated else _MOST_SIMULATED)
-    given = (part or of).matrices(kind, result, beta, seed)
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        task = progress.add_task("", total=None)
-
-        def say(text: str) -> None:
-            progress.update(task, description=text)
-
-        if gpu is not None:
-            report, d = _run(chosen, problem, given, alpha, beta, gpu, say)
-        else:
-            report, d = _simulate(chosen, problem, given, alpha, beta, arch, part, emulated, say)
-            if found:
-                report["no_gpu"] = found
+        part = corner(chosen, of, _MOST_EMULATED if emulated else _MOST_SIMULATED)
+    given = (part or of).matrices(operands.a.dtype, operands.d.dtype, beta, seed)
+    job = Job(chosen, problem, given, alpha, beta, part)
+    with _progress(console) as say:
+        report, d = job.simulate(arch, emulated, say) if gpu is None else job.run(gpu, say)
+    if gpu is None and found:
+        report["no_gpu"] = found
+    rounded = of.rounded(given)
+    if rounded:
+        report["rounded"] = rounded
     if out is not None:
         np.save(out, d)
         report["out"] = str(out)
@@ -151,6 +120,52 @@ def command(
         _print(report, console)
     if not report["correct"]:
         raise typer.Exit(1)
+
+
+def _asked(
+    extents: tuple[int | None, int | None, int | None, int | None],
+    dtype: str | None,
+    out_dtype: str | None,
+    plan: str | None,
+    layout: str,
+    files: dict[str, Path | None],
+    out: Path | None,
+    arch: str,
+    seed: int,
+) -> tuple[Operands, Extents]:
+    """The operands and their extents, once all that can be said without a plan has been checked.
+
+    raises   PlanError with everything that is wrong
+    """
+    complaints = Complaints("gemm")
+    complaints.attempt(lambda: _check_writable(out))
+    kind = complaints.attempt(lambda: dtype_of(dtype, plan)) or f32
+    result = complaints.attempt(lambda: DType.parse(out_dtype or Operands.of(kind).d.dtype)) or kind
+    operands = complaints.attempt(lambda: Operands.of(kind, layout=layout, out=result))
+    complaints.attempt(lambda: arch_named(arch))
+    of = complaints.attempt(lambda: extents_of(extents, files))
+    if seed < 0:
+        complaints.broken.append(f"the seed is {seed}; 0 or more is expected.")
+    if plan is not None and complaints.broken:
+        complaints.attempt(lambda: check_name(plan))
+    complaints.check()
+    of = made(of)
+    return replace(made(operands), batched=of.batch is not None).fitted(of.m, of.n, of.k), of
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Say]:
+    """Shows what is being done, on a terminal."""
+    shown = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with shown:
+        task = shown.add_task("", total=None)
+        yield lambda text: shown.update(task, description=text)
 
 
 def _check_writable(out: Path | None) -> None:
@@ -190,144 +205,6 @@ def _gpu() -> dict[str, Any] | str:
         return str(error)
 
 
-def _head(plan: GemmPlan, problem: Problem, did: str) -> dict[str, Any]:
-    return {
-        "did": did,
-        "problem": str(problem),
-        "operands": str(plan.operands),
-        "plan": plan.name,
-        "summary": plan.summary,
-        "hierarchy": plan.describe(problem),
-    }
-
-
-def _agreement(
-    d: np.ndarray, given: Matrices, alpha: float, beta: float, operands: Operands
-) -> dict[str, Any]:
-    """How far D is from float64."""
-    with np.errstate(invalid="ignore"):  # infinities and NaN are held against D one by one
-        reference = alpha * (given.a.astype(np.float64) @ given.b.astype(np.float64))
-        if beta != 0 and given.c is not None:
-            reference = reference + beta * given.c
-    if reference.size == 0:
-        return {"relative_error": 0.0, "tolerance": 0.0, "correct": True}
-    finite = np.isfinite(reference)
-    same = np.array_equal(d[~finite].astype(np.float64), reference[~finite], equal_nan=True)
-    scale = float(np.linalg.norm(reference[finite])) or 1.0
-    error = float(np.linalg.norm(d[finite].astype(np.float64) - reference[finite])) / scale
-    rounded = (operands.d.dtype, operands.acc) if operands.acc.is_float else (operands.d.dtype,)
-    tolerance = max(_TOLERANCE.get(kind.name, 0.1) for kind in rounded)
-    if operands.a.dtype.is_float and operands.a.dtype.bits == 8:
-        tolerance = max(tolerance, _TOLERANCE_OF_FLOAT8)
-    if operands.a.dtype is tf32 and any((round_to(tf32, x) != x).any() for x in (given.a, given.b)):
-        tolerance = max(tolerance, _TOLERANCE_OF_TF32)
-    return {"relative_error": error, "tolerance": tolerance, "correct": bool(error <= tolerance) and same}
-
-
-def _simulate(
-    plan: GemmPlan,
-    problem: Problem,
-    given: Matrices,
-    alpha: float,
-    beta: float,
-    arch: str,
-    part: Extents | None,
-    emulated: bool,
-    say: Any,
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Carries out the plan or, emulated, the PTX that it is compiled to.
-
-    part   the extents of what is given, where that is a part of the problem
-    """
-    verb = "emulat" if emulated else "simulat"
-    report = _head(plan, problem, "emulated its PTX on the CPU" if emulated else "simulated on the CPU")
-    if part is not None:
-        text = f"{part.m}x{part.n}x{part.k}, with the same ragged edges (--whole {verb}es all of it)"
-        report[f"{verb}ed"] = text
-    say(f"{verb}ing")
-    d, report["ctas"], report["seconds"] = _carried_out(
-        plan, given, alpha, beta, arch if emulated else None, lambda done: say(f"{verb}ing: {done:.0%}")
-    )
-    report.update(_agreement(d, given, alpha, beta, plan.operands))
-    say(f"compiling for {arch}")
-    report["compiled"] = _compiled(plan, arch)
-    return report, d
-
-
-def _carried_out(
-    plan: GemmPlan,
-    given: Matrices,
-    alpha: float,
-    beta: float,
-    emulated: str | None,
-    progress: Callable[[float], None],
-) -> tuple[np.ndarray, int, float]:
-    """(D, CTAs that ran, seconds). emulated: the architecture that the PTX is compiled for; None: the plan"""
-    a, b, c = given.a, given.b, given.c
-    if emulated is None:
-        from cutegemm.simulate import simulate
-
-        simulated = simulate(plan, a, b, c, alpha=alpha, beta=beta, progress=progress)
-        return simulated.d, simulated.stats.ctas, simulated.stats.seconds
-    from cutegemm.emulate import emulate
-
-    result = emulate(plan, a, b, c, alpha=alpha, beta=beta, arch=emulated, progress=progress)
-    return result.d, result.ctas, result.seconds
-
-
-def _corner(plan: GemmPlan, of: Extents, most: int) -> Extents | None:
-    """A problem with the same ragged edges: two whole tiles and what is left over along each mode.
-
-    most   multiply-adds that are carried out whole: then there is None
-    """
-    if of.m * of.n * of.k * (1 if of.batch is None else of.batch) <= most:
-        return None
-    m, n, k = (min(e, 2 * t + e % t) for e, t in zip((of.m, of.n, of.k), plan.cta_tile, strict=True))
-    return Extents(m, n, k, None if of.batch is None else min(2, of.batch))
-
-
-def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
-    if importlib.util.find_spec("tvm_ffi") is None:
-        return {"arch": arch, "skipped": "the CuTe DSL is not installed: pip install 'cutegemm[kernels]'"}
-    from cutegemm.compile import compile_plan
-
-    kernel = compile_plan(plan, arch)
-    resources = kernel.resources
-    return {
-        "arch": arch,
-        "registers": resources.registers,
-        "spills": resources.spills,
-        "smem_bytes": sum(plan.smem_bytes().values()),
-        "code_bytes": resources.code_bytes,
-        "instructions": {name: resources.count(name) for name in _KEY_INSTRUCTIONS if resources.count(name)},
-        "violations": [*plan.violations(arch), *kernel.violations()],
-    }
-
-
-def _run(
-    plan: GemmPlan,
-    problem: Problem,
-    given: Matrices,
-    alpha: float,
-    beta: float,
-    gpu: dict[str, Any],
-    say: Any,
-) -> tuple[dict[str, Any], np.ndarray]:
-    from cutegemm.bench.gemm import time_plan
-    from cutegemm.torch_ops import from_numpy, run_plan
-
-    report = _head(plan, problem, f"ran on {gpu['name']}")
-    say(f"compiling for {gpu['arch']}")
-    report["compiled"] = _compiled(plan, gpu["arch"])
-    say("running")
-    tensors = from_numpy(given.a, given.b, given.c, plan.operands)
-    d = run_plan(plan, tensors, alpha, beta)
-    report.update(_agreement(d, given, alpha, beta, plan.operands))
-    say("timing beside cuBLAS")
-    report["speed"] = time_plan(plan, tensors, problem)
-    return report, d
-
-
 def _print(report: dict[str, Any], console: Console) -> None:
     console.print(report["hierarchy"], markup=False, soft_wrap=True)
     console.print()
@@ -335,6 +212,9 @@ def _print(report: dict[str, Any], console: Console) -> None:
     table.add_column(style="bold")
     table.add_column()
     table.add_row("problem", report["problem"])
+    if "rounded" in report:
+        names = ", ".join(report["rounded"])
+        table.add_row("rounded", f"[yellow]{names} of the files, to values of the element type[/yellow]")
     table.add_row("did", report["did"])
     if "no_gpu" in report:
         table.add_row("", f"[yellow]{escape(report['no_gpu'])}[/yellow]")

@@ -12,9 +12,8 @@ from cutegemm.arch import DEFAULT_ARCH, arch_named
 from cutegemm.dtypes import DType, bf16, f32, round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan import GemmPlan, Operands, Problem
-from cutegemm.plan.building import Complaints
+from cutegemm.plan.building import Complaints, made
 from cutegemm.plan.catalog import TRANSPOSED, choose, plan_named
-from cutegemm.plan.mma_sync_catalog import as_tf32
 
 # Elements of A, B and C together that are made up: more than any machine that this runs on holds.
 _MOST_ELEMENTS = 1 << 36
@@ -22,7 +21,7 @@ _MOST_EXTENT = 2**31 - 1  # kernels count with 32 bits
 
 
 def dtype_of(text: str | None, plan: str | None) -> DType:
-    """The element type that is asked for; where none is, f32, or bf16 for a plan of wgmma, which has no f32.
+    """The element type that is asked for; where none is, f32, or bf16 for a plan of wgmma, which takes f32 as tf32.
 
     >>> dtype_of(None, "simt_64x64"), dtype_of(None, "sm90_pingpong"), dtype_of("f16", None)
     (f32, bf16, f16)
@@ -32,11 +31,11 @@ def dtype_of(text: str | None, plan: str | None) -> DType:
     return bf16 if plan is not None and plan.removeprefix(TRANSPOSED).startswith("sm90") else f32
 
 
-def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
+def _as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
     """The problem with its operands as the plan takes them: f32 in memory may be multiplied as tf32."""
     if plan.operands.a.dtype is not tf32:
         return problem
-    return replace(problem, operands=as_tf32(problem.operands))
+    return replace(problem, operands=problem.operands.as_tf32)
 
 
 def described(
@@ -51,21 +50,22 @@ def described(
 
     raises   PlanError with all that is wrong with the texts
     """
-    complaints = Complaints()
+    complaints = Complaints(operation)
     kind = complaints.attempt(lambda: dtype_of(dtype, name))
     operands = complaints.attempt(lambda: Operands.of(kind or f32, layout=layout))
     extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
     complaints.attempt(lambda: arch_named(arch))
-    if complaints.broken or operands is None:
+    if complaints.broken:
         complaints.attempt(lambda: check_name(name))
-        raise PlanError(operation, complaints.broken)
+    complaints.check()
+    operands = made(operands)
     if extents is None:
         return plan_named(name, operands, arch=arch), None
     m, n, k, *batch = extents
     operands = replace(operands, batched=bool(batch)).fitted(m, n, k)
     plan = plan_named(name, operands, arch=arch)
     of = Problem(m, n, k, batch[0] if batch else 1, operands)
-    return plan, as_multiplied(of.transposed if name.startswith(TRANSPOSED) else of, plan)
+    return plan, _as_multiplied(of.transposed if name.startswith(TRANSPOSED) else of, plan)
 
 
 def _extents(operation: str, text: str) -> tuple[int, ...]:
@@ -107,13 +107,14 @@ class Extents:
     files: dict[str, np.ndarray] = field(default_factory=dict)
 
     def matrices(self, dtype: DType, out: DType, beta: float, seed: int) -> Matrices:
-        """The arrays of files; what is not given is normally distributed, in the element type's values."""
+        """The arrays of files, rounded to what they are in memory, where tf32 is f32; what is not given is normally
+        distributed, in the element type's values."""
         rng = np.random.default_rng(seed)
         front = () if self.batch is None else (self.batch,)
 
         def filled(name: str, rows: int, columns: int, kind: DType) -> np.ndarray:
             if name in self.files:
-                return self.files[name]
+                return round_to(f32 if kind is tf32 else kind, self.files[name])
             return round_to(kind, rng.standard_normal((*front, rows, columns), dtype=np.float32))
 
         return Matrices(
@@ -121,6 +122,15 @@ class Extents:
             filled("b", self.k, self.n, dtype),
             filled("c", self.m, self.n, out) if beta != 0 else None,
         )
+
+    def rounded(self, given: Matrices) -> list[str]:
+        """Of which matrices a file has values that `given` has not."""
+        pairs = [(name, array, getattr(given, name)) for name, array in self.files.items()]
+        return [
+            name.upper()
+            for name, array, seen in pairs
+            if seen is not None and not np.array_equal(array, seen, equal_nan=True)
+        ]
 
 
 def extents_of(
@@ -185,14 +195,22 @@ def _load(what: str, path: Path, broken: list[str]) -> np.ndarray | None:
     return array
 
 
-def plan_for(name: str | None, problem: Problem, arch: str, with_c: bool) -> GemmPlan:
-    """The plan of a name, or the one that is chosen for the problem.
+def plan_for(name: str | None, problem: Problem, arch: str, with_c: bool) -> tuple[GemmPlan, Problem]:
+    """The plan of a name, or the one that is chosen for the problem; and the problem as the plan multiplies it.
 
     with_c   whether it must be able to read C
+    raises   PlanError where the plan does not serve the problem
     """
     if name is None:
-        return choose(problem.operands, problem, arch, with_c=with_c)
-    if name.startswith(TRANSPOSED):
-        there = f"{problem.n} {problem.m} {problem.k} --plan {name.removeprefix(TRANSPOSED)}"
+        plan = choose(problem.operands, problem, arch, with_c=with_c)
+    elif name.startswith(TRANSPOSED):
+        extents = f"{problem.n} {problem.m} {problem.k} --layout {problem.operands.transposed.layout}"
+        there = f"{extents} --plan {name.removeprefix(TRANSPOSED)}"
         raise PlanError("gemm", [f"{name!r} is for D^T = B^T A^T; give the command that problem: {there}."])
-    return plan_named(name, problem.operands, with_c, arch)
+    else:
+        plan = plan_named(name, problem.operands, with_c, arch)
+    problem = _as_multiplied(problem, plan)
+    broken = plan.violations(problem=problem)
+    if broken:
+        raise PlanError(f"plan {plan.name!r} on {problem}", broken)
+    return plan, problem

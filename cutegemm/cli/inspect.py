@@ -19,8 +19,8 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
 from cutegemm.plan.catalog import plans as named_plans
 
-_SWIZZLE = re.compile(r"\s*S<\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*>\s*")
-_NOTATION = re.compile(r"^\s*[(S\d_LC]")
+_SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
+_NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
 # By how the names begin.
 _FAMILIES = {
     "simt": "SIMT: multiply-adds of single threads",

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.emulate.access import MEMORY
 from cutegemm.emulate.asynchronous import COPIES
 from cutegemm.emulate.control import CONTROL
 from cutegemm.emulate.hopper import watch
+from cutegemm.emulate.loadstore import MEMORY
 from cutegemm.emulate.machine import Action, Decoded, Group, Machine
 from cutegemm.emulate.matrix import MATRIX
 from cutegemm.emulate.ptx import Kernel, parse

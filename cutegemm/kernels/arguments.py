@@ -18,11 +18,12 @@ SPACE_ALIGN_BYTES = 16  # of a workspace
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
     """a, b, c, d, a workspace where there is one, alpha, beta, the stream: any extents, any leading strides.
 
-    A workspace is bytes; where a plan has a pipeline, its counters of arrivals come first.
+    A workspace is bytes; where a plan with a pipeline splits K, its counters of arrivals come first.
     """
     acc = plan.operands.acc
     scale = lower.dtype(acc if acc.bits > 32 else f32)
-    spaces = (cutlass.Uint8,) if plan.pipeline is None else (cutlass.Int32, cutlass.Uint8)
+    counted = plan.pipeline is not None and plan.split.is_split
+    spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
     return (
         *[_fake_tensor(plan, name) for name in "abcd"],
         *[_fake_space(kind) for kind in spaces if needs_workspace(plan)],
@@ -40,7 +41,7 @@ def _fake_tensor(plan: GemmPlan, name: str) -> cute.Tensor:
     """(rows, columns) or (L, rows, columns) as the caller has it; TMA asks of strides alone, not of extents."""
     operand, batched = getattr(plan.operands, name), plan.operands.batched
     align = operand.align_elems
-    by_box = plan.pipeline is not None
+    by_box = plan.pipeline is not None and all(packing.name != name for packing in plan.packs)
     is_first = operand.major == ("k" if name == "b" else "m")
     extents = [
         cute.sym_int32(divisibility=align if major and not by_box else 1)
@@ -51,7 +52,9 @@ def _fake_tensor(plan: GemmPlan, name: str) -> cute.Tensor:
     if batched:
         extents = [cute.sym_int32(), *extents]
         strides = [cute.sym_int64(divisibility=align), *strides]
-    kind = f32 if operand.dtype is tf32 else operand.dtype  # the caller's are f32
+    kind = operand.dtype
+    if kind is tf32 and plan.rounding != "rne":  # the caller's are f32; of tf32, TMA rounds them
+        kind = f32
     return cute.runtime.make_fake_tensor(
         lower.dtype(kind), tuple(extents), tuple(strides), assumed_align=operand.align_bytes
     )

@@ -41,6 +41,7 @@ _DTYPES = {
     "s8": cutlass.Int8,
     "s32": cutlass.Int32,
 }
+_UNSIGNED = {8: cutlass.Uint8, 16: cutlass.Uint16, 32: cutlass.Uint32, 64: cutlass.Uint64}
 _MAJOR_MODES = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
 # PTX ISA, "createpolicy.fractional": descriptors of a policy for all of an access.
 _L2_POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
@@ -102,13 +103,21 @@ def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tens
     return cute.make_tensor(cute.recast_ptr(base, in_bytes, dtype=dtype(kind)), layout(given.outer))
 
 
-def copy_atom(atom: CopyAtom) -> cute.CopyAtom:
-    """The copy atom of that name: copy, cp.async, ldmatrix or stmatrix."""
+def as_bits(tensor: cute.Tensor) -> cute.Tensor:
+    """The same memory as unsigned integers: what is moved as it is, and of a type that all arithmetic has."""
+    kind = _UNSIGNED[tensor.element_type.width]
+    return cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=kind), tensor.layout)
+
+
+def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cute.CopyAtom:
+    """The copy atom of that name: copy, cp.async, ldmatrix or stmatrix.
+
+    moved   the type of elements that a plain copy moves, where that is another one of as many bits
+    """
     family, *rest = atom.name.split(".")
     if family == "copy":
-        return cute.make_copy_atom(
-            cute.nvgpu.CopyUniversalOp(), dtype(atom.dtype), num_bits_per_copy=atom.bits
-        )
+        kind = moved or dtype(atom.dtype)
+        return cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), kind, num_bits_per_copy=atom.bits)
     if family == "cp":  # cp.async.cg.16B.f32
         op = cpasync.CopyG2SOp(cache_mode=_CACHE_MODES[rest[1]])
         return cute.make_copy_atom(op, dtype(atom.dtype), num_bits_per_copy=atom.bits)
@@ -118,10 +127,10 @@ def copy_atom(atom: CopyAtom) -> cute.CopyAtom:
     raise UnsupportedError(f"copy_atom: {atom} is lowered by no kernel yet.")
 
 
-def tiled_copy(copy: TiledCopy) -> cute.TiledCopy:
-    """The tiled copy: who copies what."""
+def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> cute.TiledCopy:
+    """The tiled copy: who copies what; see `copy_atom`."""
     tiler = tuple([layout(t) if isinstance(t, Layout) else t for t in copy.tiler_mn])
-    return cute.make_tiled_copy(copy_atom(copy.atom), layout(copy.layout_tv), tiler)
+    return cute.make_tiled_copy(copy_atom(copy.atom, moved), layout(copy.layout_tv), tiler)
 
 
 def tma_atom(
@@ -173,12 +182,22 @@ def mma_op(atom: MmaAtom) -> Any:
     raise UnsupportedError(f"mma_op: {atom} is lowered by no kernel yet.")
 
 
+class WgmmaTf32(warpgroup.MmaF16BF16Op):
+    """wgmma of tf32, for which the DSL has no operation of its own, but its compiler an instruction."""
+
+    descriptive_name = "warpgroup TF32 MMA Operation"
+
+    def _verify(self) -> None:
+        """An atom of tf32 that exists has been checked."""
+
+
 def _wgmma_op(atom: MmaAtom) -> Any:
     a_type, b_type, acc_type = dtype(atom.a_dtype), dtype(atom.b_dtype), dtype(atom.c_dtype)
     source = warpgroup.OperandSource.RMEM if atom.a_source == "register" else warpgroup.OperandSource.SMEM
     a_major, b_major = (_MAJOR_MODES[major] for major in (atom.a_major, atom.b_major))
-    if atom.a_dtype.bits == 16:
-        return warpgroup.MmaF16BF16Op(a_type, acc_type, atom.shape_mnk, source, a_major, b_major)
+    if atom.a_dtype.bits >= 16:
+        op = WgmmaTf32 if atom.a_dtype.name == "tf32" else warpgroup.MmaF16BF16Op
+        return op(a_type, acc_type, atom.shape_mnk, source, a_major, b_major)
     op = warpgroup.MmaI8Op if atom.a_dtype.name == "s8" else warpgroup.MmaF8Op
     return op(a_type, b_type, acc_type, atom.shape_mnk, source, a_major, b_major)
 

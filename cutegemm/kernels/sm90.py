@@ -24,6 +24,7 @@ cooperative   each consumer has some rows of every tile; deferred: it stores the
 single        no producer: a lane of the first consumer asks for a k-tile ahead, between the products
 
 A unit is a tile of D, or where K is split some k-tiles of one: see `plan.shares`.
+Operands that are packed first are so by kernels of their own, before this one: see `packing`.
 The last k-tile is the ragged one: TMA fills what lies beyond K, M or N with zeros, and stores nothing there.
 The roles are in `sm90_producer` and `sm90_consumer`, the way out in `sm90_epilogue`.
 """
@@ -37,6 +38,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments
+from cutegemm.kernels.packing import Packer, region
 from cutegemm.kernels.sm90_consumer import Consumer
 from cutegemm.kernels.sm90_deferred import DeferredConsumer
 from cutegemm.kernels.sm90_epilogue import Leaving, Sm90Epilogue
@@ -46,7 +48,7 @@ from cutegemm.kernels.sm90_queue import DIVIDED, Queue, Work
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.shares import cluster_shares, grid_of
-from cutegemm.plan.workspace import needs_workspace
+from cutegemm.plan.workspace import regions
 
 __all__ = ["Sm90Gemm", "SplitSm90Gemm", "fake_arguments", "host_function"]
 
@@ -54,11 +56,11 @@ __all__ = ["Sm90Gemm", "SplitSm90Gemm", "fake_arguments", "host_function"]
 def host_function(plan: GemmPlan) -> Sm90Gemm:
     """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None.
 
-    Counters of arrivals and a workspace follow d where the plan splits K.
+    Counters of arrivals and a workspace follow d where the plan splits K, a workspace alone where it packs operands.
     """
-    if needs_workspace(plan):
+    if plan.split.is_split:
         return SplitSm90Gemm(plan)
-    return Sm90Gemm(plan)
+    return PackedSm90Gemm(plan) if plan.packs else Sm90Gemm(plan)
 
 
 class Sm90Gemm:
@@ -87,17 +89,24 @@ class Sm90Gemm:
         self.launch(a, b, c, d, None, None, alpha, beta, stream)
 
     def launch(self, a, b, c, d, arrivals, space, alpha, beta, stream) -> None:
-        """The descriptors, the division of the work, and the kernel."""
+        """Packs operands, makes the descriptors, divides the work, and launches the kernel."""
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         cm, cn = plan.cluster_mn
         K = a.shape[1 + plan.operands.batched]
         at_least_one = cutlass.max(K, 1)  # a descriptor has no extent of 0; with K = 0 nothing is loaded
         # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
-        mA, mB = self.seen_as(a, 0, 1, at_least_one), self.seen_as(b, 1, 0, at_least_one)
+        given = {"a": (a, 0, 1), "b": (b, 1, 0)}
+        loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in given.items()}
         mC, mD = self.seen_as(c, 0, 1), self.seen_as(d, 0, 1)
-        tma_a, tA = lower.tma_atom(plan.load_a, mA, plan.smem_a, (bM, bK))
-        tma_b, tB = lower.tma_atom(plan.load_b, mB, plan.smem_b, (bN, bK))
+        extents = [Int64(extent) for extent in (mD.shape[0], mD.shape[1], K, mD.shape[2])]
+        firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
+        for packing in plan.packs:
+            source = self.seen_as(*given[packing.name])
+            loaded[packing.name] = Packer(packing).launch(source, space, firsts[packing.name], stream)
+        sums = region(space, firsts["sums"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
+        tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
+        tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, (bN, bK))
         (tma_c, tC), (tma_d, tD) = self.leave.tma_atoms(mC, mD, tma_a)
         grid_m, grid_n = cute.ceil_div(mD.shape[0], bM * cm), cute.ceil_div(mD.shape[1], bN * cn)
         tiles = grid_m * grid_n * mD.shape[2]
@@ -127,7 +136,7 @@ class Sm90Gemm:
             clusters,
             divided,
             arrivals,
-            space,
+            sums,
         ).launch(
             grid=(clusters * (cm * cn), 1, 1),
             block=(plan.threads, 1, 1),
@@ -174,7 +183,7 @@ class Sm90Gemm:
         clusters: Int32,
         divided: tuple,
         arrivals,
-        space,
+        sums,
     ):
         plan = self.plan
         in_cluster = product(plan.cluster_mn)
@@ -209,9 +218,6 @@ class Sm90Gemm:
 
         work = Work(cta // in_cluster, clusters, units, grid_m, grid_n, divisors, k_tiles, rank, divided)
         if cutlass.const_expr(plan.split.is_split):
-            sums = cute.make_tensor(
-                cute.recast_ptr(space.iterator, dtype=lower.dtype(plan.operands.acc)), cute.make_layout(1)
-            )
             work.parts = PartsAt(arrivals, sums, tickets)
         queue = Queue(sA, sB, at["full"], at.get("empty", at["full"]))
         leaving = Leaving(tma_c, mC, tma_d, mD, sD, at.get("c", at["full"]), alpha, beta)
@@ -232,8 +238,26 @@ class Sm90Gemm:
                 )
 
 
+class PackedSm90Gemm(Sm90Gemm):
+    """The kernels of a plan that packs operands: it takes memory."""
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        d: cute.Tensor,
+        space: cute.Tensor,
+        alpha: Float32,
+        beta: Float32,
+        stream,
+    ):
+        self.launch(a, b, c, d, None, space, alpha, beta, stream)
+
+
 class SplitSm90Gemm(Sm90Gemm):
-    """The kernel of a plan that splits K: it takes counters, which it leaves as zero as they came, and memory."""
+    """The kernels of a plan that splits K: it takes counters, which it leaves as zero as they came, and memory."""
 
     @cute.jit
     def __call__(

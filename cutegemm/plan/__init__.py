@@ -1,7 +1,7 @@
 """Plans: a GEMM described, from the grid down to a value. See docs/plans.md.
 
 what a plan is           `plan`, `problem`; `schedule` or `pipeline`; `packing`, `split`, `shares`, `workspace`
-when it may exist        `rules`, `pipeline_rules`
+when it may exist        `rules`, `vector_rules`, `pipeline_rules`
 from tile sizes to one   `building`; `simt`, `mma_sync`; with a `queue` and `sm90_slots`: `sm90`, `mma_sync_tma`
 named ones               `catalog`, over `simt_catalog`, `mma_sync_catalog`, `sm90_catalog`; `choice`
 which one to take        `simt_choice`, `sm90_choice`, and `choose_mma_sync`

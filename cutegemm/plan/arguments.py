@@ -11,13 +11,18 @@ from cutegemm.plan.problem import Operands
 
 
 def check_arguments(
-    subject: str, operands: Any, tiles: Mapping[str, tuple[Any, int]], counts: Mapping[str, Any]
+    subject: str,
+    operands: Any,
+    tiles: Mapping[str, tuple[Any, int]],
+    counts: Mapping[str, Any],
+    optional: Mapping[str, Any] | None = None,
 ) -> None:
     """That a builder can compute with its arguments.
 
-    tiles    by name a tile, and of how many modes it has to be
-    counts   by name what has to be an integer
-    raises   PlanError with every argument that is of another kind
+    tiles      by name a tile, and of how many modes it has to be
+    counts     by name what has to be an integer
+    optional   by name what has to be a positive integer, or None
+    raises     PlanError with every argument that is of another kind
 
     >>> check_arguments("simt_plan", Operands.of("f32"), {"block": ((128, 128), 3)}, {"stages": 2})
     Traceback (most recent call last):
@@ -34,6 +39,11 @@ def check_arguments(
         f"{name} = {count!r}; an integer is expected."
         for name, count in counts.items()
         if not _is_integer(count)
+    ]
+    broken += [
+        f"{name} = {count!r}; a positive integer is expected."
+        for name, count in (optional or {}).items()
+        if count is not None and (not _is_integer(count) or count < 1)
     ]
     if broken:
         raise PlanError(subject, broken)

@@ -11,21 +11,21 @@ from difflib import get_close_matches
 from functools import cache, lru_cache
 
 from cutegemm.arch import DEFAULT_ARCH
-from cutegemm.dtypes import tf32
+from cutegemm.dtypes import DType, f32, f64
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.arguments import not_operands
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.mma_sync_catalog import choose_mma_sync, mma_sync_named, mma_sync_names
+from cutegemm.plan.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.simt_catalog import simt_named, simt_names
 from cutegemm.plan.simt_choice import choose_simt
 from cutegemm.plan.simt_ladder import ladder_named, ladder_names
 from cutegemm.plan.sm90_catalog import sm90_named, sm90_names
-from cutegemm.plan.sm90_choice import choose_sm90
-from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
+from cutegemm.plan.sm90_choice import best_predicted_us, choose_sm90, packing_pays
 
-FEW_ROWS = 32
+TRANSPOSED_GAIN = 1.01  # by which it must be faster
 TRANSPOSED = "transposed:"  # in front of a name: the plan is to serve D^T = B^T A^T
 
 
@@ -94,26 +94,55 @@ def loads_boxes(name: str) -> bool:
     return name.startswith(("sm90", "mma_tma"))
 
 
+def by_simt(dtype: DType) -> bool:
+    """Whether elements are multiplied by SIMT plans, and not by tensor cores.
+
+    >>> by_simt(f32), by_simt(DType.parse("tf32"))
+    (True, False)
+    """
+    return dtype in (f32, f64)
+
+
 def prefers_transposed(operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH) -> bool:
     """Whether D^T = B^T A^T is the better problem for wgmma.
 
-    So it is for few rows, which tiles of 16 or 32 columns hold and tiles of 64 rows do not, and for an m-major D of
-    bytes, which threads hold in pairs along N.
+    So it is where its tiles are held to fill the grid better, as those of few rows do: tiles have any number of
+    columns, but rows by 64; and for an m-major D of bytes, which threads hold in pairs along N.
 
-    operands   as TMA loads A and B
+    operands   as TMA loads A and B; those of 16 bits or more that would be packed may be multiplied by mma.sync
 
     >>> bf16, e4m3 = Operands.of("bf16", layout="nt"), Operands.of("e4m3", layout="nt", out_major="m")
-    >>> prefers_transposed(bf16, Problem(16, 4096, 4096)), prefers_transposed(bf16, Problem(64, 4096, 4096))
+    >>> prefers_transposed(bf16, Problem(16, 4096, 4096)), prefers_transposed(bf16, Problem(4096, 4096, 4096))
     (True, False)
     >>> prefers_transposed(e4m3, Problem(4096, 4096, 4096))
     True
     """
-    a, b, d = operands.a, operands.b, operands.d
-    if arch != "sm_90a" or a.dtype.bits > 16 or min(a.align_bytes, b.align_bytes) < TMA_INNER_ALIGNED_BYTES:
+    a, d = operands.a, operands.d
+    if arch != "sm_90a" or by_simt(a.dtype) or (a.dtype.bits != 8 and to_pack_for_wgmma(operands)):
         return False
     if d.dtype.bits == 8:
         return d.major == "m"
-    return problem.m <= FEW_ROWS < problem.n
+    best_us = best_predicted_us(operands, problem)
+    return best_predicted_us(operands.transposed, problem.transposed) * TRANSPOSED_GAIN < best_us
+
+
+def by_wgmma(
+    operands: Operands, problem: Problem, multiprocessors: int, with_c: bool = False, accumulate: str = "fast"
+) -> GemmPlan | None:
+    """The Hopper plan to take; None where mma.sync is held to be faster, or alone serves the operands.
+
+    raises   PlanError where nothing serves operands of 8 bits
+
+    >>> [by_wgmma(Operands.of("tf32"), Problem(n, n, n), 132) is None for n in (256, 4096)]
+    [True, False]
+    """
+    if operands.a.dtype.bits == 8:
+        return choose_sm90(operands, problem, multiprocessors, with_c, accumulate)
+    if to_pack_for_wgmma(operands) and not packing_pays(operands, problem, multiprocessors):
+        return None
+    with suppress(PlanError):
+        return choose_sm90(operands, problem, multiprocessors, with_c, accumulate)
+    return None
 
 
 @lru_cache(maxsize=4096)
@@ -126,8 +155,8 @@ def choose(
 ) -> GemmPlan:
     """The named plan that a simple model holds to be the fastest.
 
-    On sm_90a narrow inputs that TMA can load are multiplied by wgmma: see `choose_sm90`. Other ones of 16
-    bits, and tf32, are by mma.sync; f32 and f64 by SIMT plans: see `choose_simt`.
+    f32 and f64 are multiplied by SIMT plans: see `choose_simt`. Other inputs are by wgmma on sm_90a: see `choose_sm90`.
+    Where they would have to be packed for it and that does not pay, those of 16 bits, and tf32, are by mma.sync.
 
     raises   PlanError where no named plan serves the operands on the architecture
 
@@ -135,14 +164,10 @@ def choose(
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
     ('simt_128x16/k2', 'simt_256x128+pack')
     """
-    if operands.a.dtype.bits == 8:
-        if arch != "sm_90a":
-            only = f"{operands.a.dtype} is multiplied by wgmma alone, which sm_90a has and {arch} has not."
-            raise PlanError(f"choose: no named plan for {operands}", [only])
-        return choose_sm90(operands, problem, multiprocessors, with_c)
-    if arch == "sm_90a" and operands.a.dtype.bits == 16:
-        with suppress(PlanError):
-            return choose_sm90(operands, problem, multiprocessors, with_c)
-    if operands.a.dtype.bits == 16 or operands.a.dtype is tf32:
-        return choose_mma_sync(operands, problem, arch, multiprocessors)
-    return choose_simt(operands, problem, arch, multiprocessors)
+    if operands.a.dtype.bits == 8 and arch != "sm_90a":
+        only = f"{operands.a.dtype} is multiplied by wgmma alone, which sm_90a has and {arch} has not."
+        raise PlanError(f"choose: no named plan for {operands}", [only])
+    if by_simt(operands.a.dtype):
+        return choose_simt(operands, problem, arch, multiprocessors)
+    found = by_wgmma(operands, problem, multiprocessors, with_c) if arch == "sm_90a" else None
+    return found or choose_mma_sync(operands, problem, arch, multiprocessors)

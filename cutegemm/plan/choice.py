@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ def parse_tuple(text: str) -> tuple[int, ...]:
     return tuple([int(part) for part in text.split("x")])
 
 
+_READ: dict[Callable[[str], Any], str] = {parse_tuple: "numbers joined by x", int: "a whole number"}
+
+
 def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
     """The arguments in "family:name=value,name=value".
 
@@ -33,12 +37,16 @@ def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dic
     found, broken = {}, []
     for part in text.partition(":")[2].split(","):
         key, _, value = part.partition("=")
+        if key in found:
+            broken.append(f"{key!r} is given twice.")
+            continue
         try:
             found[key] = options[key](value)
         except KeyError:
             broken.append(f"{key!r} is no argument; there are {', '.join(options)}.")
         except ValueError:
-            broken.append(f"{part!r} does not read as numbers joined by x.")
+            expected = _READ.get(options[key], f"a value of {key}")
+            broken.append(f"{part!r} does not read as {expected}.")
     if broken:
         raise PlanError(f"plan_named: {text!r}", broken)
     return found
@@ -47,18 +55,31 @@ def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dic
 def by_reason(refusals: Sequence[tuple[str, str]]) -> list[str]:
     """Why plans were refused, each reason once, with the first of its plans and how many others there are.
 
+    Reasons that differ in their numbers alone are alike: those of the first plan are said.
+
     refusals   names of plans with a broken rule of each
 
     >>> by_reason([("small", "no room"), ("large", "no room"), ("large", "odd")])
     ['small and 1 more: no room', 'large: odd']
+    >>> by_reason([("small", "8 x 8 tiles are too many"), ("large", "4 x 4 tiles are too many")])
+    ['small, and 1 more alike: 8 x 8 tiles are too many']
     """
-    names: dict[str, list[str]] = {}
+    groups: dict[str, list[tuple[str, str]]] = {}
     for name, rule in refusals:
-        names.setdefault(rule, []).append(name)
-    return [
-        f"{first}{f' and {len(others)} more' if others else ''}: {rule}"
-        for rule, (first, *others) in names.items()
-    ]
+        groups.setdefault(re.sub(r"\d+", "0", rule), []).append((name, rule))
+    return [_said(group) for group in groups.values()]
+
+
+def _said(group: list[tuple[str, str]]) -> str:
+    (name, rule), *others = group
+    if not others:
+        return f"{name}: {rule}"
+    is_same = all(other == rule for _, other in others)
+    return (
+        f"{name} and {len(others)} more: {rule}"
+        if is_same
+        else f"{name}, and {len(others)} more alike: {rule}"
+    )
 
 
 def busiest_cost(

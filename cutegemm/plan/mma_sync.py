@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.arch import CACHE_LINE_BYTES, WARP_THREADS
+from cutegemm.arch import CACHE_LINE_BYTES
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.plan.arguments import check_arguments
-from cutegemm.plan.building import ACCESS_BITS, Builder, Shared, vector_copy
-from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
+from cutegemm.plan.building import ACCESS_BITS, LOADS, Arriving, Builder, Leaving, Shared, made, vector_copy
+from cutegemm.plan.plan import GemmPlan, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.schedule import Schedule, multistage, single_stage
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
@@ -18,7 +18,6 @@ from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
 from cutegemm.tile.tiled_mma import TiledMma
 
 ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
@@ -88,55 +87,36 @@ def mma_sync_plan(
         tiles["block"] = (block, 3)
     check_arguments(subject, ops, tiles, {"stages": stages})
     tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
-    builder = _MmaBuilder(subject, ops, tile, stages, {"load": load})
-    order = builder.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
-    builder.choices(read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct")))
-    if stages < 1:
-        builder.broken.append(f"stages = {stages}; at least 1 is expected.")
+    builder = _MmaBuilder(subject, ops, tile, stages)
+    order = builder.order(raster)
+    builder.choices(
+        load=(load, LOADS), read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct"))
+    )
     builder.choices(warps_along=(warps_along, ("m", "n")), fragments=(fragments, (1, 2)))
     deep = ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
     atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
     mma = None if atom is None else builder.attempt(lambda: builder.mma(atom, warp, warps_along))
     if mma is None:  # without warps there is no number of threads
         raise PlanError(builder.subject, builder.broken)
-    found = [
-        builder.operand(operand, extent, mma.threads, shared, load, load_bytes, cache=cache, k_run=k_run)
-        for operand, extent in ((ops.a, tile[0]), (ops.b, tile[1]))
+    a, b = [
+        builder.operand(which, mma.threads, shared, read, load, load_bytes, cache=cache, k_run=k_run)
+        for which in "ab"
     ]
-    loads = [copy for copy, _ in found if copy is not None]
-    is_shared_out = all(copy.atom.is_async for copy in loads)
+    is_shared_out = all(each.load.atom.is_async for each in (a, b) if each is not None)
     schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_shared_out else 1))
-    out = builder.attempt(lambda: builder.leaving(mma.threads)) if store == "shared" else None
-    if builder.broken or schedule is None:
-        raise PlanError(builder.subject, builder.broken)
-    (load_a, smem_a), (load_b, smem_b) = found
-    assert load_a is not None
-    assert load_b is not None
-    assert smem_a is not None
-    assert smem_b is not None
-    assert order is not None
-    held = min(store_elems, ops.d.align_elems) if ops.d.major == "n" else 1
-    return GemmPlan(
+    d = builder.attempt(lambda: builder.leaving(mma.threads, store, store_elems))
+    builder.check()
+    return builder.plan(
+        mma,
+        made(a),
+        made(b),
+        made(d),
         name=name,
         summary=summary,
         family="mma_sync",
         arch=arch,
-        operands=ops,
-        cta_tile=tile,
-        tiled_mma=mma,
-        smem_a=smem_a,
-        smem_b=smem_b,
-        load_a=load_a,
-        load_b=load_b,
-        read_a=reader(ops.a, read, smem_a),
-        read_b=reader(ops.b, read, smem_b),
-        store_d=vector_copy(ops.d, held),
-        raster=order,
-        schedule=schedule,
-        roles=(Role("all", mma.threads // WARP_THREADS),),
-        barriers=(Barrier("cta", "cta", 1, mma.threads),),
-        smem_d=None if out is None else out[0],
-        copy_d=None if out is None else out[1],
+        raster=made(order),
+        schedule=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         rounding=rounding,
@@ -158,12 +138,6 @@ def _runs_along_k(shared: SharedLayout) -> bool:
 
 class _MmaBuilder(Builder):
     """What is decided for mma.sync plans alone."""
-
-    def choices(self, **given: tuple[object, tuple[object, ...]]) -> None:
-        """Notes which arguments are none of those that there are."""
-        for name, (value, known) in given.items():
-            if value not in known:
-                self.broken.append(f"{name} = {value!r} is neither {' nor '.join(repr(k) for k in known)}.")
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
         """Warps with a part of the tile each, that lies together."""
@@ -198,46 +172,46 @@ class _MmaBuilder(Builder):
 
     def operand(
         self,
-        operand: Operand,
-        extent: int,
+        name: str,
         threads: int,
         shared: Shared | str,
+        read: str,
         load: str | None,
         load_bytes: int,
         **how: Any,
-    ) -> tuple[TiledCopy | None, SharedLayout | None]:
-        """The copy from global memory, and the layout in shared memory."""
-        dtype, bk = operand.dtype, self.block[2]
+    ) -> Arriving | None:
+        """How the tile of "a" or "b" comes, or None with what is wrong noted.
+
+        how   see `Builder.copy`
+        """
+        operand: Operand = getattr(self.operands, name)
+        extent, bk = self.block["ab".index(name)], self.block[2]
         layout = self.attempt(lambda: _in_shared(operand, extent, bk, max(1, self.stages), shared))
         widest = min(ACCESS_BITS // 8, operand.align_bytes, load_bytes)
         kind = load or ("cp.async" if widest >= min(CP_ASYNC_BYTES["ca"]) else "register")
-        vector = max(1, widest * 8 // dtype.bits)
+        vector = max(1, widest * 8 // operand.dtype.bits)
         copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, **how))
-        return copy, layout
+        if copy is None or layout is None:
+            return None
+        return Arriving(copy, layout, reader(operand, read, layout))
 
-    def leaving(self, threads: int) -> tuple[SharedLayout, TiledCopy]:
-        """D in shared memory, swizzled for how the sums are held, and the copy of whole lines of it."""
+    def leaving(self, threads: int, store: str, store_elems: int) -> Leaving:
+        """How D leaves: through shared memory that is swizzled for how the sums are held, or out of registers."""
         d, (bm, bn, _) = self.operands.d, self.block
-        vector = min(ACCESS_BITS // d.dtype.bits, d.align_elems)
-        extent = bn if d.major == "n" else bm
-        line = gcd(extent, CACHE_LINE_BYTES * 8 // d.dtype.bits)
-        run = gcd(extent // vector, WARP_THREADS)
-        if extent % vector or threads % run:
-            raise PlanError(
-                self.subject, [f"{threads} threads do not store lines of {extent} elements of D."]
-            )
+        held = vector_copy(d, min(store_elems, d.align_elems) if d.major == "n" else 1)
+        if store != "shared":
+            return Leaving(held)
+        copy = self.copy_of_lines(min(ACCESS_BITS // d.dtype.bits, d.align_elems), threads)
+        line = gcd(bn if d.major == "n" else bm, CACHE_LINE_BYTES * 8 // d.dtype.bits)
         # Eight rows of four lanes each are written at once: 16 bytes a row of 16-bit elements, 32 of 32-bit.
         bits = max(0, (line // _PAD_ELEMS).bit_length() - 1)
         shift = 2 if d.dtype.bits > 16 and d.major == "n" else 3
-        swizzle = Swizzle(min(bits, shift), 3, shift)
-        atom = vector_copy(d, vector)
         if d.major == "n":
             one, panels = Layout((SMEM_ATOM_ROWS, line), (line, 1)), (1, 0)
-            copy = make_tiled_copy_tv(atom, Layout((threads // run, run), (run, 1)), Layout((1, vector)))
         else:
             one, panels = Layout((line, SMEM_ATOM_ROWS), (1, line)), (0, 1)
-            copy = make_tiled_copy_tv(atom, Layout((run, threads // run)), Layout((vector, 1)))
-        return tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy
+        swizzle = Swizzle(min(bits, shift), 3, shift)
+        return Leaving(held, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
 
 
 def _shared_out(extent: int, own: int, step: int) -> Layout:

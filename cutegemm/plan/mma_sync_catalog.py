@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any
 
 from cutegemm.arch import SMEM_RESERVED_BYTES, arch_named
-from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.building import Shared
 from cutegemm.plan.choice import busiest_cost, by_reason, parse_options, parse_tuple
@@ -48,7 +47,7 @@ class NamedMmaSync:
 
         raises   PlanError where nothing does
         """
-        ops, options = as_tf32(operands), {"name": self.name, "summary": self.summary, **self.options}
+        ops, options = operands.as_tf32, {"name": self.name, "summary": self.summary, **self.options}
         block = options.pop("block")
         if "k_bytes" in options:
             deep = options.pop("k_bytes") * 8 // ops.a.dtype.bits
@@ -75,13 +74,6 @@ class NamedMmaSync:
 def _least(arch: str) -> str:
     """The architecture without the instructions of its own, which these plans do not need."""
     return arch.rstrip("a")
-
-
-def as_tf32(operands: Operands) -> Operands:
-    """The operands with A and B of f32 taken as tf32."""
-    if operands.a.dtype is not f32:
-        return operands
-    return replace(operands, a=replace(operands.a, dtype=tf32), b=replace(operands.b, dtype=tf32))
 
 
 # Rates of the large ones: one H200, bf16, 4096 and 8192 cubed, normal data, 2026-11-20; others are estimates.
@@ -131,7 +123,7 @@ class NamedMmaTma(NamedMmaSync):
 
         raises   PlanError where nothing does
         """
-        ops, options = as_tf32(operands), {"name": self.name, "summary": self.summary, **self.options}
+        ops, options = operands.as_tf32, {"name": self.name, "summary": self.summary, **self.options}
         block, deep = options.pop("block"), _DEEPEST_BYTES * 8 // ops.a.dtype.bits
         try:
             return mma_tma_plan(ops, block=(*block, deep), arch=arch, **options)
@@ -210,10 +202,10 @@ def mma_sync_named(name: str, operands: Operands, arch: str) -> GemmPlan | None:
     """
     if name.startswith("mma_sync:"):
         options = {"arch": _least(arch), **parse_options(name, _OPTIONS)}
-        return mma_sync_plan(as_tf32(operands), name=name, **options)
+        return mma_sync_plan(operands.as_tf32, name=name, **options)
     if name.startswith("mma_tma:"):
         options = {"arch": arch, **parse_options(name, _TMA_OPTIONS)}
-        return mma_tma_plan(as_tf32(operands), name=name, **options)
+        return mma_tma_plan(operands.as_tf32, name=name, **options)
     named = _by_name().get(name)
     return None if named is None else named.build(operands, arch)
 

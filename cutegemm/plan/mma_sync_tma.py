@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import Any
 
 from cutegemm.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.arguments import check_arguments
+from cutegemm.plan.building import made
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
 from cutegemm.plan.mma_sync import ATOM_K_BITS, reader
 from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.plan import GemmPlan, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.queue import MAX_STAGES, QueueBuilder, barriers_of, registers_of, roles_of
+from cutegemm.plan.queue import MAX_STAGES, QueueBuilder, registers_of
 from cutegemm.plan.sm90_slots import SlotBuilder
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.mma_atoms import mma_sync
@@ -62,50 +64,37 @@ def mma_tma_plan(
     """
     ops = operands or Operands.of("bf16")
     subject = f"mma_tma_plan {name!r}"
-    tile = block or (256, 128, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
-    tiles = {"block": (tile, 3), "warp": (warp, 2)}
+    tiles: dict[str, tuple[Any, int]] = {"warp": (warp, 2)}
+    if block is not None:
+        tiles["block"] = (block, 3)
     check_arguments(subject, ops, tiles, {"stages": 0 if stages is None else stages})
+    tile = block or (256, 128, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     b = _Builder(subject, ops, tile, arch)
-    if store not in ("shared", "direct"):
-        b.broken.append(f"store = {store!r}; shared or direct is expected.")
-    order = b.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
+    b.choices(store=(store, ("shared", "direct")))
+    order = b.order(raster)
     atom = b.attempt(lambda: mma_sync(ops.a.dtype, ATOM_K_BITS // ops.a.dtype.bits, ops.acc, ops.b.dtype))
     mma = None if atom is None else b.attempt(lambda: b.tiled_mma(atom, warp))
     leaving = None
     if store == "shared" and ops.d.align_bytes >= TMA_INNER_ALIGNED_BYTES and mma is not None:
         leaving = b.attempt(lambda: b.leaving(mma, warp, stages))
-    epilogue, smem_d = leaving or (None, None)
-    depth = b.stages_that_fit(smem_d) if stages is None else stages
-    of_a = b.attempt(lambda: b.operand(ops.a, tile[0], 1, max(1, depth)))
-    of_b = b.attempt(lambda: b.operand(ops.b, tile[1], 1, max(1, depth)))
-    stored = epilogue.to_shared.atom if epilogue else b.attempt(b.direct_store)
-    if b.broken or mma is None or of_a is None or of_b is None or order is None or stored is None:
-        raise PlanError(subject, b.broken)
-    pipeline = Pipeline("cooperative", depth, mma.threads // WARP_THREADS, warp, ctas, consumer_warps=1)
+    queue = b.queue(ops, leaving, stages)
+    b.check()
+    tiled_mma, parts = made(mma), made(queue)
+    consumers = tiled_mma.threads // WARP_THREADS
+    pipeline = Pipeline("cooperative", parts.stages, consumers, warp, ctas, consumer_warps=1)
     registers = registers_of(pipeline, many=True)
-    return GemmPlan(
+    return b.plan(
+        tiled_mma,
+        parts,
+        pipeline,
+        registers if arch_named(arch).has("setmaxnreg") else None,
         name=name,
         summary=summary,
         family="mma_sync",
-        arch=arch,
-        operands=ops,
-        cta_tile=tile,
-        tiled_mma=mma,
-        smem_a=of_a[1],
-        smem_b=of_b[1],
-        load_a=of_a[0],
-        load_b=of_b[0],
-        read_a=reader(ops.a, "ldmatrix", of_a[1]),
-        read_b=reader(ops.b, "ldmatrix", of_b[1]),
-        store_d=stored,
-        raster=order,
-        schedule=None,
-        roles=roles_of(pipeline, registers if arch_named(arch).has("setmaxnreg") else None),
-        barriers=barriers_of(pipeline, epilogue, b.stage_bytes),
-        smem_d=smem_d,
+        read_a=reader(ops.a, "ldmatrix", parts.smem_a),
+        read_b=reader(ops.b, "ldmatrix", parts.smem_b),
+        raster=made(order),
         mma_order=mma_order,
-        pipeline=pipeline,
-        epilogue=epilogue,
     )
 
 

@@ -140,8 +140,8 @@ def _warps(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         )
     if plan.split.is_split or pipeline.two_level or pipeline.deferred or pipeline.stagger_cycles:
         yield "warps that consume a queue have all k-tiles of a tile, sums on one level, and their own time to store."
-    if plan.cluster_mn != (1, 1) or plan.rounding != "rz":
-        yield "to warps that consume a queue, a CTA loads by itself, and operands as they are: rounding 'rz'."
+    if plan.cluster_mn != (1, 1):
+        yield "to warps that consume a queue, a CTA loads by itself."
 
 
 def _cluster(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
@@ -156,14 +156,16 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
             yield f"{name} is not loaded by TMA, which a pipeline does."
     bm, bn, bk = plan.cta_tile
     cm, cn = plan.cluster_mn
+    by_wgmma = plan.tiled_mma.atom.a_source == "shared"
+    packed = " With +pack behind the plan's name it is copied first." if by_wgmma else ""
     for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
-        operand = getattr(plan.operands, name.lower())
+        operand = getattr(plan.loaded, name.lower())
         if not isinstance(box, TmaBox):
             continue
         if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
                 f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of "
-                "the address and of every stride but that of 1."
+                f"the address and of every stride but that of 1.{packed}"
             )
         if box.direction != "load" or box.dtype != operand.dtype or box.multicast != sharers:
             yield f"{name} is loaded by {box}; {operand.dtype} multicast to {sharers} is expected."

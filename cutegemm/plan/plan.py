@@ -95,10 +95,11 @@ class GemmPlan:
     cluster_mn       CTAs of a cluster along M and N
     split            how K is split among CTAs
     persistent       CTAs of a grid whose threads follow a schedule for tile after tile; None: one CTA for each tile
-    packs            operands that are copied first, to where the mainloop reads them by wide accesses
+    packs            operands that are copied first, to where the mainloop loads them as it loads best
     ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
-    rounding         of tf32 operands: "rz", as mma.sync does not look at the low bits, or "rna" by cvt.rna
+    rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna" by cvt.rna; or
+                     "rne" by TMA on the way to shared memory
     has_c            whether the kernel can read C; one that cannot takes beta for 0
     raises           PlanError with every rule that is broken
     """
@@ -176,14 +177,9 @@ class GemmPlan:
     @property
     def loaded(self) -> Operands:
         """The operands as the mainloop loads them: those that are packed as they are then."""
-        if not self.packs:
-            return self.operands
-        from cutegemm.plan.packing import packed
+        from cutegemm.plan.packing import as_packed
 
-        made: dict[str, Any] = {
-            p.name: packed(getattr(self.operands, p.name), "m" if p.name == "a" else "n") for p in self.packs
-        }
-        return replace(self.operands, **made)
+        return as_packed(self.operands, self.packs)
 
     @property
     def stages(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import DType, f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 
@@ -144,6 +144,17 @@ class Operands:
             for name, of in (("a", "b"), ("b", "a"), ("c", "c"), ("d", "d"))
         }
         return replace(self, **parts)
+
+    @property
+    def as_tf32(self) -> Operands:
+        """The same operands, A and B of f32 taken as tf32.
+
+        >>> Operands.of("f32").as_tf32 == Operands.of("tf32"), Operands.of("f16").as_tf32 == Operands.of("f16")
+        (True, True)
+        """
+        if self.a.dtype is not f32:
+            return self
+        return replace(self, a=replace(self.a, dtype=tf32), b=replace(self.b, dtype=tf32))
 
     @property
     def layout(self) -> str:

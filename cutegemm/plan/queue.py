@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
+from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.building import Complaints
+from cutegemm.plan.building import PlanBuilder
 from cutegemm.plan.pipeline import Epilogue, Pipeline
-from cutegemm.plan.plan import Barrier, Role, SharedLayout
+from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.sm90_slots import SWIZZLES, swizzled
 from cutegemm.plan.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS, widest_smem_kind
+from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
 
 MAX_STAGES = 12  # more were not seen to help
 _SLACK_BYTES = 1024  # of shared memory, left for the barriers when stages are chosen
+NORMAL_L2 = ("evict_normal", "evict_normal", "evict_normal")  # of A, B and D
 _PRODUCER_WARPS = WARPGROUP_THREADS // WARP_THREADS
 
 # By the number of consuming warpgroups, what a thread of the producer and of a consumer has: of 65536
@@ -25,14 +31,33 @@ _PRODUCER_WARPS = WARPGROUP_THREADS // WARP_THREADS
 _REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
 
 
-class QueueBuilder(Complaints):
+def rounding_of(operands: Operands) -> str:
+    """What TMA does on the way: it rounds tf32 to nearest, as it is told that it loads tf32."""
+    return "rne" if operands.a.dtype is tf32 else "rz"
+
+
+@dataclass(frozen=True)
+class Queue:
+    """How A and B come to shared memory, in so many stages; and D leaves, by an epilogue or by `store` alone."""
+
+    stages: int
+    load_a: TmaBox
+    load_b: TmaBox
+    smem_a: SharedLayout
+    smem_b: SharedLayout
+    store: CopyAtom
+    epilogue: Epilogue | None
+    smem_d: SharedLayout | None
+
+
+class QueueBuilder(PlanBuilder):
     """The parts of a plan whose producer fills a queue by TMA."""
 
     def __init__(
         self, subject: str, operands: Operands, tile: tuple[int, int, int], arch: str = "sm_90a"
     ) -> None:
-        super().__init__()
-        self.subject, self.operands, self.tile, self.arch = subject, operands, tile, arch
+        super().__init__(subject, operands)
+        self.tile, self.arch = tile, arch
 
     @property
     def stage_bytes(self) -> int:
@@ -45,6 +70,68 @@ class QueueBuilder(Complaints):
         used = 0 if smem_d is None else smem_d.cosize() * self.operands.d.dtype.bits // 8
         free = arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES - used
         return min(MAX_STAGES, free // max(1, self.stage_bytes))
+
+    def queue(
+        self,
+        loaded: Operands,
+        leaving: tuple[Epilogue, SharedLayout] | None,
+        stages: int | None,
+        cluster: tuple[int, int] = (1, 1),
+        l2: tuple[str, str, str] = NORMAL_L2,
+    ) -> Queue | None:
+        """The stages, or as many as there is room for beside the slots of D; None with what is wrong noted.
+
+        loaded    the operands as they are loaded
+        leaving   the epilogue with its slots; None: D leaves straight out of registers
+        l2        how long the cache is to keep A, B and D
+        """
+        epilogue, smem_d = leaving or (None, None)
+        depth = self.stages_that_fit(smem_d) if stages is None else stages
+        bm, bn, _ = self.tile
+        a = self.attempt(lambda: self.operand(loaded.a, bm, cluster[1], max(1, depth), l2[0]))
+        b = self.attempt(lambda: self.operand(loaded.b, bn, cluster[0], max(1, depth), l2[1]))
+        store = epilogue.to_shared.atom if epilogue else self.attempt(self.direct_store)
+        if a is None or b is None or store is None:
+            return None
+        return Queue(depth, a[0], b[0], a[1], b[1], store, epilogue, smem_d)
+
+    def plan(
+        self,
+        mma: TiledMma,
+        queue: Queue,
+        pipeline: Pipeline,
+        registers: tuple[int, int] | None,
+        cluster_mn: tuple[int, int] = (1, 1),
+        split: Split | None = None,
+        **others: Any,
+    ) -> GemmPlan:
+        """The plan of such parts.
+
+        registers   of a producer's thread and of a consumer's
+        others      the fields of `GemmPlan` that do not follow from the parts
+        raises      PlanError with every rule that is broken
+        """
+        return GemmPlan(
+            operands=self.operands,
+            arch=self.arch,
+            cta_tile=self.tile,
+            tiled_mma=mma,
+            smem_a=queue.smem_a,
+            smem_b=queue.smem_b,
+            load_a=queue.load_a,
+            load_b=queue.load_b,
+            store_d=queue.store,
+            smem_d=queue.smem_d,
+            epilogue=queue.epilogue,
+            schedule=None,
+            roles=roles_of(pipeline, registers),
+            barriers=barriers_of(pipeline, queue.epilogue, self.stage_bytes, cluster_mn, split),
+            pipeline=pipeline,
+            cluster_mn=cluster_mn,
+            split=split or Split(),
+            rounding=rounding_of(self.operands),
+            **others,
+        )
 
     def operand(
         self, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"

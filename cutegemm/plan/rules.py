@@ -19,19 +19,19 @@ from cutegemm.arch import (
     WARP_THREADS,
     Arch,
 )
-from cutegemm.errors import PlanError
-from cutegemm.layout import ComposedLayout, Layout, product_each, size
+from cutegemm.dtypes import tf32
+from cutegemm.layout import product_each, size
 from cutegemm.plan.limits import limits
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.plan.vector_rules import vector_rules
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
-    from cutegemm.tile.atoms import CopyAtom
 
 _FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
-_TF32_ROUNDINGS = ("rz", "rna")
+_PACKED_FAMILIES = ("simt", "sm90")
 _CLOSE = 64  # times as far apart as there are offsets
 _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
 
@@ -41,7 +41,7 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
     structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan)]
     out = [*_types(plan), *structure, *_threads(plan), *_instructions(plan, arch), *_schedule(plan)]
     if not structure:  # what follows evaluates the layouts, which must fit for that
-        out += [*_vectors(plan), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
+        out += [*vector_rules(plan), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
     if plan.pipeline is not None:
         from cutegemm.plan.pipeline_rules import pipeline_rules
 
@@ -62,16 +62,22 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     ):
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
-    if plan.rounding not in _TF32_ROUNDINGS or (plan.rounding != "rz" and ops.a.dtype.name != "tf32"):
-        yield f"operands of {ops.a.dtype} are rounded by {plan.rounding!r}; tf32 may be by rna, others by rz."
+    by_box = isinstance(plan.load_a, TmaBox)
+    roundings = ("rz",) if ops.a.dtype is not tf32 else ("rz", "rne") if by_box else ("rz", "rna")
+    if plan.rounding not in roundings:
+        known = " or ".join(roundings)
+        loader = "TMA loads" if by_box else "threads load"
+        yield (
+            f"operands of {ops.a.dtype} are rounded by {plan.rounding!r}; where {loader} them, {known} is expected."
+        )
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
     for name, tile, step in zip(("bM", "bN", "bK"), plan.cta_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
-    if plan.pipeline is not None and plan.packs:
-        yield "operands are packed for plans of one schedule alone."
+    if plan.packs and plan.family not in _PACKED_FAMILIES:
+        yield f"operands are packed for plans of the families {' and '.join(_PACKED_FAMILIES)} alone."
     if plan.schedule is None and plan.persistent is not None:
         yield (
             f"a grid of {plan.persistent} CTAs that share k-tiles is of plans with a schedule; give the pipeline "
@@ -107,18 +113,9 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
         yield f"the cluster {plan.cluster_mn} has an extent below 1."
 
 
-def _operand_parts(
-    plan: GemmPlan,
-) -> Iterator[tuple[str, int, Layout | ComposedLayout, TiledCopy | TmaBox, CopyAtom | None, Operand]]:
-    bm, bn, _ = plan.cta_tile
-    ops = plan.loaded
-    yield "A", bm, plan.smem_a, plan.load_a, plan.read_a, ops.a
-    yield "B", bn, plan.smem_b, plan.load_b, plan.read_b, ops.b
-
-
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
-    bk = plan.cta_tile[2]
-    for name, extent, layout, _, _, _ in _operand_parts(plan):
+    bm, bn, bk = plan.cta_tile
+    for name, extent, layout in (("A", bm, plan.smem_a), ("B", bn, plan.smem_b)):
         want = (extent, bk, plan.stages)
         if product_each(layout.shape) != want:
             yield (
@@ -217,121 +214,11 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
                 break
 
 
-def _vectors(plan: GemmPlan) -> Iterator[str]:
-    for name, extent, layout, copy, read, operand in _operand_parts(plan):
-        modes = (name.replace("A", "m").replace("B", "n"), "k")
-        bits = operand.dtype.bits
-        if isinstance(copy, TiledCopy):
-            yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
-            if copy.atom.is_async and copy.atom.bits > bits:
-                yield from _shared_vector(
-                    f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
-                )
-        mma = plan.tiled_mma
-        if read is not None and read.threads > 1:
-            try:
-                rows = (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(read, mma).offsets_s(layout)
-            except PlanError as error:  # fragments that it does not fill
-                yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
-                continue
-            row_bits = 8 * read.aligned_bytes
-            yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
-        elif read is not None and read.bits > bits:
-            held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
-            yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
-    yield from _stored_vector(plan)
-    yield from _copied_vector(plan)
-
-
-def _copied_vector(plan: GemmPlan) -> Iterator[str]:
-    """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
-    copy, operand, tile = plan.copy_d, plan.operands.d, plan.cta_tile[:2]
-    if plan.epilogue is not None and isinstance(plan.epilogue.store, TiledCopy):
-        copy, tile = plan.epilogue.store, plan.epilogue.subtile
-    if copy is None or plan.smem_d is None:
-        return
-    bits = operand.dtype.bits
-    yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
-    if copy.atom.bits > bits:
-        yield from _shared_vector("the copy of D reads", copy.offsets_s(plan.smem_d), copy.atom.bits, bits)
-
-
-def _stored_vector(plan: GemmPlan) -> Iterator[str]:
-    """What a thread stores of D at a time must be neighbours along the contiguous mode, and aligned.
-
-    In shared memory as well, where D passes through it.
-    """
-    store, operand = plan.store_d, plan.operands.d
-    count = store.bits // operand.dtype.bits
-    if (plan.pipeline is not None and plan.smem_d is not None) or count <= 1:
-        return
-    bm, bn, _ = plan.cta_tile
-    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
-    offsets = plan.tiled_mma.offsets_c(compact)
-    by_thread = offsets.reshape(offsets.shape[0], -1)
-    if plan.smem_d is not None:
-        placed = plan.tiled_mma.offsets_c(plan.smem_d).reshape(by_thread.shape)
-        in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
-        yield from _shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits)
-        return
-    if store.bits > 8 * operand.align_bytes:
-        yield (
-            f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
-            f"Store {8 * operand.align_bytes} bits, or align it."
-        )
-    held = np.sort(by_thread, axis=1)
-    runs = held.reshape(held.shape[0], -1, count)
-    if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
-        yield (
-            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not "
-            f"hold {count} aligned neighbours of it."
-        )
-
-
-def _global_vector(
-    name: str,
-    copy: TiledCopy,
-    operand: Operand,
-    modes: tuple[str, str],
-    tile: tuple[int, int],
-    moved: str = "loaded",
-) -> Iterator[str]:
-    """A vector of more than one element must lie along the contiguous mode, and be aligned there."""
-    elements = copy.atom.bits // operand.dtype.bits
-    if elements <= 1:
-        return
-    if copy.atom.bits > 8 * operand.align_bytes:
-        yield (
-            f"{name} is {moved} {copy.atom.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
-            f"Take {8 * operand.align_bytes} bits, or align it."
-        )
-    compact = Layout(tile, (1, tile[0]) if operand.major == modes[0] else (tile[1], 1))
-    yield from _shared_vector(
-        f"the copy of {name}, which is {operand.major}-major, reads",
-        copy.offsets_s(compact),
-        copy.atom.bits,
-        operand.dtype.bits,
-    )
-
-
-def _shared_vector(what: str, offsets: np.ndarray, bits: int, element_bits: int) -> Iterator[str]:
-    """`offsets` (threads, values, ...): each run of bits / element_bits values must be one aligned access."""
-    count = bits // element_bits
-    flat = offsets.reshape(offsets.shape[0], -1, order="F")
-    if flat.shape[1] % count:
-        yield f"{what} {count} elements at a time, which do not divide the {flat.shape[1]} of a thread."
-        return
-    runs = flat.reshape(flat.shape[0], -1, count)
-    if (runs - runs[:, :, :1] != np.arange(count)).any():
-        yield f"{what} {bits} bits at a time, but the {count} elements are not neighbours there."
-    elif (runs[:, :, 0] % count).any():
-        yield f"{what} {bits} bits at a time, but some accesses are not aligned to {bits // 8} bytes."
-
-
 def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     parts = plan.smem_bytes()
     total = sum(parts.values())
-    text = " + ".join(f"{value} ({name.upper()})" for name, value in parts.items())
+    named = [(name.upper() if len(name) == 1 else name, size_bytes) for name, size_bytes in parts.items()]
+    text = " + ".join(f"{size_bytes} ({name})" for name, size_bytes in named)
     if total > arch.smem_per_block_bytes:
         yield (
             f"shared memory of {text} = {total} bytes is over the {arch.smem_per_block_bytes} that a block "
@@ -387,9 +274,9 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def _by_box(plan: GemmPlan, name: str) -> bool:
-    """Whether an operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
+    """Whether the caller's operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
     if name in ("a", "b"):
-        return isinstance(getattr(plan, f"load_{name}"), TmaBox)
+        return isinstance(getattr(plan, f"load_{name}"), TmaBox) and all(p.name != name for p in plan.packs)
     return name == "c" and plan.epilogue is not None and plan.epilogue.load_c is not None
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import gcd
-from typing import Any
-
-from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.plan.arguments import check_arguments
-from cutegemm.plan.building import ACCESS_BITS, K_RUN, Builder, Shared, vector_copy
-from cutegemm.plan.packing import Packing, make_packing, packed
-from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
+from cutegemm.plan.building import (
+    ACCESS_BITS,
+    K_RUN,
+    LOADS,
+    Arriving,
+    Builder,
+    Leaving,
+    Shared,
+    made,
+    vector_copy,
+)
+from cutegemm.plan.packing import Packing, as_packed, make_packings
+from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.schedule import Schedule, direct, multistage, prefetched, single_stage
 from cutegemm.plan.split import Split
-from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, universal_copy
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.simt import simt_tiled_mma
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b, make_tiled_copy_tv
+from cutegemm.tile.tiled_copy import make_tiled_copy_a, make_tiled_copy_b
 from cutegemm.tile.tiled_mma import TiledMma
 
 
@@ -86,109 +90,69 @@ def simt_plan(
     subject = f"simt_plan {name!r}"
     tiles = {"block": (block, 3), "warp": (warp, 2), "thread": (thread, 2), "quad": (quad, 2)}
     check_arguments(subject, ops, tiles, {"stages": stages, "ctas_per_sm": ctas_per_sm, "split_k": split_k})
-    given = ops.aligned(max(access_bits // 8, ops.a.dtype.bits // 8)) if access_bits < ACCESS_BITS else ops
-    builder = _SimtBuilder(subject, given, block, stages, {"load_a": load_a, "load_b": load_b})
-    order = builder.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
-    packs = builder.attempt(lambda: builder.packings(pack)) or ()
-    made: dict[str, Any] = {
-        p.name: packed(getattr(ops, p.name), "m" if p.name == "a" else "n") for p in packs
-    }
-    loaded = replace(given, **made)
+    builder = _SimtBuilder(subject, ops, block, stages, quad, access_bits)
+    builder.choices(load_a=(load_a, LOADS), load_b=(load_b, LOADS), store=(store, (None, "direct", "shared")))
+    order = builder.order(raster)
+    packs = builder.attempt(lambda: make_packings(builder.accessed, pack, along_k=False)) or ()
     split = builder.attempt(lambda: Split(split_k, split_order, reduction, waves))
     mma = builder.attempt(
         lambda: simt_tiled_mma(
             block[:2], warp, thread, atom=fma(ops.a.dtype, ops.acc), quad_mn=quad, lanes_along=lanes_along
         )
     )
-    a = b = None
-    if mma is not None:  # its rules are those of the tiles; without one there is no number of threads
-        a = builder.operand("A", loaded.a, block[0], mma, load_a, shared_a)
-        b = builder.operand("B", loaded.b, block[1], mma, load_b, shared_b)
     schedule = builder.attempt(lambda: builder.schedule(unroll, prefetch))
-    held = min(quad[0] if ops.d.major == "m" else quad[1], ACCESS_BITS // ops.d.dtype.bits)
-    stored = min(held, given.d.align_elems)
-    is_narrow = ops.d.align_elems < held and stages > 0 and split is not None and not split.is_split
-    through = None
-    if mma is not None and builder.is_shared(store, is_narrow):
-        through = builder.attempt(lambda: builder.leaving(stored, quad, mma.threads))
-    if builder.broken or mma is None or a is None or b is None or schedule is None:
+    if mma is None:  # its rules are those of the tiles; without one there is no number of threads
         raise PlanError(builder.subject, builder.broken)
-    assert split is not None
-    assert order is not None
-    return GemmPlan(
+    a = builder.operand("a", mma, packs, load_a, shared_a)
+    b = builder.operand("b", mma, packs, load_b, shared_b)
+    d = builder.attempt(lambda: builder.leaving(mma.threads, store, split is not None and split.is_split))
+    builder.check()
+    return builder.plan(
+        mma,
+        made(a),
+        made(b),
+        made(d),
         name=name,
         summary=summary,
         family="simt",
         arch="sm_80",
-        operands=ops,
-        cta_tile=block,
-        tiled_mma=mma,
-        smem_a=a[1],
-        smem_b=b[1],
-        load_a=a[0],
-        load_b=b[0],
-        read_a=_read(loaded.a, quad[0], a[2], stages, access_bits),
-        read_b=_read(loaded.b, quad[1], b[2], stages, access_bits),
-        store_d=vector_copy(ops.d, stored),
-        raster=order,
-        schedule=schedule,
-        roles=(Role("all", mma.threads // WARP_THREADS),),
-        barriers=(Barrier("cta", "cta", 1, mma.threads),),
+        raster=made(order),
+        schedule=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
-        split=split,
+        split=made(split),
         persistent=persistent,
         packs=packs,
-        smem_d=None if through is None else through[0],
-        copy_d=None if through is None else through[1],
     )
 
 
-def _read(operand: Operand, quad: int, tile: Shared, stages: int, access_bits: int) -> CopyAtom | None:
-    """Shared memory to fragments, by vectors along M or N; None where fragments come from global memory."""
-    if stages == 0:
-        return None
-    return vector_copy(operand, min(quad, access_bits // operand.dtype.bits) if tile.major == "mn" else 1)
-
-
 class _SimtBuilder(Builder):
-    """What is decided for SIMT plans alone."""
+    """What is decided for SIMT plans alone.
+
+    quad          (M, N) elements of a thread that lie side by side
+    access_bits   the widest access to any memory
+    """
 
     least_stages = 0
 
-    def packings(self, names: str) -> tuple[Packing, ...]:
-        if not set(names) <= {"a", "b"} or len(set(names)) != len(names):
-            raise PlanError(self.subject, [f"pack = {names!r} is none of 'a', 'b' and 'ab'."])
-        return tuple([make_packing(self.operands, name) for name in names])
+    def __init__(
+        self,
+        subject: str,
+        operands: Operands,
+        block: tuple[int, int, int],
+        stages: int,
+        quad: tuple[int, int],
+        access_bits: int,
+    ) -> None:
+        super().__init__(subject, operands, block, stages)
+        self.quad, self.access_bits = quad, access_bits
 
-    def is_shared(self, store: str | None, otherwise: bool) -> bool:
-        """Whether D passes through shared memory on its way out."""
-        if store not in (None, "direct", "shared"):
-            self.broken.append(f"store = {store!r} is neither 'direct' nor 'shared'.")
-        return otherwise if store is None else store == "shared"
-
-    def leaving(self, vector: int, quad: tuple[int, int], threads: int) -> tuple[SharedLayout, TiledCopy]:
-        """D in shared memory, and the copy of whole lines of it to global memory.
-
-        A warp's lanes write vectors that lie a quad apart across the lines as well: the swizzle moves those of
-        four neighbouring quads to banks of their own.
-        """
-        d, (bm, bn, _) = self.operands.d, self.block
-        along, across = (bn, quad[0]) if d.major == "n" else (bm, quad[1])
-        run = gcd(along // vector, WARP_THREADS)
-        if along % vector or threads % run:
-            raise PlanError(self.subject, [f"{threads} threads do not store lines of {along} elements of D."])
-        outer = Layout((bm, bn), (bn, 1) if d.major == "n" else (1, bm))
-        step, low = along * across, vector.bit_length() - 1
-        layout: SharedLayout = outer
-        if step & (step - 1) == 0 and step >> low >= 4:
-            layout = ComposedLayout(Swizzle(2, low, step.bit_length() - 1 - low), 0, outer)
-        atom = vector_copy(d, vector)
-        if d.major == "n":
-            return layout, make_tiled_copy_tv(
-                atom, Layout((threads // run, run), (run, 1)), Layout((1, vector))
-            )
-        return layout, make_tiled_copy_tv(atom, Layout((run, threads // run)), Layout((vector, 1)))
+    @property
+    def accessed(self) -> Operands:
+        """The operands as threads access them: aligned to no more than the widest access that there is to be."""
+        if self.access_bits >= ACCESS_BITS:
+            return self.operands
+        return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
 
     def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:
         k_blocks = self.block[2]
@@ -203,25 +167,49 @@ class _SimtBuilder(Builder):
         return multistage(self.stages, k_blocks, unroll)
 
     def operand(
-        self, name: str, operand: Operand, extent: int, mma: TiledMma, load: str | None, shared: Shared | None
-    ) -> tuple[TiledCopy, SharedLayout, Shared] | None:
-        """The copy from global memory, the layout in shared memory and how it was chosen."""
+        self, name: str, mma: TiledMma, packs: tuple[Packing, ...], load: str | None, shared: Shared | None
+    ) -> Arriving | None:
+        """How the tile of "a" or "b" comes, or None with what is wrong noted."""
+        first = "ab".index(name)
+        extent, bk = self.block[first], self.block[2]
+        operand: Operand = getattr(as_packed(self.accessed, packs), name)
+        elements = ACCESS_BITS // operand.dtype.bits  # of the widest access
         if self.stages == 0:
             atom = universal_copy(operand.dtype, operand.dtype.bits)
-            none = Layout((extent, self.block[2], 0), (1, extent, 0))
-            return (
-                (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(atom, mma),
-                none,
-                shared or Shared(),
-            )
-        threads = mma.threads
+            direct_copy = (make_tiled_copy_a, make_tiled_copy_b)[first](atom, mma)
+            return Arriving(direct_copy, Layout((extent, bk, 0), (1, extent, 0)), None)
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
-        vector = min(ACCESS_BITS // operand.dtype.bits, operand.align_elems)
-        turned = operand.major == "k" and (shared is None or shared.major == "mn")
-        tile = shared or Shared(pad=ACCESS_BITS // operand.dtype.bits if turned else 0)
+        vector = min(elements, operand.align_elems)
+        is_turned = operand.major == "k" and (shared is None or shared.major == "mn")
+        tile = shared or Shared(pad=elements if is_turned else 0)
         if kind == "cp.async" and (operand.major == "k") != (tile.major == "k"):
             vector = 1  # an element at a time goes to its own place
-        copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, k_run=K_RUN))
-        layout = self.attempt(lambda: tile.layout(extent, self.block[2], max(1, self.stages)))
-        return None if copy is None or layout is None else (copy, layout, tile)
+        copy = self.attempt(lambda: self.copy(operand, extent, mma.threads, kind, vector, k_run=K_RUN))
+        layout = self.attempt(lambda: tile.layout(extent, bk, max(1, self.stages)))
+        if copy is None or layout is None:
+            return None
+        beside = min(self.quad[first], self.access_bits // operand.dtype.bits) if tile.major == "mn" else 1
+        return Arriving(copy, layout, vector_copy(operand, beside))
+
+    def leaving(self, threads: int, store: str | None, is_split: bool) -> Leaving:
+        """How D leaves: out of registers, or through shared memory.
+
+        There a warp's lanes write vectors that lie a quad apart across the lines as well: the swizzle moves those of
+        four neighbouring quads to banks of their own.
+        """
+        d, (bm, bn, _) = self.operands.d, self.block
+        along, across = self.quad[::-1] if d.major == "n" else self.quad
+        held = min(along, ACCESS_BITS // d.dtype.bits)
+        vector = min(held, self.accessed.d.align_elems)
+        atom = vector_copy(d, vector)
+        is_narrow = d.align_elems < held and self.stages > 0 and not is_split
+        if not (is_narrow if store is None else store == "shared"):
+            return Leaving(atom)
+        copy = self.copy_of_lines(vector, threads)
+        outer = Layout((bm, bn), (bn, 1) if d.major == "n" else (1, bm))
+        step, low = (bn if d.major == "n" else bm) * across, vector.bit_length() - 1
+        if step & (step - 1) == 0 and step >> low >= 4:
+            swizzle = Swizzle(2, low, step.bit_length() - 1 - low)
+            return Leaving(atom, ComposedLayout(swizzle, 0, outer), copy)
+        return Leaving(atom, outer, copy)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cutegemm.arch import WARPGROUP_THREADS
+from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.arguments import check_arguments
+from cutegemm.plan.building import made
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
-from cutegemm.plan.pipeline import Pipeline
+from cutegemm.plan.packing import as_packed, is_to_turn, make_packings, to_pack_for_wgmma
+from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
-from cutegemm.plan.queue import QueueBuilder, barriers_of, registers_of, roles_of
-from cutegemm.plan.sm90_slots import SlotBuilder
+from cutegemm.plan.queue import NORMAL_L2, QueueBuilder, registers_of
+from cutegemm.plan.sm90_slots import SHARED_D, SlotBuilder
 from cutegemm.plan.split import Split
-from cutegemm.tile.mma_atoms import WGMMA_M, wgmma
+from cutegemm.tile.mma_atoms import WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import L2_POLICIES
 
 _MANY_SUMS = 160  # of a consumer's thread, beside which it needs all registers that it can get
+_STORES = ("tma", "tma_warp", "direct")
+_WARP_ROWS = 16  # of the sums of a wgmma
 
 
 def sm90_plan(
@@ -36,7 +44,7 @@ def sm90_plan(
     subtile_n: int | None = None,
     slots: int | None = None,
     raster: str | Raster = "grouped_m:8",
-    l2: tuple[str, str, str] = ("evict_normal", "evict_normal", "evict_normal"),
+    l2: tuple[str, str, str] = NORMAL_L2,
     registers: tuple[int, int] | None = None,
     with_c: bool = False,
     ctas: int | None = H200_MULTIPROCESSORS,
@@ -46,10 +54,11 @@ def sm90_plan(
     deferred: bool = False,
     split_k: int = 1,
     stream: int = 0,
+    pack: str = "",
 ) -> GemmPlan:
     """A plan for wgmma, from what a person would say.
 
-    operands          f16, bf16, e4m3, e5m2 or s8; bf16, A k-major and B k-major where left out
+    operands          f16, bf16, tf32, e4m3, e5m2 or s8; bf16, A k-major and B k-major where left out
     tile              (bM, bN, bK) of a CTA
     schedule          pingpong, cooperative or single; see `Pipeline`
     cluster           CTAs along M, which share the tiles of B, and along N, which share those of A
@@ -69,6 +78,8 @@ def sm90_plan(
     order_epilogue, stagger_cycles, two_level, deferred   see `Pipeline`
     split_k           units that share a tile of D, each with a part of the k-tiles
     stream            waves of the persistent grid whose k-tiles are divided evenly among it; see `Split`
+    pack              "a", "b" or "ab": operands that are copied first, to k-major ones that TMA loads; see
+                      `plan.packing`
     raises            PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
@@ -78,67 +89,60 @@ def sm90_plan(
     ops = operands or Operands.of("bf16", layout="nt")
     count = consumers or (1 if schedule == "single" else 2)
     subject = f"sm90_plan {name!r}"
-    counts = {
-        "consumers": count,
-        "stages": 0 if stages is None else stages,
-        "split_k": split_k,
-        "stream": stream,
+    tiles: dict[str, tuple[Any, int]] = {"tile": (tile, 3), "cluster": (cluster, 2)}
+    if registers is not None:
+        tiles["registers"] = (registers, 2)
+    counts = {"split_k": split_k, "stream": stream, "stagger_cycles": stagger_cycles}
+    optional = {
+        "consumers": consumers,
+        "stages": stages,
+        "subtile_n": subtile_n,
+        "slots": slots,
+        "ctas": ctas,
     }
-    check_arguments(subject, ops, {"tile": (tile, 3), "cluster": (cluster, 2)}, counts)
+    check_arguments(subject, ops, tiles, counts, optional)
     b = _Builder(subject, ops, tile)
-    if store not in ("tma", "tma_warp", "direct"):
-        b.broken.append(f"store = {store!r}; tma, tma_warp or direct is expected.")
-    if schedule == "single":
-        ctas = None
-    bm, bn, _ = tile
-    consumer_tile = (bm, bn) if schedule == "pingpong" else (bm // count, bn)
-    readers = 1 if schedule == "pingpong" else count
-    mma = b.attempt(lambda: b.tiled_mma(consumer_tile, readers))
-    rows = 16 if store == "tma_warp" else WGMMA_M
+    b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
+    order, policies = b.order(raster), b.policies(l2)
+    packs = b.attempt(lambda: make_packings(ops, pack, along_k=True)) or ()
+    loaded = as_packed(ops, packs)
+    is_shared = schedule != "pingpong"  # a tile, by all consumers
+    consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
+    mma = b.attempt(lambda: b.tiled_mma(loaded, consumer_tile[0], count if is_shared else 1))
+    stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     leaving = None if store == "direct" else b.attempt(
-        lambda: SlotBuilder(b.subject, ops).epilogue(
-            consumer_tile, count, (rows, l2[2]), shared_d, subtile_n, slots, with_c
+        lambda: SlotBuilder(subject, ops).epilogue(
+            consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
-    epilogue, smem_d = leaving if leaving else (None, None)
-    depth = stages
-    if depth is None:
-        depth = b.stages_that_fit(smem_d)
-    a_parts = b.attempt(lambda: b.operand(ops.a, bm, cluster[1], max(1, depth), l2[0]))
-    b_parts = b.attempt(lambda: b.operand(ops.b, bn, cluster[0], max(1, depth), l2[1]))
-    order = b.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
+    queue = b.queue(loaded, leaving, stages, cluster, policies)
     split = b.attempt(lambda: Split(split_k, waves=stream, reduction="last"))
-    stored = epilogue.to_shared.atom if epilogue else b.attempt(b.direct_store)
-    if b.broken or mma is None or a_parts is None or b_parts is None or order is None or stored is None:
-        raise PlanError(b.subject, b.broken)
-    assert split is not None
+    b.check()
     pipeline = Pipeline(
-        schedule, depth, count, consumer_tile, ctas, order_epilogue, stagger_cycles, two_level, deferred
+        schedule,
+        made(queue).stages,
+        count,
+        consumer_tile,
+        None if schedule == "single" else ctas,
+        order_epilogue,
+        stagger_cycles,
+        two_level,
+        deferred,
     )
-    return GemmPlan(
+    return b.plan(
+        made(mma),
+        made(queue),
+        pipeline,
+        registers or b.registers(pipeline),
         name=name,
         summary=summary,
         family="sm90",
-        arch="sm_90a",
-        operands=ops,
-        cta_tile=tile,
-        tiled_mma=mma,
-        smem_a=a_parts[1],
-        smem_b=b_parts[1],
-        load_a=a_parts[0],
-        load_b=b_parts[0],
         read_a=None,
         read_b=None,
-        store_d=stored,
-        raster=order,
-        schedule=None,
-        roles=roles_of(pipeline, registers or b.registers(pipeline)),
-        barriers=barriers_of(pipeline, epilogue, b.stage_bytes, cluster, split),
-        smem_d=smem_d,
+        raster=made(order),
         cluster_mn=cluster,
-        split=split,
-        pipeline=pipeline,
-        epilogue=epilogue,
+        split=made(split),
+        packs=packs,
         has_c=with_c,
     )
 
@@ -151,17 +155,41 @@ class _Builder(QueueBuilder):
         sums = product(pipeline.consumer_tile) * self.operands.acc.bits // (32 * WARPGROUP_THREADS)
         return registers_of(pipeline, sums * (1 + pipeline.two_level) > _MANY_SUMS)
 
-    def tiled_mma(self, consumer_tile: tuple[int, int], readers: int) -> TiledMma:
-        """One wgmma as wide as the tile; consumers that share a tile take its rows in halves."""
-        ops, (_, bn, _) = self.operands, self.tile
-        majors = ["k" if operand.major == "k" else "mn" for operand in (ops.a, ops.b)]
-        atom = wgmma(ops.a.dtype, bn, majors[0], majors[1], "shared", ops.acc, ops.b.dtype)
+    def policies(self, l2: tuple[str, str, str]) -> tuple[str, str, str]:
+        """Those of A, B and D; the usual ones with the complaint noted where they are none."""
+        if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
+            return l2
+        self.broken.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")
+        return NORMAL_L2
+
+    def tiled_mma(self, loaded: Operands, rows: int, readers: int) -> TiledMma:
+        """One wgmma as wide as the tile; consumers that share a tile take its rows in halves.
+
+        loaded    the operands as they are loaded
+        rows      of a consumer
+        readers   consumers that share a tile
+        """
+        a, b = loaded.a, loaded.b
+        turned = [name for name, operand in (("a", a), ("b", b)) if is_to_turn(operand)]
+        if turned and a.dtype in WGMMA_C_TYPES:
+            self.broken.append(self._how_to_turn(turned, a.dtype))
+        majors = ["k" if operand.major == "k" or is_to_turn(operand) else "mn" for operand in (a, b)]
+        atom = wgmma(a.dtype, self.tile[1], majors[0], majors[1], "shared", loaded.acc, b.dtype)
         if readers == 1:
             return TiledMma(atom)
-        own = consumer_tile[0]
-        if own % WGMMA_M or own == 0:
+        if rows % WGMMA_M or rows == 0:
             raise PlanError(
-                self.subject, [f"{readers} consumers take {own} rows each, no multiple of {WGMMA_M}."]
+                self.subject, [f"{readers} consumers take {rows} rows each, no multiple of {WGMMA_M}."]
             )
-        rows = Layout((WGMMA_M, readers, own // WGMMA_M), (1, own, WGMMA_M))
-        return TiledMma(atom, Layout((readers, 1, 1)), (rows, None, None))
+        of_m = Layout((WGMMA_M, readers, rows // WGMMA_M), (1, rows, WGMMA_M))
+        return TiledMma(atom, Layout((readers, 1, 1)), (of_m, None, None))
+
+    def _how_to_turn(self, names: list[str], dtype: DType) -> str:
+        of_each = " and ".join(
+            f"{name.upper()} is {getattr(self.operands, name).major}-major" for name in names
+        )
+        pack = to_pack_for_wgmma(self.operands)
+        return (
+            f"{of_each}, but wgmma takes {dtype} operands k-major alone, as layout 'nt' has them. +pack behind the "
+            f"plan's name, or pack={pack!r} for the builder, copies them to such ones first."
+        )

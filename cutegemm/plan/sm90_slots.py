@@ -9,7 +9,7 @@ from cutegemm.arch import WARPGROUP_THREADS
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
-from cutegemm.plan.building import ACCESS_BITS
+from cutegemm.plan.building import ACCESS_BITS, copy_of_lines
 from cutegemm.plan.pipeline import Epilogue
 from cutegemm.plan.pipeline_rules import MIN_SLOTS
 from cutegemm.plan.plan import SharedLayout
@@ -18,10 +18,11 @@ from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
 from cutegemm.tile.mma_atoms import WGMMA_M
 from cutegemm.tile.smem_atoms import KINDS, smem_atom, widest_smem_kind
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
 SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
+SHARED_D = ("swizzled", "padded", "plain")
 _PAD_BYTES = 16  # after each row of a padded slot, at least: the next row begins 4 banks further
 _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 
@@ -63,19 +64,15 @@ class SlotBuilder:
     ) -> tuple[Epilogue, SharedLayout]:
         """How D leaves, and the slots that it passes through: (rows, n, slots, consumers).
 
-        stored   rows of a box of an n-major D, and for how long the L2 cache is to keep it
+        stored     rows of a box of an n-major D, and for how long the L2 cache is to keep it
+        shared_d   one of `SHARED_D`: see `sm90_plan`
+        raises     PlanError where no subtiles fill the tile
         """
         c, d = self.operands.c, self.operands.d
+        if subtile_n is not None:
+            self.check_columns(subtile_n, consumer_tile[1])
         columns = subtile_n or self.subtile_columns(consumer_tile, slots)
-        rows, step = self.tile
-        if not columns or consumer_tile[1] % columns or columns % step:
-            raise PlanError(
-                self.subject,
-                [
-                    f"subtiles of {columns} columns, in steps of {step}, do not fill the "
-                    f"{consumer_tile[1]} of a tile."
-                ],
-            )
+        rows = self.tile[0]
         subtiles = consumer_tile[0] // rows * (consumer_tile[1] // columns)
         ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
         shape = (rows, columns)
@@ -83,13 +80,9 @@ class SlotBuilder:
         load_c: TmaBox | None = None
         if shared_d == "padded":
             layout, store = self.padded_slots(shape, (ring, consumers), stored[0])
-        elif shared_d in ("swizzled", "plain"):
-            swizzles = shared_d == "swizzled"
-            layout, store, load_c = self.boxed_slots(shape, (ring, consumers), swizzles, *stored)
         else:
-            raise PlanError(
-                self.subject, [f"shared_d = {shared_d!r}; swizzled, padded or plain is expected."]
-            )
+            swizzles = shared_d != "plain"
+            layout, store, load_c = self.boxed_slots(shape, (ring, consumers), swizzles, *stored)
         by_tma = with_c and load_c is not None and (c.dtype, c.major) == (d.dtype, d.major)
         if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES:
             load_c = None
@@ -99,17 +92,36 @@ class SlotBuilder:
         )
         return Epilogue(shape, ring, to_shared, store, from_shared, load_c), layout
 
+    def check_columns(self, columns: int, of_tile: int) -> None:
+        """That subtiles of so many columns, as they were asked for, fill a tile."""
+        step = self.tile[1]
+        if of_tile % columns or columns % step:
+            serving = [n for n in range(step, of_tile + 1, step) if of_tile % n == 0]
+            expected = f"{_either(serving)} are expected" if serving else f"no multiples of {step} do"
+            rule = f"subtile_n = {columns}: subtiles of {columns} columns do not fill a tile of {of_tile}; {expected}."
+            raise PlanError(self.subject, [rule])
+
     def subtile_columns(self, consumer_tile: tuple[int, int], slots: int | None = None) -> int:
-        """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots; else 0."""
+        """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots.
+
+        raises   PlanError where no row of a swizzle serves
+        """
         rows, columns = consumer_tile
-        bits = self.operands.d.dtype.bits
-        fitting = (128 * 8 // bits, 64 * 8 // bits, 32 * 8 // bits)
-        widths = [n for n in fitting if columns % n == 0 and n % self.tile[1] == 0]
+        dtype, step = self.operands.d.dtype, self.tile[1]
+        swizzles = [size_bytes * 8 // dtype.bits for size_bytes in (128, 64, 32)]
+        wide = [n for n in swizzles if n % step == 0]
+        widths = [n for n in wide if columns % n == 0]
         for n in widths:
             subtiles = rows // self.tile[0] * (columns // n)
             if subtiles >= self.least and subtiles % (slots or 1) == 0:
                 return n
-        return widths[0] if widths else 0
+        if not widths:
+            rule = (
+                f"D of {dtype} leaves in subtiles of {_either(wide[::-1])} columns, none of which fill a tile of "
+                f"{columns}. Take a multiple of {wide[-1]}, or store = 'direct'."
+            )
+            raise PlanError(self.subject, [rule])
+        return widths[0]
 
     def boxed_slots(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
@@ -153,10 +165,7 @@ class SlotBuilder:
             )
         if broken:
             raise PlanError(self.subject, broken)
-        atom, down = universal_copy(d.dtype, ACCESS_BITS), WARPGROUP_THREADS // run
-        if n_major:
-            return layout, make_tiled_copy_tv(atom, Layout((down, run), (run, 1)), Layout((1, vector)))
-        return layout, make_tiled_copy_tv(atom, Layout((run, down)), Layout((vector, 1)))
+        return layout, copy_of_lines(d, vector, run, WARPGROUP_THREADS)
 
     def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
         """Between fragments and a slot: matrices of 16-bit elements, or a thread's neighbours.
@@ -167,6 +176,11 @@ class SlotBuilder:
         if d.dtype.bits == 16 and self.in_places:
             return move(d.dtype, 4, d.major == "m")
         return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
+
+
+def _either(numbers: list[int]) -> str:
+    *others, last = [str(number) for number in numbers]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: int = 0) -> Layout:

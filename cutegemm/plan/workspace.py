@@ -25,7 +25,8 @@ class Region:
 
     name     "arrivals": a counter for each tile of D, or for each consumer's part of it, zero at the start; "a",
              "b": packed operands; "sums"
-    first    byte where it begins
+    first    byte where it begins; behind the arrivals of a plan with a pipeline, which are memory of their own, from 0
+             again
     size     bytes
     """
 
@@ -68,15 +69,16 @@ def regions(
     elif plan.split_k > 1 and plan.split.reduction == "last":
         sizes.append(("arrivals", tiles * _ARRIVAL_BYTES))
     for packing in plan.packs:
-        rows = packing.extent(m if packing.name == "a" else n)
-        sizes.append((packing.name, rows * k * l * (getattr(ops, packing.name).dtype.bits // 8)))
+        rows, columns = packing.extents(m if packing.name == "a" else n, k, maximum)
+        sizes.append((packing.name, rows * columns * l * (getattr(ops, packing.name).dtype.bits // 8)))
     if plan.split.is_split:
         sizes.append(("sums", slots * (bm * bn * (ops.acc.bits // 8))))
     out, first = [], 0
     for name, size in sizes:
         rounded = (size + (_UNIT_BYTES - 1)) // _UNIT_BYTES * _UNIT_BYTES
         out.append(Region(name, first, rounded))
-        first = first + rounded
+        if name != "arrivals" or plan.pipeline is None:
+            first = first + rounded
     return out
 
 

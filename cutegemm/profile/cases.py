@@ -159,7 +159,7 @@ def hopper_cases() -> list[Case]:
 
 
 def traffic_cases() -> list[Case]:
-    """Sizes and rasters that no constant of the model of L2 was fitted to."""
+    """Other sizes and rasters. No constant of the model of L2 was fitted to the SIMT plans among them."""
     out = []
     f32, block = Operands.of("f32", layout="tn"), {"block": (128, 128, 8)}
     wide = {"block": (128, 256, 8), "warp": (64, 64), "thread": (8, 16), "unroll": 2}

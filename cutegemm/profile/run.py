@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.analysis.devices import default_device, device_named
+from cutegemm.cubin import GEMM_KERNELS
 from cutegemm.errors import UnsupportedError
 from cutegemm.profile.cases import Case, ProbeCase
 from cutegemm.profile.child import environment, launched, launcher, printed
@@ -18,8 +19,6 @@ from cutegemm.profile.evidence import Evidence, Recorded, describe, of_ncu, repl
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
 
 _ALWAYS = ("launch__", "sm__maximum_warps")  # not listed, but known to every version
-# By the names of their functions: not what packs operands or adds the parts of a split K.
-GEMM_KERNELS = "kernel_cutlass_(parts_)?kernel"
 _SHOWN = 3000  # characters, of what ncu said
 _TRIES = 4  # each drops the metrics that ncu says it has not
 

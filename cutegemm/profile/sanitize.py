@@ -64,6 +64,9 @@ _PLANS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
         f"{_SM90},tile=128x128x128,schedule=cooperative,two_level=1",
         {"dtype": "e4m3", "layout": "nt", "out": "bf16"}, (200, 528, 336),
     ),
+    "sm90_packed": (
+        f"{_SM90},tile=64x128x128,pack=ab", {"dtype": "e4m3", "layout": "tn", "out": "bf16"}, (200, 528, 339),
+    ),
     "sm90_s8": (f"{_SM90},tile=64x128x128", {"dtype": "s8", "layout": "nt", "out": "s32"}, (200, 528, 336)),
 }  # fmt: skip
 _WITH_C = ("sm90_pingpong", "sm90_padded", "sm90_bytes")

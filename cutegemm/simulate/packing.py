@@ -1,8 +1,9 @@
-"""Packing carried out: an operand, tile by tile, through shared memory to where the mainloop reads it."""
+"""Packing carried out: an operand, tile by tile, through shared memory to where the mainloop loads it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,31 +16,25 @@ from cutegemm.simulate.task import Task
 
 
 def pack(task: Task, packing: Packing) -> GlobalMatrix:
-    """The packed matrix, whose rows beyond the operand's are zeros."""
-    plan, problem, source = task.plan, task.problem, task.matrices[packing.name]
-    report, checked = task.report, task.checked
-    first = "m" if packing.name == "a" else "n"
-    rows = packing.extent(getattr(problem, first))
-    out = GlobalMatrix(
-        replace(problem, operands=plan.loaded, ld=((packing.name, max(1, rows)),), **{first: rows}),
-        packing.name,
-    )
+    """The packed matrix, whose runs end with zeros."""
+    source, report, checked = task.matrices[packing.name], task.report, task.checked
+    out = _packed(task, packing)
     tile, smem = Layout(packing.tile), packing.smem
-    taken, put = packing.load.offsets_s(tile), packing.load.offsets_d(smem)
-    given, left = packing.store.offsets_s(smem), packing.store.offsets_d(tile)
+    taken, left = packing.load.offsets_s(tile), packing.store.offsets_d(tile)
+    put, given = packing.put.offsets_d(smem), packing.store.offsets_s(smem)
     # (thread, rest_mn, rest_k, value): the elements of an access lie together
-    taken, left = (x.transpose(0, 2, 3, 1).reshape(-1) for x in (taken, left))
-    put, given = (x.reshape(x.shape[:4]).transpose(0, 2, 3, 1).reshape(-1) for x in (put, given))
+    tables = [x.reshape(x.shape[:4]).transpose(0, 2, 3, 1) for x in (taken, left, put, given)]
+    by_thread, order = tables[0].shape, list(packing.order)
     if checked:
-        _check(packing, taken, put, given, left, report)
-    extent = source.extents[0]
-    vector_in, vector_out = packing.load.atom.values, packing.store.atom.values
-    for batch in range(problem.l):
-        for row in range(0, rows, packing.tile[0]):
-            for k in range(0, problem.k, packing.tile[1]):
+        _check(packing, tables, report)
+    taken, left, put, given = (table.reshape(-1) for table in tables)
+    columns = max(1, task.problem.k)  # without any, zeros are written where there are runs along K
+    for batch in range(task.problem.l):
+        for row in range(0, out.extents[0], packing.tile[0]):
+            for k in range(0, columns, packing.tile[1]):
                 at = (row, k, batch)
                 values = np.zeros(len(taken), source.buffer.dtype)
-                index, inside = _at(source, taken, at, packing.tile[0], vector_in, (extent, problem.k))
+                index, inside = _at(source, taken, at, packing.tile[0], packing.load.atom.values)
                 found, outside = source.read(index[inside])
                 if outside is not None:
                     report.add(
@@ -48,45 +43,55 @@ def pack(task: Task, packing: Packing) -> GlobalMatrix:
                     )
                 values[inside] = found
                 shared = poison(int(smem.cosize()), source.dtype)
-                shared[put] = values
+                shared[put] = values.reshape(by_thread)[..., order].reshape(-1)
                 moved = shared[given]
                 if checked and is_poison(moved).any():
                     report.add(
                         "hole", f"packing {packing.name.upper()} writes memory that nothing was copied to."
                     )
-                index, inside = _at(out, left, at, packing.tile[0], vector_out, (rows, problem.k))
+                index, inside = _at(out, left, at, packing.tile[0], packing.store.atom.values)
                 out.buffer[index[inside]] = moved[inside]
     return out
 
 
+def _packed(task: Task, packing: Packing) -> GlobalMatrix:
+    """Where the packed matrix lies; nothing has been written there yet."""
+    rows, k, _ = task.matrices[packing.name].extents
+    extents = packing.extents(rows, k)
+    leading = max(1, max(packing.strides(extents)))
+    changes: dict[str, Any] = {"m" if packing.name == "a" else "n": extents[0], "k": extents[1]}
+    ld = ((packing.name, leading),)
+    return GlobalMatrix(replace(task.problem, operands=task.plan.loaded, ld=ld, **changes), packing.name)
+
+
 def _at(
-    matrix: GlobalMatrix, places: np.ndarray, at: tuple[int, int, int], tile_rows: int, vector: int,
-    extents: tuple[int, int],
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    matrix: GlobalMatrix, places: np.ndarray, at: tuple[int, int, int], tile_rows: int, vector: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Addresses in a matrix of the places of a tile, and which accesses lie inside by their first element."""
     rows, ks = places % tile_rows + at[0], places // tile_rows + at[1]
     lead = np.arange(len(places)) // vector * vector
-    inside = (rows[lead] < extents[0]) & (ks[lead] < extents[1])
+    inside = (rows[lead] < matrix.extents[0]) & (ks[lead] < matrix.extents[1])
     return matrix.base + matrix.addresses(rows, ks) + at[2] * matrix.strides[2], inside
 
 
-def _check(
-    packing: Packing, taken: np.ndarray, put: np.ndarray, given: np.ndarray, left: np.ndarray, report: Report
-) -> None:
-    """Each element of a tile goes in once and comes out once, at its own place, by aligned vectors."""
+def _check(packing: Packing, tables: list[np.ndarray], report: Report) -> None:
+    """Each element of a tile goes in once and comes out once, at its own place, by aligned vectors.
+
+    tables   of each access: where it is in the tile that is read, in that which is written; and in shared memory
+    """
     name, size = packing.name.upper(), packing.tile[0] * packing.tile[1]
+    taken, left, put, given = tables
     for places, what in ((taken, "read"), (left, "written")):
-        times = np.bincount(places, minlength=size)
+        times = np.bincount(places.reshape(-1), minlength=size)
         if (times != 1).any():
             report.add(
                 "copy", f"packing {name}: {int((times != 1).sum())} elements of a tile are not {what} once."
             )
     label = np.full(int(packing.smem.cosize()), -1)
-    label[put] = taken
+    label[put] = taken[..., list(packing.order)]
     if (label[given] != left).any():
         report.add("copy", f"packing {name}: elements come out of shared memory as others than they went in.")
-    vector = packing.store.atom.values
-    if misplaced(given.reshape(-1, vector)).any():
-        report.add(
-            "alignment", f"packing {name} reads vectors that are not aligned neighbours of shared memory."
-        )
+    for places, atom, what in ((put, packing.put.atom, "writes"), (given, packing.read, "reads")):
+        if misplaced(places.reshape(-1, atom.values)).any():
+            text = f"packing {name} {what} vectors that are not aligned neighbours of shared memory."
+            report.add("alignment", text)

@@ -16,6 +16,7 @@ from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.epilogue import Epilogue
 from cutegemm.simulate.leaving import Leaving, held_by_consumers
 from cutegemm.simulate.mainloop import as_factor
+from cutegemm.simulate.packing import pack
 from cutegemm.simulate.tables import held_by_threads, plan_tables
 from cutegemm.simulate.task import Task
 from cutegemm.simulate.units import Meeting, Units, units_of
@@ -25,6 +26,7 @@ from cutegemm.tile.tma import TmaBox
 def run_pipeline(task: Task) -> tuple[int, int, int, int, int]:
     """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B)."""
     plan, problem, report, checked = task.plan, task.problem, task.report, task.checked
+    matrices = {**task.matrices, **{packing.name: pack(task, packing) for packing in plan.packs}}
     bm, bn, bk = plan.cta_tile
     a, b = _tables(plan)
     if checked:
@@ -41,7 +43,7 @@ def run_pipeline(task: Task) -> tuple[int, int, int, int, int]:
         own = units.where(chunk)
         turn, k_count = int(own.turn[0]), int(own.unit.k_count[0])
         group = CtaGroup(own.cta, own.m_tile, own.n_tile, own.batch)
-        flows = [BoxFlow(t, task.matrices[name], group, report, checked) for name, t in (("a", a), ("b", b))]
+        flows = [BoxFlow(t, matrices[name], group, report, checked) for name, t in (("a", a), ("b", b))]
         sums = np.zeros((len(group), bm, bn), plan.operands.acc.storage)
         for k_tile in range(k_count):
             stage = (turn * k_count + k_tile) % plan.stages
@@ -107,7 +109,7 @@ def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
     for name, extent, mode in (("a", bm, "m"), ("b", bn, "n")):
         box, smem = getattr(plan, f"load_{name}"), getattr(plan, f"smem_{name}")
         assert isinstance(box, TmaBox)
-        inner = 1 if getattr(plan.operands, name).major == "k" else 0
+        inner = 1 if getattr(plan.loaded, name).major == "k" else 0
         out.append(box_tables(name.upper(), (mode, "k"), box, smem, (extent, bk), inner))
     return out[0], out[1]
 

@@ -128,7 +128,7 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
 
     if isinstance(load, TmaBox):
         modes = ("m" if name == "a" else "n", "k")
-        inner = 1 if getattr(plan.operands, name).major == "k" else 0
+        inner = 1 if getattr(plan.loaded, name).major == "k" else 0
         boxes = box_tables(name.upper(), modes, load, smem, (extent, bk), inner)
         source, dest, vector = boxes.index[None, :, None, None], boxes.dest[:, None, :, None, None], 1
         is_async = True

@@ -65,7 +65,9 @@ _MMA_SYNC_TYPES: dict[DType, tuple[tuple[DType, ...], dict[int, tuple[str, str]]
 
 WGMMA_M = 64
 WGMMA_K_BITS = 256  # K elements take 32 bytes, whatever their type
-_WGMMA_C_TYPES = {f16: (f32, f16), bf16: (f32,), e4m3: (f32, f16), e5m2: (f32, f16), s8: (s32,)}
+WGMMA_C_TYPES = {
+    f16: (f32, f16), bf16: (f32,), tf32: (f32,), e4m3: (f32, f16), e5m2: (f32, f16), s8: (s32,),
+}  # fmt: skip
 
 
 @cache
@@ -138,7 +140,7 @@ def wgmma(
 ) -> MmaAtom:
     """wgmma.mma_async.m64n{n}: a warpgroup multiplies (64, k) by (k, n); k elements take 32 bytes.
 
-    dtype      of A and B: f16, bf16, e4m3, e5m2, s8
+    dtype      of A and B: f16, bf16, tf32, e4m3, e5m2, s8
     n          8 to 256 in steps of 8; for s8 up to 32, then in steps of 16
     a_major    k or mn, in shared memory; mn only for f16 and bf16, and only from shared memory
     b_major    k or mn; mn only for f16 and bf16
@@ -165,7 +167,8 @@ def wgmma(
     columns = (2, 2) if n == 8 else (2, 2, n // 8)
     layout_c = Layout(((4, 8, 4), columns), ((128, 1, 16), (64, 8, 512)[: len(columns)]))
     packed = 32 // dtype.bits  # elements of A in a register
-    registers = Layout(((4, 8, 4), (packed, 2, 2)), ((64 * packed, 1, 16), (64, 8, 256 * packed)))
+    values = ((packed, 2, 2), (64, 8, 256 * packed)) if packed > 1 else ((2, 2), (8, 256))
+    registers = Layout(((4, 8, 4), values[0]), ((64 * packed, 1, 16), values[1]))
     layout_a = registers if a_source == "register" else _in_shared(WGMMA_M, k)
     return MmaAtom(
         name, (WGMMA_M, n, k), dtype, other, into, Layout(128), layout_a, _in_shared(n, k), layout_c,
@@ -181,14 +184,14 @@ def _in_shared(extent: int, k: int) -> Layout:
 def _wgmma_rules(
     dtype: DType, other: DType, into: DType, n: int, a_major: str, b_major: str, a_source: str
 ) -> list[str]:
-    if dtype not in _WGMMA_C_TYPES:
-        known = ", ".join(t.name for t in _WGMMA_C_TYPES)
+    if dtype not in WGMMA_C_TYPES:
+        known = ", ".join(t.name for t in WGMMA_C_TYPES)
         return [f"no wgmma of {dtype} operands here; there are {known}"]
     rules = []
     if not _mixes(dtype, other):
         rules.append(f"A of {dtype} with B of {other}; e4m3 and e5m2 alone may be mixed")
-    if into not in _WGMMA_C_TYPES[dtype]:
-        rules.append(f"C of {into}; there is C of {_or(_WGMMA_C_TYPES[dtype])} for {dtype}")
+    if into not in WGMMA_C_TYPES[dtype]:
+        rules.append(f"C of {into}; there is C of {_or(WGMMA_C_TYPES[dtype])} for {dtype}")
     if not (8 <= n <= 256 and n % 8 == 0):
         rules.append(f"n = {n}; multiples of 8 from 8 to 256 are expected")
     elif dtype is s8 and n > 32 and n % 16:
@@ -260,7 +263,7 @@ def _every_atom() -> Iterator[MmaAtom]:
             for k in shapes:
                 for c_dtype in into:
                     yield mma_sync(dtype, k, c_dtype, other)
-    for dtype, into in _WGMMA_C_TYPES.items():
+    for dtype, into in WGMMA_C_TYPES.items():
         majors = ("k", "mn") if dtype.bits == 16 else ("k",)
         for other in (e4m3, e5m2) if dtype in (e4m3, e5m2) else (dtype,):
             for c_dtype in into:

@@ -85,7 +85,11 @@ class Partitions:
             self.held[where].append(found[0])
         return bool(found)
 
-    def write(self, key, where, size):
+    def write(self, key, here, home, size):
+        for where in {here, home}:
+            self._keep(key, where, size)
+
+    def _keep(self, key, where, size):
         self.held[where] = [entry for entry in self.held[where] if entry[0] != key] + [(key, size)]
         while sum(entry[1] for entry in self.held[where]) > self.capacity:
             self.held[where].pop(0)
@@ -97,6 +101,6 @@ class Partitions:
             self.far_bytes += size
         if here == home or not self._uses(home, key):
             self.dram_bytes += size
-            self.write(key, home, size)
+            self._keep(key, home, size)
         if here != home:
-            self.write(key, here, size)
+            self._keep(key, here, size)

@@ -1,5 +1,8 @@
 """Sectors of global memory, occupancy, waves, traffic and the roofline."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,12 +25,16 @@ from cutegemm.analysis import (
     waves,
 )
 from cutegemm.analysis.accesses import shared_accesses, stored_by_lanes
+from cutegemm.analysis.pace import Pace, pace_of
 from cutegemm.analysis.roofline import register_bytes
 from cutegemm.analysis.traffic import _share_below
+from cutegemm.dtypes import bf16, e4m3, e5m2, f16, s8, tf32
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem, Shared, simt_plan
+from cutegemm.plan.catalog import plan_named
 from cutegemm.plan.mma_sync import mma_sync_plan
 from cutegemm.plan.sm90 import sm90_plan
+from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.raster import Raster
 from tests.analysis import naive
 
@@ -81,6 +88,19 @@ def test_a_skewed_matrix_touches_more_sectors():
     assert found["load A"].sectors > found["load A"].ideal
     assert found["load A"].op == "ld"
     assert found["load A"].bits == 32
+
+
+def test_what_lies_outside_of_a_small_matrix_is_not_asked_for():
+    """5 x 5 x 3, f32. D: rows of 20 bytes at 0, 20, 40, 60, 80 touch 1 + 2 + 1 + 2 + 2 sectors, 100 bytes fill 4.
+
+    A: rows of 12 bytes by two warps, of four rows at 0, 12, 24, 36 and of one at 48: sectors 0 and 1, then 1.
+    """
+    plan = plan_named("simt_64x64", Operands.of("f32", align_bytes=4))
+    found = {s.name: s for s in global_accesses(plan, Problem(5, 5, 3, operands=plan.operands))}
+    assert [(found[name].sectors, found[name].ideal) for name in ("load A", "store D")] == [(3, 2), (8, 4)]
+    found = {s.name: s for s in global_accesses(plan, Problem(5, 5, 0, operands=plan.operands))}
+    assert [found[name].sectors for name in ("load A", "load B", "store D")] == [0, 0, 8]
+    assert found["load A"].requests == 0
 
 
 def test_usable_vectors():
@@ -259,7 +279,10 @@ def grid(plan, problem, raster="along_m"):
     order = Raster.parse(raster).order(m_tiles, n_tiles)
     panel = [128 * problem.k * 4.0] * max(m_tiles, n_tiles)
     bytes_a, bytes_b = np.array(panel[:m_tiles]), np.array(panel[:n_tiles])
-    return l2.Work(order[:, :1], order[:, 1:2], bytes_a, bytes_b, 128 * 128 * 4.0)
+    tiles = np.arange(len(order))
+    return l2.Work(
+        tiles, 0.0 * tiles, 0.0 * tiles + 1, order[:, :1], order[:, 1:2], bytes_a, bytes_b, 128 * 128 * 4.0
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -271,12 +294,12 @@ def grid(plan, problem, raster="along_m"):
     capacity=st.integers(2, 12),
 )
 def test_the_cache_in_lockstep_with_lists(steps, partitions, capacity):
-    """Keys have a home; a third of the accesses writes something new."""
+    """Keys have a home; what is written is new."""
     fast, slow = l2._Cache(partitions, capacity), naive.Partitions(partitions, capacity)
     for number, (key, here, home, writes) in enumerate(steps):
         for cache in (fast, slow):
             if writes:
-                cache.write(("d", number), home % partitions, 1.0 + key % 2)
+                cache.write(("d", number), here % partitions, home % partitions, 1.0 + key % 2)
             else:
                 cache.read((key, home % partitions), here % partitions, home % partitions, 1.0 + key % 2)
     assert (fast.dram_bytes, fast.far_bytes) == (slow.dram_bytes, slow.far_bytes)
@@ -286,11 +309,10 @@ def test_the_cache_in_lockstep_with_lists(steps, partitions, capacity):
 @pytest.mark.parametrize("raster", ["along_m", "along_n", "grouped_m:4"])
 @pytest.mark.parametrize("mib", [4, 8, 20])
 def test_in_step_the_played_grid_is_the_formula(raster, mib):
-    """Without drift and with one partition that keeps all of its size."""
+    """Where all keep the same pace and L2 is one partition."""
     plan, problem = simt_plan(block=(128, 128, 16)), Problem(2048, 1536, 1024)
-    played = l2.play(
-        grid(plan, problem, raster), 24, mib << 20, 1, persistent=False, jitter=0, spread=0, kept=1, parts=64
-    )
+    work, pace = grid(plan, problem, raster), Pace(np.ones(24))
+    played = l2.play(work, pace, mib << 20, 1, persistent=False, pieces=64)
     formula = traffic(plan, problem, ctas_per_wave=24, l2_bytes=mib << 20, raster=Raster.parse(raster))
     assert played.dram_bytes == pytest.approx(formula.dram_read_bytes, rel=0.05)
     assert played.far_bytes == 0
@@ -305,28 +327,107 @@ def test_what_both_sides_read_crosses_once():
     assert alone.far_bytes == pytest.approx(alone.min_bytes / 2)  # one CTA: the half whose home is elsewhere
 
 
-def test_a_spread_of_speeds_counts_where_the_grid_is_persistent():
-    """A persistent CTA that is slow stays slow; else whoever is free takes the next tile."""
+def test_places_that_go_ahead_cost_where_the_grid_is_persistent():
+    """Such a place begins its next tile before the others, and whose panels they have in common are read apart."""
     work = grid(simt_plan(), Problem(4096, 4096, 1024), "grouped_m:8")
-    options = {"units": 132, "l2_bytes": 10 << 20, "partitions": 1, "jitter": 0.0}
-    steady, spread = (l2.play(work, persistent=True, spread=s, **options) for s in (0.0, 0.1))
-    assert spread.dram_bytes > 1.5 * steady.dram_bytes
-    one, other = (l2.play(work, persistent=False, spread=s, **options) for s in (0.0, 0.1))
-    assert one == other
+    even, uneven = Pace(np.ones(132)), Pace(np.where(np.arange(132) % 6 == 0, 1.0, 1.4))
+    steady, ahead = (l2.play(work, pace, 10 << 20, 1, persistent=True) for pace in (even, uneven))
+    assert ahead.dram_bytes > 1.4 * steady.dram_bytes
+    assert l2.play(work, even, 10 << 20, 1, persistent=False) == steady
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-def test_times(persistent):
-    random = np.random.default_rng(1)
-    start, time, unit = l2._times(50, 8, persistent, 0.1, 0.05, random)
-    assert sorted(start[:8].tolist()) == [0] * 8
-    for one in range(8):  # a unit's tiles follow each other without a gap
-        mine = np.flatnonzero(unit == one)
-        assert np.allclose(start[mine][1:], (start + time)[mine][:-1])
-    if persistent:
-        assert (unit == np.arange(50) % 8).all()
+def test_the_one_that_waits_for_memory_meets_the_one_behind_it():
+    """Two CTAs read one panel of 2 MiB, of which L2 keeps a sixteenth: DRAM brings it to the one ahead."""
+    work = replace(grid(simt_plan(), Problem(128, 256, 4096)), bytes_b=np.ones(2))
+    uneven = Pace(np.array([1.0, 1.3]))
+    met, apart = (l2.play(work, replace(uneven, wait=w), 1 << 17, 1, persistent=True) for w in (0.5, 0.0))
+    assert met.dram_bytes == pytest.approx(2 << 20, rel=0.01)
+    assert apart.dram_bytes > 1.7 * met.dram_bytes
+
+
+def test_a_line_that_is_written_from_the_other_side_takes_two():
+    """96 bytes of D by a writer on side 1: half in the home on side 0, and all on its own side."""
+    cache = l2._Cache(2, 100.0)
+    cache.read("a", 0, 0, 30.0)
+    for number in range(8):
+        for home in (0, 1):
+            cache.write((number, home), 1, home, 6.0)
+    assert [round(sum(lines.values())) for lines in cache.lines] == [78, 96]
+    cache.read("a", 0, 0, 30.0)
+    assert cache.dram_bytes == 30
+
+
+@pytest.mark.parametrize(
+    ("given", "ratios"),
+    [
+        ({}, {1.0: 24, 1.39: 108}),  # 59 bytes a clock each, 6 times that of a port of 256
+        ({"cluster": (2, 1)}, {1.0: 12, 1.04: 54}),  # clusters of two
+        ({"schedule": "cooperative", "tile": (128, 256, 64)}, {1.0: 24, 1.04: 108}),
+        ({"schedule": "cooperative", "tile": (128, 256, 64), "cluster": (2, 1)}, {1.0: 66}),
+    ],
+)
+def test_pace_of_plans(given, ratios):
+    """Four of the 24 multiprocessors in CPCs of two TPCs are never slower than their MMA."""
+    plan = sm90_plan(Operands.of("bf16", layout="nt"), **given)
+    found = pace_of(plan, DEVICES["h200"], 132 // (plan.cluster_mn[0] * plan.cluster_mn[1]))
+    assert Counter(found.time.round(2).tolist()) == ratios
+    assert (found.wait > 0) == (len(ratios) > 1)
+    assert pace_of(simt_plan(), DEVICES["h200"], 132).time.tolist() == [1.0] * 132
+
+
+def test_the_places_ahead_are_those_of_the_chip():
+    """CTAs 40 to 45 and 48 to 53 ran on multiprocessors 32 to 43; 86 to 90 and 93 to 97 on 78 to 87."""
+    found = pace_of(sm90_plan(Operands.of("bf16", layout="nt")), DEVICES["h200"], 132)
+    ahead = np.flatnonzero(found.time == 1).tolist()
+    assert ahead == [1, 13, *range(40, 46), *range(48, 54), *range(86, 91), *range(93, 98)]
+
+
+@pytest.mark.parametrize("all_write", [True, False])
+@pytest.mark.parametrize("last_adds", [True, False])
+def test_the_sums_of_parts_by_hand(all_write, last_adds):
+    """Two tiles in 3 parts, each of 10 bytes of sums, and of 5 of D; L2 keeps 35, and A and B take none of it.
+
+    The parts run one at a time. Tile by tile, all are there when the last one adds them. Part by part, 00 to 11 are
+    written, of which L2 keeps 10 01 11. Where all write, 02 takes the place of 10; 00 and 01, missed, that of the
+    others, 02 is there; D. 12 takes that of 00; 10 and 11 are missed. Else 00 is missed and 01 there, and then both
+    of the other tile are missed.
+    """
+    none = np.zeros((2, 1), int)
+    thirds = np.tile([0, 1 / 3, 2 / 3], 2)
+
+    def sums(tiles, firsts):
+        work = l2.Work(
+            np.array(tiles), firsts, firsts + 1 / 3, none, none, np.zeros(1), np.zeros(1), 5.0, 10.0,
+            all_write=all_write, last_adds=last_adds,
+        )  # fmt: skip
+        return l2.play(work, Pace(np.ones(1)), 35, 1, persistent=False).sums_bytes
+
+    assert sums([0, 0, 0, 1, 1, 1], thirds) == 0
+    by_parts = sums([0, 1, 0, 1, 0, 1], np.sort(thirds))
+    if not last_adds:
+        assert by_parts == 0
     else:
-        assert (np.diff(start) >= 0).all()
+        assert by_parts == (40 if all_write else 30)
+
+
+def test_the_sums_of_a_plan():
+    """2 x 2 tiles in 4 parts fit L2; of 16 x 16 tiles in 4 parts, 67 MB, most must come back."""
+    few, many = (
+        traffic_in_time(
+            simt_plan(split_k=4, reduction=reduction),
+            Problem(mn, mn, 1024),
+            DEVICES["h200"],
+            ctas_per_wave=264,
+        )
+        for reduction, mn in (("last", 256), ("last", 2048))
+    )
+    assert few.sums_read_bytes == 0
+    assert 0.5 * 67e6 < many.sums_read_bytes < 67.2e6
+    assert many.dram_read_bytes == pytest.approx(many.min_bytes)
+    behind = traffic_in_time(
+        simt_plan(split_k=4), Problem(2048, 2048, 1024), DEVICES["h200"], ctas_per_wave=264
+    )
+    assert behind.sums_read_bytes == 0  # a kernel behind the GEMM reads them
 
 
 def test_the_prediction_does_not_depend_on_chance_or_on_the_parts_of_k(monkeypatch):
@@ -336,7 +437,7 @@ def test_the_prediction_does_not_depend_on_chance_or_on_the_parts_of_k(monkeypat
     monkeypatch.setattr(l2, "_SEED", 5)
     other = traffic_in_time(plan, problem, DEVICES["h200"], ctas_per_wave=132)
     assert other.dram_read_bytes == pytest.approx(want.dram_read_bytes, rel=0.03)
-    monkeypatch.setattr(l2, "_PARTS", (32, 32))
+    monkeypatch.setattr(l2, "_PIECES", (32, 32))
     finer = traffic_in_time(plan, problem, DEVICES["h200"], ctas_per_wave=132)
     assert finer.dram_read_bytes == pytest.approx(want.dram_read_bytes, rel=0.03)
 
@@ -428,7 +529,7 @@ def test_a_packed_operand_is_read_as_it_was_packed():
     warp's bytes there touch 17; 3 of them are torn between two lines of shared memory, as a pad tears them.
     """
     plan = simt_plan(pack="a")
-    assert plan.packs[0].extent(515) == 17 * 32
+    assert plan.packs[0].run(515) == 17 * 32
     found = {s.name: s for s in check(plan, Problem(515, 512, 512)).global_}
     assert (found["load A"].ideal, found["load A"].sectors) == (16 * 16, 16 * 16)
     ops = Operands.of("f32", layout="tn")
@@ -474,6 +575,16 @@ def test_unknown_devices_are_refused():
 def test_devices_are_plausible(device):
     flops_a_clock = device.tflops["fma.f32"] * 1e12 / (device.sms * device.clock_mhz * 1e6)
     assert flops_a_clock == pytest.approx(128 if device.arch == "sm_80" else 256, rel=0.02)
+
+
+@pytest.mark.parametrize("device", [d for d in DEVICES.values() if d.arch == "sm_90a"], ids=str)
+def test_the_peak_of_wgmma_goes_with_the_elements_in_32_bytes(device):
+    """An instruction takes 32 bytes along K in the same time, whatever their type."""
+    for kind in (tf32, f16, bf16, e4m3, e5m2, s8):
+        atom = wgmma(kind, 64)
+        assert device.peak_tflops(atom) / atom.shape_mnk[2] == pytest.approx(
+            device.tflops["wgmma.bf16"] / 16, rel=2e-3
+        )
 
 
 @pytest.mark.parametrize(("pad", "sectors", "again"), [(0, 0, 0), (8, 1 / 8, 1 / 2), (16, 0, 0), (32, 0, 0)])

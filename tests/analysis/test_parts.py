@@ -84,6 +84,21 @@ def test_the_roofline_counts_what_goes_through_the_workspace():
     assert "pack A: 0.017 GB read, 0.017 GB written, before the GEMM begins" in report
 
 
+def test_sums_that_l2_does_not_hold_are_written_to_dram_and_read_as_far_as_they_are_played():
+    """2,048 squared in 4 parts: 67 MB. A kernel behind the GEMM reads all of them."""
+    problem, sums = Problem(2048, 2048, 1024), 4 * 2048 * 2048 * 4
+    for reduction in ("last", "kernel"):
+        plan = simt_plan(split_k=4, reduction=reduction)
+        found = check(plan, problem, device="h200", search=False)
+        assert sums > found.device.l2_bytes
+        moved = found.traffic
+        again = moved.sums_read_bytes
+        assert (0 < again < sums) == (reduction == "last")
+        want = moved.dram_read_bytes + moved.dram_write_bytes + sums + (again or sums)
+        assert found.roofline.level("DRAM").amount == pytest.approx(want)
+        assert (f"{again / 1e9:.3f} GB back from DRAM" in str(found)) == (reduction == "last")
+
+
 def test_sums_on_two_levels_are_added_by_threads():
     """32 k-tiles of 128 of e4m3: 128 x 128 additions a tile and k-tile, 512 instructions of warps."""
     once, twice = (

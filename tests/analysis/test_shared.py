@@ -1,5 +1,7 @@
 """Wavefronts: tables worked out by hand, then random accesses in lockstep with sets."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,7 +54,7 @@ BY_HAND = [
     ("4 matrices of 8 rows, 256 bytes apart", LANES * 256, 128, "stmatrix", 32, 4),
     ("2 matrices of rows in a row", LANES[:16] * 16, 128, "ldmatrix", 2, 2),
     ("cp.async of 16 bytes in a row", LANES * 16, 128, "cp.async", 4, 4),
-    ("cp.async of 16 bytes, 2 apart: no two lanes are turned alike", LANES * 32, 128, "cp.async", 32, 4),
+    ("cp.async of 16 bytes, 2 apart: no two lanes are moved alike", LANES * 32, 128, "cp.async", 32, 4),
     ("cp.async of 16 bytes, reversed: XOR 7 for all", LANES[::-1] * 16, 128, "cp.async", 4, 4),
     ("cp.async of 4 bytes: equal addresses do not merge", LANES * 0, 32, "cp.async", 32, 1),
 ]  # fmt: skip
@@ -78,6 +80,41 @@ def test_cp_async_reads_count_too():
     rows = LANES // 8 * 4096 + LANES % 8 * 4
     assert wavefronts([LANES * 4], 32, op="cp.async", sources=[rows])[0].tolist() == [4]
     assert wavefronts([LANES * 4], 32, op="cp.async", sources=[LANES * 4])[0].tolist() == [1]
+
+
+def copied(moves):
+    """Wavefronts of eight copies of 16 bytes, each (line, chunk) to (line, chunk)."""
+    read, written = ([[(line * 8 + chunk) * 16 for line, chunk in side]] for side in zip(*moves, strict=True))
+    return int(wavefronts(written, 128, op="cp.async", sources=np.array(read))[0][0])
+
+
+def test_two_copies_of_a_line_go_together_as_counted():
+    """Which bits of the chunks differ, read and written; counted on an H200, the other six lanes alone."""
+    together = {(1, 1), (2, 2), (2, 6), (4, 4), (6, 2), (6, 6)}
+    alone = [((40 + lane, lane), (40 + lane, lane)) for lane in range(2, 8)]
+    for source, read, target, written in itertools.product(range(8), range(1, 8), range(8), range(1, 8)):
+        moves = [((8, source), (8, target)), ((8, source ^ read), (8, target ^ written)), *alone]
+        assert copied(moves) == 8 - ((read, written) in together)
+    for lines in ((9, 8), (8, 9), (9, 9)):
+        assert copied([((8, 0), (8, 0)), ((lines[0], 1), (lines[1], 1)), *alone]) == 8
+
+
+@pytest.mark.parametrize(
+    ("moves", "counted"),
+    [
+        ("0>4 1>5 2>6 3>7 4>0 5>1 6>2 7>3", 1),  # four whole sectors
+        ("2>6 6>2 4>0 0>4 5>1 7>3 1>5", 2),  # three whole sectors, and half of one
+        ("1>5 2>6 5>1 6>2 7>3", 3),  # one whole; 1 and 5; 2
+        ("7>4 6>5 3>0 5>6 0>3 4>7", 3),  # 7 6 5 4; 3; 0
+        ("1>5 0>0 3>3 2>2 6>7 4>4 5>6 7>1", 6),  # 3 2; 0 4; 1; 5; 6; 7
+        ("2>7 6>2 7>4 4>5 0>1 1>3 3>6 5>0", 6),  # 2 3; 4 0; 1; 5; 6; 7
+        ("7>5 0>0 2>6 4>4 1>2 6>3 3>1 5>7", 4),  # 0 2 4; 3 5 7; 1; 6
+    ],
+)
+def test_copies_of_a_line_as_counted(moves, counted):
+    """On an H200, from one line to one; what goes together is in the comment."""
+    found = [((8, int(move[0])), (8, int(move[2]))) for move in moves.split()]
+    assert copied(found) == counted
 
 
 def test_tma_never_conflicts():

@@ -43,9 +43,8 @@ def run(kernel, plans, a, b, c, d, *rest):
     """One call of a compiled kernel. rest: counters and a workspace where it takes them, alpha, beta."""
     *spaces, alpha, beta = rest
     plans.append(kernel.plan)
-    counters = (
-        spaces[:1] if kernel.plan.pipeline is not None else []
-    )  # zero; what else is in a workspace is poison
+    counted = kernel.plan.pipeline is not None and kernel.plan.split.is_split
+    counters = spaces[:1] if counted else []  # zero; what else is in a workspace is poison
     read, written = [a, b, *counters, *([c] if beta else [])], [d, *spaces]
     memory, places, given = GlobalMemory(), {}, []
     for tensor in (a, b, c, d, *spaces):

@@ -16,16 +16,13 @@ from cutegemm.emulate.run import emulate
 from cutegemm.emulate.state import EmulationError
 from cutegemm.plan import GemmPlan, Operands, sm90_plan
 from cutegemm.plan.catalog import plan_named
-from tests.kernels.sm90_forms import form
+from tests.kernels.sm90_forms import fitting, form
 
 
 def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.0, seed: int = 0) -> None:
     """Whole numbers over a ragged problem of a few tiles, of which a CTA takes several."""
-    m, n = (extent + ragged for extent, ragged in zip(plan.cta_tile, (9, 11), strict=False))
-    for operand in (plan.operands.c, plan.operands.d):
-        unit = operand.align_elems
-        m, n = (m, -(-n // unit) * unit) if operand.major == "n" else (-(-m // unit) * unit, n)
-    k = 2 * plan.cta_tile[2] + 5
+    bm, bn, bk = plan.cta_tile
+    m, n, k = fitting(plan, bm + 9, bn + 11, 2 * bk + 5)
     rng = np.random.default_rng(seed)
     a, b, c = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
     found = emulate(plan, a, b, c if beta else None, alpha=alpha, beta=beta)

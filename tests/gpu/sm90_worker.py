@@ -18,6 +18,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from tests.gpu import sm90_packed
+
 PATIENCE_SECONDS = 20
 REPEATS = 20
 _BARE_EXIT = 9
@@ -117,20 +119,25 @@ def untouched(torch: Any, whole: Any) -> int:
 
 
 def launch(torch: Any, kernel: Any, tensors: tuple[Any, ...], alpha: float, beta: float) -> list[str]:
-    """A call; where K is split, with a workspace that is poisoned, and counters that must be zero again after."""
+    """A call; its workspace, if it has one, is poisoned, and counters must be zero again after."""
     from cutegemm.plan.workspace import regions
 
-    if not kernel.plan.split.is_split:
+    if not kernel.needs_workspace:
         kernel(*tensors, alpha, beta)
         return []
     a, b = tensors[:2]
     batch = a.shape[0] if a.ndim == 3 else 1
-    arrivals, sums = regions(kernel.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
-    counters = torch.zeros(arrivals.size // 4, dtype=torch.int32, device="cuda")
-    space = torch.full((max(1, sums.size),), 0xFF, dtype=torch.uint8, device="cuda")
-    kernel.function(*tensors, counters, space, alpha, beta)
+    found = regions(kernel.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
+    counters = [
+        torch.zeros(region.size // 4, dtype=torch.int32, device="cuda")
+        for region in found
+        if region.name == "arrivals"
+    ]
+    others = sum(region.size for region in found if region.name != "arrivals")
+    space = torch.full((max(1, others),), 0xFF, dtype=torch.uint8, device="cuda")
+    kernel.function(*tensors, *counters, space, alpha, beta)
     torch.cuda.synchronize()
-    return ["counters are left that are not zero"] if counters.any() else []
+    return ["counters are left that are not zero" for one in counters if one.any()]
 
 
 def check(name: str, pulse: Pulse) -> dict[str, Any]:
@@ -138,10 +145,10 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
     import torch
 
     from cutegemm.compile import compile_plan
-    from tests.kernels.sm90_forms import form
+    from tests.kernels.sm90_forms import fitting, form
 
     kinds = {
-        "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32,
+        "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "tf32": torch.float32,
         "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "s8": torch.int8, "s32": torch.int32,
     }  # fmt: skip
     bad: list[str] = []
@@ -153,17 +160,15 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
         kernel = compile_plan(plan)
         ops = plan.operands
         ab, cc, dd = (kinds[operand.dtype.name] for operand in (ops.a, ops.c, ops.d))
-        for index, (m, n, k) in enumerate(shapes(plan)):
-            for operand in (ops.c, ops.d):
-                along = operand.align_elems
-                m, n = (m, -(-n // along) * along) if operand.major == "n" else (-(-m // along) * along, n)
+        for index, shape in enumerate(shapes(plan)):
+            m, n, k = fitting(plan, *shape)
             batch = [3, 1, 2][index % 3] if ops.batched else None
             alpha = [1.0, 1.5, -0.5][index % 3]
             beta = [0.75, 0.0][index % 4 == 3] if plan.has_c else 0.0
             at = f"{name}: {m}x{n}x{k} batch {batch} of {ctas} CTAs"
             pulse.beat(at)
-            a, _ = matrix(torch, batch, m, k, ops.a.major == "m", ab, 16)
-            b, _ = matrix(torch, batch, k, n, ops.b.major == "k", ab, 16)
+            a, _ = matrix(torch, batch, m, k, ops.a.major == "m", ab, ops.a.align_bytes)
+            b, _ = matrix(torch, batch, k, n, ops.b.major == "k", ab, ops.b.align_bytes)
             c, _ = matrix(torch, batch, m, n, ops.c.major == "m", cc, ops.c.align_bytes)
             d, whole = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes, guard=1)
             given = c if beta else torch.full_like(c, poison(cc), dtype=torch.float32).to(cc)
@@ -180,8 +185,9 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                 )
                 error = (d.double() - want).abs().max().item()
                 fp8 = ops.a.dtype.bits == 8 and ops.a.dtype.is_float
-                # wgmma keeps about 14 bits of a sum of products of fp8, and cuts off the rest at each step
-                narrow = 2.0**-10 if fp8 else 2e-6
+                # wgmma keeps about 14 bits of a sum of products of fp8, and cuts off the rest at each step; of tf32
+                # it has 11 bits of each factor
+                narrow = 2.0**-10 if fp8 or ops.a.dtype.name == "tf32" else 2e-6
                 allowed = 2 * (library.double() - want).abs().max().item() + narrow * scale + 1e-6
                 if not dd.is_floating_point:
                     allowed = 0 if alpha == 1 and not beta else 2  # what is no whole number is cut off
@@ -191,7 +197,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                     bad.append(
                         f"{at}: error {error:.3g} of {allowed:.3g} allowed, {outside} written outside of D"
                     )
-                if (m, n) == (1024, 1536):
+                if shape == (1024, 1536, 640):
                     first = d.clone()
                     for _ in range(REPEATS):
                         kernel(a, b, given if plan.has_c else d, d, alpha, beta)
@@ -250,8 +256,8 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
 
 
 GEMM = "gemm:"  # the public function, instead of a form: for a type, or all that is left
-OTHERS = "others"
-GEMMS = tuple([f"{GEMM}{part}" for part in ("bfloat16", "float16", OTHERS)])
+OTHERS, PACKED = "others", "packed"
+GEMMS = tuple([f"{GEMM}{part}" for part in ("bfloat16", "float16", OTHERS, PACKED)])
 _GEMM_SHAPES = (
     (512, 768, 256),
     (200, 136, 72),
@@ -386,6 +392,9 @@ def main(names: list[str]) -> None:
         try:
             if name.startswith(REPEAT):
                 found = check_repeats(name, pulse)
+            elif name == GEMM + PACKED:
+                bad = sm90_packed.check(lambda what, name=name: pulse.beat(f"{name}: {what}"))
+                found = {"name": name, "bad": bad[:8], "worst": 0.0}
             else:
                 found = check_gemm(name, pulse) if name.startswith(GEMM) else check(name, pulse)
             print(json.dumps(found), flush=True)

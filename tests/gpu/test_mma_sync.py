@@ -21,7 +21,7 @@ KINDS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float3
 SCALES = [(1.0, 0.0), (1.5, 0.5), (-0.5, 1.0), (2, 0)]
 NAMES = [named.name for named in (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *MMA_SYNC_LADDER)]
 # Of each product of tf32 operands whose low bits are not looked at, or are rounded to nearest.
-_TF32_ERROR = {"rz": 2.0**-9, "rna": 2.0**-10}
+_TF32_ERROR = {"rz": 2.0**-9, "rna": 2.0**-10, "rne": 2.0**-10}
 
 
 def plans_of(name: str, dtype: str, arch: str) -> list[GemmPlan]:
@@ -156,9 +156,12 @@ def test_tf32_is_taken_bit_by_bit(arch):
         name = f"mma_sync:block=64x64x32,warp=32x32,rounding={rounding}"
         wanted = torch.from_numpy(round_to(tf32, a.cpu().numpy(), rounding)).cuda()
         assert torch.equal(gemm(a, eye, plan=name), wanted)
-    if arch.startswith("sm_9"):  # TMA leaves them as they are, as it is told that they are f32
-        wanted = torch.from_numpy(round_to(tf32, a.cpu().numpy(), "rz")).cuda()
-        assert torch.equal(gemm(a, eye, plan="mma_tma_256x128"), wanted)
+    if arch.startswith("sm_9"):  # TMA rounds them to nearest
+        ties = 0x3F800000 + (torch.arange(256 * 32, device="cuda", dtype=torch.int32) << 12)
+        a[:, 32:] = ties.view(torch.float32).view(256, 32)
+        wanted = torch.from_numpy(round_to(tf32, a.cpu().numpy(), "rne")).cuda()
+        for plan, right in (("mma_tma_256x128", eye), ("sm90_slots", eye.t()), ("mma_tma_128x256", eye.t())):
+            assert torch.equal(gemm(a, right, plan=plan), wanted)
 
 
 def test_the_plan_that_is_chosen(arch):

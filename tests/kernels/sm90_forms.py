@@ -142,6 +142,31 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "s8_f32_c": ({"dtype": "s8", "out": "f32"}, {"tile": (64, 128, 128), "with_c": True}),
     "s8_direct": ({"dtype": "s8", "out": "s32", "align_d": 4}, {"tile": (64, 128, 128), "store": "direct"}),
     "e5m2": ({"dtype": "e5m2", "out": "f16"}, {"tile": (64, 128, 128)}),
+    "pack_tf32": (
+        {"dtype": "tf32", "layout": "nn", "align_packed": 4},
+        {"tile": (64, 128, 32), "pack": "ab"},
+    ),
+    "pack_tf32_by_16_bytes": (
+        {"dtype": "tf32", "layout": "tn"},
+        {"tile": (128, 128, 32), "cluster": (2, 1), "pack": "ab", **_COOPERATIVE},
+    ),
+    "pack_bf16_c": (
+        {"layout": "nn", "align_packed": 2, "align_d": 2, "batched": True},
+        {"tile": (64, 128, 64), "store": "direct", "with_c": True, "pack": "ab"},
+    ),
+    "pack_f16_by_4_bytes": (
+        {"dtype": "f16", "align_packed": 4},
+        {"tile": (64, 64, 64), "subtile_n": 32, "pack": "a"},
+    ),
+    "pack_e4m3": ({"dtype": "e4m3", "layout": "nn", "out": "bf16"}, {"tile": (64, 128, 128), "pack": "b"}),
+    "pack_e5m2_by_bytes": (
+        {"dtype": "e5m2", "layout": "tn", "out": "f32", "align_packed": 1},
+        {"tile": (64, 128, 128), "pack": "ab"},
+    ),
+    "pack_s8_split": (
+        {"dtype": "s8", "layout": "tn", "out": "s32", "batched": True, "align_packed": 8},
+        {"tile": (64, 64, 128), "subtile_n": 32, "split_k": 3, "pack": "ab"},
+    ),
     **{
         f"{layout}_{major}": ({"layout": layout, "out_major": major}, _SMALL)
         for layout in ("nn", "nt", "tn", "tt")
@@ -155,8 +180,21 @@ def form(name: str, ctas: int | None = 132) -> GemmPlan:
     of, options = FORMS[name]
     of = {"dtype": "bf16", "layout": "nt", **of}
     align, c, c_major = of.pop("align_d", 16), of.pop("c", None), of.pop("c_major", None)
+    align_packed = of.pop("align_packed", 16)
     operands = Operands.of(of.pop("dtype"), **of)
     d = replace(operands.d, align_bytes=align)
     of_c = replace(d, dtype=DType.parse(c or d.dtype), major=c_major or d.major)
     operands = replace(operands, c=of_c, d=d)
+    for packed in options.get("pack", ""):
+        operand = replace(getattr(operands, packed), align_bytes=align_packed)
+        operands = replace(operands, **{packed: operand})
     return sm90_plan(operands, name=name, **{"ctas": ctas, **options})
+
+
+def fitting(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:
+    """The extents, or as much larger as the accesses to C, to D and to what is packed need them."""
+    ops, step = plan.operands, {"m": 1, "n": 1, "k": 1}
+    for operand in (ops.c, ops.d, *[getattr(ops, packing.name) for packing in plan.packs]):
+        step[operand.major] = max(step[operand.major], operand.align_elems)
+    m, n, k = (-(-extent // step[mode]) * step[mode] for mode, extent in zip("mnk", (m, n, k), strict=True))
+    return m, n, k

@@ -14,7 +14,6 @@ from cutegemm.compile import compile_plan
 from cutegemm.plan import Operands, simt_plan
 from cutegemm.plan.simt_catalog import simt_named
 from cutegemm.plan.simt_ladder import SIMT_LADDER
-from cutegemm.profile.run import GEMM_KERNELS
 
 
 @pytest.mark.parametrize("step", SIMT_LADDER.steps, ids=lambda step: step.name)
@@ -23,7 +22,7 @@ def test_no_step_spills_or_takes_more_than_it_may(step):
     assert kernel.violations() == []
     report = kernel.resources
     assert (
-        len(re.findall(rf"\.entry {GEMM_KERNELS}", kernel.ptx)) == 1
+        len(re.findall(rf"\.entry {cubin.GEMM_KERNELS}", kernel.ptx)) == 1
     )  # by which ncu tells it from its helpers
     assert report.count("FFMA") > 0
     assert (report.count("BAR") == 0) == (kernel.plan.stages == 0)

@@ -93,8 +93,9 @@ def test_where_an_address_is_the_xor_of_its_parts():
 
 
 def test_a_plan_from_another_process_is_traced_alike():
-    """TMA rounds what it is told to be tf32; it is told f32, also where a pool of processes compiles."""
+    """TMA rounds what it is told to be tf32, as the plan says, also where a pool of processes compiles."""
     plan = plan_named("mma_tma_256x128", Operands.of("f32", layout="nt"))
     sent = pickle.loads(pickle.dumps(plan))
     kinds = [[x.element_type for x in fake_arguments(p)[:4]] for p in (plan, sent)]
-    assert kinds[0] == kinds[1] == [cutlass.Float32] * 4
+    assert kinds[0] == kinds[1] == [cutlass.TFloat32] * 2 + [cutlass.Float32] * 2
+    assert fake_arguments(sent.with_(rounding="rz"))[0].element_type is cutlass.Float32

@@ -19,6 +19,7 @@ from cutegemm.tile.tma import TmaBox
 from tests.kernels.plans import constants_of_launch
 from tests.kernels.sm90_forms import FORMS, form
 
+PACKED = ("pack_tf32", "pack_bf16_c", "pack_e4m3", "pack_s8_split")
 # Of the forms those that differ in code; the GPU tests run all of them.
 COMPILED = (
     "pingpong", "pingpong_of_three", "cooperative_of_three", "f32_out_m_major", "warps_store",
@@ -30,13 +31,15 @@ COMPILED = (
     "s8_direct", "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
     "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "e5m2_out", "split_c", "split_direct",
     "split_two_level", "split_s8", "stream_of_three", "stream_wide_1x2", "stream_cooperative_2x1",
+    *PACKED,
 )  # fmt: skip
 # Those that tests/emulate runs on a grid of two CTAs, so that they are compiled once.
 _ON_TWO_CTAS = {
     "pingpong", "deferred_stagger_2x1", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
-    "e4m3_out_c", "e4m3_out_c_bf16",
+    "e4m3_out_c", "e4m3_out_c_bf16", *PACKED,
 }  # fmt: skip
-_MNEMONICS = {"f16": "HGMMA", "bf16": "HGMMA", "e4m3": "QGMMA", "e5m2": "QGMMA", "s8": "IGMMA"}
+_ACCESS = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+ )?((?:LD|ST)[GSL][\w.]*)", re.M)
+_MNEMONICS = {"e4m3": "QGMMA", "e5m2": "QGMMA", "s8": "IGMMA"}  # others: HGMMA
 
 
 def named(name: str, layout: str = "nt", **options) -> GemmPlan:
@@ -60,7 +63,7 @@ def check(plan: GemmPlan) -> None:
 
     # The products of a k-tile, of the planned shape, and nothing that makes them wait for each other
     m, n, k = plan.tiled_mma.atom.shape_mnk
-    products = report.count(f"{_MNEMONICS[plan.operands.a.dtype.name]}.{m}x{n}x{k}")
+    products = report.count(f"{_MNEMONICS.get(plan.operands.a.dtype.name, 'HGMMA')}.{m}x{n}x{k}")
     assert products == plan.k_blocks * pipeline.consumer_tile[0] // m
     assert sum(c for name, c in report.instructions.items() if "GMMA" in name) == products
     assert report.count("WARPGROUP") == 3
@@ -150,6 +153,29 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: st
 @pytest.mark.parametrize("name", COMPILED)
 def test_forms_are_what_they_say(name):
     check(form(name, 2 if name in _ON_TWO_CTAS else 132))
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_packs_an_operand(name):
+    """A kernel for each: loads as wide as alignment lets them be, 16 bytes into memory, and nothing spilled."""
+    plan = form(name, 2)
+    sections = compile_plan(plan).sass.split(".section\t.text.")
+    found = [set(_ACCESS.findall(text)) for text in sections if text.startswith("kernel_cutlass_pack_kernel")]
+    assert len(found) == len(plan.packs)
+    loads = {8: "LDG.E.U8", 16: "LDG.E.U16", 32: "LDG.E", 64: "LDG.E.64", 128: "LDG.E.128"}
+    loaded = {loads[packing.load.atom.bits] for packing in plan.packs}
+    for accesses in found:
+        assert {"LDS.128", "STG.E.128"} <= accesses
+        assert len(accesses & loaded) == 1
+        (put,) = accesses - loaded - {"LDS.128", "STG.E.128"}
+        assert put.startswith("STS")
+
+
+def test_the_resources_are_those_of_the_gemm():
+    """Which is shorter here than what packs 64 bytes a thread, one by one."""
+    operands = Operands.of("e4m3", layout="tn", out="f32", align_bytes=4).fitted(9, 9, 9)
+    plan = sm90_named("sm90_64x16+pack", operands)
+    assert compile_plan(plan).resources.count("QGMMA") == 4
 
 
 @pytest.mark.parametrize("name", [named.name for named in SM90_LADDER])

@@ -121,6 +121,10 @@ def mma_op(atom: MmaAtom) -> Any:
         for m in (atom.a_major, atom.b_major)
     ]
     source = warpgroup.OperandSource.RMEM if atom.a_source == "register" else warpgroup.OperandSource.SMEM
+    if atom.a_dtype.name == "tf32":  # the DSL's compiler has it, its Python has no operation for it
+        from cutegemm.kernels.lower import WgmmaTf32
+
+        return WgmmaTf32(a, c, atom.shape_mnk, source, *majors)
     if atom.a_dtype.bits == 16:
         return warpgroup.MmaF16BF16Op(a, c, atom.shape_mnk, source, *majors)
     make = warpgroup.MmaI8Op if atom.a_dtype.name == "s8" else warpgroup.MmaF8Op

@@ -19,6 +19,7 @@ from cutegemm import (
 )
 from cutegemm.analysis import search_plan
 from cutegemm.plan.catalog import choose
+from cutegemm.plan.mma_sync_tma import mma_tma_plan
 
 
 @pytest.mark.parametrize(
@@ -31,14 +32,40 @@ from cutegemm.plan.catalog import choose
         ),
         (lambda: simt_plan(block=(128, -128, 8)), ["block = (128, -128, 8); 3 positive integers are expected."]),
         (lambda: mma_sync_plan("bf16", block=(128, 128)), ["operands = 'bf16'", "block = (128, 128); 3"]),
+        (lambda: mma_tma_plan("bf16", block=128), ["operands = 'bf16'", "block = 128; 3 positive"]),
         (lambda: mma_sync_plan(stages=None), ["stages = None; an integer is expected."]),
         (
             lambda: sm90_plan(tile=(128, 128), cluster=2, stages=2.5, split_k="4"),
-            ["tile = (128, 128); 3", "cluster = 2; 2", "stages = 2.5; an integer", "split_k = '4'; an integer"],
+            ["tile = (128, 128); 3", "cluster = 2; 2", "split_k = '4'; an integer", "stages = 2.5; a positive"],
+        ),
+        (
+            lambda: sm90_plan(registers=(40,), consumers=-1, stages=0, slots="2", ctas=1.5),
+            ["registers = (40,); 2", "consumers = -1; a positive integer", "stages = 0; a", "slots = '2'; a",
+             "ctas = 1.5; a positive integer is expected."],
+        ),
+        (
+            lambda: sm90_plan(schedule="what", store="now", shared_d="no", raster="q", l2=("evict_last",), pack="c"),
+            ["schedule = 'what' is neither 'pingpong' nor", "store = 'now' is neither", "shared_d = 'no' is neither",
+             "Raster.parse: 'q' is no raster", "l2 = ('evict_last',); three of evict_normal", "pack = 'c' is none of"],
+        ),
+        (
+            lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
+            ["B is n-major, but wgmma takes tf32", "D of f32 leaves in subtiles of 16 or 32 columns, none of which",
+             "64 rows of a k-major tile do not divide into 3 shares", "parts = 0; at least 1"],
+        ),
+        (
+            lambda: plan_named("sm90:tile=128x128x64,l2=last,subtile_n=24", Operands.of("bf16", layout="nt")),
+            ["l2 = ('evict_last',); three of", "subtile_n = 24: subtiles of 24 columns do not fill a tile of 128; 16,"],
         ),
         (lambda: simt_plan(raster="zigzag", pack="c"), ["Raster.parse: 'zigzag' is no raster", "pack = 'c' is none"]),
+        (lambda: mma_sync_plan(stages=0), ["stages = 0; at least 1 is expected."]),
         (lambda: mma_sync_plan(raster="zigzag", read="no"), ["Raster.parse: 'zigzag'", "read = 'no' is neither"]),
         (lambda: plan_named("simt:block=128x128", Operands.of("f32")), ["block = (128, 128); 3"]),
+        (
+            lambda: plan_named("simt:stages=two,warp=8,warp=9,prefetch=?,block=8xx", Operands.of("f32")),
+            ["'stages=two' does not read as a whole number.", "'warp' is given twice.",
+             "'prefetch=?' does not read as a value of prefetch.", "'block=8xx' does not read as numbers joined by x."],
+        ),
         (lambda: simt_plan().with_(stages=3, name="x", tile=1), ["'stages' is no field of a plan", "'tile' is no"]),
         (lambda: Problem(1, -2, 3, operands="f32"), ["n = -2; an integer", "operands = 'f32'; Operands are"]),
         (lambda: plan_named(3, "f32"), ["operands = 'f32'", "name = 3; the name of a plan is expected"]),
@@ -62,13 +89,11 @@ def test_a_part_that_a_plan_has_not() -> None:
 
 
 def test_a_reason_is_said_once() -> None:
-    """TMA loads neither matrix, for any of the plans."""
-    odd = Operands.of("e4m3", layout="nt", align_bytes=2)
+    """No plan counts so far, whatever its tile."""
+    fp8 = Operands.of("e4m3", layout="nt")
     with pytest.raises(PlanError) as caught:
-        choose(odd, Problem(130, 70, 50, operands=odd))
-    assert [rule.split(";")[0].split(": ")[1] for rule in caught.value.violations] == [
-        "A is aligned to 2 bytes", "B is aligned to 2 bytes"
-    ]  # fmt: skip
+        choose(fp8, Problem(128, 128, 2**31 - 1, operands=fp8))
+    assert [rule.split(": ")[1].split(",")[0] for rule in caught.value.violations] == ["K = 2147483647"]
     with pytest.raises(
         PlanError, match="e4m3 is multiplied by wgmma alone, which sm_90a has and sm_80 has not"
     ):

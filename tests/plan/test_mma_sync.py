@@ -11,7 +11,7 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, Swizzle
 from cutegemm.plan import Operands, Problem, mma_sync_plan
 from cutegemm.plan.catalog import choose, plan_named
-from cutegemm.plan.mma_sync_catalog import MMA_SYNC_FED, MMA_SYNC_PLANS
+from cutegemm.plan.mma_sync_catalog import MMA_SYNC_FED, MMA_SYNC_PLANS, choose_mma_sync
 from cutegemm.plan.mma_sync_ladder import STEPS
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -55,9 +55,7 @@ def test_the_names_serve_every_type_majorness_and_alignment(arch):
             for batched in (False, True):
                 operands = Operands.of(dtype, layout=layout, align_bytes=align, batched=batched)
                 for problem in (Problem(100, 100, 100), Problem(8192, 8192, 8192)):
-                    if arch == "sm_90a" and dtype != "tf32":
-                        continue  # the sm90 family comes first there
-                    plan = choose(operands, problem, arch)
+                    plan = choose_mma_sync(operands, problem, arch, 132)
                     assert plan.family == "mma_sync"
                     assert plan.violations(arch) == []
 
@@ -91,12 +89,13 @@ def test_the_names_stand_for_what_they_say():
         plan_named("mma_sync:blok=1x1x1", Operands.of("bf16"))
 
 
-def test_hopper_takes_tf32_by_a_producer():
+def test_hopper_takes_tf32_that_is_not_k_major_by_a_producer():
     """Persistent on as many multiprocessors as there are; where TMA cannot load, by cp.async."""
-    tf32, large = Operands.of("tf32", layout="nt"), Problem(4096, 4096, 4096)
-    plan = choose(tf32, large, multiprocessors=114)
+    tf32, large = Operands.of("tf32", layout="tn"), Problem(4096, 4096, 4096)
+    plan = choose_mma_sync(tf32, large, "sm_90a", 114)
     assert (plan.name, plan.pipeline.ctas) == ("mma_tma_256x128", 114)
-    assert choose(Operands.of("tf32", layout="nt", align_bytes=8), large).schedule is not None
+    odd = Operands.of("tf32", layout="nt", align_bytes=8)
+    assert choose_mma_sync(odd, large, "sm_90a", 132).schedule is not None
     assert choose(tf32, large, "sm_80").schedule is not None
 
 

@@ -134,7 +134,7 @@ def test_the_names():
         ({"dtype": "tf32", "layout": "tn"}, {"warp": (16, 32)}, "whole atoms of 16 and lines of 128 bytes"),
         ({"layout": "tn"}, {"block": (96, 64, 64), "warp": (48, 32)}, "48 along M end within lines"),
         ({}, {"block": (64, 64, 48)}, "an even number of k-blocks"),
-        ({}, {"store": "tma"}, "store = 'tma'; shared or direct"),
+        ({}, {"store": "tma"}, "store = 'tma' is neither 'shared' nor 'direct'"),
         ({}, {"stages": 1}, "the queue has 1 stages"),
         ({}, {"block": (256, 128, 64), "warp": (64, 64), "arch": "sm_90"}, "leave 168 each"),
     ],

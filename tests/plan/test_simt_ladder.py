@@ -92,8 +92,8 @@ def test_packing_makes_operands_what_the_mainloop_likes():
     assert plan.load_a.atom.is_async
     assert plan.load_a.atom.bits == 128
     for name in "ab":
-        packing = make_packing(ops, name)
-        assert packing.extent(np.array([0, 1, 32, 33, 64, 4097])).tolist() == [0, 32, 32, 64, 64, 4128]
+        packing = make_packing(ops, name, "mn"["ab".index(name)])
+        assert packing.run(np.array([0, 1, 32, 33, 64, 4097])).tolist() == [0, 32, 32, 64, 64, 4128]
 
 
 def test_the_workspace_holds_what_is_written_to_it():

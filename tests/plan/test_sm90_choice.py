@@ -3,70 +3,71 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import math
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 
+from cutegemm.bench.fit_sm90 import error, fit, losses, timed
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.catalog import FEW_ROWS, TRANSPOSED, choose, plan_named, prefers_transposed
-from cutegemm.plan.sm90_catalog import SM90_LADDER, SM90_TWO_LEVEL
-from cutegemm.plan.sm90_choice import LEAST_GAIN, choose_sm90, predicted_us, ranked, splits
+from cutegemm.plan.catalog import choose, plan_named, prefers_transposed
+from cutegemm.plan.sm90_catalog import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
+from cutegemm.plan.sm90_choice import LEAST_GAIN, choose_sm90, ranked, splits
+from cutegemm.plan.sm90_tiles import every_tile
+from cutegemm.plan.sm90_time import H200_COSTS, predicted_us
 from cutegemm.plan.split import Split
 
 BF16 = Operands.of("bf16", layout="nt")
-TIMED = [named for named in SM90_LADDER if named.turn_us is not None]
-# Of plans that are chosen, among themselves: beside the first steps of the ladder, which draw less power, the chip is
-# cooler, and who does best is another.
-CONTESTS = ("hopper_llama", "hopper_small", "hopper_turns", "hopper_turns_squares")
+BY_NAME = {named.name: named.shape for named in (*SM90_LADDER, *SM90_CHOSEN)}
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks"
+# Files of plans that are chosen, among themselves: beside the first steps of the ladder, which draw less power, the
+# chip is cooler, and who does best is another. How much longer than the best the choice takes: on average, and at most.
+CONTESTS = {"hopper_llama": (1.01, 1.04), "hopper_small": (1.01, 1.06), "hopper_tiles": (1.025, 1.15)}
 
 
-def recorded(*files):
-    """Microseconds by shape and plan; each file is a run of its own."""
-    found = defaultdict(dict)
-    for file in files:
-        for row in json.loads((BENCHMARKS / f"{file}.json").read_text())["rows"]:
-            if "us" in row and not row.get("chosen"):
-                found[file, row["m"], row["n"], row["k"]][row["plan"]] = row["us"]
-    return found
+@cache
+def recorded(file):
+    """Plans that were timed, by problem."""
+    return timed(json.loads((BENCHMARKS / f"{file}.json").read_text())["rows"])
 
 
 # --- against what was measured -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", recorded(*CONTESTS), ids=str)
-def test_the_choice_is_near_the_best_that_was_timed(shape):
-    """Of the plans that were timed on a shape, the one that ranks first took at most 3% more than the best."""
-    times = recorded(shape[0])[shape]
-    in_order = [name for name in in_the_order_of_choice(Problem(*shape[1:])) if name in times]
-    assert len(in_order) >= (2 if shape[1] <= FEW_ROWS else 7)
-    assert times[in_order[0]] <= 1.03 * min(times[name] for name in in_order)
-
-
-def in_the_order_of_choice(problem):
-    """Names of plans, for few rows those of the transposed problem."""
-    if not prefers_transposed(BF16, problem):
-        return ranked(SM90_LADDER, BF16, problem, 132)
-    turned = Problem(problem.n, problem.m, problem.k)
-    return [TRANSPOSED + name for name in ranked(SM90_LADDER, BF16.transposed, turned, 132)]
+@pytest.mark.parametrize(("file", "bounds"), CONTESTS.items())
+def test_the_choice_is_near_the_best_that_was_timed(file, bounds):
+    problems = recorded(file)
+    assert len(problems) >= 14
+    assert min(len(plans) for plans in problems.values()) >= 7
+    lost = [math.exp(one) for one in losses(problems.values(), H200_COSTS)]
+    assert geometric_mean(lost) <= bounds[0]
+    assert max(lost) <= bounds[1]
 
 
 def test_the_model_tells_fast_plans_from_slow_ones():
-    """Where two plans differ by a third, the model has them in this order; all shapes, all pairs."""
-    wrong = []
-    for (file, m, n, k), times in recorded(*CONTESTS).items():
-        if m <= FEW_ROWS:
-            continue
-        us = {t.name: predicted_us(t, BF16, Problem(m, n, k), 132) for t in TIMED if t.name in times}
-        wrong += [
-            (file, m, n, k, fast, slow)
-            for fast in us
-            for slow in us
-            if times[fast] * 4 / 3 < times[slow] and us[fast] >= us[slow]
-        ]
-    assert len(wrong) <= 5, wrong
+    """Where one plan takes half as long again as another, the model has them in this order; all problems, all pairs."""
+    pairs, wrong = 0, []
+    for file in CONTESTS:
+        for problem, plans in recorded(file).items():
+            said = [(one.us, one.predicted_us(H200_COSTS), one.name) for one in plans]
+            for us, predicted, name in said:
+                for more_us, more, other in said:
+                    pairs += us * 1.5 < more_us
+                    if us * 1.5 < more_us and predicted >= more:
+                        wrong.append((file, problem, name, other))
+    assert len(wrong) <= pairs / 100, (len(wrong), pairs, wrong[:9])
+
+
+def test_a_fit_finds_constants_that_err_less():
+    """From costs that are wrong, a few steps lead nearer to what was measured."""
+    plans = list(recorded("hopper_small").values())
+    wrong = replace(H200_COSTS, tensor=2 * H200_COSTS.tensor, start=1.0)
+    assert error(plans, fit(plans, wrong, steps=40)) < 0.9 * error(plans, wrong)
+    assert fit(plans, wrong, steps=0) == wrong
 
 
 @pytest.mark.parametrize("n", [4096, 8192])
@@ -88,7 +89,6 @@ def test_the_choice():
     assert max(choose(BF16, Problem(256, 512, 512)).cta_tile[:2]) <= 64
     assert choose(BF16, Problem(4096, 4096, 4096), multiprocessors=114).pipeline.ctas == 114
     assert choose(BF16, Problem(4096, 4096, 4096), "sm_80").family != "sm90"
-    assert choose(Operands.of("bf16", align_bytes=2), Problem(4096, 4096, 4096)).family != "sm90"
     assert choose(BF16, Problem(4096, 4096, 4096), with_c=True).has_c
     assert choose_sm90(BF16, Problem(0, 0, 0)) is not None
 
@@ -125,14 +125,30 @@ def test_k_is_not_split_where_that_was_not_seen_to_gain(shape):
 
 
 def test_a_wave_is_shared_where_half_of_it_would_be_empty():
-    """896 x 4 tiles of 128 x 256 are 27.15 turns of 132: 28, or with a shared wave 27.15 and a quarter."""
-    by_name = {named.name: named for named in TIMED}
-    deferred, problem = by_name["sm90_deferred_2x1"], Problem(4096, 28672, 8192)
+    """1024 x 7 tiles of 128 x 256 are 27.15 turns of 132: 28, or with a shared wave 27.15 and a quarter."""
+    problem = Problem(4096, 28672, 8192)
     whole, shared = [
-        predicted_us(deferred, BF16, problem, 132, s) for s in (Split(), Split(waves=1, reduction="last"))
+        predicted_us(BY_NAME["sm90_deferred_2x1"], BF16, problem, 132, how)
+        for how in (Split(), Split(waves=1, reduction="last"))
     ]
-    assert shared / whole == pytest.approx((27.15 + 0.25) / 28, rel=2e-3)
-    assert choose_sm90(BF16, problem).split.waves == 1
+    assert shared / whole == pytest.approx((27.15 + H200_COSTS.shared_wave) / 28, rel=0.01)
+
+
+def test_tiles_that_fill_the_grid():
+    """12 x 12 tiles of 128 x 128 take 132 multiprocessors twice, 12 x 11 of 128 x 144 once; 4 x 163 of 128 x 176 take
+    all but 8 of them five times, 4 x 224 of 128 x 128 6.8 times."""
+    assert choose(BF16, Problem(1536, 1536, 1536)).cta_tile[:2] == (128, 144)
+    assert choose(BF16, Problem(512, 28672, 8192)).cta_tile[:2] == (128, 176)
+
+
+@pytest.mark.parametrize(("tile", "cluster"), [*every_tile()], ids=str)
+def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster):
+    found = [named for named in SM90_CHOSEN if (named.tile, named.shape.cluster) == (tile, cluster)]
+    assert len(found) == 1
+    plan = plan_named(found[0].name, BF16)
+    assert (plan.cta_tile[:2], plan.cluster_mn) == (tile, cluster)
+    assert plan.pipeline.deferred == (found[0].shape.epilogue == "deferred")
+    assert (plan.pipeline.kind == "pingpong") == (found[0].shape.epilogue == "pingpong")
 
 
 @pytest.mark.parametrize(("m", "columns"), [(1, 16), (16, 16), (17, 32), (32, 32)])
@@ -146,25 +162,24 @@ def test_few_rows_are_columns_of_the_transposed_problem(m, columns):
 
 
 def test_a_split_must_promise_to_gain():
-    """Whatever splits K and ranks first is 5% faster, by the model, than the best that does not."""
-    by_name = {named.name: named for named in TIMED}
+    """Whatever splits K is faster by so much, by the model, than the best that does not."""
     for shape in ((128, 4096, 16384), (64, 4096, 4096), (1024, 1024, 16384), (512, 28672, 8192)):
         problem = Problem(*shape)
-        whole = min(predicted_us(named, BF16, problem, 132) for named in TIMED)
-        for name in ranked(SM90_LADDER, BF16, problem, 132):
+        whole = min(predicted_us(named.shape, BF16, problem, 132) for named in SM90_CHOSEN)
+        for name in ranked(SM90_CHOSEN, BF16, problem, 132):
             base, _, split = name.partition("/")
             if split.startswith("k"):
                 how = plan_named(name, BF16).split
-                assert predicted_us(by_name[base], BF16, problem, 132, how) * LEAST_GAIN <= whole
+                assert predicted_us(BY_NAME[base], BF16, problem, 132, how) * LEAST_GAIN <= whole
 
 
 # --- the model ---------------------------------------------------------------------------------------------
 
 
 def test_the_model_grows_with_the_work():
-    for named in TIMED:
+    for shape in BY_NAME.values():
         times = [
-            predicted_us(named, BF16, Problem(m, 4096, k), 132)
+            predicted_us(shape, BF16, Problem(m, 4096, k), 132)
             for m, k in ((512, 64), (512, 512), (4096, 512), (4096, 4096))
         ]
         assert times == sorted(times)
@@ -172,19 +187,36 @@ def test_the_model_grows_with_the_work():
 
 def test_more_parts_cost_more_to_add_up():
     """One tile of 64 x 64 and no more k-tiles than a part needs: each part more is 16 KiB more to read."""
-    named = next(named for named in TIMED if named.name == "sm90_64x64")
-    long = Problem(64, 64, 1 << 20)
+    shape, long = BY_NAME["sm90_64x64"], Problem(64, 64, 1 << 20)
+    free = replace(H200_COSTS, memory=1e30, l2=0.0, l2_alone=0.0, warm=0.0)
     meeting = [
-        predicted_us(named, BF16, long, 132, Split(parts, reduction="last"))
-        - predicted_us(named, BF16, Problem(64, 64, (1 << 20) // parts), 132)
+        predicted_us(shape, BF16, long, 132, Split(parts, reduction="last"), free)
+        - predicted_us(shape, BF16, Problem(64, 64, (1 << 20) // parts), 132, costs=free)
         for parts in (2, 4, 8)
     ]
     assert meeting == sorted(meeting)
     assert meeting[2] - meeting[1] == pytest.approx(2 * (meeting[1] - meeting[0]))
 
 
+def test_rows_that_do_not_begin_at_lines_cost_more():
+    """K = 4096 of bf16 has rows of 64 lines; 4104 has one k-tile more, and rows that begin within lines."""
+    narrow = BY_NAME["sm90_64x96"]
+    even, odd = [predicted_us(narrow, BF16, Problem(2112, 4096, k), 132) for k in (4096, 4104)]
+    assert odd > 1.2 * even
+    padded = Problem(2112, 4096, 4104, ld=(("a", 4160), ("b", 4160)))
+    assert predicted_us(narrow, BF16, padded, 132) < 1.05 * even
+
+
+def test_an_operand_that_many_read_at_once_comes_cheaper():
+    """192 rows of A for all columns of B, by one row of CTAs; or as many bytes for each CTA, but of its own."""
+    shape = BY_NAME["sm90_64x192"]
+    alone = predicted_us(shape, BF16, Problem(64 * 128, 192, 8192), 132)
+    own = predicted_us(shape, BF16, Problem(64 * 11, 192 * 12, 8192), 132)
+    assert alone > own
+
+
 def test_parts_are_long_enough():
-    named = next(named for named in TIMED if named.name == "sm90_64x64")
+    named = next(named for named in SM90_CHOSEN if named.name == "sm90_64x64")
     fp8 = Operands.of("e4m3", layout="nt", out="bf16")
 
     def parts(operands, m, k):
@@ -193,4 +225,6 @@ def test_parts_are_long_enough():
     assert parts(BF16, 64, 511) == []
     assert parts(BF16, 64, 2048) == [2, 3, 4]
     assert parts(fp8, 64, 2048) == [2]
-    assert parts(BF16, 64 * 132 * 4, 2048) == [2, 3, 4, 1]  # four whole waves, and one to be shared
+    assert parts(BF16, 64 * 132, 2048) == []  # a whole wave
+    assert parts(BF16, 64 * 132 * 4, 8192) == [1]  # four whole waves, and one to be shared
+    assert parts(BF16, 64 * 132 * 4, 4096) == []  # too short for that

@@ -32,7 +32,7 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
-from tests.kernels.sm90_forms import FORMS, form
+from tests.kernels.sm90_forms import FORMS, fitting, form
 from tests.simulate.plans import broken
 
 BF16 = Operands.of("bf16", layout="nt")
@@ -54,10 +54,8 @@ def test_forms_are_exact_on_ragged_extents(name):
     plan = form(name, ctas=4)
     bm, bn, bk = plan.cta_tile
     d = plan.operands.d
-    for m, n, k in ((bm + 9, 2 * bn + 11, 2 * bk + 5), (3, 5, 0)):
-        for operand in (plan.operands.c, d):
-            along = operand.align_elems
-            m, n = (m, -(-n // along) * along) if operand.major == "n" else (-(-m // along) * along, n)
+    for shape in ((bm + 9, 2 * bn + 11, 2 * bk + 5), (3, 5, 0)):
+        m, n, k = fitting(plan, *shape)
         batch = (2,) if plan.operands.batched else ()
         a, b, c = integers((*batch, m, k), (*batch, k, n), (*batch, m, n))
         if plan.has_c:

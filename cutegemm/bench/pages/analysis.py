@@ -20,7 +20,6 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MB = 1e6
 _PLANS = ("plans", "mma", "hopper", "traffic")
 
-_MENDED = ("sm90_cooperative_cluster_m",)  # what the model of L2 was changed by
 _COLUMNS = {
     "shared load wavefronts": "LDS, LDSM wavefronts",
     "shared store wavefronts": "STS, STSM wavefronts, waits too",
@@ -86,11 +85,9 @@ def _played(group: str) -> frozenset[str]:
 
 def _basis(group: str, name: str) -> str:
     """What the model of L2 and the plan have to do with each other."""
-    if name in _MENDED:
-        return "mended by it"
     if name not in _played(group):
         return "each byte once"
-    return "out of sample" if group == "traffic" else "fitted"
+    return "out of sample" if name.startswith("simt") else "fitted"
 
 
 def summary_table(runs: Runs) -> str:
@@ -117,7 +114,7 @@ def summary_table(runs: Runs) -> str:
         out.append([q.name, allowed, f"**{held(every)}**", f"{worst:.1%}", *cells])
         if q.name != "DRAM bytes read":
             continue
-        for basis in ("each byte once", "fitted", "mended by it", "out of sample"):
+        for basis in ("each byte once", "fitted", "out of sample"):
             part = {g: [r for case, r in by_group[g] if _basis(g, case) == basis] for g in _PLANS}
             total = held([r for rows in part.values() for r in rows])
             out.append([f"- {basis}", "", total, "", *[held(part[g]) for g in _PLANS]])

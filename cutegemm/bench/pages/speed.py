@@ -16,10 +16,16 @@ _TITLES = {
     "hopper": "bf16, Hopper: wgmma and TMA",
     "hopper_llama": "bf16, Hopper, the sizes of language models",
     "hopper_small": "bf16, Hopper, few rows and small problems",
+    "hopper_shapes": "bf16, Hopper, sizes of all kinds",
+    "hopper_tf32": "tf32, Hopper: what is not k-major is packed first",
+    "hopper_unaligned": "bf16, Hopper, rows that TMA cannot load: packed first",
     "hopper_split": "bf16, Hopper, few tiles: K split among CTAs",
     "hopper_stream": "bf16, Hopper, the sizes of language models: k-tiles divided evenly among CTAs",
     "hopper_fp8": "e4m3, Hopper, beside the library without fast accumulation",
     "hopper_fp8_fast": "e4m3, Hopper, beside the library with fast accumulation",
+    "mma_layouts_bf16": "bf16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
+    "mma_layouts_f16": "f16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
+    "mma_layouts_tf32": "tf32, mma.sync, every layout",
 }
 _SWEEP, _SWEEP_PLOT = "hopper", "hopper_sweep"
 _POWER = {
@@ -83,20 +89,35 @@ def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) ->
 def _by_shape(rows: Sequence[Mapping[str, Any]]) -> str:
     """The plan that is chosen, or the best where none is said to be, and the best of those timed."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    peers: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in rows:
-        if "ratio" in row and not row.get("peer"):
-            groups.setdefault((shape_of(row), row["layout"]), []).append(row)
-    cells, ratios = [], []
-    for (at, layout), timed in groups.items():
+        at = (shape_of(row), row["layout"])
+        if "ratio" in row and row.get("peer"):
+            peers[at] = row
+        elif "ratio" in row:
+            groups.setdefault(at, []).append(row)
+    cells: list[tuple[str, ...]] = []
+    ratios = []
+    for (shape, layout), timed in groups.items():
         best = max(timed, key=lambda row: row["ratio"])
         chosen = next((row for row in timed if row.get("chosen")), best)
         ratios.append(chosen["ratio"])
         cells.append(
-            (at, layout, f"{chosen['library_tflops']:.1f}", f"{chosen['tflops']:.1f}", f"{chosen['ratio']:.3f}",
-             f"`{chosen['plan']}`", f"{best['ratio']:.3f}")
+            (shape, layout, f"{chosen['library_tflops']:.1f}", f"{chosen['tflops']:.1f}", f"{chosen['ratio']:.3f}",
+             f"`{chosen['plan']}`", f"{best['ratio']:.3f}", *_beside(chosen, peers.get((shape, layout)), bool(peers)))
         )  # fmt: skip
-    head = ("M×N×K", "layout", "cuBLAS TFLOP/s", "TFLOP/s", "ratio", "plan", "best of those timed")
+    head = ["M×N×K", "layout", "cuBLAS TFLOP/s", "TFLOP/s", "ratio", "plan", "best of those timed"]
+    if peers:
+        peer = next(iter(peers.values()))["plan"]
+        head += [f"{peer} TFLOP/s", f"ratio to {peer}"]
     return table(head, cells) + f"\n\nGeometric mean of the ratios: {geometric_mean(ratios):.3f}."
+
+
+def _beside(chosen: Mapping[str, Any], peer: Mapping[str, Any] | None, has_peers: bool) -> tuple[str, ...]:
+    """The cells of a peer that was timed in the same turns."""
+    if not has_peers:
+        return ()
+    return ("", "") if peer is None else (f"{peer['tflops']:.1f}", f"{chosen['tflops'] / peer['tflops']:.3f}")
 
 
 _ALONE = (

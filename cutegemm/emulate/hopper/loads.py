@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cutegemm.dtypes import round_to, tf32
 from cutegemm.emulate.hopper.barriers import barrier_key, barriers_of, check_there
 from cutegemm.emulate.hopper.boxes import Boxes, check_form, map_at, places
 from cutegemm.emulate.hopper.faults import RuleBroken
@@ -66,6 +67,8 @@ class _Load:
             why = "to which nothing has been written" if states[first] == EMPTY else "outside of the matrix"
             raise self.copy.fail(f"it reads {buffer.place(int(at[first]))}, {why}.")
         out[units.inside] = buffer.data[at]
+        if self.map.element == "tf32":
+            return round_to(tf32, out.view(np.float32), "rne").view(np.uint8)
         return out
 
 

@@ -8,6 +8,7 @@ below are those that vary as the arguments do, and their codes are those of PTX'
 |--------|-------------------------------------------------------------------------------------------------|
 | 0, 1   | global address                                                                                  |
 | 2      | 4-6: rank - 1; 7-10: element type; 11-12: interleave; 13-14: swizzle; 15: what is out of bounds |
+|        | 16: whether a load rounds f32 to tf32                                                           |
 | 3-6    | strides of modes 1 to 4 in units of 16 bytes, their low 32 bits; word 7: 4 more bits of each    |
 | 8-12   | extents - 1 of modes 0 to 4                                                                     |
 | 13     | 0-14: element strides - 1, 3 bits each; 24-31: box extent - 1 of mode 0                         |
@@ -169,7 +170,7 @@ def _read(raw: bytes) -> TensorMap:
     strides = [words[3 + i] | (words[7] >> 4 * i & 15) << 32 for i in range(rank - 1)]
     boxes = [words[13] >> 24, *(words[14] >> 8 * i & 255 for i in range(rank - 1))]
     found = TensorMap(
-        _ELEMENTS[code],
+        "tf32" if _ELEMENTS[code] == "f32" and words[2] >> 16 & 1 else _ELEMENTS[code],
         words[0] | words[1] << 32,
         tuple([extent + 1 for extent in words[8 : 8 + rank]]),
         tuple([stride * UNIT_BYTES for stride in strides]),

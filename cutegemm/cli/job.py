@@ -1,0 +1,184 @@
+"""What `cutegemm gemm` does: a plan is run, simulated or emulated, compiled, and D held against float64."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm.cli.inputs import Extents, Matrices
+from cutegemm.dtypes import round_to, tf32
+from cutegemm.plan import GemmPlan, Operands, Problem
+
+# |D - reference| / |reference| in the Frobenius norm, by the type of D: a few roundings of its values.
+_TOLERANCE = {
+    "f64": 1e-13, "f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2, "e4m3": 5e-2, "e5m2": 1e-1, "s8": 0.0, "s32": 0.0,
+}  # fmt: skip
+_TOLERANCE_OF_FLOAT8 = 1e-2  # at least: wgmma keeps about 14 bits of a sum of their products
+_TOLERANCE_OF_TF32 = 2e-3  # where A and B lose bits: each 10 bits of mantissa, rounded or cut off
+_KEY_INSTRUCTIONS = (
+    "FFMA", "DFMA", "HMMA", "IMMA", "QMMA", "HGMMA", "IGMMA", "QGMMA",
+    "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "STG", "UTMALDG", "UTMASTG", "BAR",
+)  # fmt: skip
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """D = alpha * A @ B + beta * C by a plan.
+
+    given   the matrices: those of the problem or, of one that is simulated in part, of that part
+    part    the extents of that part
+    """
+
+    plan: GemmPlan
+    problem: Problem
+    given: Matrices
+    alpha: float
+    beta: float
+    part: Extents | None = None
+
+    def run(self, gpu: dict[str, Any], say: Say) -> tuple[dict[str, Any], np.ndarray]:
+        """What is to be told, and D, of a run on the GPU.
+
+        say   is told what is being done
+        """
+        from cutegemm.bench.gemm import time_plan
+        from cutegemm.torch_ops import from_numpy, run_plan
+
+        report = self._head(f"ran on {gpu['name']}")
+        say(f"compiling for {gpu['arch']}")
+        report["compiled"] = _compiled(self.plan, gpu["arch"])
+        say("running")
+        tensors = from_numpy(self.given.a, self.given.b, self.given.c, self.plan.operands)
+        d = run_plan(self.plan, tensors, self.alpha, self.beta)
+        report.update(self._agreement(d))
+        say("timing beside cuBLAS")
+        report["speed"] = time_plan(self.plan, tensors, self.problem)
+        return report, d
+
+    def simulate(self, arch: str, emulated: bool, say: Say) -> tuple[dict[str, Any], np.ndarray]:
+        """The same of the plan carried out on the CPU or, emulated, of the PTX that it is compiled to."""
+        verb = "emulat" if emulated else "simulat"
+        report = self._head("emulated its PTX on the CPU" if emulated else "simulated on the CPU")
+        if self.part is not None:
+            extents = f"{self.part.m}x{self.part.n}x{self.part.k}"
+            report[f"{verb}ed"] = f"{extents}, with the same ragged edges (--whole {verb}es all of it)"
+        say(f"{verb}ing")
+        d, report["ctas"], report["seconds"] = self._carried_out(
+            arch if emulated else None, lambda done: say(f"{verb}ing: {done:.0%}")
+        )
+        report.update(self._agreement(d))
+        say(f"compiling for {arch}")
+        report["compiled"] = _compiled(self.plan, arch)
+        return report, d
+
+    def _head(self, did: str) -> dict[str, Any]:
+        return {
+            "did": did,
+            "problem": str(self.problem),
+            "operands": str(self.plan.operands),
+            "plan": self.plan.name,
+            "summary": self.plan.summary,
+            "hierarchy": self.plan.describe(self.problem),
+        }
+
+    def _carried_out(
+        self, emulated: str | None, progress: Callable[[float], None]
+    ) -> tuple[np.ndarray, int, float]:
+        """(D, CTAs that ran, seconds). emulated: the architecture that the PTX is compiled for; None: the plan"""
+        matrices = self.given.a, self.given.b, self.given.c
+        if emulated is None:
+            from cutegemm.simulate import simulate
+
+            simulated = simulate(self.plan, *matrices, alpha=self.alpha, beta=self.beta, progress=progress)
+            return simulated.d, simulated.stats.ctas, simulated.stats.seconds
+        from cutegemm.emulate import emulate
+
+        result = emulate(
+            self.plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress
+        )
+        return result.d, result.ctas, result.seconds
+
+    def _agreement(self, d: np.ndarray) -> dict[str, Any]:
+        """How far D is from float64."""
+        reference = self._expected()
+        if reference.size == 0:
+            return {"relative_error": 0.0, "tolerance": 0.0, "correct": True}
+        finite = np.isfinite(reference)
+        same = np.array_equal(d[~finite].astype(np.float64), reference[~finite], equal_nan=True)
+        scale = float(np.linalg.norm(reference[finite])) or 1.0
+        error = float(np.linalg.norm(d[finite].astype(np.float64) - reference[finite])) / scale
+        tolerance = _tolerance(self.plan.operands, self.given)
+        return {
+            "relative_error": error,
+            "tolerance": tolerance,
+            "correct": bool(error <= tolerance) and same,
+        }
+
+    def _expected(self) -> np.ndarray:
+        """D in float64, with its type's largest value for what is past it.
+
+        Of whole numbers each product with a factor is one of f32, whose fraction is cut off.
+        """
+        a, b, c = self.given.a, self.given.b, self.given.c
+        kind = self.plan.operands.d.dtype
+
+        def scaled(values: np.ndarray, factor: float) -> np.ndarray:
+            if kind.is_float:
+                return factor * values
+            product: np.ndarray = values if factor == 1 else np.float32(factor) * values.astype(np.float32)
+            return np.trunc(product).astype(np.float64)
+
+        with np.errstate(invalid="ignore"):  # infinities and NaN are held against D one by one
+            out = scaled(a.astype(np.float64) @ b.astype(np.float64), self.alpha)
+            if self.beta != 0 and c is not None:
+                out = out + scaled(c, self.beta)
+        if not kind.is_float:
+            return round_to(kind, out).astype(np.float64)
+        return np.clip(out, -kind.largest, kind.largest) if kind.saturates else out
+
+
+def _tolerance(operands: Operands, given: Matrices) -> float:
+    """Of the relative error: by what D, the sums and the products are rounded to."""
+    kind = operands.a.dtype
+    rounded = (operands.d.dtype, operands.acc) if operands.acc.is_float else (operands.d.dtype,)
+    tolerance = max(_TOLERANCE[each.name] for each in rounded)
+    if kind.is_float and kind.bits == 8:
+        tolerance = max(tolerance, _TOLERANCE_OF_FLOAT8)
+    if kind is tf32 and any((round_to(tf32, x) != x).any() for x in (given.a, given.b)):
+        tolerance = max(tolerance, _TOLERANCE_OF_TF32)
+    return tolerance
+
+
+def corner(plan: GemmPlan, of: Extents, most: int) -> Extents | None:
+    """A problem with the same ragged edges: two whole tiles and what is left over along each mode.
+
+    most   multiply-adds that are carried out whole: then there is None
+    """
+    if of.m * of.n * of.k * (1 if of.batch is None else of.batch) <= most:
+        return None
+    m, n, k = (min(e, 2 * t + e % t) for e, t in zip((of.m, of.n, of.k), plan.cta_tile, strict=True))
+    return Extents(m, n, k, None if of.batch is None else min(2, of.batch))
+
+
+def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
+    if importlib.util.find_spec("tvm_ffi") is None:
+        return {"arch": arch, "skipped": "the CuTe DSL is not installed: pip install 'cutegemm[kernels]'"}
+    from cutegemm.compile import compile_plan
+
+    kernel = compile_plan(plan, arch)
+    resources = kernel.resources
+    return {
+        "arch": arch,
+        "registers": resources.registers,
+        "spills": resources.spills,
+        "smem_bytes": sum(plan.smem_bytes().values()),
+        "code_bytes": resources.code_bytes,
+        "instructions": {name: resources.count(name) for name in _KEY_INSTRUCTIONS if resources.count(name)},
+        "violations": [*plan.violations(arch), *kernel.violations()],
+    }

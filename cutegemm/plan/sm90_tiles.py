@@ -1,0 +1,63 @@
+"""Tiles of Hopper plans that have a name of their own: sm90_128x144_2x1 is 128 x 144 in clusters of 2 x 1.
+
+How such a tile is multiplied and stored follows from its size. Which of them a problem takes is a matter of how its
+tiles fill the grid: 1536 x 1536 are 144 tiles of 128 x 128, more than 132 multiprocessors, but 132 of 128 x 144.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+TILE_NAME = re.compile(r"sm90_(\d+)x(\d+)(?:_(\d)x(\d))?")
+# By rows, the columns of the tiles that `choose` considers: others were not seen to be faster.
+COLUMNS = {
+    64: (48, 80, 96, 128, 160, 192, 256),
+    128: (64, 96, 112, 128, 144, 160, 176, 192, 256),
+    192: (192,),
+    256: (128, 160, 192),
+}
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
+
+COOPERATIVE = {"schedule": "cooperative"}
+# The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
+DEFERRED = {"deferred": True, "stagger_cycles": 500}
+_WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
+_WIDEST_DEFERRED = {192: 160, 256: 128}  # beside the sums, those of the tile before
+
+
+def every_tile() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Those that `choose` considers: (bM, bN), and the cluster."""
+    for rows, widths in COLUMNS.items():
+        for columns in widths:
+            for cluster in CLUSTERS:
+                yield (rows, columns), cluster
+
+
+def tile_name(tile: tuple[int, int], cluster: tuple[int, int]) -> str:
+    """
+    >>> tile_name((128, 144), (2, 1)), tile_name((64, 80), (1, 1))
+    ('sm90_128x144_2x1', 'sm90_64x80')
+    """
+    name = f"sm90_{tile[0]}x{tile[1]}"
+    return name if cluster == (1, 1) else f"{name}_{cluster[0]}x{cluster[1]}"
+
+
+def tile_options(tile: tuple[int, int], cluster: tuple[int, int]) -> dict[str, Any]:
+    """Arguments of `sm90_plan` beside the tile.
+
+    >>> tile_options((192, 192), (1, 1))
+    {'schedule': 'cooperative', 'consumers': 3, 'cluster': (1, 1)}
+    """
+    rows, columns = tile
+    options: dict[str, Any] = {}
+    if rows == 64:
+        options = {"store": "tma_warp"}
+    elif rows != 128 or columns > _WIDEST_PINGPONG:
+        options = dict(COOPERATIVE)
+        if rows == 192:
+            options["consumers"] = 3
+        if columns <= _WIDEST_DEFERRED.get(rows, columns):
+            options |= DEFERRED
+    return {**options, "cluster": cluster}
