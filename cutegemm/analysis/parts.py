@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.shares import shares_for
 from cutegemm.plan.workspace import slot_layout, sums_layout
@@ -22,11 +23,15 @@ class Ends:
     stores   D
     writes   the sums of a part to the workspace
     reads    those of another part out of it
+    tickets  which part it is that ended, a thread to shared memory
+    asked    those, a warp out of it
     """
 
     stores: int
     writes: int = 0
     reads: int = 0
+    tickets: int = 0
+    asked: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,12 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     """The ends of the k-tiles of all CTAs.
 
     Of a tile in P parts, the CTAs of a plan with a pipeline hand on P - 1 and the last one stores D; those of
-    another plan write all P, which the last CTA reads again where it adds them, and else a second kernel.
+    another plan write all P, which the last CTA reads again where it adds them, and else a second kernel. Where the last
+    one adds them, one thread takes a ticket, and hands it to all that share the tile.
 
     >>> from cutegemm.plan import Problem, simt_plan
     >>> ends_of(simt_plan(split_k=4, reduction="last"), Problem(256, 256, 4096))
-    Ends(stores=4, writes=16, reads=16)
+    Ends(stores=4, writes=16, reads=16, tickets=16, asked=128)
     """
     tiles_m, tiles_n, batch = plan.grid(problem)
     tiles = tiles_m * tiles_n * batch
@@ -63,10 +69,10 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     in_cluster = plan.cluster_mn[0] * plan.cluster_mn[1]
     units = sum(parts) * in_cluster
     if plan.pipeline is not None:
-        handed = units - len(parts) * in_cluster
-        return Ends(tiles, handed, handed)
+        handed, tickets = units - len(parts) * in_cluster, units * plan.pipeline.readers
+        return Ends(tiles, handed, handed, tickets, tickets * (WARPGROUP_THREADS // WARP_THREADS))
     if plan.split.reduction == "last":
-        return Ends(tiles, units, units)
+        return Ends(tiles, units, units, units, units * (plan.threads // WARP_THREADS))
     return Ends(tiles - len(parts), units)
 
 

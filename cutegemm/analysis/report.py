@@ -76,7 +76,8 @@ class Analysis:
     def counts(self, op: str) -> tuple[int, int, int]:
         """(instructions, wavefronts, ideal wavefronts) of one kind of shared access in the whole grid."""
         assert self.waves is not None
-        out = [0, 0, 0]
+        of_tickets = {"store": self.ends.tickets, "load": self.ends.asked} if self.ends else {}
+        out = [of_tickets.get(op, 0)] * 3
         for part in self.shared:
             if part.op == op:
                 for i, value in enumerate((part.cost.requests, part.cost.wavefronts, part.cost.ideal)):

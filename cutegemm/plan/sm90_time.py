@@ -5,6 +5,7 @@ each, one after the other. A k-tile takes as long as the slowest of
 
     tensor cores     for the area of the tile
     shared memory    for what wgmma reads, and TMA writes
+    its port         for all that comes to its shared memory, by a multicast too
     L2               for the rows of A and of B that a CTA loads, those that a multicast brings once for its cluster.
                      Rows that many CTAs read at the same time come cheaper, by a power of the readers; those that
                      do not begin at a line dearer
@@ -41,6 +42,7 @@ class Sm90Costs:
     tensor          of a k-tile of 128 x 128
     warm            that tensor cores take longer when the chip is at its power limit, after `WARM_US`
     shared          of a KiB that shared memory moves
+    port            of a KiB that enters a multiprocessor, multicast or not
     l2              of a KiB from L2 that one CTA reads, when all multiprocessors do
     l2_alone        the same where few of them do
     l2_readers      power of the number of readers by which that falls
@@ -65,6 +67,7 @@ class Sm90Costs:
     tensor: float
     warm: float
     shared: float
+    port: float
     l2: float
     l2_alone: float
     l2_readers: float
@@ -86,29 +89,30 @@ class Sm90Costs:
 
 
 H200_COSTS = Sm90Costs(
-    start=5.54,
-    cluster=0.209,
-    last=0.763,
-    tensor=0.301,
-    warm=0.0503,
-    shared=0.00358,
-    l2=0.0161,
-    l2_alone=0.00727,
-    l2_readers=0.155,
-    l2_unaligned=1.49,
-    memory=3.87e6,
-    cold=0.206,
-    store=21.6,
-    store_memory=28.4,
-    store_narrow=0.754,
-    store_stacked=0.897,
-    pingpong=0.135,
-    cooperative=0.62,
-    deferred=0.483,
-    meet=1.45,
-    sums=81.1,
-    shared_wave=0.327,
-    mixed=0.076,
+    start=5.34,
+    cluster=0.111,
+    last=0.844,
+    tensor=0.291,
+    warm=0.0477,
+    shared=0.00368,
+    port=0.00785,
+    l2=0.0156,
+    l2_alone=0.00678,
+    l2_readers=0.164,
+    l2_unaligned=1.76,
+    memory=3.69e6,
+    cold=0.121,
+    store=21.9,
+    store_memory=29.9,
+    store_narrow=0.723,
+    store_stacked=0.824,
+    pingpong=0.0901,
+    cooperative=0.803,
+    deferred=0.551,
+    meet=1.31,
+    sums=68.7,
+    shared_wave=0.406,
+    mixed=0.0781,
     softness=5.89,
 )
 
@@ -215,7 +219,9 @@ class _Turn:
         self.products_us = tensor * self.area / rate
         # Of each wgmma of 64 rows: its rows of A and all columns of B. TMA writes both once.
         read_kib = -(-bm // WGMMA_M) * (WGMMA_M + bn) * _STEPS * 32 / 1024
-        self.shared_us = cost.shared * (read_kib + (bm + bn) * LINE_BYTES / 1024)
+        arriving_kib = (bm + bn) * LINE_BYTES / 1024
+        self.shared_us = cost.shared * (read_kib + arriving_kib)
+        self.port_us = cost.port * arriving_kib
         unaligned = [_unaligned(operands, problem, name) for name in "ab"]
         self.row_kib = [
             extent / sharers * LINE_BYTES / 1024 * (cost.l2_unaligned if is_unaligned else 1.0)
@@ -246,7 +252,7 @@ class _Turn:
             for kib, count in zip(self.row_kib, readers, strict=True)
         )
         l2_us = max(cost.l2 * clusters / self.grid, cost.l2_alone) * kib
-        k_tile_us = _slowest(cost, self.products_us, l2_us, self.shared_us)
+        k_tile_us = _slowest(cost, self.products_us, l2_us, self.port_us, self.shared_us)
         return _slowest(cost, k_tile_us * self.k_tiles + self.exposed_us, self.store_us)
 
 

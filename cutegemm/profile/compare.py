@@ -96,6 +96,11 @@ def _shares_tiles(a: Analysis) -> bool:
     return a.ends is not None and a.ends.writes > 0
 
 
+def _waits_for_boxes(a: Analysis) -> bool:
+    """Whether the only loads are of tickets: the counter shows what wgmma and TMA make them wait for."""
+    return bool(a.counts("tma")[0]) and a.ends is not None and _shared(1, "load")(a) == a.ends.asked > 0
+
+
 def _time(a: Analysis) -> float | None:
     return a.roofline.seconds * 1e9 if a.roofline else None
 
@@ -118,7 +123,10 @@ QUANTITIES = (
         _shared(0, "load", "ldmatrix"), None,
         "the compiler joins reads along K, and those past the end are counted though their predicate is off",
     ),
-    Quantity("shared load wavefronts", (_WAVEFRONTS.format("ld"),), _shared(1, "load", "ldmatrix"), _COUNTS),
+    Quantity(
+        "shared load wavefronts", (_WAVEFRONTS.format("ld"),), _shared(1, "load", "ldmatrix"), _COUNTS,
+        unless=_waits_for_boxes,
+    ),
     Quantity(
         "shared load wavefronts, by instructions", (_SASS.format("ld"),), _shared(1, "load"), _COUNTS
     ),

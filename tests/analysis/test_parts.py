@@ -29,7 +29,8 @@ def test_ends_of_a_stream_are_those_of_its_units(mnk):
     _, several, units = counted(hopper, problem)
     m_tiles, n_tiles, _ = hopper.grid(problem)
     ctas = hopper.cluster_mn[0] * hopper.cluster_mn[1]
-    assert ends_of(hopper, problem) == Ends(m_tiles * n_tiles, *[(units - several) * ctas] * 2)
+    handed, tickets = (units - several) * ctas, 2 * units * ctas  # of two consumers, of four warps each
+    assert ends_of(hopper, problem) == Ends(m_tiles * n_tiles, handed, handed, tickets, 4 * tickets)
 
     simt = plan_named("sgemm_15_stream", Operands.of("f32"))
     problem = Problem(*mnk, operands=Operands.of("f32"))
@@ -38,13 +39,15 @@ def test_ends_of_a_stream_are_those_of_its_units(mnk):
 
 
 def test_ends_of_a_split_by_hand():
-    """2 x 2 tiles in 4 parts: a SIMT grid writes all 16; a Hopper grid hands on 3 of each tile."""
+    """2 x 2 tiles in 4 parts: a SIMT grid writes all 16; a Hopper grid hands on 3 of each tile. 16 tickets are taken,
+    which the 8 warps of a SIMT CTA ask for, and the 4 of a consumer.
+    """
     problem = Problem(256, 256, 4096)
     assert ends_of(simt_plan(), problem) == Ends(4)
     assert ends_of(simt_plan(split_k=4, reduction="kernel"), problem) == Ends(0, 16)
-    assert ends_of(simt_plan(split_k=4, reduction="last"), problem) == Ends(4, 16, 16)
+    assert ends_of(simt_plan(split_k=4, reduction="last"), problem) == Ends(4, 16, 16, 16, 128)
     hopper = sm90_plan(tile=(128, 128, 64), split_k=4)
-    assert ends_of(hopper, Problem(256, 256, 4096, operands=hopper.operands)) == Ends(4, 12, 12)
+    assert ends_of(hopper, Problem(256, 256, 4096, operands=hopper.operands)) == Ends(4, 12, 12, 16, 64)
 
 
 def test_stores_of_a_split_are_of_sums_where_a_kernel_adds_them():
