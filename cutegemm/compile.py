@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
@@ -26,7 +26,7 @@ from cutegemm.arch import DEFAULT_ARCH
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.workspace import needs_workspace, regions
+from cutegemm.plan.workspace import Region, needs_workspace, regions
 
 _SYMBOL = "gemm"  # the exported function of every entry
 _KERNELS = {
@@ -72,12 +72,17 @@ class CompiledKernel:
         """
         return needs_workspace(self.plan)
 
+    @cached_property
+    def _regions(self) -> Callable[[int, int, int, int], list[Region]]:
+        """Those of M, N, K and L, remembered for the last few."""
+        return functools.lru_cache(maxsize=256)(functools.partial(regions, self.plan))
+
     def _workspace(self, a: Any, b: Any) -> tuple[Any, ...]:
         """Bytes, from the allocator of torch, for the current stream."""
         from torch import uint8
 
         batch = a.shape[0] if a.ndim == 3 else 1
-        found = regions(self.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
+        found = self._regions(a.shape[-2], b.shape[-1], a.shape[-1], batch)
         counters = []
         if self.plan.pipeline is not None and found[0].name == "arrivals":
             counters, found = [self._arrivals(a, found[0].size // 4)], found[1:]

@@ -54,8 +54,8 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     """The ends of the k-tiles of all CTAs.
 
     Of a tile in P parts, the CTAs of a plan with a pipeline hand on P - 1 and the last one stores D; those of
-    another plan write all P, which the last CTA reads again where it adds them, and else a second kernel. Where the last
-    one adds them, one thread takes a ticket, and hands it to all that share the tile.
+    another plan write all P, which the last CTA reads again where it adds them, and else a second kernel. Where the
+    last one adds them, one thread takes a ticket, and hands it to all that share the tile.
 
     >>> from cutegemm.plan import Problem, simt_plan
     >>> ends_of(simt_plan(split_k=4, reduction="last"), Problem(256, 256, 4096))

@@ -24,6 +24,7 @@ from cutegemm.plan.simt_choice import choose_simt
 from cutegemm.plan.simt_ladder import ladder_named, ladder_names
 from cutegemm.plan.sm90_catalog import sm90_named, sm90_names
 from cutegemm.plan.sm90_choice import best_predicted_us, choose_sm90, packing_pays
+from cutegemm.tile.mma_atoms import WGMMA_M
 
 TRANSPOSED_GAIN = 1.01  # by which it must be faster
 TRANSPOSED = "transposed:"  # in front of a name: the plan is to serve D^T = B^T A^T
@@ -122,8 +123,9 @@ def prefers_transposed(operands: Operands, problem: Problem, arch: str = DEFAULT
         return False
     if d.dtype.bits == 8:
         return d.major == "m"
+    gain = 1.0 if problem.m < WGMMA_M else TRANSPOSED_GAIN  # rows of A that no tile has so few of
     best_us = best_predicted_us(operands, problem)
-    return best_predicted_us(operands.transposed, problem.transposed) * TRANSPOSED_GAIN < best_us
+    return best_predicted_us(operands.transposed, problem.transposed) * gain < best_us
 
 
 def by_wgmma(

@@ -65,11 +65,12 @@ class NamedSm90:
         """What its time depends on.
 
         >>> SM90_LADDER[0].shape
-        TileShape(tile=(128, 128), cluster=(1, 1), epilogue='cooperative')
+        TileShape(tile=(128, 128), cluster=(1, 1), epilogue='cooperative', raster='along_n')
         """
         behind = "deferred" if self.options.get("deferred") else self.options.get("schedule", "pingpong")
         epilogue = behind if behind in ("pingpong", "deferred") else "cooperative"
-        return TileShape(self.tile, self.options.get("cluster", (1, 1)), epilogue)
+        raster = self.options.get("raster", TileShape.raster)
+        return TileShape(self.tile, self.options.get("cluster", (1, 1)), epilogue, raster)
 
     def called(self, split: Split | None = None, is_packed: bool = False) -> str:
         """The name with packing and a split of K behind it."""

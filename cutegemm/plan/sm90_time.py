@@ -52,6 +52,7 @@ class Sm90Costs:
     store           KiB a microsecond that a multiprocessor stores of a D that stays in L2
     store_memory    the same of a larger D
     store_narrow    times that, where a tile ends within 64 bytes of a row: the boxes are narrow
+    store_along     times that, where tiles follow each other along the rows of a larger D
     store_stacked   times that, where CTAs of a cluster lie on top of each other
     pingpong, cooperative, deferred   of a turn, what no products overlap, for 128 x 128 of a tile, by the way of D
     meet            where K is split, until the CTAs of a tile have met
@@ -77,6 +78,7 @@ class Sm90Costs:
     store: float
     store_memory: float
     store_narrow: float
+    store_along: float
     store_stacked: float
     pingpong: float
     cooperative: float
@@ -102,17 +104,18 @@ H200_COSTS = Sm90Costs(
     l2_unaligned=1.76,
     memory=3.69e6,
     cold=0.121,
-    store=21.9,
+    store=20.9,
     store_memory=29.9,
     store_narrow=0.723,
+    store_along=1.03,
     store_stacked=0.824,
-    pingpong=0.0901,
+    pingpong=0.0819,
     cooperative=0.803,
     deferred=0.551,
     meet=1.31,
     sums=68.7,
-    shared_wave=0.406,
-    mixed=0.0781,
+    shared_wave=0.444,
+    mixed=0.0646,
     softness=5.89,
 )
 
@@ -129,11 +132,13 @@ class TileShape:
     tile       (bM, bN)
     cluster    CTAs along M and N
     epilogue   pingpong, cooperative or deferred: what the products go on behind
+    raster     the order of the tiles
     """
 
     tile: tuple[int, int]
     cluster: tuple[int, int] = (1, 1)
     epilogue: str = "pingpong"
+    raster: str = "grouped_m:8"
 
     def clusters(self, problem: Problem) -> tuple[int, int]:
         """Along M and N of D.
@@ -234,6 +239,8 @@ class _Turn:
         (bm, bn), bits, cost = self.shape.tile, operands.d.dtype.bits, self.cost
         stays = problem.m * problem.n * problem.l * bits / 8 <= L2_BYTES
         rate = cost.store if stays else cost.store_memory
+        if not stays and self.shape.raster == f"along_{operands.d.major}":
+            rate *= cost.store_along
         if bn * bits % 512:
             rate *= cost.store_narrow
         if self.shape.cluster[0] > 1:
