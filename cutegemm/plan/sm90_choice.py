@@ -54,8 +54,8 @@ def choose_sm90(
     raises       PlanError where no named plan serves the operands
 
     >>> operands = Operands.of("bf16", layout="nt")
-    >>> [choose_sm90(operands, Problem(*mnk)).name for mnk in ((64, 4096, 4096), (8192, 8192, 8192))]
-    ['sm90_64x64', 'sm90_wide_2x1']
+    >>> [choose_sm90(operands, Problem(*mnk)).name for mnk in ((1536, 1536, 1536), (4096, 4096, 4096))]
+    ['sm90_128x144_2x1', 'sm90_deferred_2x1']
     >>> choose_sm90(operands, Problem(128, 128, 16384)).split.is_split
     True
     >>> print(*choose_sm90(Operands.of("e4m3"), Problem(64, 4096, 4096)).packs)
