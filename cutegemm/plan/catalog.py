@@ -67,7 +67,11 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
 @cache
 def _named(name: str, operands: Operands, with_c: bool, arch: str) -> GemmPlan:
     if name.startswith(TRANSPOSED):
-        return _named(name.removeprefix(TRANSPOSED), operands.transposed, with_c, arch)
+        try:
+            return _named(name.removeprefix(TRANSPOSED), operands.transposed, with_c, arch)
+        except PlanError as error:
+            subject = f"{error.subject} for D^T = B^T A^T, whose A is B^T"
+            raise PlanError(subject, error.violations) from None
     by_threads = simt_named(name, operands) or ladder_named(name, operands)
     if by_threads is not None:
         return by_threads

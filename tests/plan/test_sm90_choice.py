@@ -161,6 +161,13 @@ def test_few_rows_are_columns_of_the_transposed_problem(m, columns):
     assert not prefers_transposed(Operands.of("f32"), problem)
 
 
+def test_a_refusal_of_the_transposed_problem_says_so():
+    """B is n-major: as A of the transposed problem it is m-major, and no wgmma of bytes takes that."""
+    with pytest.raises(PlanError, match="for D\\^T = B\\^T A\\^T, whose A is B\\^T") as caught:
+        plan_named("transposed:sm90_slots", Operands.of("e4m3"))
+    assert "A is m-major" in str(caught.value)
+
+
 def test_a_split_must_promise_to_gain():
     """Whatever splits K is faster by so much, by the model, than the best that does not."""
     for shape in ((128, 4096, 16384), (64, 4096, 4096), (1024, 1024, 16384), (512, 28672, 8192)):
