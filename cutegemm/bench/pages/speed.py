@@ -25,13 +25,7 @@ _TITLES = {
     "hopper_fp8_fast": "e4m3, Hopper, beside the library with fast accumulation",
     "mma_layouts_bf16": "bf16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
     "mma_layouts_f16": "f16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
-    "mma_layouts_tf32": "tf32, mma.sync, every layout",
-}
-_REMARKS = {
-    "hopper_shapes": "A call whose plan splits K takes the host 34 µs instead of 13. The flush before each call "
-    "hides that, but in some runs the host was later still: then the time is the host's. 72×1288×6728 took 15 to "
-    "16 µs in five runs, and more in two.",
-    "mma_layouts_tf32": "As `gemm` does it by wgmma: see tf32, Hopper.",
+    "mma_layouts_tf32": "tf32, mma.sync, every layout; `gemm` itself takes wgmma",
 }
 _SWEEP, _SWEEP_PLOT = "hopper", "hopper_sweep"
 _POWER = {
@@ -74,8 +68,8 @@ def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) ->
     for name, title in _TITLES.items():
         if name in found:
             parts += [f"## {title}", source(found[name]["machine"], f"{name}.json")]
-            if name in _REMARKS:
-                parts.append(_REMARKS[name])
+            if "note" in found[name]:
+                parts.append(found[name]["note"])
             if name == _SWEEP and _swept(found[name]["rows"]):
                 parts.append(picture("TFLOP/s over K", _SWEEP_PLOT))
             parts.append(_by_shape(found[name]["rows"]))
