@@ -330,7 +330,7 @@ def _prepare(
         return operands_of(views, *kinds, batched, swapped, of_c).transposed
 
     problem = Problem(*((n, m) if turned else (m, n)), k, l, operands(None))
-    seen = operands(_loaded_by_box(plan, operands("ab")))
+    seen = operands(_loaded_by_box(plan, boxed.transposed if turned else boxed))
     if plan is None:
         chosen = _chosen(seen, problem, arch, torch_ops.multiprocessors(device), has_c, accumulate)
     elif isinstance(plan, str):

@@ -30,7 +30,7 @@ from cutegemm.analysis.accesses import (
 )
 from cutegemm.analysis.parts import layout_of_sums
 from cutegemm.analysis.shared import byte_addresses
-from cutegemm.arch import SECTOR_BYTES, WARP_THREADS
+from cutegemm.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.layout import Layout
 from cutegemm.tile.tma import TmaBox
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
 
-_LINE_BYTES = 128
 _ACCESS_BYTES = 16  # the widest load or store of a lane
 
 
@@ -199,7 +198,7 @@ def _sectors(
     arriving = touched
     if op == "ldgsts" and bits == 8 * _ACCESS_BYTES:
         written = np.take_along_axis(_written(plan, operand_name, problem)[asked], stand_in, axis=1)
-        touched, arriving = (_torn(table, written, unit) for unit in (_LINE_BYTES, SECTOR_BYTES))
+        touched, arriving = (_torn(table, written, unit) for unit in (CACHE_LINE_BYTES, SECTOR_BYTES))
     ideal = -(-int(there.sum()) * bits // 8 // SECTOR_BYTES)
     mnemonic = {"ld": "LDG", "ldgsts": "LDGSTS", "st": "STG", "tma": "TMA"}[op]
     return Sectors(

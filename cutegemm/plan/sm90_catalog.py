@@ -15,8 +15,7 @@ torch 2.11, 2026-11-20.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -25,6 +24,7 @@ from cutegemm.plan.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.sm90 import sm90_plan
+from cutegemm.plan.sm90_named import PACK, STREAM_WAVES, NamedSm90, through_slots
 from cutegemm.plan.sm90_tiles import (
     COOPERATIVE,
     DEFERRED,
@@ -33,92 +33,9 @@ from cutegemm.plan.sm90_tiles import (
     tile_name,
     tile_options,
 )
-from cutegemm.plan.sm90_time import TileShape
 from cutegemm.plan.split import Split
-from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
-K_TILE_BYTES = 128  # one row of the widest swizzle
-STREAM_WAVES = 2  # so that most tiles have two parts, of which one is written long before it is read
-PACK = "+pack"
 _NAME = re.compile(r"(sm90_\w+)(\+pack)?(?:/k(\d+)|/stream(\d*))?")
-
-_DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
-
-
-@dataclass(frozen=True)
-class NamedSm90:
-    """A Hopper plan by name.
-
-    tile        (bM, bN); bK is 128 bytes
-    options     arguments of `sm90_plan`
-    is_chosen   whether `choose` considers it
-    """
-
-    name: str
-    summary: str
-    tile: tuple[int, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    is_chosen: bool = False
-
-    @property
-    def shape(self) -> TileShape:
-        """What its time depends on.
-
-        >>> SM90_LADDER[0].shape
-        TileShape(tile=(128, 128), cluster=(1, 1), epilogue='cooperative', raster='along_n')
-        """
-        behind = "deferred" if self.options.get("deferred") else self.options.get("schedule", "pingpong")
-        epilogue = behind if behind in ("pingpong", "deferred") else "cooperative"
-        raster = self.options.get("raster", TileShape.raster)
-        return TileShape(self.tile, self.options.get("cluster", (1, 1)), epilogue, raster)
-
-    def called(self, split: Split | None = None, is_packed: bool = False) -> str:
-        """The name with packing and a split of K behind it."""
-        name = self.name + (PACK if is_packed else "")
-        if split is None or not split.is_split:
-            return name
-        waves = "" if split.waves == STREAM_WAVES else str(split.waves)
-        return f"{name}/k{split.parts}" if split.parts > 1 else f"{name}/stream{waves}"
-
-    def build(
-        self,
-        operands: Operands,
-        with_c: bool = False,
-        ctas: int = H200_MULTIPROCESSORS,
-        split: Split | None = None,
-        is_packed: bool = False,
-    ) -> GemmPlan:
-        """The plan for operands; a D that is not aligned to 16 bytes leaves straight out of registers.
-
-        What cannot be stored behind the next tile's products is stored before them: with C, a D of 32 bits, and one
-        that leaves straight out of registers.
-
-        ctas        of a persistent grid
-        split       of K, instead of that of the name
-        is_packed   whether operands are packed that are in the way
-        raises      PlanError where the operands break its rules
-        """
-        options: dict[str, Any] = {"ctas": ctas, **self.options}
-        if split is not None and split.is_split:
-            options |= {"split_k": split.parts, "stream": split.waves}
-        if not _through_slots(operands):
-            options["store"] = "direct"
-        if with_c and options.get("store") == "tma_warp":  # C comes to whole subtiles
-            options["store"] = "tma"
-        if with_c or options.get("store") == "direct" or operands.d.dtype.bits > _DEFERRED_BITS:
-            options.pop("deferred", None)
-        ops = operands.as_tf32
-        bk = K_TILE_BYTES * 8 // ops.a.dtype.bits
-        return sm90_plan(
-            ops,
-            name=self.called(split, is_packed),
-            summary=self.summary,
-            tile=(*self.tile, bk),
-            with_c=with_c,
-            pack=to_pack_for_wgmma(ops) if is_packed else "",
-            **options,
-        )
-
 
 _DIRECT = {"store": "direct", "raster": "along_n"}
 _KEEP_INPUTS = ("evict_last", "evict_last", "evict_first")
@@ -402,7 +319,7 @@ def sm90_named(
     """
     if name.startswith("sm90:"):
         options = {"ctas": ctas, **parse_options(name, _OPTIONS)}
-        if not _through_slots(operands):
+        if not through_slots(operands):
             options["store"] = "direct"
         return sm90_plan(operands.as_tf32, name=name, with_c=with_c, **options)
     read = read_name(name)
@@ -450,11 +367,6 @@ def packed_by(name: str, operands: Operands) -> str:
         return str(parse_options(name, _OPTIONS).get("pack", ""))
     read = read_name(name)
     return to_pack_for_wgmma(operands) if read is not None and read[1] else ""
-
-
-def _through_slots(operands: Operands) -> bool:
-    """Whether TMA can store D, or the threads 16 bytes at a time."""
-    return operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES
 
 
 def _policies(text: str) -> tuple[str, ...]:

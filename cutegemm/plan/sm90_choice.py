@@ -10,13 +10,9 @@ from cutegemm.plan.limits import limits
 from cutegemm.plan.packing import ALIGN_BYTES, to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.sm90_catalog import (
-    SM90_CHOSEN,
-    SM90_TWO_LEVEL,
-    NamedSm90,
-    sm90_named,
-)
-from cutegemm.plan.sm90_time import LINE_BYTES, predicted_us
+from cutegemm.plan.sm90_catalog import SM90_CHOSEN, SM90_TWO_LEVEL, sm90_named
+from cutegemm.plan.sm90_named import NamedSm90
+from cutegemm.plan.sm90_time import K_TILE_BYTES, predicted_us
 from cutegemm.plan.split import Split
 
 ACCUMULATIONS = ("fast", "two_level")
@@ -45,7 +41,7 @@ def choose_sm90(
     with_c: bool = False,
     accumulate: str = "fast",
 ) -> GemmPlan:
-    """The named plan that `predicted_us` holds to be the fastest; K is split where that gains 5% and more.
+    """The named plan that `predicted_us` holds to be the fastest; K is split where that gains enough.
 
     Operands that TMA cannot load, or wgmma not multiply, as they are, are packed.
 
@@ -137,7 +133,7 @@ def best_predicted_us(
 
 def splits(named: NamedSm90, operands: Operands, problem: Problem, multiprocessors: int) -> Iterator[Split]:
     """Of K, as far as its parts are long enough; a shared wave behind some whole ones."""
-    k_tiles = problem.k * operands.a.dtype.bits // 8 // LINE_BYTES
+    k_tiles = problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES
     rows, columns = named.shape.clusters(problem)
     waves = rows * columns * problem.l / named.shape.grid(multiprocessors)
     if waves < 1:

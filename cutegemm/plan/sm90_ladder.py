@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from cutegemm.plan.ladder import Ladder, LadderStep
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
-from cutegemm.plan.sm90_catalog import SM90_LADDER, NamedSm90
+from cutegemm.plan.sm90_catalog import SM90_LADDER
+from cutegemm.plan.sm90_named import NamedSm90
 
 _OPERANDS = Operands.of("bf16", layout="nt")
 

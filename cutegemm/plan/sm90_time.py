@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutegemm.arch import CACHE_LINE_BYTES
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.split import Split
 from cutegemm.tile.mma_atoms import WGMMA_M
 
-LINE_BYTES = 128  # along K of a k-tile; of a cache line
+K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _UNIT = 128 * 128  # elements of D that the constants are for
-_STEPS = 4  # wgmma of a k-tile, 32 bytes of K each
 _GROUP = 8  # rows of clusters that a raster takes together
 
 
@@ -120,7 +120,7 @@ H200_COSTS = Sm90Costs(
 )
 
 WARM_US = 200.0  # of tensor cores at work: a kernel as short as that, behind a flush, does not reach the power limit
-_FULL_RATE = 7e8  # multiply-adds a microsecond that the chip does then, counted twice, of elements of 16 bits
+_FULL_RATE = 7e8  # rows of D x its columns x bytes of K a microsecond: 700 TFLOP/s of elements of 16 bits
 
 L2_BYTES = 50e6
 
@@ -218,18 +218,18 @@ class _Turn:
         self.area = bm * bn / _UNIT
         self.parts = split.parts
         k_bytes = problem.k * bits // 8
-        self.k_tiles = -(-k_bytes // LINE_BYTES // split.parts)
+        self.k_tiles = -(-k_bytes // K_TILE_BYTES // split.parts)
         busy_us = problem.m * problem.n * problem.l * k_bytes / _FULL_RATE
         tensor = cost.tensor + cost.warm * min(1.0, busy_us / WARM_US)
         self.products_us = tensor * self.area / rate
         # Of each wgmma of 64 rows: its rows of A and all columns of B. TMA writes both once.
-        read_kib = -(-bm // WGMMA_M) * (WGMMA_M + bn) * _STEPS * 32 / 1024
-        arriving_kib = (bm + bn) * LINE_BYTES / 1024
+        read_kib = -(-bm // WGMMA_M) * (WGMMA_M + bn) * K_TILE_BYTES / 1024
+        arriving_kib = (bm + bn) * K_TILE_BYTES / 1024
         self.shared_us = cost.shared * (read_kib + arriving_kib)
         self.port_us = cost.port * arriving_kib
         unaligned = [_unaligned(operands, problem, name) for name in "ab"]
         self.row_kib = [
-            extent / sharers * LINE_BYTES / 1024 * (cost.l2_unaligned if is_unaligned else 1.0)
+            extent / sharers * K_TILE_BYTES / 1024 * (cost.l2_unaligned if is_unaligned else 1.0)
             for extent, sharers, is_unaligned in zip((bm, bn), shape.cluster[::-1], unaligned, strict=True)
         ]
         self.store_us = self._store_us(operands, problem)
@@ -273,4 +273,4 @@ def _unaligned(operands: Operands, problem: Problem, name: str) -> bool:
     operand = getattr(operands, name)
     extent = problem.k if operand.major == "k" else problem.m if name == "a" else problem.n
     leading = dict(problem.ld).get(name, extent)
-    return bool(leading * operand.dtype.bits // 8 % LINE_BYTES)
+    return bool(leading * operand.dtype.bits // 8 % CACHE_LINE_BYTES)
