@@ -26,7 +26,8 @@ from cutegemm.arch import DEFAULT_ARCH
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.workspace import Region, needs_workspace, regions
+from cutegemm.plan.workspace import needs_workspace
+from cutegemm.spaces import Sizes, Spaces, sizes_of
 
 _SYMBOL = "gemm"  # the exported function of every entry
 _KERNELS = {
@@ -52,17 +53,14 @@ class CompiledKernel:
 
     def __init__(self, plan: GemmPlan, arch: str, folder: Path, function: Any) -> None:
         self.plan, self.arch, self.folder, self.function = plan, arch, folder, function
-        self._kept_arrivals: dict[tuple[int, int], Any] = {}
 
     def __call__(self, a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float) -> None:
         if beta != 0 and not self.plan.has_c:
             raise UnsupportedError(
                 f"{self.plan.name}: beta = {beta!r}, but this kernel cannot read C. Make the plan with_c=True."
             )
-        if self.needs_workspace:
-            self.function(a, b, c, d, *self._workspace(a, b), alpha, beta)
-        else:
-            self.function(a, b, c, d, alpha, beta)
+        batch = a.shape[0] if a.ndim == 3 else 1
+        self.for_problem(a.shape[-2], b.shape[-1], a.shape[-1], batch)(a, b, c, d, alpha, beta)
 
     @cached_property
     def needs_workspace(self) -> bool:
@@ -72,39 +70,21 @@ class CompiledKernel:
         """
         return needs_workspace(self.plan)
 
+    def for_problem(self, m: int, n: int, k: int, l: int) -> Any:  # noqa: E741
+        """The same for operands of these extents, which are not asked again: for calls that are many."""
+        if not self.needs_workspace:
+            return self.function
+        function, take, sizes = self.function, self._spaces.take, self._sizes(m, n, k, l)
+        return lambda a, b, c, d, alpha, beta: function(a, b, c, d, *take(a, sizes), alpha, beta)
+
     @cached_property
-    def _regions(self) -> Callable[[int, int, int, int], list[Region]]:
+    def _sizes(self) -> Callable[[int, int, int, int], Sizes]:
         """Those of M, N, K and L, remembered for the last few."""
-        return functools.lru_cache(maxsize=256)(functools.partial(regions, self.plan))
+        return functools.lru_cache(maxsize=256)(functools.partial(sizes_of, self.plan))
 
-    def _workspace(self, a: Any, b: Any) -> tuple[Any, ...]:
-        """Bytes, from the allocator of torch, for the current stream."""
-        from torch import uint8
-
-        batch = a.shape[0] if a.ndim == 3 else 1
-        found = self._regions(a.shape[-2], b.shape[-1], a.shape[-1], batch)
-        counters = []
-        if self.plan.pipeline is not None and found[0].name == "arrivals":
-            counters, found = [self._arrivals(a, found[0].size // 4)], found[1:]
-        space = a.new_empty(max(1, sum(region.size for region in found)), dtype=uint8)
-        if found[0].name == "arrivals":
-            space[: found[0].size].zero_()
-        return (*counters, space)
-
-    def _arrivals(self, a: Any, count: int) -> Any:
-        """Counters that are zero, kept for each stream, whose kernels run one after the other.
-
-        A graph that is captured has its own, which it sets to zero each time: it may run on another stream.
-        """
-        from torch import cuda, int32
-
-        if cuda.is_current_stream_capturing():
-            return a.new_zeros(max(1, count), dtype=int32)
-        key = (a.get_device(), cuda.current_stream(a.device).cuda_stream)
-        kept = self._kept_arrivals.get(key)
-        if kept is None or len(kept) < count:
-            kept = self._kept_arrivals[key] = a.new_zeros(max(1, count), dtype=int32)
-        return kept
+    @cached_property
+    def _spaces(self) -> Spaces:
+        return Spaces()
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self.plan.name} for {self.arch}>"

@@ -44,7 +44,6 @@ from cutegemm.plan.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.sm90_catalog import packed_by
-from cutegemm.plan.workspace import needs_workspace
 from cutegemm.tile.tma import TmaBox
 from cutegemm.views import View, operands_of
 
@@ -58,8 +57,8 @@ class _Call:
     """What follows from the signature of the arguments.
 
     kernel     the compiled kernel, or None where D is empty
-    turned     whether it computes D^T = B^T A^T
-    function   of it, where it can be called with the tensors as they are
+    on_views   the function that takes tensors with the strides that the kernel is to see
+    function   the same, where it can be called with the tensors as they are
     strides    for a, b, c, out: those that the kernel is to see instead of the tensor's own, or None
     views      of a, b, c, out
     written    is told of `out`, so that autograd sees that it has changed
@@ -67,7 +66,7 @@ class _Call:
     held       the caller's plan, whose id is in the signature
     """
 
-    __slots__ = ("dtype", "function", "held", "kernel", "shape", "strides", "turned", "views", "written")
+    __slots__ = ("dtype", "function", "held", "kernel", "on_views", "shape", "strides", "views", "written")
 
     def __init__(
         self, views: Sequence[View], kernel: CompiledKernel | None, shape: tuple[int, ...], dtype: Any
@@ -77,7 +76,7 @@ class _Call:
         self.views = tuple(views)
         self.function: Any = None
         self.held: Any = None
-        self.turned = False
+        self.on_views: Any = None
         from torch.autograd.graph import increment_version
 
         self.written = increment_version
@@ -172,12 +171,12 @@ def _given(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict
     return {name: value for name, value in named if value is not None or name in needed}
 
 
-def _callable(kernel: Any, turned: bool) -> Any:
+def _callable(kernel: CompiledKernel, problem: Problem, turned: bool) -> Any:
     """What takes the tensors as they are: the compiled function, or what gives it a workspace besides.
 
-    turned   the tensors' transposes are what the kernel takes
+    turned   the tensors' transposes are what the kernel takes, and the problem is theirs
     """
-    function = kernel if needs_workspace(kernel.plan) else kernel.function
+    function = kernel.for_problem(problem.m, problem.n, problem.k, problem.l)
     if not turned:
         return function
     return lambda a, b, c, d, alpha, beta: function(b.mT, a.mT, c.mT, d.mT, alpha, beta)
@@ -193,7 +192,7 @@ def _launch_as_seen(call: _Call, tensors: Sequence[Any], alpha: float, beta: flo
         for tensor, strides in zip(tensors, call.strides, strict=True)
     ]
     with device(tensors[0].get_device()):
-        _callable(call.kernel, call.turned)(*seen, alpha, beta)
+        call.on_views(*seen, alpha, beta)
 
 
 def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, how: dict[str, Any]) -> Any:
@@ -340,10 +339,11 @@ def _prepare(
     too_large = list(limits(chosen, problem))
     if too_large:
         raise refused(a, b, too_large)
-    call = _Call(ordered, compile_plan(chosen, arch), result, dtype)
-    call.held, call.turned = plan, turned
+    kernel = compile_plan(chosen, arch)
+    call = _Call(ordered, kernel, result, dtype)
+    call.held, call.on_views = plan, _callable(kernel, problem, turned)
     if not any(call.strides) and torch_ops.devices() == 1:
-        call.function = _callable(call.kernel, turned)
+        call.function = call.on_views
     if len(_calls) >= _MOST_SIGNATURES:
         _calls.clear()
     return call

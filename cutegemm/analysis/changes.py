@@ -136,10 +136,11 @@ def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofl
         count = f"{fill.ctas} CTA" if fill.ctas == 1 else f"{fill.ctas} CTAs"
         what = f"{count} on {sms} multiprocessors: the busiest takes {most}, the average {mean:.2f}"
         parts = min(sms // known.tiles, known.k_tiles)
+        shared = "/fill behind the plan's name" if plan.family == "sm90" else "stream-K"
         advice = (
             f"split K in {parts}, or smaller tiles"
             if parts > plan.split_k
-            else "another tile size, or stream-K"
+            else f"another tile size, or {shared}"
         )
         out.append(Change(loss, quantized, what, advice))
     if fill.tile_waste > _NOTABLE:

@@ -21,6 +21,7 @@ from cutegemm.arch import (
 )
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.rules import register_budget
+from cutegemm.plan.shares import shares_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,7 +175,10 @@ def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves
     covered = m_tiles * bm * n_tiles * bn
     waste = 1 - problem.m * problem.n / covered if covered else 0.0
     ctas = m_tiles * n_tiles * batch * plan.split_k
-    return Waves(ctas, sms * max(1, ctas_per_sm), waste, plan.split.waves > 0)
+    is_even = plan.split.waves > 0
+    if plan.split.owned:  # unless it would not pay
+        is_even = shares_for(plan, problem).shared > 0
+    return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even)
 
 
 def _up(value: int, step: int) -> int:

@@ -133,7 +133,7 @@ def _print_occupancy(analysis: Analysis, console: Any) -> None:
             f"{fill.efficiency:.1%} of the slots are used"
         )
         if fill.is_even:
-            used = f"{fill.ctas} tiles on {fill.per_wave} slots, what does not fill them divided evenly"
+            used = f"{fill.ctas} tiles on {fill.per_wave} slots, which share what does not fill them"
         console.print(f"  {used}; {fill.tile_waste:.1%} of the tiles is waste", soft_wrap=True)
 
 

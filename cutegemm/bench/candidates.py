@@ -58,6 +58,7 @@ LISTS = {
     # For tiles that do not fill the waves: `--suite llama`
     "@sm90_stream": spelled("""
         sm90_{cooperative_2x1|tall_1x2|wide_2x1|256x160|cluster_2x1}/stream{|1}
+        sm90_{deferred_2x1|deferred_tall_1x2|cluster_2x1|wide_2x1|wide_1x2|128x160_2x1|128x176_2x1|256x160_1x2}/fill
         sm90_{cooperative_2x1|tall_1x2}/k2
         sm90:tile=256x{192|160}x64,schedule=cooperative,cluster=2x1,stream=2
         sm90:tile=128x256x64,schedule=cooperative,cluster=2x1,stagger_cycles=500,{stages=3,slots=4|store=tma_warp}{|,deferred=1}

@@ -65,8 +65,9 @@ _FP8 = (
     "--shape 4096 --shape 8192 --dtype float8_e4m3fn --layout nt --plan @sm90_fp8 --plan chosen --seconds 0.3"
 )
 _LLAMA_PLANS = (
-    "--plan chosen --plan sm90_cluster_2x1 --plan sm90_cluster_2x1/stream1 --plan sm90_wide_2x1 --plan sm90_256x160 "
-    "--plan sm90_cooperative_2x1 --plan sm90_tall_1x2 --plan sm90_deferred* --plan sm90_deferred_2x1/stream1"
+    "--plan chosen --plan sm90_cluster_2x1 --plan sm90_fill --plan sm90_wide_2x1 --plan sm90_wide_2x1/fill "
+    "--plan sm90_deferred_2x1 --plan sm90_deferred_2x1/fill --plan sm90_deferred_tall_1x2/fill "
+    "--plan sm90_128x176_2x1 --plan sm90_128x176_2x1/fill"
 )
 _TURNS_PLANS = (
     "--plan sm90_slots --plan sm90_along_m --plan sm90_grouped --plan sm90_cluster_* --plan sm90_wide_* "
@@ -85,7 +86,13 @@ _POWER = (
 STEPS: tuple[Step, ...] = (
     _gemm(
         "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",
-        f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_slots --seconds 0.4",
+        f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_slots --plan sm90_wide_along_n_1x2 "
+        "--plan sm90_cluster_2x1 --seconds 0.4",
+    ),
+    _gemm(
+        "hopper_alone", 45, "bf16, short K: each kernel by itself, with clock and power",
+        f"--shape 8448x9216x64 --shape 8448x9216x128 --shape 8448x9216x256 {_BF16} --plan chosen "
+        "--plan sm90_wide_along_n_1x2 --seconds 0.3 --power 1.5",
     ),
     Step(
         "simt", "f32 beside cuBLAS: squares, unaligned, skinny, deep, batched",

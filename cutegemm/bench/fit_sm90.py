@@ -21,10 +21,11 @@ from typing import Any
 
 from rich.progress import track
 
+from cutegemm.bench.contest import operands_of
 from cutegemm.errors import CutegemmError, ended_in_words
 from cutegemm.plan.catalog import TRANSPOSED
 from cutegemm.plan.choice import H200_MULTIPROCESSORS
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Problem
 from cutegemm.plan.sm90_catalog import read_name
 from cutegemm.plan.sm90_time import H200_COSTS, Sm90Costs, TileShape, predicted_us
 from cutegemm.plan.split import Split
@@ -65,11 +66,13 @@ def timed(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Timed]]:
         read = read_name(name.removeprefix(TRANSPOSED))
         if "us" not in row or read is None or read[1]:
             continue
-        operands = Operands.of(row["dtype"], layout=row["layout"], batched=row["l"] > 1)
-        problem = Problem(row["m"], row["n"], row["k"], row["l"], operands)
+        extents = (row["m"], row["n"], row["k"])
+        operands = operands_of(row["dtype"], row["layout"], *extents, batched=row["l"] > 1)
+        problem = Problem(*extents, row["l"], operands)
         of = problem.transposed if name.startswith(TRANSPOSED) else problem
         key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
-        found.setdefault(key, {})[name] = Timed(name, read[0].shape, read[2], of, row["us"])
+        split = read[2] if read[2].is_split else read[0].split
+        found.setdefault(key, {})[name] = Timed(name, read[0].shape, split, of, row["us"])
     return {key: list(plans.values()) for key, plans in found.items() if len(plans) > 1}
 
 
@@ -107,7 +110,7 @@ def fit(
         names = chance.sample(list(asdict(costs)), chance.choice((1, 1, 2, 3)))
         moved = {name: getattr(costs, name) * math.exp(chance.gauss(0.0, _STEP)) for name in names}
         tried = replace(costs, **moved)
-        if tried.softness > _MOST_SOFTNESS or tried.mixed > 1.0:
+        if tried.softness > _MOST_SOFTNESS or max(tried.mixed, tried.eased) > 1.0:
             continue
         found = error(kept, tried)
         if found < least:

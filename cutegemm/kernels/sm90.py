@@ -44,7 +44,7 @@ from cutegemm.kernels.sm90_deferred import DeferredConsumer
 from cutegemm.kernels.sm90_epilogue import Leaving, Sm90Epilogue
 from cutegemm.kernels.sm90_parts import PartsAt
 from cutegemm.kernels.sm90_producer import Producer
-from cutegemm.kernels.sm90_queue import DIVIDED, Queue, Work
+from cutegemm.kernels.sm90_queue import Queue, Work, divided_of
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.shares import cluster_shares, grid_of
@@ -114,7 +114,7 @@ class Sm90Gemm:
         units, divided = tiles, ()
         if plan.split.is_split:
             shares = cluster_shares(plan, tiles, k_tiles, cutlass.min, cutlass.max)
-            units, divided = shares.units, tuple([Int32(getattr(shares, name)) for name in DIVIDED])
+            units, divided = shares.units, divided_of(plan, shares)
         clusters = grid_of(plan, units, cutlass.min)
         divisors = lower.divisors(plan.raster.divisors(grid_m, grid_n))
         self.kernel(

@@ -71,7 +71,7 @@ class Consumer(QueueOfTiles):
         number = work.first
         stage, phase, c_phase = Int32(0), Int32(0), Int32(0)
         if cutlass.const_expr(turns > 1):
-            number = work.first + consumer * work.clusters
+            number = self.first_of(work, consumer)
             stage, phase = self.skip(stage, phase, self.k_tiles_before(work, consumer))
             if consumer == turns - 1 and work.first < work.units:  # the first turn is the first consumer's
                 self.hand_over("order mainloop", consumer)
@@ -81,7 +81,8 @@ class Consumer(QueueOfTiles):
             self.begin_later(queue, work, consumer)
         while number < work.units:
             unit = self.unit(work, number)
-            is_another = number + work.clusters < work.units  # the next unit, which the next consumer takes
+            following = self.following(work, number)  # the unit that the next consumer takes
+            is_another = following < work.units
             if cutlass.const_expr(not self.fetches_c_late):
                 self.fetch_c_ahead(leaving, work, unit, consumer, tid)
             # Here and not after the products: ptxas would make them wait for each other
@@ -124,7 +125,7 @@ class Consumer(QueueOfTiles):
             if cutlass.const_expr(ordered):
                 if is_another:
                     self.hand_over("order epilogue", consumer)
-            number += work.clusters * turns
+            number = self.following(work, number, turns)
         self.leave.wait_for_stores()
 
     @property
@@ -170,6 +171,16 @@ class Consumer(QueueOfTiles):
         total = cute.make_rmem_tensor(shape, acc.element_type) if pipeline.two_level else acc
         return Products(tCrA, tCrB, acc, total)
 
+    def first_of(self, work: Work, consumer):
+        """The number of a consumer's first unit, where consumers take them in turn."""
+        if not self.plan.split.owned:
+            return work.first + consumer * work.clusters
+        number = work.first
+        for before in range(self.pipeline.turns - 1):
+            is_before = cutlass.min(cutlass.max(consumer - before, 0), 1)
+            number = number + is_before * (self.following(work, number) - number)
+        return number
+
     def k_tiles_before(self, work: Work, consumer):
         """Those that the consumers before this one take from the queue first."""
         if not self.plan.split.is_split:
@@ -177,7 +188,7 @@ class Consumer(QueueOfTiles):
         count = Int32(0)
         for before in range(self.pipeline.turns - 1):
             is_before = cutlass.min(cutlass.max(consumer - before, 0), 1)
-            count = count + is_before * self.unit(work, work.first + before * work.clusters).k_count
+            count = count + is_before * self.unit(work, self.following(work, work.first, before)).k_count
         return count
 
     def k_tiles_between(self, work: Work, number):
@@ -185,7 +196,8 @@ class Consumer(QueueOfTiles):
         if not self.plan.split.is_split:
             return (self.pipeline.turns - 1) * work.k_tiles
         others = range(1, self.pipeline.turns)
-        return sum([self.unit(work, number + ahead * work.clusters).k_count for ahead in others], Int32(0))
+        theirs = [self.unit(work, self.following(work, number, ahead)) for ahead in others]
+        return sum([unit.k_count for unit in theirs], Int32(0))
 
     @cute.jit
     def begin_later(self, queue: cutlass.Constexpr, work: cutlass.Constexpr, consumer: Int32):

@@ -97,7 +97,7 @@ class DeferredConsumer(Consumer):
                     own_m, own_n, batch = self.own_tile_of(work, unit, consumer)
                 elif cutlass.const_expr(split):
                     values.fill(0)  # they have left: no register keeps them while parts are added up
-            number += work.clusters
+            number = self.following(work, number)
         self.leave.wait_for_stores()
 
     @cute.jit

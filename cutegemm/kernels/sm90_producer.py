@@ -82,7 +82,7 @@ class Producer(QueueOfTiles):
                 cute.arch.mbarrier_wait(queue.empty + stage, phase ^ 1)
                 self.fill(loads, queue, tile_mnl, unit.k_first + k_tile, stage)
                 stage, phase = self.next_stage(stage, phase)
-            number += work.clusters
+            number = self.following(work, number)
         # No CTA leaves while a consumer of another may still arrive at its barriers
         if cutlass.const_expr(product(self.plan.cluster_mn) > 1):
             for _ in cutlass.range(self.plan.stages, unroll=1):

@@ -9,12 +9,22 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from cutegemm.kernels import lower
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.shares import Shares, Unit
 
 # What the host works out of the division of the units, besides their number; see `Shares`.
 DIVIDED = ("shared", "span", "workers", "run", "longer")
+DIVIDED_OWNED = (*DIVIDED, "owned", "pieces", "divisors")
+
+
+def divided_of(plan: GemmPlan, shares: Shares) -> tuple[Any, ...]:
+    """What a plan's kernel is given of the division; on the host."""
+    numbers = tuple([Int32(getattr(shares, name)) for name in DIVIDED])
+    if not plan.split.owned:
+        return numbers
+    return (*numbers, Int32(shares.owned), Int32(shares.pieces), lower.divisors(shares.divided_by))
 
 
 @dataclass
@@ -28,7 +38,7 @@ class Work:
     divisors         of the raster
     k_tiles          of a tile
     rank             of the CTA in its cluster, counted along M first
-    divided          what `QueueOfTiles.unit` needs besides where K is split: numbers of `DIVIDED`
+    divided          what `QueueOfTiles.unit` needs besides where K is split: see `divided_of`
     parts            where the sums of a tile's parts meet then
     """
 
@@ -63,15 +73,28 @@ class QueueOfTiles:
 
     def unit(self, work: Work, number) -> Unit:
         """The unit of that number: a tile, or where K is split some k-tiles of one."""
-        split = self.plan.split
-        if not split.is_split:
+        if not self.plan.split.is_split:
             return Unit(number, 0, work.k_tiles, 1, 0, 0)
+        return self.shares(work).unit(number)
+
+    def following(self, work: Work, number, turns: int = 1):
+        """The number of the CTA's unit that is so many behind that one."""
+        if not self.plan.split.owned:
+            return number + work.clusters * turns
+        for _ in range(turns):
+            number = self.shares(work).following(number, work.clusters)
+        return number
+
+    def shares(self, work: Work) -> Shares:
+        """The division of K."""
+        split = self.plan.split
         columns = self.pipeline.ctas // product(self.plan.cluster_mn) if split.waves else work.units
-        shares = Shares(
-            k_tiles=work.k_tiles, columns=columns, pieces=split.waves + 1, units=work.units, slots=0,
-            minimum=cutlass.min, maximum=cutlass.max, **dict(zip(DIVIDED, work.divided, strict=True)),
+        names = DIVIDED_OWNED if split.owned else DIVIDED
+        known = dict(zip(names, work.divided, strict=True))
+        return Shares(
+            k_tiles=work.k_tiles, columns=columns, units=work.units, slots=0, minimum=cutlass.min,
+            maximum=cutlass.max, **{"pieces": split.waves + 1, **known},
         )  # fmt: skip
-        return shares.unit(number)
 
     def tile_of(self, work: Work, tile) -> tuple[Any, Any, Any]:
         """(m_tile, n_tile, batch) of this CTA in the `tile`-th tile of clusters."""

@@ -60,6 +60,7 @@ H200 = Costs()
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _LEAST_K = 256  # of a part
 _SCHEDULERS = 4
+_DEEP_K = 48  # of a queue that is as long in coming as `round_s` says
 _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and have not been timed
 
 
@@ -218,7 +219,8 @@ def _busiest(
         whole, own = (tiles - shares.shared) / ctas, shares.shared * problem.k / max(1, shares.workers)
         held = max(1, -(-shares.workers // multiprocessors))
         steps = whole * problem.k * plan.ctas_per_sm + own * held
-        return whole + 2, steps / _share(plan, held, costs), shares.slots
+        again = min(1.0, plan.stages * plan.cta_tile[2] / _DEEP_K)  # of a round: a second tile is begun
+        return whole + 1 + again, steps / _share(plan, held, costs), shares.slots
     most = -(-tiles * parts // multiprocessors)
     full, left = divmod(most, plan.ctas_per_sm)
     steps = full * plan.ctas_per_sm + left / _share(plan, left or 1, costs)

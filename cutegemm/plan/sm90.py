@@ -54,6 +54,7 @@ def sm90_plan(
     deferred: bool = False,
     split_k: int = 1,
     stream: int = 0,
+    fill: bool = False,
     pack: str = "",
 ) -> GemmPlan:
     """A plan for wgmma, from what a person would say.
@@ -78,6 +79,7 @@ def sm90_plan(
     order_epilogue, stagger_cycles, two_level, deferred   see `Pipeline`
     split_k           units that share a tile of D, each with a part of the k-tiles
     stream            waves of the persistent grid whose k-tiles are divided evenly among it; see `Split`
+    fill              the CTAs that the tiles leave idle at the end take the last k-tiles of some; see `Split.owned`
     pack              "a", "b" or "ab": operands that are copied first, to k-major ones that TMA loads; see
                       `plan.packing`
     raises            PlanError with every rule that is broken
@@ -116,7 +118,7 @@ def sm90_plan(
         )
     )  # fmt: skip
     queue = b.queue(loaded, leaving, stages, cluster, policies)
-    split = b.attempt(lambda: Split(split_k, waves=stream, reduction="last"))
+    split = b.attempt(lambda: Split(split_k, waves=stream or int(fill), reduction="last", owned=fill))
     b.check()
     pipeline = Pipeline(
         schedule,

@@ -7,6 +7,7 @@ What may follow a name:
     sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
     sm90_cooperative_2x1/stream the k-tiles of what does not fill the grid, and of one grid of tiles more, are divided
                                 evenly among all CTAs; /stream1 without those of one grid more
+    sm90_deferred_2x1/fill      the CTAs that the last tiles leave idle take the last k-tiles of each of these
 
 Times that are quoted are of one H200, bf16, D bf16, A and B k-major, normal data, alternating with cuBLAS of
 torch 2.11, 2026-11-20.
@@ -33,9 +34,10 @@ from cutegemm.plan.sm90_tiles import (
     tile_name,
     tile_options,
 )
-from cutegemm.plan.split import Split
+from cutegemm.plan.sm90_time import TileShape
+from cutegemm.plan.split import FILLED, Split
 
-_NAME = re.compile(r"(sm90_\w+)(\+pack)?(?:/k(\d+)|/stream(\d*))?")
+_NAME = re.compile(r"(sm90_\w+)(\+pack)?(?:/k(\d+)|/stream(\d*)|/(fill))?")
 
 _DIRECT = {"store": "direct", "raster": "along_n"}
 _KEEP_INPUTS = ("evict_last", "evict_last", "evict_first")
@@ -149,6 +151,27 @@ SM90_LADDER = (
         is_chosen=True,
     ),
     NamedSm90(
+        "sm90_wide_along_n",
+        "128 x 192 one after the other along the rows of D, which DRAM takes better: where L2 holds all of A and B",
+        (128, 192),
+        {"slots": 3, "raster": "along_n"},
+        is_chosen=True,
+    ),
+    NamedSm90(
+        "sm90_wide_along_n_1x2",
+        "the same, sharing A",
+        (128, 192),
+        {"slots": 3, "raster": "along_n", "cluster": (1, 2)},
+        is_chosen=True,
+    ),
+    NamedSm90(
+        "sm90_wide_along_n_2x1",
+        "the same, sharing B",
+        (128, 192),
+        {"slots": 3, "raster": "along_n", "cluster": (2, 1)},
+        is_chosen=True,
+    ),
+    NamedSm90(
         "sm90_cooperative",
         "128 x 256 by two consumers with D through TMA, where many k-tiles hide the epilogue",
         (128, 256),
@@ -255,6 +278,12 @@ SM90_LADDER = (
         (128, 256),
         {**COOPERATIVE, "cluster": (2, 1), "stream": STREAM_WAVES},
     ),
+    NamedSm90(
+        "sm90_fill",
+        "only the last k-tiles of them, which the CTAs take that have no such tile; the others stay in step",
+        (128, 128),
+        {"cluster": (2, 1), "fill": True},
+    ),
 )
 # For fp8, whose sums wgmma does not keep in full.
 SM90_TWO_LEVEL = (
@@ -282,8 +311,10 @@ def _of_tile(tile: tuple[int, int], cluster: tuple[int, int]) -> NamedSm90:
 
 
 _OF_LADDER = tuple([named for named in SM90_LADDER if named.is_chosen])
-_TAKEN = {(named.shape.tile, named.shape.cluster) for named in _OF_LADDER}
-# What `choose` considers: plans of the ladder, and one for each other tile.
+_TAKEN = {
+    (of.tile, of.cluster) for of in (named.shape for named in _OF_LADDER) if of.raster == TileShape.raster
+}
+# What `choose` considers: plans of the ladder, and one for each tile that they leave out in the usual order of tiles.
 SM90_CHOSEN = (*_OF_LADDER, *(_of_tile(*given) for given in every_tile() if given not in _TAKEN))
 _NAMED = (*SM90_LADDER, *SM90_TWO_LEVEL)
 _BY_NAME = {named.name: named for named in _NAMED}
@@ -343,6 +374,8 @@ def read_name(name: str) -> tuple[NamedSm90, bool, Split] | None:
     split = Split()
     if match[3]:
         split = Split(int(match[3]), reduction="last")
+    elif match[5]:
+        split = FILLED
     elif match[4] is not None:
         split = Split(waves=int(match[4] or STREAM_WAVES), reduction="last")
     return named, match[2] is not None, split
@@ -381,5 +414,5 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("schedule", "store", "shared_d", "raster", "pack"), str),
     "l2": _policies,
     "ctas": lambda text: None if text == "none" else int(text),
-    **dict.fromkeys(("order_epilogue", "two_level", "deferred"), lambda text: text == "1"),
+    **dict.fromkeys(("order_epilogue", "two_level", "deferred", "fill"), lambda text: text == "1"),
 }

@@ -10,20 +10,22 @@ from cutegemm.plan.limits import limits
 from cutegemm.plan.packing import ALIGN_BYTES, to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.shares import shares_of
 from cutegemm.plan.sm90_catalog import SM90_CHOSEN, SM90_TWO_LEVEL, sm90_named
 from cutegemm.plan.sm90_named import NamedSm90
 from cutegemm.plan.sm90_time import K_TILE_BYTES, predicted_us
-from cutegemm.plan.split import Split
+from cutegemm.plan.split import FILLED, Split
 
 ACCUMULATIONS = ("fast", "two_level")
 
-CLOSE = 1.002  # of plans that differ by less than this, that which loads the fewest bytes is taken
 LEAST_GAIN = 1.03  # by which a split must be faster to be taken
-LEAST_SHARED_GAIN = 1.01  # the same of a shared wave
-LEAST_WAVES = 4  # whole ones, before sharing what is left was seen to gain
+# Where idle CTAs take the ends of the last tiles: by which that must be faster, of how many k-tiles the tiles must be,
+# which were else seen to lose by it, and for which tiles it was timed.
+LEAST_FILL_GAIN = 1.005
+LEAST_FILL_K_TILES = 24
+FILLED_TILES = ((128, 128), (128, 160), (128, 176), (128, 192), (128, 256), (256, 128))
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 LEAST_K_TILES = 8  # of a part: it fills the queue of a large tile twice
-STREAM_K_TILES = 128  # before the time in which a shared wave's CTAs meet was seen to be covered
 
 
 # Operands that are packed first. Their copy is taken to run at the speed of memory, though L2 may hold some of it.
@@ -83,15 +85,13 @@ def choose_sm90(
 def ranked(
     considered: Iterable[NamedSm90], operands: Operands, problem: Problem, multiprocessors: int
 ) -> list[str]:
-    """Names of plans, the one to take first."""
+    """Names of plans, the one to take first; of two that take as long, that which loads fewer bytes."""
     is_packed = bool(to_pack_for_wgmma(operands))
     found = [
         (us, loaded_bytes(named, operands, problem), named.called(split, is_packed))
         for us, named, split in candidates(considered, operands, problem, multiprocessors)
     ]
-    close_us = min(found)[0] * CLOSE
-    in_order = sorted(found, key=lambda one: (max(one[0], close_us), one[1], one[0]))
-    return [name for _, _, name in in_order]
+    return [name for _, _, name in sorted(found)]
 
 
 def candidates(
@@ -117,7 +117,7 @@ def candidates(
     for named in plans:
         for split in splits(named, operands, problem, multiprocessors):
             one = entry(named, split)
-            if one[0] * (LEAST_SHARED_GAIN if split.waves else LEAST_GAIN) <= whole_us:
+            if one[0] * (LEAST_FILL_GAIN if split.owned else LEAST_GAIN) <= whole_us:
                 yield one
 
 
@@ -132,14 +132,15 @@ def best_predicted_us(
 
 
 def splits(named: NamedSm90, operands: Operands, problem: Problem, multiprocessors: int) -> Iterator[Split]:
-    """Of K, as far as its parts are long enough; a shared wave behind some whole ones."""
+    """Of K, as far as its parts are long enough; or of the last k-tiles of tiles that do not fill the grid."""
     k_tiles = problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES
     rows, columns = named.shape.clusters(problem)
-    waves = rows * columns * problem.l / named.shape.grid(multiprocessors)
-    if waves < 1:
+    tiles, grid = rows * columns * problem.l, named.shape.grid(multiprocessors)
+    if tiles < grid:
         yield from (Split(parts, reduction="last") for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES)
-    if waves >= LEAST_WAVES and k_tiles >= STREAM_K_TILES:
-        yield Split(waves=1, reduction="last")
+    is_seen = named.tile in FILLED_TILES and k_tiles >= LEAST_FILL_K_TILES
+    if is_seen and shares_of(FILLED, tiles, k_tiles, grid).shared:
+        yield FILLED
 
 
 def packing_us(operands: Operands, problem: Problem) -> float:

@@ -47,11 +47,24 @@ class NamedSm90:
         raster = self.options.get("raster", TileShape.raster)
         return TileShape(self.tile, self.options.get("cluster", (1, 1)), epilogue, raster)
 
+    @property
+    def split(self) -> Split:
+        """How K is split, without a suffix that says so.
+
+        >>> NamedSm90("mine", "", (128, 128), {"fill": True}).split.owned
+        True
+        """
+        fill = bool(self.options.get("fill"))
+        waves = self.options.get("stream", 0) or int(fill)
+        return Split(self.options.get("split_k", 1), waves=waves, owned=fill, reduction="last")
+
     def called(self, split: Split | None = None, is_packed: bool = False) -> str:
         """The name with packing and a split of K behind it."""
         name = self.name + (PACK if is_packed else "")
         if split is None or not split.is_split:
             return name
+        if split.owned:
+            return f"{name}/fill"
         waves = "" if split.waves == STREAM_WAVES else str(split.waves)
         return f"{name}/k{split.parts}" if split.parts > 1 else f"{name}/stream{waves}"
 
@@ -75,7 +88,7 @@ class NamedSm90:
         """
         options: dict[str, Any] = {"ctas": ctas, **self.options}
         if split is not None and split.is_split:
-            options |= {"split_k": split.parts, "stream": split.waves}
+            options |= {"split_k": split.parts, "stream": split.waves, "fill": split.owned}
         if not through_slots(operands):
             options["store"] = "direct"
         if with_c and options.get("store") == "tma_warp":  # C comes to whole subtiles

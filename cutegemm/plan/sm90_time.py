@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 from cutegemm.arch import CACHE_LINE_BYTES
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.split import Split
+from cutegemm.plan.shares import Shares, shares_of
+from cutegemm.plan.split import FILLED, Split
 from cutegemm.tile.mma_atoms import WGMMA_M
 
 K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
@@ -40,8 +41,9 @@ class Sm90Costs:
     cluster         of a kernel of clusters, besides
     last            until the last tile has been stored, for 128 x 128 of it
     tensor          of a k-tile of 128 x 128
-    warm            that tensor cores take longer when the chip is at its power limit, after `WARM_US`
+    warm            share of its time that a multiprocessor takes longer after `WARM_US`, at the chip's power limit
     shared          of a KiB that shared memory moves
+    eased           share of that which is not seen after `STEADY_US`
     port            of a KiB that enters a multiprocessor, multicast or not
     l2              of a KiB from L2 that one CTA reads, when all multiprocessors do
     l2_alone        the same where few of them do
@@ -58,6 +60,8 @@ class Sm90Costs:
     meet            where K is split, until the CTAs of a tile have met
     sums            KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
     shared_wave     of a turn, what a wave of shared tiles takes longer
+    ends            where its tiles have owners, until they have what others took of the k-tiles
+    ends_in_turn    the same of pingpong consumers, which have it behind each other's products
     mixed           of a whole turn's L2 traffic, what the last turn of several has besides its own
     softness        the exponent of `_slowest`
     """
@@ -68,6 +72,7 @@ class Sm90Costs:
     tensor: float
     warm: float
     shared: float
+    eased: float
     port: float
     l2: float
     l2_alone: float
@@ -86,40 +91,46 @@ class Sm90Costs:
     meet: float
     sums: float
     shared_wave: float
+    ends: float
+    ends_in_turn: float
     mixed: float
     softness: float
 
 
 H200_COSTS = Sm90Costs(
-    start=5.34,
-    cluster=0.111,
-    last=0.844,
-    tensor=0.291,
-    warm=0.0477,
-    shared=0.00368,
-    port=0.00785,
-    l2=0.0156,
-    l2_alone=0.00678,
-    l2_readers=0.164,
-    l2_unaligned=1.76,
-    memory=3.69e6,
-    cold=0.121,
-    store=20.9,
-    store_memory=29.9,
-    store_narrow=0.723,
-    store_along=1.03,
-    store_stacked=0.824,
-    pingpong=0.0819,
-    cooperative=0.803,
-    deferred=0.551,
-    meet=1.31,
-    sums=68.7,
-    shared_wave=0.444,
-    mixed=0.0646,
-    softness=5.89,
+    start=5.52,
+    cluster=0.125,
+    last=0.897,
+    tensor=0.296,
+    warm=0.243,
+    shared=0.00365,
+    eased=0.429,
+    port=0.00745,
+    l2=0.0155,
+    l2_alone=0.00695,
+    l2_readers=0.166,
+    l2_unaligned=1.75,
+    memory=3.45e06,
+    cold=0.156,
+    store=17.6,
+    store_memory=26.3,
+    store_narrow=0.761,
+    store_along=1.08,
+    store_stacked=0.964,
+    pingpong=0.098,
+    cooperative=0.565,
+    deferred=0.304,
+    meet=1.21,
+    sums=76.3,
+    shared_wave=0.242,
+    ends=6.39,
+    ends_in_turn=1.29,
+    mixed=0.0257,
+    softness=6.84,
 )
 
 WARM_US = 200.0  # of tensor cores at work: a kernel as short as that, behind a flush, does not reach the power limit
+STEADY_US = 400.0  # a clock that falls with the power of each kernel becomes one that is the same for all
 _FULL_RATE = 7e8  # rows of D x its columns x bytes of K a microsecond: 700 TFLOP/s of elements of 16 bits
 
 L2_BYTES = 50e6
@@ -176,21 +187,26 @@ def predicted_us(
     split = split or Split()
     one = _Turn(shape, operands, problem, multiprocessors, split, cost, rate)
     grid, units = shape.grid(multiprocessors), one.clusters * split.parts
-    if split.waves:
+    shares = one.shares() if split.owned else None
+    if shares is not None and shares.shared:
+        turns_us = one.us(grid) * (units // grid + shares.owned / one.k_tiles)
+    elif split.waves and not split.owned:
         turns_us = one.us(grid) * (units / grid + cost.shared_wave)
     else:
         whole, rest = divmod(units, grid)
         turns_us = whole * one.us(grid) if whole else 0.0
         if rest:
             turns_us += one.us(min(float(grid), rest + (cost.mixed * grid if whole else 0.0)))
-    bits = operands.a.dtype.bits
-    memory_us = (problem.m + problem.n) * problem.k * problem.l * bits / 8 / cost.memory
+    memory_us = one.read_bytes(operands, problem) / cost.memory
     us = cost.start + _slowest(cost, turns_us, memory_us) + cost.cold * memory_us + cost.last * one.area
     if shape.cluster != (1, 1):
         us += cost.cluster
+    sums_us = shape.tile[0] * shape.tile[1] * operands.acc.bits / 8 / 1024 / cost.sums
     if split.parts > 1:
-        sums_us = shape.tile[0] * shape.tile[1] * operands.acc.bits / 8 / 1024 / cost.sums
         us += (cost.meet + split.parts * sums_us) * -(-units // grid)
+    if shares is not None and shares.shared:
+        ends = cost.ends_in_turn if shape.epilogue == "pingpong" else cost.ends
+        us += ends + shares.workers / shares.shared * sums_us
     return us
 
 
@@ -220,20 +236,37 @@ class _Turn:
         k_bytes = problem.k * bits // 8
         self.k_tiles = -(-k_bytes // K_TILE_BYTES // split.parts)
         busy_us = problem.m * problem.n * problem.l * k_bytes / _FULL_RATE
-        tensor = cost.tensor + cost.warm * min(1.0, busy_us / WARM_US)
-        self.products_us = tensor * self.area / rate
+        slower = 1 + cost.warm * min(1.0, busy_us / WARM_US)
+        self.products_us = cost.tensor * slower * self.area / rate
         # Of each wgmma of 64 rows: its rows of A and all columns of B. TMA writes both once.
         read_kib = -(-bm // WGMMA_M) * (WGMMA_M + bn) * K_TILE_BYTES / 1024
         arriving_kib = (bm + bn) * K_TILE_BYTES / 1024
-        self.shared_us = cost.shared * (read_kib + arriving_kib)
-        self.port_us = cost.port * arriving_kib
+        eased = 1 - cost.eased * min(1.0, busy_us / STEADY_US)
+        self.shared_us = cost.shared * eased * (read_kib + arriving_kib)
+        self.port_us = cost.port * eased * arriving_kib
         unaligned = [_unaligned(operands, problem, name) for name in "ab"]
         self.row_kib = [
             extent / sharers * K_TILE_BYTES / 1024 * (cost.l2_unaligned if is_unaligned else 1.0)
             for extent, sharers, is_unaligned in zip((bm, bn), shape.cluster[::-1], unaligned, strict=True)
         ]
         self.store_us = self._store_us(operands, problem)
-        self.exposed_us = self.area * getattr(cost, shape.epilogue)
+        self.exposed_us = self.area * slower * getattr(cost, shape.epilogue)
+
+    def read_bytes(self, operands: Operands, problem: Problem) -> float:
+        """Of A and B, from memory. What L2 does not hold is read once more for each turn of tiles along M or N."""
+        of_k = problem.k * problem.l * operands.a.dtype.bits / 8
+        a, b = problem.m * of_k, problem.n * of_k
+        if a + b > L2_BYTES:
+            along_n, along_m = (max(1.0, self.grid / max(1, across)) for across in (self.columns, self.rows))
+            if self.shape.raster == "along_n":
+                b *= max(1.0, self.rows / along_n)
+            if self.shape.raster == "along_m":
+                a *= max(1.0, self.columns / along_m)
+        return a + b
+
+    def shares(self) -> Shares:
+        """The division of K, where tiles have owners."""
+        return shares_of(FILLED, self.clusters, self.k_tiles, self.grid)
 
     def _store_us(self, operands: Operands, problem: Problem) -> float:
         (bm, bn), bits, cost = self.shape.tile, operands.d.dtype.bits, self.cost

@@ -20,6 +20,8 @@ class Split:
     waves       of a persistent grid, instead of parts: the k-tiles of the tiles that do not fill the grid are
                 divided evenly among all of its CTAs, together with those of waves - 1 whole grids of tiles;
                 the other tiles are not split. See `shares`
+    owned       of one such wave: each tile keeps a CTA of its own, which takes most of its k-tiles, all in step; only
+                the rest is divided, among the CTAs that the wave leaves without a tile
     order       "strided": part p takes the k-tiles p, p + parts, ...; "blocked": neighbours, the first parts
                 one more where parts do not divide the k-tiles. There may be fewer k-tiles than parts
     reduction   "kernel": a second kernel adds the parts' sums; "last": the CTA that ends last in a tile does
@@ -33,6 +35,7 @@ class Split:
     order: str = "blocked"
     reduction: str = "kernel"
     waves: int = 0
+    owned: bool = False
 
     def __post_init__(self) -> None:
         broken = []
@@ -44,6 +47,8 @@ class Split:
             broken.append(
                 f"{self.parts} parts of each tile and {self.waves} waves of shared tiles; one of both."
             )
+        if self.owned and self.waves != 1:
+            broken.append(f"{self.waves} waves of shared tiles, each with a CTA of its own; 1 is expected.")
         if self.order not in ORDERS:
             broken.append(f"order = {self.order!r} is none of {', '.join(ORDERS)}.")
         if self.reduction not in REDUCTIONS:
@@ -77,4 +82,8 @@ class Split:
 
     def __str__(self) -> str:
         how = "a second kernel" if self.reduction == "kernel" else "the CTA that ends last"
-        return f"{'divided evenly' if self.waves else self.order}, added by {how}"
+        division = "each with an owner" if self.owned else "divided evenly" if self.waves else self.order
+        return f"{division}, added by {how}"
+
+
+FILLED = Split(waves=1, owned=True, reduction="last")

@@ -10,7 +10,7 @@ import numpy as np
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import SUM_VECTOR, GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.shares import Unit, grid_of, shares_for
+from cutegemm.plan.shares import Shares, Unit, grid_of, shares_for
 from cutegemm.plan.workspace import slot_layout
 from cutegemm.simulate.memory import is_poison, poison
 from cutegemm.simulate.report import Report, tile_text
@@ -59,10 +59,11 @@ def units_of(plan: GemmPlan, problem: Problem, report: Report) -> Units:
         made = [shares.unit(int(i)) for i in number]
         unit = Unit(*[np.array([getattr(u, f.name) for u in made], np.int64) for f in fields(Unit)])
     clusters = grid_of(plan, max(1, count))
+    turn = number // clusters if shares is None else _turns(shares, clusters, number)
     m, n, batch = plan.raster.tile(unit.tile, grid_m, grid_n, np.minimum, plan.operands.batched)
     of_rank = [
         Units(
-            number // clusters, number % clusters * (cm * cn) + rank, nought + rank,
+            turn, number % clusters * (cm * cn) + rank, nought + rank,
             m * cm + rank % cm, n * cn + rank // cm, batch + nought, unit,
         )
         for rank in range(cm * cn)
@@ -71,6 +72,15 @@ def units_of(plan: GemmPlan, problem: Problem, report: Report) -> Units:
     taken = taken.where(taken.unit.parts > 0)
     _check(taken, grid, k_tiles, cm * cn, report)
     return taken
+
+
+def _turns(shares: Shares, clusters: int, number: np.ndarray) -> np.ndarray:
+    """Of each unit among those that its cluster takes; 0 for one that nobody does."""
+    turn = 0 * number
+    for cluster in range(min(clusters, len(number))):
+        taken = list(shares.numbers(cluster, clusters))
+        turn[taken] = np.arange(len(taken))
+    return turn
 
 
 def _joined(some: list[Units]) -> Units:

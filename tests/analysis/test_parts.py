@@ -143,3 +143,14 @@ def test_a_plan_for_the_transposed_problem_is_held_against_it():
     plan, problem = described("check", "transposed:sm90_64x32", None, "nn", "32x4096x2048")
     assert (problem.m, problem.n, problem.k) == (4096, 32, 2048)
     assert plan.violations(problem=problem) == []
+
+
+def test_idle_multiprocessors_are_said_to_be_filled():
+    """16 x 32 tiles of 128 x 256 are 3.88 turns of 132; of a shared one nothing is left empty. Where owners would
+    keep all, as of 16 k-tiles, it is."""
+    whole, filled = (plan_named(name, Operands.of("bf16")) for name in ("sm90_deferred_2x1", "sm90_fill"))
+    long, short = (Problem(2048, 8192, k, operands=whole.operands) for k in (8192, 512))
+    advice = [c.advice for c in check(whole, long).changes]
+    assert "another tile size, or /fill behind the plan's name" in advice
+    assert not any("/fill" in c.advice for c in check(filled, long).changes)
+    assert [check(filled, problem).waves.is_even for problem in (long, short)] == [True, False]

@@ -31,6 +31,7 @@ def of(**options):
         ({**SMALL, "split_k": 2}, (70, 72, 0)),
         ({**SMALL, "stream": 2, "cluster": (2, 1)}, (64 * 5 - 3, 64, 1100)),
         ({**TALL, "stream": 1, "store": "direct"}, (300, 72, 1100)),
+        ({**SMALL, "fill": True, "cluster": (2, 1), "ctas": 6}, (64 * 7 - 3, 64, 1700)),
         ({**TALL, "stream": 1, "store": "direct"}, (256, 128, 40)),  # 4 tiles, a whole wave: none is shared
     ],
     ids=str,

@@ -25,7 +25,7 @@ from tests.kernels.sm90_forms import FORMS
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parents[2]
-_SPLIT = ("sm90_split", "sm90_stream", "sm90_64x64/k8", "sm90_wide_1x2/stream1")
+_SPLIT = ("sm90_split", "sm90_stream", "sm90_64x64/k8", "sm90_wide_1x2/stream1", "sm90_fill")
 REPEATED = tuple(
     [
         f"{REPEAT}{name}"

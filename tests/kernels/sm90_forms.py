@@ -137,6 +137,16 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
         {"tile": (128, 256, 64), "cluster": (2, 1), "stream": 2, "with_c": True, **_COOPERATIVE},
     ),
+    "fill": ({}, {"fill": True, "slots": 4, "cluster": (2, 1)}),
+    "fill_of_three": ({"layout": "tt"}, {"tile": (64, 128, 64), "consumers": 3, "fill": True}),
+    "fill_c_batched": (
+        {"batched": True},
+        {"tile": (128, 256, 64), "cluster": (2, 1), "fill": True, "with_c": True, **_COOPERATIVE},
+    ),
+    "fill_deferred_2x1": (
+        {},
+        {"tile": (128, 256, 64), "cluster": (2, 1), "fill": True, "deferred": True, **_COOPERATIVE},
+    ),
     "stream_256x160": ({"batched": True}, {"tile": (256, 160, 64), "stream": 1, **_COOPERATIVE}),
     "s8": ({"dtype": "s8", "out": "s32"}, {"tile": (128, 128, 128)}),
     "s8_f32_c": ({"dtype": "s8", "out": "f32"}, {"tile": (64, 128, 128), "with_c": True}),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cutegemm.analysis import check
 from cutegemm.errors import PlanError
 from cutegemm.plan import Problem, sm90_plan
-from cutegemm.plan.shares import LEAST_RUN, Unit, shares_of
-from cutegemm.plan.split import Split
+from cutegemm.plan.shares import LEAST_REST, LEAST_RUN, MOST_WORKERS, PART_K_TILES, Unit, shares_of
+from cutegemm.plan.split import FILLED, Split
 from cutegemm.plan.workspace import regions, slot_layout, workspace_bytes
 
 
@@ -90,10 +90,47 @@ def test_runs_are_not_shorter_than_pays():
     assert {u.parts for u in units(shares_of(Split(waves=1), 1, LEAST_RUN - 1, 132)) if u.parts} == {1}
 
 
+def test_tiles_with_owners_by_hand():
+    """11 tiles of 95 k-tiles, a grid of 4: 11 % 4 = 3 have an owner, and one CTA is left.
+
+    3 * (95 + 5) = 300 among 4: owners keep 75, the other one takes 20 of each, 60 in all. It comes to three tiles, at
+    most: (60 + 19) // 20 + 1 = 4 pieces. Slots are worker + 2 * tile: 0 for the owner of tile 0, 1 for the worker;
+    2, 3 and 4, 5. Eight whole tiles, 3 to 10, follow; owners go on to them at once.
+    """
+    assert PART_K_TILES == 5
+    shares = shares_of(FILLED, 11, 95, 4)
+    assert (shares.shared, shares.owned, shares.span, shares.pieces, shares.units) == (3, 75, 20, 4, 24)
+    assert rows(shares) == [
+        (0, 0, 75, 0, 2, 0), (1, 0, 75, 0, 2, 2), (2, 0, 75, 0, 2, 4),
+        (0, 75, 20, 1, 2, 0), (1, 75, 20, 1, 2, 2), (2, 75, 20, 1, 2, 4),
+        *[(tile, 0, 95, 0, 1, 0) for tile in range(3, 11)],
+    ]  # fmt: skip
+    assert [list(shares.numbers(cta, 4)) for cta in (0, 2, 3)] == [
+        [0, 16, 20],
+        [2, 18, 22],
+        [3, 7, 11, 15, 19, 23],
+    ]
+
+
+def test_owners_are_left_alone_where_little_is_to_be_had():
+    """128 tiles of 128 k-tiles, a grid of 132: 128 * 133 / 132 = 128.97 would be kept, all that there are."""
+    shares = shares_of(FILLED, 128, 128, 132)
+    assert (shares.shared, shares.units, shares.slots) == (0, 128, 0)
+    assert rows(shares) == [(tile, 0, 128, 0, 1, 0) for tile in range(128)]
+
+
+def test_a_tile_has_not_more_workers_than_pay():
+    """One tile of 1000 k-tiles, a grid of 132: four workers besides its owner, who keeps a fifth of 1005."""
+    assert MOST_WORKERS == 4
+    assert [u.k_count for u in units(shares_of(FILLED, 1, 1000, 132)) if u.parts] == [201, 200, 200, 200, 199]
+
+
 # --- of any division ---------------------------------------------------------------------------------------
 
 
-splits = st.one_of(st.integers(2, 9).map(Split), st.integers(1, 3).map(lambda w: Split(waves=w)))
+splits = st.one_of(
+    st.integers(2, 9).map(Split), st.integers(1, 3).map(lambda w: Split(waves=w)), st.just(FILLED)
+)  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)
@@ -133,10 +170,32 @@ def test_shared_waves_are_even(waves, tiles, k_tiles, grid):
     assert not some or max(some) - min(some) <= 1
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 90), st.integers(0, 200), st.integers(1, 20))
+def test_with_owners_all_have_about_as_much_to_do(tiles, k_tiles, grid):
+    """Nobody has more than the owners: what a worker takes, with what its parts cost, is at most what an owner keeps,
+    and a piece; and it is less in all than if the tiles were whole."""
+    shares = shares_of(FILLED, tiles, k_tiles, grid)
+    clusters = min(grid, shares.units)
+    taken = [[shares.unit(number) for number in shares.numbers(cta, clusters)] for cta in range(clusters)]
+    assert sum(len(of_one) for of_one in taken) <= shares.units
+    assert sorted(u.tile for of_one in taken for u in of_one if u.parts and u.part == 0) == list(range(tiles))
+    assert sum(u.k_count for of_one in taken for u in of_one) == tiles * k_tiles
+    parts = [[u for u in of_one if u.parts > 1] for of_one in taken]
+    if shares.shared:
+        kept = max(sum(u.k_count for u in of_one) for of_one in parts[: shares.shared])
+        assert kept == shares.owned <= k_tiles - LEAST_REST
+        worked = [sum(u.k_count for u in of_one) for of_one in parts[shares.shared :]]
+        assert max(worked) <= max(kept, LEAST_RUN) + shares.span
+        for of_one in parts[shares.shared :]:
+            ends = [u.k_first + u.k_count for u in of_one]
+            assert all(end == k_tiles for end in ends[:-1])  # only its last tile is left to the next worker
+
+
 def test_arrays_of_numbers_are_divided_alike():
-    for split in (Split(3), Split(waves=2)):
-        one = shares_of(split, 7, 30, 4)
-        many = shares_of(split, 7, 30, 4, np.minimum, np.maximum)
+    for split, tiles, k_tiles in ((Split(3), 7, 30), (Split(waves=2), 7, 30), (FILLED, 11, 95)):
+        one = shares_of(split, tiles, k_tiles, 4)
+        many = shares_of(split, tiles, k_tiles, 4, np.minimum, np.maximum)
         found = many.unit(np.arange(one.units))
         for name in Unit.__dataclass_fields__:
             wanted = [getattr(one.unit(i), name) for i in range(one.units)]
@@ -148,6 +207,8 @@ def test_a_split_says_what_it_cannot_be():
         Split(parts=3, waves=2, order="mixed")
     assert "3 parts of each tile and 2 waves of shared tiles; one of both" in str(caught.value)
     assert "order = 'mixed'" in str(caught.value)
+    with pytest.raises(PlanError, match="2 waves of shared tiles, each with a CTA of its own; 1 is expected"):
+        Split(waves=2, owned=True)
     with pytest.raises(PlanError, match="waves = -1"):
         Split(waves=-1)
 

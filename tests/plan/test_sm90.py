@@ -390,14 +390,23 @@ def test_names_of_splits():
         ("sm90_64x128/k4", "sm90:tile=64x128x64,slots=2,store=tma_warp,split_k=4"),
         ("sm90_cooperative_2x1/stream", None),
         ("sm90_wide_2x1/stream1", "sm90:tile=128x192x64,cluster=2x1,stream=1"),
+        ("sm90_wide_2x1/fill", "sm90:tile=128x192x64,cluster=2x1,fill=1"),
         ("sm90_stream", "sm90:tile=128x256x64,schedule=cooperative,cluster=2x1,stream=2"),
+        ("sm90_fill", "sm90:tile=128x128x64,cluster=2x1,fill=1"),
         ("sm90_split", "sm90:tile=64x128x64,slots=2,split_k=4"),
     ):
         plan = plan_named(name, BF16)
         assert plan.name == name
         assert text is None or plan_named(text, BF16).key() == plan.key()
     assert plan_named("sm90_cooperative_2x1/stream", BF16).split.waves == 2
-    for wrong in ("sm90_64x128/k", "sm90_64x128/k4last", "sm90_what/k2", "sm90_slots/streams"):
+    for wrong in (
+        "sm90_slots/fill2",
+        "sm90_slots/k2/fill",
+        "sm90_64x128/k",
+        "sm90_64x128/k4last",
+        "sm90_what/k2",
+        "sm90_slots/streams",
+    ):
         assert sm90_named(wrong, BF16) is None
     with pytest.raises(PlanError, match="without one a CTA takes all"):
         plan_named("sm90_multistage/k2", BF16)

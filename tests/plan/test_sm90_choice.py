@@ -19,7 +19,7 @@ from cutegemm.plan.sm90_catalog import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
 from cutegemm.plan.sm90_choice import LEAST_GAIN, choose_sm90, ranked, splits
 from cutegemm.plan.sm90_tiles import every_tile
 from cutegemm.plan.sm90_time import H200_COSTS, predicted_us
-from cutegemm.plan.split import Split
+from cutegemm.plan.split import FILLED, Split
 
 BF16 = Operands.of("bf16", layout="nt")
 BY_NAME = {named.name: named.shape for named in (*SM90_LADDER, *SM90_CHOSEN)}
@@ -85,7 +85,7 @@ def test_fp8_is_by_default_near_the_fastest_that_was_timed(n):
 def test_the_choice():
     """Many short tiles want pingpong, many long ones the large tiles, few the small ones."""
     assert choose(BF16, Problem(8448, 9216, 64)).pipeline.kind == "pingpong"
-    assert choose(BF16, Problem(1024, 8192, 8192)).pipeline.kind == "cooperative"
+    assert choose(BF16, Problem(512, 8192, 8192)).pipeline.kind == "cooperative"
     assert max(choose(BF16, Problem(256, 512, 512)).cta_tile[:2]) <= 64
     assert choose(BF16, Problem(4096, 4096, 4096), multiprocessors=114).pipeline.ctas == 114
     assert choose(BF16, Problem(4096, 4096, 4096), "sm_80").family != "sm90"
@@ -120,8 +120,10 @@ def test_k_is_split_where_few_tiles_have_many_k_tiles(shape):
         (128, 8192, 8192), (64, 4096, 4096), (8448, 9216, 64),
     ],
 )  # fmt: skip
-def test_k_is_not_split_where_that_was_not_seen_to_gain(shape):
-    assert not choose_sm90(BF16, Problem(*shape)).split.is_split
+def test_tiles_have_no_even_parts_where_that_was_not_seen_to_gain(shape):
+    plan = choose_sm90(BF16, Problem(*shape))
+    assert plan.split_k == 1
+    assert plan.split.owned or not plan.split.is_split
 
 
 def test_a_wave_is_shared_where_half_of_it_would_be_empty():
@@ -134,6 +136,22 @@ def test_a_wave_is_shared_where_half_of_it_would_be_empty():
     assert shared / whole == pytest.approx((27.15 + H200_COSTS.shared_wave) / 28, rel=0.01)
 
 
+def test_what_idle_ctas_take():
+    """8 x 64 tiles of 128 x 128, in clusters 512 of 66: 7.76 turns, 8 where tiles are whole. 50 of them keep 101 of 128
+    k-tiles, so that the last turn is 0.79 of one. 66 x 3 tiles leave nothing to take, and 64 of 66 too little."""
+    found = [named for named in SM90_LADDER if named.name == "sm90_cluster_2x1"]
+    fills = [
+        [split for split in splits(found[0], BF16, Problem(*shape), 132) if split.owned]
+        for shape in ((2048, 8192, 8192), (256 * 66, 128 * 3, 8192), (512, 4096, 8192))
+    ]
+    assert fills == [[FILLED], [], []]
+    whole, filled = [
+        predicted_us(found[0].shape, BF16, Problem(2048, 8192, 8192), 132, how) for how in (Split(), FILLED)
+    ]
+    assert (7 + 101 / 128) / 8 < filled / whole < 1
+    assert choose(BF16, Problem(2048, 28672, 8192)).split.owned
+
+
 def test_tiles_that_fill_the_grid():
     """12 x 12 tiles of 128 x 128 take 132 multiprocessors twice, 12 x 11 of 128 x 144 once; 4 x 163 of 128 x 176 take
     all but 8 of them five times, 4 x 224 of 128 x 128 6.8 times."""
@@ -143,7 +161,8 @@ def test_tiles_that_fill_the_grid():
 
 @pytest.mark.parametrize(("tile", "cluster"), [*every_tile()], ids=str)
 def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster):
-    found = [named for named in SM90_CHOSEN if (named.tile, named.shape.cluster) == (tile, cluster)]
+    grouped = [named for named in SM90_CHOSEN if named.shape.raster == "grouped_m:8"]
+    found = [named for named in grouped if (named.tile, named.shape.cluster) == (tile, cluster)]
     assert len(found) == 1
     plan = plan_named(found[0].name, BF16)
     assert (plan.cta_tile[:2], plan.cluster_mn) == (tile, cluster)
@@ -195,7 +214,7 @@ def test_the_model_grows_with_the_work():
 def test_more_parts_cost_more_to_add_up():
     """One tile of 64 x 64 and no more k-tiles than a part needs: each part more is 16 KiB more to read."""
     shape, long = BY_NAME["sm90_64x64"], Problem(64, 64, 1 << 20)
-    free = replace(H200_COSTS, memory=1e30, l2=0.0, l2_alone=0.0, warm=0.0)
+    free = replace(H200_COSTS, memory=1e30, l2=0.0, l2_alone=0.0, warm=0.0, eased=0.0)
     meeting = [
         predicted_us(shape, BF16, long, 132, Split(parts, reduction="last"), free)
         - predicted_us(shape, BF16, Problem(64, 64, (1 << 20) // parts), 132, costs=free)
@@ -223,15 +242,26 @@ def test_an_operand_that_many_read_at_once_comes_cheaper():
 
 
 def test_parts_are_long_enough():
-    named = next(named for named in SM90_CHOSEN if named.name == "sm90_64x64")
+    small, large = (next(n for n in SM90_CHOSEN if n.name == name) for name in ("sm90_64x64", "sm90_slots"))
     fp8 = Operands.of("e4m3", layout="nt", out="bf16")
 
-    def parts(operands, m, k):
-        return [split.parts for split in splits(named, operands, Problem(m, 64, k), 132)]
+    def parts(operands, m, k, named=small):
+        found = splits(named, operands, Problem(m, 64, k), 132)
+        return ["fill" if split.owned else split.parts for split in found]
 
     assert parts(BF16, 64, 511) == []
     assert parts(BF16, 64, 2048) == [2, 3, 4]
     assert parts(fp8, 64, 2048) == [2]
     assert parts(BF16, 64 * 132, 2048) == []  # a whole wave
-    assert parts(BF16, 64 * 132 * 4, 8192) == [1]  # four whole waves, and one to be shared
-    assert parts(BF16, 64 * 132 * 4, 4096) == []  # too short for that
+    assert parts(BF16, 128 * 132, 2048, large) == []
+    assert parts(BF16, 128 * 133, 2048, large) == ["fill"]
+    assert parts(fp8, 128 * 133, 2048, large) == []  # 16 k-tiles are too few
+    assert parts(BF16, 128 * 131, 8192, large) == [
+        2,
+        3,
+        4,
+        6,
+        8,
+        12,
+        16,
+    ]  # of 128 k-tiles an owner would keep all

@@ -47,6 +47,10 @@ PLANS = {
     "stream of two waves": {"stream": 2},
     "stream, clusters": {"stream": 2, "cluster": (2, 1)},
     "stream, cooperative, C": {"stream": 1, "with_c": True, **TALL},
+    "fill": {"fill": True},
+    "fill, clusters": {"fill": True, "cluster": (2, 1), "ctas": 6},
+    "fill, cooperative, C": {"fill": True, "with_c": True, **TALL},
+    "fill, three in turn": {"fill": True, "consumers": 3, "tile": (64, 64, 64)},
     "stream, three in turn": {"stream": 2, "consumers": 3, "tile": (64, 64, 64)},
 }
 
@@ -161,7 +165,7 @@ def texts(protocol, **options):
 @pytest.mark.parametrize("name", PLANS)
 def test_the_queue_of_every_cluster(name):
     plan = plan_of(name)
-    for tiles, k_tiles in ((5, 13), (3, 40), (2, 0)):
+    for tiles, k_tiles in ((5, 13), (3, 40), (2, 0), (7, 60)):
         clusters = max(1, (plan.pipeline.ctas or 3) // int(np.prod(plan.cluster_mn)))
         for cluster in range(clusters):
             counts = unit_counts(plan, tiles=tiles, k_tiles=k_tiles, cluster=cluster)
@@ -182,7 +186,7 @@ def test_a_skip_as_if_all_units_were_alike():
 @pytest.mark.parametrize("name", PLANS)
 def test_parts_in_many_interleavings(name):
     plan = plan_of(name)
-    for tiles, k_tiles in ((1, 40), (3, 24), (6, 17)) if plan.pipeline.ctas else ((1, 40),):
+    for tiles, k_tiles in ((1, 40), (3, 24), (6, 17), (7, 50)) if plan.pipeline.ctas else ((1, 40),):
         protocol = split_protocol(plan, tiles=tiles, k_tiles=k_tiles)
         assert texts(protocol, random_runs=4) == ""
 

@@ -29,6 +29,7 @@ _TITLES = {
 }
 _SWEEP, _SWEEP_PLOT = "hopper", "hopper_sweep"
 _POWER = {
+    "hopper_alone": "bf16, Hopper, short K: clock and power",
     "mma_power_tf32": "tf32, mma.sync: clock and power",
     "mma_power_bf16": "bf16, mma.sync: clock and power",
 }

@@ -47,7 +47,7 @@ def unit_counts(plan: GemmPlan, *, tiles: int, k_tiles: int, cluster: int = 0) -
     (15, 0, 30, 30)
     """
     shares, clusters = _shares(plan, tiles, k_tiles)
-    return tuple([shares.unit(i).k_count for i in range(cluster, shares.units, clusters)])
+    return tuple([shares.unit(number).k_count for number in shares.numbers(cluster, clusters)])
 
 
 def _shares(plan: GemmPlan, tiles: int, k_tiles: int) -> tuple[Shares, int]:
@@ -75,7 +75,7 @@ def split_protocol(plan: GemmPlan, *, tiles: int, k_tiles: int) -> Protocol:
     turns, programs = plan.pipeline.turns, []
     for cta in range(clusters):
         for consumer in range(turns):
-            numbers = range(cta + consumer * clusters, shares.units, clusters * turns)
+            numbers = list(shares.numbers(cta, clusters))[consumer::turns]
             units = [shares.unit(number) for number in numbers]
             for warp in range(_WARPS):
                 ops = tuple([op for unit in units for op in _warp(unit, consumer, warp)])
