@@ -178,7 +178,7 @@ def test_what_the_page_of_speeds_shows_takes_ten_minutes() -> None:
 
 
 def test_a_pattern_that_nothing_fits() -> None:
-    with pytest.raises(CutegemmError, match=r"'hoper\*' fits no step; there are hopper, simt"):
+    with pytest.raises(CutegemmError, match=r"'hoper\*' fits no step; there are hopper, hopper_alone"):
         named(["hoper*", "simt"])
 
 

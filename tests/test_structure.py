@@ -16,7 +16,7 @@ ROWS = (
     ("layout",),
     ("tile",),
     ("plan",),
-    ("analysis", "cache", "cubin", "kernels", "simulate", "views"),
+    ("analysis", "cache", "cubin", "kernels", "simulate", "spaces", "views"),
     ("checks", "compile", "draw"),
     ("emulate", "launch", "torch_ops"),
     ("profile",),

@@ -280,7 +280,7 @@ SM90_LADDER = (
     ),
     NamedSm90(
         "sm90_fill",
-        "only the last k-tiles of them, which the CTAs take that have no such tile; the others stay in step",
+        "each of those tiles keeps a CTA; those without one take its last k-tiles, and all others stay in step",
         (128, 128),
         {"cluster": (2, 1), "fill": True},
     ),
