@@ -59,8 +59,11 @@ class CompiledKernel:
             raise UnsupportedError(
                 f"{self.plan.name}: beta = {beta!r}, but this kernel cannot read C. Make the plan with_c=True."
             )
-        batch = a.shape[0] if a.ndim == 3 else 1
-        self.for_problem(a.shape[-2], b.shape[-1], a.shape[-1], batch)(a, b, c, d, alpha, beta)
+        function = self.function
+        if self.needs_workspace:
+            batch = a.shape[0] if a.ndim == 3 else 1
+            function = self.for_problem(a.shape[-2], b.shape[-1], a.shape[-1], batch)
+        function(a, b, c, d, alpha, beta)
 
     @cached_property
     def needs_workspace(self) -> bool:

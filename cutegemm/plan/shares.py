@@ -112,7 +112,8 @@ class Shares:
 
         clusters   of the grid
 
-        >>> shares = shares_of(Split(waves=1, owned=True), 11, 100, 4)
+        >>> from cutegemm.plan.split import FILLED
+        >>> shares = shares_of(FILLED, 11, 95, 4)
         >>> [(number, shares.following(number, 4)) for number in (0, 3, 7)]
         [(0, 16), (3, 7), (7, 11)]
         """

@@ -53,7 +53,7 @@ def choose_sm90(
 
     >>> operands = Operands.of("bf16", layout="nt")
     >>> [choose_sm90(operands, Problem(*mnk)).name for mnk in ((1536, 1536, 1536), (4096, 4096, 4096))]
-    ['sm90_128x144_2x1', 'sm90_deferred_2x1']
+    ['sm90_128x144_2x1', 'sm90_cluster_2x1/fill']
     >>> choose_sm90(operands, Problem(128, 128, 16384)).split.is_split
     True
     >>> print(*choose_sm90(Operands.of("e4m3"), Problem(64, 4096, 4096)).packs)
