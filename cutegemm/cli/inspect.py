@@ -32,7 +32,8 @@ _FAMILIES = {
 
 _AFTER_PLANS = (
     "`cutegemm show NAME` describes one, `cutegemm check NAME` analyses it. A SIMT or Hopper NAME may end with /k4, "
-    "which splits K in 4; simt:block=128x128x8,warp=64x32,thread=8x8 and its like spell a plan out."
+    "which splits K in 4, a Hopper NAME with /fill, which gives idle CTAs the ends of the last tiles; "
+    "simt:block=128x128x8,warp=64x32,thread=8x8 and its like spell a plan out."
 )
 
 Thing = Annotated[
