@@ -122,6 +122,14 @@ def _conflict_advice(known: Analysis, part: AccessCost) -> str:
     return f"{search.reason}{least}"
 
 
+def _to_fill_the_grid(plan: GemmPlan) -> str:
+    """For a grid whose last wave is not full."""
+    if plan.split.owned:  # of which too little is to be had
+        return "another tile size"
+    can_fill = plan.family == "sm90" and plan.pipeline is not None and plan.pipeline.ctas is not None
+    return "another tile size, or " + ("/fill behind the plan's name" if can_fill else "stream-K")
+
+
 def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
     fill = known.waves
     assert fill is not None
@@ -136,12 +144,7 @@ def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofl
         count = f"{fill.ctas} CTA" if fill.ctas == 1 else f"{fill.ctas} CTAs"
         what = f"{count} on {sms} multiprocessors: the busiest takes {most}, the average {mean:.2f}"
         parts = min(sms // known.tiles, known.k_tiles)
-        shared = "/fill behind the plan's name" if plan.family == "sm90" else "stream-K"
-        advice = (
-            f"split K in {parts}, or smaller tiles"
-            if parts > plan.split_k
-            else f"another tile size, or {shared}"
-        )
+        advice = f"split K in {parts}, or smaller tiles" if parts > plan.split_k else _to_fill_the_grid(plan)
         out.append(Change(loss, quantized, what, advice))
     if fill.tile_waste > _NOTABLE:
         loss = _loss(roof, **{name: s * (1 - fill.tile_waste) for name, s in local.items()})

@@ -153,4 +153,8 @@ def test_idle_multiprocessors_are_said_to_be_filled():
     advice = [c.advice for c in check(whole, long).changes]
     assert "another tile size, or /fill behind the plan's name" in advice
     assert not any("/fill" in c.advice for c in check(filled, long).changes)
+    once = plan_named(
+        "sm90_multistage", whole.operands
+    )  # a CTA for each tile, and no producer: it shares none
+    assert not any("/fill" in c.advice for plan in (filled, once) for c in check(plan, short).changes)
     assert [check(filled, problem).waves.is_even for problem in (long, short)] == [True, False]
