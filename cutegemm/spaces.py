@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.workspace import regions
+from cutegemm.plan.problem import Problem
+from cutegemm.plan.workspace import workspace_bytes
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,18 @@ class Sizes:
 def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: E741
     """For a problem of these extents.
 
-    >>> from cutegemm.plan import simt_plan, sm90_plan
+    >>> from cutegemm.plan import Operands, simt_plan, sm90_plan
     >>> sizes_of(simt_plan(split_k=4, reduction="last"), 128, 128, 1024, 1)
     Sizes(counters=None, zeroed=256, total=262400)
     >>> sizes_of(sm90_plan(split_k=4), 128, 128, 1024, 1)
     Sizes(counters=64, zeroed=0, total=262144)
+    >>> sizes_of(sm90_plan(Operands.of("bf16", layout="nt", batched=True), split_k=4), 128, 128, 1024, 3)
+    Sizes(counters=64, zeroed=0, total=786432)
     """
-    found, counters = regions(plan, m, n, k, l), None
-    if plan.pipeline is not None and found and found[0].name == "arrivals":
-        counters, found = found[0].size // 4, found[1:]
-    zeroed = found[0].size if found and found[0].name == "arrivals" else 0
-    return Sizes(counters, zeroed, max(1, sum(region.size for region in found)))
+    total, zeroed = workspace_bytes(plan, Problem(m, n, k, l, plan.operands))
+    if plan.pipeline is None or not plan.split.is_split:
+        return Sizes(None, zeroed, max(1, total))
+    return Sizes(zeroed // 4, 0, max(1, total - zeroed))
 
 
 class Spaces:

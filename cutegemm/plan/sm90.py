@@ -18,7 +18,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.queue import NORMAL_L2, QueueBuilder, registers_of
 from cutegemm.plan.sm90_slots import SHARED_D, SlotBuilder
-from cutegemm.plan.split import Split
+from cutegemm.plan.split import by_last
 from cutegemm.tile.mma_atoms import WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
@@ -118,7 +118,7 @@ def sm90_plan(
         )
     )  # fmt: skip
     queue = b.queue(loaded, leaving, stages, cluster, policies)
-    split = b.attempt(lambda: Split(split_k, waves=stream or int(fill), reduction="last", owned=fill))
+    split = b.attempt(lambda: by_last(split_k, stream, fill))
     b.check()
     pipeline = Pipeline(
         schedule,

@@ -35,7 +35,7 @@ from cutegemm.plan.sm90_tiles import (
     tile_options,
 )
 from cutegemm.plan.sm90_time import TileShape
-from cutegemm.plan.split import FILLED, Split
+from cutegemm.plan.split import FILLED, Split, by_last
 
 _NAME = re.compile(r"(sm90_\w+)(\+pack)?(?:/k(\d+)|/stream(\d*)|/(fill))?")
 
@@ -373,11 +373,11 @@ def read_name(name: str) -> tuple[NamedSm90, bool, Split] | None:
         return None
     split = Split()
     if match[3]:
-        split = Split(int(match[3]), reduction="last")
+        split = by_last(split_k=int(match[3]))
     elif match[5]:
         split = FILLED
     elif match[4] is not None:
-        split = Split(waves=int(match[4] or STREAM_WAVES), reduction="last")
+        split = by_last(stream=int(match[4] or STREAM_WAVES))
     return named, match[2] is not None, split
 
 

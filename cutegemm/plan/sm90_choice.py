@@ -14,7 +14,7 @@ from cutegemm.plan.shares import shares_of
 from cutegemm.plan.sm90_catalog import SM90_CHOSEN, SM90_TWO_LEVEL, sm90_named
 from cutegemm.plan.sm90_named import NamedSm90
 from cutegemm.plan.sm90_time import K_TILE_BYTES, predicted_us
-from cutegemm.plan.split import FILLED, Split
+from cutegemm.plan.split import FILLED, Split, by_last
 
 ACCUMULATIONS = ("fast", "two_level")
 
@@ -137,7 +137,7 @@ def splits(named: NamedSm90, operands: Operands, problem: Problem, multiprocesso
     rows, columns = named.shape.clusters(problem)
     tiles, grid = rows * columns * problem.l, named.shape.grid(multiprocessors)
     if tiles < grid:
-        yield from (Split(parts, reduction="last") for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES)
+        yield from (by_last(split_k=parts) for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES)
     is_seen = named.tile in FILLED_TILES and k_tiles >= LEAST_FILL_K_TILES
     if is_seen and shares_of(FILLED, tiles, k_tiles, grid).shared:
         yield FILLED

@@ -12,11 +12,12 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.sm90 import sm90_plan
 from cutegemm.plan.sm90_time import K_TILE_BYTES, TileShape
-from cutegemm.plan.split import Split
+from cutegemm.plan.split import Split, by_last
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 STREAM_WAVES = 2  # so that most tiles have two parts, of which one is written long before it is read
 PACK = "+pack"
+_SPLITTING = ("split_k", "stream", "fill")  # options that say how K is split
 _DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
 
 
@@ -54,9 +55,7 @@ class NamedSm90:
         >>> NamedSm90("mine", "", (128, 128), {"fill": True}).split.owned
         True
         """
-        fill = bool(self.options.get("fill"))
-        waves = self.options.get("stream", 0) or int(fill)
-        return Split(self.options.get("split_k", 1), waves=waves, owned=fill, reduction="last")
+        return by_last(**{name: self.options[name] for name in _SPLITTING if name in self.options})
 
     def called(self, split: Split | None = None, is_packed: bool = False) -> str:
         """The name with packing and a split of K behind it."""

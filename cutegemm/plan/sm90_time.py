@@ -187,9 +187,9 @@ def predicted_us(
     split = split or Split()
     one = _Turn(shape, operands, problem, multiprocessors, split, cost, rate)
     grid, units = shape.grid(multiprocessors), one.clusters * split.parts
-    shares = one.shares() if split.owned else None
-    if shares is not None and shares.shared:
-        turns_us = one.us(grid) * (units // grid + shares.owned / one.k_tiles)
+    filled = one.filled() if split.owned else None
+    if filled is not None:
+        turns_us = one.us(grid) * (units // grid + filled.owned / one.k_tiles)
     elif split.waves and not split.owned:
         turns_us = one.us(grid) * (units / grid + cost.shared_wave)
     else:
@@ -204,9 +204,9 @@ def predicted_us(
     sums_us = shape.tile[0] * shape.tile[1] * operands.acc.bits / 8 / 1024 / cost.sums
     if split.parts > 1:
         us += (cost.meet + split.parts * sums_us) * -(-units // grid)
-    if shares is not None and shares.shared:
+    if filled is not None:
         ends = cost.ends_in_turn if shape.epilogue == "pingpong" else cost.ends
-        us += ends + shares.workers / shares.shared * sums_us
+        us += ends + filled.workers / filled.shared * sums_us
     return us
 
 
@@ -257,16 +257,17 @@ class _Turn:
         of_k = problem.k * problem.l * operands.a.dtype.bits / 8
         a, b = problem.m * of_k, problem.n * of_k
         if a + b > L2_BYTES:
-            along_n, along_m = (max(1.0, self.grid / max(1, across)) for across in (self.columns, self.rows))
+            turns = max(1.0, self.rows * self.columns / self.grid)
             if self.shape.raster == "along_n":
-                b *= max(1.0, self.rows / along_n)
+                b *= min(turns, max(1, self.rows))
             if self.shape.raster == "along_m":
-                a *= max(1.0, self.columns / along_m)
+                a *= min(turns, max(1, self.columns))
         return a + b
 
-    def shares(self) -> Shares:
-        """The division of K, where tiles have owners."""
-        return shares_of(FILLED, self.clusters, self.k_tiles, self.grid)
+    def filled(self) -> Shares | None:
+        """The division of K where tiles have owners; None where they would keep all of them."""
+        shares = shares_of(FILLED, self.clusters, self.k_tiles, self.grid)
+        return shares if shares.shared else None
 
     def _store_us(self, operands: Operands, problem: Problem) -> float:
         (bm, bn), bits, cost = self.shape.tile, operands.d.dtype.bits, self.cost

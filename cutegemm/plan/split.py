@@ -86,4 +86,15 @@ class Split:
         return f"{division}, added by {how}"
 
 
-FILLED = Split(waves=1, owned=True, reduction="last")
+def by_last(split_k: int = 1, stream: int = 0, fill: bool = False) -> Split:
+    """What the arguments of `sm90_plan` say; the CTA that ends last adds the sums.
+
+    raises   PlanError with every rule that is broken
+
+    >>> by_last(fill=True).waves, by_last(split_k=3).parts
+    (1, 3)
+    """
+    return Split(split_k, waves=stream or int(fill), owned=fill, reduction="last")
+
+
+FILLED = by_last(fill=True)
