@@ -21,24 +21,36 @@ from cutegemm.layout import __all__ as _algebra
 __version__ = "0.1.0"
 
 _LATER = {
-    "compile_plan": "cutegemm.compile",
-    "gemm": "cutegemm.launch",
+    "compile_plan": "cutegemm.run.compile",
+    "gemm": "cutegemm.run.gemm",
     "GemmPlan": "cutegemm.plan",
-    "mma_sync_plan": "cutegemm.plan",
-    "mma_tma_plan": "cutegemm.plan",
+    "mma_sync_plan": "cutegemm.build",
+    "mma_tma_plan": "cutegemm.build",
     "Operand": "cutegemm.plan",
     "Operands": "cutegemm.plan",
     "Problem": "cutegemm.plan",
-    "simt_plan": "cutegemm.plan",
-    "sm90_plan": "cutegemm.plan",
-    "plan_named": "cutegemm.plan.catalog",
-    "plans": "cutegemm.plan.catalog",
+    "simt_plan": "cutegemm.build",
+    "sm90_plan": "cutegemm.build",
+    "plan_named": "cutegemm.choose.catalog",
+    "plans": "cutegemm.choose.catalog",
     "make_layout_tv": "cutegemm.tile",
     "Raster": "cutegemm.tile",
     "TiledCopy": "cutegemm.tile",
     "TiledMma": "cutegemm.tile",
 }
-_MODULES = ("analysis", "arch", "draw", "emulate", "plan", "profile", "simulate", "tile")
+_MODULES = (
+    "analysis",
+    "build",
+    "choose",
+    "draw",
+    "emulate",
+    "machine",
+    "plan",
+    "profile",
+    "run",
+    "simulate",
+    "tile",
+)
 
 __all__ = [
     *_algebra,
@@ -54,18 +66,18 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:  # what `_LATER` names, for type checkers and editors
-    from cutegemm.compile import compile_plan as compile_plan
-    from cutegemm.launch import gemm as gemm
+    from cutegemm.build import mma_sync_plan as mma_sync_plan
+    from cutegemm.build import mma_tma_plan as mma_tma_plan
+    from cutegemm.build import simt_plan as simt_plan
+    from cutegemm.build import sm90_plan as sm90_plan
+    from cutegemm.choose.catalog import plan_named as plan_named
+    from cutegemm.choose.catalog import plans as plans
     from cutegemm.plan import GemmPlan as GemmPlan
     from cutegemm.plan import Operand as Operand
     from cutegemm.plan import Operands as Operands
     from cutegemm.plan import Problem as Problem
-    from cutegemm.plan import mma_sync_plan as mma_sync_plan
-    from cutegemm.plan import mma_tma_plan as mma_tma_plan
-    from cutegemm.plan import simt_plan as simt_plan
-    from cutegemm.plan import sm90_plan as sm90_plan
-    from cutegemm.plan.catalog import plan_named as plan_named
-    from cutegemm.plan.catalog import plans as plans
+    from cutegemm.run.compile import compile_plan as compile_plan
+    from cutegemm.run.gemm import gemm as gemm
     from cutegemm.tile import Raster as Raster
     from cutegemm.tile import TiledCopy as TiledCopy
     from cutegemm.tile import TiledMma as TiledMma

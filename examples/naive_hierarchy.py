@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.arch import WARP_THREADS
+from cutegemm.build import simt_plan
 from cutegemm.layout import Layout, idx2crd, zipped_divide
-from cutegemm.plan import GemmPlan, Operands, Problem, simt_plan
+from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan import GemmPlan, Operands, Problem
 
 M, N, K = 48, 128, 12
 

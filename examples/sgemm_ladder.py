@@ -14,8 +14,8 @@ import importlib.util
 import numpy as np
 
 from cutegemm.analysis import check
+from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.simt_ladder import SIMT_LADDER
 
 SIMULATED = (130, 260, 68)  # ragged along each mode
 
@@ -31,7 +31,7 @@ def main() -> None:
     if given.sass:
         machine_code()
     elif has_gpu():
-        from cutegemm.bench.ladder import run, table
+        from docs.evidence.ladder import run, table
 
         print(table(run("simt", [given.size], counted=None)))
     else:
@@ -72,7 +72,7 @@ def simulated(size: int) -> None:
 
 def machine_code() -> None:
     """Registers and instructions of each step, for sm_90a; S2R reads a thread's and a CTA's number."""
-    from cutegemm.compile import compile_plan
+    from cutegemm.run.compile import compile_plan
 
     names = ("FFMA", "LDS", "STS", "LDG", "LDGSTS", "S2R", "BAR", "LDL")
     print(f"{'step':24} {'registers':>9} " + " ".join(f"{name:>6}" for name in names))

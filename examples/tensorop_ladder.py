@@ -1,7 +1,7 @@
 """The ladder of Tensor Core plans: what each step changes, what it costs in shared memory; and it is right.
 
 Run it anywhere: python examples/tensorop_ladder.py
-On a GPU the same names are timed: python -m cutegemm.bench.gemm --dtype tf32 --layout nt --plan 'tensorop_*'
+On a GPU the same names are timed: python -m docs.evidence.gemm --dtype tf32 --layout nt --plan 'tensorop_*'
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from cutegemm import Operands, Problem, plan_named
 from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
-from cutegemm.plan.mma_sync_ladder import STEPS
+from cutegemm.choose.mma_sync.ladder import STEPS
 from cutegemm.simulate import simulate
 
 

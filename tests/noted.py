@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cutegemm import launch, torch_ops
+from cutegemm.run import gemm as launch
+from cutegemm.run import torch_ops
 
 
 class Noted:

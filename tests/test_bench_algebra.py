@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cutegemm.bench import algebra
+from docs.evidence import algebra
 
 
 @pytest.fixture(scope="module")

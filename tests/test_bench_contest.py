@@ -12,11 +12,12 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from cutegemm.bench import contest, measure, power
-from cutegemm.bench.contest import Case, Contest, contests, operands_of, record
+from cutegemm.build import simt_plan
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, UnsupportedError
-from cutegemm.plan import Operands, Problem, simt_plan
+from cutegemm.plan import Operands, Problem
+from docs.evidence import contest, measure, power
+from docs.evidence.contest import Case, Contest, contests, operands_of, record
 
 SQUARE = Problem(16, 8, 32, operands=operands_of("bfloat16", "nt", 16, 8, 32))
 
@@ -38,19 +39,19 @@ def gemm(a, b, *, out, plan, accumulate, allow_tf32):
 def on_the_cpu(monkeypatch):
     """Every call is right, of any plan; a call takes as many milliseconds as there are calls before it, and one."""
     for module in ("contest", "measure"):
-        monkeypatch.setattr(f"cutegemm.bench.{module}.DEVICE", "cpu")
+        monkeypatch.setattr(f"docs.evidence.{module}.DEVICE", "cpu")
     monkeypatch.setattr(contest, "need_gpu", lambda: None)
     monkeypatch.setattr(contest, "compile_ahead", lambda cases: None)
     monkeypatch.setattr(
         contest, "in_turns", lambda calls, seconds: [1e-3 * (i + 1) for i in range(len(calls))]
     )
-    monkeypatch.setattr("cutegemm.launch.gemm", gemm)
+    monkeypatch.setattr("cutegemm.run.gemm.gemm", gemm)
 
     def plan_of(a, b, *, out, plan, accumulate, allow_tf32):
         kind = DType.parse({torch.bfloat16: "bf16", torch.float32: "f32"}[a.dtype])
         return SimpleNamespace(name="simt_one", operands=Operands.of(kind))
 
-    monkeypatch.setattr("cutegemm.launch.plan_of", plan_of)
+    monkeypatch.setattr("cutegemm.run.gemm.plan_of", plan_of)
 
 
 def test_a_row_by_hand():
@@ -87,7 +88,7 @@ def test_how_close_depends_on_the_type(monkeypatch, dtype, is_right):
         torch.matmul(a, b, out=out)
         out += out.abs().max() / 1000
 
-    monkeypatch.setattr("cutegemm.launch.gemm", rough)
+    monkeypatch.setattr("cutegemm.run.gemm.gemm", rough)
     one = Contest(Problem(16, 8, 32, operands=operands_of(dtype, "nn", 16, 8, 32)))
     one.enter("p")
     assert ("ratio" in one.rows(0.0)[0]) == is_right
@@ -109,7 +110,7 @@ def test_the_matrices_are_those_of_the_problem(layout):
 def test_a_plan_may_multiply_by_tf32_where_that_is_the_type(monkeypatch, dtype):
     allowed = []
     monkeypatch.setattr(
-        "cutegemm.launch.gemm", lambda a, b, **how: allowed.append(how["allow_tf32"]) or gemm(a, b, **how)
+        "cutegemm.run.gemm.gemm", lambda a, b, **how: allowed.append(how["allow_tf32"]) or gemm(a, b, **how)
     )
     one = Contest(Problem(16, 8, 32, operands=operands_of(dtype, "nn", 16, 8, 32)))
     one.enter(None)

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from cutegemm.bench import gemm, simt
-from cutegemm.bench.evidence import DONE, FAILED, SKIPPED, Outcome, named, run
-from cutegemm.bench.evidence_steps import GPU, HOPPER, NCU, STEPS, Step
-from cutegemm.bench.pages import speed
 from cutegemm.cli import app
 from cutegemm.errors import CutegemmError
+from docs.evidence import gemm, simt
+from docs.evidence.pages import speed
+from docs.evidence.steps import GPU, HOPPER, NCU, STEPS, Step
+from docs.evidence.steps_run import DONE, FAILED, SKIPPED, Outcome, named, run
 
-BENCHMARKS = Path(__file__).parent.parent / "docs" / "benchmarks"
+BENCHMARKS = Path(__file__).parent.parent / "docs" / "evidence" / "data"
 FILE = '{"machine": {"gpu": "G"}, "rows": [{"plan": "p", "ratio": 1.0}]}'
 
 
@@ -202,17 +202,17 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         with pytest.raises(Taken):
             profile.main(arguments)
         return
-    target = {"cutegemm.bench.gemm": gemm, "cutegemm.bench.simt": simt}.get(module)
+    target = {"docs.evidence.gemm": gemm, "docs.evidence.simt": simt}.get(module)
     if target is not None:
         monkeypatch.setattr(target, "need_gpu", lambda: None)
         monkeypatch.setattr(target, "machine", dict)
-        monkeypatch.setattr("cutegemm.bench.gemm.Meter", lambda *_: SimpleNamespace(known=dict))
+        monkeypatch.setattr("docs.evidence.gemm.Meter", lambda *_: SimpleNamespace(known=dict))
         monkeypatch.setattr(target, "contests", taken)
         with pytest.raises(Taken):
             target.main(arguments)
         return
     assert module == "cutegemm"
-    monkeypatch.setattr(f"cutegemm.bench.{arguments[1]}.run", taken)
+    monkeypatch.setattr(f"docs.evidence.{arguments[1]}.run", taken)
     assert isinstance(CliRunner().invoke(app, arguments).exception, Taken)
 
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from cutegemm.bench import power
-from cutegemm.bench.power import Nvml, Sample, Watch, with_rate_per_cycle
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
+from docs.evidence import power
+from docs.evidence.power import Nvml, Sample, Watch, with_rate_per_cycle
 
 
 class FakeNvml:
@@ -96,8 +96,8 @@ def test_the_share_at_a_clock_is_free_of_the_clock():
 @pytest.mark.parametrize(("out", "known"), [("int32", True), ("float32", False)])
 def test_a_plan_is_timed_alone_where_torch_multiplies_no_such_types(monkeypatch, out, known):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from cutegemm.bench import gemm
-    from cutegemm.plan.catalog import plan_named
+    from cutegemm.choose.catalog import plan_named
+    from docs.evidence import gemm
 
     monkeypatch.setattr(gemm, "need_gpu", lambda: None)
     monkeypatch.setattr(gemm, "in_turns", lambda calls, seconds: [1e-3, 2e-3][: len(calls)])
@@ -116,7 +116,7 @@ def problem(kind="bf16", layout="nn"):
 
 
 def test_a_peer_that_is_not_there_is_refused(tmp_path):
-    from cutegemm.bench import peer
+    from docs.evidence import peer
 
     with pytest.raises(UnsupportedError, match="there is no such file"):
         peer.call_of(str(tmp_path / "none.py"), problem(), None, None, None)
@@ -133,7 +133,7 @@ def test_a_peer_that_is_not_there_is_refused(tmp_path):
 def test_a_peer_that_cannot_be_imported_is_refused(monkeypatch):
     from types import ModuleType
 
-    from cutegemm.bench import peer
+    from docs.evidence import peer
 
     class Broken(ModuleType):
         def __getattr__(self, name):
@@ -168,8 +168,8 @@ _PEER = """
 def test_a_peer_sees_the_problem_as_cute_has_it(tmp_path):
     """A is (M, K, L), B is (N, K, L), C is (M, N, L); rows of A, and of the stored B^T, are contiguous."""
     pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
-    from cutegemm.bench import peer
-    from cutegemm.kernels.bench.peer import compile_tensorop
+    from docs.evidence import peer
+    from docs.evidence.kernels.peer import compile_tensorop
 
     path = tmp_path / "example.py"
     path.write_text(textwrap.dedent(_PEER))
@@ -183,9 +183,9 @@ def test_a_peer_sees_the_problem_as_cute_has_it(tmp_path):
 
 def test_the_ceiling_is_mma_sync_and_nothing_else(tmp_path):
     pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
-    from cutegemm.cubin import disassemble, instructions
     from cutegemm.dtypes import bf16, tf32
-    from cutegemm.kernels.bench.ceiling import RegisterLoop, compile_loop
+    from cutegemm.run.cubin import disassemble, instructions
+    from docs.evidence.kernels.ceiling import RegisterLoop, compile_loop
 
     for kind in (bf16, tf32):
         folder = tmp_path / kind.name

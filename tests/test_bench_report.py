@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cutegemm.bench.pages import charts, ladder, report, speed
-from cutegemm.bench.pages.markdown import table
-from cutegemm.bench.rows import by_plan, groups, mean_ratio
+from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.cli import app
-from cutegemm.plan.simt_ladder import SIMT_LADDER
+from docs.evidence.pages import charts, ladder, report, speed
+from docs.evidence.pages.markdown import table
+from docs.evidence.rows import by_plan, groups, mean_ratio
 
 DOCS = Path(__file__).parent.parent / "docs"
 MACHINE = {"gpu": "G", "driver": "1", "torch": "2", "nvidia-cutlass-dsl": "3", "date": "2026-01-01 now"}
@@ -149,9 +149,9 @@ def test_a_ladder_with_counters_by_hand(tmp_path: Path) -> None:
         {**row(name, tflops / 20), "tflops": tflops, "library_tflops": 20.0}
         for name, tflops in zip([*names[:2], "simt_64x64"], (15.0, 9.0, 12.0), strict=True)
     ]
-    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "evidence" / "data").mkdir(parents=True)
     written(
-        tmp_path / "benchmarks", "ladder_simt", [*speeds, {"plan": names[2], "error": "why"}],
+        tmp_path / "evidence" / "data", "ladder_simt", [*speeds, {"plan": names[2], "error": "why"}],
         ladder="simt", counted_size=2048, not_counted="no ncu",
         steps={names[0]: step(0), names[1]: step(1, load_wavefronts=3e6)},
     )  # fmt: skip

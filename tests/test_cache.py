@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cutegemm import cache, compile
+from cutegemm.build import simt_plan
 from cutegemm.errors import CompileError
-from cutegemm.plan import GemmPlan, simt_plan
+from cutegemm.plan import GemmPlan
+from cutegemm.run import cache, compile
 
 PLAN = simt_plan()
 
@@ -132,13 +133,13 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     """Each process that is started runs the script again, which starts processes, which no system would bear."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from cutegemm.compile import compile_plans\n"
+        "from cutegemm.run.compile import compile_plans\n"
         "from cutegemm.plan import simt_plan\n"
         "compile_plans([simt_plan(), simt_plan(stages=3)], processes=2)\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])},
     )  # fmt: skip
     assert done.returncode == 1
     assert "CompileError: compile_plans: a process came to a sudden end." in done.stderr

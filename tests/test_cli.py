@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cutegemm import __version__
+from cutegemm.choose.catalog import plans
 from cutegemm.cli import app, main
 from cutegemm.errors import CutegemmError
-from cutegemm.plan.catalog import plans
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -105,11 +105,12 @@ def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     error = 1e-3
     times = {"us": 1.0, "tflops": 2.5, **({"cublas_tflops": 2.0, "ratio": 1.25} if known else {})}
     monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: {"name": "a GPU", "arch": "sm_90a"})
-    monkeypatch.setattr("cutegemm.torch_ops.from_numpy", lambda a, b, c, operands: {"a": a, "b": b})
+    monkeypatch.setattr("cutegemm.run.torch_ops.from_numpy", lambda a, b, c, operands: {"a": a, "b": b})
     monkeypatch.setattr(
-        "cutegemm.torch_ops.run_plan", lambda plan, t, alpha, beta: (1 + error) * alpha * (t["a"] @ t["b"])
+        "cutegemm.run.torch_ops.run_plan",
+        lambda plan, t, alpha, beta: (1 + error) * alpha * (t["a"] @ t["b"]),
     )
-    monkeypatch.setattr("cutegemm.bench.gemm.time_plan", lambda plan, tensors, problem: times)
+    monkeypatch.setattr("docs.evidence.gemm.time_plan", lambda plan, tensors, problem: times)
     sizes = ("gemm", "64", "64", "64", "--layout", "nt", "--out-dtype", "f32")
     said = run(*sizes, "--dtype", "e4m3")
     assert "ran on a GPU" in said
@@ -388,7 +389,7 @@ def test_an_error_ends_with_a_message(
 
 def test_bench_simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {"plans": {"p": {"seconds": 0.5, "peak_mb": 60.0, "within": True}}, "extent": 512}
-    monkeypatch.setattr("cutegemm.bench.simulate.run", lambda: rows)
+    monkeypatch.setattr("docs.evidence.simulate.run", lambda: rows)
     said = run("bench", "simulate")
     assert "512 x 512 x 512" in said
     assert "0.500 s" in said
@@ -433,8 +434,8 @@ else:
 
 @pytest.fixture
 def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts an `ncu` on PATH that answers from docs/benchmarks, or says why the launch failed."""
-    record = Path(__file__).parent.parent / "docs" / "benchmarks" / "analysis_plans.json"
+    """Puts an `ncu` on PATH that answers from docs/evidence/data, or says why the launch failed."""
+    record = Path(__file__).parent.parent / "docs" / "evidence" / "data" / "analysis_plans.json"
     case = "layout_tn"
     registers = json.loads(record.read_text())["cases"][case]["registers"]
     monkeypatch.setattr("cutegemm.profile.run._registers", lambda *_: registers)  # compiles nothing

@@ -10,11 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cutegemm import launch, torch_ops  # noqa: E402
+from cutegemm.build import simt_plan  # noqa: E402
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError  # noqa: E402
-from cutegemm.launch import gemm  # noqa: E402
-from cutegemm.plan import Operands, simt_plan  # noqa: E402
-from cutegemm.views import View, share_memory  # noqa: E402
+from cutegemm.plan import Operands  # noqa: E402
+from cutegemm.run import gemm as launch  # noqa: E402
+from cutegemm.run import torch_ops  # noqa: E402
+from cutegemm.run.gemm import gemm  # noqa: E402
+from cutegemm.run.views import View, share_memory  # noqa: E402
 from tests.noted import Noted, note_launches  # noqa: E402
 
 
@@ -200,8 +202,8 @@ def test_every_broken_rule_is_said_at_once():
 
 
 def test_torch_is_asked_for_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cutegemm.torch_ops", None)
-    monkeypatch.delattr("cutegemm.torch_ops")
+    monkeypatch.setitem(sys.modules, "cutegemm.run.torch_ops", None)
+    monkeypatch.delattr("cutegemm.run.torch_ops")
     with pytest.raises(UnsupportedError, match=r"pip install 'cutegemm\[torch\]'. Without a GPU .*simulate"):
         gemm(A.numpy(), B.numpy())
 

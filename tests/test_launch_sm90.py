@@ -8,11 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cutegemm import launch, torch_ops  # noqa: E402
-from cutegemm.compile import CompiledKernel  # noqa: E402
+from cutegemm.build import mma_tma_plan, sm90_plan  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
-from cutegemm.launch import gemm  # noqa: E402
-from cutegemm.plan import Operands, mma_tma_plan, sm90_plan  # noqa: E402
+from cutegemm.plan import Operands  # noqa: E402
+from cutegemm.run import gemm as launch  # noqa: E402
+from cutegemm.run import torch_ops  # noqa: E402
+from cutegemm.run.compile import CompiledKernel  # noqa: E402
+from cutegemm.run.gemm import gemm  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
 

@@ -12,15 +12,16 @@ PACKAGE = Path(__file__).parent.parent / "cutegemm"
 # Each row may import from the rows above it, and from its own package.
 ROWS = (
     ("errors",),
-    ("arch", "dtypes"),
+    ("dtypes",),
     ("layout",),
-    ("tile",),
+    ("machine", "tile"),
     ("plan",),
-    ("analysis", "cache", "cubin", "kernels", "simulate", "spaces", "views"),
-    ("checks", "compile", "draw"),
-    ("emulate", "launch", "torch_ops"),
+    ("build",),
+    ("analysis", "choose", "emulate", "simulate"),
+    ("draw",),
+    ("kernels",),
+    ("run",),
     ("profile",),
-    ("bench",),
     ("cli",),
     ("__main__",),
 )
@@ -30,8 +31,8 @@ ROW = {name: number for number, row in enumerate(ROWS) for name in row}
 def imported(source: str) -> set[str]:
     """Parts of this package that a module imports when it is itself imported.
 
-    >>> sorted(imported("from cutegemm.plan.plan import GemmPlan; import cutegemm.tile; from cutegemm import arch"))
-    ['arch', 'plan', 'tile']
+    >>> sorted(imported("from cutegemm.plan.plan import GemmPlan; import cutegemm.tile; from cutegemm import dtypes"))
+    ['dtypes', 'plan', 'tile']
     """
     found = set()
     for node in ast.parse(source).body:

@@ -2,7 +2,6 @@
 
 from cutegemm.analysis.accesses import Access, global_table, shared_accesses
 from cutegemm.analysis.changes import Change
-from cutegemm.analysis.devices import DEVICES, Device, device_named
 from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
 from cutegemm.analysis.occupancy import Occupancy, Waves, occupancy, plan_occupancy, waves
 from cutegemm.analysis.render import print_report, render
@@ -20,6 +19,7 @@ from cutegemm.analysis.shared import (
 )
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan, search_swizzle
 from cutegemm.analysis.traffic import Traffic, best_rasters, compare_rasters, traffic, traffic_in_time
+from cutegemm.machine.device import DEVICES, Device, device_named
 
 __all__ = [
     "DEFAULT_RULES",

@@ -20,9 +20,9 @@ from cutegemm.analysis.shared import (
     cost,
     widest_access,
 )
-from cutegemm.arch import WARP_THREADS
 from cutegemm.layout import ComposedLayout, Layout
-from cutegemm.plan.schedule import Read, Store
+from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.program.schedule import Read, Store
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
 from cutegemm.tile.tma import TmaBox
 
@@ -132,7 +132,7 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
     Steps past the last k-tile fetch nothing, but what is stored and read again is stored and read in vain.
 
-    >>> from cutegemm.plan import simt_plan
+    >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(128, 128, 8), stages=2)
     >>> {a.name: executions(plan, a, 64) for a in shared_accesses(plan)}
     {'fill A': 65.0, 'fill B': 64.0, 'read A': 64.125, 'read B': 64.125}

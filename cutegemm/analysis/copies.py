@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS
+from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,8 +30,8 @@ from cutegemm.analysis.accesses import (
 )
 from cutegemm.analysis.parts import layout_of_sums
 from cutegemm.analysis.shared import byte_addresses
-from cutegemm.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.layout import Layout
+from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cutegemm.arch import (
+from cutegemm.errors import UnsupportedError
+from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
     REGISTER_UNIT,
@@ -19,16 +20,15 @@ from cutegemm.arch import (
     Arch,
     arch_named,
 )
-from cutegemm.errors import UnsupportedError
-from cutegemm.plan.rules import register_budget
-from cutegemm.plan.shares import shares_for
+from cutegemm.plan.rules.broken import register_budget
+from cutegemm.plan.work.shares import shares_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cutegemm.cubin import ResourceReport
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
+    from cutegemm.run.cubin import ResourceReport
 
 SUB_PARTITIONS = 4  # of a multiprocessor, each with its scheduler and its quarter of the registers
 REGISTER_STEP = 8  # a thread's registers are given in steps

@@ -24,7 +24,7 @@ import numpy as np
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
-    from cutegemm.analysis.devices import Device
+    from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
 
 PORT = 256.0  # bytes a clock, of a CPC
@@ -59,8 +59,9 @@ def multicast(plan: GemmPlan) -> tuple[int, int]:
 def demand(plan: GemmPlan, device: Device) -> float:
     """Bytes of A and B a clock that a multiprocessor asks L2 for while its MMA does not wait.
 
-    >>> from cutegemm.analysis.devices import device_named
-    >>> from cutegemm.plan import Operands, sm90_plan
+    >>> from cutegemm.machine.device import device_named
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Operands
     >>> h200, bf16 = device_named("h200"), Operands.of("bf16", layout="nt")
     >>> [round(demand(sm90_plan(bf16, **given), h200)) for given in ({}, {"cluster": (2, 1)})]
     [59, 44]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.shares import shares_for
-from cutegemm.plan.workspace import slot_layout, sums_layout
+from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.plan.memory.workspace import slot_layout, sums_layout
+from cutegemm.plan.work.shares import shares_for
 
 if TYPE_CHECKING:
     from cutegemm.layout import Layout
@@ -57,7 +57,8 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     another plan write all P, which the last CTA reads again where it adds them, and else a second kernel. Where the
     last one adds them, one thread takes a ticket, and hands it to all that share the tile.
 
-    >>> from cutegemm.plan import Problem, simt_plan
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
     >>> ends_of(simt_plan(split_k=4, reduction="last"), Problem(256, 256, 4096))
     Ends(stores=4, writes=16, reads=16, tickets=16, asked=128)
     """
@@ -90,7 +91,8 @@ def units_of(plan: GemmPlan, problem: Problem) -> list[tuple[int, float, float]]
 
     Tiles are counted in clusters, and K goes from 0 to 1.
 
-    >>> from cutegemm.plan import Problem, simt_plan
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
     >>> units_of(simt_plan(split_k=2), Problem(128, 256, 64))
     [(0, 0.0, 0.5), (1, 0.0, 0.5), (0, 0.5, 1.0), (1, 0.5, 1.0)]
     """
@@ -110,7 +112,8 @@ def units_of(plan: GemmPlan, problem: Problem) -> list[tuple[int, float, float]]
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
     """What goes through the workspace, in bytes of the whole problem.
 
-    >>> from cutegemm.plan import Operands, Problem, simt_plan
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Operands, Problem
     >>> plan = simt_plan(Operands.of("f32"), pack="a", split_k=2)
     >>> for one in passes_of(plan, Problem(128, 128, 64)):
     ...     print(one)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.analysis.accesses import buffer_layout, executions, shared_accesses
 from cutegemm.analysis.changes import Change, changes
-from cutegemm.analysis.devices import Device, default_device, device_named
 from cutegemm.analysis.globalmem import Sectors, global_accesses
 from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
 from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
@@ -15,14 +14,15 @@ from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
 from cutegemm.analysis.traffic import Traffic, best_rasters
-from cutegemm.arch import Arch, arch_named
 from cutegemm.errors import UnsupportedError
+from cutegemm.machine.arch import Arch, arch_named
+from cutegemm.machine.device import Device, default_device, device_named
 from cutegemm.plan.arguments import check_is_plan
 
 if TYPE_CHECKING:
-    from cutegemm.cubin import ResourceReport
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
+    from cutegemm.run.cubin import ResourceReport
 
 
 _RASTERS = 4  # that are compared in time
@@ -207,7 +207,8 @@ def check(
     rules     of shared memory; see `analysis.shared`
     search    whether a swizzle is looked for where a buffer has conflicts, and a better raster
 
-    >>> from cutegemm.plan import Operands, Problem, simt_plan
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Operands, Problem
     >>> found = check(simt_plan(), Problem(4096, 4096, 4096), device="h200")
     >>> found.waves.count, found.roofline.bound.name
     (8, 'issue')

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cutegemm.arch import WARP_THREADS
+from cutegemm.machine.arch import WARP_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cutegemm.analysis.devices import Device
     from cutegemm.analysis.parts import Pass
     from cutegemm.analysis.traffic import Traffic
+    from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
 
@@ -139,7 +139,7 @@ def roofline(
 def register_bytes(plan: GemmPlan) -> float:
     """Bytes that the MMA atom reads from and writes to registers for one product of two elements.
 
-    >>> from cutegemm.plan import simt_plan
+    >>> from cutegemm.build import simt_plan
     >>> register_bytes(simt_plan())
     16.0
     """

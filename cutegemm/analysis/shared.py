@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from cutegemm.analysis.copies import copy_wavefronts
-from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS
 from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, Layout
+from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS
 
 PHASE_BITS = 8 * SMEM_BANKS * SMEM_BANK_BYTES  # what one wavefront delivers at most
 ACCESS_BITS = (8, 16, 32, 64, 128)

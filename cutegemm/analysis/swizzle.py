@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from cutegemm.analysis.accesses import Access, shared_accesses
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
-from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS
 from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, size, tile_to_shape
+from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS
 from cutegemm.tile.smem_atoms import KINDS, smem_atom
 from cutegemm.tile.tma import TmaBox
 

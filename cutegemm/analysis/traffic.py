@@ -28,7 +28,7 @@ from cutegemm.tile.raster import Raster
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cutegemm.analysis.devices import Device
+    from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
 

@@ -29,7 +29,7 @@ def _show(module: Any, as_json: bool) -> None:
 @app.command("algebra")
 def algebra(as_json: Json = False) -> None:
     """Operations of the algebra against the peers that are installed."""
-    from cutegemm.bench import algebra as module
+    from docs.evidence import algebra as module
 
     _show(module, as_json)
 
@@ -37,7 +37,7 @@ def algebra(as_json: Json = False) -> None:
 @app.command("simulate")
 def simulate(as_json: Json = False) -> None:
     """Time and memory of the simulator."""
-    from cutegemm.bench import simulate as module
+    from docs.evidence import simulate as module
 
     _show(module, as_json)
 
@@ -50,7 +50,7 @@ def ladder(
     sizes: Annotated[str, typer.Option(help="N of the problems N x N x N.")] = "4096,6144",
 ) -> None:
     """Every step of a ladder: compiled and analysed, and timed where there is a GPU."""
-    from cutegemm.bench import ladder as module
+    from docs.evidence import ladder as module
 
     if name not in module.LADDERS:
         known = ", ".join(module.LADDERS)
@@ -67,8 +67,8 @@ def ladder(
 
 @app.command("report")
 def report(docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")) -> None:
-    """The pages of speeds and ladders with their plots, and the tables of the analysis, from docs/benchmarks."""
-    from cutegemm.bench.pages import report as module
+    """The pages of speeds and ladders with their plots, and the tables of the analysis, from docs/evidence/data."""
+    from docs.evidence.pages import report as module
 
     if not (docs / "benchmarks").is_dir():
         raise UnsupportedError(

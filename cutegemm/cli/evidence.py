@@ -11,21 +11,21 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cutegemm.bench.evidence import DONE, FAILED, SKIPPED, Outcome, machine_has, named, run
-from cutegemm.bench.evidence_steps import Step
+from docs.evidence.steps import Step
+from docs.evidence.steps_run import DONE, FAILED, SKIPPED, Outcome, machine_has, named, run
 
 _COLOURS = {DONE: "green", FAILED: "red", SKIPPED: "yellow"}
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="The folder of the files.")] = Path("docs/benchmarks"),
+    out: Annotated[Path, typer.Option(help="The folder of the files.")] = Path("docs/evidence/data"),
     only: Annotated[list[str] | None, typer.Option(help="A file's name, or names with *; repeat it.")] = None,
     budget: Annotated[
         float | None, typer.Option(help="Seconds for all; what does not fit is left out.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
 ) -> None:
-    """Make every file of docs/benchmarks again, the most telling ones first; then run `bench report`.
+    """Make every file of docs/evidence/data again, the most telling ones first; then run `bench report`.
 
     Each step is a process of its own, with a time limit. It ends with 1 where a step failed, or none was done.
     """

@@ -22,13 +22,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from typer.core import TyperCommand
 
-from cutegemm.arch import DEFAULT_ARCH, arch_named
+from cutegemm.build.building import Complaints, made
 from cutegemm.cli.inputs import Extents, check_name, dtype_of, extents_of, plan_for
 from cutegemm.cli.job import Job, Say, corner
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.building import Complaints, made
 
 # Multiplications that are simulated whole unless asked for more: about half a minute.
 _MOST_SIMULATED = 1 << 30
@@ -197,7 +197,7 @@ def _gpu() -> dict[str, Any] | str:
 
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} sees no CUDA device" if seems_there else ""
-    from cutegemm.torch_ops import device_arch
+    from cutegemm.run.torch_ops import device_arch
 
     try:
         return {"name": torch.cuda.get_device_name(0), "arch": device_arch(0)}

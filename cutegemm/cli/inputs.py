@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cutegemm.arch import DEFAULT_ARCH, arch_named
+from cutegemm.build.building import Complaints, made
+from cutegemm.choose.catalog import TRANSPOSED, choose, plan_named
 from cutegemm.dtypes import DType, bf16, f32, round_to, tf32
 from cutegemm.errors import PlanError
+from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan import GemmPlan, Operands, Problem
-from cutegemm.plan.building import Complaints, made
-from cutegemm.plan.catalog import TRANSPOSED, choose, plan_named
 
 # Elements of A, B and C together that are made up: more than any machine that this runs on holds.
 _MOST_ELEMENTS = 1 << 36

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from cutegemm.arch import DEFAULT_ARCH
+from cutegemm.choose.catalog import plans as named_plans
 from cutegemm.cli.inputs import described
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
-from cutegemm.plan.catalog import plans as named_plans
+from cutegemm.machine.arch import DEFAULT_ARCH
 
 _SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
 _NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
@@ -139,7 +139,7 @@ def check(
     """What a plan will do on the hardware: conflicts, occupancy, traffic, roofline; what to change."""
     from cutegemm.analysis import check as analyse
     from cutegemm.analysis import device_named, print_report
-    from cutegemm.compile import compile_plan
+    from cutegemm.run.compile import compile_plan
 
     if arch and device:
         raise UnsupportedError(

@@ -47,8 +47,8 @@ class Job:
 
         say   is told what is being done
         """
-        from cutegemm.bench.gemm import time_plan
-        from cutegemm.torch_ops import from_numpy, run_plan
+        from cutegemm.run.torch_ops import from_numpy, run_plan
+        from docs.evidence.gemm import time_plan
 
         report = self._head(f"ran on {gpu['name']}")
         say(f"compiling for {gpu['arch']}")
@@ -97,7 +97,7 @@ class Job:
 
             simulated = simulate(self.plan, *matrices, alpha=self.alpha, beta=self.beta, progress=progress)
             return simulated.d, simulated.stats.ctas, simulated.stats.seconds
-        from cutegemm.emulate import emulate
+        from cutegemm.run.emulated import emulate
 
         result = emulate(
             self.plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress
@@ -169,7 +169,7 @@ def corner(plan: GemmPlan, of: Extents, most: int) -> Extents | None:
 def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
     if importlib.util.find_spec("tvm_ffi") is None:
         return {"arch": arch, "skipped": "the CuTe DSL is not installed: pip install 'cutegemm[kernels]'"}
-    from cutegemm.compile import compile_plan
+    from cutegemm.run.compile import compile_plan
 
     kernel = compile_plan(plan, arch)
     resources = kernel.resources

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cutegemm.build import simt_plan
 from cutegemm.draw import (
     Timeline,
     atom_picture,
@@ -25,7 +26,6 @@ from cutegemm.draw import (
 from cutegemm.draw.grids import Picture
 from cutegemm.dtypes import bf16, f16, tf32
 from cutegemm.layout import Layout, Swizzle, make_composed_layout
-from cutegemm.plan import simt_plan
 from cutegemm.simulate.protocol.queue import pingpong_protocol
 from cutegemm.tile.copy_atoms import ldmatrix
 from cutegemm.tile.mma_atoms import mma_sync, wgmma

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.draw.atoms import mma_table
 from cutegemm.draw.owners import holders
 from cutegemm.draw.palette import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, NAMED
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Layout, size
+from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.tile.tiled_copy import TiledCopy
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Any, Union
 
 import numpy as np
 
-from cutegemm.arch import SMEM_BANK_BYTES, SMEM_BANKS
 from cutegemm.draw.grids import (
     MOST,
     NO_LINE,
@@ -26,6 +25,7 @@ from cutegemm.draw.palette import RAMP
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, idx2crd, product
 from cutegemm.layout.inttuple import flatten
 from cutegemm.layout.layout import at_indices
+from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS
 
 AnyLayout = Union[Layout, ComposedLayout]
 

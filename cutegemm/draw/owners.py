@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.arch import WARP_THREADS
 from cutegemm.draw.grids import HEAVY, MEDIUM, NO_LINE, Grid, Legend, Picture, one_of, ticks_of
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import LayoutError
 from cutegemm.layout import Layout
+from cutegemm.machine.arch import WARP_THREADS
 
 _LANES = Legend("lane", tuple((t, str(t)) for t in range(WARP_THREADS)))
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.arch import WARP_THREADS
 from cutegemm.draw.atoms import mma_table
 from cutegemm.draw.grids import Grid, Picture, as_labels, compressed, levels_of, ticks_of
 from cutegemm.draw.layouts import BANKS, banks, modes_of
 from cutegemm.draw.owners import colour_by, owner_grid, owner_legends, repeats
 from cutegemm.layout.inttuple import flatten
+from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.tile.tiled_mma import TiledMma
 
 if TYPE_CHECKING:

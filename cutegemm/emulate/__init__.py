@@ -33,7 +33,6 @@ How an instruction gets its meaning: tables by opcode (`scalar`, `control`, `acc
   memory, `order` for global memory.
 """
 
-from cutegemm.emulate.run import Emulation, emulate
 from cutegemm.errors import EmulationError
 
-__all__ = ["Emulation", "EmulationError", "emulate"]
+__all__ = ["EmulationError"]

@@ -9,8 +9,8 @@ import cutlass.cute as cute
 
 from cutegemm.dtypes import f32, tf32
 from cutegemm.kernels import lower
+from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.workspace import needs_workspace
 
 SPACE_ALIGN_BYTES = 16  # of a workspace
 

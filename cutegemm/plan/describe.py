@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cutegemm.arch import WARP_THREADS
 from cutegemm.layout import size
 from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:

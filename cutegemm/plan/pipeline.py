@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 

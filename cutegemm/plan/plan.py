@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
-from cutegemm.arch import (
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, size
+from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
     SMEM_MAX_ALIGN_BYTES,
     SMEM_UNIT_BYTES,
     WARP_THREADS,
     arch_named,
 )
-from cutegemm.dtypes import DType
-from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle, size
 from cutegemm.plan.pipeline import Epilogue, Pipeline
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.schedule import Schedule
-from cutegemm.plan.split import Split
+from cutegemm.plan.program.schedule import Schedule
+from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.raster import Raster
@@ -27,7 +27,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
-    from cutegemm.plan.packing import Packing
+    from cutegemm.plan.memory.packing import Packing
 
 SharedLayout = Union[Layout, ComposedLayout]
 
@@ -145,7 +145,7 @@ class GemmPlan:
 
         A plan that exists breaks none on its own architecture; another one, or a problem, may differ.
         """
-        from cutegemm.plan.rules import broken_rules
+        from cutegemm.plan.rules.broken import broken_rules
 
         return broken_rules(self, arch_named(arch or self.arch), problem)
 
@@ -177,7 +177,7 @@ class GemmPlan:
     @property
     def loaded(self) -> Operands:
         """The operands as the mainloop loads them: those that are packed as they are then."""
-        from cutegemm.plan.packing import as_packed
+        from cutegemm.plan.memory.packing import as_packed
 
         return as_packed(self.operands, self.packs)
 
@@ -306,7 +306,7 @@ class GemmPlan:
     def column_of(self, own_n: Any, column: Any) -> Any:
         """Of a pipeline: the column of D that is a column of a consumer's tile, which is counted in such tiles.
 
-        >>> from cutegemm.plan import mma_tma_plan
+        >>> from cutegemm.build import mma_tma_plan
         >>> plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(256, 160, 64), warp=(64, 80))
         >>> plan.piece_n, [plan.column_of(1, column) for column in (0, 15, 16, 79)]
         (16, [16, 31, 48, 159])

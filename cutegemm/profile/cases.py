@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.build import Shared, simt_plan
+from cutegemm.build.mma_sync import mma_sync_plan
+from cutegemm.build.mma_sync_tma import mma_tma_plan
+from cutegemm.build.sm90 import sm90_plan
 from cutegemm.layout import Swizzle
-from cutegemm.plan import GemmPlan, Operands, Problem, Shared, simt_plan
-from cutegemm.plan.mma_sync import mma_sync_plan
-from cutegemm.plan.mma_sync_tma import mma_tma_plan
-from cutegemm.plan.sm90 import sm90_plan
+from cutegemm.plan import GemmPlan, Operands, Problem
 
 _LANES = np.arange(32)
 _MATRIX_ROWS = 8

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cutegemm.analysis import DEFAULT_RULES, Analysis, Rules, Traffic, wavefronts
-from cutegemm.arch import SECTOR_BYTES
+from cutegemm.machine.arch import SECTOR_BYTES
 from cutegemm.profile.cases import Case, ProbeCase
 
 _EXACT = 0.0

@@ -18,10 +18,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from cutegemm.analysis import check
-from cutegemm.cubin import ResourceReport
 from cutegemm.errors import CutegemmError
 from cutegemm.profile.cases import Case, ProbeCase
 from cutegemm.profile.compare import Comparison, compare, compare_probe
+from cutegemm.run.cubin import ResourceReport
 
 
 @dataclass(frozen=True)

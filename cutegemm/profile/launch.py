@@ -27,7 +27,7 @@ def launch_all(cases: list[Case | ProbeCase], beta: float = 0.0) -> dict[str, An
     """
     import torch
 
-    from cutegemm.torch_ops import device_arch
+    from cutegemm.run.torch_ops import device_arch
 
     cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     arch = device_arch(torch.cuda.current_device())
@@ -51,7 +51,7 @@ def launch_all(cases: list[Case | ProbeCase], beta: float = 0.0) -> dict[str, An
 
 
 def _gemm(torch: Any, case: Case, arch: str, beta: float) -> Callable[[], None]:
-    from cutegemm.compile import compile_plan
+    from cutegemm.run.compile import compile_plan
 
     kernel = compile_plan(case.plan, arch)
     a, b, d = (_operand(torch, case, name) for name in ("a", "b", "d"))
@@ -60,7 +60,7 @@ def _gemm(torch: Any, case: Case, arch: str, beta: float) -> Callable[[], None]:
 
 def _operand(torch: Any, case: Case, name: str) -> Any:
     """Zeros, as the caller of a kernel has them: M x K, K x N, M x N, L in front of a batch."""
-    from cutegemm.torch_ops import memory_of
+    from cutegemm.run.torch_ops import memory_of
 
     layout, operand = case.problem.layout(name), getattr(case.problem.operands, name)
     order = (1, 0) if name == "b" else (0, 1)
@@ -73,7 +73,7 @@ def _operand(torch: Any, case: Case, name: str) -> Any:
 
 
 def _probe(torch: Any, case: ProbeCase, compiled: dict[str, Any]) -> Callable[[], None]:
-    from cutegemm.kernels.bench.probe import asm_of, compile_probe
+    from cutegemm.kernels.probe import asm_of, compile_probe
 
     text = asm_of(case.op, case.bits, case.matrices, case.transpose)
     if text not in compiled:

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cutegemm.analysis.devices import default_device, device_named
-from cutegemm.cubin import GEMM_KERNELS
 from cutegemm.errors import UnsupportedError
+from cutegemm.machine.device import default_device, device_named
 from cutegemm.profile.cases import Case, ProbeCase
 from cutegemm.profile.child import environment, launched, launcher, printed
 from cutegemm.profile.compare import Comparison, metrics_of
 from cutegemm.profile.evidence import Evidence, Recorded, describe, of_ncu, replay, this_machine
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
+from cutegemm.run.cubin import GEMM_KERNELS
 
 _ALWAYS = ("launch__", "sm__maximum_warps")  # not listed, but known to every version
 _SHOWN = 3000  # characters, of what ncu said
@@ -40,7 +40,7 @@ def profile(
     returns    the comparisons, and what was counted
     raises     UnsupportedError without ncu; NcuError with what it said
     """
-    from cutegemm.compile import compile_missing
+    from cutegemm.run.compile import compile_missing
 
     if shutil.which(ncu) is None:
         raise UnsupportedError(
@@ -74,7 +74,7 @@ def profile(
 
 
 def _registers(case: Case | ProbeCase, arch: str) -> int | None:
-    from cutegemm.compile import compile_plan
+    from cutegemm.run.compile import compile_plan
 
     return compile_plan(case.plan, arch).resources.registers if isinstance(case, Case) else None
 

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from cutegemm.choose.catalog import plan_named
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.catalog import plan_named
 from cutegemm.profile.cases import Case
 from cutegemm.profile.child import environment, launched, launcher, printed
 from cutegemm.profile.evidence import write_whole

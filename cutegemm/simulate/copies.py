@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutegemm.plan.schedule import Schedule, StageWatch
+from cutegemm.plan.program.schedule import Schedule, StageWatch
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report

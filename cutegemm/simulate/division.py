@@ -9,7 +9,7 @@ import numpy as np
 
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.shares import cluster_shares
+from cutegemm.plan.work.shares import cluster_shares
 from cutegemm.simulate.report import Report
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from cutegemm.dtypes import DType, round_to, tf32
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.schedule import Multiply, Schedule
+from cutegemm.plan.program.schedule import Multiply, Schedule
 from cutegemm.simulate.copies import OperandFlow
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.tables import PlanTables

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout import Layout
-from cutegemm.plan.packing import Packing
+from cutegemm.plan.memory.packing import Packing
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cutegemm.plan.memory.workspace import sums_layout
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.workspace import sums_layout
 from cutegemm.simulate.memory import is_poison, poison
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.tables import PlanTables

@@ -12,7 +12,7 @@ import numpy as np
 from cutegemm.errors import PlanError, SimulationError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.rules import problem_rules
+from cutegemm.plan.rules.broken import problem_rules
 from cutegemm.simulate.arguments import given_arrays, laid_out, problem_of
 from cutegemm.simulate.pipeline import run_pipeline
 from cutegemm.simulate.report import Fault, Report
@@ -72,7 +72,7 @@ def simulate(
     progress   called now and then with the fraction that is done
     raises     PlanError where the arrays or the problem do not fit the plan; SimulationError with every fault
 
-    >>> from cutegemm.plan import simt_plan
+    >>> from cutegemm.build import simt_plan
     >>> a, b = np.ones((4, 8)), np.eye(8)[:, :4]
     >>> plan = simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4))
     >>> simulate(plan, a, b, alpha=2).d

@@ -67,7 +67,7 @@ class OperandTables:
     def element(self, place: Any) -> str:
         """An element of the tile in words.
 
-        >>> from cutegemm.plan import simt_plan
+        >>> from cutegemm.build import simt_plan
         >>> plan_tables(simt_plan()).a.element(130)
         'A(m 2, k 1)'
         """

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.memory.workspace import slot_layout
 from cutegemm.plan.plan import SUM_VECTOR, GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.shares import Shares, Unit, grid_of, shares_for
-from cutegemm.plan.workspace import slot_layout
+from cutegemm.plan.work.shares import Shares, Unit, grid_of, shares_for
 from cutegemm.simulate.memory import is_poison, poison
 from cutegemm.simulate.report import Report, tile_text
 

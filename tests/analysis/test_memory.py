@@ -28,12 +28,13 @@ from cutegemm.analysis.accesses import shared_accesses, stored_by_lanes
 from cutegemm.analysis.pace import Pace, pace_of
 from cutegemm.analysis.roofline import register_bytes
 from cutegemm.analysis.traffic import _share_below
+from cutegemm.build import Shared, simt_plan
+from cutegemm.build.mma_sync import mma_sync_plan
+from cutegemm.build.sm90 import sm90_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.dtypes import bf16, e4m3, e5m2, f16, s8, tf32
 from cutegemm.errors import UnsupportedError
-from cutegemm.plan import Operands, Problem, Shared, simt_plan
-from cutegemm.plan.catalog import plan_named
-from cutegemm.plan.mma_sync import mma_sync_plan
-from cutegemm.plan.sm90 import sm90_plan
+from cutegemm.plan import Operands, Problem
 from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.raster import Raster
 from tests.analysis import naive

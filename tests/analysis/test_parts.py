@@ -8,10 +8,11 @@ import pytest
 
 from cutegemm.analysis import check, traffic
 from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
+from cutegemm.build import simt_plan, sm90_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.cli.inputs import described
-from cutegemm.plan import Operands, Problem, simt_plan, sm90_plan
-from cutegemm.plan.catalog import plan_named
-from cutegemm.plan.shares import shares_for
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.work.shares import shares_for
 
 
 def counted(plan, problem) -> tuple[int, int, int]:

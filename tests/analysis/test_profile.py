@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cutegemm.analysis import check
-from cutegemm.bench.pages.analysis import TABLES, Runs, regenerated, summary_table
+from cutegemm.build import simt_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.errors import CutegemmError, UnsupportedError
-from cutegemm.plan import Operands, Problem, simt_plan
-from cutegemm.plan.catalog import plan_named
+from cutegemm.plan import Operands, Problem
 from cutegemm.profile import Case, compare, profile, render, to_dict
 from cutegemm.profile.__main__ import main
 from cutegemm.profile.cases import hopper_cases, mma_cases, proof_cases, proof_probes, traffic_cases
@@ -23,6 +23,7 @@ from cutegemm.profile.compare import QUANTITIES, compare_probe, metrics_of
 from cutegemm.profile.evidence import Evidence, Recorded, describe, replay
 from cutegemm.profile.misses import REASONS
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
+from docs.evidence.pages.analysis import TABLES, Runs, regenerated, summary_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -255,7 +256,7 @@ def test_without_ncu():
 
 @pytest.fixture(scope="module")
 def runs():
-    return Runs(DOCS / "benchmarks")
+    return Runs(DOCS / "evidence" / "data")
 
 
 def test_a_run_is_written_and_read_back(tmp_path):

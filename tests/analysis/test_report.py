@@ -10,11 +10,12 @@ from cutegemm.analysis import check, search_plan, search_swizzle, shared_accesse
 from cutegemm.analysis.accesses import Access, core_matrices
 from cutegemm.analysis.changes import _conflict_advice
 from cutegemm.analysis.render import render
+from cutegemm.build import Shared, simt_plan
+from cutegemm.build.sm90 import sm90_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.dtypes import bf16, f32
 from cutegemm.layout import ComposedLayout, Layout, tile_to_shape
-from cutegemm.plan import Operands, Problem, Shared, simt_plan
-from cutegemm.plan.catalog import plan_named
-from cutegemm.plan.sm90 import sm90_plan
+from cutegemm.plan import Operands, Problem
 from cutegemm.tile.smem_atoms import smem_atom
 
 

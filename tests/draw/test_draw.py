@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cutegemm.build import Shared, simt_plan
 from cutegemm.draw import Timeline, draw, notebook, protocol_timeline, save, slice_picture, tv_picture
 from cutegemm.draw.grids import levels_of, regions
 from cutegemm.draw.html import page_data
@@ -22,7 +23,7 @@ from cutegemm.draw.palette import DARK, LIGHT, NAMED
 from cutegemm.dtypes import bf16, f16
 from cutegemm.errors import LayoutError, UnsupportedError
 from cutegemm.layout import Layout, Swizzle, make_composed_layout, make_identity_layout
-from cutegemm.plan import Problem, Shared, simt_plan
+from cutegemm.plan import Problem
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from cutegemm.build import simt_plan
 from cutegemm.draw import (
     Picture,
     Timeline,
@@ -29,7 +30,6 @@ from cutegemm.draw.svg import svg
 from cutegemm.dtypes import bf16, f16
 from cutegemm.layout import E, Layout, Swizzle, make_composed_layout
 from cutegemm.layout.stride import F2
-from cutegemm.plan import simt_plan
 from cutegemm.tile.copy_atoms import ldmatrix
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.raster import Raster

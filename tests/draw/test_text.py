@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from cutegemm.build import simt_plan
 from cutegemm.draw import (
     Timeline,
     composition_picture,
@@ -18,7 +19,7 @@ from cutegemm.draw import (
 from cutegemm.draw.text import text
 from cutegemm.dtypes import f16
 from cutegemm.layout import Layout, Swizzle, make_composed_layout, make_identity_layout
-from cutegemm.plan import Problem, simt_plan
+from cutegemm.plan import Problem
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
 

@@ -10,12 +10,13 @@ from collections import Counter
 
 import numpy as np
 
-from cutegemm import launch, torch_ops
-from cutegemm.compile import compile_plan
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import TensorArgument, host_function
-from cutegemm.emulate.run import execute
 from cutegemm.emulate.state import EMPTY, FULL, POISON_BYTE, GlobalMemory
+from cutegemm.run import gemm as launch
+from cutegemm.run import torch_ops
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.emulated import execute
 from tests.noted import note_launches
 
 KINDS = {**torch_ops.DTYPES, torch_ops.torch.uint8: "u8"}  # of a workspace

@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.compile import compile_plan
-from cutegemm.emulate import emulate
-from cutegemm.emulate import run as running
+from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.errors import EmulationError
-from cutegemm.plan import Operands, simt_plan, sm90_plan
+from cutegemm.plan import Operands
+from cutegemm.run import emulated as running
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.emulated import emulate
 from tests.emulate.snippets import run
 
 SEEDS = (None, 0, 1)

@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.compile import compile_plan
+from cutegemm.choose.sm90.named import sm90_named
 from cutegemm.dtypes import round_to
-from cutegemm.emulate.run import Emulation, emulate
 from cutegemm.errors import EmulationError
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.plan.sm90_catalog import sm90_named
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.emulated import Emulation, emulate
 from tests.emulate.snippets import edited
 from tests.kernels.sm90_forms import form
 

@@ -11,13 +11,14 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.compile import compile_plan
+from cutegemm.build import simt_plan
+from cutegemm.choose.catalog import plan_named
+from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.dtypes import round_to
-from cutegemm.emulate import Emulation, emulate
 from cutegemm.errors import EmulationError, PlanError, UnsupportedError
-from cutegemm.plan import GemmPlan, Operands, simt_plan
-from cutegemm.plan.catalog import plan_named
-from cutegemm.plan.simt_ladder import SIMT_LADDER
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.emulated import Emulation, emulate
 from cutegemm.simulate import simulate
 from tests.kernels.mma_sync_forms import form
 

@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.emulate import emulate
-from cutegemm.plan import Operands, simt_plan
+from cutegemm.build import simt_plan
+from cutegemm.plan import Operands
+from cutegemm.run.emulated import emulate
 
 SMALL = {"block": (32, 32, 8), "warp": (32, 16), "thread": (4, 4), "stages": 3}
 

@@ -10,12 +10,13 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.compile import compile_plan
+from cutegemm.build import sm90_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.dtypes import round_to
-from cutegemm.emulate.run import emulate
 from cutegemm.emulate.state import EmulationError
-from cutegemm.plan import GemmPlan, Operands, sm90_plan
-from cutegemm.plan.catalog import plan_named
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.emulated import emulate
 from tests.kernels.sm90_forms import fitting, form
 
 

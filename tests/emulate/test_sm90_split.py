@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.compile import compile_plan
+from cutegemm.build import sm90_plan
 from cutegemm.dtypes import round_to
-from cutegemm.emulate import emulate
 from cutegemm.errors import EmulationError
-from cutegemm.plan import Operands, sm90_plan
+from cutegemm.plan import Operands
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.emulated import emulate
 
 SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "ctas": 4}
 TALL = {**SMALL, "tile": (128, 64, 64), "schedule": "cooperative"}

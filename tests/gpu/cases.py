@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cutegemm.build import Shared, simt_plan
+from cutegemm.choose.catalog import plan_named, plans
 from cutegemm.layout import Swizzle
-from cutegemm.plan import GemmPlan, Operands, Shared, simt_plan
-from cutegemm.plan.catalog import plan_named, plans
+from cutegemm.plan import GemmPlan, Operands
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIMT = [name for name, _ in plans() if name.startswith("simt")]

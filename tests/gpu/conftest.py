@@ -12,7 +12,7 @@ def arch():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
-    from cutegemm.torch_ops import device_arch
+    from cutegemm.run.torch_ops import device_arch
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -23,7 +23,7 @@ def arch():
 @pytest.fixture(scope="session")
 def compiled(arch):
     """All plans of the suite, in the disk cache."""
-    from cutegemm.compile import compile_plans
+    from cutegemm.run.compile import compile_plans
     from tests.gpu.cases import all_plans
 
     failed = [str(error) for error in compile_plans(all_plans(), arch) if error is not None]

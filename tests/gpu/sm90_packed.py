@@ -66,9 +66,9 @@ def check(beat: Callable[[str], None]) -> list[str]:
     import torch
 
     from cutegemm import gemm
-    from cutegemm.launch import plan_of
+    from cutegemm.plan.memory.workspace import workspace_bytes
     from cutegemm.plan.problem import Problem
-    from cutegemm.plan.workspace import workspace_bytes
+    from cutegemm.run.gemm import plan_of
 
     bad: list[str] = []
     for kind, layout, (m, n, k, *batch), plan in cases(torch):

@@ -120,7 +120,7 @@ def untouched(torch: Any, whole: Any) -> int:
 
 def launch(torch: Any, kernel: Any, tensors: tuple[Any, ...], alpha: float, beta: float) -> list[str]:
     """A call; its workspace, if it has one, is poisoned, and counters must be zero again after."""
-    from cutegemm.plan.workspace import regions
+    from cutegemm.plan.memory.workspace import regions
 
     if not kernel.needs_workspace:
         kernel(*tensors, alpha, beta)
@@ -144,7 +144,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
     """What is wrong with a form, and its worst error as part of the tolerance."""
     import torch
 
-    from cutegemm.compile import compile_plan
+    from cutegemm.run.compile import compile_plan
     from tests.kernels.sm90_forms import fitting, form
 
     kinds = {
@@ -220,9 +220,9 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
     """One input, a thousand runs: each into a D that was poisoned, each the same bit by bit as the first."""
     import torch
 
-    from cutegemm.compile import compile_plan
+    from cutegemm.choose.catalog import plan_named
     from cutegemm.plan import Operands
-    from cutegemm.plan.catalog import plan_named
+    from cutegemm.run.compile import compile_plan
 
     operands = Operands.of("bf16", layout="nt")
     pulse.beat(f"{name}: compiling")
@@ -274,7 +274,7 @@ def check_gemm(name: str, pulse: Pulse) -> dict[str, Any]:
 
     from cutegemm import gemm
     from cutegemm.dtypes import DType
-    from cutegemm.launch import plan_of
+    from cutegemm.run.gemm import plan_of
 
     bad: list[str] = []
     chosen = name.removeprefix(GEMM)

@@ -6,10 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cutegemm.compile import compile_plans  # noqa: E402
-from cutegemm.launch import gemm  # noqa: E402
-from cutegemm.plan import Operands, simt_plan  # noqa: E402
-from cutegemm.plan.simt_ladder import SIMT_LADDER  # noqa: E402
+from cutegemm.build import simt_plan  # noqa: E402
+from cutegemm.choose.simt.ladder import SIMT_LADDER  # noqa: E402
+from cutegemm.plan import Operands  # noqa: E402
+from cutegemm.run.compile import compile_plans  # noqa: E402
+from cutegemm.run.gemm import gemm  # noqa: E402
 from tests.gpu.cases import LAYOUTS, operands  # noqa: E402
 from tests.gpu.test_simt import check  # noqa: E402
 

@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from cutegemm.choose.catalog import plan_named  # noqa: E402
+from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER  # noqa: E402
+from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS  # noqa: E402
 from cutegemm.errors import PlanError  # noqa: E402
-from cutegemm.launch import gemm, plan_of  # noqa: E402
 from cutegemm.plan import GemmPlan, Operands  # noqa: E402
-from cutegemm.plan.catalog import plan_named  # noqa: E402
-from cutegemm.plan.mma_sync_catalog import MMA_SYNC_FED, MMA_SYNC_PLANS  # noqa: E402
-from cutegemm.plan.mma_sync_ladder import MMA_SYNC_LADDER  # noqa: E402
+from cutegemm.run.gemm import gemm, plan_of  # noqa: E402
 from tests.gpu.cases import LAYOUTS, matrix  # noqa: E402
 from tests.kernels.mma_sync_forms import FORMS, form  # noqa: E402
 
@@ -43,7 +43,7 @@ def forms_of(arch: str) -> list[str]:
 @pytest.fixture(scope="module", autouse=True)
 def compiled(arch):
     """All plans of this file, in the disk cache."""
-    from cutegemm.compile import compile_plans
+    from cutegemm.run.compile import compile_plans
 
     named = [plan for name in NAMES for dtype in ("bf16", "f32") for plan in plans_of(name, dtype, arch)]
     plans = [*map(form, forms_of(arch)), *named]

@@ -8,9 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from cutegemm.build import simt_plan  # noqa: E402
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError  # noqa: E402
-from cutegemm.launch import gemm, plan_of  # noqa: E402
-from cutegemm.plan import Operands, simt_plan  # noqa: E402
+from cutegemm.plan import Operands  # noqa: E402
+from cutegemm.run.gemm import gemm, plan_of  # noqa: E402
 from tests.gpu.cases import LAYOUTS, SIMT, forms, matrix  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("compiled")]

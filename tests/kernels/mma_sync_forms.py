@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cutegemm.plan import GemmPlan, Operands, Shared, mma_sync_plan, mma_tma_plan
+from cutegemm.build import Shared, mma_sync_plan, mma_tma_plan
+from cutegemm.plan import GemmPlan, Operands
 
 _SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
 _TF32 = {"block": (64, 64, 32), "warp": (32, 32)}

@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from cutegemm.build import Shared, simt_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Swizzle
-from cutegemm.plan import GemmPlan, Operands, Shared, simt_plan
+from cutegemm.plan import GemmPlan, Operands
 
 
 def random_plans(count: int, seed: int) -> Iterator[GemmPlan]:
@@ -100,7 +101,7 @@ def constants_of_launch(plan: GemmPlan) -> set[int]:
     """Constants of 64 bits in the host code of a plan's kernel: the bytes that it asks for are among them."""
     import cutlass.cute as cute
 
-    kernel = importlib.import_module(f"cutegemm.kernels.{plan.family}")
+    kernel = importlib.import_module(f"cutegemm.kernels.{plan.family}.kernel")
     made = cute.compile(
         kernel.host_function(plan),
         *kernel.fake_arguments(plan),

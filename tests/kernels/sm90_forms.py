@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from cutegemm.build.sm90 import sm90_plan
 from cutegemm.dtypes import DType
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.plan.sm90 import sm90_plan
 
 _SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "raster": "grouped_m:3"}
 _COOPERATIVE = {"schedule": "cooperative"}

@@ -17,13 +17,14 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm import cache, compile, cubin
-from cutegemm.compile import compile_plan, compile_plans
+from cutegemm.build import Shared, simt_plan
+from cutegemm.choose.catalog import plan_named, plans
 from cutegemm.errors import CompileError, PlanError, UnsupportedError
 from cutegemm.layout import Swizzle, product
-from cutegemm.plan import Operands, Shared, simt_plan
-from cutegemm.plan.catalog import plan_named, plans
-from cutegemm.plan.schedule import Multiply, Read, Repeat
+from cutegemm.plan import Operands
+from cutegemm.plan.program.schedule import Multiply, Read, Repeat
+from cutegemm.run import cache, compile, cubin
+from cutegemm.run.compile import compile_plan, compile_plans
 from tests.kernels.plans import constants_of_launch, random_plans
 
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
@@ -193,7 +194,7 @@ def test_a_second_process_takes_it_from_the_disk(seeded):
     assert compile_plan(small()).folder.name == name
     code = """
 import pickle, sys
-from cutegemm.compile import compile_plan
+from cutegemm.run.compile import compile_plan
 print(compile_plan(pickle.load(sys.stdin.buffer)).folder.name, "cutlass" in sys.modules)
 """
     done = subprocess.run(

@@ -9,11 +9,12 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm import cubin
-from cutegemm.compile import compile_plan
-from cutegemm.plan import Operands, simt_plan
-from cutegemm.plan.simt_catalog import simt_named
-from cutegemm.plan.simt_ladder import SIMT_LADDER
+from cutegemm.build import simt_plan
+from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.simt.named import simt_named
+from cutegemm.plan import Operands
+from cutegemm.run import cubin
+from cutegemm.run.compile import compile_plan
 
 
 @pytest.mark.parametrize("step", SIMT_LADDER.steps, ids=lambda step: step.name)

@@ -8,9 +8,10 @@ import pytest
 
 cute = pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 
+from cutegemm.build.slots import swizzled  # noqa: E402
 from cutegemm.dtypes import bf16  # noqa: E402
-from cutegemm.kernels import lower, sm90  # noqa: E402
-from cutegemm.plan.sm90_slots import swizzled  # noqa: E402
+from cutegemm.kernels import lower  # noqa: E402
+from cutegemm.kernels.sm90 import kernel as sm90  # noqa: E402
 from cutegemm.tile.smem_atoms import widest_smem_kind  # noqa: E402
 from cutegemm.tile.tiled_copy import TiledCopy  # noqa: E402
 from cutegemm.tile.tiled_mma import TiledMma  # noqa: E402

@@ -9,12 +9,13 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.compile import compile_plan
+from cutegemm.build import mma_sync_plan
+from cutegemm.choose.catalog import plan_named
+from cutegemm.choose.mma_sync.ladder import STEPS
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
-from cutegemm.plan import Operands, mma_sync_plan
-from cutegemm.plan.catalog import plan_named
-from cutegemm.plan.mma_sync_ladder import STEPS
-from cutegemm.plan.schedule import Fetch, Multiply, Read
+from cutegemm.plan import Operands
+from cutegemm.plan.program.schedule import Fetch, Multiply, Read
+from cutegemm.run.compile import compile_plan
 from tests.kernels.mma_sync_forms import form
 from tests.kernels.plans import constants_of_launch
 
@@ -124,7 +125,7 @@ def test_a_swizzle_costs_tf32_hardly_an_address():
 def test_where_an_address_is_the_xor_of_its_parts():
     """All that the builder swizzles; not a period of 2048 bytes, which no buffer is aligned to, nor a row of 48
     elements, whose carries run through the bits of the swizzle."""
-    from cutegemm.kernels.fragments import lies_apart
+    from cutegemm.kernels.threads.fragments import lies_apart
 
     for name in ("bf16_nn_16", "tf32_tn_16", "plain", "wide_warps"):
         plan = form(name)

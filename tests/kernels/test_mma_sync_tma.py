@@ -11,11 +11,11 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 import cutlass
 
-from cutegemm.compile import compile_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.layout import ComposedLayout, product
 from cutegemm.plan import Operands
-from cutegemm.plan.catalog import plan_named
+from cutegemm.run.compile import compile_plan
 from tests.kernels.mma_sync_forms import FED, form
 from tests.kernels.test_mma_sync import ldmatrices
 
@@ -83,7 +83,7 @@ def test_another_architecture_with_tma():
 
 
 def test_where_an_address_is_the_xor_of_its_parts():
-    from cutegemm.kernels.fragments import lies_apart
+    from cutegemm.kernels.threads.fragments import lies_apart
 
     for name in FED:
         plan = form(name)

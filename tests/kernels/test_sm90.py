@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.compile import compile_plan
-from cutegemm.cubin import ResourceReport
+from cutegemm.choose.sm90.named import SM90_LADDER, sm90_named
 from cutegemm.layout import product
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.plan import SUM_VECTOR
-from cutegemm.plan.sm90_catalog import SM90_LADDER, sm90_named
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.cubin import ResourceReport
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.plans import constants_of_launch
 from tests.kernels.sm90_forms import FORMS, form

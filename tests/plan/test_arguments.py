@@ -18,8 +18,8 @@ from cutegemm import (
     sm90_plan,
 )
 from cutegemm.analysis import search_plan
-from cutegemm.plan.catalog import choose
-from cutegemm.plan.mma_sync_tma import mma_tma_plan
+from cutegemm.build.mma_sync_tma import mma_tma_plan
+from cutegemm.choose.catalog import choose
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cutegemm.build import simt_plan
+from cutegemm.choose.catalog import choose, plan_named, plans
+from cutegemm.choose.common import busiest_cost
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.plan import Operands, Problem, simt_plan
-from cutegemm.plan.catalog import choose, plan_named, plans
-from cutegemm.plan.choice import busiest_cost
+from cutegemm.plan import Operands, Problem
 from cutegemm.simulate import simulate
 
 LAYOUTS = ("nn", "nt", "tn", "tt")

@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from cutegemm.build import simt_plan, sm90_plan
+from cutegemm.choose.catalog import choose, plan_named
 from cutegemm.errors import PlanError
-from cutegemm.plan import Operands, Problem, simt_plan, sm90_plan
-from cutegemm.plan.catalog import choose, plan_named
-from cutegemm.plan.limits import limits
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.rules.limits import limits
 
 MOST = 2**31 - 1024  # the largest extent that gemm takes
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}

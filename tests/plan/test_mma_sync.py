@@ -7,12 +7,13 @@ import pytest
 from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.swizzle import search_plan
+from cutegemm.build import mma_sync_plan
+from cutegemm.choose.catalog import choose, plan_named
+from cutegemm.choose.mma_sync.ladder import STEPS
+from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS, choose_mma_sync
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, Swizzle
-from cutegemm.plan import Operands, Problem, mma_sync_plan
-from cutegemm.plan.catalog import choose, plan_named
-from cutegemm.plan.mma_sync_catalog import MMA_SYNC_FED, MMA_SYNC_PLANS, choose_mma_sync
-from cutegemm.plan.mma_sync_ladder import STEPS
+from cutegemm.plan import Operands, Problem
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_120a")

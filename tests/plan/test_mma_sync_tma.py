@@ -9,11 +9,12 @@ import pytest
 
 from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
+from cutegemm.build import mma_sync_plan, mma_tma_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, product
-from cutegemm.plan import Operands, mma_sync_plan, mma_tma_plan
-from cutegemm.plan.catalog import plan_named
-from cutegemm.plan.split import Split
+from cutegemm.plan import Operands
+from cutegemm.plan.work.split import Split
 from cutegemm.tile.tiled_mma import TiledMma
 from tests.kernels.mma_sync_forms import FED, form
 

@@ -9,13 +9,14 @@ import pytest
 
 from cutegemm.analysis import check
 from cutegemm.analysis.shared import byte_addresses, cost
+from cutegemm.build import mma_tma_plan, sm90_plan
+from cutegemm.choose.catalog import choose, plan_named
+from cutegemm.choose.sm90.choice import PACK_BYTES_PER_US, PACK_START_US, packing_pays, packing_us
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.plan import Operands, Problem, mma_tma_plan, sm90_plan
-from cutegemm.plan.catalog import choose, plan_named
-from cutegemm.plan.packing import make_packing, to_pack_for_wgmma
-from cutegemm.plan.sm90_choice import PACK_BYTES_PER_US, PACK_START_US, packing_pays, packing_us
-from cutegemm.plan.workspace import regions
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.memory.packing import make_packing, to_pack_for_wgmma
+from cutegemm.plan.memory.workspace import regions
 
 DTYPES = ("f64", "f32", "tf32", "bf16", "f16", "e4m3", "s8")
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cutegemm.build import mma_sync_plan, simt_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.plan import Operands, mma_sync_plan, simt_plan
-from cutegemm.plan.rules import _places
+from cutegemm.plan import Operands
+from cutegemm.plan.rules.broken import _places
 
 
 @pytest.mark.parametrize("spread", [1, 40, 5_000, 10**6, 2**60])

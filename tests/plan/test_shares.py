@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutegemm.analysis import check
+from cutegemm.build import sm90_plan
 from cutegemm.errors import PlanError
-from cutegemm.plan import Problem, sm90_plan
-from cutegemm.plan.shares import LEAST_REST, LEAST_RUN, MOST_WORKERS, PART_K_TILES, Unit, shares_of
-from cutegemm.plan.split import FILLED, Split
-from cutegemm.plan.workspace import regions, slot_layout, workspace_bytes
+from cutegemm.plan import Problem
+from cutegemm.plan.memory.workspace import regions, slot_layout, workspace_bytes
+from cutegemm.plan.work.shares import LEAST_REST, LEAST_RUN, MOST_WORKERS, PART_K_TILES, Unit, shares_of
+from cutegemm.plan.work.split import FILLED, Split
 
 
 def units(shares):

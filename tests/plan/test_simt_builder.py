@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cutegemm import Operands, PlanError, Problem, make_identity_layout, simt_plan
-from cutegemm.plan import multistage, single_stage
+from cutegemm.plan.program.schedule import multistage, single_stage
 
 
 def rules(**arguments) -> str:
@@ -105,7 +105,7 @@ def test_schedules_are_sound(stages, k_blocks, is_async) -> None:
 
 def test_a_loop_plays_as_if_unrolled() -> None:
     """Rolled and unrolled, the products come in the same order."""
-    from cutegemm.plan.schedule import Multiply
+    from cutegemm.plan.program.schedule import Multiply
 
     def products(schedule):
         return [(t, step.k_block) for t, step in schedule.play(3) if isinstance(step, Multiply)]

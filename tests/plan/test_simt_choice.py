@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cutegemm.bench.fit_simt import fit_rates, losses, timed
+from cutegemm.choose.catalog import choose
+from cutegemm.choose.simt.choice import H200, parse, ranked, seconds, terms
+from cutegemm.choose.simt.named import NAMED, simt_named
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.catalog import choose
-from cutegemm.plan.simt_catalog import NAMED, simt_named
-from cutegemm.plan.simt_choice import H200, parse, ranked, seconds, terms
+from docs.evidence.fit_simt import fit_rates, losses, timed
 
-RECORDED = json.loads((Path(__file__).parents[2] / "docs/benchmarks/simt.json").read_text())
+RECORDED = json.loads((Path(__file__).parents[2] / "docs/evidence/data/simt.json").read_text())
 # Until then sums of parts were stored from registers that the mainloop could not choose, which cost it up to a sixth.
 SPLIT_SINCE = "2026-11-20 08:30 UTC"
 TN = Operands.of("f32", layout="tn")

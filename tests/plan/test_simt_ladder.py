@@ -7,16 +7,17 @@ import itertools
 import numpy as np
 import pytest
 
+from cutegemm.build import simt_plan
+from cutegemm.choose.catalog import choose, plan_named, plans
+from cutegemm.choose.simt.choice import ranked
+from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.simt.named import to_pack
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.plan import Operands, Problem, simt_plan
-from cutegemm.plan.catalog import choose, plan_named, plans
-from cutegemm.plan.packing import make_packing
-from cutegemm.plan.simt_catalog import to_pack
-from cutegemm.plan.simt_choice import ranked
-from cutegemm.plan.simt_ladder import SIMT_LADDER
-from cutegemm.plan.split import Split
-from cutegemm.plan.workspace import regions, workspace_bytes
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.memory.packing import make_packing
+from cutegemm.plan.memory.workspace import regions, workspace_bytes
+from cutegemm.plan.work.split import Split
 
 F32 = Operands.of("f32")
 

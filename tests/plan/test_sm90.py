@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from cutegemm.analysis import check
+from cutegemm.build import sm90_plan
+from cutegemm.choose.catalog import plan_named
+from cutegemm.choose.sm90.named import SM90_LADDER, sm90_named
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
-from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role, sm90_plan
-from cutegemm.plan.catalog import plan_named
-from cutegemm.plan.sm90_catalog import SM90_LADDER, sm90_named
-from cutegemm.plan.split import Split
+from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
+from cutegemm.plan.work.split import Split
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
 

@@ -11,19 +11,19 @@ from statistics import geometric_mean
 
 import pytest
 
-from cutegemm.bench.fit_sm90 import error, fit, losses, timed
+from cutegemm.choose.catalog import choose, plan_named, prefers_transposed
+from cutegemm.choose.sm90.choice import LEAST_GAIN, choose_sm90, ranked, splits
+from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
+from cutegemm.choose.sm90.tiles import every_tile
+from cutegemm.choose.sm90.time import H200_COSTS, predicted_us
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.catalog import choose, plan_named, prefers_transposed
-from cutegemm.plan.sm90_catalog import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
-from cutegemm.plan.sm90_choice import LEAST_GAIN, choose_sm90, ranked, splits
-from cutegemm.plan.sm90_tiles import every_tile
-from cutegemm.plan.sm90_time import H200_COSTS, predicted_us
-from cutegemm.plan.split import FILLED, Split
+from cutegemm.plan.work.split import FILLED, Split
+from docs.evidence.fit_sm90 import error, fit, losses, timed
 
 BF16 = Operands.of("bf16", layout="nt")
 BY_NAME = {named.name: named.shape for named in (*SM90_LADDER, *SM90_CHOSEN)}
-BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "docs" / "evidence" / "data"
 # Files of plans that are chosen, among themselves: beside the first steps of the ladder, which draw less power, the
 # chip is cooler, and who does best is another. How much longer than the best the choice takes: on average, and at most.
 CONTESTS = {"hopper_llama": (1.01, 1.06), "hopper_small": (1.01, 1.06), "hopper_tiles": (1.025, 1.15)}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from cutegemm.build import Shared, simt_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
-from cutegemm.plan import GemmPlan, Operands, Shared, multistage, simt_plan
+from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.plan import Barrier, Role
+from cutegemm.plan.program.schedule import multistage
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster

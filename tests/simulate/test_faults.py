@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cutegemm.build import simt_plan
 from cutegemm.errors import SimulationError
 from cutegemm.layout import Layout
-from cutegemm.plan import Operands, Problem, simt_plan
-from cutegemm.plan.schedule import Fetch, Read, Sync, Wait
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.program.schedule import Fetch, Read, Sync, Wait
 from cutegemm.simulate import simulate
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.raster import Raster

@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from cutegemm.build import simt_plan
+from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.layout import Layout
-from cutegemm.plan import Operands, simt_plan
-from cutegemm.plan.shares import Shares
-from cutegemm.plan.simt_ladder import SIMT_LADDER
+from cutegemm.plan import Operands
+from cutegemm.plan.work.shares import Shares
 from cutegemm.simulate import division, simulate
 from cutegemm.simulate.parts import Parts
 from cutegemm.simulate.report import Report

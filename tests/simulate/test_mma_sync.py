@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cutegemm.build import mma_sync_plan
+from cutegemm.choose.catalog import plan_named
+from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER, STEPS
 from cutegemm.dtypes import bf16, round_to, tf32
 from cutegemm.errors import SimulationError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.layout.layout import concatenate
-from cutegemm.plan import Operands, mma_sync_plan
-from cutegemm.plan.catalog import plan_named
-from cutegemm.plan.mma_sync_ladder import MMA_SYNC_LADDER, STEPS
-from cutegemm.plan.schedule import Commit, Fetch, Sync, Wait
+from cutegemm.plan import Operands
+from cutegemm.plan.program.schedule import Commit, Fetch, Sync, Wait
 from cutegemm.simulate import epilogue_protocol, play_interleavings, protocol_of, simulate
 from cutegemm.simulate.protocol.interleavings import search_interleavings
 from cutegemm.simulate.protocol.machine import Arrive, EndRead

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cutegemm.build import sm90_plan
 from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
-from cutegemm.plan import Operands, sm90_plan
+from cutegemm.plan import Operands
 from cutegemm.simulate import simulate
 from tests.simulate.plans import broken
 

@@ -8,11 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
+from cutegemm.build import sm90_plan
+from cutegemm.choose.sm90.named import SM90_LADDER
 from cutegemm.dtypes import round_to
 from cutegemm.errors import PlanError, SimulationError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
-from cutegemm.plan import Operands, Problem, sm90_plan
-from cutegemm.plan.sm90_catalog import SM90_LADDER
+from cutegemm.plan import Operands, Problem
 from cutegemm.simulate import (
     epilogue_protocol,
     play_interleavings,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from cutegemm.build.sm90 import sm90_plan
 from cutegemm.plan.plan import Barrier
-from cutegemm.plan.sm90 import sm90_plan
 from cutegemm.simulate.protocol.interleavings import play_interleavings, search_interleavings
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.program import (

@@ -6,8 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from cutegemm.plan import multistage, single_stage
-from cutegemm.plan.schedule import Commit, Fetch, Multiply, Read, Schedule, Store, Sync, Wait
+from cutegemm.plan.program.schedule import (
+    Commit,
+    Fetch,
+    Multiply,
+    Read,
+    Schedule,
+    Store,
+    Sync,
+    Wait,
+    multistage,
+    single_stage,
+)
 
 K_BLOCKS = 4
 SCHEDULES = {

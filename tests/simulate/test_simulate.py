@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cutegemm.build import simt_plan
 from cutegemm.dtypes import DType, round_to
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
-from cutegemm.plan import Operands, Problem, simt_plan
+from cutegemm.plan import Operands, Problem
 from cutegemm.simulate import simulate
 from tests.simulate.plans import LAYOUTS, SMALL, WARPS, broken, mma_sync_plan, small_plan
 

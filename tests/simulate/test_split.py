@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cutegemm.build import sm90_plan
 from cutegemm.dtypes import round_to
 from cutegemm.errors import UnsupportedError
-from cutegemm.plan import Operands, Problem, sm90_plan
-from cutegemm.plan import shares as division
-from cutegemm.plan.shares import Shares
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.work import shares as division
+from cutegemm.plan.work.shares import Shares
 from cutegemm.simulate import (
     play_interleavings,
     protocol_of,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cutegemm.arch import ARCHS
 from cutegemm.emulate.machine import Machine
 from cutegemm.emulate.state import WARP, WARPGROUP, Immediate, Pair, Step, handles
+from cutegemm.machine.arch import ARCHS
 
 # PTX ISA, "setmaxnreg"
 _LEAST, _MOST, _STEP = 24, 256, 8

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cutegemm.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.errors import UnsupportedError
+from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.shares import Shares, Unit, cluster_shares, grid_of
+from cutegemm.plan.work.shares import Shares, Unit, cluster_shares, grid_of
 from cutegemm.simulate.protocol.program import (
     AwaitSums,
     NamedSync,
@@ -42,7 +42,7 @@ _WARPS = WARPGROUP_THREADS // WARP_THREADS
 def unit_counts(plan: GemmPlan, *, tiles: int, k_tiles: int, cluster: int = 0) -> tuple[int, ...]:
     """k-tiles of each unit that a cluster takes, in their order: `k_blocks` of `protocol_of`.
 
-    >>> from cutegemm.plan import sm90_plan
+    >>> from cutegemm.build import sm90_plan
     >>> unit_counts(sm90_plan(stream=1, ctas=2), tiles=5, k_tiles=30)
     (15, 0, 30, 30)
     """
@@ -65,7 +65,7 @@ def split_protocol(plan: GemmPlan, *, tiles: int, k_tiles: int) -> Protocol:
 
     raises   UnsupportedError for a plan that does not split K
 
-    >>> from cutegemm.plan import sm90_plan
+    >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulate.protocol.interleavings import play_interleavings
     >>> play_interleavings(split_protocol(sm90_plan(split_k=3), tiles=1, k_tiles=6)).faults
     ()

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cutegemm.arch import WARP_THREADS
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.protocol.program import (
     Expect,
@@ -57,7 +57,7 @@ def epilogue_protocol(plan: GemmPlan, *, tiles: int) -> Protocol:
 
     raises   UnsupportedError for a plan whose D does not pass through shared memory
 
-    >>> from cutegemm.plan.sm90 import sm90_plan
+    >>> from cutegemm.build.sm90 import sm90_plan
     >>> from cutegemm.simulate.protocol.interleavings import play_interleavings
     >>> play_interleavings(epilogue_protocol(sm90_plan(slots=4), tiles=2)).faults
     ()

@@ -1,0 +1,221 @@
+"""What the builders of plans share: complaints; and, for threads, how tiles are copied and lie in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, TypeVar
+
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
+from cutegemm.errors import CutegemmError, PlanError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
+from cutegemm.plan.problem import Operand, Operands
+from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.copy_atoms import cp_async, universal_copy
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
+from cutegemm.tile.tiled_mma import TiledMma
+
+T = TypeVar("T")
+
+K_RUN = 8  # elements along K that neighbouring threads fetch of a k-major operand: one 32-byte sector of f32
+LOADS = (None, "cp.async", "register")  # how threads copy A and B; None: as their alignment asks for
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How a tile lies in shared memory.
+
+    major     "mn": the elements along M or N are neighbours, as the threads read them; "k": those along K
+    pad       elements left free after each run of neighbours
+    swizzle   of the offsets, in elements, or None
+    """
+
+    major: str = "mn"
+    pad: int = 0
+    swizzle: Swizzle | None = None
+
+    def layout(self, extent: int, bk: int, stages: int) -> SharedLayout:
+        """The layout (extent, bK, stages).
+
+        >>> str(Shared(pad=4).layout(128, 8, 3))
+        '(128,8,3):(1,132,1056)'
+        """
+        run = (extent if self.major == "mn" else bk) + self.pad
+        runs = bk if self.major == "mn" else extent
+        stride = (1, run) if self.major == "mn" else (run, 1)
+        outer = Layout((extent, bk, stages), (*stride, run * runs))
+        return outer if self.swizzle is None else ComposedLayout(self.swizzle, 0, outer)
+
+
+def vector_copy(operand: Operand, elements: int) -> CopyAtom:
+    """A plain access to so many elements of an operand, or to as many as one access may have."""
+    bits = operand.dtype.bits
+    return universal_copy(operand.dtype, min(ACCESS_BITS, bits * max(1, elements)))
+
+
+def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
+    """Threads that copy lines of D: `run` of them neighbours of a line, by `vector` elements each."""
+    atom, across = vector_copy(d, vector), threads // run
+    if d.major == "n":
+        return make_tiled_copy_tv(atom, Layout((across, run), (run, 1)), Layout((1, vector)))
+    return make_tiled_copy_tv(atom, Layout((run, across)), Layout((vector, 1)))
+
+
+class Complaints:
+    """What is wrong with several arguments, so that all of it can be said at once.
+
+    subject   what they are arguments of
+
+    >>> complaints = Complaints("a caller")
+    >>> complaints.attempt(lambda: Raster.parse("along_q")), len(complaints.broken)
+    (None, 1)
+    """
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.broken: list[str] = []
+
+    def attempt(self, make: Callable[[], T]) -> T | None:
+        """What `make` returns, or None with its complaint noted."""
+        try:
+            return make()
+        except PlanError as error:
+            self.broken += [rule for rule in error.violations if rule not in self.broken]
+        except CutegemmError as error:
+            self.broken.append(str(error))
+        return None
+
+    def check(self) -> None:
+        """raises PlanError with all that was noted, if anything was"""
+        if self.broken:
+            raise PlanError(self.subject, self.broken)
+
+
+def made(part: T | None) -> T:
+    """A part that was attempted, once it is known that nothing was wrong."""
+    assert part is not None
+    return part
+
+
+class PlanBuilder(Complaints):
+    """What all builders of plans do alike."""
+
+    def __init__(self, subject: str, operands: Operands) -> None:
+        super().__init__(subject)
+        self.operands = operands
+
+    def choices(self, **given: tuple[object, tuple[object, ...]]) -> None:
+        """Notes which arguments are none of those that there are."""
+        for name, (value, known) in given.items():
+            if value not in known:
+                names = " nor ".join(repr(each) for each in known if each is not None)
+                self.broken.append(f"{name} = {value!r} is neither {names}.")
+
+    def order(self, raster: Raster | str) -> Raster | None:
+        """The order of the tiles of D, or None with what is wrong with its text noted."""
+        return self.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """How a tile of A or B comes to the threads: from global memory, and out of shared memory to fragments."""
+
+    load: TiledCopy
+    smem: SharedLayout
+    read: CopyAtom | None
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """How a tile of D leaves the threads: directly or, with the other two, as whole lines of shared memory."""
+
+    store: CopyAtom
+    smem: SharedLayout | None = None
+    copy: TiledCopy | None = None
+
+
+class Builder(PlanBuilder):
+    """The parts of a plan whose threads copy and multiply."""
+
+    least_stages = 1
+
+    def __init__(self, subject: str, operands: Operands, block: tuple[int, int, int], stages: int) -> None:
+        super().__init__(subject, operands)
+        self.block, self.stages = block, stages
+        if stages < self.least_stages:
+            self.broken.append(f"stages = {stages}; at least {self.least_stages} is expected.")
+
+    def plan(self, mma: TiledMma, a: Arriving, b: Arriving, d: Leaving, **others: Any) -> GemmPlan:
+        """The plan of such parts, in which all threads have the same role and wait at the CTA's barrier.
+
+        others   the fields of `GemmPlan` that do not follow from the parts
+        raises   PlanError with every rule that is broken
+        """
+        return GemmPlan(
+            operands=self.operands,
+            cta_tile=self.block,
+            tiled_mma=mma,
+            load_a=a.load,
+            load_b=b.load,
+            smem_a=a.smem,
+            smem_b=b.smem,
+            read_a=a.read,
+            read_b=b.read,
+            store_d=d.store,
+            smem_d=d.smem,
+            copy_d=d.copy,
+            roles=(Role("all", mma.threads // WARP_THREADS),),
+            barriers=(Barrier("cta", "cta", 1, mma.threads),),
+            **others,
+        )
+
+    def copy(
+        self,
+        operand: Operand,
+        extent: int,
+        threads: int,
+        kind: str,
+        vector: int,
+        *,
+        k_run: int | None = None,
+        cache: str = "cg",
+    ) -> TiledCopy:
+        """Neighbouring threads along the contiguous mode, the others across it.
+
+        kind     "cp.async" or "register"
+        vector   elements of an access at most; fewer where the tile has not so many for each thread
+        k_run    elements along K that neighbouring threads copy of a k-major operand; bK where left out
+        cache    of accesses of 16 bytes by cp.async
+        """
+        bk, dtype = self.block[2], operand.dtype
+        along = min(k_run or bk, bk) if operand.major == "k" else extent
+        while vector > 1 and (along % vector or extent * bk < threads * vector):
+            vector //= 2
+        if kind == "register":
+            atom = universal_copy(dtype, vector * dtype.bits)
+        else:
+            size = vector * dtype.bits // 8
+            atom = cp_async(dtype, size, cache if size == 16 else "ca")
+        run = gcd(threads, along // vector)
+        across = threads // run
+        if operand.major != "k":
+            return make_tiled_copy_tv(atom, Layout((run, across)), Layout((vector, 1)))
+        rows = min(across, extent)
+        deep = across // rows  # more threads than rows: further along K
+        thr = Layout((rows, (run, deep)), (run, (1, run * rows)))
+        return make_tiled_copy_tv(atom, thr, Layout((1, vector)))
+
+    def copy_of_lines(self, vector: int, threads: int) -> TiledCopy:
+        """The tile of D from shared to global memory: neighbouring threads move neighbours of a line.
+
+        vector   elements of an access
+        """
+        d, (bm, bn, _) = self.operands.d, self.block
+        line = bn if d.major == "n" else bm
+        run = gcd(line // vector, WARP_THREADS)
+        if line % vector or threads % run:
+            raise PlanError(self.subject, [f"{threads} threads do not store lines of {line} elements of D."])
+        return copy_of_lines(d, vector, run, threads)

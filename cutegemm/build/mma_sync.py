@@ -1,0 +1,258 @@
+"""Builder of mma.sync plans: Tensor Cores that multiply fragments in registers, from sm_80 on."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+from cutegemm.machine.arch import CACHE_LINE_BYTES
+from cutegemm.errors import PlanError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
+from cutegemm.plan.arguments import check_arguments
+from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.build.building import LOADS, Arriving, Builder, Leaving, Shared, made, vector_copy
+from cutegemm.plan.plan import GemmPlan, SharedLayout
+from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.program.schedule import Schedule, multistage, single_stage
+from cutegemm.tile.atoms import CopyAtom, MmaAtom
+from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
+from cutegemm.tile.mma_atoms import mma_sync
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
+from cutegemm.tile.tiled_mma import TiledMma
+
+ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
+# Rows of a 32-bit tile along M or N, for a read that takes 8 neighbours of each of 4 k: 8 banks apart.
+_PAD_ELEMS = 8
+_MATRICES = 4  # of an ldmatrix
+
+
+def mma_sync_plan(
+    operands: Operands | None = None,
+    *,
+    name: str = "mma_sync",
+    summary: str = "",
+    block: tuple[int, int, int] | None = None,
+    warp: tuple[int, int] = (64, 64),
+    atom_k: int | None = None,
+    stages: int = 3,
+    fragments: int = 2,
+    shares: int | None = None,
+    load: str | None = None,
+    load_bytes: int = 16,
+    cache: str = "cg",
+    k_run: int | None = None,
+    shared: Shared | str = "swizzled",
+    read: str = "ldmatrix",
+    store: str = "shared",
+    store_elems: int = 2,
+    rounding: str = "rz",
+    warps_along: str = "m",
+    raster: Raster | str = "grouped_m:8",
+    mma_order: str = "n",
+    ctas_per_sm: int = 1,
+    arch: str = "sm_80",
+) -> GemmPlan:
+    """A plan for mma.sync from tile sizes.
+
+    operands      of f16, bf16 or tf32; bf16, all rows contiguous, where left out
+    block         (bM, bN, bK) elements of a CTA; 128 x 256 and rows of 128 bytes along K where left out
+    warp          (M, N) elements of a warp
+    atom_k        depth of the atom; the deepest where left out
+    stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
+    fragments     2: those of the next k-block are read while one is multiplied; 1: just before
+    shares        that the copies of a k-tile are cut into; one for each k-block where left out
+    load          "cp.async" or "register"; where left out, by alignment, as cp.async moves 4 bytes or more. By TMA:
+                  see `mma_tma_plan`
+    load_bytes    that a thread moves at once, at most
+    cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
+    k_run         elements along K that neighbouring threads copy of a k-major operand; bK where left out
+    shared        how A and B lie in shared memory: "swizzled", so that nothing conflicts; "padded", by 16 bytes
+                  along K or 8 elements across; "plain"
+    read          "ldmatrix", where it serves, or "plain"
+    store         "shared": D passes through shared memory and leaves by whole lines; "direct": from registers
+    store_elems   neighbours that a thread writes at once out of registers, 1 or 2
+    rounding      see `GemmPlan`
+    warps_along   "m" or "n": in which direction neighbouring warps lie
+    arch          the least one, whose shared memory is the limit
+    raises        PlanError with every rule that is broken
+
+    >>> plan = mma_sync_plan()
+    >>> plan.threads, plan.cta_tile, plan.stages, plan.read_a.name
+    (256, (128, 256, 64), 3, 'ldmatrix.x4.bf16')
+    """
+    ops = operands or Operands.of("bf16")
+    subject = f"mma_sync_plan {name!r}"
+    tiles: dict[str, tuple[Any, int]] = {"warp": (warp, 2)}
+    if block is not None:
+        tiles["block"] = (block, 3)
+    check_arguments(subject, ops, tiles, {"stages": stages})
+    tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
+    builder = _MmaBuilder(subject, ops, tile, stages)
+    order = builder.order(raster)
+    builder.choices(
+        load=(load, LOADS), read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct"))
+    )
+    builder.choices(warps_along=(warps_along, ("m", "n")), fragments=(fragments, (1, 2)))
+    deep = ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
+    atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
+    mma = None if atom is None else builder.attempt(lambda: builder.mma(atom, warp, warps_along))
+    if mma is None:  # without warps there is no number of threads
+        raise PlanError(builder.subject, builder.broken)
+    a, b = [
+        builder.operand(which, mma.threads, shared, read, load, load_bytes, cache=cache, k_run=k_run)
+        for which in "ab"
+    ]
+    is_shared_out = all(each.load.atom.is_async for each in (a, b) if each is not None)
+    schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_shared_out else 1))
+    d = builder.attempt(lambda: builder.leaving(mma.threads, store, store_elems))
+    builder.check()
+    return builder.plan(
+        mma,
+        made(a),
+        made(b),
+        made(d),
+        name=name,
+        summary=summary,
+        family="mma_sync",
+        arch=arch,
+        raster=made(order),
+        schedule=made(schedule),
+        ctas_per_sm=ctas_per_sm,
+        mma_order=mma_order,
+        rounding=rounding,
+    )
+
+
+def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
+    """Shared memory to fragments: by ldmatrix, by the neighbours along K of a register, or one by one."""
+    dtype, along_k = operand.dtype, _runs_along_k(shared)
+    if read == "ldmatrix" and (along_k or dtype.bits == 16):
+        return ldmatrix(dtype, _MATRICES, transpose=not along_k)
+    return universal_copy(dtype, 32 if along_k else dtype.bits)
+
+
+def _runs_along_k(shared: SharedLayout) -> bool:
+    outer = shared.outer if isinstance(shared, ComposedLayout) else shared
+    return bool(outer(0, 1, 0) == 1)
+
+
+class _MmaBuilder(Builder):
+    """What is decided for mma.sync plans alone."""
+
+    def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
+        """Warps with a part of the tile each, that lies together."""
+        counts, permutation, wrong = [], [], []
+        for mode, extent, own, step in zip("MN", self.block[:2], warp, atom.shape_mnk[:2], strict=True):
+            if own < 1 or own % step or extent % own:
+                wrong.append(
+                    f"b{mode} = {extent} does not divide into warp tiles of {own}, which hold whole atoms of "
+                    f"{step}."
+                )
+                continue
+            counts.append(extent // own)
+            permutation.append(_shared_out(extent, own, step))
+        if wrong:
+            raise PlanError(self.subject, wrong)
+        strides = (1, counts[0], 0) if warps_along == "m" else (counts[1], 1, 0)
+        return TiledMma(atom, Layout((*counts, 1), strides), (permutation[0], permutation[1], None))
+
+    def schedule(self, deep: int, fragments: int, shares: int | None) -> Schedule:
+        """One stage, or a queue of them."""
+        k_blocks = self.block[2] // deep
+        if k_blocks < 1 or self.block[2] % deep:
+            raise PlanError(self.subject, [f"bK = {self.block[2]} is no multiple of the atom's {deep}."])
+        cut = k_blocks if shares is None else shares
+        if not 1 <= cut <= k_blocks:
+            raise PlanError(
+                self.subject, [f"shares = {cut}; 1 to {k_blocks}, one for each k-block, are possible."]
+            )
+        if self.stages == 1:
+            return single_stage(k_blocks)
+        return multistage(max(2, self.stages), k_blocks, shares=cut, fragments=fragments)
+
+    def operand(
+        self,
+        name: str,
+        threads: int,
+        shared: Shared | str,
+        read: str,
+        load: str | None,
+        load_bytes: int,
+        **how: Any,
+    ) -> Arriving | None:
+        """How the tile of "a" or "b" comes, or None with what is wrong noted.
+
+        how   see `Builder.copy`
+        """
+        operand: Operand = getattr(self.operands, name)
+        extent, bk = self.block["ab".index(name)], self.block[2]
+        layout = self.attempt(lambda: _in_shared(operand, extent, bk, max(1, self.stages), shared))
+        widest = min(ACCESS_BITS // 8, operand.align_bytes, load_bytes)
+        kind = load or ("cp.async" if widest >= min(CP_ASYNC_BYTES["ca"]) else "register")
+        vector = max(1, widest * 8 // operand.dtype.bits)
+        copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, **how))
+        if copy is None or layout is None:
+            return None
+        return Arriving(copy, layout, reader(operand, read, layout))
+
+    def leaving(self, threads: int, store: str, store_elems: int) -> Leaving:
+        """How D leaves: through shared memory that is swizzled for how the sums are held, or out of registers."""
+        d, (bm, bn, _) = self.operands.d, self.block
+        held = vector_copy(d, min(store_elems, d.align_elems) if d.major == "n" else 1)
+        if store != "shared":
+            return Leaving(held)
+        copy = self.copy_of_lines(min(ACCESS_BITS // d.dtype.bits, d.align_elems), threads)
+        line = gcd(bn if d.major == "n" else bm, CACHE_LINE_BYTES * 8 // d.dtype.bits)
+        # Eight rows of four lanes each are written at once: 16 bytes a row of 16-bit elements, 32 of 32-bit.
+        bits = max(0, (line // _PAD_ELEMS).bit_length() - 1)
+        shift = 2 if d.dtype.bits > 16 and d.major == "n" else 3
+        if d.major == "n":
+            one, panels = Layout((SMEM_ATOM_ROWS, line), (line, 1)), (1, 0)
+        else:
+            one, panels = Layout((line, SMEM_ATOM_ROWS), (1, line)), (0, 1)
+        swizzle = Swizzle(min(bits, shift), 3, shift)
+        return Leaving(held, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
+
+
+def _shared_out(extent: int, own: int, step: int) -> Layout:
+    """(an atom, warps, atoms of a warp): each warp's part together, or where lines of 128 bytes would be torn, by
+    the greatest pieces of them that it holds whole.
+
+    >>> print(_shared_out(256, 64, 8), _shared_out(192, 96, 8))
+    (8,4,8):(1,64,8) (8,2,(4,3)):(1,32,(8,64))
+    """
+    piece = gcd(own, CACHE_LINE_BYTES // 2)
+    if own % (CACHE_LINE_BYTES // 2) == 0 or piece == own:
+        return Layout((step, extent // own, own // step), (1, own, step))
+    warps = extent // own
+    return Layout((step, warps, (piece // step, own // piece)), (1, piece, (step, piece * warps)))
+
+
+def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
+    """(extent, bK, stages) as given, or so that fragments are read without bank conflicts."""
+    dtype, along_k = operand.dtype, operand.major == "k"
+    if isinstance(shared, Shared):
+        return shared.layout(extent, bk, stages)
+    if shared not in ("swizzled", "padded", "plain"):
+        raise PlanError(
+            "mma_sync_plan", [f"shared = {shared!r} is none of swizzled, padded, plain and a Shared."]
+        )
+    if shared != "swizzled":
+        pad = 0 if shared == "plain" else ACCESS_BITS // dtype.bits if along_k else _PAD_ELEMS
+        return Shared("k" if along_k else "mn", pad).layout(extent, bk, stages)
+    if not along_k and dtype.bits > 16:
+        return tile_to_shape(_lines_of_words(extent), (extent, bk, stages), (0, 1, 2))
+    atom = smem_atom(dtype, "k" if along_k else "mn", widest_smem_kind(dtype, bk if along_k else extent))
+    return tile_to_shape(atom, (extent, bk, stages), (0, 1, 2) if along_k else (1, 0, 2))
+
+
+def _lines_of_words(extent: int) -> ComposedLayout:
+    """32-bit elements along M or N, which no ldmatrix transposes: a plain read takes 8 neighbours of each of 4 k.
+
+    The two low bits of k choose among the four groups of 8 banks: where a row is too short to separate them,
+    the row does, and otherwise the swizzle. So a row of 128 bytes is written and each read is served at once.
+    """
+    row = gcd(extent, CACHE_LINE_BYTES * 8 // 32)
+    swizzle = Swizzle(max(0, (row // _PAD_ELEMS).bit_length() - 1), 3, 2)
+    return ComposedLayout(swizzle, 0, Layout((row, 4), (1, row)))

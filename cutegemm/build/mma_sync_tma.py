@@ -1,0 +1,192 @@
+"""Builder of plans whose warps multiply by mma.sync what a producer brings by TMA: from sm_90 on."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
+from cutegemm.layout.inttuple import product
+from cutegemm.plan.arguments import check_arguments
+from cutegemm.build.building import made
+from cutegemm.machine.device import H200_MULTIPROCESSORS
+from cutegemm.build.mma_sync import ATOM_K_BITS, reader
+from cutegemm.plan.pipeline import Epilogue, Pipeline
+from cutegemm.plan.plan import GemmPlan, SharedLayout
+from cutegemm.plan.problem import Operand, Operands
+from cutegemm.build.pipeline import MAX_STAGES, QueueBuilder, registers_of
+from cutegemm.build.slots import SlotBuilder
+from cutegemm.tile.atoms import MmaAtom
+from cutegemm.tile.mma_atoms import mma_sync
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.smem_atoms import KINDS, widest_smem_kind
+from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
+
+_IN_PLACES = (16, 16)  # of D: what one stmatrix.x4 of a warp covers
+_RINGS = (1, 2, 4)  # slots of a warp that are considered
+_SPREAD = 32  # elements of 32 bits along M or N, a row of 128 bytes: see `_places`
+
+
+def mma_tma_plan(
+    operands: Operands | None = None,
+    *,
+    name: str = "mma_tma",
+    summary: str = "",
+    block: tuple[int, int, int] | None = None,
+    warp: tuple[int, int] = (64, 64),
+    stages: int | None = None,
+    store: str = "shared",
+    raster: Raster | str = "grouped_m:8",
+    mma_order: str = "n",
+    ctas: int | None = H200_MULTIPROCESSORS,
+    arch: str = "sm_90a",
+) -> GemmPlan:
+    """A plan of a producer, which fills a queue of k-tiles by TMA, and of warps that multiply by mma.sync.
+
+    operands    of f16, bf16 or tf32, aligned to 16 bytes; bf16, all rows contiguous, where left out
+    block       (bM, bN, bK) elements of a CTA; 256 x 128 and rows of 128 bytes along K where left out
+    warp        (M, N) elements of a warp; warps take the tile's rows, one row of warps after the other
+    stages      k-tiles in shared memory; as many as there is room for, where left out
+    store       "shared": each warp's sums leave through slots of its own, by TMA, where D is aligned to 16 bytes;
+                "direct": out of registers, as any other D does
+    mma_order   "m" or "n": the mode whose fragments are outermost; see `GemmPlan.fragment_buffers`
+    ctas        of the persistent grid: as many as there are multiprocessors; None: one for each tile
+    arch        the least one, whose shared memory is the limit; one with setmaxnreg gives the registers of the
+                producer to the warps that multiply
+    raises      PlanError with every rule that is broken
+
+    >>> plan = mma_tma_plan()
+    >>> plan.threads, plan.stages, plan.load_a.name, plan.epilogue.store.name
+    (384, 4, 'tma.load.64x256.bf16.128B', 'tma.store.64x16.bf16.128B')
+    """
+    ops = operands or Operands.of("bf16")
+    subject = f"mma_tma_plan {name!r}"
+    tiles: dict[str, tuple[Any, int]] = {"warp": (warp, 2)}
+    if block is not None:
+        tiles["block"] = (block, 3)
+    check_arguments(subject, ops, tiles, {"stages": 0 if stages is None else stages})
+    tile = block or (256, 128, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
+    b = _Builder(subject, ops, tile, arch)
+    b.choices(store=(store, ("shared", "direct")))
+    order = b.order(raster)
+    atom = b.attempt(lambda: mma_sync(ops.a.dtype, ATOM_K_BITS // ops.a.dtype.bits, ops.acc, ops.b.dtype))
+    mma = None if atom is None else b.attempt(lambda: b.tiled_mma(atom, warp))
+    leaving = None
+    if store == "shared" and ops.d.align_bytes >= TMA_INNER_ALIGNED_BYTES and mma is not None:
+        leaving = b.attempt(lambda: b.leaving(mma, warp, stages))
+    queue = b.queue(ops, leaving, stages)
+    b.check()
+    tiled_mma, parts = made(mma), made(queue)
+    consumers = tiled_mma.threads // WARP_THREADS
+    pipeline = Pipeline("cooperative", parts.stages, consumers, warp, ctas, consumer_warps=1)
+    registers = registers_of(pipeline, many=True)
+    return b.plan(
+        tiled_mma,
+        parts,
+        pipeline,
+        registers if arch_named(arch).has("setmaxnreg") else None,
+        name=name,
+        summary=summary,
+        family="mma_sync",
+        read_a=reader(ops.a, "ldmatrix", parts.smem_a),
+        read_b=reader(ops.b, "ldmatrix", parts.smem_b),
+        raster=made(order),
+        mma_order=mma_order,
+    )
+
+
+class _Builder(QueueBuilder):
+    """What is decided for these plans alone."""
+
+    def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
+        """Warps with a part of the tile each, that lies together."""
+        wrong, permutation, counts = [], [], []
+        modes = zip("MN", self.tile[:2], warp, atom.shape_mnk[:2], self.is_spread, strict=True)
+        for mode, extent, own, step, is_spread in modes:
+            whole = max(step, _SPREAD) if is_spread else step
+            if own < 1 or own % whole or extent % own:
+                of_lines = " and lines of 128 bytes" if is_spread else ""
+                wrong.append(
+                    f"b{mode} = {extent} does not divide into warp tiles of {own}, which hold whole atoms of "
+                    f"{step}{of_lines}."
+                )
+                continue
+            piece = self.piece(mode, extent, own)
+            if piece < own and (mode == "M" or piece % _IN_PLACES[1]):
+                wrong.append(
+                    f"warp tiles of {own} along {mode} end within lines of shared memory that lie along {mode}."
+                )
+                continue
+            counts.append(extent // own)
+            first, rest = _places(step, own, is_spread)
+            if piece < own:
+                rest = Layout((piece // step, own // piece), (step, piece * counts[-1]))
+            permutation.append(
+                Layout((first.shape, counts[-1], rest.shape), (first.stride, piece, rest.stride))
+            )
+        if wrong:
+            raise PlanError(self.subject, wrong)
+        return TiledMma(atom, Layout((*counts, 1), (counts[1], 1, 0)), (permutation[0], permutation[1], None))
+
+    def piece(self, mode: str, extent: int, own: int) -> int:
+        """What lies together of a warp's rows or columns: all of them, or where lines of shared memory would be
+        torn, the greatest pieces of them that it holds whole."""
+        operand = self.operands.a if mode == "M" else self.operands.b
+        if operand.major == "k":
+            return own
+        line = KINDS[widest_smem_kind(operand.dtype, extent)][1] * 8 // operand.dtype.bits
+        return own if own % line == 0 or line % own == 0 else gcd(own, line)
+
+    @property
+    def is_spread(self) -> tuple[bool, bool]:
+        """Whether the places of a fragment of A along M, and of B along N, are spread over a line."""
+        return _is_spread(self.operands.a), _is_spread(self.operands.b)
+
+    def leaving(
+        self, mma: TiledMma, warp: tuple[int, int], stages: int | None
+    ) -> tuple[Epilogue, SharedLayout]:
+        """Slots of each warp, for subtiles of some of its rows: those of an atom, or where its places are spread
+        those of a line, and then fewer columns. As many slots as leave room for the most stages."""
+        tile, own = [], []
+        for step, least, is_spread in zip(mma.shape_mnk, _IN_PLACES, self.is_spread, strict=False):
+            tile.append(_SPREAD if is_spread else least)
+            first, rest = _places(step, tile[-1], is_spread)
+            own.append(Layout((first.shape, rest.shape), (first.stride, rest.stride)))
+        fragment = TiledMma(mma.atom, permutation_mnk=(own[0], own[1], None)).layout_c_tv_tiled
+        slots = SlotBuilder(
+            self.subject, self.operands, fragment, (tile[0], tile[1]), not any(self.is_spread), least=1
+        )
+        piece = self.piece("N", self.tile[1], warp[1])
+        columns = tile[1] if self.is_spread[0] else piece if piece < warp[1] else slots.subtile_columns(warp)
+        warps, stored = mma.threads // WARP_THREADS, (tile[0], "evict_normal")
+        found = [slots.epilogue(warp, warps, stored, "swizzled", columns, ring, False) for ring in _RINGS]
+        divided = [each for each in found if product(each[0].subtiles(warp)) % each[0].slots == 0]
+        most = MAX_STAGES if stages is None else stages
+        return max(divided, key=lambda each: (min(most, self.stages_that_fit(each[1])), each[0].slots))
+
+
+def _is_spread(operand: Operand) -> bool:
+    """No ldmatrix transposes 32-bit elements: plain loads take 8 of each of 4 neighbouring k."""
+    return operand.dtype.bits > 16 and operand.major != "k"
+
+
+def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
+    """Where the places of an atom, and the atoms of a warp, lie along M or N.
+
+    In memory that TMA swizzles, k chooses among the eight chunks of 16 bytes of a line by exclusive or. Of 8
+    neighbours two chunks are read, for four k the same two twice over. Chunks 0 and 4 and their likes for other
+    k are eight different ones: the second half of the 8 lies 16 elements further.
+
+    >>> [str(layout) for layout in _places(8, 64, True)]
+    ['(4,2,1):(1,16,4)', '(4,2):(4,32)']
+    """
+    if not is_spread:
+        return Layout(step, 1), Layout(own // step, step)
+    halves = step // 8
+    return (
+        Layout((4, 2, halves), (1, _SPREAD // 2, 4)),
+        Layout((_SPREAD // step, own // _SPREAD), (4 * halves, _SPREAD)),
+    )

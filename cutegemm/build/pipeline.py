@@ -1,0 +1,210 @@
+"""What the builders of plans with a queue of k-tiles share: boxes, stages, roles, registers and barriers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
+from cutegemm.dtypes import tf32
+from cutegemm.errors import PlanError
+from cutegemm.layout.inttuple import product
+from cutegemm.build.building import PlanBuilder
+from cutegemm.plan.pipeline import Epilogue, Pipeline
+from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
+from cutegemm.plan.problem import Operand, Operands
+from cutegemm.build.slots import SWIZZLES, swizzled
+from cutegemm.plan.work.split import Split
+from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.copy_atoms import universal_copy
+from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS, widest_smem_kind
+from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import TmaBox
+
+MAX_STAGES = 12  # more were not seen to help
+_SLACK_BYTES = 1024  # of shared memory, left for the barriers when stages are chosen
+NORMAL_L2 = ("evict_normal", "evict_normal", "evict_normal")  # of A, B and D
+_PRODUCER_WARPS = WARPGROUP_THREADS // WARP_THREADS
+
+# By the number of consuming warpgroups, what a thread of the producer and of a consumer has: of 65536
+# registers, in steps of 8 a thread. A consumer with many sums leaves the producer less.
+_REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
+
+
+def rounding_of(operands: Operands) -> str:
+    """What TMA does on the way: it rounds tf32 to nearest, as it is told that it loads tf32."""
+    return "rne" if operands.a.dtype is tf32 else "rz"
+
+
+@dataclass(frozen=True)
+class Queue:
+    """How A and B come to shared memory, in so many stages; and D leaves, by an epilogue or by `store` alone."""
+
+    stages: int
+    load_a: TmaBox
+    load_b: TmaBox
+    smem_a: SharedLayout
+    smem_b: SharedLayout
+    store: CopyAtom
+    epilogue: Epilogue | None
+    smem_d: SharedLayout | None
+
+
+class QueueBuilder(PlanBuilder):
+    """The parts of a plan whose producer fills a queue by TMA."""
+
+    def __init__(
+        self, subject: str, operands: Operands, tile: tuple[int, int, int], arch: str = "sm_90a"
+    ) -> None:
+        super().__init__(subject, operands)
+        self.tile, self.arch = tile, arch
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of A and B in a stage."""
+        bm, bn, bk = self.tile
+        return (bm * bk * self.operands.a.dtype.bits + bn * bk * self.operands.b.dtype.bits) // 8
+
+    def stages_that_fit(self, smem_d: SharedLayout | None) -> int:
+        """As many stages as shared memory has room for, beside that of D."""
+        used = 0 if smem_d is None else smem_d.cosize() * self.operands.d.dtype.bits // 8
+        free = arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES - used
+        return min(MAX_STAGES, free // max(1, self.stage_bytes))
+
+    def queue(
+        self,
+        loaded: Operands,
+        leaving: tuple[Epilogue, SharedLayout] | None,
+        stages: int | None,
+        cluster: tuple[int, int] = (1, 1),
+        l2: tuple[str, str, str] = NORMAL_L2,
+    ) -> Queue | None:
+        """The stages, or as many as there is room for beside the slots of D; None with what is wrong noted.
+
+        loaded    the operands as they are loaded
+        leaving   the epilogue with its slots; None: D leaves straight out of registers
+        l2        how long the cache is to keep A, B and D
+        """
+        epilogue, smem_d = leaving or (None, None)
+        depth = self.stages_that_fit(smem_d) if stages is None else stages
+        bm, bn, _ = self.tile
+        a = self.attempt(lambda: self.operand(loaded.a, bm, cluster[1], max(1, depth), l2[0]))
+        b = self.attempt(lambda: self.operand(loaded.b, bn, cluster[0], max(1, depth), l2[1]))
+        store = epilogue.to_shared.atom if epilogue else self.attempt(self.direct_store)
+        if a is None or b is None or store is None:
+            return None
+        return Queue(depth, a[0], b[0], a[1], b[1], store, epilogue, smem_d)
+
+    def plan(
+        self,
+        mma: TiledMma,
+        queue: Queue,
+        pipeline: Pipeline,
+        registers: tuple[int, int] | None,
+        cluster_mn: tuple[int, int] = (1, 1),
+        split: Split | None = None,
+        **others: Any,
+    ) -> GemmPlan:
+        """The plan of such parts.
+
+        registers   of a producer's thread and of a consumer's
+        others      the fields of `GemmPlan` that do not follow from the parts
+        raises      PlanError with every rule that is broken
+        """
+        return GemmPlan(
+            operands=self.operands,
+            arch=self.arch,
+            cta_tile=self.tile,
+            tiled_mma=mma,
+            smem_a=queue.smem_a,
+            smem_b=queue.smem_b,
+            load_a=queue.load_a,
+            load_b=queue.load_b,
+            store_d=queue.store,
+            smem_d=queue.smem_d,
+            epilogue=queue.epilogue,
+            schedule=None,
+            roles=roles_of(pipeline, registers),
+            barriers=barriers_of(pipeline, queue.epilogue, self.stage_bytes, cluster_mn, split),
+            pipeline=pipeline,
+            cluster_mn=cluster_mn,
+            split=split or Split(),
+            rounding=rounding_of(self.operands),
+            **others,
+        )
+
+    def operand(
+        self, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
+    ) -> tuple[TmaBox, SharedLayout]:
+        """The box that a CTA loads, its share of a tile that `sharers` CTAs have in common; and its place."""
+        bk = self.tile[2]
+        dtype = operand.dtype
+        inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
+        kind = widest_smem_kind(dtype, inner)
+        width = KINDS[kind][1] * 8 // dtype.bits
+        if outer % (sharers * SMEM_ATOM_ROWS):
+            raise PlanError(
+                self.subject,
+                [
+                    f"{outer} rows of a {operand.major}-major tile do not divide into {sharers} shares of "
+                    f"{SMEM_ATOM_ROWS}."
+                ],
+            )
+        box = TmaBox("load", dtype, (width, outer // sharers), SWIZZLES[kind], sharers, l2)
+        return box, swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
+
+    def direct_store(self) -> CopyAtom:
+        """Out of registers: a thread's two neighbours of a row, where they are aligned together."""
+        d = self.operands.d
+        pair = d.major == "n" and d.align_elems >= 2
+        return universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1))
+
+
+def registers_of(pipeline: Pipeline, many: bool) -> tuple[int, int] | None:
+    """What a producer leaves to the consumers; with one, each thread is launched with all it may have.
+
+    many   whether a consumer needs all that it can get
+    """
+    warpgroups = pipeline.consumers * pipeline.consumer_threads // WARPGROUP_THREADS
+    if pipeline.kind == "single" or warpgroups not in _REGISTERS:
+        return None
+    return _REGISTERS[warpgroups][many]
+
+
+def roles_of(pipeline: Pipeline, registers: tuple[int, int] | None) -> tuple[Role, ...]:
+    """The producer, where there is one, and the consumers, of so many registers a thread."""
+    produce, consume = registers or (None, None)
+    working = [Role(f"consumer {i}", pipeline.consumer_warps, consume) for i in range(pipeline.consumers)]
+    if pipeline.kind == "single":
+        return tuple(working)
+    return (Role("producer", _PRODUCER_WARPS, produce), *working)
+
+
+def barriers_of(
+    pipeline: Pipeline,
+    epilogue: Epilogue | None,
+    stage_bytes: int,
+    cluster: tuple[int, int] = (1, 1),
+    split: Split | None = None,
+) -> tuple[Barrier, ...]:
+    """What arrives at which barrier."""
+    count, threads = pipeline.consumers, pipeline.consumer_threads
+    out = [Barrier("full", "mbarrier", pipeline.stages, 1, stage_bytes)]
+    if pipeline.kind == "single":
+        out.append(Barrier("read", "cta", 1, threads * count))
+    else:
+        arrivals = pipeline.consumer_warps * pipeline.readers * (sum(cluster) - 1)
+        out.append(Barrier("empty", "mbarrier", pipeline.stages, arrivals))
+    if epilogue is not None:
+        if pipeline.consumer_warps > 1:
+            out.append(Barrier("subtile", "named", count, threads))
+        if epilogue.load_c is not None:
+            size_bytes = product(epilogue.subtile) * epilogue.load_c.dtype.bits // 8
+            out.append(Barrier("c", "mbarrier", epilogue.slots * count, 1, size_bytes))
+    if pipeline.kind == "pingpong":
+        out.append(Barrier("order mainloop", "named", count, 2 * threads))
+    if pipeline.order_epilogue:
+        out.append(Barrier("order epilogue", "named", count, 2 * threads))
+    if split is not None and split.is_split:
+        out.append(Barrier("parts", "named", count, threads))
+    return tuple(out)

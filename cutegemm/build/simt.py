@@ -1,0 +1,215 @@
+"""Builder of SIMT plans: from block, warp and thread tiles to layouts, by the algebra."""
+
+from __future__ import annotations
+
+from cutegemm.errors import PlanError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.plan.arguments import check_arguments
+from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.build.building import (
+    K_RUN,
+    LOADS,
+    Arriving,
+    Builder,
+    Leaving,
+    Shared,
+    made,
+    vector_copy,
+)
+from cutegemm.plan.memory.packing import Packing, as_packed, make_packings
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.program.schedule import Schedule, direct, multistage, prefetched, single_stage
+from cutegemm.plan.work.split import Split
+from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, universal_copy
+from cutegemm.tile.mma_atoms import fma
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.simt import simt_tiled_mma
+from cutegemm.tile.tiled_copy import make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.tile.tiled_mma import TiledMma
+
+
+def simt_plan(
+    operands: Operands | None = None,
+    *,
+    name: str = "simt",
+    summary: str = "",
+    block: tuple[int, int, int] = (128, 128, 16),
+    warp: tuple[int, int] = (64, 32),
+    thread: tuple[int, int] = (8, 8),
+    quad: tuple[int, int] = (4, 4),
+    stages: int = 2,
+    unroll: int | None = None,
+    load_a: str | None = None,
+    load_b: str | None = None,
+    shared_a: Shared | None = None,
+    shared_b: Shared | None = None,
+    lanes_along: str = "m",
+    raster: Raster | str = "grouped_m:8",
+    mma_order: str = "m",
+    ctas_per_sm: int = 1,
+    access_bits: int = ACCESS_BITS,
+    prefetch: bool = False,
+    pack: str = "",
+    split_k: int = 1,
+    split_order: str = "blocked",
+    reduction: str = "kernel",
+    waves: int = 0,
+    persistent: int | None = None,
+    store: str | None = None,
+) -> GemmPlan:
+    """A SIMT plan from tile sizes.
+
+    operands      element types, majorness, alignment; f32, all rows contiguous, where left out
+    block         (bM, bN, bK) elements of a CTA; warp and thread: (M, N) elements of each
+    quad          elements of a thread that lie side by side, so that they are read at once
+    stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile, 0 has fragments read
+                  from global memory
+    unroll        k-blocks laid out in the code; see `multistage`
+    load_a, _b    "cp.async" or "register"; where left out, by majorness, as a k-major operand is turned round on
+                  its way, which takes registers, and by alignment, as cp.async moves 4 bytes or more
+    shared_a, _b  how the tiles lie in shared memory; padded by a vector where they are turned round
+    raster        see `Raster.parse`
+    mma_order     see `GemmPlan`
+    ctas_per_sm   that must fit a multiprocessor together
+    access_bits   the widest access to any memory
+    prefetch      with one stage: the next k-tile is on its way to registers meanwhile
+    pack          "a", "b" or "ab": operands that are packed first; see `plan.packing`
+    split_k       CTAs that share a tile of D; split_order, reduction and waves: see `Split`
+    persistent    CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
+    store         "direct": D leaves from registers; "shared": it passes through shared memory, so that
+                  neighbouring threads write neighbours. The latter where left out and D is aligned to less than
+                  a thread's `quad`, unless K is split
+    raises        PlanError with every rule that is broken
+
+    >>> plan = simt_plan(block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
+    >>> plan.threads, plan.smem_bytes(), plan.registers()["accumulators"]
+    (256, {'a': 8448, 'b': 8192}, 64)
+    """
+    ops = operands or Operands.of("f32")
+    subject = f"simt_plan {name!r}"
+    tiles = {"block": (block, 3), "warp": (warp, 2), "thread": (thread, 2), "quad": (quad, 2)}
+    check_arguments(subject, ops, tiles, {"stages": stages, "ctas_per_sm": ctas_per_sm, "split_k": split_k})
+    builder = _SimtBuilder(subject, ops, block, stages, quad, access_bits)
+    builder.choices(load_a=(load_a, LOADS), load_b=(load_b, LOADS), store=(store, (None, "direct", "shared")))
+    order = builder.order(raster)
+    packs = builder.attempt(lambda: make_packings(builder.accessed, pack, along_k=False)) or ()
+    split = builder.attempt(lambda: Split(split_k, split_order, reduction, waves))
+    mma = builder.attempt(
+        lambda: simt_tiled_mma(
+            block[:2], warp, thread, atom=fma(ops.a.dtype, ops.acc), quad_mn=quad, lanes_along=lanes_along
+        )
+    )
+    schedule = builder.attempt(lambda: builder.schedule(unroll, prefetch))
+    if mma is None:  # its rules are those of the tiles; without one there is no number of threads
+        raise PlanError(builder.subject, builder.broken)
+    a = builder.operand("a", mma, packs, load_a, shared_a)
+    b = builder.operand("b", mma, packs, load_b, shared_b)
+    d = builder.attempt(lambda: builder.leaving(mma.threads, store, split is not None and split.is_split))
+    builder.check()
+    return builder.plan(
+        mma,
+        made(a),
+        made(b),
+        made(d),
+        name=name,
+        summary=summary,
+        family="simt",
+        arch="sm_80",
+        raster=made(order),
+        schedule=made(schedule),
+        ctas_per_sm=ctas_per_sm,
+        mma_order=mma_order,
+        split=made(split),
+        persistent=persistent,
+        packs=packs,
+    )
+
+
+class _SimtBuilder(Builder):
+    """What is decided for SIMT plans alone.
+
+    quad          (M, N) elements of a thread that lie side by side
+    access_bits   the widest access to any memory
+    """
+
+    least_stages = 0
+
+    def __init__(
+        self,
+        subject: str,
+        operands: Operands,
+        block: tuple[int, int, int],
+        stages: int,
+        quad: tuple[int, int],
+        access_bits: int,
+    ) -> None:
+        super().__init__(subject, operands, block, stages)
+        self.quad, self.access_bits = quad, access_bits
+
+    @property
+    def accessed(self) -> Operands:
+        """The operands as threads access them: aligned to no more than the widest access that there is to be."""
+        if self.access_bits >= ACCESS_BITS:
+            return self.operands
+        return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
+
+    def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:
+        k_blocks = self.block[2]
+        if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
+            raise PlanError(
+                self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."]
+            )
+        if self.stages == 0:
+            return direct()
+        if self.stages == 1:
+            return (prefetched if prefetch else single_stage)(k_blocks, unroll)
+        return multistage(self.stages, k_blocks, unroll)
+
+    def operand(
+        self, name: str, mma: TiledMma, packs: tuple[Packing, ...], load: str | None, shared: Shared | None
+    ) -> Arriving | None:
+        """How the tile of "a" or "b" comes, or None with what is wrong noted."""
+        first = "ab".index(name)
+        extent, bk = self.block[first], self.block[2]
+        operand: Operand = getattr(as_packed(self.accessed, packs), name)
+        elements = ACCESS_BITS // operand.dtype.bits  # of the widest access
+        if self.stages == 0:
+            atom = universal_copy(operand.dtype, operand.dtype.bits)
+            direct_copy = (make_tiled_copy_a, make_tiled_copy_b)[first](atom, mma)
+            return Arriving(direct_copy, Layout((extent, bk, 0), (1, extent, 0)), None)
+        narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
+        kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
+        vector = min(elements, operand.align_elems)
+        is_turned = operand.major == "k" and (shared is None or shared.major == "mn")
+        tile = shared or Shared(pad=elements if is_turned else 0)
+        if kind == "cp.async" and (operand.major == "k") != (tile.major == "k"):
+            vector = 1  # an element at a time goes to its own place
+        copy = self.attempt(lambda: self.copy(operand, extent, mma.threads, kind, vector, k_run=K_RUN))
+        layout = self.attempt(lambda: tile.layout(extent, bk, max(1, self.stages)))
+        if copy is None or layout is None:
+            return None
+        beside = min(self.quad[first], self.access_bits // operand.dtype.bits) if tile.major == "mn" else 1
+        return Arriving(copy, layout, vector_copy(operand, beside))
+
+    def leaving(self, threads: int, store: str | None, is_split: bool) -> Leaving:
+        """How D leaves: out of registers, or through shared memory.
+
+        There a warp's lanes write vectors that lie a quad apart across the lines as well: the swizzle moves those of
+        four neighbouring quads to banks of their own.
+        """
+        d, (bm, bn, _) = self.operands.d, self.block
+        along, across = self.quad[::-1] if d.major == "n" else self.quad
+        held = min(along, ACCESS_BITS // d.dtype.bits)
+        vector = min(held, self.accessed.d.align_elems)
+        atom = vector_copy(d, vector)
+        is_narrow = d.align_elems < held and self.stages > 0 and not is_split
+        if not (is_narrow if store is None else store == "shared"):
+            return Leaving(atom)
+        copy = self.copy_of_lines(vector, threads)
+        outer = Layout((bm, bn), (bn, 1) if d.major == "n" else (1, bm))
+        step, low = (bn if d.major == "n" else bm) * across, vector.bit_length() - 1
+        if step & (step - 1) == 0 and step >> low >= 4:
+            swizzle = Swizzle(2, low, step.bit_length() - 1 - low)
+            return Leaving(atom, ComposedLayout(swizzle, 0, outer), copy)
+        return Leaving(atom, outer, copy)

@@ -1,0 +1,213 @@
+"""How D leaves a plan with a queue: subtiles in slots of shared memory, and the copies into and out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
+from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.build.building import copy_of_lines
+from cutegemm.plan.pipeline import Epilogue
+from cutegemm.plan.rules.pipeline import MIN_SLOTS
+from cutegemm.plan.plan import SharedLayout
+from cutegemm.plan.problem import Operands
+from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
+from cutegemm.tile.mma_atoms import WGMMA_M
+from cutegemm.tile.smem_atoms import KINDS, smem_atom, widest_smem_kind
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
+
+SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
+SHARED_D = ("swizzled", "padded", "plain")
+_PAD_BYTES = 16  # after each row of a padded slot, at least: the next row begins 4 banks further
+_SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
+
+# What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
+# apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
+_FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
+
+
+class SlotBuilder:
+    """Makes the epilogue of a plan, and the shared memory of D.
+
+    fragment    (thread, value) -> place in a tile: what a consumer holds of it, in the order of its registers
+    tile        (M, N) of that tile: the rows of a subtile, and its columns in steps
+    in_places   whether neighbours in a fragment are neighbours in D, so that matrices of them can be written
+    least       slots of a consumer
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        operands: Operands,
+        fragment: Layout = _FRAGMENT,
+        tile: tuple[int, int] = (WGMMA_M, _SUBTILE_COLUMNS),
+        in_places: bool = True,
+        least: int = MIN_SLOTS,
+    ) -> None:
+        self.subject, self.operands = subject, operands
+        self.fragment, self.tile, self.in_places, self.least = fragment, tile, in_places, least
+
+    def epilogue(
+        self,
+        consumer_tile: tuple[int, int],
+        consumers: int,
+        stored: tuple[int, str],
+        shared_d: str,
+        subtile_n: int | None,
+        slots: int | None,
+        with_c: bool,
+    ) -> tuple[Epilogue, SharedLayout]:
+        """How D leaves, and the slots that it passes through: (rows, n, slots, consumers).
+
+        stored     rows of a box of an n-major D, and for how long the L2 cache is to keep it
+        shared_d   one of `SHARED_D`: see `sm90_plan`
+        raises     PlanError where no subtiles fill the tile
+        """
+        c, d = self.operands.c, self.operands.d
+        if subtile_n is not None:
+            self.check_columns(subtile_n, consumer_tile[1])
+        columns = subtile_n or self.subtile_columns(consumer_tile, slots)
+        rows = self.tile[0]
+        subtiles = consumer_tile[0] // rows * (consumer_tile[1] // columns)
+        ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
+        shape = (rows, columns)
+        store: TmaBox | TiledCopy
+        load_c: TmaBox | None = None
+        if shared_d == "padded":
+            layout, store = self.padded_slots(shape, (ring, consumers), stored[0])
+        else:
+            swizzles = shared_d != "plain"
+            layout, store, load_c = self.boxed_slots(shape, (ring, consumers), swizzles, *stored)
+        by_tma = with_c and load_c is not None and (c.dtype, c.major) == (d.dtype, d.major)
+        if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            load_c = None
+        to_shared = TiledCopy(self._matrices(stmatrix), self.fragment, self.tile)
+        from_shared = (
+            None if load_c is None else TiledCopy(self._matrices(ldmatrix), self.fragment, self.tile)
+        )
+        return Epilogue(shape, ring, to_shared, store, from_shared, load_c), layout
+
+    def check_columns(self, columns: int, of_tile: int) -> None:
+        """That subtiles of so many columns, as they were asked for, fill a tile."""
+        step = self.tile[1]
+        if of_tile % columns or columns % step:
+            serving = [n for n in range(step, of_tile + 1, step) if of_tile % n == 0]
+            expected = f"{_either(serving)} are expected" if serving else f"no multiples of {step} do"
+            rule = f"subtile_n = {columns}: subtiles of {columns} columns do not fill a tile of {of_tile}; {expected}."
+            raise PlanError(self.subject, [rule])
+
+    def subtile_columns(self, consumer_tile: tuple[int, int], slots: int | None = None) -> int:
+        """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots.
+
+        raises   PlanError where no row of a swizzle serves
+        """
+        rows, columns = consumer_tile
+        dtype, step = self.operands.d.dtype, self.tile[1]
+        swizzles = [size_bytes * 8 // dtype.bits for size_bytes in (128, 64, 32)]
+        wide = [n for n in swizzles if n % step == 0]
+        widths = [n for n in wide if columns % n == 0]
+        for n in widths:
+            subtiles = rows // self.tile[0] * (columns // n)
+            if subtiles >= self.least and subtiles % (slots or 1) == 0:
+                return n
+        if not widths:
+            rule = (
+                f"D of {dtype} leaves in subtiles of {_either(wide[::-1])} columns, none of which fill a tile of "
+                f"{columns}. Take a multiple of {wide[-1]}, or store = 'direct'."
+            )
+            raise PlanError(self.subject, [rule])
+        return widths[0]
+
+    def boxed_slots(
+        self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
+    ) -> tuple[SharedLayout, TmaBox, TmaBox]:
+        """Slots that TMA stores and loads: where subtiles lie, and the boxes of D and of C."""
+        d = self.operands.d
+        n_major = d.major == "n"
+        inner = shape[1] if n_major else shape[0]
+        if swizzles:
+            layout: SharedLayout = swizzled(d.dtype, n_major, shape, copies)
+            kind = widest_smem_kind(d.dtype, inner)
+            width, swizzle = KINDS[kind][1] * 8 // d.dtype.bits, SWIZZLES[kind]
+        else:
+            layout = _rows(shape, copies, n_major)
+            width, swizzle = inner, "none"
+        box = (width, store_rows if n_major else shape[1])
+        store = TmaBox("store", d.dtype, box, swizzle, l2_policy=l2)
+        return layout, store, TmaBox("load", d.dtype, box, swizzle)
+
+    def padded_slots(
+        self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
+    ) -> tuple[SharedLayout, TiledCopy]:
+        """Slots whose rows are padded, and the copy of whole rows by which the threads store them.
+
+        The pad is what the lanes write of a row at once: 16 bytes by stmatrix, 32 as pairs of 32 bits.
+        """
+        d = self.operands.d
+        n_major = d.major == "n"
+        inner, across = shape[::-1] if n_major else shape
+        at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
+        layout = _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
+        vector = ACCESS_BITS // d.dtype.bits
+        run = inner // vector
+        broken = []
+        if store_rows != WGMMA_M:
+            broken.append("warps store rows of their own by TMA, which padded rows do not leave by.")
+        if inner % vector or WARPGROUP_THREADS % run or across % (WARPGROUP_THREADS // run):
+            broken.append(
+                f"{WARPGROUP_THREADS} threads do not store {across} rows of {inner} elements of {d.dtype}, "
+                f"{vector} each at a time."
+            )
+        if broken:
+            raise PlanError(self.subject, broken)
+        return layout, copy_of_lines(d, vector, run, WARPGROUP_THREADS)
+
+    def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
+        """Between fragments and a slot: matrices of 16-bit elements, or a thread's neighbours.
+
+        Not for elements of 8 bits: a lane would have to hold four neighbours, but wgmma leaves it pairs.
+        """
+        d = self.operands.d
+        if d.dtype.bits == 16 and self.in_places:
+            return move(d.dtype, 4, d.major == "m")
+        return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
+
+
+def _either(numbers: list[int]) -> str:
+    *others, last = [str(number) for number in numbers]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: int = 0) -> Layout:
+    """Tiles row after row, one after the other, with so many elements of padding after each row."""
+    pitch = (shape[1] if n_major else shape[0]) + pad
+    size = pitch * (shape[0] if n_major else shape[1])
+    return Layout((*shape, *copies), (*((pitch, 1) if n_major else (1, pitch)), size, size * copies[0]))
+
+
+def swizzled(
+    dtype: DType, second_major: bool, shape: tuple[int, int], copies: tuple[int, ...]
+) -> ComposedLayout:
+    """Tiles in the widest canonical layout that fits, one after the other.
+
+    second_major   whether neighbours lie along the second mode: a k-major (M, K), an n-major (M, N)
+    copies         stages, or slots and consumers: modes behind the tile's
+
+    >>> from cutegemm.dtypes import bf16
+    >>> str(swizzled(bf16, False, (128, 64), (4,)))
+    'S<3,3,3> o 0 o ((64,2),64,4):((1,4096),64,8192)'
+    """
+    inner = shape[1] if second_major else shape[0]
+    atom = smem_atom(dtype, "k" if second_major else "mn", widest_smem_kind(dtype, inner))
+    order = (0, 1) if second_major else (1, 0)
+    tiled = tile_to_shape(atom, (*shape, *copies), (*order, *range(2, 2 + len(copies))))
+    outer: Any = coalesce(tiled.outer, (1,) * (2 + len(copies)))
+    inner_swizzle = tiled.inner
+    assert isinstance(inner_swizzle, Swizzle)
+    return ComposedLayout(inner_swizzle, 0, outer)

@@ -1,0 +1,197 @@
+"""Builder of Hopper plans: TMA fills a queue of k-tiles, wgmma empties it, and D leaves by TMA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
+from cutegemm.layout.inttuple import product
+from cutegemm.plan.arguments import check_arguments
+from cutegemm.build.building import made
+from cutegemm.machine.device import H200_MULTIPROCESSORS
+from cutegemm.plan.memory.packing import as_packed, is_to_turn, make_packings, to_pack_for_wgmma
+from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+from cutegemm.build.pipeline import NORMAL_L2, QueueBuilder, registers_of
+from cutegemm.build.slots import SHARED_D, SlotBuilder
+from cutegemm.plan.work.split import by_last
+from cutegemm.tile.mma_atoms import WGMMA_C_TYPES, WGMMA_M, wgmma
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import L2_POLICIES
+
+_MANY_SUMS = 160  # of a consumer's thread, beside which it needs all registers that it can get
+_STORES = ("tma", "tma_warp", "direct")
+_WARP_ROWS = 16  # of the sums of a wgmma
+
+
+def sm90_plan(
+    operands: Operands | None = None,
+    *,
+    name: str = "sm90",
+    summary: str = "",
+    tile: tuple[int, int, int] = (128, 128, 64),
+    schedule: str = "pingpong",
+    cluster: tuple[int, int] = (1, 1),
+    consumers: int | None = None,
+    stages: int | None = None,
+    store: str = "tma",
+    shared_d: str = "swizzled",
+    subtile_n: int | None = None,
+    slots: int | None = None,
+    raster: str | Raster = "grouped_m:8",
+    l2: tuple[str, str, str] = NORMAL_L2,
+    registers: tuple[int, int] | None = None,
+    with_c: bool = False,
+    ctas: int | None = H200_MULTIPROCESSORS,
+    order_epilogue: bool = False,
+    stagger_cycles: int = 0,
+    two_level: bool = False,
+    deferred: bool = False,
+    split_k: int = 1,
+    stream: int = 0,
+    fill: bool = False,
+    pack: str = "",
+) -> GemmPlan:
+    """A plan for wgmma, from what a person would say.
+
+    operands          f16, bf16, tf32, e4m3, e5m2 or s8; bf16, A k-major and B k-major where left out
+    tile              (bM, bN, bK) of a CTA
+    schedule          pingpong, cooperative or single; see `Pipeline`
+    cluster           CTAs along M, which share the tiles of B, and along N, which share those of A
+    consumers         warpgroups that multiply; 2, or 1 for `single`, where left out
+    stages            k-tiles in shared memory; as many as there is room for, where left out
+    store             tma: a consumer stores a subtile. tma_warp: each warp its 16 rows. direct: out of
+                      registers, for a D that is aligned to less than 16 bytes
+    shared_d          how a subtile lies in shared memory: swizzled; plain; or padded, which no box of TMA is, so
+                      that the consumer's threads store it
+    subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots
+    slots             subtiles of a consumer in shared memory
+    raster            the order of the clusters' tiles of D, or its text
+    l2                how long the L2 cache is to keep A, B and D
+    registers         of a producer's thread and of a consumer's
+    with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
+    ctas              of the persistent grid: as many as there are multiprocessors; None: one for each tile
+    order_epilogue, stagger_cycles, two_level, deferred   see `Pipeline`
+    split_k           units that share a tile of D, each with a part of the k-tiles
+    stream            waves of the persistent grid whose k-tiles are divided evenly among it; see `Split`
+    fill              the CTAs that the tiles leave idle at the end take the last k-tiles of some; see `Split.owned`
+    pack              "a", "b" or "ab": operands that are copied first, to k-major ones that TMA loads; see
+                      `plan.packing`
+    raises            PlanError with every rule that is broken
+
+    >>> plan = sm90_plan()
+    >>> plan.stages, plan.threads, plan.load_a.name, plan.epilogue.store.box
+    (6, 384, 'tma.load.64x128.bf16.128B', (64, 64))
+    """
+    ops = operands or Operands.of("bf16", layout="nt")
+    count = consumers or (1 if schedule == "single" else 2)
+    subject = f"sm90_plan {name!r}"
+    tiles: dict[str, tuple[Any, int]] = {"tile": (tile, 3), "cluster": (cluster, 2)}
+    if registers is not None:
+        tiles["registers"] = (registers, 2)
+    counts = {"split_k": split_k, "stream": stream, "stagger_cycles": stagger_cycles}
+    optional = {
+        "consumers": consumers,
+        "stages": stages,
+        "subtile_n": subtile_n,
+        "slots": slots,
+        "ctas": ctas,
+    }
+    check_arguments(subject, ops, tiles, counts, optional)
+    b = _Builder(subject, ops, tile)
+    b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
+    order, policies = b.order(raster), b.policies(l2)
+    packs = b.attempt(lambda: make_packings(ops, pack, along_k=True)) or ()
+    loaded = as_packed(ops, packs)
+    is_shared = schedule != "pingpong"  # a tile, by all consumers
+    consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
+    mma = b.attempt(lambda: b.tiled_mma(loaded, consumer_tile[0], count if is_shared else 1))
+    stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
+    leaving = None if store == "direct" else b.attempt(
+        lambda: SlotBuilder(subject, ops).epilogue(
+            consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
+        )
+    )  # fmt: skip
+    queue = b.queue(loaded, leaving, stages, cluster, policies)
+    split = b.attempt(lambda: by_last(split_k, stream, fill))
+    b.check()
+    pipeline = Pipeline(
+        schedule,
+        made(queue).stages,
+        count,
+        consumer_tile,
+        None if schedule == "single" else ctas,
+        order_epilogue,
+        stagger_cycles,
+        two_level,
+        deferred,
+    )
+    return b.plan(
+        made(mma),
+        made(queue),
+        pipeline,
+        registers or b.registers(pipeline),
+        name=name,
+        summary=summary,
+        family="sm90",
+        read_a=None,
+        read_b=None,
+        raster=made(order),
+        cluster_mn=cluster,
+        split=made(split),
+        packs=packs,
+        has_c=with_c,
+    )
+
+
+class _Builder(QueueBuilder):
+    """The parts of a Hopper plan."""
+
+    def registers(self, pipeline: Pipeline) -> tuple[int, int] | None:
+        """What a producer leaves to the consumers."""
+        sums = product(pipeline.consumer_tile) * self.operands.acc.bits // (32 * WARPGROUP_THREADS)
+        return registers_of(pipeline, sums * (1 + pipeline.two_level) > _MANY_SUMS)
+
+    def policies(self, l2: tuple[str, str, str]) -> tuple[str, str, str]:
+        """Those of A, B and D; the usual ones with the complaint noted where they are none."""
+        if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
+            return l2
+        self.broken.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")
+        return NORMAL_L2
+
+    def tiled_mma(self, loaded: Operands, rows: int, readers: int) -> TiledMma:
+        """One wgmma as wide as the tile; consumers that share a tile take its rows in halves.
+
+        loaded    the operands as they are loaded
+        rows      of a consumer
+        readers   consumers that share a tile
+        """
+        a, b = loaded.a, loaded.b
+        turned = [name for name, operand in (("a", a), ("b", b)) if is_to_turn(operand)]
+        if turned and a.dtype in WGMMA_C_TYPES:
+            self.broken.append(self._how_to_turn(turned, a.dtype))
+        majors = ["k" if operand.major == "k" or is_to_turn(operand) else "mn" for operand in (a, b)]
+        atom = wgmma(a.dtype, self.tile[1], majors[0], majors[1], "shared", loaded.acc, b.dtype)
+        if readers == 1:
+            return TiledMma(atom)
+        if rows % WGMMA_M or rows == 0:
+            raise PlanError(
+                self.subject, [f"{readers} consumers take {rows} rows each, no multiple of {WGMMA_M}."]
+            )
+        of_m = Layout((WGMMA_M, readers, rows // WGMMA_M), (1, rows, WGMMA_M))
+        return TiledMma(atom, Layout((readers, 1, 1)), (of_m, None, None))
+
+    def _how_to_turn(self, names: list[str], dtype: DType) -> str:
+        of_each = " and ".join(
+            f"{name.upper()} is {getattr(self.operands, name).major}-major" for name in names
+        )
+        pack = to_pack_for_wgmma(self.operands)
+        return (
+            f"{of_each}, but wgmma takes {dtype} operands k-major alone, as layout 'nt' has them. +pack behind the "
+            f"plan's name, or pack={pack!r} for the builder, copies them to such ones first."
+        )

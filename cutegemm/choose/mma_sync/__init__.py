@@ -1,0 +1,1 @@
+"""Named mma.sync plans, their ladder, and the choice among them."""

@@ -1,0 +1,1 @@
+"""Named SIMT plans, their ladder, and the choice among them."""

@@ -1,0 +1,1 @@
+"""Named Hopper plans, their ladder, and the choice among them."""

@@ -1,0 +1,1 @@
+"""Kernels for mma.sync: the threads load, or a producer does by TMA."""

@@ -1,0 +1,65 @@
+"""A GEMM by mma.sync: warps multiply fragments in registers by Tensor Cores, as an mma.sync plan says.
+
+All threads of a CTA follow the plan's schedule; `mainloop` tells how. What is here:
+
+| step     | by this family                                                                              |
+|----------|---------------------------------------------------------------------------------------------|
+| Read     | ldmatrix, transposed where A is m-major or B n-major and an element has 16 bits; plain loads |
+|          | of what a register holds where the plan says so, or the operand is tf32 and not k-major     |
+| Multiply | one mma.sync for each pair of atoms, back and forth: neighbours have a fragment in common   |
+
+tf32 operands are f32 in memory; mma.sync does not look at the low 13 bits, or cvt.rna rounds them to nearest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+
+from cutegemm.kernels.arguments import fake_arguments
+from cutegemm.kernels.threads import fragments
+from cutegemm.kernels.threads.mainloop import Parts, ScheduledGemm, serpentine
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program.schedule import Multiply, Read
+
+__all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
+
+
+def host_function(plan: GemmPlan) -> Any:
+    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None."""
+    if plan.pipeline is not None:
+        from cutegemm.kernels.mma_sync.tma import TmaFedGemm
+
+        return TmaFedGemm(plan)
+    return MmaSyncGemm(plan)
+
+
+class MmaSyncGemm(ScheduledGemm):
+    """The kernel of an mma.sync plan."""
+
+    def prepare(self, parts: Parts, tid, sA, sB) -> None:
+        """How this thread reads the fragments of A and of B."""
+        held = (("a", sA, parts.tCrA), ("b", sB, parts.tCrB))
+        parts.reads = [fragments.reader(self.plan, name, tile, to, tid) for name, tile, to in held]
+
+    def read(self, parts: Parts, step: Read, stage, k_block) -> None:
+        """Fragments of a k-block, as ldmatrix distributes them or by plain loads."""
+        buffer = step.k_block % self.plan.schedule.fragments
+        for read in parts.reads:
+            read(buffer, k_block, stage)
+        if self.plan.rounding == "rna":
+            for fragment in (parts.tCrA, parts.tCrB):
+                held = fragment[None, None, buffer]
+                bits, values = cute.recast_tensor(held, Int32), cute.recast_tensor(held, Float32)
+                for i in range(cute.size(held)):
+                    bits[i] = Int32(cute.arch.cvt_f32_tf32(values[i]))
+
+    def multiply(self, parts: Parts, step: Multiply) -> None:
+        """acc += A B, an atom at a time."""
+        buffer = step.k_block % self.plan.schedule.fragments
+        a, b = parts.tCrA[None, None, buffer], parts.tCrB[None, None, buffer]
+        for m, n in serpentine(cute.size(a, mode=[1]), cute.size(b, mode=[1]), self.plan.mma_order):
+            sums = parts.acc[None, m, n]
+            cute.mma_atom_call(parts.tiled_mma, sums, a[None, m], b[None, n], sums)

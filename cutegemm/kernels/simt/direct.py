@@ -1,0 +1,68 @@
+"""A SIMT GEMM without shared memory: each thread reads its fragments from global memory."""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.simt.kernel import SimtGemm
+from cutegemm.tile.copy_atoms import universal_copy
+
+_UNROLL = 4
+
+
+class DirectGemm(SimtGemm):
+    """A thread reads what it multiplies from global memory."""
+
+    @cute.jit
+    def tile(
+        self,
+        mA: cute.Tensor,
+        mB: cute.Tensor,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+    ):
+        plan = self.plan
+        bM, bN, _ = plan.cta_tile
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        m_tile, n_tile, batch = self.tile_of(cta, mD.shape[0], mD.shape[1])
+        thr_mma = lower.tiled_mma(plan.tiled_mma).get_slice(tid)
+        sides = []
+        for mX, extent, at, part in (
+            (mA, bM, m_tile, thr_mma.partition_A),
+            (mB, bN, n_tile, thr_mma.partition_B),
+        ):
+            coords = cute.make_identity_tensor((mX.shape[0], mX.shape[1]))
+            gX, cX = [
+                part(cute.local_tile(whole, (extent, 1), (at, None)))
+                for whole in (mX[None, None, batch], coords)
+            ]  # (1, REST_MN, 1, K)
+            values = cute.size(gX, mode=[1])
+            inside = [cute.elem_less(cX[0, i, 0, 0][0], mX.shape[0]) for i in range(values)]
+            fragments = cute.make_rmem_tensor((1, values), mX.element_type)
+            fragments.fill(0.0)
+            sides.append((gX, inside, fragments))
+        (gA, a_inside, tCrA), (gB, b_inside, tCrB) = sides
+        acc = cute.make_rmem_tensor((1, len(a_inside), len(b_inside)), lower.dtype(plan.operands.acc))
+        acc.fill(0.0)
+        for k in cutlass.range(mA.shape[1], unroll=_UNROLL):
+            self.take(gA, a_inside, tCrA, k)
+            self.take(gB, b_inside, tCrB, k)
+            self.multiply_direct(tCrA, tCrB, acc)
+        self.end(thr_mma, mC, mD, None, None, acc, alpha, beta, tid, cta)
+
+    def take(self, gX, inside, fragments, k) -> None:
+        """One k of a thread's rows, those inside of the matrix."""
+        atom = universal_copy(self.plan.operands.a.dtype, self.plan.operands.a.dtype.bits)
+        for i, where in enumerate(inside):
+            self.copy_vector(atom, gX[None, i, 0, k], fragments[None, i], where)
+
+    def multiply_direct(self, tCrA, tCrB, acc) -> None:
+        kind = acc.element_type
+        for m in range(cute.size(tCrA)):
+            for n in range(cute.size(tCrB)):
+                acc[0, m, n] = cute.math.fma(tCrA[0, m].to(kind), tCrB[0, n].to(kind), acc[0, m, n])

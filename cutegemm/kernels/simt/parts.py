@@ -1,0 +1,252 @@
+"""Where CTAs share tiles of D: each one's sums to the workspace, and there they are added.
+
+| reduction | launches                                                                                       |
+|-----------|------------------------------------------------------------------------------------------------|
+| "kernel"  | the GEMM, whose CTAs write the sums of their parts; `add_kernel`, which adds them to D         |
+| "last"    | the GEMM alone: in each tile the CTA that arrives last adds the sums and writes D              |
+
+The grid is (tiles, parts); or that of a persistent plan, whose CTAs take the units of `plan.shares` in turn, and
+write D at once where a unit is all of its tile; a kernel adds the sums of the others. Where the sums of a part lie
+is `sums_layout`.
+
+Arrival of a part: every thread has written its sums; barrier; one thread adds 1 to the tile's counter, acquire and
+release; barrier; the CTA that finds `parts` - 1 in it sees what all others wrote before they arrived. (Causality
+order of the PTX memory model: what a barrier orders before a release, that releases too, and what it orders after an
+acquire has acquired.) No CTA waits for another, so that it does not matter which of them run at a time.
+
+What is written is alpha times the sums. Were it the sums as they are, a vector of them would have to lie in
+neighbouring registers from the first product on, and then the three operands of a multiply-add meet in one of the
+two banks of the register file: the mainloop took up to a sixth longer (H200, 2048 cubed, 2026-11-20).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T, dsl_user_op
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.simt.kernel import SimtGemm
+from cutegemm.kernels.threads.mainloop import reread
+from cutegemm.plan.memory.workspace import sums_layout
+from cutegemm.plan.work.shares import Shares, Unit, cluster_shares
+from cutegemm.tile.copy_atoms import universal_copy
+
+_ADDED_AT_ONCE = 8  # loads of parts' sums that a thread of `add_kernel` has under way
+_ADDED_BY_LAST = 4  # of a thread that holds a tile's sums besides
+
+
+@dsl_user_op
+def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
+    """The same value, of which the compiler does not know that it is: what follows from it is worked out here."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    operands = [Int32(value).ir_value(loc=loc, ip=ip)]
+    return Int32(asm(T.i32(), operands, "mov.b32 $0, $1;", "=r,r", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+class PartsGemm(SimtGemm):
+    """The kernels of a plan that may share tiles. What they work on is known while they are traced."""
+
+    sums: Any = None
+    arrivals: Any = None
+    unit: Unit | None = None  # that a CTA of a persistent grid has at hand
+    at_hand: Any = None  # works it out
+
+    @cute.kernel
+    def parts_kernel(
+        self,
+        mA: cute.Tensor,
+        mB: cute.Tensor,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        sums: cute.Tensor,
+        arrivals: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+    ):
+        """A part of a tile, or all of it; of a persistent plan the units of a CTA, one after the other."""
+        self.sums, self.arrivals = sums, arrivals
+        if cutlass.const_expr(self.plan.persistent is None):
+            self.tile(mA, mB, mC, mD, alpha, beta)
+        else:
+            number, _, _ = cute.arch.block_idx()
+            while number < self.shares(mD, opaque(mA.shape[1])).units:
+                self.take(number, mA, mB, mC, mD, alpha, beta)
+                number = number + self.plan.persistent
+
+    def shares(self, mD, k) -> Shares:
+        """How the tiles are divided."""
+        tiles, k_tiles = self.tiles(mD), cute.ceil_div(k, self.plan.cta_tile[2])
+        return cluster_shares(self.plan, tiles, k_tiles, cutlass.min, cutlass.max)
+
+    @cute.jit
+    def take(
+        self,
+        number: Int32,
+        mA: cute.Tensor,
+        mB: cute.Tensor,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+    ):
+        self.at_hand = lambda: self.shares(mD, opaque(mA.shape[1])).unit(number)
+        self.unit = self.at_hand()
+        if self.unit.parts > 0:
+            cute.arch.sync_threads()  # all have read what they need of the shared memory of the unit before
+            self.tile(mA, mB, mC, mD, alpha, beta)
+
+    def place(self, again: bool = False):
+        """That of the unit at hand, worked out `again` instead of kept in registers; else of the CTA."""
+        if self.unit is None:
+            return SimtGemm.place(self, again)
+        if again:
+            self.unit = self.at_hand()
+        return self.unit.tile
+
+    def k_range(self, k_tiles):
+        """The k-tiles of this CTA's part."""
+        if self.unit is not None:
+            return self.unit.k_first, self.unit.k_count
+        if self.plan.split_k == 1:
+            return 0, k_tiles
+        _, part, _ = cute.arch.block_idx()
+        return self.plan.split.k_range(part, k_tiles, minimum=cutlass.min)
+
+    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, place) -> None:
+        """The sums of all of K to D, those of a part to the workspace."""
+        if self.unit is not None:
+            self.end_unit(thr_mma, mC, mD, sA, acc, alpha, beta, tid, place)
+        elif self.plan.split_k > 1:
+            slot = self.slot_of(mD, place, reread("%ctaid.y"))
+            self.hand_over(thr_mma, mC, mD, sA, acc, alpha, beta, tid, place, slot)
+        else:
+            SimtGemm.end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, place)
+
+    @cute.jit
+    def end_unit(
+        self, thr_mma: cutlass.Constexpr, mC: cutlass.Constexpr, mD: cutlass.Constexpr, sA: cutlass.Constexpr,
+        acc: cutlass.Constexpr, alpha: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32,
+        place: cutlass.Constexpr,
+    ):  # fmt: skip
+        if self.unit.parts == 1:
+            SimtGemm.end(self, thr_mma, mC, mD, sA, None, acc, alpha, beta, tid, place)
+        else:
+            slot = self.unit.slot + self.unit.part
+            self.hand_over(thr_mma, mC, mD, sA, acc, alpha, beta, tid, place, slot)
+
+    def hand_over(self, thr_mma, mC, mD, sA, acc, alpha, beta, tid, place, slot) -> None:
+        """The sums of a part to the workspace, from which the last one takes them all."""
+        vAcc, own = self.by_vectors(acc), self.sums_at(tid, slot)
+        for i in range(cute.size(vAcc, mode=[1])):
+            line = cute.make_rmem_tensor((self.plan.store_d.values,), acc.element_type)
+            for v in range(self.plan.store_d.values):
+                line[v] = alpha * vAcc[v, i]
+            cute.copy(self.wide(), self.pieces(line), self.pieces(own[None, i]))
+        if self.plan.split.reduction == "last":
+            self.arrive(thr_mma, mC, mD, sA, acc, beta, tid, place)
+
+    @cute.jit
+    def arrive(
+        self, thr_mma: cutlass.Constexpr, mC: cutlass.Constexpr, mD: cutlass.Constexpr, sA: cutlass.Constexpr,
+        acc: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32, place: cutlass.Constexpr,
+    ):  # fmt: skip
+        parts = self.plan.split_k
+        flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))
+        cute.arch.sync_threads()
+        if tid == 0:
+            counter = self.arrivals.iterator + place
+            flag[0] = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
+        cute.arch.sync_threads()
+        if flag[0] == parts - 1:
+            vAcc = self.by_vectors(acc)
+            acc.fill(0.0)
+            for part in cutlass.range(parts, unroll=1):
+                self.add(vAcc, self.sums_at(tid, self.slot_of(mD, place, part)))
+            at = self.tile_of(place, mD.shape[0], mD.shape[1])
+            self.epilogue(thr_mma, mC, mD, None, acc, beta.dtype(1.0), beta, at, tid)
+
+    def add(self, vAcc, theirs) -> None:
+        """A part's sums (vector, vectors) to those that are there."""
+        vectors = [vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))]
+        self.add_each(vectors, [theirs[None, i] for i in range(len(vectors))], _ADDED_BY_LAST)
+
+    @cute.kernel
+    def add_kernel(
+        self,
+        k: Int32,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        sums: cute.Tensor,
+        beta: cutlass.Numeric,
+    ):
+        """One vector of each thread of a tile: the parts' sums, in their order, then D."""
+        self.sums = sums
+        tid, _, _ = cute.arch.thread_idx()
+        place, which, _ = cute.arch.block_idx()
+        total = cute.make_rmem_tensor((self.plan.store_d.values,), sums.element_type)
+        total.fill(0.0)
+        if cutlass.const_expr(self.plan.split.waves == 0):
+            slots = [self.slot_of(mD, place, part) for part in range(self.plan.split_k)]
+            self.add_vectors(total, slots, tid, which)
+            self.finish(mC, mD, total, beta, place, tid, which)
+        else:
+            shares = self.shares(mD, k)
+            parts, first_slot = shares.sums_of(place)
+            if place < shares.shared and parts > 1:
+                for part in cutlass.range(parts, unroll=4):
+                    self.add_vectors(total, [first_slot + part], tid, which)
+                self.finish(mC, mD, total, beta, place, tid, which)
+
+    def add_vectors(self, total, slots, tid, which) -> None:
+        """One vector of a thread from each of some slots, several read before they are added."""
+        theirs = [self.sums_at(tid, slot)[None, which] for slot in slots]
+        self.add_each([total] * len(slots), theirs, _ADDED_AT_ONCE)
+
+    def add_each(self, totals, lines, at_once: int) -> None:
+        """Vectors in the workspace to vectors of registers, so many read before they are added."""
+        vector = self.plan.store_d.values
+        for first in range(0, len(lines), at_once):
+            group = range(first, min(first + at_once, len(lines)))
+            held = [cute.make_rmem_tensor((vector,), totals[0].element_type) for _ in group]
+            for i, line in zip(group, held, strict=True):
+                cute.copy(self.wide(), self.pieces(lines[i]), self.pieces(line))
+            for i, line in zip(group, held, strict=True):
+                for v in range(vector):
+                    totals[i][v] = totals[i][v] + line[v]
+
+    def finish(self, mC, mD, total, beta, place, tid, which) -> None:
+        """A vector of D from the sums of all of K."""
+        thr_mma = lower.tiled_mma(self.plan.tiled_mma).get_slice(tid)
+        at = self.tile_of(place, mD.shape[0], mD.shape[1])
+        self.epilogue(thr_mma, mC, mD, None, total, beta.dtype(1.0), beta, at, tid, which)
+
+    def slot_of(self, mD, place, part):
+        """Where in the workspace the sums of a part of a tile are, where all tiles have as many parts."""
+        return Int64(part) * self.tiles(mD) + place
+
+    def sums_at(self, tid, slot) -> cute.Tensor:
+        """Where a thread's sums lie in a slot: (vector, vectors)."""
+        layout = sums_layout(self.plan, 1)
+        vector, by_thread, by_vector, by_slot = layout.stride
+        first = cute.assume(Int64(slot) * by_slot + tid * by_thread, divby=layout.shape[0])
+        shape = (layout.shape[0], layout.shape[2])
+        return cute.make_tensor(
+            self.sums.iterator + first, cute.make_layout(shape, stride=(vector, by_vector))
+        )
+
+    def wide(self) -> cute.CopyAtom:
+        """The widest access to a vector of sums."""
+        acc = self.plan.operands.acc
+        return lower.copy_atom(universal_copy(acc, acc.bits * min(self.plan.store_d.values, 128 // acc.bits)))
+
+    def pieces(self, tensor) -> cute.Tensor:
+        """A vector as (elements of an access, accesses)."""
+        acc = self.plan.operands.acc
+        values = min(self.plan.store_d.values, 128 // acc.bits)
+        return cute.logical_divide(cute.coalesce(tensor), cute.make_layout(values))

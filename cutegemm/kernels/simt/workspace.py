@@ -1,0 +1,64 @@
+"""SIMT plans that need a workspace: operands are packed first, K is split, or both.
+
+| plan              | launches, in order                                                                    |
+|-------------------|---------------------------------------------------------------------------------------|
+| packs A, B        | `packing.Packer` for each, then the GEMM, whose operand is the packed one             |
+| shares tiles of D | the GEMM, and `add_kernel` where that adds the sums: see `simt_parts`                 |
+
+Where each thing lies in the workspace is `plan.workspace.regions`.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.pack import Packer, region
+from cutegemm.kernels.simt.parts import PartsGemm
+from cutegemm.plan.memory.workspace import regions
+
+
+class WorkspaceGemm(PartsGemm):
+    """A plan that needs a workspace: it packs operands, shares tiles, or both."""
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        d: cute.Tensor,
+        space: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+        stream,
+    ):
+        plan = self.plan
+        mA, mB, mC, mD = self.matrices(a, b, c, d)
+        (bM, bN, _), M, N, K, L = plan.cta_tile, mD.shape[0], mD.shape[1], mA.shape[1], mD.shape[2]
+        tiles = self.tiles(mD)
+        extents = [Int64(extent) for extent in (M, N, K, L)]
+        firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
+        whole = {"a": mA, "b": mB}
+        for packing in plan.packs:
+            source, first = whole[packing.name], firsts[packing.name]
+            whole[packing.name] = Packer(packing).launch(source, space, first, stream)
+        sums, arrivals = [
+            region(space, firsts[name], kind) if name in firsts else mD
+            for name, kind in (("sums", lower.dtype(plan.operands.acc)), ("arrivals", Int32))
+        ]
+        self.parts_kernel(whole["a"], whole["b"], mC, mD, sums, arrivals, alpha, beta).launch(
+            grid=(tiles, plan.split_k, 1) if plan.persistent is None else (plan.persistent, 1, 1),
+            block=(plan.threads, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=plan.ctas_per_sm,
+            preferred_smem_carveout=100,
+        )
+        if cutlass.const_expr(plan.split.is_split and plan.split.reduction == "kernel"):
+            vectors = bM * bN // (plan.threads * plan.store_d.values)
+            added = tiles if plan.persistent is None else cutlass.max(self.shares(mD, K).shared, 1)
+            self.add_kernel(K, mC, mD, sums, beta).launch(
+                grid=(added, vectors, 1), block=(plan.threads, 1, 1), stream=stream
+            )

@@ -1,0 +1,1 @@
+"""Hopper kernels: TMA, wgmma, warp-specialized roles."""

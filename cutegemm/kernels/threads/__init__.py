@@ -1,0 +1,1 @@
+"""What the kernels share whose threads all follow one schedule."""

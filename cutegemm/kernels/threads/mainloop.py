@@ -1,0 +1,432 @@
+"""What the kernels have in common in which all threads of a CTA follow one schedule.
+
+| when            | what                                                                                |
+|-----------------|-------------------------------------------------------------------------------------|
+| start           | its CTA takes a tile of D by `plan.raster`; it partitions A, B and shared memory    |
+| ragged tiles    | it clears what its copies will leave out; barrier                                   |
+|-----------------|-------------------------------------------------------------------------------------|
+| prologue        | Fetch, Commit, Store of the first stages - 1 k-tiles, then Wait, Sync, Read         |
+| each k-tile     | Fetch of a k-tile ahead; Read of a k-block ahead and Multiply, k-block by k-block;  |
+|                 | before the last one Store, Wait and Sync, which hand the stage over                 |
+|-----------------|-------------------------------------------------------------------------------------|
+| end             | D = alpha * sums + beta * C: see `epilogue`                                         |
+
+The steps between the bars are those of `plan.schedule`, and nothing else:
+
+| step     | tile by cp.async                         | tile through registers                        |
+|----------|------------------------------------------|-----------------------------------------------|
+| Fetch    | global to shared memory, under way       | global memory to registers                    |
+| Commit   | closes the group                         | (an empty group)                              |
+| Store    | -                                        | registers to shared memory                    |
+| Wait     | for this thread's groups but the last n  | (groups are empty)                            |
+| Sync     | the barrier of all threads: what each has waited for or stored, all may read             |
+| Read     | shared memory to one of the fragments' buffers                                           |
+| Multiply | the products of two fragments, back and forth along `plan.mma_order`                     |
+
+The first k-tile is the ragged one: it begins at k = K - k_tiles * bK <= 0, and what lies below k = 0 is left
+out. So no later one tests k, and the mainloop's predicates are loop invariants. Steps past the last k-tile
+move nothing from global memory; what else they do is seen by nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T, dsl_user_op
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
+from cutegemm.plan.plan import smem_align_bytes
+from cutegemm.plan.problem import Operand
+from cutegemm.plan.program.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
+
+_SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
+
+
+@dataclass
+class Load:
+    """How one thread moves its part of the tiles of A or of B.
+
+    gX    global memory (V, REST_MN, REST_K, k_tiles)
+    cX    the same of the elements' coordinates (mn, k)
+    sX    shared memory (V, REST_MN, REST_K, stages)
+    rX    registers (V, REST_MN, REST_K), of a tile that does not travel by cp.async
+    pX    whether an access lies within the extent along M or N: (V / vector, REST_MN, REST_K)
+    """
+
+    copy: cute.TiledCopy
+    is_async: bool
+    extent: Any
+    gX: cute.Tensor
+    cX: cute.Tensor
+    sX: cute.Tensor
+    rX: cute.Tensor
+    pX: cute.Tensor
+
+
+@dataclass
+class Parts:
+    """What the steps of the schedule work on, for one thread.
+
+    k_first      of the k-tiles of this CTA; k_tiles: how many it has
+    loads        of A and of B
+    tCsA, tCsB   shared memory (V, REST_MN, k_blocks, stages) that it reads fragments from
+    tCrA, tCrB   fragments (V, REST_MN, buffers)
+    acc          sums (V, REST_M, REST_N)
+    reads        what else a family reads fragments by
+    """
+
+    k_first: Any
+    k_tiles: Any
+    loads: tuple[Load, Load]
+    tiled_mma: cute.TiledMma
+    tCsA: cute.Tensor
+    tCsB: cute.Tensor
+    tCrA: cute.Tensor
+    tCrB: cute.Tensor
+    acc: cute.Tensor
+    reads: Any = None
+
+
+@dsl_user_op
+def reread(register: str, *, loc=None, ip=None) -> Int32:
+    """The value of a special register, read here and not earlier."""
+    text = f"mov.u32 $0, {register};"
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    return Int32(asm(T.i32(), [], text, "=r", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+class ScheduledGemm(ScheduledEpilogue):
+    """A kernel whose threads follow `plan.schedule`. Methods without a decorator are run while tracing.
+
+    A family derives from it and says how fragments are read and multiplied: `read` and `multiply`.
+    """
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        d: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+        stream,
+    ):
+        mA, mB, mC, mD = self.matrices(a, b, c, d)
+        self.kernel(mA, mB, mC, mD, alpha, beta).launch(
+            grid=(self.tiles(mD), 1, 1),
+            block=(self.plan.threads, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=self.plan.ctas_per_sm,
+            preferred_smem_carveout=_SMEM_CARVEOUT_PERCENT,
+        )
+
+    def matrices(self, a, b, c, d) -> tuple[cute.Tensor, ...]:
+        """The caller's as (M, K, L), (N, K, L), (M, N, L), (M, N, L); A and B by the type that is multiplied."""
+        mA, mC, mD = [self.seen_as(tensor, 0, 1) for tensor in (a, c, d)]
+        mA = self.as_operand(mA, self.plan.operands.a)
+        mB = self.as_operand(self.seen_as(b, 1, 0), self.plan.operands.b)
+        return mA, mB, mC, mD
+
+    def tiles(self, mD: cute.Tensor):
+        """How many tiles D has, of all matrices of the batch."""
+        bM, bN, _ = self.plan.cta_tile
+        return cute.ceil_div(mD.shape[0], bM) * cute.ceil_div(mD.shape[1], bN) * mD.shape[2]
+
+    def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
+        """The caller's tensor with its modes in CuTe's order, the batch last."""
+        if self.plan.operands.batched:
+            return cute.make_tensor(
+                tensor.iterator, cute.select(tensor.layout, mode=[1 + first, 1 + second, 0])
+            )
+        matrix = cute.select(tensor.layout, mode=[first, second])
+        return cute.make_tensor(tensor.iterator, cute.append(matrix, cute.make_layout(1, stride=0)))
+
+    def as_operand(self, tensor: cute.Tensor, operand: Operand) -> cute.Tensor:
+        """A or B by the type that is multiplied: f32 is tf32 as it is."""
+        kind = lower.dtype(operand.dtype)
+        if tensor.element_type is kind:
+            return tensor
+        return cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=kind), tensor.layout)
+
+    @cute.kernel
+    def kernel(
+        self,
+        mA: cute.Tensor,
+        mB: cute.Tensor,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+    ):
+        self.tile(mA, mB, mC, mD, alpha, beta)
+
+    @cute.jit
+    def tile(
+        self,
+        mA: cute.Tensor,
+        mB: cute.Tensor,
+        mC: cute.Tensor,
+        mD: cute.Tensor,
+        alpha: cutlass.Numeric,
+        beta: cutlass.Numeric,
+    ):
+        """What a CTA does: its tile of D, from its first k-tile to the end."""
+        plan = self.plan
+        bM, bN, bK = plan.cta_tile
+        tid, _, _ = cute.arch.thread_idx()
+        M, N, K = mD.shape[0], mD.shape[1], mA.shape[1]
+        tile_mnl = self.tile_of(self.place(), M, N)
+        all_k_tiles = cute.ceil_div(K, bK)
+        residue = cute.assume(K - all_k_tiles * bK, divby=self.k_vector())
+        k_first, k_tiles = self.k_range(all_k_tiles)
+        begin = self.first_k(residue, k_first)
+
+        sA, sB, sD = self.shared_tensors()  # (bM, bK, stages), (bN, bK, stages), (bM, bN) or None
+        load_a = self.load(plan.load_a, mA, sA, (tile_mnl[0], tile_mnl[2]), begin, tid)
+        load_b = self.load(plan.load_b, mB, sB, (tile_mnl[1], tile_mnl[2]), begin, tid)
+        if residue < 0 or (tile_mnl[0] + 1) * bM > M or (tile_mnl[1] + 1) * bN > N:
+            self.clear(load_a)
+            self.clear(load_b)
+            cute.arch.sync_threads()
+
+        tiled_mma = lower.tiled_mma(plan.tiled_mma)
+        thr_mma = tiled_mma.get_slice(tid)
+        tCsA, tCsB = thr_mma.partition_A(sA), thr_mma.partition_B(sB)
+        tCrA, tCrB = [
+            cute.make_rmem_tensor((*held.shape[:2], plan.schedule.fragments), held.element_type)
+            for held in (tCsA, tCsB)
+        ]
+        acc = cute.make_rmem_tensor(thr_mma.partition_shape_C((bM, bN)), lower.dtype(plan.operands.acc))
+        acc.fill(0.0)
+        parts = Parts(k_first, k_tiles, (load_a, load_b), tiled_mma, tCsA, tCsB, tCrA, tCrB, acc)
+        self.prepare(parts, tid, sA, sB)
+
+        self.trace(plan.schedule.prologue, parts, 0, 0)
+        stage = Int32(0)
+        for k_tile in cutlass.range(k_tiles, unroll=1):
+            self.trace(plan.schedule.body, parts, k_tile, stage)
+            stage = self.stage_of(stage, 1)
+        # Where this thread is, read once more: were it kept in registers through the mainloop, the compiler
+        # would compute the loads' addresses from it anew for each k-tile (8 instructions of 1140).
+        tid, at = reread("%tid.x"), self.place(again=True)
+        self.end(tiled_mma.get_slice(tid), mC, mD, sA, sD, acc, alpha, beta, tid, at)
+
+    def place(self, again: bool = False):
+        """Which tile of D is taken, in the order of the raster; read `again` instead of kept in a register."""
+        return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
+
+    def k_range(self, k_tiles):
+        """The first k-tile of this CTA, and how many it has."""
+        return 0, k_tiles
+
+    def first_k(self, residue, k_first):
+        """Where its loads begin: at the first of its k-tiles, where these are neighbours; see `k_at`."""
+        if not self.plan.split.is_split or self.plan.split.k_step > 1:
+            return residue
+        return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
+
+    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, place) -> None:
+        """What becomes of the sums."""
+        at = self.tile_of(place, mD.shape[0], mD.shape[1])
+        self.epilogue(thr_mma, mC, mD, sD, acc, alpha, beta, at, tid)
+
+    def tile_of(self, place, M, N):
+        """(m_tile, n_tile, l) of a place in the order of the raster."""
+        bM, bN, _ = self.plan.cta_tile
+        return self.plan.raster.tile(place, cute.ceil_div(M, bM), cute.ceil_div(N, bN), minimum=cutlass.min)
+
+    def prepare(self, parts: Parts, tid, sA, sB) -> None:
+        """What a family's steps need besides `parts`."""
+
+    def shared_tensors(self):
+        """A, B and D in shared memory, D's tile over those of A and B."""
+        ops, used = self.plan.operands, self.plan.smem_bytes()
+        buffers = [(ops.a.dtype, self.plan.smem_a, 0), (ops.b.dtype, self.plan.smem_b, used["a"])]
+        if self.plan.smem_d is not None:
+            buffers.append((ops.d.dtype, self.plan.smem_d, 0))
+        align = max(smem_align_bytes(kind, given) for kind, given, _ in buffers)
+        base = cutlass.memory.SmemAllocator().allocate(sum(used.values()), align)
+        if "barriers" in used:
+            self.set_up_barriers(base + (sum(used.values()) - used["barriers"]))
+        tensors = [lower.smem_view(base + offset, kind, given) for kind, given, offset in buffers]
+        return tensors if len(tensors) == 3 else [*tensors, None]
+
+    def set_up_barriers(self, at: cute.Pointer) -> None:
+        """Where the plan has mbarriers: what comes before their first use."""
+
+    # --- loads ---------------------------------------------------------------------------------------------
+
+    def k_vector(self) -> int:
+        """What the first k of every k-tile is a multiple of: K holds whole vectors, and bK too."""
+        ops = self.plan.loaded
+        along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
+        return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
+
+    def load(self, copy, mX, sX, tile_mn_l, residue, tid) -> Load:
+        """A thread's part of the row of tiles of A, or of B, that its CTA needs."""
+        tile, batch = tile_mn_l
+        tiled = lower.tiled_copy(copy)
+        thr = tiled.get_slice(tid)
+        tiler = tuple(cute.size(sX, mode=[mode]) for mode in (0, 1))
+        coords = cute.make_identity_tensor((mX.shape[0], mX.shape[1]))
+        # Both begin at k = residue, so that the last k-tile is full: (b_MN, bK, k_tiles)
+        gX = cute.local_tile(cute.domain_offset((0, residue), mX[None, None, batch]), tiler, (tile, None))
+        cX = cute.local_tile(cute.domain_offset((0, residue), coords), tiler, (tile, None))
+        tXgX, tXcX, tXsX = thr.partition_S(gX), thr.partition_S(cX), thr.partition_D(sX)
+        tXrX = cute.make_rmem_tensor(tXsX.shape[:3], sX.element_type)
+        if not copy.atom.is_async:
+            fill_with_zeros(tXrX)
+        extent = mX.shape[0]
+        inside = self.predicate(tXcX, 0, extent, with_k=False)
+        return Load(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
+
+    def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
+        """Which accesses of a k-tile lie below `extent` along M or N and, if asked, not below k = 0."""
+        vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
+        stride = None if with_k else (rest_mn, 1, 0)
+        out = cute.make_rmem_tensor(cute.make_layout((vectors, rest_mn, rest_k), stride=stride), Boolean)
+        for v, i, j in itertools.product(range(vectors), range(rest_mn), range(rest_k if with_k else 1)):
+            mn, k = coords[(0, v), i, j, k_tile]
+            out[v, i, j] = cute.elem_less((mn, -1), (extent, k)) if with_k else cute.elem_less(mn, extent)
+        return out
+
+    def clear(self, load: Load) -> None:
+        """Zeros in all stages where cp.async will leave elements out. Registers are zero from the start."""
+        if load.is_async:
+            fill_with_zeros(load.sX)
+
+    @cute.jit
+    def fetch(
+        self,
+        parts: cutlass.Constexpr,
+        step: cutlass.Constexpr,
+        k_tile: Int32,
+        stage: Int32,
+        ragged: cutlass.Constexpr,
+    ):
+        """A k-tile of A and of B, or a share of it, out of global memory, where there is one."""
+        if k_tile < parts.k_tiles:
+            for load in cutlass.range_constexpr(2):
+                self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
+
+    def k_at(self, parts: Parts, k_tile):
+        """Which k-tile of all one of this CTA's is."""
+        if self.plan.split.k_step == 1:
+            return k_tile
+        return parts.k_first + k_tile * self.plan.split.k_step
+
+    def copy_from_global(self, load: Load, step: Fetch, k_tile, stage, ragged: bool) -> None:
+        inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
+        source = load.gX[None, None, None, k_tile]
+        held = load.sX[None, None, None, stage] if load.is_async else load.rX
+        if step.parts == 1:
+            cute.copy(load.copy, source, held, pred=inside)
+            return
+        rest_mn = cute.size(source, mode=[1])
+        count = rest_mn * cute.size(source, mode=[2])
+        for at in range(count * step.part // step.parts, count * (step.part + 1) // step.parts):
+            one = (None, at % rest_mn, at // rest_mn)
+            cute.copy(load.copy, source[one], held[one], pred=inside[one])
+
+    # --- the schedule, step by step ------------------------------------------------------------------------
+
+    def stage_of(self, stage, ahead: int):
+        """The stage of the tile `ahead` of the one in `stage`."""
+        stages = self.plan.stages
+        if ahead % stages == 0:
+            return stage
+        if isinstance(stage, int):
+            return (stage + ahead) % stages
+        further = stage + ahead % stages
+        if stages & (stages - 1) == 0:
+            return further & (stages - 1)
+        return cutlass.select_(further >= stages, further - stages, further)
+
+    def trace(self, steps, parts: Parts, k_tile, stage) -> None:
+        """Lays the steps out in the code, one after the other."""
+        in_prologue = isinstance(k_tile, int)
+        fetched_before = any(isinstance(step, Fetch) for step in self.plan.schedule.prologue)
+        for step in steps:
+            if isinstance(step, Fetch):
+                ragged = step.ahead == 0 if in_prologue else not fetched_before
+                self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged)
+            elif isinstance(step, Commit):
+                self.commit()
+            elif isinstance(step, Store):
+                self.store(parts, self.stage_of(stage, step.ahead))
+            elif isinstance(step, Wait):
+                self.wait(parts, step, k_tile, stage)
+            elif isinstance(step, Sync):
+                cute.arch.sync_threads()
+            elif isinstance(step, Read):
+                self.read(parts, step, self.stage_of(stage, step.ahead), step.k_block)
+            elif isinstance(step, Multiply):
+                self.multiply(parts, step)
+            elif isinstance(step, Repeat):
+                self.repeat(parts, step, stage)
+            else:
+                raise TypeError(f"no kernel has a step {step}")
+
+    def commit(self) -> None:
+        """Closes a group of copies."""
+        cute.arch.cp_async_commit_group()
+
+    def wait(self, parts: Parts, step: Wait, k_tile, stage) -> None:
+        """Until the tile that is due has come."""
+        cute.arch.cp_async_wait_group(step.pending)
+
+    @cute.jit
+    def repeat(self, parts: cutlass.Constexpr, loop: cutlass.Constexpr, stage: Int32):
+        """A loop in the code: its k-blocks move on by the loop's stride, its fragments' buffers stay."""
+        for turn in cutlass.range(loop.times, unroll=1):
+            self.turn(parts, loop, stage, turn * loop.stride)
+
+    def turn(self, parts, loop: Repeat, stage, k_first) -> None:
+        for step in loop.steps:
+            if isinstance(step, Read):
+                self.read(parts, step, stage, k_first + step.k_block)
+            else:
+                self.multiply(parts, step)
+
+    def store(self, parts: Parts, stage) -> None:
+        """A tile in registers to its stage."""
+        for load in parts.loads:
+            if not load.is_async:
+                cute.autovec_copy(load.rX, load.sX[None, None, None, stage])
+
+    def read(self, parts: Parts, step: Read, stage, k_block) -> None:
+        """Fragments of a k-block, to their buffer."""
+        raise NotImplementedError
+
+    def multiply(self, parts: Parts, step: Multiply) -> None:
+        """acc += the products of the fragments of a k-block."""
+        raise NotImplementedError
+
+
+def fill_with_zeros(tensor: cute.Tensor) -> None:
+    """Zeros; tf32 has no constants of its own."""
+    kind = cutlass.Float32 if tensor.element_type is cutlass.TFloat32 else tensor.element_type
+    cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=kind), tensor.layout).fill(0.0)
+
+
+def serpentine(rows: int, columns: int, outer: str) -> list[tuple[int, int]]:
+    """All (m, n), one mode outermost and the other back and forth: neighbours share an operand.
+
+    outer   "m" or "n"
+
+    >>> serpentine(2, 2, "m")
+    [(0, 0), (0, 1), (1, 1), (1, 0)]
+    """
+    if outer == "m":
+        return [(m, n if m % 2 == 0 else columns - 1 - n) for m in range(rows) for n in range(columns)]
+    return [(m, n) for n, m in serpentine(columns, rows, "m")]

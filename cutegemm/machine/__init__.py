@@ -1,0 +1,1 @@
+"""Architectures and devices: every number of a chip, once, with its source."""

@@ -1,0 +1,138 @@
+"""Memory that a kernel needs besides its operands: packed operands, and the sums of the parts of a split K."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.layout import Layout
+from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.plan.plan import SUM_VECTOR
+from cutegemm.plan.work.shares import cluster_shares
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+_UNIT_BYTES = 256
+_ARRIVAL_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the workspace. Plain integers, or values that a kernel's host function computes with.
+
+    name     "arrivals": a counter for each tile of D, or for each consumer's part of it, zero at the start; "a",
+             "b": packed operands; "sums"
+    first    byte where it begins; behind the arrivals of a plan with a pipeline, which are memory of their own, from 0
+             again
+    size     bytes
+    """
+
+    name: str
+    first: Any
+    size: Any
+
+
+def regions(
+    plan: GemmPlan,
+    m: Any,
+    n: Any,
+    k: Any,
+    l: Any,  # noqa: E741
+    minimum: Callable[[Any, Any], Any] = min,
+    maximum: Callable[[Any, Any], Any] = max,
+) -> list[Region]:
+    """The parts of a plan's workspace, in order; none where it needs no workspace.
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Operands
+    >>> plan = simt_plan(Operands.of("f32"), pack="a", split_k=2)
+    >>> regions(plan, 100, 200, 64, 1)
+    [Region(name='a', first=0, size=32768), Region(name='sums', first=32768, size=262144)]
+    """
+    ops, (bm, bn, _) = plan.operands, plan.cta_tile
+    tiles = ((m + (bm - 1)) // bm) * ((n + (bn - 1)) // bn) * l
+    sizes: list[tuple[str, Any]] = []
+    slots = tiles * plan.split_k
+    if plan.split.is_split and plan.pipeline is not None:
+        (cm, cn), readers = plan.cluster_mn, plan.pipeline.readers
+        of_clusters = ((m + (bm * cm - 1)) // (bm * cm)) * ((n + (bn * cn - 1)) // (bn * cn)) * l
+        bk = plan.cta_tile[2]
+        shares = cluster_shares(plan, of_clusters, (k + (bk - 1)) // bk, minimum, maximum)
+        sizes.append(("arrivals", shares.shared * (cm * cn * readers * _ARRIVAL_BYTES)))
+        slots = shares.slots * (cm * cn)
+    elif plan.split.waves:
+        bk = plan.cta_tile[2]
+        shares = cluster_shares(plan, tiles, (k + (bk - 1)) // bk, minimum, maximum)
+        slots = shares.slots
+    elif plan.split_k > 1 and plan.split.reduction == "last":
+        sizes.append(("arrivals", tiles * _ARRIVAL_BYTES))
+    for packing in plan.packs:
+        rows, columns = packing.extents(m if packing.name == "a" else n, k, maximum)
+        sizes.append((packing.name, rows * columns * l * (getattr(ops, packing.name).dtype.bits // 8)))
+    if plan.split.is_split:
+        sizes.append(("sums", slots * (bm * bn * (ops.acc.bits // 8))))
+    out, first = [], 0
+    for name, size in sizes:
+        rounded = (size + (_UNIT_BYTES - 1)) // _UNIT_BYTES * _UNIT_BYTES
+        out.append(Region(name, first, rounded))
+        if name != "arrivals" or plan.pipeline is None:
+            first = first + rounded
+    return out
+
+
+def needs_workspace(plan: GemmPlan) -> bool:
+    """Whether a plan's kernel takes a workspace."""
+    return bool(plan.packs) or plan.split.is_split
+
+
+def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
+    """Bytes in all, and how many of the first must be zero.
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
+    >>> workspace_bytes(simt_plan(split_k=4, reduction="last"), Problem(128, 128, 1024))
+    (262400, 256)
+    """
+    found = regions(plan, problem.m, problem.n, problem.k, problem.l)
+    zeroed = found[0].size if found and found[0].name == "arrivals" else 0
+    return sum(region.size for region in found), zeroed
+
+
+def sums_layout(plan: GemmPlan, slots: Any) -> Layout:
+    """Where the parts' sums lie: (vector, threads, vectors, slots), in elements.
+
+    A thread writes its sums as the vectors that D is stored by, and neighbours lie side by side. The slots are
+    those of `shares` where waves of tiles are shared; else part p of tile t has p * tiles + t. For plans with a
+    pipeline see `slot_layout`.
+
+    >>> from cutegemm.build import simt_plan
+    >>> str(sums_layout(simt_plan(split_k=2), 12))
+    '(4,256,16,12):(1,4,1024,16384)'
+    """
+    bm, bn, _ = plan.cta_tile
+    vector, threads = plan.store_d.values, plan.threads
+    tile = bm * bn
+    return Layout((vector, threads, tile // (vector * threads), slots), (1, vector, vector * threads, tile))
+
+
+def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
+    """Where the sums lie of a plan with a pipeline: (vector, threads, vectors, consumers, CTAs, slots).
+
+    A thread writes its own sums in their order, 16 bytes at a time; the vectors of neighbours lie side by side.
+    The consumers are those that share a tile, the CTAs those of a cluster, the slots those of `shares`.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> str(slot_layout(sm90_plan(tile=(128, 256, 64), schedule="cooperative", split_k=2), 6))
+    '(4,128,32,2,1,6):(1,4,512,16384,32768,32768)'
+    """
+    assert plan.pipeline is not None
+    threads, readers = WARPGROUP_THREADS, plan.pipeline.readers
+    bm, bn, _ = plan.cta_tile
+    of_consumer = bm * bn // readers
+    ctas = plan.cluster_mn[0] * plan.cluster_mn[1]
+    shape = (SUM_VECTOR, threads, of_consumer // (SUM_VECTOR * threads), readers, ctas, slots)
+    line = SUM_VECTOR * threads
+    return Layout(shape, (1, SUM_VECTOR, line, of_consumer, bm * bn, bm * bn * ctas))

@@ -1,0 +1,53 @@
+"""How large a problem may be: CTAs of a grid, and what kernels count with 32 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cutegemm.machine.arch import MAX_GRID_X
+from cutegemm.plan.work.shares import shares_for
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+_MOST = 2**31 - 1  # that a signed number of 32 bits holds
+
+
+def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
+    """What of a problem is more than a plan's kernels can count, in words.
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Operands, Problem
+    >>> plan = simt_plan(Operands.of("f32", batched=True))
+    >>> list(limits(plan, Problem(128, 128, 16, 2**31, plan.operands)))
+    ['1 x 1 x 2147483648 tiles are more than the 2147483647 CTAs of a grid.']
+    """
+    m_tiles, n_tiles, batch = plan.grid(problem)
+    (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn
+    clusters = -(-m_tiles // cm) * -(-n_tiles // cn) * batch
+    if clusters * cm * cn > MAX_GRID_X:
+        of = "" if (cm, cn) == (1, 1) else f", in clusters of {cm} x {cn},"
+        yield f"{m_tiles} x {n_tiles} x {batch} tiles{of} are more than the {MAX_GRID_X} CTAs of a grid."
+    for name, extent, step in (
+        ("M", problem.m, bm * cm),
+        ("N", problem.n, bn * cn),
+        ("K", problem.k, bk),
+    ):
+        if -(-extent // step) * step > _MOST:
+            yield f"{name} = {extent}, up to the end of the last tile, is more than the {_MOST} of 32 bits."
+    for packing in plan.packs:
+        ctas = packing.ctas(problem.m if packing.name == "a" else problem.n, problem.k, problem.l)
+        if ctas > MAX_GRID_X:
+            yield f"packing {packing.name.upper()} takes {ctas} CTAs, more than the {MAX_GRID_X} of a grid."
+    if plan.split.waves:
+        shares = shares_for(plan, problem)
+        reached = shares.shared + shares.pieces + 1  # tiles; those past the last are asked for, then left out
+        if reached * shares.span > _MOST:
+            yield (
+                f"{shares.shared} tiles of {shares.k_tiles} k-tiles each are shared: more than the {_MOST} of 32 bits "
+                "in all."
+            )
+    elif plan.split.is_split and clusters * plan.split_k > _MOST:
+        yield f"{clusters} tiles of {plan.split_k} parts each are more than the {_MOST} of 32 bits."

@@ -1,0 +1,315 @@
+"""The rules of plans with a pipeline: TMA boxes, barriers, registers of roles, the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cutegemm.layout import Layout, product_each, size
+from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
+from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
+from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan, Role
+
+# PTX ISA, "setmaxnreg".
+SETMAXNREG_STEP, SETMAXNREG_LEAST, SETMAXNREG_MOST = 8, 24, 256
+# ptxas asks for this many registers besides the sums of the widest wgmma, out of those that a thread is
+# launched with, whatever setmaxnreg says: C7602 with 128 at launch and m64n256, which "needs 154".
+WGMMA_REGISTERS_BESIDES = 26
+# Addresses and counters of a consumer that stores a tile while it multiplies the next; read from ptxas, 13.1.
+DEFERRED_REGISTERS_BESIDES = 32
+MAX_CLUSTER_CTAS = 8  # CUDA C++ Programming Guide, "Thread Block Clusters": the portable size
+WGMMA_ROWS = 64
+MIN_STAGES = 2
+MIN_SLOTS = 2
+# A tile's counter has 16 bits for the parts that are summed up, and as many for those that are written.
+MAX_PARTS = (1 << 15) - 1
+
+
+def pipeline_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Every rule that the pipeline of `plan` breaks on `arch`."""
+    pipeline = plan.pipeline
+    assert pipeline is not None
+    yield from _features(plan, arch)
+    yield from _consumers(plan, pipeline)
+    yield from _cluster(plan, pipeline)
+    yield from _loads(plan)
+    yield from _registers(plan, arch)
+    yield from _barriers(plan, pipeline)
+    yield from _epilogue(plan, pipeline)
+    if plan.split.is_split:
+        yield from _split(plan, pipeline)
+
+
+def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    needed = {"cluster": plan.cluster_mn != (1, 1), "setmaxnreg": any(role.registers for role in plan.roles)}
+    for feature, is_needed in needed.items():
+        if is_needed and not arch.has(feature):
+            yield f"the plan needs {feature}, which {arch.name} has not."
+
+
+def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    bm, bn, _ = plan.cta_tile
+    if pipeline.kind not in PIPELINE_KINDS:
+        yield f"the pipeline is {pipeline.kind!r}; {', '.join(PIPELINE_KINDS)} are there."
+        return
+    if pipeline.stages < MIN_STAGES:
+        yield f"the queue has {pipeline.stages} stages; at least {MIN_STAGES} are needed. Shrink the tile."
+    count = pipeline.consumers
+    if count < (2 if pipeline.kind == "pingpong" else 1):
+        yield f"{count} consumers cannot work as {pipeline.kind}."
+        return
+    if plan.tiled_mma.atom.a_source == "register":
+        yield from _warps(plan, pipeline)
+    else:
+        want = (bm, bn) if pipeline.kind == "pingpong" else (bm // count, bn)
+        if pipeline.consumer_tile != want or want[0] % WGMMA_ROWS or bm % want[0]:
+            yield (
+                f"each of {count} {pipeline.kind} consumers sums up {_by(pipeline.consumer_tile)} of "
+                f"{bm} x {bn}; "
+                f"{_by(want)}, in whole rows of {WGMMA_ROWS}, are expected."
+            )
+    threads = pipeline.consumer_threads * pipeline.readers
+    if plan.tiled_mma.threads != threads:
+        have = plan.tiled_mma.threads
+        yield f"the tiled MMA is made for {have} threads; the consumers of a tile have {threads}."
+    warps = [role.warps for role in plan.roles]
+    producer = [] if pipeline.kind == "single" else [WARPGROUP_THREADS // WARP_THREADS]
+    expected = [*producer, *[pipeline.consumer_warps] * count]
+    if warps != expected:
+        yield f"the roles have {warps} warps; {expected} are expected: a warpgroup that produces, then consumers."
+    if pipeline.ctas is not None and pipeline.ctas < product(plan.cluster_mn):
+        yield f"a persistent grid of {pipeline.ctas} CTAs holds no cluster of {product(plan.cluster_mn)}."
+    if pipeline.kind == "single" and (pipeline.ctas is not None or plan.cluster_mn != (1, 1)):
+        yield "a pipeline without a producer takes one tile a CTA, without clusters."
+    if pipeline.kind == "pingpong" and pipeline.ctas is None:
+        yield "pingpong consumers take tiles in turn, so the grid must be persistent."
+    if pipeline.order_epilogue and pipeline.kind != "pingpong":
+        yield "only pingpong consumers store in turn."
+    if pipeline.two_level and pipeline.kind == "single":
+        yield "sums are kept on two levels where a producer fills the queue."
+    if pipeline.stagger_cycles and pipeline.kind != "cooperative":
+        yield "only cooperative consumers begin one after the other."
+    if pipeline.deferred:
+        yield from _deferred(plan, pipeline)
+
+
+def _deferred(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    if pipeline.kind != "cooperative" or pipeline.ctas is None:
+        yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
+    if plan.epilogue is None or not isinstance(plan.epilogue.store, TmaBox):
+        yield "a tile that is stored behind the products of the next leaves through slots, by TMA."
+    for is_there, what in ((plan.has_c, "C is added"), (pipeline.two_level, "sums are kept on two levels")):
+        if is_there:
+            yield f"where {what}, a tile is not stored behind the products of the next."
+    threads_bits = 32 * WARPGROUP_THREADS
+    held = product(pipeline.consumer_tile) * plan.operands.d.dtype.bits // threads_bits
+    sums = product(pipeline.consumer_tile) * plan.operands.acc.bits // threads_bits
+    for role in plan.roles[1:]:
+        if role.registers is not None and sums + held + DEFERRED_REGISTERS_BESIDES > role.registers:
+            yield (
+                f"the role {role.name} has {role.registers} registers; {sums} sums, {held} of the tile before and "
+                f"{DEFERRED_REGISTERS_BESIDES} besides are expected. Take a smaller tile, or a D of fewer bits."
+            )
+
+
+def _warps(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    """What is so where each consumer is a warp that multiplies fragments in registers."""
+    bm, bn, _ = plan.cta_tile
+    (m, n), mma = pipeline.consumer_tile, plan.tiled_mma
+    if pipeline.kind != "cooperative" or pipeline.consumer_warps != 1:
+        yield (
+            f"{mma.atom.name} is of a warp: consumers of 1 warp each, which share a tile, are expected of it, not "
+            f"{pipeline.kind} ones of {pipeline.consumer_warps} warps."
+        )
+    elif bm % m or bn % n or bm // m * (bn // n) != pipeline.consumers:
+        yield f"{pipeline.consumers} consumers of {m} x {n} each do not share a tile of {bm} x {bn}."
+    if any(not isinstance(p, Layout) or len(p) != 3 for p in mma.permutation_mnk[:2]):
+        yield f"where places lie, {mma.permutation_mnk[:2]}, is not (an atom, consumers, atoms of one) along M and N."
+    if plan.read_a is None or plan.read_b is None:
+        yield f"{mma.atom.name} multiplies registers; how a consumer reads A and B is not said."
+    step = mma.tile_mnk[2]
+    if plan.cta_tile[2] % (2 * step):
+        yield (
+            f"bK = {plan.cta_tile[2]}; an even number of k-blocks of {step} is expected, as the fragments of two take "
+            "turns."
+        )
+    if plan.split.is_split or pipeline.two_level or pipeline.deferred or pipeline.stagger_cycles:
+        yield "warps that consume a queue have all k-tiles of a tile, sums on one level, and their own time to store."
+    if plan.cluster_mn != (1, 1):
+        yield "to warps that consume a queue, a CTA loads by itself."
+
+
+def _cluster(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    ctas = product(plan.cluster_mn)
+    if ctas > MAX_CLUSTER_CTAS:
+        yield f"a cluster of {ctas} CTAs; {MAX_CLUSTER_CTAS} are the most."
+
+
+def _loads(plan: GemmPlan) -> Iterator[str]:
+    for name, box in (("A", plan.load_a), ("B", plan.load_b)):
+        if not isinstance(box, TmaBox):
+            yield f"{name} is not loaded by TMA, which a pipeline does."
+    bm, bn, bk = plan.cta_tile
+    cm, cn = plan.cluster_mn
+    by_wgmma = plan.tiled_mma.atom.a_source == "shared"
+    packed = " With +pack behind the plan's name it is copied first." if by_wgmma else ""
+    for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
+        operand = getattr(plan.loaded, name.lower())
+        if not isinstance(box, TmaBox):
+            continue
+        if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            yield (
+                f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of "
+                f"the address and of every stride but that of 1.{packed}"
+            )
+        if box.direction != "load" or box.dtype != operand.dtype or box.multicast != sharers:
+            yield f"{name} is loaded by {box}; {operand.dtype} multicast to {sharers} is expected."
+        inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
+        if inner % box.box[0] or (outer // sharers) % box.box[1] or outer % sharers:
+            yield (
+                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill a share of {inner} x {outer} by "
+                f"{sharers} CTAs."
+            )
+        if box.box[1] % SMEM_ATOM_ROWS:
+            yield f"a box of {name} has {box.box[1]} rows, no multiple of the {SMEM_ATOM_ROWS} of a swizzle."
+
+
+def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    from cutegemm.plan.rules.broken import register_budget
+
+    at_launch = register_budget(plan, arch)
+    by_wgmma = plan.tiled_mma.atom.a_source == "shared"
+    words = -(
+        -plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS)
+    )
+    if by_wgmma and words + WGMMA_REGISTERS_BESIDES > at_launch:
+        yield (
+            f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the "
+            f"{at_launch} that {plan.threads} threads are launched with. Take a narrower one."
+        )
+    given = [role for role in plan.roles if role.registers is not None]
+    if not given:
+        return
+    for role in given:
+        yield from _setmaxnreg(role)
+    if plan.threads % WARPGROUP_THREADS:
+        yield f"setmaxnreg is of warpgroups; {plan.threads} threads are no whole number of them."
+    asked = sum(WARP_THREADS * role.warps * (role.registers or at_launch) for role in plan.roles)
+    if asked > at_launch * plan.threads:
+        have = at_launch * plan.threads
+        yield f"the roles ask for {asked} registers; {plan.threads} threads are launched with {have}."
+
+
+def _setmaxnreg(role: Role) -> Iterator[str]:
+    count = role.registers or 0
+    if count % SETMAXNREG_STEP or not SETMAXNREG_LEAST <= count <= SETMAXNREG_MOST:
+        yield (
+            f"the role {role.name} has {count} registers; multiples of {SETMAXNREG_STEP} from "
+            f"{SETMAXNREG_LEAST} to {SETMAXNREG_MOST} are expected."
+        )
+
+
+def _barriers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    bm, bn, bk = plan.cta_tile
+    ops = plan.operands
+    filled = (bm * bk * ops.a.dtype.bits + bn * bk * ops.b.dtype.bits) // 8
+    threads, warps = pipeline.consumer_threads, pipeline.consumer_warps
+    expected = {"full": (pipeline.stages, 1, filled)}
+    if pipeline.kind != "single":
+        # Each warp that reads the stage, in each CTA that a load of this CTA's reaches
+        expected["empty"] = (pipeline.stages, warps * pipeline.readers * (sum(plan.cluster_mn) - 1), 0)
+    if pipeline.kind == "pingpong":
+        expected["order mainloop"] = (pipeline.consumers, 2 * threads, 0)
+    if pipeline.order_epilogue:
+        expected["order epilogue"] = (pipeline.consumers, 2 * threads, 0)
+    if plan.split.is_split:
+        expected["parts"] = (pipeline.consumers, threads, 0)
+    epilogue = plan.epilogue
+    if epilogue is not None:
+        if warps > 1:
+            expected["subtile"] = (pipeline.consumers, threads, 0)
+        if epilogue.load_c is not None:
+            size_bytes = product(epilogue.subtile) * ops.c.dtype.bits // 8
+            expected["c"] = (epilogue.slots * pipeline.consumers, 1, size_bytes)
+    known = {b.name: b for b in plan.barriers}
+    for name, want in expected.items():
+        if name not in known:
+            yield f"there is no barrier {name!r}."
+            continue
+        barrier = known[name]
+        have = (barrier.count, barrier.arrivals, barrier.transaction_bytes)
+        if have != want:
+            yield (
+                f"the barrier {name!r} has (count, arrivals, bytes) = {have}; what arrives asks for {want}."
+            )
+    named = 1 + sum(b.count for b in plan.barriers if b.kind == "named")
+    if named > MAX_NAMED_BARRIERS:
+        yield f"{named} named barriers, that of all threads included; a CTA has {MAX_NAMED_BARRIERS}."
+
+
+def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    epilogue, d = plan.epilogue, plan.operands.d
+    if (epilogue is None) != (plan.smem_d is None):
+        yield "D passes through shared memory where there is an epilogue by TMA, and only there."
+        return
+    if epilogue is None or plan.smem_d is None:
+        return
+    rows, cols = epilogue.subtile
+    tile = pipeline.consumer_tile
+    least = MIN_SLOTS if pipeline.consumer_warps > 1 else 1
+    if tile[0] % rows or tile[1] % cols:
+        yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
+    elif epilogue.slots < least or product(epilogue.subtiles(tile)) % epilogue.slots:
+        yield (
+            f"{epilogue.slots} slots for {product(epilogue.subtiles(tile))} subtiles; {least} or more "
+            "that divide them are expected."
+        )
+    want = (rows, cols, epilogue.slots, pipeline.consumers)
+    if product_each(plan.smem_d.shape) != want:
+        yield f"the shared memory of D is {plan.smem_d}; subtiles, slots and consumers ask for {want}."
+    if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
+        yield (
+            f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
+            "address, the strides and the contiguous extent, as it writes whole 16 bytes. Store it 'direct'."
+        )
+    load_c, store = epilogue.load_c, epilogue.store
+    if isinstance(store, TmaBox):
+        whole = rows if d.major == "n" else cols
+        if store.box[1] < whole and (d.major == "m" or load_c is not None):
+            yield "warps store rows of their own only of an n-major D, without C by TMA."
+    else:
+        if store.threads != pipeline.consumer_threads:
+            have = pipeline.consumer_threads
+            yield f"the copy of a slot is made for {store.threads} threads; a consumer has {have}."
+        if rows % size(store.tiler_mn[0]) or cols % size(store.tiler_mn[1]):
+            yield f"the copy of a slot, {store}, does not divide subtiles of {rows} x {cols}."
+    if load_c is not None and plan.operands.c.align_bytes < TMA_INNER_ALIGNED_BYTES:
+        have = plan.operands.c.align_bytes
+        yield f"C is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}."
+    if (load_c is None) != (epilogue.from_shared is None) or (load_c is not None and not plan.has_c):
+        yield "C comes by TMA where the epilogue says both how it comes and how it is read, and only if it is read."
+
+
+def _split(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    split = plan.split
+    if pipeline.kind == "single":
+        yield "K is split where a producer fills the queue: without one a CTA takes all k-tiles of a tile."
+    if pipeline.order_epilogue:
+        yield "where K is split, not every unit is stored, so that the consumers cannot store in turn."
+    if split.waves and pipeline.ctas is None:
+        yield "the waves that are shared are those of a persistent grid; this one has a CTA for each tile."
+    if split.order != "blocked":
+        yield f"the parts of K are {split.order}; neighbouring k-tiles are expected of a queue."
+    if split.reduction != "last":
+        yield "the parts of a pipeline are added by the CTA that ends last: reduction = 'last' is expected."
+    if max(split.parts, pipeline.ctas or 0) > MAX_PARTS:
+        yield f"a tile may have {max(split.parts, pipeline.ctas or 0)} parts; {MAX_PARTS} can be counted."
+
+
+def _by(extents: tuple[int, ...]) -> str:
+    return " x ".join(str(extent) for extent in extents)

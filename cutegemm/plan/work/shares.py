@@ -1,0 +1,295 @@
+"""Which k-tiles of which tile of D a CTA of a persistent grid takes, where K is split.
+
+A *unit* is a run of k-tiles of one tile. The tiles whose k-tiles are shared come first, in the order of the
+raster; each is a stretch of `span` k-tiles of one long line, which workers cut into runs:
+
+    split of 2 parts, 3 tiles of 5 k-tiles    |aaabb|cccdd|eeeff|        a worker for each part, each span 6
+    stream of 1 wave, 3 tiles, a grid of 4    |aaaab|bbbcc|ccddd|        a worker for each CTA of the grid
+    the same, each tile with an owner      aaaa bbbb cccc |abc|          a worker for each CTA without a tile
+
+A worker's run goes over the ends of tiles, so that it is several units, of neighbouring tiles. An owner takes the first
+k-tiles of its tile, and only the rest of them are on the line: all owners read the same k-tiles of A and B at about the
+same time, as where nothing is shared. Behind the shared tiles come the others, a unit each. All is arithmetic on the
+number of a unit, for integers, arrays of them, and values that a kernel computes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+    from cutegemm.plan.work.split import Split
+
+LEAST_RUN = 8  # k-tiles of a worker: below that a CTA more costs more than it brings
+# Where tiles have owners: the time that a part takes besides its products, in k-tiles; the fewest k-tiles of each tile
+# that pay for it; and the most workers for each tile. Of 0 to 10 k-tiles 5 to 8 were seen to be best, for pingpong and
+# cooperative consumers alike.
+PART_K_TILES = 5
+LEAST_REST = 6
+MOST_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Unit:
+    """k-tiles of a tile.
+
+    tile      its number in the raster's order
+    k_first   the first of the k-tiles
+    k_count   how many
+    parts     units that share the tile: with 1 there is nothing to add up; 0 is a unit of nothing
+    part      which of them this is, in the order of their k-tiles, which is that of adding
+    slot      place in the workspace of the sums of part 0; the other parts' follow
+    """
+
+    tile: Any
+    k_first: Any
+    k_count: Any
+    parts: Any
+    part: Any
+    slot: Any
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How the tiles of a problem are divided.
+
+    k_tiles    of a tile
+    shared     tiles whose k-tiles are shared
+    span       of a shared tile on the line of the workers
+    workers    that cut the line; the first `longer` of them take `run` + 1 of it, the others `run`
+    columns    numbers from one unit of a worker to its next
+    pieces     units of a worker
+    units      in all, the whole tiles with them
+    slots      of a shared tile's sums in the workspace
+    minimum, maximum   of two values
+    owned      k-tiles of a shared tile that its owner takes, and which are not on the line; the first columns are the
+               owners', the workers' are behind them. None where no tile has an owner
+    divisors   those of `divided_by`, in a form that is faster to divide by
+    """
+
+    k_tiles: Any
+    shared: Any
+    span: Any
+    workers: Any
+    run: Any
+    longer: Any
+    columns: Any
+    pieces: int
+    units: Any
+    slots: Any
+    minimum: Callable[[Any, Any], Any] = min
+    maximum: Callable[[Any, Any], Any] = max
+    owned: Any = None
+    divisors: tuple[Any, ...] | None = None
+
+    def unit(self, number: Any) -> Unit:
+        """The unit of a number below `units`; one that has no k-tiles to take has 0 parts.
+
+        >>> from cutegemm.plan.work.split import Split
+        >>> shares = shares_of(Split(waves=1), 3, 5, 4, least_run=1)
+        >>> [(u.tile, u.k_first, u.k_count) for u in map(shares.unit, range(shares.units)) if u.parts]
+        [(0, 0, 4), (0, 4, 1), (1, 3, 2), (2, 2, 3), (1, 0, 3), (2, 0, 2)]
+        """
+        if self.owned is None and self.pieces == 1:  # a split: each run is a unit
+            parts = self.span // self.run
+            tile, part = number // parts, number % parts
+            first = part * self.run
+            return Unit(tile, first, self.minimum(self.run, self.k_tiles - first), parts, part, tile * parts)
+        column, piece = number % self.columns, number // self.columns
+        shared = self._piece(column, piece)
+        if self.owned is not None:
+            shared = self._either(self._is_below(column, self.shared), self._kept(column, piece), shared)
+        past = number - self.columns * self.pieces  # of the whole tiles, where it is not below 0
+        whole = Unit(self.shared + past, 0, self.k_tiles, 1, 0, 0)
+        return self._either(self._is_below(past, 0), shared, whole)
+
+    def following(self, number: Any, clusters: Any) -> Any:
+        """The number of the next unit of who takes the one of a number; owners have one of a shared tile.
+
+        clusters   of the grid
+
+        >>> from cutegemm.plan.work.split import FILLED
+        >>> shares = shares_of(FILLED, 11, 95, 4)
+        >>> [(number, shares.following(number, 4)) for number in (0, 3, 7)]
+        [(0, 16), (3, 7), (7, 11)]
+        """
+        if self.owned is None:
+            return number + clusters
+        return number + clusters * (1 + self._is_below(number, self.shared) * (self.pieces - 1))
+
+    def numbers(self, cluster: int, clusters: int) -> Iterator[int]:
+        """Those of the units that a cluster of the grid takes, in their order."""
+        number = cluster
+        while number < self.units:
+            yield number
+            number = self.following(number, clusters)
+
+    def _kept(self, owner: Any, piece: Any) -> Unit:
+        """What the owner of a tile takes of it; nothing by another piece than its first."""
+        parts, slot = self.sums_of(owner)
+        is_first = self._is_below(piece, 1)
+        return Unit(owner, 0, self.owned * is_first, parts * is_first, 0, slot)
+
+    def _piece(self, column: Any, piece: Any) -> Unit:
+        """What the worker of a column takes off the line."""
+        worker, kept = column, 0
+        if self.owned is not None:
+            worker, kept = self.maximum(column - self.shared, 0), self.owned
+        begin, end = self._start(worker), self._start(worker + 1)
+        span = self.maximum(self.span, 1)
+        tile = begin // self.divided_by[0] + piece
+        first = self.maximum(begin, tile * span)
+        count = self.minimum(self.minimum(end, self.shared * span), (tile + 1) * span) - first
+        count = self.maximum(count, 0)
+        parts, slot = self.sums_of(tile)
+        part = worker - (slot - tile) if self.owned is None else worker - (slot - 2 * tile) + 1
+        return Unit(tile, kept + first - tile * span, count, parts * self.minimum(count, 1), part, slot)
+
+    def _is_below(self, value: Any, bound: Any) -> Any:
+        """1 or 0."""
+        return self.maximum(self.minimum(bound - value, 1), 0)
+
+    def _either(self, is_first: Any, first: Unit, second: Unit) -> Unit:
+        """The first where 1 is said, the second where 0 is."""
+        pairs = [(getattr(first, f), getattr(second, f)) for f in Unit.__dataclass_fields__]
+        return Unit(*[there + is_first * (here - there) for here, there in pairs])
+
+    def sums_of(self, tile: Any) -> tuple[Any, Any]:
+        """How many units share a tile below `shared`, and the slot of the sums of the first of them.
+
+        >>> from cutegemm.plan.work.split import Split
+        >>> [shares_of(Split(waves=1), 3, 5, 4, least_run=1).sums_of(tile) for tile in range(3)]
+        [(2, 0), (2, 2), (2, 4)]
+        """
+        if self.owned is None and self.pieces == 1:
+            parts = self.span // self.run
+            return parts, tile * parts
+        span = self.maximum(self.span, 1)
+        first, last = self._worker(tile * span), self._worker((tile + 1) * span - 1)
+        if self.owned is None:
+            return last - first + 1, first + tile
+        return last - first + 2, first + 2 * tile
+
+    def _start(self, worker: Any) -> Any:
+        """Where a worker's run begins."""
+        return worker * self.run + self.minimum(worker, self.longer)
+
+    def _worker(self, place: Any) -> Any:
+        """Whose run a place is of."""
+        longer = self.longer * (self.run + 1)
+        _, by_longer, by_others = self.divided_by
+        return self.minimum(place // by_longer, self.longer) + self.maximum(place - longer, 0) // by_others
+
+    @property
+    def divided_by(self) -> tuple[Any, ...]:
+        """What places on the line are divided by: a tile's span, a longer run, and another one."""
+        if self.divisors is not None:
+            return self.divisors
+        return self.maximum(self.span, 1), self.run + 1, self.maximum(self.run, 1)
+
+
+def shares_of(
+    split: Split,
+    tiles: Any,
+    k_tiles: Any,
+    grid: Any,
+    minimum: Callable[[Any, Any], Any] = min,
+    maximum: Callable[[Any, Any], Any] = max,
+    least_run: int = LEAST_RUN,
+) -> Shares:
+    """How so many tiles of D are divided among a persistent grid.
+
+    split     parts > 1: each tile into so many, fewer where there are fewer k-tiles. waves > 0: those tiles
+              that do not fill the grid, and waves - 1 times a grid of tiles more, among all of the grid
+    grid      CTAs, or clusters where tiles are counted in clusters
+
+    >>> from cutegemm.plan.work.split import Split
+    >>> shares_of(Split(3), 4, 7, 132).units, shares_of(Split(waves=2), 448, 128, 132).shared
+    (12, 184)
+    """
+    if split.waves == 0:
+        run = maximum((k_tiles + (split.parts - 1)) // split.parts, 1)
+        parts = maximum((k_tiles + (run - 1)) // run, 1)
+        units = tiles * parts
+        return Shares(
+            k_tiles, tiles, run * parts, units, run, 0, units, 1, units, units, minimum, maximum
+        )  # fmt: skip
+    if split.owned:
+        return _owned(tiles, k_tiles, grid, minimum, maximum, least_run)
+    ragged = tiles % grid
+    more = minimum(tiles // grid, split.waves - 1) * grid * minimum(ragged, 1)
+    shared = (ragged + more) * minimum(k_tiles, 1)
+    line = shared * k_tiles
+    workers = maximum(minimum(grid, maximum(shared, line // least_run)), 1)
+    pieces = split.waves + 1
+    return Shares(
+        k_tiles, shared, k_tiles, workers, line // workers, line % workers, grid, pieces,
+        grid * pieces + tiles - shared, maximum(workers + shared - 1, 0), minimum, maximum,
+    )  # fmt: skip
+
+
+def _owned(
+    tiles: Any,
+    k_tiles: Any,
+    grid: Any,
+    minimum: Callable[[Any, Any], Any],
+    maximum: Callable[[Any, Any], Any],
+    least_run: int,
+) -> Shares:
+    """The tiles that do not fill the grid, each with an owner; none where the others cannot take enough of them.
+
+    With what the parts take besides, all who take some have as much to do.
+    """
+    ragged = tiles % grid
+    others = minimum(grid - ragged, MOST_WORKERS * ragged)
+    among = maximum(ragged + others, 1)
+    kept = minimum((ragged * (k_tiles + PART_K_TILES) + (among - 1)) // among, k_tiles)
+    rest = k_tiles - kept
+    pays = maximum(minimum(rest - (LEAST_REST - 1), 1), 0) * minimum(ragged, 1)
+    shared, span = ragged * pays, maximum(rest, 1)
+    line = shared * span
+    workers = maximum(minimum(others, line // least_run), 1)
+    run = line // workers
+    pieces = ((run + (span - 1)) // span + 1) * pays
+    return Shares(
+        k_tiles, shared, span, workers, run, line % workers, grid, pieces, grid * pieces + tiles - shared,
+        (workers + 2 * shared) * pays, minimum, maximum, kept,
+    )  # fmt: skip
+
+
+def grid_of(plan: GemmPlan, units: Any, minimum: Callable[[Any, Any], Any] = min) -> Any:
+    """Clusters that are launched for so many units."""
+    assert plan.pipeline is not None
+    if plan.pipeline.ctas is None:
+        return units
+    in_cluster = plan.cluster_mn[0] * plan.cluster_mn[1]
+    return minimum(units, plan.pipeline.ctas // in_cluster)
+
+
+def shares_for(plan: GemmPlan, problem: Problem) -> Shares:
+    """The division of a problem by a plan that splits K, its tiles counted in clusters.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Problem
+    >>> shares_for(sm90_plan(split_k=4), Problem(128, 1024, 4096)).units
+    32
+    """
+    (cm, cn), (m, n, batch) = plan.cluster_mn, plan.grid(problem)
+    return cluster_shares(plan, -(-m // cm) * -(-n // cn) * batch, plan.k_tiles(problem))
+
+
+def cluster_shares(
+    plan: GemmPlan,
+    tiles: Any,
+    k_tiles: Any,
+    minimum: Callable[[Any, Any], Any] = min,
+    maximum: Callable[[Any, Any], Any] = max,
+) -> Shares:
+    """The division of so many tiles of clusters."""
+    ctas = plan.persistent if plan.pipeline is None else plan.pipeline.ctas
+    grid = 1 if ctas is None else ctas // (plan.cluster_mn[0] * plan.cluster_mn[1])
+    return shares_of(plan.split, tiles, k_tiles, grid, minimum, maximum)

@@ -1,0 +1,1 @@
+"""Plans to machine code, and machine code to results: compile, cache, launch."""

@@ -1,0 +1,221 @@
+"""What `gemm` asks of its arguments: every rule that is broken, in the caller's own values, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cutegemm.choose.sm90.choice import ACCUMULATIONS
+from cutegemm.dtypes import tf32
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands, Problem
+from cutegemm.run.views import MODES, View, share_memory
+
+_MOST_EXTENT = 2**31 - 1024  # kernels count with 32 bits, up to the end of the last tile
+WITHOUT_A_GPU = (
+    "Without a GPU `cutegemm.simulate.simulate(plan, a, b)` carries out a plan on the CPU, and "
+    "`cutegemm.run.emulated.emulate(plan, a, b)` what it is compiled to."
+)
+
+
+def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
+    """The error that says every rule that a call breaks."""
+    if len(rules) == 1:
+        return UnsupportedError(f"gemm of {shapes_of(a, b)}: {rules[0]}")
+    listed = "\n".join(f"  - {rule}" for rule in rules)
+    return UnsupportedError(f"gemm of {shapes_of(a, b)}: {len(rules)} rules are broken.\n{listed}")
+
+
+def wrong_choices(plan: Any, accumulate: Any, allow_tf32: Any) -> list[str]:
+    found = []
+    if not isinstance(allow_tf32, bool):
+        found.append(f"allow_tf32 = {allow_tf32!r}; True or False is expected.")
+    if accumulate not in ACCUMULATIONS:
+        known = " or ".join(repr(name) for name in ACCUMULATIONS)
+        found.append(f"accumulate = {accumulate!r}; {known} is expected.")
+    if plan is not None and not isinstance(plan, (GemmPlan, str)):
+        found.append(f"plan is a {type(plan).__name__}; a GemmPlan, or the name of one, is expected.")
+    return found
+
+
+def wrong_dtypes(given: dict[str, Any], torch_ops: Any) -> list[str]:
+    kinds = {name: _name(tensor.dtype) for name, tensor in given.items()}
+    served = ", ".join(_name(t) for t in torch_ops.RESULTS)
+    strange = [name for name in ("a", "b") if given[name].dtype not in torch_ops.RESULTS]
+    found = []
+    if kinds["b"] != kinds["a"]:
+        found.append(f"a is of {kinds['a']}, b of {kinds['b']}; they must be of one type.")
+    if strange:
+        found.append(f"{_are(strange)} of {kinds[strange[0]]}; {served} are served.")
+    allowed = [_name(t) for t in torch_ops.RESULTS.get(given["a"].dtype, ())]
+    for name in ("c", "out"):
+        if name in given and allowed and kinds[name] not in allowed:
+            found.append(f"{name} is of {kinds[name]}; {' or '.join(allowed)} is expected.")
+    of_bytes = given["a"].dtype.is_floating_point and given["a"].element_size() == 1  # C is then read apart
+    if "c" in given and "out" in given and kinds["c"] != kinds["out"] and not of_bytes:
+        found.append(f"c is of {kinds['c']}, out of {kinds['out']}; they must be of one type.")
+    return found
+
+
+def wrong_devices(given: dict[str, Any]) -> list[str]:
+    found = []
+    elsewhere = [name for name, tensor in given.items() if not tensor.is_cuda]
+    if elsewhere:
+        moved = ", ".join(f"{name}.cuda()" for name in elsewhere)
+        found.append(
+            f"{_are(elsewhere)} on {given[elsewhere[0]].device}; tensors on a CUDA device are served, "
+            f"as torch makes them: {moved}. {WITHOUT_A_GPU}"
+        )
+    there = {name: tensor.device for name, tensor in given.items() if tensor.is_cuda}
+    if len(set(there.values())) > 1:
+        places = ", ".join(f"{name} is on {device}" for name, device in there.items())
+        found.append(f"{places}; all must be on one device.")
+    return found
+
+
+def wrong_memory(given: dict[str, Any]) -> list[str]:
+    """Where a kernel may not read the elements of a tensor at the places that it names."""
+    found = []
+    for name, tensor in given.items():
+        if tensor.numel() and not tensor.data_ptr() and tensor.device.type != "meta":
+            found.append(
+                f"{name} is a {type(tensor).__name__} without memory of its own. Pass the tensor inside of it."
+            )
+        elif tensor.is_neg():
+            found.append(f"{name} is a view whose elements are negated. Pass {name}.resolve_neg().")
+    return found
+
+
+def without_addresses(given: dict[str, Any]) -> list[str]:
+    """Torch tensors that no kernel can be given: sparse ones, and those that a transformation stands for."""
+    found = []
+    for name, tensor in given.items():
+        try:
+            tensor.data_ptr(), tensor.stride()
+        except RuntimeError:
+            layout = _name(tensor.layout)
+            way = f" Pass {name}.to_dense()." if layout != "strided" else ""
+            found.append(
+                f"{name} is a {type(tensor).__name__} of layout {layout} without addresses; dense tensors on a CUDA "
+                f"device are expected.{way}"
+            )
+    return found
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _are(names: Sequence[str]) -> str:
+    """a is; a and b are; a, b and c are"""
+    *first, last = names
+    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
+
+
+def extents_of(a: Any, b: Any) -> tuple[int, int, int, int]:
+    """(m, n, k, l) of matrices, or batches of them, that `wrong_extents` has let pass."""
+    return int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]), int(a.shape[0]) if a.dim() == 3 else 1
+
+
+def wrong_extents(given: dict[str, Any]) -> list[str]:
+    a, b = given["a"], given["b"]
+    if a.dim() not in (2, 3) or a.dim() != b.dim():
+        return [
+            f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}; two matrices, or two batches of "
+            "matrices, are expected. Expand a matrix that all of a batch share: b.expand(l, -1, -1)."
+        ]
+    m, n, k, l = extents_of(a, b)  # noqa: E741
+    batch = (l,) if a.dim() == 3 else ()
+    found = []
+    if int(b.shape[-2]) != k:
+        turned = " Pass b.mT, which fits." if int(b.shape[-1]) == k else ""
+        found.append(f"a has {k} columns, b has {int(b.shape[-2])} rows; both are K.{turned}")
+    if batch and int(b.shape[0]) != l:
+        found.append(f"a is a batch of {l}, b of {int(b.shape[0])}; they must be of one length.")
+    found += [
+        f"{name} has shape {tuple(given[name].shape)}; {(*batch, m, n)} is expected."
+        for name in ("c", "out")
+        if name in given and tuple(given[name].shape) != (*batch, m, n)
+    ]
+    found += [
+        f"{letter} is {extent}; {_MOST_EXTENT} at most is served."
+        for letter, extent in zip("MNKL", (m, n, k, l), strict=True)
+        if extent > _MOST_EXTENT
+    ]
+    return found
+
+
+def wanted_mode(plan: GemmPlan | str | None, name: str, tensor: Any) -> int | None:
+    """Which mode of a matrix a plan that the caller made has contiguous; of bytes it is K for any plan."""
+    if not isinstance(plan, GemmPlan):
+        return MODES[name].index("k") if name in ("a", "b") and tensor.element_size() == 1 else None
+    return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
+
+
+def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool) -> GemmPlan:
+    """A plan that the caller made, held against what it is to serve."""
+    found = []
+    ours = plan.operands
+    if ours.a.dtype is tf32:  # f32 in memory
+        operands = operands.as_tf32
+    if has_c and not plan.has_c:
+        found.append("c is given, but the plan does not read C. Make it with_c=True.")
+    for name in "abcd":
+        want, have = getattr(ours, name), getattr(operands, name)
+        if want.dtype != have.dtype or want.major != have.major:
+            found.append(f"{name.upper()} is {have}; the plan is made for {want}.")
+        elif have.align_bytes < want.align_bytes:
+            found.append(
+                f"{name.upper()} is aligned to {have.align_bytes} bytes, in its address, its strides and its "
+                f"contiguous extent; the plan needs {want.align_bytes}."
+            )
+    if ours.batched != operands.batched:
+        found.append(
+            f"the tensors have {'a' if operands.batched else 'no'} batch mode; the plan expects otherwise."
+        )
+    if found:
+        raise PlanError(f"gemm of {problem} by the plan {plan.name!r}", found)
+    return plan
+
+
+def shapes_of(a: Any, b: Any) -> str:
+    return f"{tuple(a.shape)} by {tuple(b.shape)}"
+
+
+def wrong_values(given: dict[str, Any], beta: float) -> list[str]:
+    """What a signature does not show: beta, and gradients that would be lost."""
+    found = []
+    if beta != 0 and "c" not in given:
+        found.append(f"beta = {beta!r}, but no c is given. Pass c, or leave beta at 0.")
+    wanting = [name for name, tensor in given.items() if tensor.requires_grad]
+    if wanting:
+        from torch import is_grad_enabled
+
+        if is_grad_enabled():
+            detached = ", ".join(f"{name}.detach()" for name in wanting)
+            found.append(
+                f"{_are(wanting)} to have gradients; gemm records no gradients. Pass {detached}, or call it under "
+                "torch.no_grad()."
+            )
+    return found
+
+
+def check_out(a: Any, b: Any, c: Any, out: Any, views: Sequence[View]) -> None:
+    """`out` must lie apart from a and b, and from c unless it is c."""
+    start, written = out.data_ptr(), views[3]
+    end = start + written.span
+    for name, tensor, view in (("a", a, views[0]), ("b", b, views[1]), ("c", c, views[2])):
+        if tensor is None:
+            continue
+        first = tensor.data_ptr()
+        if first >= end or start >= first + view.span or not share_memory(written, start, view, first):
+            continue
+        if name == "c" and first == start and (c.dtype, c.stride()) == (out.dtype, out.stride()):
+            continue
+        itself = ", or c itself" if name == "c" else ""
+        rule = (
+            f"out overlaps {name} in memory, which would be read after it is overwritten. Pass another out{itself}, "
+            "or leave it out."
+        )
+        raise refused(a, b, [rule])

@@ -1,0 +1,245 @@
+"""Plans to machine code: for any architecture, without a GPU.
+
+A compiled kernel is a small shared library that TVM-FFI loads: it takes the caller's own tensors, through
+DLPack, and runs on the current stream of their framework. Loading one from the disk imports neither the DSL
+nor a compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import multiprocessing
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
+from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.plan.arguments import check_is_plan
+from cutegemm.plan.memory.workspace import needs_workspace
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.run import cache, cubin
+from cutegemm.run.workspace import Sizes, Spaces, sizes_of
+
+_SYMBOL = "gemm"  # the exported function of every entry
+_KERNELS = {
+    "simt": "cutegemm.kernels.simt.kernel",
+    "mma_sync": "cutegemm.kernels.mma_sync.kernel",
+    "sm90": "cutegemm.kernels.sm90.kernel",
+}  # by the plan's family; imported when one is compiled
+_compiling = threading.Lock()  # the DSL traces one function at a time
+
+
+class CompiledKernel:
+    """A plan's kernel, loaded: `kernel(a, b, c, d, alpha, beta)` computes d = alpha * a @ b + beta * c.
+
+    a, b, c, d   CUDA tensors (torch's, or anything with DLPack), M x K, K x N, M x N, M x N, with L in front
+                 where the plan is batched; of the types, majorness and alignment of `plan.operands`. c may be
+                 d; with beta = 0 it is not read
+    raises       ValueError or TypeError, from the checks compiled into the kernel; UnsupportedError where
+                 beta is not 0 and the plan reads no C
+
+    It runs on the current stream of the tensors' framework, so a CUDA graph captures it; it allocates nothing
+    but, where `needs_workspace`, that. `function` is the same without this object around it.
+    """
+
+    def __init__(self, plan: GemmPlan, arch: str, folder: Path, function: Any) -> None:
+        self.plan, self.arch, self.folder, self.function = plan, arch, folder, function
+
+    def __call__(self, a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float) -> None:
+        if beta != 0 and not self.plan.has_c:
+            raise UnsupportedError(
+                f"{self.plan.name}: beta = {beta!r}, but this kernel cannot read C. Make the plan with_c=True."
+            )
+        function = self.function
+        if self.needs_workspace:
+            batch = a.shape[0] if a.ndim == 3 else 1
+            function = self.for_problem(a.shape[-2], b.shape[-1], a.shape[-1], batch)
+        function(a, b, c, d, alpha, beta)
+
+    @cached_property
+    def needs_workspace(self) -> bool:
+        """Whether a call allocates memory besides: see `plan.workspace`. `function` then takes it after d.
+
+        One with a pipeline that splits K takes its counters of arrivals first, int32 and zero, as it leaves them.
+        """
+        return needs_workspace(self.plan)
+
+    def for_problem(self, m: int, n: int, k: int, l: int) -> Any:  # noqa: E741
+        """The same for operands of these extents, which are not asked again: for calls that are many."""
+        if not self.needs_workspace:
+            return self.function
+        function, take, sizes = self.function, self._spaces.take, self._sizes(m, n, k, l)
+        return lambda a, b, c, d, alpha, beta: function(a, b, c, d, *take(a, sizes), alpha, beta)
+
+    @cached_property
+    def _sizes(self) -> Callable[[int, int, int, int], Sizes]:
+        """Those of M, N, K and L, remembered for the last few."""
+        return functools.lru_cache(maxsize=256)(functools.partial(sizes_of, self.plan))
+
+    @cached_property
+    def _spaces(self) -> Spaces:
+        return Spaces()
+
+    def __repr__(self) -> str:
+        return f"<CompiledKernel {self.plan.name} for {self.arch}>"
+
+    @cached_property
+    def ptx(self) -> str:
+        """What the DSL wrote for ptxas."""
+        return (self.folder / "kernel.ptx").read_text()
+
+    @cached_property
+    def sass(self) -> str:
+        """The machine code, disassembled."""
+        return cubin.disassemble(self.folder / "kernel.cubin")
+
+    @cached_property
+    def resources(self) -> cubin.ResourceReport:
+        """Registers, stack and instructions, read from the machine code."""
+        return cubin.resources((self.folder / "kernel.cubin").read_bytes(), self.sass)
+
+    def violations(self) -> list[str]:
+        """Where the machine code takes more than the plan has for it, in words."""
+        return self.resources.violations(self.plan, self.arch)
+
+
+@functools.cache
+def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
+    """The kernel of a plan for an architecture: from this process, else from the disk, else compiled.
+
+    arch     sm_80, sm_90a, ...: need not be that of this machine, which needs no GPU
+    raises   PlanError for a plan that breaks rules there; UnsupportedError without the DSL or a kernel for
+             the plan's family; CompileError with what the DSL or ptxas said
+    """
+    check_is_plan("compile_plan", plan)
+    folder = cache.entry(plan, arch)
+    manifest = cache.intact(folder)
+    if manifest is not None:
+        try:
+            return CompiledKernel(plan, arch, folder, _load(folder, manifest))
+        except (OSError, RuntimeError, AttributeError):
+            shutil.rmtree(folder, ignore_errors=True)  # linked against libraries that are gone
+    with _compiling:  # a thread that waited here may find that another one has compiled it
+        manifest = cache.intact(folder) or cache.store(folder, lambda staged: _build(plan, arch, staged))
+    try:
+        return CompiledKernel(plan, arch, folder, _load(folder, manifest))
+    except (OSError, RuntimeError, AttributeError) as error:
+        raise CompileError(
+            f"compile_plan: {plan.name!r} for {arch} is compiled, but does not load: {error}"
+        ) from error
+
+
+def compile_plans(
+    plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, processes: int | None = None
+) -> list[CutegemmError | None]:
+    """Fills the disk cache with many plans in parallel processes; what each raised, or None.
+
+    processes   as many as there are processors where left out
+    raises      CompileError where a process came to a sudden end
+    """
+    wanted = list(plans)
+    count = min(len(wanted), processes or os.cpu_count() or 1)
+    if count <= 1:
+        return [_outcome(plan, arch) for plan in wanted]
+    try:
+        with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+            return list(pool.map(_outcome, wanted, [arch] * len(wanted)))
+    except BrokenProcessPool as error:
+        raise CompileError(
+            "compile_plans: a process came to a sudden end. Is there memory for so many? Does the script that calls "
+            'this have `if __name__ == "__main__":` around what it does?'
+        ) from error
+
+
+def compile_missing(plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, least: int = 2) -> None:
+    """`compile_plans` of those that the disk cache does not hold; what does not compile says so when it is called.
+
+    least   plans for which processes are worth their start
+    """
+    found = {plan.key(): plan for plan in plans if cache.intact(cache.entry(plan, arch)) is None}
+    if len(found) >= least:
+        compile_plans(found.values(), arch)
+
+
+def _outcome(plan: GemmPlan, arch: str) -> CutegemmError | None:
+    try:
+        compile_plan(plan, arch)
+    except CutegemmError as error:
+        return error
+    return None
+
+
+def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
+    """Traces, compiles, exports and links a plan into a folder."""
+    broken = plan.violations(arch)
+    if broken:
+        raise PlanError(f"compile_plan: {plan.name!r} on {arch}", broken)
+    if plan.family not in _KERNELS:
+        known = ", ".join(_KERNELS)
+        raise UnsupportedError(
+            f"compile_plan: no kernel carries out the family {plan.family!r}; there are {known}."
+        )
+    try:
+        import cutlass.cute as cute
+    except ImportError as error:
+        raise UnsupportedError(
+            "compile_plan: compiling needs the CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+        ) from error
+    kernel = importlib.import_module(_KERNELS[plan.family])
+    dumped = folder / "dump"
+    dumped.mkdir()
+    options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped}"
+    try:
+        # Without the engine that calls it in this process: it is loaded from the folder.
+        compiled = cute.compile(
+            kernel.host_function(plan), *kernel.fake_arguments(plan), options=options, no_jit_engine=True
+        )
+        compiled.export_to_c(str(folder / "kernel.o"), function_name=_SYMBOL)
+    except Exception as error:
+        raise CompileError(f"compile_plan: {plan.name!r} for {arch} did not compile.\n{error}") from error
+    for suffix in ("ptx", "cubin"):
+        found = list(dumped.glob(f"*.{suffix}"))
+        if len(found) != 1:
+            raise CompileError(f"compile_plan: expected one .{suffix} from the DSL, found {len(found)}.")
+        os.replace(found[0], folder / f"kernel.{suffix}")
+    shutil.rmtree(dumped)
+    if _link(folder):
+        (folder / "kernel.o").unlink()
+    return {"plan": plan.name, "arch": arch, "key": plan.key()}
+
+
+def _link(folder: Path) -> bool:
+    """kernel.o to kernel.so, where there is a linker."""
+    runtime = cache.runtime_library()
+    names = (os.environ.get("CC"), "cc", "gcc", "clang")
+    linker = next((name for name in names if name and shutil.which(name)), None)
+    if linker is None or runtime is None:
+        return False
+    command = [linker, "-shared", "-o", "kernel.so", "kernel.o", str(runtime), f"-Wl,-rpath,{runtime.parent}"]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+
+
+def _load(folder: Path, manifest: cache.Manifest) -> Any:
+    """The function of an entry, ready to be called."""
+    try:
+        import tvm_ffi
+    except ImportError as error:
+        raise UnsupportedError(
+            "compile_plan: a compiled kernel is loaded by TVM-FFI: pip install 'cutegemm[kernels]'."
+        ) from error
+    if "kernel.so" in manifest["files"]:
+        return getattr(tvm_ffi.load_module(str(folder / "kernel.so")), _SYMBOL)
+    # No linker was found when it was compiled: the DSL's own loader takes the object as it is.
+    from cutlass._mlir._mlir_libs._cutlass_ir._execution_engine import BinaryExecutionEngine
+
+    engine = BinaryExecutionEngine((folder / "kernel.o").read_bytes(), [str(cache.runtime_library())], True)
+    return tvm_ffi.Function.__from_extern_c__(engine.lookup(f"__tvm_ffi_{_SYMBOL}"), keep_alive_object=engine)

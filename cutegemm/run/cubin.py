@@ -1,0 +1,202 @@
+"""What was compiled, read back: registers, stack and instructions of the kernel in a cubin."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from cutegemm.errors import CompileError, UnsupportedError
+from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+# Records of a cubin's .nv.info section: format u8, attribute u8, size u16; as `cuobjdump -elf` prints them.
+_FORMAT_SIZED = 0x04
+_ATTRIBUTE_REGISTERS = 0x2F
+_ATTRIBUTE_FRAME = 0x11
+_SYMBOL_BYTES = 24  # of an entry of .symtab
+
+# WARPGROUP.ARRIVE, and DEPBAR for the k-tile before and for the last one. Where ptxas cannot follow the
+# accumulators it adds one after each product, and says so in a warning that nobody reads.
+_WGMMA_WAITS = 3
+# By the names of their functions: not what packs operands or adds the parts of a split K.
+GEMM_KERNELS = "kernel_cutlass_(parts_)?kernel"
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)")
+
+
+@dataclass(frozen=True)
+class ResourceReport:
+    """What a kernel takes of the machine, read from its cubin.
+
+    registers            of a thread
+    stack_bytes          of a thread, in local memory: more than 0 where registers spill
+    static_smem_bytes    declared by the cubin; what a launch asks for besides is in the plan
+    code_bytes           of the kernel
+    instructions         how often each opcode stands in the code, with its modifiers: {"LDS.128": 48, ...}
+    """
+
+    kernel: str
+    registers: int
+    stack_bytes: int
+    static_smem_bytes: int
+    code_bytes: int
+    instructions: Mapping[str, int]
+
+    def count(self, opcode: str) -> int:
+        """Instructions of that opcode, whatever modifiers follow: "LDS" counts "LDS.128" too.
+
+        >>> ResourceReport("k", 32, 0, 0, 64, {"LDS": 3, "LDS.128": 2, "LDSM": 1}).count("LDS")
+        5
+        """
+        return sum(
+            n for name, n in self.instructions.items() if name == opcode or name.startswith(opcode + ".")
+        )
+
+    @property
+    def spills(self) -> int:
+        """Loads from and stores to local memory."""
+        return self.count("LDL") + self.count("STL")
+
+    def violations(self, plan: GemmPlan, arch: str) -> list[str]:
+        """Where the code takes more than the plan has for it, in words."""
+        from cutegemm.plan.rules.broken import register_budget
+
+        budget, found = register_budget(plan, arch_named(arch)), []
+        if self.registers > budget:
+            found.append(
+                f"a thread has {self.registers} registers; {plan.ctas_per_sm} CTAs of {plan.threads} threads "
+                f"on a multiprocessor of {arch} leave it {budget}."
+            )
+        if self.spills or self.stack_bytes:
+            found.append(f"{self.spills} instructions spill registers to {self.stack_bytes} bytes of stack.")
+        waits = self.count("WARPGROUP")
+        if waits > _WGMMA_WAITS:
+            found.append(f"{waits} instructions make products of wgmma wait, {_WGMMA_WAITS} are meant to.")
+        if self.static_smem_bytes:
+            found.append(f"the kernel declares {self.static_smem_bytes} bytes of shared memory of its own.")
+        return found
+
+
+def instructions(sass: str) -> dict[str, int]:
+    """How often each opcode stands in a listing of nvdisasm.
+
+    >>> instructions("/*0040*/ @!P0 LDS.128 R4, [R8] ;\\n/*0050*/ FFMA R1, R2, R3, R1 ;")
+    {'LDS.128': 1, 'FFMA': 1}
+    """
+    return dict(Counter(_INSTRUCTION.findall(sass)))
+
+
+def resources(cubin: bytes, sass: str) -> ResourceReport:
+    """The resources of the GEMM kernel of a cubin, where others pack operands or add parts.
+
+    sass     its listing, from `disassemble`
+    raises   CompileError where this is no cubin, or one without a kernel
+    """
+    sections = _sections(cubin)
+    kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
+    if not kernels:
+        raise CompileError("resources: the cubin holds no kernel.")
+    gemms = [name for name in kernels if re.match(GEMM_KERNELS, name)]
+    kernel = max(gemms or kernels, key=lambda name: sections[f".text.{name}"][1])
+    info = _info(cubin, sections, kernel)
+    # From sm_90 on the section begins with what the system keeps for itself.
+    reserved = SMEM_RESERVED_BYTES if ".nv.shared.reserved.0" in sections else 0
+    return ResourceReport(
+        kernel=kernel,
+        registers=info[_ATTRIBUTE_REGISTERS],
+        stack_bytes=info.get(_ATTRIBUTE_FRAME, 0),
+        static_smem_bytes=max(0, sections.get(f".nv.shared.{kernel}", (0, 0))[1] - reserved),
+        code_bytes=sections[f".text.{kernel}"][1],
+        instructions=MappingProxyType(instructions(listing_of(sass, kernel))),
+    )
+
+
+def _sections(cubin: bytes) -> dict[str, tuple[int, int]]:
+    """Name -> (offset, size) of the sections of a 64-bit little-endian ELF file."""
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise CompileError("resources: this is no 64-bit little-endian ELF file, so no cubin.")
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    entry_bytes, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + i * entry_bytes) for i in range(count)]
+    names = headers[names_index][4]
+    found = {}
+    for name, _, _, _, offset, size in headers:
+        end = cubin.index(b"\0", names + name)
+        found[cubin[names + name : end].decode()] = (offset, size)
+    return found
+
+
+def listing_of(sass: str, kernel: str) -> str:
+    """The part of a listing that is one kernel's; all of it where it names none.
+
+    >>> listing_of("\\t.section\\t.text.a,...\\nx\\n\\t.section\\t.text.b,...\\ny\\n", "b").split()[-1]
+    'y'
+    """
+    parts = re.split(r"^\s*\.section\s+\.text\.", sass, flags=re.MULTILINE)
+    own = [part for part in parts[1:] if re.split(r"[,\s]", part, maxsplit=1)[0].strip('"') == kernel]
+    return own[0] if own else sass
+
+
+def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) -> dict[int, int]:
+    """Attribute -> value, of those records that say one number of a kernel."""
+    names, (table, table_size) = sections[".strtab"][0], sections[".symtab"]
+    entries = range(table, table + table_size, _SYMBOL_BYTES)
+    symbols = [struct.unpack_from("<I", cubin, at)[0] for at in entries]
+    offset, size = sections[".nv.info"]
+    values: dict[int, int] = {}
+    end = offset + size
+    while offset < end:
+        form, attribute, length = struct.unpack_from("<BBH", cubin, offset)
+        offset += 4
+        if form == _FORMAT_SIZED:
+            if length == 8:
+                symbol, value = struct.unpack_from("<II", cubin, offset)
+                first = names + symbols[symbol]
+                if cubin[first : cubin.index(b"\0", first)].decode() == kernel:
+                    values[attribute] = value
+            offset += length
+    return values
+
+
+def disassemble(cubin: Path) -> str:
+    """The SASS of a cubin, as `nvdisasm -c` prints it; without its search for where branches go to by a stack.
+
+    raises   UnsupportedError without a disassembler, CompileError where it refuses the file
+    """
+    done = subprocess.run(
+        [_nvdisasm(), "-c", "-ndf", str(cubin)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise CompileError(f"disassemble: nvdisasm refused {cubin}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@cache
+def _nvdisasm() -> str:
+    """The disassembler: of the wheel `nvidia-cuda-nvdisasm`, else of a CUDA toolkit."""
+    try:
+        for file in importlib.metadata.files("nvidia-cuda-nvdisasm") or ():
+            if file.stem == "nvdisasm" and "bin" in file.parts:
+                return str(file.locate())
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    toolkits = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    for candidate in (shutil.which("nvdisasm"), *(str(root / "bin" / "nvdisasm") for root in toolkits)):
+        if candidate and os.access(candidate, os.X_OK):
+            return candidate
+    raise UnsupportedError(
+        "disassemble: no nvdisasm was found. Install cutegemm[kernels], which brings nvidia-cuda-nvdisasm, "
+        "or a CUDA toolkit."
+    )

@@ -1,0 +1,161 @@
+"""What `gemm` and the command line need of torch."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+
+from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+
+DTYPES: dict[torch.dtype, DType] = {
+    torch.float16: f16,
+    torch.bfloat16: bf16,
+    torch.float32: f32,
+    torch.float64: f64,
+    torch.float8_e4m3fn: e4m3,
+    torch.float8_e5m2: e5m2,
+    torch.int8: s8,
+    torch.int32: s32,
+}
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+# What may be multiplied, and the types of the result; the first where no c and no out say otherwise.
+RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
+    torch.float16: (torch.float16, torch.float32, torch.bfloat16),
+    torch.bfloat16: (torch.bfloat16, torch.float32, torch.float16),
+    torch.float32: (torch.float32, torch.float16, torch.bfloat16),
+    torch.float64: (torch.float64,),
+    torch.float8_e4m3fn: (torch.bfloat16, torch.float16, torch.float32, *_FLOAT8),
+    torch.float8_e5m2: (torch.bfloat16, torch.float16, torch.float32, *_FLOAT8),
+    torch.int8: (torch.int32, torch.float32),
+}
+
+# By compute capability: the name that the compiler is told, with every instruction of that device.
+_ARCHS = {
+    (8, 0): "sm_80",
+    (8, 6): "sm_86",
+    (8, 9): "sm_89",
+    (9, 0): "sm_90a",
+    (10, 0): "sm_100a",
+    (12, 0): "sm_120a",
+}
+
+
+@cache
+def device_arch(index: int) -> str:
+    """The architecture of a CUDA device.
+
+    raises   UnsupportedError for a device that no plan is made for
+    """
+    capability = torch.cuda.get_device_capability(index)
+    if capability not in _ARCHS:
+        known = ", ".join(f"{major}.{minor}" for major, minor in _ARCHS)
+        raise UnsupportedError(
+            f"gemm: {torch.cuda.get_device_name(index)} has compute capability "
+            f"{capability[0]}.{capability[1]}; devices of capability {known} are served."
+        )
+    return _ARCHS[capability]
+
+
+@cache
+def devices() -> int:
+    """How many CUDA devices this process sees."""
+    return torch.cuda.device_count()
+
+
+@cache
+def multiprocessors(index: int) -> int:
+    """How many multiprocessors a CUDA device has."""
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Torch tensors over the same memory, by name.
+
+    raises   UnsupportedError with all that are neither torch tensors nor speak DLPack, or have negative strides,
+             which torch has none of
+    """
+    tensors, wrong = {}, []
+    for name, value in given.items():
+        strides = getattr(value, "strides", None)
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
+        elif not hasattr(value, "__dlpack__"):
+            wrong.append(
+                f"{name} is a {type(value).__name__}; a torch tensor, or an array with DLPack such as CuPy's, is "
+                "expected."
+            )
+        elif isinstance(strides, tuple) and any(
+            stride < 0 for stride in strides
+        ):  # torch would end the process
+            wrong.append(f"{name} has strides of {strides} bytes; none may be negative. Pass a copy of it.")
+        else:
+            try:
+                tensors[name] = torch.utils.dlpack.from_dlpack(value)
+            except (BufferError, RuntimeError, TypeError, ValueError) as error:
+                wrong.append(f"{name}, a {type(value).__name__}, does not come over DLPack: {error}")
+    if wrong:
+        raise UnsupportedError("gemm: " + "\n  ".join(wrong))
+    return tensors
+
+
+def like(example: Any, result: torch.Tensor) -> Any:
+    """A tensor as an array of the framework of `example`, whose current stream then waits for it."""
+    if isinstance(example, torch.Tensor):
+        return result
+    named = getattr(example, "__array_namespace__", None)  # of the array API standard
+    framework = sys.modules.get(type(example).__module__.split(".")[0]) if named is None else named()
+    convert = getattr(framework, "from_dlpack", None)
+    return result if convert is None else convert(result)
+
+
+def from_numpy(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray | None, operands: Operands
+) -> dict[str, torch.Tensor | None]:
+    """Tensors "a", "b", "c" and "out" on the current device, of the types and majorness of `operands`."""
+    majors = {"a": operands.a.major == "m", "b": operands.b.major == "k", "c": operands.c.major == "m"}
+    kinds = {"a": operands.a.dtype, "b": operands.b.dtype, "c": operands.c.dtype}
+    tensors: dict[str, torch.Tensor | None] = {"c": None}
+    for name, array in (("a", a), ("b", b), ("c", c)):
+        if array is not None:
+            tensors[name] = _placed(torch.from_numpy(np.ascontiguousarray(array)), kinds[name], majors[name])
+    shape = (*a.shape[:-1], b.shape[-1])
+    tensors["out"] = _placed(torch.empty(shape), operands.d.dtype, operands.d.major == "m")
+    return tensors
+
+
+def memory_of(kind: DType) -> torch.dtype:
+    """What elements of a type are in torch: those of tf32 are float32.
+
+    raises   UnsupportedError for a type that no kernel takes
+
+    >>> memory_of(tf32)
+    torch.float32
+    """
+    known = {ours: theirs for theirs, ours in DTYPES.items()} | {tf32: torch.float32}
+    if kind not in known:
+        raise UnsupportedError(f"{kind} is not among the types that run: {', '.join(map(str, known))}.")
+    return known[kind]
+
+
+def _placed(tensor: torch.Tensor, kind: DType, transposed: bool) -> torch.Tensor:
+    moved = tensor.to("cuda", memory_of(kind))
+    return moved.mT.contiguous().mT if transposed else moved
+
+
+def run_plan(plan: GemmPlan, tensors: dict[str, Any], alpha: float, beta: float) -> np.ndarray:
+    """D by a plan's kernel, as float32, or float64 where D is that."""
+    from cutegemm.run.gemm import gemm
+
+    result = gemm(
+        tensors["a"], tensors["b"], c=tensors["c"], alpha=alpha, beta=beta, out=tensors["out"], plan=plan
+    )
+    found: np.ndarray = (result if result.dtype == torch.float64 else result.float()).cpu().numpy()
+    return found

@@ -1,0 +1,37 @@
+"""Pages of the documents made from docs/evidence/data/*.json: `cutegemm bench report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docs.evidence.pages import analysis, ladder, speed
+
+_ANALYSIS = "analysis.md"  # written by hand, but for its tables
+
+
+def pages(docs: Path) -> dict[str, str]:
+    """Text by file name below `docs`: the page of speeds, a page for each ladder that was measured, plots."""
+    benchmarks = docs / "evidence" / "data"
+    made = ladder.pages(benchmarks)
+    titles = {
+        name: text.splitlines()[0].removeprefix("# ") for name, text in made.items() if name.endswith(".md")
+    }
+    return {**speed.pages(benchmarks, titles), **made}
+
+
+def write(docs: Path) -> list[Path]:
+    """Writes all pages and plots, and the tables of docs/analysis.md.
+
+    returns   what was written
+    """
+    texts = pages(docs)
+    if (docs / _ANALYSIS).exists():
+        runs = analysis.Runs(docs / "evidence" / "data")
+        texts[_ANALYSIS] = analysis.regenerated((docs / _ANALYSIS).read_text(), runs)
+    written = []
+    for name, text in texts.items():
+        path = docs / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        written.append(path)
+    return written

@@ -1,0 +1,200 @@
+"""docs/speed.md: what the kernels reach beside the library, made from docs/evidence/data/*.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from docs.evidence.pages import charts
+from docs.evidence.pages.markdown import picture, recorded, source, table
+from docs.evidence.rows import SUITES, Row, by_plan, shape_of
+
+_TITLES = {
+    "simt": "f32 without TF32, SIMT",
+    "hopper": "bf16, Hopper: wgmma and TMA",
+    "hopper_llama": "bf16, Hopper, the sizes of language models",
+    "hopper_small": "bf16, Hopper, few rows and small problems",
+    "hopper_shapes": "bf16, Hopper, sizes of all kinds",
+    "hopper_tf32": "tf32, Hopper: what is not k-major is packed first",
+    "hopper_unaligned": "bf16, Hopper, rows that TMA cannot load: packed first",
+    "hopper_split": "bf16, Hopper, few tiles: K split among CTAs",
+    "hopper_stream": "bf16, Hopper, the sizes of language models: k-tiles divided evenly among CTAs",
+    "hopper_fp8": "e4m3, Hopper, beside the library without fast accumulation",
+    "hopper_fp8_fast": "e4m3, Hopper, beside the library with fast accumulation",
+    "mma_layouts_bf16": "bf16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
+    "mma_layouts_f16": "f16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
+    "mma_layouts_tf32": "tf32, mma.sync, every layout; `gemm` itself takes wgmma",
+}
+_SWEEP, _SWEEP_PLOT = "hopper", "hopper_sweep"
+_POWER = {
+    "hopper_alone": "bf16, Hopper, short K: clock and power",
+    "mma_power_tf32": "tf32, mma.sync: clock and power",
+    "mma_power_bf16": "bf16, mma.sync: clock and power",
+}
+_HOST, _SIMULATOR, _ALGEBRA = "simt_host", "simulate", "algebra"
+
+
+def names() -> set[str]:
+    """Of the files, without .json, that the page is made from."""
+    return {*_TITLES, *_POWER, _HOST, _SIMULATOR, _ALGEBRA}
+
+
+def pages(benchmarks: Path, ladders: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Text by file name: the page of all measurements in a folder and its plot; what is not there is left out.
+
+    ladders   file name -> title of the pages to link to
+    """
+    found = recorded(benchmarks, sorted(names()))
+    made = {}
+    if _SWEEP in found and _swept(found[_SWEEP]["rows"]):
+        made[f"plots/{_SWEEP_PLOT}.svg"] = sweep_plot(found[_SWEEP]["rows"])
+    made["speed.md"] = _page(found, ladders or {})
+    return made
+
+
+def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) -> str:
+    parts = [
+        "# Speed",
+        "Ratios are to cuBLAS through torch, in the same process, in turns, on the same normally distributed "
+        "data: above 1 is faster. The chip throttles by power, so a ratio moves by a few percent from run to "
+        "run. `cutegemm bench evidence` makes `docs/evidence/data/*.json` on a machine with a GPU, and "
+        "`cutegemm bench report` makes this page of them; each file holds the machine, the versions, the date "
+        "and the command. A plan is the one that `gemm` chose at that date.",
+    ]
+    if ladders:
+        links = ", ".join(f"[{title}]({name})" for name, title in ladders.items())
+        parts.append(f"Step by step, from the plainest plan to the fastest: {links}.")
+    for name, title in _TITLES.items():
+        if name in found:
+            parts += [f"## {title}", source(found[name]["machine"], f"{name}.json")]
+            if "note" in found[name]:
+                parts.append(found[name]["note"])
+            if name == _SWEEP and _swept(found[name]["rows"]):
+                parts.append(picture("TFLOP/s over K", _SWEEP_PLOT))
+            parts.append(_by_shape(found[name]["rows"]))
+    for name, title in _POWER.items():
+        if name in found:
+            parts += [f"## {title}", source(found[name]["machine"], f"{name}.json"), _ALONE]
+            parts.append(_by_power(found[name]))
+    if _HOST in found:
+        rows = [(call, f"{us:.1f}") for call, us in found[_HOST]["host_us"].items()]
+        parts += ["## Host time of a call", source(found[_HOST]["machine"], f"{_HOST}.json")]
+        parts.append(table(("call", "µs"), rows))
+    if _SIMULATOR in found:
+        parts += _simulator(found[_SIMULATOR])
+    if _ALGEBRA in found:
+        parts += _algebra(found[_ALGEBRA])
+    return "\n\n".join(parts) + "\n"
+
+
+def _by_shape(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The plan that is chosen, or the best where none is said to be, and the best of those timed."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    peers: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in rows:
+        at = (shape_of(row), row["layout"])
+        if "ratio" in row and row.get("peer"):
+            peers[at] = row
+        elif "ratio" in row:
+            groups.setdefault(at, []).append(row)
+    cells: list[tuple[str, ...]] = []
+    ratios = []
+    for (shape, layout), timed in groups.items():
+        best = max(timed, key=lambda row: row["ratio"])
+        chosen = next((row for row in timed if row.get("chosen")), best)
+        ratios.append(chosen["ratio"])
+        cells.append(
+            (shape, layout, f"{chosen['library_tflops']:.1f}", f"{chosen['tflops']:.1f}", f"{chosen['ratio']:.3f}",
+             f"`{chosen['plan']}`", f"{best['ratio']:.3f}", *_beside(chosen, peers.get((shape, layout)), bool(peers)))
+        )  # fmt: skip
+    head = ["M×N×K", "layout", "cuBLAS TFLOP/s", "TFLOP/s", "ratio", "plan", "best of those timed"]
+    if peers:
+        peer = next(iter(peers.values()))["plan"]
+        head += [f"{peer} TFLOP/s", f"ratio to {peer}"]
+    return table(head, cells) + f"\n\nGeometric mean of the ratios: {geometric_mean(ratios):.3f}."
+
+
+def _beside(chosen: Mapping[str, Any], peer: Mapping[str, Any] | None, has_peers: bool) -> tuple[str, ...]:
+    """The cells of a peer that was timed in the same turns."""
+    if not has_peers:
+        return ()
+    return ("", "") if peer is None else (f"{peer['tflops']:.1f}", f"{chosen['tflops'] / peer['tflops']:.3f}")
+
+
+_ALONE = (
+    "Each contestant runs alone, again and again, while the chip's sensors are read. The ceiling is a kernel of "
+    "mma.sync without loads; a share of it is at the clock that the contestant ran at."
+)
+
+
+def _by_power(found: Mapping[str, Any]) -> str:
+    """What the chip does while a kernel runs by itself: each plan, the library, the ceiling."""
+    rows: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for row in found["rows"]:
+        if "alone" in row:
+            at, layout, name = shape_of(row), row["layout"], row["plan"]
+            rows[at, layout, "cuBLAS"] = row["library_alone"]
+            rows[at, layout, name if row.get("peer") else f"`{name}`"] = row["alone"]
+    if found.get("ceiling"):
+        rows["", "", "ceiling"] = found["ceiling"]
+    return table(
+        ("M×N×K", "layout", "kernel", "TFLOP/s", "MHz", "W", "of the ceiling", "throttled by"),
+        [
+            (*key, f"{one['tflops']:.1f}", str(one.get("clock_mhz", "")), str(one.get("power_w", "")),
+             f"{one['share_at_clock']:.3f}" if "share_at_clock" in one else "",
+             ", ".join(f"{why} {share:.0%}" for why, share in one.get("throttle", {}).items()))
+            for key, one in rows.items()
+        ],
+    )  # fmt: skip
+
+
+def _swept(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """The times of the sweep, as `by_plan` has them."""
+    m, n, _ = SUITES["sweep"][0]
+    return by_plan(row for row in rows if (row["m"], row["n"]) == (m, n))
+
+
+def sweep_plot(rows: Sequence[Row]) -> str:
+    """TFLOP/s over K of the Hopper sweep: the library, the plan that is chosen, the plans that were named."""
+    m, n, _ = SUITES["sweep"][0]
+    by_k = {name: {row["k"]: row for row in of.values()} for name, of in _swept(rows).items()}
+    *names, chosen = by_k
+    xs = sorted({k for of in by_k.values() for k in of})
+
+    def over_k(name: str, key: str) -> list[float | None]:
+        return [of[key] if (of := by_k[name].get(k)) else None for k in xs]
+
+    series = {"cuBLAS": over_k(chosen, "library_tflops")}
+    series |= {name.replace("`", ""): over_k(name, "tflops") for name in (chosen, *names[:2])}
+    return charts.curves(f"bf16, {m}×{n}×K", xs, series, "K", "TFLOP/s")
+
+
+def _simulator(found: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (name, f"{row['seconds']:.3f}", f"{row['peak_mb']:.0f}") for name, row in found["plans"].items()
+    ]  # fmt: skip
+    return [
+        "## The simulator",
+        f"{found['extent']}³ on one core, every check on: {found['machine']}, Python {found['python']}, "
+        f"{found['date'][:10]}: `{_SIMULATOR}.json`.",
+        table(("plan", "s", "peak MB"), rows),
+    ]
+
+
+def _algebra(found: Mapping[str, Any]) -> list[str]:
+    libraries = list(found["versions"])
+    rows = [
+        (f"`{row['operation']}`", f"`{' '.join(row['arguments'])}`",
+         *["" if row["us"][name] is None else f"{row['us'][name]:.2f}" for name in libraries])
+        for row in found["rows"]
+    ]  # fmt: skip
+    offsets = found["offsets"]
+    return [
+        "## The algebra",
+        f"Microseconds an operation, median, in turns: {found['machine']}, Python {found['python']}, numpy "
+        f"{found['numpy']}, {found['date'][:10]}: `{_ALGEBRA}.json`. `offsets()` of {offsets['elements']} "
+        f"elements: {offsets['us']:.0f} µs, {offsets['ratio']:.0f} times as fast as each coordinate by itself.",
+        table(("operation", "arguments", *[f"{name} {found['versions'][name]}" for name in libraries]), rows),
+    ]

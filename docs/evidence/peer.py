@@ -1,0 +1,90 @@
+"""GEMMs that others wrote, from the user's own copies, as contestants beside the plans and the library.
+
+| `--peer`                       | what is called                                                                 |
+|--------------------------------|--------------------------------------------------------------------------------|
+| a path to `tensorop_gemm.py`   | class `TensorOpGemm` of CUTLASS's CuTe DSL example for Ampere (seen: 4.7.0),   |
+|                                | compiled for the very extents                                                  |
+| `quack`                        | `quack.gemm_interface.gemm` of the package quack-kernels, tuned                |
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cutegemm.dtypes import bf16, f16
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan.problem import Problem
+
+QUACK = "quack"
+_EXAMPLE = "TensorOpGemm"
+
+
+def name_of(given: str) -> str:
+    """How a peer is called in tables.
+
+    >>> name_of("quack"), name_of("examples/tensorop_gemm.py")
+    ('quack', 'tensorop_gemm')
+    """
+    return Path(given).stem
+
+
+def call_of(given: str, problem: Problem, a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """The call of a peer that computes out = a @ b.
+
+    given     see above
+    problem   of compact matrices
+    raises    UnsupportedError where there is no such peer, or it does not take these operands
+    """
+    kind = problem.operands.a.dtype
+    if kind not in (bf16, f16):
+        raise UnsupportedError(
+            f"--peer {given}: a peer multiplies bf16 or f16, not {kind}; leave it out, or change --dtype."
+        )
+    return _quack(a, b, out) if given == QUACK else _example(Path(given), problem, a, b, out)
+
+
+def load(path: Path) -> Any:
+    """The class of the example in a file.
+
+    raises   UnsupportedError where there is no such file, it cannot be imported, or lacks the class
+    """
+    if not path.is_file():
+        raise UnsupportedError(f"--peer {path}: there is no such file; give a path to it, or {QUACK!r}.")
+    spec = importlib.util.spec_from_file_location(f"peer_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UnsupportedError(f"--peer {path}: this is no Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # the DSL looks functions up by their module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UnsupportedError(f"--peer {path}: it cannot be imported: {error!r}.") from error
+    if not hasattr(module, _EXAMPLE):
+        raise UnsupportedError(f"--peer {path}: it has no class {_EXAMPLE}, which is what is called here.")
+    return getattr(module, _EXAMPLE)
+
+
+def _example(path: Path, problem: Problem, a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    kind = load(path)
+    from docs.evidence.kernels.peer import compile_tensorop
+
+    try:
+        kernel = compile_tensorop(kind, problem)
+    except Exception as error:
+        raise UnsupportedError(f"--peer {path}: {_EXAMPLE} does not compile by this DSL: {error}") from error
+    return lambda: kernel(a, b, out)
+
+
+def _quack(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    try:
+        gemm = importlib.import_module("quack.gemm_interface").gemm
+    except ImportError as error:
+        raise UnsupportedError(f"--peer {QUACK}: pip install quack-kernels ({error}).") from error
+    except Exception as error:
+        raise UnsupportedError(f"--peer {QUACK}: it cannot be imported: {error!r}.") from error
+    return lambda: gemm(a, b, out=out, tuned=True)

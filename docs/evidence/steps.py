@@ -1,0 +1,180 @@
+"""What `cutegemm bench evidence` remakes: a row for each file of docs/evidence/data, the most telling ones first.
+
+Seconds are about those that an H200 with 16 cores took on 2026-11-20, most kernels compiled anew, and a quarter more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GPU, HOPPER, NCU, SANITIZER = "a GPU", "an sm_90a GPU", "ncu", "compute-sanitizer"
+_LIMIT_FACTOR, _LIMIT_SECONDS = 3, 30
+
+
+@dataclass(frozen=True)
+class Step:
+    """A file of measurements, and the command that makes it.
+
+    name       of the file, without .json
+    proves     what it shows
+    argv       arguments of Python, run in an empty folder, where it writes `name`.json
+    seconds    that it is expected to take
+    needs      of the machine: GPU, HOPPER, NCU, SANITIZER
+    prints     whether the command prints the file instead
+    statuses   with which the command ends where the file is whole
+    """
+
+    name: str
+    proves: str
+    argv: tuple[str, ...]
+    seconds: float
+    needs: tuple[str, ...] = ()
+    prints: bool = False
+    statuses: tuple[int, ...] = (0,)
+
+    @property
+    def limit_seconds(self) -> float:
+        """After so long it hangs."""
+        return _LIMIT_FACTOR * self.seconds + _LIMIT_SECONDS
+
+
+def _gemm(name: str, seconds: float, proves: str, options: str, needs: tuple[str, ...] = (HOPPER,)) -> Step:
+    argv = ("-m", "docs.evidence.gemm", *options.split(), "--json", f"{name}.json")
+    return Step(name, proves, argv, seconds, needs)
+
+
+def _ladder(name: str, seconds: float, proves: str) -> Step:
+    argv = ("-m", "cutegemm", "bench", "ladder", name, "--json")
+    proves = f"each step of the {proves}: speed, resources, predictions, counters"
+    return Step(f"ladder_{name}", proves, argv, seconds, (GPU,), prints=True)
+
+
+def _counters(group: str, seconds: float, proves: str) -> Step:
+    argv = ("-m", "cutegemm.profile", group, "--device", "h200", "--out", ".")
+    # It ends with 1 where a counter is not what was predicted: the file says so, and the page.
+    return Step(f"analysis_{group}", proves, argv, seconds, (HOPPER, NCU), statuses=(0, 1))
+
+
+def _cpu(name: str, seconds: float, proves: str) -> Step:
+    return Step(name, proves, ("-m", "cutegemm", "bench", name, "--json"), seconds, prints=True)
+
+
+_BF16 = "--dtype bfloat16 --layout nt"
+_LAYOUTS = "--layout nt --layout nn --layout tn --layout tt"
+_FP8 = (
+    "--shape 4096 --shape 8192 --dtype float8_e4m3fn --layout nt --plan @sm90_fp8 --plan chosen --seconds 0.3"
+)
+_LLAMA_PLANS = (
+    "--plan chosen --plan sm90_cluster_2x1 --plan sm90_fill --plan sm90_wide_2x1 --plan sm90_wide_2x1/fill "
+    "--plan sm90_deferred_2x1 --plan sm90_deferred_2x1/fill --plan sm90_deferred_tall_1x2/fill "
+    "--plan sm90_128x176_2x1 --plan sm90_128x176_2x1/fill"
+)
+_TURNS_PLANS = (
+    "--plan sm90_slots --plan sm90_along_m --plan sm90_grouped --plan sm90_cluster_* --plan sm90_wide_* "
+    "--plan sm90_cooperative* --plan sm90_tall_1x2 --plan sm90_deferred* --plan sm90_256x160 --plan sm90_64x256 "
+    "--plan sm90_64x128 --plan sm90_64x128_2x1"
+)
+_SMALL_PLANS = (
+    "--plan chosen --plan sm90_64* --plan sm90_cluster_2x1 --plan sm90_slots --plan transposed:sm90_64x16 "
+    "--plan transposed:sm90_64x32"
+)
+_POWER = (
+    "--shape 4096 --shape 8192 --layout nt --plan mma_128x256 --plan mma_256x128 --plan mma_tma_* --seconds 0.3 "
+    "--power 1.5"
+)
+
+STEPS: tuple[Step, ...] = (
+    _gemm(
+        "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",
+        f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_slots --plan sm90_wide_along_n_1x2 "
+        "--plan sm90_cluster_2x1 --seconds 0.4",
+    ),
+    _gemm(
+        "hopper_alone", 45, "bf16, short K: each kernel by itself, with clock and power",
+        f"--shape 8448x9216x64 --shape 8448x9216x128 --shape 8448x9216x256 {_BF16} --plan chosen "
+        "--plan sm90_wide_along_n_1x2 --seconds 0.3 --power 1.5",
+    ),
+    Step(
+        "simt", "f32 beside cuBLAS: squares, unaligned, skinny, deep, batched",
+        ("-m", "docs.evidence.simt", "--json", "simt.json"), 80, (GPU,),
+    ),
+    _gemm(
+        "simt_host", 15, "host time of a call",
+        "--shape 4096 --shape 8192 --plan chosen --host --seconds 0.4", (GPU,),
+    ),
+    _gemm(
+        "hopper_llama", 30, "bf16: the sizes of language models",
+        f"--suite llama {_BF16} {_LLAMA_PLANS} --seconds 0.5",
+    ),
+    _gemm(
+        "hopper_small", 20, "bf16: few rows, and small problems",
+        f"--suite small {_BF16} {_SMALL_PLANS} --seconds 0.3",
+    ),
+    _gemm(
+        "hopper_shapes", 20, "bf16: sizes of all kinds", f"--suite shapes {_BF16} --plan chosen --seconds 0.3",
+    ),
+    _gemm(
+        "hopper_tiles", 90, "bf16: every tile on sizes of all kinds, which the choice is fitted to",
+        f"--suite shapes --suite sweep --shape 4096 --shape 8192 {_BF16} --plan @sm90_tiles --seconds 1.2",
+    ),
+    _gemm(
+        "hopper_turns", 20, "bf16: long turns, which the choice is fitted to as well",
+        f"--suite sweep {_BF16} {_TURNS_PLANS} --plan sm90_64x64 --plan sm90_64x64_2x1 --plan sm90_64x32 "
+        "--plan sm90_64x16 --seconds 1.0",
+    ),
+    _gemm(
+        "hopper_turns_squares", 20, "the same for squares",
+        f"--suite squares --shape 1024 --shape 1536 --shape 3072 {_BF16} {_TURNS_PLANS} --seconds 1.0",
+    ),
+    _gemm(
+        "hopper_split", 20, "bf16, few tiles: K split among CTAs",
+        f"--suite small {_BF16} --plan @sm90_split --plan chosen --seconds 0.2",
+    ),
+    _gemm(
+        "hopper_stream", 25, "bf16, the sizes of language models: k-tiles divided evenly among CTAs",
+        f"--suite llama {_BF16} --plan @sm90_stream --plan chosen --seconds 0.2",
+    ),
+    _gemm(
+        "hopper_tf32", 25, "tf32, every layout: by wgmma, what is not k-major packed first",
+        f"--shape 2048 --shape 4096 --shape 8192 --dtype tf32 {_LAYOUTS} --plan chosen --plan mma_tma_256x128 "
+        "--seconds 0.4",
+    ),
+    _gemm(
+        "hopper_unaligned", 20, "bf16 rows that TMA cannot load, packed first",
+        f"--shape 1001x1003x997 --shape 4097x4095x4093 --dtype bfloat16 {_LAYOUTS} --plan chosen --seconds 0.4",
+    ),
+    _gemm("hopper_fp8", 20, "e4m3 beside the library without fast accumulation", _FP8),
+    _gemm("hopper_fp8_fast", 12, "e4m3 beside the library with fast accumulation", f"{_FP8} --fast-accum"),
+    _gemm(
+        "hopper_ladder", 30, "each step of the Hopper ladder: speed",
+        f"--suite sweep --suite squares {_BF16} --plan sm90_* --plan chosen --seconds 0.3",
+    ),
+    _ladder("simt", 60, "SIMT ladder"),
+    _ladder("mma_tf32", 50, "mma.sync ladder, tf32, and the plans beside it"),
+    _ladder("mma_bf16", 50, "mma.sync ladder, bf16, and the plans beside it"),
+    *(
+        _gemm(
+            f"mma_layouts_{name}", 25, f"mma.sync, {name}, every layout; with --peer beside CUTLASS's example",
+            f"--shape 4096 --shape 8192 --dtype {dtype} {_LAYOUTS} --plan mma_tma_256x128 --plan mma_tma_128x256 "
+            "--seconds 0.5",
+        )
+        for name, dtype in (("bf16", "bfloat16"), ("f16", "float16"), ("tf32", "tf32"))
+    ),
+    _gemm(
+        "mma_power_tf32", 40, "mma.sync by itself, tf32: clock and power", f"--dtype tf32 {_POWER}", (GPU,)
+    ),
+    _gemm(
+        "mma_power_bf16", 40, "mma.sync by itself, bf16: clock and power", f"--dtype bfloat16 {_POWER}", (GPU,)
+    ),
+    _counters("plans", 55, "predictions beside counters: 33 SIMT plans"),
+    _counters("mma", 30, "predictions beside counters: mma.sync plans"),
+    _counters("hopper", 25, "predictions beside counters: Hopper plans"),
+    _counters("traffic", 40, "predicted and counted traffic of DRAM"),
+    _counters("probes", 55, "predicted and counted wavefronts of single instructions"),
+    Step(
+        "sanitize", "small plans of every family under compute-sanitizer",
+        ("-m", "cutegemm.profile", "sanitize", "--out", "."), 160, (HOPPER, SANITIZER), statuses=(0, 1),
+    ),
+    _cpu("algebra", 15, "the algebra beside pycute and tensor-layouts"),
+    _cpu("simulate", 10, "time and memory of the simulator"),
+)  # fmt: skip
