@@ -60,11 +60,11 @@ def test_a_ragged_k_needs_aligned_rows_alone(taken):
 def test_a_ragged_n_is_stored_out_of_registers(taken):
     a, b = matrix(640, 104), matrix(800, 104)
     plan = plan_for(taken, a, b[:799].t())
-    assert (plan.family, plan.epilogue, plan.store_d.bits) == ("sm90", None, 16)
+    assert (plan.family, plan.slots, plan.store_d.bits) == ("sm90", None, 16)
     plan = plan_for(taken, a, b[:799].t(), out=matrix(640, 800)[:, :799])
-    assert plan.epilogue is None
+    assert plan.slots is None
     plan = plan_for(taken, a, b[:792].t(), out=matrix(640, 800)[:, :792])
-    assert plan.epilogue is not None
+    assert plan.slots is not None
 
 
 def test_float32_results(taken):
@@ -76,19 +76,19 @@ def test_c_is_read_where_it_is_given(taken):
     a, b, c = matrix(SIDE, 64), matrix(64, SIDE), matrix(SIDE, SIDE)
     plan = plan_for(taken, a, b, c=c, beta=0.5)
     assert plan.has_c
-    assert plan.epilogue.load_c is not None
+    assert plan.slots.load_c is not None
     plan = plan_for(taken, a, b, c=c.t(), beta=0.5)  # of another majorness than D
     assert plan.has_c
-    assert plan.epilogue.load_c is None
+    assert plan.slots.load_c is None
 
 
 def test_a_row_that_all_of_c_shares_is_read_by_threads(taken):
     """As for A and B: no descriptor of TMA has a stride of 0."""
     a, b, bias = matrix(SIDE, 64), matrix(64, SIDE), torch.zeros(SIDE).bfloat16()
     plan = plan_for(taken, a, b, c=bias.expand(SIDE, -1), beta=1.0)
-    assert (plan.family, plan.epilogue.load_c) == ("sm90", None)
+    assert (plan.family, plan.slots.load_c) == ("sm90", None)
     plan = plan_for(taken, a.expand(1, -1, -1), b[None], c=bias.expand(1, SIDE, -1), beta=1.0)
-    assert plan.epilogue.load_c is None
+    assert plan.slots.load_c is None
 
 
 def test_a_plan_of_the_caller_that_does_not_read_c(taken):
@@ -123,9 +123,9 @@ def test_results_of_bytes(taken, out):
     a, b = matrix(SIDE, 128, torch.float8_e4m3fn), matrix(SIDE, 128, torch.float8_e4m3fn).t()
     plan = plan_for(taken, a, b, out=matrix(SIDE, SIDE, out))
     assert plan.operands.d.dtype is torch_ops.DTYPES[out]
-    assert plan.epilogue.store.dtype is torch_ops.DTYPES[out]
+    assert plan.slots.store.dtype is torch_ops.DTYPES[out]
     ragged = plan_for(taken, a, matrix(99, 128, torch.float8_e4m3fn).t(), out=matrix(SIDE, 99, out))
-    assert (ragged.epilogue, ragged.store_d.bits) == (None, 8)
+    assert (ragged.slots, ragged.store_d.bits) == (None, 8)
     with pytest.raises(UnsupportedError, match="out is of float8_e4m3fn"):
         gemm(matrix(64, 64), matrix(64, 64), out=matrix(64, 64, torch.float8_e4m3fn))
 
@@ -134,7 +134,7 @@ def test_c_of_another_type_beside_bytes(taken):
     kind = torch.float8_e4m3fn
     a, b, c = matrix(SIDE, 128, kind), matrix(SIDE, 128, kind).t(), matrix(SIDE, SIDE)
     plan = plan_for(taken, a, b, c=c, beta=1.0, out=matrix(SIDE, SIDE, kind))
-    assert (plan.operands.c.dtype.name, plan.operands.d.dtype.name, plan.epilogue.load_c) == (
+    assert (plan.operands.c.dtype.name, plan.operands.d.dtype.name, plan.slots.load_c) == (
         "bf16",
         "e4m3",
         None,
@@ -148,7 +148,7 @@ def test_bytes_of_columns_are_the_rows_of_the_transposed_problem(taken):
     kind = torch.float8_e4m3fn
     a, b, out = matrix(SIDE, 128, kind), matrix(640, 128, kind).t(), matrix(640, SIDE, kind).t()
     plan = plan_for(taken, a, b, out=out)
-    assert (plan.operands.d.major, plan.epilogue.to_shared.atom.bits) == ("n", 16)
+    assert (plan.operands.d.major, plan.slots.to_shared.atom.bits) == ("n", 16)
     ((seen_a, seen_b, seen_c, seen_d, *_),) = taken[-1].calls
     assert [t.data_ptr() for t in (seen_a, seen_b, seen_c, seen_d)] == [
         t.data_ptr() for t in (b, a, out, out)

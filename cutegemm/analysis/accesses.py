@@ -121,10 +121,10 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 
 def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
     """How threads copy D out of shared memory, if they do, and the part of a tile that they do at a time."""
-    if plan.epilogue is None:
+    if plan.slots is None:
         return plan.copy_d, plan.cta_tile[:2]
-    store = plan.epilogue.store
-    return store if isinstance(store, TiledCopy) else None, plan.epilogue.subtile
+    store = plan.slots.store
+    return store if isinstance(store, TiledCopy) else None, plan.slots.subtile
 
 
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
@@ -224,9 +224,9 @@ def _read(
 
 def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
     bits = plan.operands.d.dtype.bits
-    if plan.epilogue is None:
+    if plan.slots is None:
         return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store_d.bits, "tile")
-    copy, part = plan.epilogue.to_shared, plan.epilogue.subtile
+    copy, part = plan.slots.to_shared, plan.slots.subtile
     times = tile[0] * tile[1] // (part[0] * part[1])
     rows = by_warps(copy.offsets_d(Layout(part)))
     if copy.atom.threads == WARP_THREADS:

@@ -13,7 +13,7 @@ from cutegemm.plan.arguments import check_arguments
 from cutegemm.build.building import made
 from cutegemm.machine.device import H200_MULTIPROCESSORS
 from cutegemm.build.mma_sync import ATOM_K_BITS, reader
-from cutegemm.plan.pipeline import Epilogue, Pipeline
+from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.build.pipeline import MAX_STAGES, QueueBuilder, registers_of
@@ -59,7 +59,7 @@ def mma_tma_plan(
     raises      PlanError with every rule that is broken
 
     >>> plan = mma_tma_plan()
-    >>> plan.threads, plan.stages, plan.load_a.name, plan.epilogue.store.name
+    >>> plan.threads, plan.stages, plan.load_a.name, plan.slots.store.name
     (384, 4, 'tma.load.64x256.bf16.128B', 'tma.store.64x16.bf16.128B')
     """
     ops = operands or Operands.of("bf16")
@@ -147,7 +147,7 @@ class _Builder(QueueBuilder):
 
     def leaving(
         self, mma: TiledMma, warp: tuple[int, int], stages: int | None
-    ) -> tuple[Epilogue, SharedLayout]:
+    ) -> tuple[Slots, SharedLayout]:
         """Slots of each warp, for subtiles of some of its rows: those of an atom, or where its places are spread
         those of a line, and then fewer columns. As many slots as leave room for the most stages."""
         tile, own = [], []
@@ -162,10 +162,10 @@ class _Builder(QueueBuilder):
         piece = self.piece("N", self.tile[1], warp[1])
         columns = tile[1] if self.is_spread[0] else piece if piece < warp[1] else slots.subtile_columns(warp)
         warps, stored = mma.threads // WARP_THREADS, (tile[0], "evict_normal")
-        found = [slots.epilogue(warp, warps, stored, "swizzled", columns, ring, False) for ring in _RINGS]
-        divided = [each for each in found if product(each[0].subtiles(warp)) % each[0].slots == 0]
+        found = [slots.slots(warp, warps, stored, "swizzled", columns, ring, False) for ring in _RINGS]
+        divided = [each for each in found if product(each[0].subtiles(warp)) % each[0].count == 0]
         most = MAX_STAGES if stages is None else stages
-        return max(divided, key=lambda each: (min(most, self.stages_that_fit(each[1])), each[0].slots))
+        return max(divided, key=lambda each: (min(most, self.stages_that_fit(each[1])), each[0].count))
 
 
 def _is_spread(operand: Operand) -> bool:

@@ -10,7 +10,7 @@ from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
 from cutegemm.build.building import PlanBuilder
-from cutegemm.plan.pipeline import Epilogue, Pipeline
+from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.build.slots import SWIZZLES, swizzled
@@ -38,7 +38,7 @@ def rounding_of(operands: Operands) -> str:
 
 @dataclass(frozen=True)
 class Queue:
-    """How A and B come to shared memory, in so many stages; and D leaves, by an epilogue or by `store` alone."""
+    """How A and B come to shared memory, in so many stages; and D leaves, through slots or by `store` alone."""
 
     stages: int
     load_a: TmaBox
@@ -46,7 +46,7 @@ class Queue:
     smem_a: SharedLayout
     smem_b: SharedLayout
     store: CopyAtom
-    epilogue: Epilogue | None
+    slots: Slots | None
     smem_d: SharedLayout | None
 
 
@@ -74,7 +74,7 @@ class QueueBuilder(PlanBuilder):
     def queue(
         self,
         loaded: Operands,
-        leaving: tuple[Epilogue, SharedLayout] | None,
+        leaving: tuple[Slots, SharedLayout] | None,
         stages: int | None,
         cluster: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
@@ -82,18 +82,18 @@ class QueueBuilder(PlanBuilder):
         """The stages, or as many as there is room for beside the slots of D; None with what is wrong noted.
 
         loaded    the operands as they are loaded
-        leaving   the epilogue with its slots; None: D leaves straight out of registers
+        leaving   the slots of D, and their shared memory; None: D leaves straight out of registers
         l2        how long the cache is to keep A, B and D
         """
-        epilogue, smem_d = leaving or (None, None)
+        slots, smem_d = leaving or (None, None)
         depth = self.stages_that_fit(smem_d) if stages is None else stages
         bm, bn, _ = self.tile
         a = self.attempt(lambda: self.operand(loaded.a, bm, cluster[1], max(1, depth), l2[0]))
         b = self.attempt(lambda: self.operand(loaded.b, bn, cluster[0], max(1, depth), l2[1]))
-        store = epilogue.to_shared.atom if epilogue else self.attempt(self.direct_store)
+        store = slots.to_shared.atom if slots else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
-        return Queue(depth, a[0], b[0], a[1], b[1], store, epilogue, smem_d)
+        return Queue(depth, a[0], b[0], a[1], b[1], store, slots, smem_d)
 
     def plan(
         self,
@@ -122,10 +122,10 @@ class QueueBuilder(PlanBuilder):
             load_b=queue.load_b,
             store_d=queue.store,
             smem_d=queue.smem_d,
-            epilogue=queue.epilogue,
+            slots=queue.slots,
             schedule=None,
             roles=roles_of(pipeline, registers),
-            barriers=barriers_of(pipeline, queue.epilogue, self.stage_bytes, cluster_mn, split),
+            barriers=barriers_of(pipeline, queue.slots, self.stage_bytes, cluster_mn, split),
             pipeline=pipeline,
             cluster_mn=cluster_mn,
             split=split or Split(),
@@ -182,7 +182,7 @@ def roles_of(pipeline: Pipeline, registers: tuple[int, int] | None) -> tuple[Rol
 
 def barriers_of(
     pipeline: Pipeline,
-    epilogue: Epilogue | None,
+    slots: Slots | None,
     stage_bytes: int,
     cluster: tuple[int, int] = (1, 1),
     split: Split | None = None,
@@ -195,12 +195,12 @@ def barriers_of(
     else:
         arrivals = pipeline.consumer_warps * pipeline.readers * (sum(cluster) - 1)
         out.append(Barrier("empty", "mbarrier", pipeline.stages, arrivals))
-    if epilogue is not None:
+    if slots is not None:
         if pipeline.consumer_warps > 1:
             out.append(Barrier("subtile", "named", count, threads))
-        if epilogue.load_c is not None:
-            size_bytes = product(epilogue.subtile) * epilogue.load_c.dtype.bits // 8
-            out.append(Barrier("c", "mbarrier", epilogue.slots * count, 1, size_bytes))
+        if slots.load_c is not None:
+            size_bytes = product(slots.subtile) * slots.load_c.dtype.bits // 8
+            out.append(Barrier("c", "mbarrier", slots.count * count, 1, size_bytes))
     if pipeline.kind == "pingpong":
         out.append(Barrier("order mainloop", "named", count, 2 * threads))
     if pipeline.order_epilogue:

@@ -11,7 +11,7 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.build.building import copy_of_lines
-from cutegemm.plan.pipeline import Epilogue
+from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
 from cutegemm.plan.plan import SharedLayout
 from cutegemm.plan.problem import Operands
@@ -33,7 +33,7 @@ _FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8
 
 
 class SlotBuilder:
-    """Makes the epilogue of a plan, and the shared memory of D.
+    """Makes the slots that D leaves through, and their shared memory.
 
     fragment    (thread, value) -> place in a tile: what a consumer holds of it, in the order of its registers
     tile        (M, N) of that tile: the rows of a subtile, and its columns in steps
@@ -53,7 +53,7 @@ class SlotBuilder:
         self.subject, self.operands = subject, operands
         self.fragment, self.tile, self.in_places, self.least = fragment, tile, in_places, least
 
-    def epilogue(
+    def slots(
         self,
         consumer_tile: tuple[int, int],
         consumers: int,
@@ -62,7 +62,7 @@ class SlotBuilder:
         subtile_n: int | None,
         slots: int | None,
         with_c: bool,
-    ) -> tuple[Epilogue, SharedLayout]:
+    ) -> tuple[Slots, SharedLayout]:
         """How D leaves, and the slots that it passes through: (rows, n, slots, consumers).
 
         stored     rows of a box of an n-major D, and for how long the L2 cache is to keep it
@@ -91,7 +91,7 @@ class SlotBuilder:
         from_shared = (
             None if load_c is None else TiledCopy(self._matrices(ldmatrix), self.fragment, self.tile)
         )
-        return Epilogue(shape, ring, to_shared, store, from_shared, load_c), layout
+        return Slots(shape, ring, to_shared, store, from_shared, load_c), layout
 
     def check_columns(self, columns: int, of_tile: int) -> None:
         """That subtiles of so many columns, as they were asked for, fill a tile."""

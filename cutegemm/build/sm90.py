@@ -85,7 +85,7 @@ def sm90_plan(
     raises            PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
-    >>> plan.stages, plan.threads, plan.load_a.name, plan.epilogue.store.box
+    >>> plan.stages, plan.threads, plan.load_a.name, plan.slots.store.box
     (6, 384, 'tma.load.64x128.bf16.128B', (64, 64))
     """
     ops = operands or Operands.of("bf16", layout="nt")
@@ -113,7 +113,7 @@ def sm90_plan(
     mma = b.attempt(lambda: b.tiled_mma(loaded, consumer_tile[0], count if is_shared else 1))
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     leaving = None if store == "direct" else b.attempt(
-        lambda: SlotBuilder(subject, ops).epilogue(
+        lambda: SlotBuilder(subject, ops).slots(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip

@@ -8,8 +8,8 @@ memory besides operands  `memory/`
 when it may exist        `rules/`
 """
 
-from cutegemm.plan.pipeline import Epilogue, Pipeline
+from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import Barrier, GemmPlan, Role
 from cutegemm.plan.problem import Operand, Operands, Problem
 
-__all__ = ["Barrier", "Epilogue", "GemmPlan", "Operand", "Operands", "Pipeline", "Problem", "Role"]
+__all__ = ["Barrier", "GemmPlan", "Operand", "Operands", "Pipeline", "Problem", "Role", "Slots"]

@@ -80,7 +80,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
         ("shared B", str(plan.stages), f"{used['b']} bytes", str(plan.smem_b)),
     ]
     if plan.smem_d is not None:
-        slots = 1 if plan.epilogue is None else product(plan.smem_d.shape[2:])
+        slots = 1 if plan.slots is None else product(plan.smem_d.shape[2:])
         more = "" if plan.schedule is None else " more"
         rows.append(("shared D", str(slots), f"{used['d']} bytes{more}", str(plan.smem_d)))
     if "barriers" in used:
@@ -99,27 +99,27 @@ def _memory(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue(plan: GemmPlan) -> list[Row]:
-    epilogue, pipeline = plan.epilogue, plan.pipeline
-    if epilogue is None or pipeline is None:
+    slots, pipeline = plan.slots, plan.pipeline
+    if slots is None or pipeline is None:
         return []
-    count = str(product(epilogue.subtiles(pipeline.consumer_tile)))
-    rows = [_copy("D to a slot", epilogue.to_shared, epilogue.subtile)]
+    count = str(product(slots.subtiles(pipeline.consumer_tile)))
+    rows = [_copy("D to a slot", slots.to_shared, slots.subtile)]
     rows.insert(
         0,
         (
             "subtile",
             count,
-            " x ".join(str(e) for e in epilogue.subtile),
-            f"{epilogue.slots} slots a consumer",
+            " x ".join(str(e) for e in slots.subtile),
+            f"{slots.count} slots a consumer",
         ),
     )
-    if epilogue.load_c is not None:
-        rows.append(_copy("load C", epilogue.load_c, epilogue.subtile))
+    if slots.load_c is not None:
+        rows.append(_copy("load C", slots.load_c, slots.subtile))
     elif plan.has_c:
         rows.append(
             ("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to where the sums are added to it")
         )
-    rows.append(_copy("D leaves", epilogue.store, epilogue.subtile))
+    rows.append(_copy("D leaves", slots.store, slots.subtile))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Plans whose roles differ: a queue of k-tiles that TMA fills and consumers empty, and an epilogue by TMA."""
+"""Plans whose roles differ: a queue of k-tiles that TMA fills and consumers empty, and slots that D leaves through."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class Slots:
     """How the sums of a consumer leave through shared memory, subtile by subtile.
 
     subtile       (M, N) of D that a slot holds
-    slots         of each consumer; a subtile is written while the stores of others are under way
+    count         of each consumer; a subtile is written while the stores of others are under way
     to_shared     registers to a slot
     store         to global memory: a slot, or a warp's rows of it, by TMA; or a slot by the consumer's threads
     from_shared   a slot to registers, where C comes by TMA
@@ -73,7 +73,7 @@ class Epilogue:
     """
 
     subtile: tuple[int, int]
-    slots: int
+    count: int
     to_shared: TiledCopy
     store: TmaBox | TiledCopy
     from_shared: TiledCopy | None = None

@@ -15,7 +15,7 @@ from cutegemm.machine.arch import (
     WARP_THREADS,
     arch_named,
 )
-from cutegemm.plan.pipeline import Epilogue, Pipeline
+from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.program.schedule import Schedule
 from cutegemm.plan.work.split import Split
@@ -87,7 +87,7 @@ class GemmPlan:
     raster           in which order the CTAs take the tiles of D
     schedule         what all threads do for each k-tile; None where roles differ
     pipeline         what the roles do where they differ; else None
-    epilogue         how D passes through `smem_d` and leaves by TMA, or None
+    slots            how D passes through `smem_d` and leaves by TMA, or None
     roles, barriers  who does it, and what holds them together
     smem_d           shared memory that D's tile passes through, or None. Where all threads follow a schedule
                      it lies over that of A and B, which are done with by then
@@ -132,7 +132,7 @@ class GemmPlan:
     copy_d: TiledCopy | None = None
     rounding: str = "rz"
     pipeline: Pipeline | None = None
-    epilogue: Epilogue | None = None
+    slots: Slots | None = None
     has_c: bool = True
 
     def __post_init__(self) -> None:

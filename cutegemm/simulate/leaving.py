@@ -28,31 +28,31 @@ class Leaving:
 
     def __init__(self, task: Task) -> None:
         plan, report = task.plan, task.report
-        assert plan.epilogue is not None
+        assert plan.slots is not None
         assert plan.pipeline is not None
-        self.plan, self.pipeline, self.epilogue = plan, plan.pipeline, plan.epilogue
+        self.plan, self.pipeline, self.slots = plan, plan.pipeline, plan.slots
         self.d, self.c = task.matrices["d"], task.matrices.get("c")
         self.alpha, self.beta, self.report, self.checked = task.alpha, task.beta, report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
         self.held = held_by_consumers(plan, report)
         inner = 1 if plan.operands.d.major == "n" else 0
-        subtile = self.epilogue.subtile
+        subtile = self.slots.subtile
         assert plan.smem_d is not None
-        store = self.epilogue.store
+        store = self.slots.store
         tables: Any = box_tables if isinstance(store, TmaBox) else thread_tables
         self.stores: BoxTables = tables("D", ("m", "n"), store, plan.smem_d, subtile, inner)
         self.loads: BoxTables | None = None
-        if self.epilogue.load_c is not None:
-            self.loads = box_tables("C", ("m", "n"), self.epilogue.load_c, plan.smem_d, subtile, inner)
+        if self.slots.load_c is not None:
+            self.loads = box_tables("C", ("m", "n"), self.slots.load_c, plan.smem_d, subtile, inner)
         # (threads, registers of a subtile): element of the subtile, and where it lies in slot 0 of consumer 0
-        self.moved = _registers(self.epilogue.to_shared, Layout(subtile))
+        self.moved = _registers(self.slots.to_shared, Layout(subtile))
         self.place = self._places()
         if self.checked:
             self._check()
 
     def _places(self) -> np.ndarray:
         """(slots * consumers, elements) where the stores of the registers put each element of a subtile."""
-        copy, subtile = self.epilogue.to_shared, self.epilogue.subtile
+        copy, subtile = self.slots.to_shared, self.slots.subtile
         smem = self.plan.smem_d
         assert smem is not None
         which = copy.offsets_d(Layout(subtile)).reshape(-1)
@@ -67,14 +67,14 @@ class Leaving:
         check_boxes(self.stores, self.report)
         if self.loads is not None:
             check_boxes(self.loads, self.report)
-        report, subtile = self.report, self.epilogue.subtile
+        report, subtile = self.report, self.slots.subtile
         lost = np.flatnonzero((self.place < 0).any(axis=0))
         report.add_each(
             "copy", lost, lambda e: f"{self.stores.element(e)} of a subtile is written to no slot."
         )
-        vector = self.epilogue.to_shared.atom.aligned_bytes * 8 // self.plan.operands.d.dtype.bits
+        vector = self.slots.to_shared.atom.aligned_bytes * 8 // self.plan.operands.d.dtype.bits
         assert self.plan.smem_d is not None
-        rows = self.epilogue.to_shared.offsets_d(self.plan.smem_d)
+        rows = self.slots.to_shared.offsets_d(self.plan.smem_d)
         runs = np.moveaxis(rows, 1, -1)
         if vector > 1 and runs.shape[-1] % vector == 0:
             bad = misplaced(runs.reshape(*runs.shape[:-1], -1, vector))
@@ -86,7 +86,7 @@ class Leaving:
                 ),
             )
         # A subtile's registers, as the copy takes them, are the next ones of the accumulators
-        down, across = self.epilogue.subtiles(self.pipeline.consumer_tile)
+        down, across = self.slots.subtiles(self.pipeline.consumer_tile)
         per = self.moved.shape[1]
         for consumer, held in enumerate(self.held):
             for i in range(down * across):
@@ -106,8 +106,8 @@ class Leaving:
                 report.add_each("fragment", np.argwhere(own != want), other)
 
     def _origin(self, i: int) -> tuple[int, int]:
-        across = self.epilogue.subtiles(self.pipeline.consumer_tile)[1]
-        rows, columns = self.epilogue.subtile
+        across = self.slots.subtiles(self.pipeline.consumer_tile)[1]
+        rows, columns = self.slots.subtile
         return i // across * rows, i % across * columns
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
@@ -127,8 +127,8 @@ class Leaving:
             loads = BoxFlow(self.loads, self.c, group, self.report, self.checked)
         kind = np.float64 if sums.dtype.kind != "f" else sums.dtype.type
         result = self.plan.operands.d.dtype
-        for i in range(int(np.prod(self.epilogue.subtiles((rows, columns))))):
-            slot = i % self.epilogue.slots + self.epilogue.slots * consumer
+        for i in range(int(np.prod(self.slots.subtiles((rows, columns))))):
+            slot = i % self.slots.count + self.slots.count * consumer
             origin = self._origin(i)
             at = (group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1]))
             out = scaled(in_registers[:, :, i * per : (i + 1) * per], self.alpha, kind, result)
@@ -149,7 +149,7 @@ class Leaving:
     def _straight(self, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
         """What a thread reads of C for each of its registers, (threads, registers, C); zeros outside of C."""
         assert self.c is not None
-        rows = self.epilogue.subtile[0]
+        rows = self.slots.subtile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
         inside = (m < self.c.extents[0]) & (n < self.c.extents[1])
         index = self.c.base + self.c.addresses(m, n) + group.batch * self.c.strides[2]
@@ -182,8 +182,8 @@ def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
     bm, bn, _ = plan.cta_tile
     rows, columns = pipeline.consumer_tile
     table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
-    if pipeline.consumer_warps == 1 and plan.epilogue is not None:
-        table = _by_subtiles(table, plan, plan.epilogue.to_shared)
+    if pipeline.consumer_warps == 1 and plan.slots is not None:
+        table = _by_subtiles(table, plan, plan.slots.to_shared)
     flat = table.reshape(table.shape[0], -1, order="F")
     if pipeline.kind == "pingpong":
         return np.broadcast_to(flat, (pipeline.consumers, *flat.shape))

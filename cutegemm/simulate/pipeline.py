@@ -34,7 +34,7 @@ def run_pipeline(task: Task) -> tuple[int, int, int, int, int]:
         check_boxes(b, report)
         if plan.tiled_mma.atom.a_source == "register":  # each element is followed into the sums once
             check_tables(plan, plan_tables(plan), report)
-    epilogue: Any = _direct(task) if plan.epilogue is None else Leaving(task)
+    epilogue: Any = _direct(task) if plan.slots is None else Leaving(task)
     units = units_of(plan, problem, report)
     meeting = Meeting(plan, problem, held_by_consumers(plan, report), report) if plan.split.is_split else None
     loaded, multiplied = [0, 0], 0
@@ -97,7 +97,7 @@ def _met(meeting: Meeting, sums: np.ndarray, own: Units) -> tuple[np.ndarray, Ct
 
 
 def _store(plan: GemmPlan, epilogue: Any, sums: np.ndarray, group: CtaGroup, turn: int) -> None:
-    if plan.epilogue is None:
+    if plan.slots is None:
         epilogue.write(_as_registers(epilogue, sums), group)
     else:
         _leave(plan, epilogue, sums, group, turn)

@@ -20,12 +20,11 @@ from tests.kernels.plans import traced  # noqa: E402
 from tests.kernels.sm90_forms import FORMS, form  # noqa: E402
 from tests.oracle.dsl import from_dsl  # noqa: E402
 
-THROUGH_SLOTS = [name for name in FORMS if form(name).epilogue is not None]
+THROUGH_SLOTS = [name for name in FORMS if form(name).slots is not None]
 BY_TMA = [
     name
     for name in THROUGH_SLOTS
-    if isinstance(form(name).epilogue.store, TmaBox)
-    and not form(name).packs  # whose boxes are of other memory
+    if isinstance(form(name).slots.store, TmaBox) and not form(name).packs  # whose boxes are of other memory
 ]
 
 
@@ -56,16 +55,16 @@ def test_boxes(name):
     """A box's extents, its contiguous mode first, those of all CTAs of a multicast together."""
     plan = form(name)
     bm, bn, bk = plan.cta_tile
-    epilogue = plan.epilogue
+    slots = plan.slots
 
     def ask(made, mA, mB, mD):
         parts = [
             (plan.load_a, mA, plan.smem_a, (bm, bk)),
             (plan.load_b, mB, plan.smem_b, (bn, bk)),
-            (epilogue.store, mD, plan.smem_d, made.leave.store_tile),
+            (slots.store, mD, plan.smem_d, made.leave.store_tile),
         ]
-        if epilogue.load_c is not None:
-            parts.append((epilogue.load_c, mD, plan.smem_d, epilogue.subtile))
+        if slots.load_c is not None:
+            parts.append((slots.load_c, mD, plan.smem_d, slots.subtile))
         return [(box, str(lower.tma_atom(box, *rest)[0].type)) for box, *rest in parts]
 
     majors = [plan.operands.a.major, plan.operands.b.major, plan.operands.d.major, plan.operands.c.major]
@@ -99,8 +98,8 @@ def test_who_multiplies_what(name):
 
 @pytest.mark.parametrize("name", THROUGH_SLOTS)
 def test_who_stores_what(name):
-    epilogue = form(name).epilogue
-    parts = (epilogue.to_shared, epilogue.from_shared, epilogue.store)
+    slots = form(name).slots
+    parts = (slots.to_shared, slots.from_shared, slots.store)
     copies = [copy for copy in parts if isinstance(copy, TiledCopy)]
 
     def ask():

@@ -41,7 +41,7 @@ def check(plan, arch="sm_90a"):
     assert report.count("UTMALDG") == sum(
         extent * bk // product(load.box) for extent, load in ((bm, plan.load_a), (bn, plan.load_b))
     )
-    subtiles = 0 if plan.epilogue is None else product(plan.epilogue.subtiles(plan.pipeline.consumer_tile))
+    subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(plan.pipeline.consumer_tile))
     assert report.count("UTMASTG") == subtiles
     assert report.count("LDGSTS") == 0
     assert report.count("BAR") == 1  # when the mbarriers have been made; none holds the consumers together

@@ -57,7 +57,7 @@ def boxes(plan: GemmPlan, operand: str) -> int:
 
 def check(plan: GemmPlan) -> None:
     kernel = compile_plan(plan)
-    report, pipeline, epilogue = kernel.resources, plan.pipeline, plan.epilogue
+    report, pipeline, slots = kernel.resources, plan.pipeline, plan.slots
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
 
@@ -76,22 +76,22 @@ def check(plan: GemmPlan) -> None:
         expected[box.multicast > 1] += fills * boxes(plan, operand)
     multicast = report.count(f"UTMALDG.{dim}.MULTICAST")
     own = report.count(f"UTMALDG.{dim}") - multicast - expected[False]
-    if epilogue is not None and epilogue.load_c is not None:
-        of_c = product(epilogue.subtile) // product(epilogue.load_c.box)
+    if slots is not None and slots.load_c is not None:
+        of_c = product(slots.subtile) // product(slots.load_c.box)
         assert own % of_c == 0
-        assert own // of_c >= product(epilogue.subtiles(pipeline.consumer_tile))
+        assert own // of_c >= product(slots.subtiles(pipeline.consumer_tile))
     else:
         assert own == 0
     assert multicast == expected[True]
 
     # The way out
-    if epilogue is None:
+    if slots is None:
         assert report.count("UTMASTG") == 0
         stores = product(pipeline.consumer_tile) // 128 // plan.store_d.values
         assert report.count("STG") == stores + parts_stored(plan)
     else:
         # Deferred: behind the products of the next tile, and behind those that it lacks
-        count = product(epilogue.subtiles(pipeline.consumer_tile)) * (1 + pipeline.deferred)
+        count = product(slots.subtiles(pipeline.consumer_tile)) * (1 + pipeline.deferred)
         check_leaving(plan, report, count, dim)
     check_parts(plan, report)
 
@@ -122,11 +122,11 @@ def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
 
 def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: str) -> None:
     """Into a slot by stmatrix or by pairs of neighbours; out of it by TMA, or by 16 bytes of a thread."""
-    epilogue, d = plan.epilogue, plan.operands.d
-    each = product(epilogue.subtile) // 128
-    if isinstance(epilogue.store, TmaBox):
-        of_warp = 4 if epilogue.store.box[1] < epilogue.subtile[0] and d.major == "n" else 1
-        stores = product(epilogue.subtile) // product(epilogue.store.box) // of_warp
+    slots, d = plan.slots, plan.operands.d
+    each = product(slots.subtile) // 128
+    if isinstance(slots.store, TmaBox):
+        of_warp = 4 if slots.store.box[1] < slots.subtile[0] and d.major == "n" else 1
+        stores = product(slots.subtile) // product(slots.store.box) // of_warp
         assert report.count(f"UTMASTG.{dim}") == subtiles * stores
         assert report.count("STG") == parts_stored(plan)
     else:
@@ -134,7 +134,7 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: st
         assert (report.count("LDS.128"), report.count("STG.E.128")) == (accesses, accesses)
         assert report.count("UTMASTG") == 0
     if d.dtype.bits == 16:
-        assert report.count("STSM") == subtiles * epilogue.subtile[1] // 16
+        assert report.count("STSM") == subtiles * slots.subtile[1] // 16
         assert {name for name in report.instructions if name.startswith("STSM")} == {
             "STSM.16.MT88.4" if d.major == "m" else "STSM.16.M88.4"
         }
@@ -144,7 +144,7 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: st
         if d.dtype.bits == 8:  # each two sums of a thread by one saturating conversion, with none to spare
             assert report.count(f"F2FP.SATFINITE.{d.dtype.name.upper()}.F32") == subtiles * each // 2
             assert report.count("STS.U16") == subtiles * each // 2 or d.major == "m"
-    if plan.has_c and epilogue.load_c is None:
+    if plan.has_c and slots.load_c is None:
         c = plan.operands.c
         pairs = 2 if c.major == "n" and c.align_elems >= 2 else 1
         assert report.count("LDG") == subtiles * each // pairs

@@ -69,7 +69,7 @@ def test_columns_in_pieces_where_lines_would_be_torn():
         *range(144, 160),
     ]
     assert plan.column_of(2, 0) == 160  # of the next tile
-    assert plan.epilogue.subtile == (16, 16)
+    assert plan.slots.subtile == (16, 16)
     together = mma_tma_plan(Operands.of("bf16", layout="nt"), block=(256, 160, 64), warp=(64, 80))
     assert together.column_of(1, np.arange(80)).tolist() == list(range(80, 160))
 
@@ -98,7 +98,7 @@ def test_slots_leave_the_stages_their_room():
         ("tf32", "tn", (32, 32), 1),
     ):
         plan = mma_tma_plan(Operands.of(dtype, layout=layout))
-        assert (plan.stages, plan.epilogue.subtile, plan.epilogue.slots) == (4, subtile, slots)
+        assert (plan.stages, plan.slots.subtile, plan.slots.count) == (4, subtile, slots)
         assert (
             plan.smem_bytes()["d"] == 8 * slots * product(subtile) * plan.operands.d.dtype.bits // 8 == 32768
         )
@@ -108,7 +108,7 @@ def test_d_that_tma_cannot_store_leaves_out_of_registers():
     operands = Operands.of("bf16", layout="nt")
     odd = replace(operands, d=replace(operands.d, align_bytes=2))
     for plan in (mma_tma_plan(odd), mma_tma_plan(operands, store="direct")):
-        assert (plan.epilogue, plan.smem_d) == (None, None)
+        assert (plan.slots, plan.smem_d) == (None, None)
     assert mma_tma_plan(odd).store_d.bits == 16
 
 

@@ -268,7 +268,7 @@ def test_d_that_tma_cannot_store_leaves_out_of_registers():
     for align, width in ((2, 16), (4, 32)):
         operands = replace(BF16, d=replace(BF16.d, align_bytes=align))
         plan = sm90_named("sm90_wide_2x1", operands)
-        assert plan.epilogue is None
+        assert plan.slots is None
         assert plan.store_d.bits == width
 
 
@@ -278,10 +278,10 @@ def test_d_that_tma_cannot_store_leaves_out_of_registers():
 def test_c_that_is_not_like_d_is_read_straight(changes):
     """D leaves by TMA as ever; C alone does not come by it."""
     plan = sm90_named("sm90_slots", replace(BF16, c=replace(BF16.c, **changes)), True)
-    assert isinstance(plan.epilogue.store, TmaBox)
-    assert (plan.epilogue.load_c, plan.epilogue.from_shared) == (None, None)
+    assert isinstance(plan.slots.store, TmaBox)
+    assert (plan.slots.load_c, plan.slots.from_shared) == (None, None)
     assert "c" not in {barrier.name for barrier in plan.barriers}
-    assert sm90_named("sm90_slots", BF16, True).epilogue.load_c is not None
+    assert sm90_named("sm90_slots", BF16, True).slots.load_c is not None
     assert "load C" in plan.describe()
     assert plan.violations(problem=Problem(64, 72, 64, operands=plan.operands)) == []
 
@@ -329,8 +329,8 @@ def test_padded_slots_are_free_of_conflicts_where_plain_ones_are_not(out, major,
 def test_subtiles_of_bytes_are_enough_for_the_slots(tile, slots, columns):
     bytewise = Operands.of("e4m3", layout="nt")
     plan = sm90_plan(bytewise, tile=tile, slots=slots)
-    assert plan.epilogue.subtile == (64, columns)
-    assert plan.epilogue.store.swizzle == {128: "128B", 64: "64B", 32: "32B"}[columns]
+    assert plan.slots.subtile == (64, columns)
+    assert plan.slots.store.swizzle == {128: "128B", 64: "64B", 32: "32B"}[columns]
     narrow = complaints(bytewise, tile=tile, subtile_n=16, shared_d="padded")
     assert "128 threads do not store 64 rows of 16 elements of e4m3, 16 each at a time" in narrow
 

@@ -178,14 +178,14 @@ def test_the_least_queue_in_all_interleavings():
     assert (report.faults, report.exhaustive) == ((), True)
 
 
-@pytest.mark.parametrize("name", [name for name in FED if form(name).epilogue is not None])
+@pytest.mark.parametrize("name", [name for name in FED if form(name).slots is not None])
 def test_slots_of_a_warp(name):
     plan = form(name)
     protocol = epilogue_protocol(plan, tiles=3)
     assert texts(protocol, random_runs=6) == ""
 
     def hasty(program, op):
-        return WaitStores(plan.epilogue.slots) if op == WaitStores(plan.epilogue.slots - 1) else op
+        return WaitStores(plan.slots.count) if op == WaitStores(plan.slots.count - 1) else op
 
     assert "overwritten slot" in texts(protocol.edited(hasty))
 

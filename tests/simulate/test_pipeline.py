@@ -119,23 +119,23 @@ def test_stages_that_overlap():
 def test_registers_that_stand_for_other_elements():
     plan = sm90_plan(**SMALL)
     turned = Layout(((4, 8, 4), (2, 2, 2)), ((128, 1, 16), (64, 512, 8)))
-    copy = TiledCopy(plan.epilogue.to_shared.atom, turned, (64, 16))
-    found = faults_of(broken(plan, epilogue=replace(plan.epilogue, to_shared=copy)))
+    copy = TiledCopy(plan.slots.to_shared.atom, turned, (64, 16))
+    found = faults_of(broken(plan, slots=replace(plan.slots, to_shared=copy)))
     assert "stores as D(m" in str(found["fragment"])
     assert found["fragment"].count > 100
 
 
 def test_slots_swizzled_another_way_than_the_store():
     plan = sm90_plan(**SMALL)
-    store = replace(plan.epilogue.store, swizzle="none")
-    found = faults_of(broken(plan, epilogue=replace(plan.epilogue, store=store)))
+    store = replace(plan.slots.store, swizzle="none")
+    found = faults_of(broken(plan, slots=replace(plan.slots, store=store)))
     assert "D(m" in str(found["copy"])
 
 
 def test_threads_that_copy_another_layout_of_a_slot():
     plan = sm90_plan(**SMALL, shared_d="padded")
-    half = TiledCopy(plan.epilogue.store.atom, Layout(((4, 32), 8), ((512, 2), 64)), (64, 32))
-    found = faults_of(broken(plan, epilogue=replace(plan.epilogue, store=half)))
+    half = TiledCopy(plan.slots.store.atom, Layout(((4, 32), 8), ((512, 2), 64)), (64, 32))
+    found = faults_of(broken(plan, slots=replace(plan.slots, store=half)))
     assert "D(m 1, n 0) of a tile is moved by no box" in str(found["copy"])
     assert "is written 0 times" in str(found["result"])
     dense = Layout((64, 32, 2, 2), (32, 1, 2048, 4096))
@@ -183,7 +183,7 @@ def test_faults_are_raised_by_default():
 # --- the protocol of every named plan ----------------------------------------------------------------------
 
 _WITH_PRODUCER = [named for named in SM90_LADDER if named.options.get("schedule") != "single"]
-_BY_TMA = [name for name in FORMS if form(name).epilogue is not None]
+_BY_TMA = [name for name in FORMS if form(name).slots is not None]
 
 
 @cache

@@ -140,7 +140,7 @@ class WarpConsumer(QueueOfTiles):
     def sums(self, own) -> cute.Layout:
         """(MMA, MMA_M, MMA_N) to registers, in the order in which they leave: those of a subtile together."""
         of_atom, *rest = own.partition_shape_C(self.plan.cta_tile[:2])
-        if self.plan.epilogue is None:
+        if self.plan.slots is None:
             return cute.make_layout((of_atom, *rest))
         m, n = self.leave.atoms_at_once
         down, across = [cute.size(extent) // step for extent, step in zip(rest, (m, n), strict=True)]

@@ -36,28 +36,28 @@ class Sm90Epilogue(PartOfConsumer):
 
     def __init__(self, plan: GemmPlan) -> None:
         super().__init__(plan)
-        self.epilogue = plan.epilogue
-        self.by_tma = plan.epilogue is not None and isinstance(plan.epilogue.store, TmaBox)
-        self.c_by_tma = plan.epilogue is not None and plan.epilogue.load_c is not None
+        self.slots = plan.slots
+        self.by_tma = plan.slots is not None and isinstance(plan.slots.store, TmaBox)
+        self.c_by_tma = plan.slots is not None and plan.slots.load_c is not None
         self.is_warp = plan.pipeline.consumer_warps == 1
 
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, mC, mD, unused):
         """For C and for D: the copy by TMA and the tensor that it takes; else the tensors themselves."""
-        plan, epilogue = self.plan, self.epilogue
+        plan, slots = self.plan, self.slots
         c, d = (unused, mC), (unused, mD)
         if self.c_by_tma:
-            c = lower.tma_atom(epilogue.load_c, mC, plan.smem_d, epilogue.subtile)
+            c = lower.tma_atom(slots.load_c, mC, plan.smem_d, slots.subtile)
         if self.by_tma:
-            d = lower.tma_atom(epilogue.store, mD, plan.smem_d, self.store_tile)
+            d = lower.tma_atom(slots.store, mD, plan.smem_d, self.store_tile)
         return c, d
 
     @property
     def store_tile(self) -> tuple[int, int]:
         """Rows and columns of D that one store moves: of a subtile, or of a warp."""
-        rows, columns = self.epilogue.subtile
-        return (self.epilogue.store.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
+        rows, columns = self.slots.subtile
+        return (self.slots.store.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
 
     # --- device --------------------------------------------------------------------------------------------
 
@@ -68,9 +68,9 @@ class Sm90Epilogue(PartOfConsumer):
 
     def set_up(self, leaving: Leaving, consumer) -> None:
         """The consumer's own slots, and their barriers."""
-        if self.epilogue is not None:
+        if self.slots is not None:
             leaving.sD = leaving.sD[None, None, None, consumer]
-            leaving.arrived_c = leaving.arrived_c + consumer * self.epilogue.slots
+            leaving.arrived_c = leaving.arrived_c + consumer * self.slots.count
 
     def scaled(self, leaving: Leaving, acc, k_tiles):
         """alpha * acc, which no product has set to 0 where there are no k-tiles."""
@@ -80,7 +80,7 @@ class Sm90Epilogue(PartOfConsumer):
 
     def store(self, leaving: Leaving, acc, own_mnl, tid, consumer, c_phase):
         """The consumer's tile: D = acc + beta * C. Returns the phase of the barriers of C."""
-        if self.epilogue is None:
+        if self.slots is None:
             self.store_directly(leaving, acc, own_mnl, tid)
             return c_phase
         return self.store_through_slots(leaving, acc, own_mnl, tid, consumer, c_phase)
@@ -117,10 +117,10 @@ class Sm90Epilogue(PartOfConsumer):
 
     def fetch_c(self, leaving: Leaving, gC, i: int) -> None:
         """One warp: asks for the i-th subtile of C, to a slot that no store reads any more."""
-        epilogue = self.epilogue
-        slot = i % epilogue.slots
-        across = epilogue.subtiles(self.tile)[1]
-        subtile = cute.local_tile(gC, epilogue.subtile, (i // across, i % across))
+        slots = self.slots
+        slot = i % slots.count
+        across = slots.subtiles(self.tile)[1]
+        subtile = cute.local_tile(gC, slots.subtile, (i // across, i % across))
         tCsC, tCgC = cpasync.tma_partition(
             leaving.tma_c,
             0,
@@ -143,7 +143,7 @@ class Sm90Epilogue(PartOfConsumer):
     def _fetch_c_ahead(self, leaving: cutlass.Constexpr, own_mnl, tid: Int32):
         if leaving.beta != 0.0 and cute.arch.make_warp_uniform(tid // WARP_THREADS) == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
-            for i in cutlass.range_constexpr(self.epilogue.slots):
+            for i in cutlass.range_constexpr(self.slots.count):
                 self.fetch_c(leaving, self.own_tile(leaving.mC, own_mnl), i)
 
     @cute.jit
@@ -156,26 +156,26 @@ class Sm90Epilogue(PartOfConsumer):
         consumer: Int32,
         c_phase: Int32,
     ):
-        plan, e = self.plan, self.epilogue
+        plan, e = self.plan, self.slots
         values = self.by_subtiles(acc)
         subtiles = cute.size(values, mode=[1])
         for i in cutlass.range_constexpr(subtiles):
             if cutlass.const_expr(self.c_by_tma):
-                self.add_c(leaving, values[None, i], i % e.slots, tid, c_phase ^ ((i // e.slots) & 1))
+                self.add_c(leaving, values[None, i], i % e.count, tid, c_phase ^ ((i // e.count) & 1))
             elif cutlass.const_expr(plan.has_c):
                 self.add_c_straight(leaving, values[None, i], i, own_mnl, tid)
             self.store_subtile(leaving, self.converted(values[None, i]), i, own_mnl, tid, consumer)
             if cutlass.const_expr(self.c_by_tma):
                 if cute.arch.make_warp_uniform(tid // WARP_THREADS) == 0:
-                    cute.arch.cp_async_bulk_wait_group(e.slots - 2, read=True)
-                    if cutlass.const_expr(e.slots <= i + 2 < subtiles):
+                    cute.arch.cp_async_bulk_wait_group(e.count - 2, read=True)
+                    if cutlass.const_expr(e.count <= i + 2 < subtiles):
                         if leaving.beta != 0.0:
                             self.fetch_c(leaving, self.own_tile(leaving.mC, own_mnl), i + 2)
-        return c_phase ^ ((subtiles // e.slots) & 1)
+        return c_phase ^ ((subtiles // e.count) & 1)
 
     def by_subtiles(self, acc):
         """(values of a subtile, subtiles): those along N come first, as the accumulators lie."""
-        e = self.epilogue
+        e = self.slots
         down, across = e.subtiles(self.tile)
         shape = (e.subtile[0] * e.subtile[1] // self.plan.pipeline.consumer_threads, down * across)
         return cute.make_tensor(acc.iterator, cute.make_layout(shape))
@@ -197,13 +197,13 @@ class Sm90Epilogue(PartOfConsumer):
         consumer: Int32,
     ):
         """The values of the i-th subtile: into its slot, and on to global memory."""
-        plan, e = self.plan, self.epilogue
-        slot = i % e.slots
+        plan, e = self.plan, self.slots
+        slot = i % e.count
         # Each warp stores its own
         in_rows = self.by_tma and (self.is_warp or self.store_tile[0] < e.subtile[0])
         warp_of = cute.arch.make_warp_uniform(tid // WARP_THREADS)
         if cutlass.const_expr(in_rows):
-            cute.arch.cp_async_bulk_wait_group(e.slots - 1, read=True)
+            cute.arch.cp_async_bulk_wait_group(e.count - 1, read=True)
             cute.arch.sync_warp()
         to_shared = lower.tiled_copy(e.to_shared).get_slice(tid)
         tDsD = to_shared.partition_D(leaving.sD)[None, None, None, slot]
@@ -216,7 +216,7 @@ class Sm90Epilogue(PartOfConsumer):
         else:
             if cutlass.const_expr(self.by_tma and not self.c_by_tma):
                 if warp_of == 0:
-                    cute.arch.cp_async_bulk_wait_group(e.slots - 2, read=True)
+                    cute.arch.cp_async_bulk_wait_group(e.count - 2, read=True)
             cute.arch.barrier(
                 barrier_id=plan.barrier_id("subtile") + consumer,
                 number_of_threads=plan.barrier("subtile").arrivals,
@@ -231,7 +231,7 @@ class Sm90Epilogue(PartOfConsumer):
 
         box   which rows of the slot
         """
-        e = self.epilogue
+        e = self.slots
         boxes, across = e.subtile[0] // self.store_tile[0], e.subtiles(self.tile)[1]
         sBox = cute.zipped_divide(leaving.sD, self.store_tile)  # (box, (boxes M, 1, slots))
         gBox = cute.zipped_divide(
@@ -244,17 +244,17 @@ class Sm90Epilogue(PartOfConsumer):
 
     def subtile_at(self, own_mnl, i: int):
         """Where the i-th subtile of a consumer's tile lies, counted in subtiles."""
-        down, across = self.epilogue.subtiles(self.tile)
+        down, across = self.slots.subtiles(self.tile)
         m_tile, n_tile, batch = own_mnl
         return m_tile * down + i // across, n_tile * across + i % across, batch
 
     def copy_slot(self, leaving: Leaving, slot: int, at_mnl, tid) -> None:
         """A slot to D by the consumer's threads: all that a thread reads first, then what is inside of D."""
-        copy = self.epilogue.store
+        copy = self.slots.store
         m, n, batch = at_mnl
         extents = leaving.mD.shape[:2]
         tiles = [leaving.mD[None, None, batch], cute.make_identity_tensor(extents)]
-        gD, coords = [cute.local_tile(tensor, self.epilogue.subtile, (m, n)) for tensor in tiles]
+        gD, coords = [cute.local_tile(tensor, self.slots.subtile, (m, n)) for tensor in tiles]
         own = lower.tiled_copy(copy).get_slice(tid)
         tDsD = own.partition_S(leaving.sD)[None, None, None, slot]
         tDgD, tDcD = own.partition_D(gD), own.partition_D(coords)
@@ -268,7 +268,7 @@ class Sm90Epilogue(PartOfConsumer):
     def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
         """One access to D, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
-            cute.copy(lower.copy_atom(self.epilogue.store.atom), values, gD)
+            cute.copy(lower.copy_atom(self.slots.store.atom), values, gD)
 
     @cute.jit
     def add_c(
@@ -281,7 +281,7 @@ class Sm90Epilogue(PartOfConsumer):
     ):
         """sums += beta * C, from the slot that C has come to."""
         if leaving.beta != 0.0:
-            from_shared = lower.tiled_copy(self.epilogue.from_shared).get_slice(tid)
+            from_shared = lower.tiled_copy(self.slots.from_shared).get_slice(tid)
             tCsC = from_shared.partition_S(leaving.sD)
             tCrC = cute.make_rmem_tensor(
                 tCsC[None, None, None, 0].shape, lower.dtype(self.plan.operands.c.dtype)

@@ -277,7 +277,7 @@ def _by_box(plan: GemmPlan, name: str) -> bool:
     """Whether the caller's operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
     if name in ("a", "b"):
         return isinstance(getattr(plan, f"load_{name}"), TmaBox) and all(p.name != name for p in plan.packs)
-    return name == "c" and plan.epilogue is not None and plan.epilogue.load_c is not None
+    return name == "c" and plan.slots is not None and plan.slots.load_c is not None
 
 
 def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:

@@ -101,7 +101,7 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
 def _deferred(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     if pipeline.kind != "cooperative" or pipeline.ctas is None:
         yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
-    if plan.epilogue is None or not isinstance(plan.epilogue.store, TmaBox):
+    if plan.slots is None or not isinstance(plan.slots.store, TmaBox):
         yield "a tile that is stored behind the products of the next leaves through slots, by TMA."
     for is_there, what in ((plan.has_c, "C is added"), (pipeline.two_level, "sums are kept on two levels")):
         if is_there:
@@ -229,13 +229,13 @@ def _barriers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         expected["order epilogue"] = (pipeline.consumers, 2 * threads, 0)
     if plan.split.is_split:
         expected["parts"] = (pipeline.consumers, threads, 0)
-    epilogue = plan.epilogue
-    if epilogue is not None:
+    slots = plan.slots
+    if slots is not None:
         if warps > 1:
             expected["subtile"] = (pipeline.consumers, threads, 0)
-        if epilogue.load_c is not None:
-            size_bytes = product(epilogue.subtile) * ops.c.dtype.bits // 8
-            expected["c"] = (epilogue.slots * pipeline.consumers, 1, size_bytes)
+        if slots.load_c is not None:
+            size_bytes = product(slots.subtile) * ops.c.dtype.bits // 8
+            expected["c"] = (slots.count * pipeline.consumers, 1, size_bytes)
     known = {b.name: b for b in plan.barriers}
     for name, want in expected.items():
         if name not in known:
@@ -253,23 +253,23 @@ def _barriers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
 
 
 def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
-    epilogue, d = plan.epilogue, plan.operands.d
-    if (epilogue is None) != (plan.smem_d is None):
-        yield "D passes through shared memory where there is an epilogue by TMA, and only there."
+    slots, d = plan.slots, plan.operands.d
+    if (slots is None) != (plan.smem_d is None):
+        yield "D passes through shared memory where there are slots, and only there."
         return
-    if epilogue is None or plan.smem_d is None:
+    if slots is None or plan.smem_d is None:
         return
-    rows, cols = epilogue.subtile
+    rows, cols = slots.subtile
     tile = pipeline.consumer_tile
     least = MIN_SLOTS if pipeline.consumer_warps > 1 else 1
     if tile[0] % rows or tile[1] % cols:
         yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
-    elif epilogue.slots < least or product(epilogue.subtiles(tile)) % epilogue.slots:
+    elif slots.count < least or product(slots.subtiles(tile)) % slots.count:
         yield (
-            f"{epilogue.slots} slots for {product(epilogue.subtiles(tile))} subtiles; {least} or more "
+            f"{slots.count} slots for {product(slots.subtiles(tile))} subtiles; {least} or more "
             "that divide them are expected."
         )
-    want = (rows, cols, epilogue.slots, pipeline.consumers)
+    want = (rows, cols, slots.count, pipeline.consumers)
     if product_each(plan.smem_d.shape) != want:
         yield f"the shared memory of D is {plan.smem_d}; subtiles, slots and consumers ask for {want}."
     if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
@@ -277,7 +277,7 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
             f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
             "address, the strides and the contiguous extent, as it writes whole 16 bytes. Store it 'direct'."
         )
-    load_c, store = epilogue.load_c, epilogue.store
+    load_c, store = slots.load_c, slots.store
     if isinstance(store, TmaBox):
         whole = rows if d.major == "n" else cols
         if store.box[1] < whole and (d.major == "m" or load_c is not None):
@@ -291,8 +291,8 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     if load_c is not None and plan.operands.c.align_bytes < TMA_INNER_ALIGNED_BYTES:
         have = plan.operands.c.align_bytes
         yield f"C is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}."
-    if (load_c is None) != (epilogue.from_shared is None) or (load_c is not None and not plan.has_c):
-        yield "C comes by TMA where the epilogue says both how it comes and how it is read, and only if it is read."
+    if (load_c is None) != (slots.from_shared is None) or (load_c is not None and not plan.has_c):
+        yield "C comes by TMA where the slots say both how it comes and how it is read, and only if it is read."
 
 
 def _split(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:

@@ -50,8 +50,8 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
     """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
     copy, operand, tile = plan.copy_d, plan.operands.d, plan.cta_tile[:2]
-    if plan.epilogue is not None and isinstance(plan.epilogue.store, TiledCopy):
-        copy, tile = plan.epilogue.store, plan.epilogue.subtile
+    if plan.slots is not None and isinstance(plan.slots.store, TiledCopy):
+        copy, tile = plan.slots.store, plan.slots.subtile
     if copy is None or plan.smem_d is None:
         return
     bits = operand.dtype.bits

@@ -62,20 +62,18 @@ def epilogue_protocol(plan: GemmPlan, *, tiles: int) -> Protocol:
     >>> play_interleavings(epilogue_protocol(sm90_plan(slots=4), tiles=2)).faults
     ()
     """
-    epilogue, pipeline = plan.epilogue, plan.pipeline
-    if epilogue is None or pipeline is None:
+    slots, pipeline = plan.slots, plan.pipeline
+    if slots is None or pipeline is None:
         raise UnsupportedError(f"epilogue_protocol: D of the plan {plan.name!r} passes through no slots.")
-    store = epilogue.store
+    store = slots.store
     by_threads = not isinstance(store, TmaBox)
-    in_rows = (
-        isinstance(store, TmaBox) and plan.operands.d.major == "n" and store.box[1] < epilogue.subtile[0]
-    )
+    in_rows = isinstance(store, TmaBox) and plan.operands.d.major == "n" and store.box[1] < slots.subtile[0]
     own_stores = in_rows or pipeline.consumer_warps == 1
     ring = _Ring(
-        epilogue.slots,
-        product(epilogue.subtiles(pipeline.consumer_tile)),
-        epilogue.load_c is not None,
-        plan.barrier("c").transaction_bytes if epilogue.load_c is not None else 0,
+        slots.count,
+        product(slots.subtiles(pipeline.consumer_tile)),
+        slots.load_c is not None,
+        plan.barrier("c").transaction_bytes if slots.load_c is not None else 0,
         own_stores,
         by_threads,
         pipeline.consumer_warps,
