@@ -1,7 +1,6 @@
 """cutegemm: a GEMM described once, by layouts; checked, simulated, analysed, drawn, and run at full speed.
 
-`import cutegemm` needs numpy and brings the layout algebra. What else stands here is imported when it is
-first asked for.
+`import cutegemm` needs numpy and imports the layout algebra. Everything else here is imported at its first use.
 """
 
 from importlib import import_module
@@ -17,26 +16,62 @@ from cutegemm.errors import SimulationError as SimulationError
 from cutegemm.errors import UnsupportedError as UnsupportedError
 from cutegemm.layout import *  # noqa: F403
 from cutegemm.layout import __all__ as _algebra
+from cutegemm.layout import filter as filter  # not in __all__: `import *` must not shadow Python's
+from cutegemm.layout import hooks as _hooks
 
 __version__ = "0.1.0"
 
 _LATER = {
+    "bf16": "cutegemm.dtypes",
     "compile_plan": "cutegemm.run.compile",
+    "CopyAtom": "cutegemm.tile",
+    "cp_async": "cutegemm.tile",
+    "DType": "cutegemm.dtypes",
+    "e4m3": "cutegemm.dtypes",
+    "e5m2": "cutegemm.dtypes",
+    "f16": "cutegemm.dtypes",
+    "f32": "cutegemm.dtypes",
+    "f64": "cutegemm.dtypes",
+    "fma": "cutegemm.tile",
     "gemm": "cutegemm.run.gemm",
     "GemmPlan": "cutegemm.plan",
+    "ldmatrix": "cutegemm.tile",
+    "make_layout_tv": "cutegemm.tile",
+    "make_tiled_copy": "cutegemm.tile",
+    "make_tiled_copy_A": "cutegemm.tile",
+    "make_tiled_copy_B": "cutegemm.tile",
+    "make_tiled_copy_C": "cutegemm.tile",
+    "make_tiled_copy_C_atom": "cutegemm.tile",
+    "make_tiled_copy_D": "cutegemm.tile",
+    "make_tiled_copy_S": "cutegemm.tile",
+    "make_tiled_copy_tv": "cutegemm.tile",
+    "make_tiled_mma": "cutegemm.tile",
+    "mma_sync": "cutegemm.tile",
     "mma_sync_plan": "cutegemm.build",
     "mma_tma_plan": "cutegemm.build",
+    "MmaAtom": "cutegemm.tile",
     "Operand": "cutegemm.plan",
     "Operands": "cutegemm.plan",
-    "Problem": "cutegemm.plan",
-    "simt_plan": "cutegemm.build",
-    "sm90_plan": "cutegemm.build",
     "plan_named": "cutegemm.choose.catalog",
     "plans": "cutegemm.choose.catalog",
-    "make_layout_tv": "cutegemm.tile",
+    "Problem": "cutegemm.plan",
     "Raster": "cutegemm.tile",
+    "s32": "cutegemm.dtypes",
+    "s8": "cutegemm.dtypes",
+    "simt_plan": "cutegemm.build",
+    "simt_tiled_mma": "cutegemm.tile",
+    "sm90_plan": "cutegemm.build",
+    "smem_atom": "cutegemm.tile",
+    "stmatrix": "cutegemm.tile",
+    "tf32": "cutegemm.dtypes",
+    "ThrCopy": "cutegemm.tile",
+    "ThrMma": "cutegemm.tile",
     "TiledCopy": "cutegemm.tile",
     "TiledMma": "cutegemm.tile",
+    "TmaBox": "cutegemm.tile",
+    "universal_copy": "cutegemm.tile",
+    "wgmma": "cutegemm.tile",
+    "widest_smem_kind": "cutegemm.tile",
 }
 _MODULES = (
     "analysis",
@@ -65,23 +100,57 @@ __all__ = [
     "UnsupportedError",
 ]
 
-if TYPE_CHECKING:  # what `_LATER` names, for type checkers and editors
+if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.build import mma_sync_plan as mma_sync_plan
     from cutegemm.build import mma_tma_plan as mma_tma_plan
     from cutegemm.build import simt_plan as simt_plan
     from cutegemm.build import sm90_plan as sm90_plan
     from cutegemm.choose.catalog import plan_named as plan_named
     from cutegemm.choose.catalog import plans as plans
+    from cutegemm.dtypes import DType as DType
+    from cutegemm.dtypes import bf16 as bf16
+    from cutegemm.dtypes import e4m3 as e4m3
+    from cutegemm.dtypes import e5m2 as e5m2
+    from cutegemm.dtypes import f16 as f16
+    from cutegemm.dtypes import f32 as f32
+    from cutegemm.dtypes import f64 as f64
+    from cutegemm.dtypes import s8 as s8
+    from cutegemm.dtypes import s32 as s32
+    from cutegemm.dtypes import tf32 as tf32
     from cutegemm.plan import GemmPlan as GemmPlan
     from cutegemm.plan import Operand as Operand
     from cutegemm.plan import Operands as Operands
     from cutegemm.plan import Problem as Problem
     from cutegemm.run.compile import compile_plan as compile_plan
     from cutegemm.run.gemm import gemm as gemm
+    from cutegemm.tile import CopyAtom as CopyAtom
+    from cutegemm.tile import MmaAtom as MmaAtom
     from cutegemm.tile import Raster as Raster
+    from cutegemm.tile import ThrCopy as ThrCopy
+    from cutegemm.tile import ThrMma as ThrMma
     from cutegemm.tile import TiledCopy as TiledCopy
     from cutegemm.tile import TiledMma as TiledMma
+    from cutegemm.tile import TmaBox as TmaBox
+    from cutegemm.tile import cp_async as cp_async
+    from cutegemm.tile import fma as fma
+    from cutegemm.tile import ldmatrix as ldmatrix
     from cutegemm.tile import make_layout_tv as make_layout_tv
+    from cutegemm.tile import make_tiled_copy as make_tiled_copy
+    from cutegemm.tile import make_tiled_copy_A as make_tiled_copy_A
+    from cutegemm.tile import make_tiled_copy_B as make_tiled_copy_B
+    from cutegemm.tile import make_tiled_copy_C as make_tiled_copy_C
+    from cutegemm.tile import make_tiled_copy_C_atom as make_tiled_copy_C_atom
+    from cutegemm.tile import make_tiled_copy_D as make_tiled_copy_D
+    from cutegemm.tile import make_tiled_copy_S as make_tiled_copy_S
+    from cutegemm.tile import make_tiled_copy_tv as make_tiled_copy_tv
+    from cutegemm.tile import make_tiled_mma as make_tiled_mma
+    from cutegemm.tile import mma_sync as mma_sync
+    from cutegemm.tile import simt_tiled_mma as simt_tiled_mma
+    from cutegemm.tile import smem_atom as smem_atom
+    from cutegemm.tile import stmatrix as stmatrix
+    from cutegemm.tile import universal_copy as universal_copy
+    from cutegemm.tile import wgmma as wgmma
+    from cutegemm.tile import widest_smem_kind as widest_smem_kind
 else:
 
     def __getattr__(name: str) -> Any:
@@ -94,3 +163,10 @@ else:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})
+
+
+def _notebook(thing: Any) -> Any:
+    return import_module(f"{__name__}.draw").notebook(thing)
+
+
+_hooks.notebook.register(_notebook)

@@ -23,7 +23,7 @@ from cutegemm.analysis.shared import (
 from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.program.schedule import Read, Store
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _read(
         rows = core_matrices(tile, major, bits)
         return Access(label, name, "wgmma", rows, bits, ROW_BITS, "k-tile", times=repeats)
     if atom.threads == WARP_THREADS:
-        copy = (make_tiled_copy_a if name == "a" else make_tiled_copy_b)(atom, mma)
+        copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, mma)
         rows = by_warps(copy.offsets_s(Layout(tile)))
         return Access(label, name, "ldmatrix", rows[:, : matrix_lanes(atom)], bits, ROW_BITS, "k-tile")
     held = mma.offsets_a(Layout(tile)) if name == "a" else mma.offsets_b(Layout(tile))

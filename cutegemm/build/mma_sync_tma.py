@@ -155,7 +155,7 @@ class _Builder(QueueBuilder):
             tile.append(_SPREAD if is_spread else least)
             first, rest = _places(step, tile[-1], is_spread)
             own.append(Layout((first.shape, rest.shape), (first.stride, rest.stride)))
-        fragment = TiledMma(mma.atom, permutation_mnk=(own[0], own[1], None)).layout_c_tv_tiled
+        fragment = TiledMma(mma.atom, permutation_mnk=(own[0], own[1], None)).tv_layout_C_tiled
         slots = SlotBuilder(
             self.subject, self.operands, fragment, (tile[0], tile[1]), not any(self.is_spread), least=1
         )

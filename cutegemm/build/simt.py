@@ -25,7 +25,7 @@ from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, universal_copy
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.simt import simt_tiled_mma
-from cutegemm.tile.tiled_copy import make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.tile.tiled_copy import make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
 
 
@@ -176,7 +176,7 @@ class _SimtBuilder(Builder):
         elements = ACCESS_BITS // operand.dtype.bits  # of the widest access
         if self.stages == 0:
             atom = universal_copy(operand.dtype, operand.dtype.bits)
-            direct_copy = (make_tiled_copy_a, make_tiled_copy_b)[first](atom, mma)
+            direct_copy = (make_tiled_copy_A, make_tiled_copy_B)[first](atom, mma)
             return Arriving(direct_copy, Layout((extent, bk, 0), (1, extent, 0)), None)
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")

@@ -72,7 +72,7 @@ def tiled_mma_picture(
     for operand, extents, names in (("a", (m, k), "mk"), ("b", (n, k), "nk"), ("c", (m, n), "mn")):
         source = {"a": mma.atom.a_source, "b": mma.atom.b_source}.get(operand, "register")
         table = mma_table(mma, operand, extents)
-        layout = getattr(mma, f"layout_{operand}_tv_tiled")
+        layout = getattr(mma, f"tv_layout_{operand.upper()}_tiled")
         grids.append(_operand_grid(operand, table, extents, names, str(layout), source, color, mma.threads))
     return Picture(
         title or f"tiled MMA of {mma.atom.name}", tuple(grids),

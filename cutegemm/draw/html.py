@@ -188,7 +188,7 @@ def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
     cm, cn = plan.cluster_mn
     mma = plan.tiled_mma
     grid = data["grid"]
-    held = size(mma.layout_c_tv_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
+    held = size(mma.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
     levels = [
         ("grid", "", "" if grid else f"M/{bm} &times; N/{bn} &times; L tiles; {escape(str(plan.raster))}"),
         ("cluster", "", f"{cm} &times; {cn} {'CTA' if cm * cn == 1 else 'CTAs'}"),

@@ -54,7 +54,7 @@ def plan_picture(
         mma_table(mma, "c", (bm, bn)),
         (bm, bn),
         "D in registers",
-        str(mma.layout_c_tv_tiled),
+        str(mma.tv_layout_C_tiled),
         ("m", "n"),
         color,
     )

@@ -1,11 +1,12 @@
 """The algebra of layouts. Names, arguments and results are CuTe's; see the guide in docs/algebra.md."""
 
+from cutegemm.layout import hooks
 from cutegemm.layout.algebra import (
     coalesce,
     composition,
-    filter,
     filter_zeros,
 )
+from cutegemm.layout.algebra import filter as filter  # not in __all__: `import *` must not shadow Python's
 from cutegemm.layout.construction import (
     make_identity_layout,
     make_layout,
@@ -63,7 +64,7 @@ from cutegemm.layout.stride import F2, E, ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle, make_composed_layout, make_swizzle
 from cutegemm.layout.synthesis import synthesize
 from cutegemm.layout.tensor import Tensor, domain_offset, make_identity_tensor
-from cutegemm.layout.text import parse
+from cutegemm.layout.text import parse as parse  # not in __all__: `Layout.parse` is the user's name for it
 from cutegemm.layout.tiling import (
     blocked_product,
     flat_divide,
@@ -79,6 +80,8 @@ from cutegemm.layout.tiling import (
     zipped_divide,
     zipped_product,
 )
+
+hooks.parse.register(parse)
 
 __all__ = [
     "F2",
@@ -103,7 +106,6 @@ __all__ = [
     "domain_offset",
     "elem_less",
     "explain",
-    "filter",
     "filter_zeros",
     "flat_divide",
     "flat_product",
@@ -132,7 +134,6 @@ __all__ = [
     "max_common_layout",
     "max_common_vector",
     "nullspace",
-    "parse",
     "prefix_product",
     "prepend",
     "product",

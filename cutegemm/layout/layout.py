@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cutegemm.errors import LayoutError
+from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import (
     IntTuple,
     as_int_tuple,
@@ -85,9 +86,8 @@ class Layout:
         >>> Layout.parse("((2,4),8):((1,16),2)")
         Layout(((2, 4), 8), ((1, 16), 2))
         """
-        from cutegemm.layout.text import parse
-
-        return parse(text)
+        layout: Layout | ComposedLayout = hooks.parse(text)
+        return layout
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Layout is immutable; {name} cannot be set")
@@ -121,9 +121,7 @@ class Layout:
 
     def _repr_html_(self) -> str:
         """The drawing that a notebook shows."""
-        from cutegemm.draw import notebook
-
-        return notebook(self)
+        return str(hooks.notebook(self))
 
     __iter__ = None
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError
+from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import IntTuple
 from cutegemm.layout.layout import Layout, has_none
 from cutegemm.layout.stride import add
@@ -216,9 +217,7 @@ class ComposedLayout:
 
     def _repr_html_(self) -> str:
         """The drawing that a notebook shows."""
-        from cutegemm.draw import notebook
-
-        return notebook(self)
+        return str(hooks.notebook(self))
 
 
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:

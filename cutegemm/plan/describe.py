@@ -39,7 +39,7 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         m, n, batch = plan.grid(problem)
         grid, tiles = f"{m} x {n} x {batch} tiles", str(m * n * batch)
     warps = plan.threads // WARP_THREADS
-    values = size(mma.layout_c_tv_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
+    values = size(mma.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
     rows = [("grid", tiles, grid, f"raster {plan.raster}")]
     pipeline = plan.pipeline
     if pipeline is not None:
@@ -67,7 +67,7 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         )
     rows += [
         ("warp", str(warps), f"{WARP_THREADS} threads", f"threads {mma.thr_layout_vmnk}"),
-        ("thread", str(plan.threads), f"{values} of D", f"values {mma.layout_c_tv_tiled}"),
+        ("thread", str(plan.threads), f"{values} of D", f"values {mma.tv_layout_C_tiled}"),
         ("atom", "1", " x ".join(str(e) for e in atom.shape_mnk), atom.name),
     ]
     return rows
@@ -92,6 +92,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
     for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
         if atom is not None:
             rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
+    rows.append(("epilogue", "1", "an element of D", str(plan.epilogue)))
     rows.append(("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name))
     if plan.copy_d is not None:
         rows.append(_copy("D leaves", plan.copy_d, (bm, bn)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle, size
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, hooks, size
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
     SMEM_MAX_ALIGN_BYTES,
@@ -15,9 +16,14 @@ from cutegemm.machine.arch import (
     WARP_THREADS,
     arch_named,
 )
+from cutegemm.plan.epilogue import LINEAR, Epilogue
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.program.barriers import Barrier, barriers_of
+from cutegemm.plan.program.roles import consumer, producer
 from cutegemm.plan.program.schedule import Schedule
+from cutegemm.plan.program.steps import Program
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
@@ -49,23 +55,6 @@ class Role:
     registers: int | None = None
 
 
-@dataclass(frozen=True)
-class Barrier:
-    """A barrier, or one for each stage.
-
-    kind                "cta" (all threads), "named" (some warps) or "mbarrier"
-    count               how many of them
-    arrivals            that complete a phase
-    transaction_bytes   that a phase waits for besides
-    """
-
-    name: str
-    kind: str
-    count: int
-    arrivals: int
-    transaction_bytes: int = 0
-
-
 _Part = TypeVar("_Part", Role, Barrier)
 
 
@@ -88,7 +77,7 @@ class GemmPlan:
     schedule         what all threads do for each k-tile; None where roles differ
     pipeline         what the roles do where they differ; else None
     slots            how D passes through `smem_d` and leaves by TMA, or None
-    roles, barriers  who does it, and what holds them together
+    roles            who does it
     smem_d           shared memory that D's tile passes through, or None. Where all threads follow a schedule
                      it lies over that of A and B, which are done with by then
     copy_d           `smem_d` to global memory by the threads; None where TMA does it, or there is no `smem_d`
@@ -100,7 +89,7 @@ class GemmPlan:
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
     rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna" by cvt.rna; or
                      "rne" by TMA on the way to shared memory
-    has_c            whether the kernel can read C; one that cannot takes beta for 0
+    epilogue         what becomes of the sums; where it reads no C, beta has to be 0
     raises           PlanError with every rule that is broken
     """
 
@@ -121,7 +110,6 @@ class GemmPlan:
     raster: Raster
     schedule: Schedule | None
     roles: tuple[Role, ...]
-    barriers: tuple[Barrier, ...]
     smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
     split: Split = field(default_factory=Split)
@@ -133,7 +121,7 @@ class GemmPlan:
     rounding: str = "rz"
     pipeline: Pipeline | None = None
     slots: Slots | None = None
-    has_c: bool = True
+    epilogue: Epilogue = LINEAR
 
     def __post_init__(self) -> None:
         broken = self.violations()
@@ -170,6 +158,11 @@ class GemmPlan:
         return WARP_THREADS * sum(role.warps for role in self.roles)
 
     @property
+    def has_c(self) -> bool:
+        """Whether the kernel can read C."""
+        return "c" in self.epilogue.tiles
+
+    @property
     def split_k(self) -> int:
         """Parts that K is cut into."""
         return self.split.parts
@@ -187,6 +180,34 @@ class GemmPlan:
         queue = self.schedule or self.pipeline
         assert queue is not None
         return queue.stages
+
+    @functools.cached_property
+    def programs(self) -> dict[str, Program]:
+        """What each role does, by its name; nothing where all threads follow the schedule.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> print(sm90_plan().programs["producer"])
+        for tile in work:
+          for k in tile.k_tiles:
+            wait     empty[k]
+            load     A[k], B[k] -> full[k]
+        """
+        if self.pipeline is None:
+            return {}
+        own = consumer(self)
+        loads = producer(self.cluster_mn != (1, 1))
+        return {role.name: loads if role.name == "producer" else own for role in self.roles}
+
+    def program(self, role: str) -> Program:
+        """That of a role."""
+        return self.programs[role]
+
+    @functools.cached_property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """What holds the roles together, counted from their programs."""
+        if self.pipeline is None:
+            return (Barrier("cta", "cta", 1, self.threads),)
+        return barriers_of(self)
 
     def role(self, name: str) -> Role:
         """The role of that name."""
@@ -208,7 +229,7 @@ class GemmPlan:
     @property
     def k_blocks(self) -> int:
         """Steps of the MMA along a k-tile."""
-        shape: Any = self.tiled_mma.partition_shape_a((self.cta_tile[0], self.cta_tile[2]))
+        shape: Any = self.tiled_mma.partition_shape_A((self.cta_tile[0], self.cta_tile[2]))
         return int(shape[2])
 
     def smem_bytes(self) -> dict[str, int]:
@@ -249,8 +270,8 @@ class GemmPlan:
             out["sums of other parts"] = 2 * SUM_VECTOR * self.vectors_at_once
         if mma.atom.a_source == "register":
             depth_a, depth_b = self.fragment_buffers
-            per_thread_a = size(mma.layout_a_tv_tiled, mode=[1]) * (bm // mma.tile_mnk[0])
-            per_thread_b = size(mma.layout_b_tv_tiled, mode=[1]) * (bn // mma.tile_mnk[1])
+            per_thread_a = size(mma.tv_layout_A_tiled, mode=[1]) * (bm // mma.tile_mnk[0])
+            per_thread_b = size(mma.tv_layout_B_tiled, mode=[1]) * (bn // mma.tile_mnk[1])
             out["fragments"] = _words(depth_a * per_thread_a, ops.a.dtype.bits, 1) + _words(
                 depth_b * per_thread_b, ops.b.dtype.bits, 1
             )
@@ -324,6 +345,19 @@ class GemmPlan:
         elements = self.store_d.bits // d.dtype.bits if c.major == d.major else 1
         return universal_copy(c.dtype, c.dtype.bits * min(elements, c.align_elems))
 
+    @functools.cached_property
+    def scheduler(self) -> TileScheduler:
+        """Which work tiles there are, and which CTA takes which.
+
+        The raster of a plan without a pipeline divides by the tiles of a batch even where there is one.
+        """
+        by_threads = self.pipeline is None
+        persistent = self.persistent if self.pipeline is None else self.pipeline.ctas
+        return TileScheduler(
+            self.raster, self.split, self.cta_tile, self.cluster_mn, persistent,
+            batched=by_threads or self.operands.batched, idle_ctas=by_threads,
+        )  # fmt: skip
+
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """How many tiles D has along M, N and the batch."""
         return (
@@ -357,9 +391,7 @@ class GemmPlan:
 
     def _repr_html_(self) -> str:
         """The drawing that a notebook shows."""
-        from cutegemm.draw import notebook
-
-        return notebook(self)
+        return str(hooks.notebook(self))
 
 
 def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:

@@ -16,7 +16,7 @@ from cutegemm.layout import Layout
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.boxes import box_tables
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
-from cutegemm.tile.tiled_copy import make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.tile.tiled_copy import make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
 
@@ -182,7 +182,7 @@ def _accesses(
         )  # an access across k-blocks shows as torn
         by_thread = read.transpose(4, 0, 1, 2, 3).reshape(threads, -1, vector)
         return by_thread, fragment.transpose(3, 0, 1, 2).reshape(threads, -1)
-    copy = (make_tiled_copy_a if name == "a" else make_tiled_copy_b)(atom, plan.tiled_mma)
+    copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, plan.tiled_mma)
     source = copy.offsets_s(getattr(plan, f"smem_{name}"))
     row = atom.aligned_bytes * 8 // atom.dtype.bits
     rows = np.moveaxis(source, 1, -1).reshape(threads, -1, row)

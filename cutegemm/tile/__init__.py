@@ -9,15 +9,16 @@ from cutegemm.tile.smem_atoms import smem_atom, widest_smem_kind
 from cutegemm.tile.tiled_copy import (
     ThrCopy,
     TiledCopy,
-    make_tiled_copy_a,
-    make_tiled_copy_b,
-    make_tiled_copy_c,
-    make_tiled_copy_c_atom,
-    make_tiled_copy_d,
-    make_tiled_copy_s,
+    make_tiled_copy,
+    make_tiled_copy_A,
+    make_tiled_copy_B,
+    make_tiled_copy_C,
+    make_tiled_copy_C_atom,
+    make_tiled_copy_D,
+    make_tiled_copy_S,
     make_tiled_copy_tv,
 )
-from cutegemm.tile.tiled_mma import ThrMma, TiledMma
+from cutegemm.tile.tiled_mma import ThrMma, TiledMma, make_tiled_mma
 from cutegemm.tile.tma import TmaBox
 from cutegemm.tile.tv import make_layout_tv
 
@@ -34,13 +35,15 @@ __all__ = [
     "fma",
     "ldmatrix",
     "make_layout_tv",
-    "make_tiled_copy_a",
-    "make_tiled_copy_b",
-    "make_tiled_copy_c",
-    "make_tiled_copy_c_atom",
-    "make_tiled_copy_d",
-    "make_tiled_copy_s",
+    "make_tiled_copy",
+    "make_tiled_copy_A",
+    "make_tiled_copy_B",
+    "make_tiled_copy_C",
+    "make_tiled_copy_C_atom",
+    "make_tiled_copy_D",
+    "make_tiled_copy_S",
     "make_tiled_copy_tv",
+    "make_tiled_mma",
     "mma_atom",
     "mma_atoms",
     "mma_sync",

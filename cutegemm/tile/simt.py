@@ -31,7 +31,7 @@ def simt_tiled_mma(
     Law: thread t = lane + 32 * warp holds row
         warp_m * warp_tile_m + quad * (lanes_m * quad_m) + lane_m * quad_m + row
     of C for quad < thread_m / quad_m and row < quad_m, and its columns likewise; and value i, j of
-    `partition_c` is the i-th of its rows and the j-th of its columns.
+    `partition_C` is the i-th of its rows and the j-th of its columns.
 
     block_mn      elements of the CTA tile
     warp_mn       elements of a warp tile; divides the block tile

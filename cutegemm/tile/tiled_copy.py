@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError, PlanError
+from cutegemm.layout import hooks
 from cutegemm.layout.algebra import coalesce, composition, filter
 from cutegemm.layout.inttuple import as_int_tuple, product, product_each
 from cutegemm.layout.inverses import left_inverse, right_inverse
@@ -71,9 +72,7 @@ class TiledCopy:
 
     def _repr_html_(self) -> str:
         """The drawing that a notebook shows."""
-        from cutegemm.draw import notebook
-
-        return notebook(self)
+        return str(hooks.notebook(self))
 
     @property
     def threads(self) -> int:
@@ -186,7 +185,7 @@ class ThrCopy:
     tiled_copy: TiledCopy
     thr_idx: int
 
-    def partition_s(self, target: Target) -> Tensor:
+    def partition_S(self, target: Target) -> Tensor:
         """What the thread reads: ((value, atom), rest_m, rest_n, ...).
 
         target    a tensor (M, N, ...); a layout stands for the tensor of its offsets
@@ -196,12 +195,12 @@ class ThrCopy:
         >>> from cutegemm.layout.tensor import make_identity_tensor
         >>> from cutegemm.tile.copy_atoms import universal_copy
         >>> copy = make_tiled_copy_tv(universal_copy(f32, 128), Layout((32, 8)), Layout((4, 1)))
-        >>> copy.get_slice(37).partition_s(make_identity_tensor((256, 32)))
+        >>> copy.get_slice(37).partition_S(make_identity_tensor((256, 32)))
         Tensor<coordinates at (20, 1) o ((4,1),2,4):((1@0,0),128@0,8@1)>
         """
         return self._partition(self.tiled_copy.tidfrg_s, target)
 
-    def partition_d(self, target: Target) -> Tensor:
+    def partition_D(self, target: Target) -> Tensor:
         """What the thread writes: ((value, atom), rest_m, rest_n, ...)."""
         return self._partition(self.tiled_copy.tidfrg_d, target)
 
@@ -215,6 +214,14 @@ class ThrCopy:
         return self.tiled_copy.retile(target)
 
 
+def make_tiled_copy(atom: CopyAtom, layout_tv: Layout, tiler_mn: tuple[Any, ...]) -> TiledCopy:
+    """The copy of an atom with a given thread-value layout and tile; see `TiledCopy`.
+
+    source   CuTe DSL, `make_tiled_copy`
+    """
+    return TiledCopy(atom, layout_tv, tiler_mn)
+
+
 def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -> TiledCopy:
     """The copy whose threads and values lie as two layouts say; a thread's values lie side by side.
 
@@ -226,25 +233,25 @@ def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -
     return TiledCopy(atom, layout_tv, tiler_mn)
 
 
-def make_tiled_copy_a(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
+def make_tiled_copy_A(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
     """The copy whose threads hold the elements of A that they do in a TiledMma."""
     m, _, k = tiled_mma.tile_mnk
-    return TiledCopy(atom, tiled_mma.layout_a_tv_tiled, (m, k))
+    return TiledCopy(atom, tiled_mma.tv_layout_A_tiled, (m, k))
 
 
-def make_tiled_copy_b(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
+def make_tiled_copy_B(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
     """The copy whose threads hold the elements of B that they do in a TiledMma."""
     _, n, k = tiled_mma.tile_mnk
-    return TiledCopy(atom, tiled_mma.layout_b_tv_tiled, (n, k))
+    return TiledCopy(atom, tiled_mma.tv_layout_B_tiled, (n, k))
 
 
-def make_tiled_copy_c(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
+def make_tiled_copy_C(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
     """The copy whose threads hold the elements of C that they do in a TiledMma."""
     m, n, _ = tiled_mma.tile_mnk
-    return TiledCopy(atom, tiled_mma.layout_c_tv_tiled, (m, n))
+    return TiledCopy(atom, tiled_mma.tv_layout_C_tiled, (m, n))
 
 
-def make_tiled_copy_c_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
+def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
     """The smallest copy that retiles the C of a TiledMma: one atom for each thread.
 
     Its tile is made of layouts that pick the elements of those values; an epilogue that stores in
@@ -253,12 +260,12 @@ def make_tiled_copy_c_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
     source   CuTe, copy_atom.hpp:545, make_tiled_copy_C_atom
     """
     tile = tiled_mma.tile_mnk[:2]
-    whole = tiled_mma.layout_c_tv_tiled
+    whole = tiled_mma.tv_layout_C_tiled
     if atom.values > whole[1].size():
         rule = (
             f"the atom takes {atom.values} values of a thread, which holds {whole[1].size()} of {tiled_mma}"
         )
-        raise PlanError(f"make_tiled_copy_c_atom of {atom}", [rule])
+        raise PlanError(f"make_tiled_copy_C_atom of {atom}", [rule])
     layout_tv = composition(whole, Layout((tiled_mma.threads, atom.values)))
     tiler = tuple(
         [filter(composition(Layout(tile, (1, 0) if mode == 0 else (0, 1)), layout_tv)) for mode in (0, 1)]
@@ -267,12 +274,12 @@ def make_tiled_copy_c_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
     return TiledCopy(atom, composition(in_tile, layout_tv), tiler)
 
 
-def make_tiled_copy_s(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
+def make_tiled_copy_S(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
     """The copy by another atom whose threads hold what those of `tiled_copy` read."""
     return TiledCopy(atom, tiled_copy.layout_src_tv_tiled, tiled_copy.tiler_mn)
 
 
-def make_tiled_copy_d(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
+def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
     """The copy by another atom whose threads hold what those of `tiled_copy` write."""
     return TiledCopy(atom, tiled_copy.layout_dst_tv_tiled, tiled_copy.tiler_mn)
 

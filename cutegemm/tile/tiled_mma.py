@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError, PlanError
+from cutegemm.layout import hooks
 from cutegemm.layout.algebra import composition
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each
 from cutegemm.layout.inverses import complement, right_inverse
@@ -40,7 +41,7 @@ class TiledMma:
     >>> mma = TiledMma(fma(), Layout((16, 16, 1), (16, 1, 0)), (Layout((16, 4), (4, 1)), 32, None))
     >>> mma.threads, mma.tile_mnk
     (256, (64, 32, 1))
-    >>> str(mma.layout_c_tv_tiled)
+    >>> str(mma.tv_layout_C_tiled)
     '((16,16),(1,(4,2))):((64,4),(0,(1,1024)))'
     """
 
@@ -62,7 +63,7 @@ class TiledMma:
         rules = []
         for operand in _MODES:
             try:
-                getattr(self, f"layout_{operand}_tv_tiled")
+                getattr(self, f"tv_layout_{operand.upper()}_tiled")
             except LayoutError as error:
                 rules.append(
                     f"the permutation {_text(self.permutation_mnk)} takes the values of {operand.upper()} in "
@@ -80,9 +81,7 @@ class TiledMma:
 
     def _repr_html_(self) -> str:
         """The drawing that a notebook shows."""
-        from cutegemm.draw import notebook
-
-        return notebook(self)
+        return str(hooks.notebook(self))
 
     @property
     def shape_mnk(self) -> tuple[int, int, int]:
@@ -127,21 +126,21 @@ class TiledMma:
         return v, m, n, k
 
     @cached_property
-    def layout_a_tv_tiled(self) -> Layout:
+    def tv_layout_A_tiled(self) -> Layout:
         """(thread, value) -> colexicographic index in the (M, K) tile of A."""
-        return self._layout_tv_tiled("a")
+        return self._tv_layout_tiled("a")
 
     @cached_property
-    def layout_b_tv_tiled(self) -> Layout:
+    def tv_layout_B_tiled(self) -> Layout:
         """(thread, value) -> colexicographic index in the (N, K) tile of B."""
-        return self._layout_tv_tiled("b")
+        return self._tv_layout_tiled("b")
 
     @cached_property
-    def layout_c_tv_tiled(self) -> Layout:
+    def tv_layout_C_tiled(self) -> Layout:
         """(thread, value) -> colexicographic index in the (M, N) tile of C and D."""
-        return self._layout_tv_tiled("c")
+        return self._tv_layout_tiled("c")
 
-    def _layout_tv_tiled(self, operand: str) -> Layout:
+    def _tv_layout_tiled(self, operand: str) -> Layout:
         i, j = _MODES[operand]
         split = self.thrfrg(operand, Layout((self.tile_mnk[i], self.tile_mnk[j])))
         # The threads of one repetition along the mode that an operand lacks hold the same of it.
@@ -185,20 +184,20 @@ class TiledMma:
             raise LayoutError(f"TiledMma.get_slice: thread {thr_idx} of {self}; threads run from 0.")
         return ThrMma(self, int(thr_idx))
 
-    def partition_shape_a(self, shape_mk: IntTuple) -> IntTuple:
+    def partition_shape_A(self, shape_mk: IntTuple) -> IntTuple:
         """The shape (value, rest_m, rest_k, ...) of a thread's part of an A of this shape.
 
         >>> from cutegemm.tile.mma_atoms import fma
-        >>> TiledMma(fma(), Layout((16, 16, 1))).partition_shape_a((128, 8))
+        >>> TiledMma(fma(), Layout((16, 16, 1))).partition_shape_A((128, 8))
         (1, 8, 8)
         """
         return self._partition_shape("a", shape_mk)
 
-    def partition_shape_b(self, shape_nk: IntTuple) -> IntTuple:
+    def partition_shape_B(self, shape_nk: IntTuple) -> IntTuple:
         """The shape (value, rest_n, rest_k, ...) of a thread's part of a B of this shape."""
         return self._partition_shape("b", shape_nk)
 
-    def partition_shape_c(self, shape_mn: IntTuple) -> IntTuple:
+    def partition_shape_C(self, shape_mn: IntTuple) -> IntTuple:
         """The shape (value, rest_m, rest_n, ...) of a thread's part of a C of this shape."""
         return self._partition_shape("c", shape_mn)
 
@@ -252,7 +251,7 @@ class ThrMma:
     tiled_mma: TiledMma
     thr_idx: int
 
-    def partition_a(self, target: Target) -> Tensor:
+    def partition_A(self, target: Target) -> Tensor:
         """What the thread holds of A: (value, rest_m, rest_k, ...).
 
         target    a tensor (M, K, ...); a layout stands for the tensor of its offsets
@@ -260,16 +259,16 @@ class ThrMma:
 
         >>> from cutegemm.layout.tensor import make_identity_tensor
         >>> from cutegemm.tile.mma_atoms import fma
-        >>> TiledMma(fma(), Layout((4, 1, 2))).get_slice(5).partition_a(make_identity_tensor((8, 4)))
+        >>> TiledMma(fma(), Layout((4, 1, 2))).get_slice(5).partition_A(make_identity_tensor((8, 4)))
         Tensor<coordinates at (1, 1) o (1,2,2):(0,4@0,2@1)>
         """
         return self._partition("a", target)
 
-    def partition_b(self, target: Target) -> Tensor:
+    def partition_B(self, target: Target) -> Tensor:
         """What the thread holds of B: (value, rest_n, rest_k, ...)."""
         return self._partition("b", target)
 
-    def partition_c(self, target: Target) -> Tensor:
+    def partition_C(self, target: Target) -> Tensor:
         """What the thread holds of C: (value, rest_m, rest_n, ...)."""
         return self._partition("c", target)
 
@@ -280,6 +279,23 @@ class ThrMma:
         rest = len(split.layout.shape[1][1])
         part: Tensor = split[(coord[0], (coord[i + 1], coord[j + 1])), (None, (None,) * rest)]
         return part
+
+
+def make_tiled_mma(
+    atom: MmaAtom,
+    atom_layout_mnk: Any = (1, 1, 1),
+    permutation_mnk: tuple[Any, Any, Any] | None = None,
+) -> TiledMma:
+    """The TiledMma of an atom; see `TiledMma`.
+
+    source   CuTe DSL, `make_tiled_mma`
+
+    >>> from cutegemm.tile.mma_atoms import fma
+    >>> make_tiled_mma(fma(), (16, 16, 1)).tile_mnk
+    (16, 16, 1)
+    """
+    layout = atom_layout_mnk if isinstance(atom_layout_mnk, Layout) else Layout(atom_layout_mnk)
+    return TiledMma(atom, layout, (None, None, None) if permutation_mnk is None else permutation_mnk)
 
 
 def _index_in(layout: Layout, thr_idx: Any) -> Any:

@@ -87,7 +87,7 @@ class Page:
         """The thread that holds D[row, col], and its value: each thread is asked for its coordinates."""
         bm, bn, _ = self.plan.cta_tile
         for thread in range(self.plan.threads):
-            held = self.plan.tiled_mma.get_slice(thread).partition_c(make_identity_layout((bm, bn)))
+            held = self.plan.tiled_mma.get_slice(thread).partition_C(make_identity_layout((bm, bn)))
             for value in range(held.size()):
                 if tuple(held[value]) == (row, col):
                     return thread, value
@@ -135,7 +135,7 @@ def test_the_elements_that_feed_it(page: Page, stage: int) -> None:
             holders = []
             for lane in range(32):
                 part = plan.tiled_mma.get_slice(32 * warp + lane)
-                view = getattr(part, f"partition_{operand}")(make_identity_layout((128, step)))
+                view = getattr(part, f"partition_{operand.upper()}")(make_identity_layout((128, step)))
                 coords = [tuple(view[v]) for v in range(view.size())]
                 if (x, k % step) in coords:
                     holders.append((lane, coords.index((x, k % step))))

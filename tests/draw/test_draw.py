@@ -267,7 +267,7 @@ def test_the_tables_of_the_page_are_those_of_the_layouts(name: str) -> None:
         assert all(at in copied[copier[at]] for at in range(0, extent * bk, 7))
         held = unpacked(data[operand]["held"]).reshape(plan.threads, -1)
         part = plan.tiled_mma.get_slice(77 % plan.threads)
-        view = (part.partition_a if operand == "a" else part.partition_b)(
+        view = (part.partition_A if operand == "a" else part.partition_B)(
             Layout((extent, plan.tiled_mma.tile_mnk[2]))
         )
         assert held[77 % plan.threads].tolist() == [view[i] for i in range(view.size())]

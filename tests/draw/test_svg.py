@@ -192,7 +192,7 @@ def test_lines_part_threads_and_warps() -> None:
     picture = tiled_mma_picture(mma)
     grid = picture.grids[2]
     left, above = edges(grid)
-    held = mma.layout_c_tv_tiled.offsets().reshape(256, -1, order="F")
+    held = mma.tv_layout_C_tiled.offsets().reshape(256, -1, order="F")
     owner = np.empty(128 * 128, np.int64)
     for t in range(256):
         owner[held[t]] = t
@@ -330,7 +330,7 @@ def test_the_regions_of_a_large_picture_are_named() -> None:
     assert len(named) == 1024
     owner = {}
     for t in range(256):
-        for e in mma.layout_c_tv_tiled.offsets().reshape(256, -1, order="F")[t]:
+        for e in mma.tv_layout_C_tiled.offsets().reshape(256, -1, order="F")[t]:
             owner[int(e) % 128, int(e) // 128] = t
     assert all(owner[int(y - 0.5), int(x)] == int(text[1:]) for x, y, text in named)
 

@@ -101,7 +101,7 @@ def test_the_large_plans_are_what_they_say(layout, arch):
     in_epilogue = report.count("FFMA") - of_thread * steps.count(Multiply)
     assert 0 <= in_epilogue <= of_thread
     # Fragments are read by 128 bits. (The LDS without a width are dummies before a predicated LDGSTS.)
-    m_values, n_values = (product(mode) for mode in plan.tiled_mma.partition_shape_c((bm, bn))[1:])
+    m_values, n_values = (product(mode) for mode in plan.tiled_mma.partition_shape_C((bm, bn))[1:])
     assert report.count("LDS.128") == steps.count(Read) * (m_values + n_values) // 4
     assert {op for op in report.instructions if op.startswith("LDS")} <= {"LDS", "LDS.128"}
     asynchronous = [load.atom.is_async for load in (plan.load_a, plan.load_b)]

@@ -180,7 +180,7 @@ def expected(plan):
         "tile": mma.tile_mnk,
         "threads": (mma.threads, loads[0].threads, loads[1].threads),
         "thr_layout": mma.thr_layout_vmnk,
-        **{f"mma_{o}": getattr(mma, f"layout_{o}_tv_tiled") for o in "abc"},
+        **{f"mma_{o}": getattr(mma, f"tv_layout_{o.upper()}_tiled") for o in "abc"},
         **{f"src_{i}": load.layout_src_tv_tiled for i, load in enumerate(loads)},
         **{f"dst_{i}": load.layout_dst_tv_tiled for i, load in enumerate(loads)},
     }
@@ -188,10 +188,10 @@ def expected(plan):
     parts = {}
     for thr in some_threads(plan):
         for operand, shape in (("A", (bm, bk)), ("B", (bn, bk)), ("C", (bm, bn))):
-            part = getattr(mma.get_slice(thr), f"partition_{operand.lower()}")(make_identity_tensor(shape))
+            part = getattr(mma.get_slice(thr), f"partition_{operand}")(make_identity_tensor(shape))
             parts[f"{operand}@{thr}"] = (origin(part), part.layout)
         for operand, load, extent in (("A", loads[0], bm), ("B", loads[1], bn)):
-            part = load.get_slice(thr).partition_s(make_identity_tensor((extent, bk)))
+            part = load.get_slice(thr).partition_S(make_identity_tensor((extent, bk)))
             parts[f"load {operand}@{thr}"] = (origin(part), part.layout)
     return out, parts
 
@@ -215,7 +215,7 @@ def test_tensor_core_atoms():
         return [[from_dsl(getattr(m, f"tv_layout_{o}_tiled")) for o in "ABC"] for m in made]
 
     for case, made in zip(cases, traced(ask), strict=True):
-        assert made == [case.layout_a_tv_tiled, case.layout_b_tv_tiled, case.layout_c_tv_tiled], str(case)
+        assert made == [case.tv_layout_A_tiled, case.tv_layout_B_tiled, case.tv_layout_C_tiled], str(case)
 
 
 def test_a_fault_would_show(monkeypatch):

@@ -91,9 +91,9 @@ def test_who_multiplies_what(name):
         return [from_dsl(one) for one in layouts], mma.get_slice(0).partition_shape_C(tile)
 
     layouts, shape = traced(ask)
-    wanted = [ours.layout_a_tv_tiled, ours.layout_b_tv_tiled, ours.layout_c_tv_tiled]
+    wanted = [ours.tv_layout_A_tiled, ours.tv_layout_B_tiled, ours.tv_layout_C_tiled]
     assert [one.offsets().tolist() for one in layouts] == [one.offsets().tolist() for one in wanted]
-    assert shape == ours.partition_shape_c(tile)
+    assert shape == ours.partition_shape_C(tile)
 
 
 @pytest.mark.parametrize("name", THROUGH_SLOTS)

@@ -33,7 +33,7 @@ def check(plan, arch):
     steps = [*schedule.prologue, *schedule.body]
     counts = {kind: sum(isinstance(step, kind) for step in steps) for kind in (Multiply, Read)}
     bm, bn, _ = plan.cta_tile
-    atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_c((bm, bn))[1:])
+    atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_C((bm, bn))[1:])
     assert report.count("HMMA") == counts[Multiply] * atoms_m * atoms_n
     plain, transposed = ldmatrices(plan, atoms_m, atoms_n)
     found = {op: n for op, n in report.instructions.items() if op.startswith("LDSM")}

@@ -31,7 +31,7 @@ def check(plan, arch="sm_90a"):
     assert kernel.violations() == []
     assert (report.spills, report.stack_bytes) == (0, 0)
     bm, bn, bk = plan.cta_tile
-    atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_c((bm, bn))[1:])
+    atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_C((bm, bn))[1:])
     blocks = _K_TILES * plan.k_blocks
     assert report.count("HMMA") == blocks * atoms_m * atoms_n
     plain, transposed = ldmatrices(plan, atoms_m, atoms_n)

@@ -21,10 +21,10 @@ from cutegemm.tile.mma_atoms import fma, mma_atoms, mma_sync, wgmma
 from cutegemm.tile.smem_atoms import KINDS, smem_atom
 from cutegemm.tile.tiled_copy import (
     TiledCopy,
-    make_tiled_copy_a,
-    make_tiled_copy_b,
-    make_tiled_copy_c,
-    make_tiled_copy_c_atom,
+    make_tiled_copy_A,
+    make_tiled_copy_B,
+    make_tiled_copy_C,
+    make_tiled_copy_C_atom,
     make_tiled_copy_tv,
 )
 from cutegemm.tile.tiled_mma import TiledMma
@@ -49,14 +49,14 @@ def _mma(case: MmaCase) -> dict[str, Any]:
     out["thr_id"] = case.atom.thr_id
     for operand, shape in (("a", (m, k)), ("b", (n, k)), ("c", (m, n))):
         out[f"layout_{operand}_tv"] = case.atom.layout_tv(operand)
-        out[f"layout_{operand}_tv_tiled"] = getattr(mma, f"layout_{operand}_tv_tiled")
+        out[f"layout_{operand}_tv_tiled"] = getattr(mma, f"tv_layout_{operand.upper()}_tiled")
         if not m:
             continue
         whole = (*shape, *case.batch)
         out[f"thrfrg_{operand}"] = mma.thrfrg(operand, row_major(whole))
-        out[f"partition_shape_{operand}"] = getattr(mma, f"partition_shape_{operand}")(whole)
+        out[f"partition_shape_{operand}"] = getattr(mma, f"partition_shape_{operand.upper()}")(whole)
         for thr in case.threads:
-            part = getattr(mma.get_slice(thr), f"partition_{operand}")(make_identity_tensor(whole))
+            part = getattr(mma.get_slice(thr), f"partition_{operand.upper()}")(make_identity_tensor(whole))
             out[f"partition_{operand}@{thr}"] = (origin(part), part.layout)
     return out
 
@@ -79,7 +79,7 @@ def _copy(case: CopyCase) -> dict[str, Any]:
     for thr in case.threads:
         whole = make_identity_tensor(case.extents)
         for side in "sd":
-            partition = getattr(copy.get_slice(thr), f"partition_{side}")
+            partition = getattr(copy.get_slice(thr), f"partition_{side.upper()}")
             out[f"partition_{side}@{thr}"] = _try(lambda p=partition, w=whole: _seen(p(w)))
     if case.fragment is not None:
         out["retile"] = _try(lambda: copy.retile(case.fragment))  # type: ignore[arg-type]
@@ -103,10 +103,10 @@ def tiled_copy(case: CopyCase) -> TiledCopy:
     if case.maker == "tv":
         return make_tiled_copy_tv(case.atom, *case.args)
     make = {
-        "a": make_tiled_copy_a,
-        "b": make_tiled_copy_b,
-        "c": make_tiled_copy_c,
-        "c_atom": make_tiled_copy_c_atom,
+        "a": make_tiled_copy_A,
+        "b": make_tiled_copy_B,
+        "c": make_tiled_copy_C,
+        "c_atom": make_tiled_copy_C_atom,
     }[case.maker]
     return make(case.atom, TiledMma(*case.args))
 
@@ -332,13 +332,13 @@ def _random_of_mma(rng: random.Random) -> CopyCase:
         copy = make(atom.a_dtype, rng.choice([1, 2, 4]), rng.random() < 0.4)
         if maker.startswith("c") and rng.random() < 0.3:
             copy = universal_copy(f32, rng.choice([32, 64]))
-        held = {"a": mma.layout_a_tv_tiled, "b": mma.layout_b_tv_tiled}.get(maker, mma.layout_c_tv_tiled)
+        held = {"a": mma.tv_layout_A_tiled, "b": mma.tv_layout_B_tiled}.get(maker, mma.tv_layout_C_tiled)
         if held[1].size() % copy.values:
             continue
         operand = maker[0]
         frg = atom.layout_tv(operand)[1].shape
         i, j = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}[operand]
         whole = [mma.tile_mnk[m] * rng.choice([1, 2]) for m in (i, j)]
-        fragment = Layout(getattr(mma, f"partition_shape_{operand}")(tuple(whole)))
+        fragment = Layout(getattr(mma, f"partition_shape_{operand.upper()}")(tuple(whole)))
         assert fragment.shape[0] == frg
         return _copy_case(rng, copy, maker, args, fragment if maker != "c_atom" else None)

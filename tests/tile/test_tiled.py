@@ -17,12 +17,12 @@ from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
 from cutegemm.tile.mma_atoms import fma, mma_sync, wgmma
 from cutegemm.tile.tiled_copy import (
     TiledCopy,
-    make_tiled_copy_a,
-    make_tiled_copy_b,
-    make_tiled_copy_c,
-    make_tiled_copy_c_atom,
-    make_tiled_copy_d,
-    make_tiled_copy_s,
+    make_tiled_copy_A,
+    make_tiled_copy_B,
+    make_tiled_copy_C,
+    make_tiled_copy_C_atom,
+    make_tiled_copy_D,
+    make_tiled_copy_S,
     make_tiled_copy_tv,
 )
 from cutegemm.tile.tiled_mma import TiledMma
@@ -59,10 +59,10 @@ def test_mma_fragments_are_those_of_the_definition(operand):
         assert offsets.shape == expected.shape[:-1], mma
         assert (offsets == index_in(shape, expected)).all(), mma
         assert offsets.shape[1:] == tuple(
-            Layout(s).size() for s in getattr(mma, f"partition_shape_{operand}")(shape)
+            Layout(s).size() for s in getattr(mma, f"partition_shape_{operand.upper()}")(shape)
         )
         for thr in threads:
-            part = getattr(mma.get_slice(thr), f"partition_{operand}")(Layout(shape))
+            part = getattr(mma.get_slice(thr), f"partition_{operand.upper()}")(Layout(shape))
             assert (part.offsets() == offsets[thr].reshape(-1, order="F")).all(), (mma, thr)
 
 
@@ -71,7 +71,7 @@ def test_tv_layouts_are_the_fragments_of_one_tile(operand):
     i, j = MODES[operand]
     for mma, _, _ in MMAS:
         tile = (mma.tile_mnk[i], mma.tile_mnk[j])
-        layout = getattr(mma, f"layout_{operand}_tv_tiled")
+        layout = getattr(mma, f"tv_layout_{operand.upper()}_tiled")
         assert layout[0].size() == mma.threads
         table = layout.offsets().reshape(mma.threads, -1, order="F")
         expected = index_in(tile, mma_elements(mma, operand, tile)).reshape(mma.threads, -1, order="F")
@@ -83,7 +83,7 @@ def test_c_is_held_once_and_a_and_b_as_often_as_their_broadcast():
         _, m, n, k = (mma.thr_layout_vmnk[mode].size() for mode in range(4))
         for operand, others in (("a", n), ("b", m), ("c", k)):
             i, j = MODES[operand]
-            held = getattr(mma, f"layout_{operand}_tv_tiled").offsets()
+            held = getattr(mma, f"tv_layout_{operand.upper()}_tiled").offsets()
             counts = np.bincount(held, minlength=mma.tile_mnk[i] * mma.tile_mnk[j])
             shared = {"a": mma.atom.a_source, "b": mma.atom.b_source}.get(operand) == "shared"
             assert (counts == others * (mma.atom.threads if shared else 1)).all(), (mma, operand)
@@ -98,7 +98,7 @@ def test_coordinates_and_batches():
     for batch in range(3):
         assert (coords[..., batch, :2] == expected).all()
         assert (coords[..., batch, 2] == batch).all()
-    part = WARPS.get_slice(37).partition_c(identity)
+    part = WARPS.get_slice(37).partition_C(identity)
     assert str(part.layout) == "((2,2),2,4,3):((1@1,8@0),32@0,16@1,1@2)"
     assert part[0, 0, 0, 0] == (17, 2, 0)
 
@@ -107,12 +107,12 @@ def test_swizzled_targets_keep_their_swizzle():
     smem = ComposedLayout(Swizzle(3, 3, 3), 0, Layout((64, 64), (64, 1)))
     plain, swizzled = WARPS.offsets_a(smem.outer), WARPS.offsets_a(smem)
     assert (swizzled == smem.inner(plain)).all()
-    part = WARPS.get_slice(93).partition_a(smem)
+    part = WARPS.get_slice(93).partition_A(smem)
     assert (part.offsets() == swizzled[93].reshape(-1, order="F")).all()
-    copy = make_tiled_copy_a(ldmatrix(bf16, 4), WARPS)
+    copy = make_tiled_copy_A(ldmatrix(bf16, 4), WARPS)
     assert (copy.offsets_s(smem) == smem.inner(copy.offsets_s(smem.outer))).all()
     assert (
-        copy.get_slice(93).partition_s(smem).offsets() == copy.offsets_s(smem)[93].reshape(-1, order="F")
+        copy.get_slice(93).partition_S(smem).offsets() == copy.offsets_s(smem)[93].reshape(-1, order="F")
     ).all()
 
 
@@ -120,7 +120,7 @@ def test_partitions_of_arrays_are_views():
     array = np.zeros(128 * 64)
     c = Tensor(array, Layout((128, 64), (64, 1)))
     for thr in range(SIMT.threads):
-        part = SIMT.get_slice(thr).partition_c(c)
+        part = SIMT.get_slice(thr).partition_C(c)
         part[(None,) * len(part.shape)] = thr + 1
     _, counts = np.unique(array, return_counts=True)
     assert array.min() == 1
@@ -129,9 +129,9 @@ def test_partitions_of_arrays_are_views():
 
 def test_tiles_that_do_not_divide_run_over_the_end():
     """A (100, 50) C under a (32, 32) tile has 4 x 2 tiles, as a divide of layouts rounds up."""
-    part = WARPS.get_slice(0).partition_c(make_identity_tensor((100, 50)))
+    part = WARPS.get_slice(0).partition_C(make_identity_tensor((100, 50)))
     assert part.shape == ((2, 2), 4, 4)
-    assert WARPS.partition_shape_c((100, 50)) == ((2, 2), 4, 4)
+    assert WARPS.partition_shape_C((100, 50)) == ((2, 2), 4, 4)
     assert part[(1, 1), 3, 3] == (8 + 96, 1 + 48)
 
 
@@ -155,7 +155,7 @@ def test_copies_are_those_of_the_definition(side):
             case
         )
         for thr in case.threads:
-            part = getattr(copy.get_slice(thr), f"partition_{side}")(Layout(case.extents))
+            part = getattr(copy.get_slice(thr), f"partition_{side.upper()}")(Layout(case.extents))
             assert (part.offsets() == offsets[thr].reshape(-1, order="F")).all(), case
         checked += 1
     assert checked == 120
@@ -163,8 +163,8 @@ def test_copies_are_those_of_the_definition(side):
 
 def fragment_of(mma, operand, thr, shape):
     """(the fragment's layout, the coordinates of its elements in the order of its offsets)."""
-    part = getattr(mma.get_slice(thr), f"partition_{operand}")(make_identity_tensor(shape))
-    return Layout(getattr(mma, f"partition_shape_{operand}")(shape)), part.offsets()
+    part = getattr(mma.get_slice(thr), f"partition_{operand.upper()}")(make_identity_tensor(shape))
+    return Layout(getattr(mma, f"partition_shape_{operand.upper()}")(shape)), part.offsets()
 
 
 @pytest.mark.parametrize("thr", [0, 37, 127])
@@ -172,14 +172,14 @@ def fragment_of(mma, operand, thr, shape):
 @pytest.mark.parametrize("operand", "abc")
 def test_retile_pairs_what_is_copied_with_what_is_multiplied(operand, transpose, thr):
     """At ((v, atom), i, j) the retiled fragment holds the element that the copy moves there."""
-    make = {"a": make_tiled_copy_a, "b": make_tiled_copy_b, "c": make_tiled_copy_c}[operand]
+    make = {"a": make_tiled_copy_A, "b": make_tiled_copy_B, "c": make_tiled_copy_C}[operand]
     atom = stmatrix(bf16, 4, transpose) if operand == "c" else ldmatrix(bf16, 4, transpose)
     copy, shape = make(atom, WARPS), (96, 64)
     layout, coords = fragment_of(WARPS, operand, thr, shape)
     retiled = copy.retile(layout)
     assert retiled.size() == layout.size()
     assert (np.sort(retiled.offsets()) == np.arange(layout.size())).all()
-    side = "partition_s" if operand == "c" else "partition_d"
+    side = "partition_S" if operand == "c" else "partition_D"
     moved = getattr(copy.get_slice(thr), side)(make_identity_tensor(shape))
     assert [Layout(s).size() for s in moved.shape] == [Layout(s).size() for s in retiled.shape]
     assert (coords[retiled.offsets()] == moved.offsets()).all()
@@ -187,20 +187,20 @@ def test_retile_pairs_what_is_copied_with_what_is_multiplied(operand, transpose,
 
 def test_c_atom_copies_store_the_accumulators_in_parts():
     mma = TiledMma(wgmma(bf16, 128), Layout((2, 1, 1)))
-    copy = make_tiled_copy_c_atom(stmatrix(bf16, 4), mma)
+    copy = make_tiled_copy_C_atom(stmatrix(bf16, 4), mma)
     assert copy.threads == 256
     assert copy.layout_tv[1].size() == 8
     layout, coords = fragment_of(mma, "c", 200, (128, 128))
-    tiles = copy.get_slice(200).partition_s(make_identity_tensor((128, 128)))
+    tiles = copy.get_slice(200).partition_S(make_identity_tensor((128, 128)))
     assert tiles.size() == layout.size()
     assert {tuple(c) for c in tiles.offsets().tolist()} == {tuple(c) for c in coords.tolist()}
 
 
 def test_copies_after_the_source_or_the_destination_of_another():
-    load = make_tiled_copy_a(ldmatrix(bf16, 4), WARPS)
-    by_rows = make_tiled_copy_s(universal_copy(bf16, 128), load)
+    load = make_tiled_copy_A(ldmatrix(bf16, 4), WARPS)
+    by_rows = make_tiled_copy_S(universal_copy(bf16, 128), load)
     assert (by_rows.layout_src_tv_tiled.offsets() == load.layout_src_tv_tiled.offsets()).all()
-    by_values = make_tiled_copy_d(universal_copy(bf16, 32), load)
+    by_values = make_tiled_copy_D(universal_copy(bf16, 32), load)
     assert (by_values.layout_dst_tv_tiled.offsets() == load.layout_dst_tv_tiled.offsets()).all()
 
 
@@ -263,7 +263,7 @@ REFUSED = [
         ["cannot be taken 1 threads by 2 values"],
     ),
     (
-        lambda: make_tiled_copy_c_atom(stmatrix(f16, 4), TiledMma(mma_sync(f16, 16))),
+        lambda: make_tiled_copy_C_atom(stmatrix(f16, 4), TiledMma(mma_sync(f16, 16))),
         ["takes 8 values of a thread, which holds 4"],
     ),
 ]
@@ -282,11 +282,11 @@ def test_threads_that_take_no_part_are_refused():
     with pytest.raises(LayoutError, match="thread 128"):
         WARPS.get_slice(128)
     with pytest.raises(LayoutError, match="thread -1"):
-        make_tiled_copy_a(ldmatrix(bf16, 4), WARPS).get_slice(-1)
+        make_tiled_copy_A(ldmatrix(bf16, 4), WARPS).get_slice(-1)
     with pytest.raises(LayoutError, match="one mode"):
         WARPS.offsets_a(Layout(64))
     with pytest.raises(LayoutError, match="fewer modes"):
-        make_tiled_copy_a(ldmatrix(bf16, 4), WARPS).offsets_s(Layout(64))
+        make_tiled_copy_A(ldmatrix(bf16, 4), WARPS).offsets_s(Layout(64))
 
 
 def test_modes_of_extent_1_keep_their_coordinate():
@@ -294,7 +294,7 @@ def test_modes_of_extent_1_keep_their_coordinate():
     mma = TiledMma(fma(), Layout((4, 1, 1)))
     assert mma.offsets_a(make_identity_tensor((8, 1)))[3].tolist() == [[[[3, 0]], [[7, 0]]]]
     assert mma.offsets_b(make_identity_tensor((1, 2)))[3].tolist() == [[[[0, 0], [0, 1]]]]
-    assert mma.get_slice(3).partition_a(make_identity_tensor((8, 1)))[0, 1, 0] == (7, 0)
+    assert mma.get_slice(3).partition_A(make_identity_tensor((8, 1)))[0, 1, 0] == (7, 0)
     copy = make_tiled_copy_tv(universal_copy(f32, 32), Layout((4, 1)), Layout((1, 1)))
     assert copy.offsets_s(make_identity_tensor((4, 1, 2)))[2].tolist() == [[[[[2, 0, 0], [2, 0, 1]]]]]
-    assert copy.get_slice(2).partition_d(make_identity_tensor((4, 1)))[0, 0, 0] == (2, 0)
+    assert copy.get_slice(2).partition_D(make_identity_tensor((4, 1)))[0, 0, 0] == (2, 0)

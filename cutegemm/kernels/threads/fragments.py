@@ -23,7 +23,7 @@ from cutegemm.layout import ComposedLayout, Swizzle
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.plan import GemmPlan, smem_align_bytes
 from cutegemm.tile.atoms import CopyAtom
-from cutegemm.tile.tiled_copy import make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.tile.tiled_copy import make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
 
 _WORDS = {16: Uint16, 32: Uint32}
@@ -92,7 +92,7 @@ def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayou
     if period * kind.bits > 8 * smem_align_bytes(kind, given) or (stages % period).any():
         return False
     if atom.threads == WARP_THREADS:
-        offsets = (make_tiled_copy_a if operand == "a" else make_tiled_copy_b)(atom, mma).offsets_s(
+        offsets = (make_tiled_copy_A if operand == "a" else make_tiled_copy_B)(atom, mma).offsets_s(
             given.outer
         )
     elif atom.bits in _WORDS:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_a, make_tiled_copy_b
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -34,7 +34,7 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
         mma = plan.tiled_mma
         if read is not None and read.threads > 1:
             try:
-                rows = (make_tiled_copy_a if name == "A" else make_tiled_copy_b)(read, mma).offsets_s(layout)
+                rows = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma).offsets_s(layout)
             except PlanError as error:  # fragments that it does not fill
                 yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
                 continue
