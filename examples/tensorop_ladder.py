@@ -1,7 +1,7 @@
 """The ladder of Tensor Core plans: what each step changes, what it costs in shared memory; and it is right.
 
 Run it anywhere: python examples/tensorop_ladder.py
-On a GPU the same names are timed: python -m docs.evidence.gemm --dtype tf32 --layout nt --plan 'tensorop_*'
+On a GPU the same names are timed: python -m docs.evidence gemm --dtype tf32 --layout nt --plan 'tensorop_*'
 """
 
 import numpy as np

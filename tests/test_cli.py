@@ -15,6 +15,7 @@ from cutegemm import __version__
 from cutegemm.choose.catalog import plans
 from cutegemm.cli import app, main
 from cutegemm.errors import CutegemmError
+from cutegemm.run.cubin import ResourceReport
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -107,10 +108,10 @@ def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: {"name": "a GPU", "arch": "sm_90a"})
     monkeypatch.setattr("cutegemm.run.torch_ops.from_numpy", lambda a, b, c, operands: {"a": a, "b": b})
     monkeypatch.setattr(
-        "cutegemm.run.torch_ops.run_plan",
+        "cutegemm.run.on_gpu.run_plan",
         lambda plan, t, alpha, beta: (1 + error) * alpha * (t["a"] @ t["b"]),
     )
-    monkeypatch.setattr("docs.evidence.gemm.time_plan", lambda plan, tensors, problem: times)
+    monkeypatch.setattr("cutegemm.run.on_gpu.time_plan", lambda plan, tensors, problem: times)
     sizes = ("gemm", "64", "64", "64", "--layout", "nt", "--out-dtype", "f32")
     said = run(*sizes, "--dtype", "e4m3")
     assert "ran on a GPU" in said
@@ -198,9 +199,6 @@ def test_a_large_problem_is_simulated_in_part() -> None:
         (("check", "simt_128x128", "--arch", "sm_80", "--device", "h200"), "give one of them"),
         (("profile", "simt_128x128", "--ncu", "no-such-ncu"), "no no-such-ncu is found"),
         (("show", "S<3,3,2>"), "the two bit fields overlap"),
-        (("bench", "report", "--docs", "/no/such/folder"), "no folder benchmarks"),
-        (("bench", "ladder", "rope"), "no ladder is called 'rope'; there are simt"),
-        (("bench", "ladder", "simt", "--sizes", "a,b"), "--sizes 'a,b' is no list"),
         (("gemm", "8", "8", "8", "--plan", "nothing"), "no plan is called 'nothing'"),
         (("gemm", "8", "8", "8", "--layout", "xy"), "two letters of n and t"),
         (("gemm", "8", "8", "8", "--dtype", "f17"), "f17"),
@@ -387,14 +385,6 @@ def test_an_error_ends_with_a_message(
     assert capsys.readouterr().err == f"cutegemm: {said}\n"
 
 
-def test_bench_simulate(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {"plans": {"p": {"seconds": 0.5, "peak_mb": 60.0, "within": True}}, "extent": 512}
-    monkeypatch.setattr("docs.evidence.simulate.run", lambda: rows)
-    said = run("bench", "simulate")
-    assert "512 x 512 x 512" in said
-    assert "0.500 s" in said
-
-
 def test_figures(tmp_path: Path) -> None:
     """The committed figures are those that the command draws."""
     run("figures", str(tmp_path))
@@ -438,7 +428,8 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     record = Path(__file__).parent.parent / "docs" / "evidence" / "data" / "analysis_plans.json"
     case = "layout_tn"
     registers = json.loads(record.read_text())["cases"][case]["registers"]
-    monkeypatch.setattr("cutegemm.profile.run._registers", lambda *_: registers)  # compiles nothing
+    report = ResourceReport("recorded", registers, 0, 0, 0, {})
+    monkeypatch.setattr("cutegemm.profile.run.resources_of", lambda *_: report)  # compiles nothing
 
     def put(fails: str = "") -> None:
         command = tmp_path / "ncu"

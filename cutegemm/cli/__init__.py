@@ -1,4 +1,4 @@
-"""The command line: `cutegemm gemm | show | plans | check | profile | figures | bench`."""
+"""The command line: `cutegemm gemm | show | plans | check | profile | figures`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import cutegemm
-from cutegemm.cli import bench, gemm, inspect
+from cutegemm.cli import gemm, inspect
 from cutegemm.errors import ended_in_words
 
 app = typer.Typer(
@@ -22,7 +22,6 @@ app.command("plans")(inspect.plans)
 app.command("check")(inspect.check)
 app.command("profile")(inspect.profile)
 app.command("figures")(inspect.figures)
-app.add_typer(bench.app, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

@@ -173,8 +173,8 @@ def profile(
 
     made, of = described("profile", plan, dtype, layout, problem)
     assert of is not None
-    measured, evidence = profiling.profile([profiling.Case(made.name, made, of)], ncu=ncu)
-    for reason in evidence.failed.values():
+    measured, failed = profiling.profile([profiling.Case(made.name, made, of)], ncu=ncu)
+    for reason in failed.values():
         raise UnsupportedError(f"profile: {made.name} was not launched: {reason}")
     print(json.dumps(profiling.to_dict(measured), indent=2) if as_json else profiling.render(measured))
 

@@ -47,8 +47,8 @@ class Job:
 
         say   is told what is being done
         """
-        from cutegemm.run.torch_ops import from_numpy, run_plan
-        from docs.evidence.gemm import time_plan
+        from cutegemm.run.on_gpu import run_plan, time_plan
+        from cutegemm.run.torch_ops import from_numpy
 
         report = self._head(f"ran on {gpu['name']}")
         say(f"compiling for {gpu['arch']}")

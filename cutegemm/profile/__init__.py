@@ -1,9 +1,9 @@
-"""Predicted beside measured: plans and single instructions run under Nsight Compute, and each counter is held
-against what `cutegemm.analysis` says of it. `python -m cutegemm.profile --help` says how to run it.
+"""Predicted beside measured: plans run under Nsight Compute, and each counter is held against what
+`cutegemm.analysis` says of it.
 """
 
-from cutegemm.profile.cases import Case
-from cutegemm.profile.compare import compare, render, to_dict
+from cutegemm.profile.case import Case
+from cutegemm.profile.compare import Comparison, compare, render, to_dict
 from cutegemm.profile.run import profile
 
-__all__ = ["Case", "compare", "profile", "render", "to_dict"]
+__all__ = ["Case", "Comparison", "compare", "profile", "render", "to_dict"]

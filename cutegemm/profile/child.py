@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cutegemm.profile.cases import Case, ProbeCase
+from cutegemm.profile.case import Launchable
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def launcher(folder: Path, cases: Sequence[Case | ProbeCase], *options: str) -> list[str]:
+def launcher(folder: Path, cases: Sequence[Launchable], *options: str) -> list[str]:
     """The command line of `profile.launch` on cases, which are written to a folder.
 
     options   of that module

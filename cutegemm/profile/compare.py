@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cutegemm.analysis import DEFAULT_RULES, Analysis, Rules, Traffic, wavefronts
+from cutegemm.analysis import Analysis, Traffic
 from cutegemm.machine.arch import SECTOR_BYTES
-from cutegemm.profile.cases import Case, ProbeCase
+from cutegemm.profile.case import Case
 
 _EXACT = 0.0
 _COUNTS = 0.02
 _DRAM = 0.10
 
 # Counters of the shared-memory pipe: what ldmatrix does is counted with loads, stmatrix with stores.
-_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
+WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
-_SASS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"  # of the instructions alone
+SASS_WAVEFRONTS = (
+    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"  # of the instructions alone
+)
 _SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}.sum"
 _L2_READ = "lts__t_sectors_op_read.sum"
 _L2_READ_OF_L1 = "lts__t_sectors_srcunit_tex_op_read.sum"
@@ -124,11 +126,11 @@ QUANTITIES = (
         "the compiler joins reads along K, and those past the end are counted though their predicate is off",
     ),
     Quantity(
-        "shared load wavefronts", (_WAVEFRONTS.format("ld"),), _shared(1, "load", "ldmatrix"), _COUNTS,
+        "shared load wavefronts", (WAVEFRONTS.format("ld"),), _shared(1, "load", "ldmatrix"), _COUNTS,
         unless=_waits_for_boxes,
     ),
     Quantity(
-        "shared load wavefronts, by instructions", (_SASS.format("ld"),), _shared(1, "load"), _COUNTS
+        "shared load wavefronts, by instructions", (SASS_WAVEFRONTS.format("ld"),), _shared(1, "load"), _COUNTS
     ),
     Quantity(
         "shared load conflicts", (_CONFLICTS.format("ld"),), _conflicts("load", "ldmatrix"), None,
@@ -140,13 +142,13 @@ QUANTITIES = (
         _shared(0, "store", "stmatrix"), None, "counts no stmatrix, but stores whose predicate is off",
     ),
     Quantity(
-        "shared store wavefronts, by instructions", (_SASS.format("st"),), _shared(1, "store"), _COUNTS
+        "shared store wavefronts, by instructions", (SASS_WAVEFRONTS.format("st"),), _shared(1, "store"), _COUNTS
     ),
     Quantity(
-        "shared store wavefronts", (_WAVEFRONTS.format("st"),), _shared(1, "store", "stmatrix"), None, _WAITS
+        "shared store wavefronts", (WAVEFRONTS.format("st"),), _shared(1, "store", "stmatrix"), None, _WAITS
     ),
     Quantity(
-        "shared store wavefronts less conflicts", (_WAVEFRONTS.format("st"),),
+        "shared store wavefronts less conflicts", (WAVEFRONTS.format("st"),),
         lambda a: None if a.counts("tma")[0] else _shared(2, "store")(a), _COUNTS,  # else it waits for TMA
         less=(_CONFLICTS.format("st"),),
     ),
@@ -158,7 +160,7 @@ QUANTITIES = (
         _PAST,
     ),
     Quantity(
-        "cp.async wavefronts, by instructions", (_SASS.format("ldgsts"),), _shared(1, "cp.async"), None,
+        "cp.async wavefronts, by instructions", (SASS_WAVEFRONTS.format("ldgsts"),), _shared(1, "cp.async"), None,
         _PARTIAL,
     ),
     Quantity(
@@ -231,13 +233,7 @@ ALSO = (
     "lts__t_sectors_srcunit_ltcfabric.sum",
 )
 
-PROBE_METRICS = {
-    "load": _WAVEFRONTS.format("ld"),
-    "ldmatrix": _WAVEFRONTS.format("ld"),
-    "store": _WAVEFRONTS.format("st"),
-    "stmatrix": _WAVEFRONTS.format("st"),
-    "cp.async": _SASS.format("ldgsts"),
-}
+METRICS = tuple(dict.fromkeys([*(name for q in QUANTITIES for name in (*q.metrics, *q.less)), *ALSO]))
 
 
 @dataclass(frozen=True)
@@ -284,18 +280,6 @@ class Comparison:
         return tuple(row for row in self.rows if row.holds is False)
 
 
-def metrics_of(cases: Sequence[Case | ProbeCase]) -> list[str]:
-    """Every metric that the comparisons of these cases want."""
-    out: dict[str, None] = {}
-    for case in cases:
-        if isinstance(case, Case):
-            out.update({name: None for q in QUANTITIES for name in (*q.metrics, *q.less)})
-            out.update(dict.fromkeys(ALSO))
-        else:
-            out.update(dict.fromkeys(PROBE_METRICS.values()))
-    return list(out)
-
-
 def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Comparison:
     """The prediction for a plan and a problem beside what was counted."""
     rows = []
@@ -306,15 +290,6 @@ def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Co
         tolerance = None if q.unless(analysis) else q.tolerance
         rows.append(Row(q.name, q.predicted(analysis), measured, tolerance))
     return Comparison(case.name, f"{case.plan.name} {case.problem}", tuple(rows))
-
-
-def compare_probe(case: ProbeCase, counters: Mapping[str, float], rules: Rules = DEFAULT_RULES) -> Comparison:
-    """The prediction for one instruction beside what was counted."""
-    sources = [list(case.sources)] if case.sources is not None else None
-    lanes = [list(case.offsets[: case.lanes])]
-    total, _ = wavefronts(lanes, case.bits, op=case.op, sources=sources, rules=rules)
-    measured = counters.get(PROBE_METRICS[case.op])
-    return Comparison(case.name, case.instruction, (Row("wavefronts", float(total[0]), measured, _EXACT),))
 
 
 def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:

@@ -1,43 +1,92 @@
-"""Runs cases under ncu and compares: one process for all of them."""
+"""Runs cases under ncu, one process for all of them, and compares."""
 
 from __future__ import annotations
 
 import shutil
+import statistics
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cutegemm.analysis import check
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import default_device, device_named
-from cutegemm.profile.cases import Case, ProbeCase
+from cutegemm.plan import GemmPlan
+from cutegemm.profile.case import Case, Launchable
 from cutegemm.profile.child import environment, launched, launcher, printed
-from cutegemm.profile.compare import Comparison, metrics_of
-from cutegemm.profile.evidence import Evidence, Recorded, describe, of_ncu, replay, this_machine
+from cutegemm.profile.compare import Comparison, compare
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
-from cutegemm.run.cubin import GEMM_KERNELS
+from cutegemm.run.cubin import GEMM_KERNELS, ResourceReport
 
 _ALWAYS = ("launch__", "sm__maximum_warps")  # not listed, but known to every version
 _SHOWN = 3000  # characters, of what ncu said
 _TRIES = 4  # each drops the metrics that ncu says it has not
 
 
-def profile(
-    cases: Sequence[Case | ProbeCase],
+@dataclass(frozen=True)
+class Counted:
+    """What ncu counted.
+
+    gpu        its name
+    launches   metric -> value of each launch, by the name of the case
+    failed     why others were not launched
+    """
+
+    gpu: str
+    arch: str
+    launches: Mapping[str, tuple[Mapping[str, float], ...]]
+    failed: Mapping[str, str]
+
+
+def median(launches: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each metric's median over launches.
+
+    >>> median([{"a": 1.0}, {"a": 3.0, "b": 2.0}, {"a": 10.0}])
+    {'a': 3.0, 'b': 2.0}
+    """
+    names = dict.fromkeys(name for launch in launches for name in launch)
+    return {
+        name: statistics.median([launch[name] for launch in launches if name in launch]) for name in names
+    }
+
+
+def profile(cases: Sequence[Case], *, ncu: str = "ncu") -> tuple[list[Comparison], Mapping[str, str]]:
+    """Predicted beside measured for plans of this machine's GPU, and why others were not launched.
+
+    raises   UnsupportedError without ncu; NcuError with what it said
+    """
+    found = count(cases, ncu=ncu)
+    device = default_device(found.arch).name
+    comparisons = []
+    for case in cases:
+        if case.name in found.launches:
+            resources = resources_of(case.plan, found.arch)
+            analysis = check(case.plan, case.problem, found.arch, device, resources, search=False)
+            comparisons.append(compare(case, analysis, median(found.launches[case.name])))
+    return comparisons, found.failed
+
+
+def resources_of(plan: GemmPlan, arch: str) -> ResourceReport:
+    """What the compiled kernel takes of the machine."""
+    from cutegemm.run.compile import compile_plan
+
+    return compile_plan(plan, arch).resources
+
+
+def count(
+    cases: Sequence[Launchable],
     *,
     device: str | None = None,
     ncu: str = "ncu",
-    said: str = "",
     limit_seconds: float | None = None,
-) -> tuple[list[Comparison], Evidence]:
-    """Predicted beside measured for each case.
+) -> Counted:
+    """The counters of each launch.
 
-    device     of the predictions, for which plans are also compiled in parallel; one that stands for the
-               architecture where left out
-    said       the command, for the record
+    device     for whose architecture plans are first compiled in parallel; None: one by one, as they are launched
     limit_seconds   that ncu may take
-    returns    the comparisons, and what was counted
     raises     UnsupportedError without ncu; NcuError with what it said
     """
     from cutegemm.run.compile import compile_missing
@@ -46,7 +95,7 @@ def profile(
         raise UnsupportedError(
             f"profile: no {ncu} is found. It comes with the CUDA toolkit; name it with --ncu."
         )
-    metrics = _known(ncu, metrics_of(cases))
+    metrics = _known(ncu, list(dict.fromkeys([name for case in cases for name in case.metrics])))
     if device is not None:  # in parallel, so that the launcher finds its kernels compiled
         compile_missing([case.plan for case in cases if isinstance(case, Case)], device_named(device).arch)
     with tempfile.TemporaryDirectory(prefix="cutegemm-profile-") as name:
@@ -55,28 +104,12 @@ def profile(
         raise NcuError(
             f"ncu saw {len(counters)} kernels, but {len(log['launched'])} were launched: {log['failed']}."
         )
-    launches: dict[int, list[dict[str, float]]] = {}
+    launches: dict[str, tuple[dict[str, float], ...]] = {}
     for number, values in zip(log["launched"], counters, strict=True):
-        launches.setdefault(number, []).append(values)
-    recorded = {
-        cases[number].name: Recorded(
-            describe(cases[number]),
-            _registers(cases[number], log["arch"]),
-            tuple(values),
-        )
-        for number, values in launches.items()
-    }
-    machine = {**this_machine(said), **of_ncu(ncu), "device": log["device"]}
+        of = cases[number].name
+        launches[of] = (*launches.get(of, ()), values)
     failed = {cases[int(number)].name: why for number, why in log["failed"].items()}
-    used = device or default_device(log["arch"]).name
-    evidence = Evidence(machine, log["arch"], used, recorded, failed)
-    return replay(evidence, cases)[0], evidence
-
-
-def _registers(case: Case | ProbeCase, arch: str) -> int | None:
-    from cutegemm.run.compile import compile_plan
-
-    return compile_plan(case.plan, arch).resources.registers if isinstance(case, Case) else None
+    return Counted(log["device"], log["arch"], launches, failed)
 
 
 def _known(ncu: str, wanted: list[str]) -> list[str]:
@@ -88,7 +121,7 @@ def _known(ncu: str, wanted: list[str]) -> list[str]:
 
 
 def _counted(
-    ncu: str, metrics: list[str], cases: Sequence[Case | ProbeCase], folder: Path, limit_seconds: float | None
+    ncu: str, metrics: list[str], cases: Sequence[Launchable], folder: Path, limit_seconds: float | None
 ) -> tuple[list[dict[str, float]], dict[str, Any]]:
     """The counters of each launch, and what the launcher says of them."""
     target, wanted = launcher(folder, cases), list(metrics)

@@ -12,7 +12,6 @@ import torch.utils.dlpack
 
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import UnsupportedError
-from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -148,14 +147,3 @@ def memory_of(kind: DType) -> torch.dtype:
 def _placed(tensor: torch.Tensor, kind: DType, transposed: bool) -> torch.Tensor:
     moved = tensor.to("cuda", memory_of(kind))
     return moved.mT.contiguous().mT if transposed else moved
-
-
-def run_plan(plan: GemmPlan, tensors: dict[str, Any], alpha: float, beta: float) -> np.ndarray:
-    """D by a plan's kernel, as float32, or float64 where D is that."""
-    from cutegemm.run.gemm import gemm
-
-    result = gemm(
-        tensors["a"], tensors["b"], c=tensors["c"], alpha=alpha, beta=beta, out=tensors["out"], plan=plan
-    )
-    found: np.ndarray = (result if result.dtype == torch.float64 else result.float()).cpu().numpy()
-    return found

@@ -1,10 +1,11 @@
-"""Benchmarks: commands that print a table and return its numbers.
+"""Measurements that the documents show, and the pages made of them: `python -m docs.evidence`, from the repository.
 
-measured on a CPU      `algebra`, `simulate`; `cpu` says on which
+measured on a CPU      `algebra`, `simulate`; `machine` says on which
 measured on a GPU      `gemm` any plans, `simt` the f32 problems, `ladder` a ladder's steps: each a `contest` with the
-                       library and `peer`s, GEMMs of others, by `measure`; `power`: clock and power
+                       library and `peer`s, GEMMs of others; `measure`, `power`: data, clock and power
                        `candidates`: lists of plans to try; `rows`: what is read from the results
+by NVIDIA's tools      `counters`: predictions beside what ncu counts; `sanitizer`: what compute-sanitizer finds
 constants of choices   `fit_simt`, `fit_sm90`: from the times
-all of it again        `evidence`, by the list in `evidence_steps`
+all of it again        `steps_run`, by the list in `steps`
 of it for readers      `pages`
 """

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutegemm.layout import Layout, parse
-from docs.evidence.cpu import cpu
+from docs.evidence.machine import cpu
 
 REPEATS = 9
 SECONDS_A_REPEAT = 0.002

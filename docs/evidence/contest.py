@@ -19,9 +19,9 @@ from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, tf32
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.profile.evidence import write_whole
 from docs.evidence import peer
-from docs.evidence.measure import DEVICE, in_turns, need_gpu, normal
+from docs.evidence.files import write_whole
+from docs.evidence.measure import DEVICE, need_gpu, normal
 from docs.evidence.power import Meter
 
 Row = dict[str, Any]
@@ -115,10 +115,12 @@ def _plan(given: GemmPlan | str | None, problem: Problem) -> GemmPlan:
 
 
 class Contest:
-    """Those who compute one product."""
+    """Plans, peers and the library on the matrices of one problem."""
 
     def __init__(self, problem: Problem, fast_accum: bool = False) -> None:
         import torch
+
+        from cutegemm.run.on_gpu import library
 
         operands = problem.operands
         self.kind = operands.a.dtype
@@ -177,6 +179,8 @@ class Contest:
 
     def rows(self, seconds: float, meter: Meter | None = None) -> list[Row]:
         """Of those that failed, then of those that took turns for some seconds."""
+        from cutegemm.run.on_gpu import in_turns
+
         calls = [self.library, *(call for _, call in self.entered)]
         timed: list[Row] = [
             {"us": round(each * 1e6, 3), "tflops": round(self.problem.flops / each * 1e-12, 3)}
@@ -209,22 +213,6 @@ def _matrices(problem: Problem) -> tuple[Any, Any, Any]:
     b = filled(problem.k, problem.n, operands.b.dtype, operands.layout[1] == "t")
     shape = (*front, problem.m, problem.n)
     return a, b, torch.empty(shape, dtype=memory_of(operands.d.dtype), device=DEVICE)
-
-
-def library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
-    """What torch has for these types: matmul, _int_mm, _scaled_mm for float8.
-
-    The last takes a by rows and b by columns alone; what lies otherwise is copied in each call, as its user must.
-    """
-    import torch
-
-    if a.dtype == torch.int8:
-        return lambda: torch._int_mm(a, b, out=out)
-    if a.element_size() == 1:
-        one = torch.ones((), device=DEVICE)
-        how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": fast_accum}
-        return lambda: torch._scaled_mm(a.contiguous(), b.mT.contiguous().mT, **how)
-    return lambda: torch.matmul(a, b, out=out)
 
 
 def operands_of(dtype: str, layout: str, m: int, n: int, k: int, *, batched: bool = False) -> Operands:

@@ -1,6 +1,6 @@
 """The constants of the choice among SIMT plans, from what was measured; and how good that choice is.
 
-    python -m docs.evidence.fit_simt docs/evidence/data/simt.json
+    python -m docs.evidence fit-simt docs/evidence/data/simt.json
 
 It needs no GPU. The rate of each plan's tiles and layout is the one that makes the model of `plan.simt_choice` right
 in the median of the problems that fill the multiprocessors without splitting K, or of all where there are none.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.simt.choice import H200, Costs, Terms, parse, ranked, rate_of, seconds, terms
 from cutegemm.choose.simt.named import NAMED
-from cutegemm.errors import ended_in_words
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import H200_MULTIPROCESSORS
 from cutegemm.plan.problem import Operands, Problem
@@ -71,7 +69,7 @@ class Timed:
 
 
 def timed(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Problem, str], list[Timed]]:
-    """The rows of `bench.simt` by problem and layout, those whose plan is one of the choice's."""
+    """The rows of `simt` by problem and layout, those whose plan is one of the choice's."""
     names = {named.name for named in NAMED}
     found: dict[tuple[Problem, str], list[Timed]] = {}
     for row in rows:
@@ -133,7 +131,7 @@ def losses(measured: Mapping[tuple[Problem, str], Sequence[Timed]]) -> list[tupl
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of this module."""
     parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence.fit_simt",
+        prog="python -m docs.evidence fit-simt",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -161,8 +159,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen not in {one.name for one in several}:
             print(f"  {problem} {layout}: {chosen} is chosen, which was not timed")
     return 0
-
-
-if __name__ == "__main__":
-    with ended_in_words("bench.fit_simt"):
-        sys.exit(main())

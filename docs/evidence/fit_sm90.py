@@ -1,6 +1,6 @@
 """The constants of the choice among Hopper plans, from what was measured; and how good that choice is.
 
-    python -m docs.evidence.fit_sm90 docs/evidence/data/hopper_tiles.json docs/evidence/data/hopper_llama.json
+    python -m docs.evidence fit-sm90 docs/evidence/data/hopper_tiles.json docs/evidence/data/hopper_llama.json
 
 It needs no GPU. `plan.sm90_time` predicts times from a few constants; those are moved at random, a little at a time,
 and a change is kept where the choice loses less by it, or the predictions of plans near the best err less.
@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import random
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from rich.progress import track
 from cutegemm.choose.catalog import TRANSPOSED
 from cutegemm.choose.sm90.named import read_name
 from cutegemm.choose.sm90.time import H200_COSTS, Sm90Costs, TileShape, predicted_us
-from cutegemm.errors import CutegemmError, ended_in_words
+from cutegemm.errors import CutegemmError
 from cutegemm.machine.device import H200_MULTIPROCESSORS
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.work.split import Split
@@ -120,7 +119,7 @@ def fit(
 
 def main(argv: Sequence[str]) -> None:
     """Prints the costs, and what the choice loses by them."""
-    parser = argparse.ArgumentParser(prog="python -m docs.evidence.fit_sm90", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m docs.evidence fit-sm90", description=__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE.json", help="what docs.evidence.gemm wrote")
     parser.add_argument("--steps", type=int, default=1000, help="moves that are tried; 0: today's costs")
     given = parser.parse_args(argv)
@@ -140,8 +139,3 @@ def main(argv: Sequence[str]) -> None:
         print(
             f"{file}: {len(lost)} problems; the choice takes {ratio:.4f} of the best time, {most:.3f} at most"
         )
-
-
-if __name__ == "__main__":
-    with ended_in_words("bench.fit_sm90"):
-        main(sys.argv[1:])

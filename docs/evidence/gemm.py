@@ -1,27 +1,25 @@
-"""GEMM speed beside the vendor library: any shapes, types, layouts and plans. See `bench.contest`.
+"""GEMM speed beside the vendor library: any shapes, types, layouts and plans. See `contest`.
 
-python -m docs.evidence.gemm --shape 4096 --shape 8192 --layout nn --layout nt
-python -m docs.evidence.gemm --suite sweep --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
-python -m docs.evidence.gemm --shape 8192 --dtype bfloat16 --plan mma_256x128 --peer tensorop_gemm.py --power 2
+python -m docs.evidence gemm --shape 4096 --shape 8192 --layout nn --layout nt
+python -m docs.evidence gemm --suite sweep --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
+python -m docs.evidence gemm --shape 8192 --dtype bfloat16 --plan mma_256x128 --peer tensorop_gemm.py --power 2
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fnmatch
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cutegemm.dtypes import DType
-from cutegemm.errors import ended_in_words
-from cutegemm.plan import GemmPlan, Problem
+from cutegemm.plan import Problem
 from docs.evidence import candidates
-from docs.evidence.contest import Case, contests, library, operands_of, record
-from docs.evidence.measure import LIBRARY, in_turns, machine, need_gpu, normal
+from docs.evidence.contest import Case, contests, operands_of, record
+from docs.evidence.measure import LIBRARY, machine, need_gpu, normal
 from docs.evidence.power import Meter
 from docs.evidence.rows import SUITES, Row, Shape, by_plan, groups, mean_ratio
 
@@ -68,35 +66,6 @@ def summary(rows: Sequence[Row]) -> list[str]:
         columns = [text.rjust(max(12, len(head))) for text, head in zip(texts, heads, strict=True)]
         lines.append(" ".join([name.ljust(width), *columns]))
     return lines
-
-
-def time_plan(
-    plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3
-) -> dict[str, float]:
-    """A plan beside the library on tensors "a", "b" and "out": see `compare`.
-
-    returns  "us", "tflops"; and "cublas_tflops", "ratio" where the library multiplies these types and shapes
-    """
-    import torch
-
-    from cutegemm.run.gemm import gemm
-
-    need_gpu()
-    torch.backends.cuda.matmul.allow_tf32 = plan.operands.a.dtype.name == "tf32"
-    a, b, out = tensors["a"], tensors["b"], tensors["out"]
-    is_fast = plan.pipeline is not None and not plan.pipeline.two_level
-    theirs = library(a, b, out, is_fast)
-    if a.element_size() > 1 and out.dtype != a.dtype:
-        theirs = lambda: torch.matmul(a, b)  # noqa: E731
-    calls: list[Callable[[], Any]] = [lambda: gemm(a, b, out=out, plan=plan)]
-    with contextlib.suppress(RuntimeError, ValueError):  # what torch says of what it does not multiply
-        theirs()
-        calls.append(theirs)
-    ours, *other = in_turns(calls, seconds)
-    found = {"us": ours * 1e6, "tflops": problem.flops / ours * 1e-12}
-    if other:
-        found |= {"cublas_tflops": problem.flops / other[0] * 1e-12, "ratio": other[0] / ours}
-    return found
 
 
 def host_times(size: int = 256) -> dict[str, float]:
@@ -149,7 +118,7 @@ def parse_shape(text: str) -> Shape:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence.gemm",
+        prog="python -m docs.evidence gemm",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -193,8 +162,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, value in found["host_us"].items():
             print(f"host time of {name}: {value:.2f} us")
     print("\n".join(f"{key}: {value}" for key, value in found["machine"].items()))
-
-
-if __name__ == "__main__":
-    with ended_in_words("bench.gemm"):
-        main()

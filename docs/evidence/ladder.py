@@ -1,9 +1,9 @@
 """The steps of a ladder beside the library: times, and what the analysis predicts beside what counters read.
 
-    cutegemm bench ladder simt --json > docs/evidence/data/ladder_simt.json    on a GPU; with ncu, its counters too
-    cutegemm bench report                                                   docs/ladder_simt.md, its plot; anywhere
+    python -m docs.evidence ladder simt --json > ladder_simt.json    on a GPU; with ncu, its counters too
+    python -m docs.evidence report                                   docs/ladder_simt.md, its plot; anywhere
 
-Times are those of a contest: see `bench.contest`. Counters are those of one launch at a smaller size, for which the
+Times are those of a contest: see `contest`. Counters are those of one launch at a smaller size, for which the
 prediction is made as well.
 """
 
@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cutegemm import profile as counting
 from cutegemm.analysis import check
 from cutegemm.choose.mma_sync.ladder import TENSOROP_LADDERS
 from cutegemm.choose.simt.ladder import SIMT_LADDER
@@ -22,7 +21,10 @@ from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
+from cutegemm.profile import Case as Counted
+from cutegemm.profile import compare
 from docs.evidence.contest import Case, contests, record
+from docs.evidence.counters.recorded import measure
 from docs.evidence.gemm import expand
 from docs.evidence.measure import LIBRARY, machine, need_gpu
 from docs.evidence.rows import by_plan
@@ -59,7 +61,7 @@ def run(
     sizes     N of the problems N x N x N
     counted   the size at which ncu counts; None, or no ncu: only predictions
     returns   {"ladder": ..., "machine": ..., "rows": [...], "steps": {...}}: what `report` reads. The rows are those
-              of `bench.contest`, also of other plans of the family; a step by name is what is known of its kernel
+              of `contest`, also of other plans of the family; a step by name is what is known of its kernel
     """
     from cutegemm.run.compile import compile_plans
 
@@ -112,7 +114,7 @@ def _known(plan: GemmPlan, size: int) -> dict[str, Any]:
     )
     roof = large.roofline
     assert roof is not None
-    predicted = counting.compare(counting.Case(plan.name, plan, _square(plan, size)), small, {})
+    predicted = compare(Counted(plan.name, plan, _square(plan, size)), small, {})
     own = next(o for o in ("HGMMA", "HMMA", "DFMA", "FFMA") if report.count(o))
     return {
         "threads": plan.threads, "registers": report.registers, "spills": report.spills,
@@ -136,8 +138,8 @@ def _told(error: Exception) -> str:
 
 def _count(steps: Mapping[str, dict[str, Any]], plans: Mapping[str, GemmPlan], size: int) -> None:
     """Fills in what ncu counts."""
-    cases = [counting.Case(name, plan, _square(plan, size)) for name, plan in plans.items()]
-    for compared in counting.profile(cases, device=DEVICE, limit_seconds=_COUNT_SECONDS)[0]:
+    cases = [Counted(name, plan, _square(plan, size)) for name, plan in plans.items()]
+    for compared in measure(cases, device=DEVICE, limit_seconds=_COUNT_SECONDS)[0]:
         steps[compared.case]["measured"] = _kept({row.name: row.measured for row in compared.rows})
 
 

@@ -1,4 +1,4 @@
-"""Rows of measurements, as `bench.contest` makes them: by plan and shape, and their means over suites of shapes."""
+"""Rows of measurements, as `contest` makes them: by plan and shape, and their means over suites of shapes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """f32 GEMMs by SIMT plans beside the library, over squares, unaligned, skinny, deep and batched shapes, in one run.
 
-    python -m docs.evidence.simt --json docs/evidence/data/simt.json            all of it, about two minutes
-    python -m docs.evidence.simt --suite skinny --candidates 12              more plans for fewer shapes
+    python -m docs.evidence simt --json docs/evidence/data/simt.json            all of it, about two minutes
+    python -m docs.evidence simt --suite skinny --candidates 12              more plans for fewer shapes
 
 For each shape and layout the plan that `gemm` chooses runs, and those that its model puts next, in turns with
-torch.matmul: see `bench.measure`. `bench.fit_simt` finds the rates of `plan.simt_catalog` from the times, and says how
+torch.matmul: see `run.on_gpu`. `fit_simt` finds the rates of `plan.simt_catalog` from the times, and says how
 good the choice is.
 """
 
@@ -17,7 +17,6 @@ from pathlib import Path
 
 from cutegemm.choose.simt.choice import parse, ranked
 from cutegemm.choose.simt.named import to_pack
-from cutegemm.errors import ended_in_words
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import H200_MULTIPROCESSORS
 from cutegemm.plan.problem import Problem
@@ -115,7 +114,7 @@ def _fits(name: str, k: int) -> bool:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence.simt",
+        prog="python -m docs.evidence simt",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -143,8 +142,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {"machine": machine(), "rows": []}
     record(found, contests(cases, given.seconds, say=lambda line: print(line, flush=True)), given.json)
     print("* is the plan that is chosen")
-
-
-if __name__ == "__main__":
-    with ended_in_words("bench.simt"):
-        main()

@@ -1,4 +1,4 @@
-"""How long the simulator takes, and how much memory: `cutegemm bench simulate`."""
+"""How long the simulator takes, and how much memory: `python -m docs.evidence simulate`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from docs.evidence.cpu import cpu
+from docs.evidence.machine import cpu
 
 EXTENT = 512
 _REPEATS = 3

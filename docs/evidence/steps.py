@@ -1,4 +1,4 @@
-"""What `cutegemm bench evidence` remakes: a row for each file of docs/evidence/data, the most telling ones first.
+"""What `python -m docs.evidence run` remakes: a row for each file of docs/evidence/data, the most telling ones first.
 
 Seconds are about those that an H200 with 16 cores took on 2026-11-20, most kernels compiled anew, and a quarter more.
 """
@@ -39,24 +39,24 @@ class Step:
 
 
 def _gemm(name: str, seconds: float, proves: str, options: str, needs: tuple[str, ...] = (HOPPER,)) -> Step:
-    argv = ("-m", "docs.evidence.gemm", *options.split(), "--json", f"{name}.json")
+    argv = ("-m", "docs.evidence", "gemm", *options.split(), "--json", f"{name}.json")
     return Step(name, proves, argv, seconds, needs)
 
 
 def _ladder(name: str, seconds: float, proves: str) -> Step:
-    argv = ("-m", "cutegemm", "bench", "ladder", name, "--json")
+    argv = ("-m", "docs.evidence", "ladder", name, "--json")
     proves = f"each step of the {proves}: speed, resources, predictions, counters"
     return Step(f"ladder_{name}", proves, argv, seconds, (GPU,), prints=True)
 
 
 def _counters(group: str, seconds: float, proves: str) -> Step:
-    argv = ("-m", "cutegemm.profile", group, "--device", "h200", "--out", ".")
+    argv = ("-m", "docs.evidence", "counters", group, "--device", "h200", "--out", ".")
     # It ends with 1 where a counter is not what was predicted: the file says so, and the page.
     return Step(f"analysis_{group}", proves, argv, seconds, (HOPPER, NCU), statuses=(0, 1))
 
 
 def _cpu(name: str, seconds: float, proves: str) -> Step:
-    return Step(name, proves, ("-m", "cutegemm", "bench", name, "--json"), seconds, prints=True)
+    return Step(name, proves, ("-m", "docs.evidence", name, "--json"), seconds, prints=True)
 
 
 _BF16 = "--dtype bfloat16 --layout nt"
@@ -96,7 +96,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "simt", "f32 beside cuBLAS: squares, unaligned, skinny, deep, batched",
-        ("-m", "docs.evidence.simt", "--json", "simt.json"), 80, (GPU,),
+        ("-m", "docs.evidence", "simt", "--json", "simt.json"), 80, (GPU,),
     ),
     _gemm(
         "simt_host", 15, "host time of a call",
@@ -173,7 +173,7 @@ STEPS: tuple[Step, ...] = (
     _counters("probes", 55, "predicted and counted wavefronts of single instructions"),
     Step(
         "sanitize", "small plans of every family under compute-sanitizer",
-        ("-m", "cutegemm.profile", "sanitize", "--out", "."), 160, (HOPPER, SANITIZER), statuses=(0, 1),
+        ("-m", "docs.evidence", "sanitize", "--out", "."), 160, (HOPPER, SANITIZER), statuses=(0, 1),
     ),
     _cpu("algebra", 15, "the algebra beside pycute and tensor-layouts"),
     _cpu("simulate", 10, "time and memory of the simulator"),

@@ -1,4 +1,4 @@
-"""Every measurement that the documents show, made again: `cutegemm bench evidence`.
+"""Every measurement that the documents show, made again: `python -m docs.evidence run`.
 
 Each file of docs/evidence/data is made by a process of its own, which may fail, or be stopped, without harm to
 the others. A file appears under its name when it is whole; what a step that was stopped had measured by then is kept
@@ -57,7 +57,7 @@ def named(patterns: Sequence[str], steps: Sequence[Step] = STEPS) -> tuple[Step,
     idle = [p for p in patterns if not any(fnmatch.fnmatchcase(step.name, p) for step in steps)]
     if idle:
         raise UnsupportedError(
-            f"bench evidence: {', '.join(map(repr, idle))} fits no step; there are "
+            f"run: {', '.join(map(repr, idle))} fits no step; there are "
             f"{', '.join(step.name for step in steps)}."
         )
     return tuple([s for s in steps if not patterns or any(fnmatch.fnmatchcase(s.name, p) for p in patterns)])

@@ -4,7 +4,7 @@
            + a pass over each operand that is packed + the sums of parts, written, read and added
 
 and the kernel never takes less than the operands take to come from DRAM. The constants are one H200's, fitted to
-docs/evidence/data/simt.json by `python -m docs.evidence.fit_simt`; the rates of the plans are in `simt_catalog`, by
+docs/evidence/data/simt.json by `python -m docs.evidence fit-simt`; the rates of the plans are in `simt_catalog`, by
 the same command.
 """
 

@@ -14,7 +14,7 @@ and a turn is no shorter than it takes to store the tile, nor the problem than t
 bounds are near each other they add up in part: `_slowest`. What a problem takes besides is the start, the way out
 of the last tile, and the parts of tiles where K is split.
 
-The constants are those of one H200, 2026-11-20, behind a flush of the L2 cache; `python -m docs.evidence.fit_sm90
+The constants are those of one H200, 2026-11-20, behind a flush of the L2 cache; `python -m docs.evidence fit-sm90
 FILE.json ...` fits them anew to what `docs.evidence.gemm` wrote.
 """
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from cutegemm.analysis import device_named, plan_occupancy, traffic
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import SECTOR_BYTES
-from cutegemm.profile.cases import GROUPS, Case
+from cutegemm.profile import Case
 from cutegemm.profile.compare import QUANTITIES, Comparison, Row
-from cutegemm.profile.evidence import Evidence, replay
-from cutegemm.profile.misses import REASONS
+from docs.evidence.counters.cases import GROUPS
+from docs.evidence.counters.misses import REASONS
+from docs.evidence.counters.recorded import Evidence, replay
 from docs.evidence.pages.markdown import table
 
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

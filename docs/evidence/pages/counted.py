@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cutegemm.profile.cases import GROUPS
 from cutegemm.profile.compare import Comparison
-from cutegemm.profile.evidence import Evidence, replay
+from docs.evidence.counters.cases import GROUPS
+from docs.evidence.counters.recorded import Evidence, replay
 from docs.evidence.pages.markdown import table
 
 _GROUPS = ("hopper", "traffic")

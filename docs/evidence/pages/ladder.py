@@ -26,7 +26,7 @@ class Page:
 
     name    of the page and its plot
     about   page of the family, without .md
-    files   name of a file of measurements, without .json -> of the ladder: of `bench ladder`, or of `bench.gemm`,
+    files   name of a file of measurements, without .json -> of the ladder: of `evidence ladder`, or of `evidence gemm`,
             which knows of times alone
     counted cases of `profile` whose counters belong to it: how their names begin
     """
@@ -123,8 +123,8 @@ def _text(
         on = source(data["machine"], f"{file}.json") if "machine" in data else "not timed."
         parts.append(f"{page.files[file]}: {LADDERS[page.files[file]].data}; {on}")
     parts.append(
-        "Ratios are to cuBLAS, in turns in one process, geometric means. Made by `cutegemm bench evidence` and "
-        f"`cutegemm bench report`. [What the words mean]({page.about}.md), [all speeds](speed.md)."
+        "Ratios are to cuBLAS, in turns in one process, geometric means. Made by `python -m docs.evidence run` and "
+        f"`python -m docs.evidence report`. [What the words mean]({page.about}.md), [all speeds](speed.md)."
     )
     if series:
         parts.append(picture("Ratio to cuBLAS of each step", page.name))

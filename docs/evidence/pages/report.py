@@ -1,4 +1,4 @@
-"""Pages of the documents made from docs/evidence/data/*.json: `cutegemm bench report`."""
+"""Pages of the documents made from docs/evidence/data/*.json: `python -m docs.evidence report`."""
 
 from __future__ import annotations
 

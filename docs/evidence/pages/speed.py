@@ -59,8 +59,8 @@ def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) ->
         "# Speed",
         "Ratios are to cuBLAS through torch, in the same process, in turns, on the same normally distributed "
         "data: above 1 is faster. The chip throttles by power, so a ratio moves by a few percent from run to "
-        "run. `cutegemm bench evidence` makes `docs/evidence/data/*.json` on a machine with a GPU, and "
-        "`cutegemm bench report` makes this page of them; each file holds the machine, the versions, the date "
+        "run. `python -m docs.evidence run` makes `docs/evidence/data/*.json` on a machine with a GPU, and "
+        "`python -m docs.evidence report` makes this page of them; each file holds the machine, the versions, the date "
         "and the command. A plan is the one that `gemm` chose at that date.",
     ]
     if ladders:

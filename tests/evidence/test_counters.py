@@ -16,14 +16,15 @@ from cutegemm.choose.catalog import plan_named
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.profile import Case, compare, profile, render, to_dict
-from cutegemm.profile.__main__ import main
-from cutegemm.profile.cases import hopper_cases, mma_cases, proof_cases, proof_probes, traffic_cases
 from cutegemm.profile.child import environment, printed
-from cutegemm.profile.compare import QUANTITIES, compare_probe, metrics_of
-from cutegemm.profile.evidence import Evidence, Recorded, describe, replay
-from cutegemm.profile.misses import REASONS
+from cutegemm.profile.compare import QUANTITIES
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
+from cutegemm.run.cubin import ResourceReport
+from docs.evidence.counters.cases import hopper_cases, mma_cases, proof_cases, proof_probes, traffic_cases
+from docs.evidence.counters.misses import REASONS
+from docs.evidence.counters.recorded import Evidence, Recorded, describe, measure, replay
 from docs.evidence.pages.analysis import TABLES, Runs, regenerated, summary_table
+from tests.evidence.test_commands import status
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -163,7 +164,7 @@ def test_the_proof_has_what_the_issue_asks_for():
     }  # fmt: skip
     assert all(max(p.offsets) + p.bits // 8 <= 1 << 16 for p in probes)
     assert pickle.loads(pickle.dumps(cases)) == cases
-    assert all(compare_probe(p, {}).rows[0].predicted >= 1 for p in probes)
+    assert all(p.compared({}).rows[0].predicted >= 1 for p in probes)
 
 
 FAKE = """\
@@ -197,7 +198,7 @@ def fake_ncu(tmp_path):
     cases = [*proof_cases()[:1], *proof_probes()[:1]]
     refused = "sm__maximum_warps_per_active_cycle_pct"
     file = tmp_path / "ncu"
-    listed = [name for name in metrics_of(cases) if "ldgsts" not in name]
+    listed = [name for case in cases for name in case.metrics if "ldgsts" not in name]
     file.write_text(FAKE.format(python=sys.executable, metrics=listed, refused=refused))
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
     return str(file)
@@ -205,8 +206,10 @@ def fake_ncu(tmp_path):
 
 def test_a_run_under_a_stand_in(fake_ncu, monkeypatch):
     cases = [*proof_cases()[:1], *proof_probes()[:1]]
-    monkeypatch.setattr("cutegemm.profile.run._registers", lambda *_: None)  # compiles nothing
-    found, run = profile(cases, device="h200", ncu=fake_ncu)
+    report = ResourceReport("recorded", 168, 0, 0, 0, {})
+    monkeypatch.setattr("docs.evidence.counters.recorded.resources_of", lambda *_: report)  # compiles nothing
+    monkeypatch.setattr("cutegemm.run.compile.compile_missing", lambda *_: None)
+    found, run = measure(cases, device="h200", ncu=fake_ncu)
     assert run.machine["device"] == "a stand-in"
     assert not any("ldgsts" in name for name in run.cases[cases[0].name].launches[0])
     rows = {row.name: row for row in found[0].rows}
@@ -224,16 +227,17 @@ def test_a_run_under_a_stand_in(fake_ncu, monkeypatch):
 
 def test_the_command(fake_ncu, tmp_path, capsys):
     out = tmp_path / "proof"
-    assert main(["plans", "--only", "turned_pad4", "--list"]) == 0
+    assert status("counters", "plans", "--only", "turned_pad4", "--list") == 0
     assert "turned_pad4" in capsys.readouterr().out
-    assert main(["probes", "--only", "load32 in a row", "--ncu", fake_ncu, "--out", str(out)]) == 1
+    arguments = ("counters", "probes", "--only", "load32 in a row", "--ncu")
+    assert status(*arguments, fake_ncu, "--out", str(out)) == 1
     saved = Evidence.load(out / "analysis_probes.json")
-    assert saved.machine["command"] == "python -m cutegemm.profile probes"
+    assert saved.machine["command"] == "python -m docs.evidence counters probes"
     assert set(saved.cases["load32 in a row"].counters().values()) == {7}
     capsys.readouterr()
-    assert main(["replay", str(out / "analysis_probes.json")]) == 1
+    assert status("replay", str(out / "analysis_probes.json")) == 1
     assert "differs" in capsys.readouterr().out
-    assert main(["probes", "--ncu", os.path.join(tmp_path, "no-such-ncu")]) == 2
+    assert status(*arguments, os.path.join(tmp_path, "no-such-ncu")) == 2
 
 
 def test_an_ncu_that_hangs_is_ended_with_its_children(tmp_path):
@@ -368,7 +372,7 @@ def test_the_limit_of_shared_memory_is_that_of_some_carveout(runs):
 def test_the_tables_of_the_document_are_up_to_date(runs):
     text = (DOCS / "analysis.md").read_text()
     assert all(f"<!-- table: {name} -->" in text for name in TABLES)
-    assert regenerated(text, runs) == text, "run: cutegemm bench report"
+    assert regenerated(text, runs) == text, "run: python -m docs.evidence report"
 
 
 def test_an_unknown_table_is_refused(runs):

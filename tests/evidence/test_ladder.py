@@ -1,4 +1,4 @@
-"""`bench ladder` without a GPU: times and counters are made up, and the page shows what was made up."""
+"""`evidence ladder` without a GPU: times and counters are made up, and the page shows what was made up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm import profile as profiler
 from cutegemm.profile.compare import QUANTITIES, Comparison, Row
 from cutegemm.profile.ncu import NcuError
 from docs.evidence import ladder
@@ -60,11 +59,11 @@ def measured(monkeypatch):
     monkeypatch.setattr(ladder, "machine", lambda: MACHINE)
     monkeypatch.setattr(ladder, "contests", contests)
     monkeypatch.setattr(ladder.shutil, "which", lambda name: "/usr/bin/ncu")
-    monkeypatch.setattr(profiler, "profile", counted)
+    monkeypatch.setattr(ladder, "measure", counted)
 
     def run(sizes=(200,), **patches):
         for name, value in patches.items():
-            monkeypatch.setattr(profiler if name == "profile" else ladder, name, value)
+            monkeypatch.setattr(ladder, name, value)
         found = ladder.run("simt", sizes=sizes, counted=64)
         assert json.loads(json.dumps(found)) == found
         return found
@@ -121,7 +120,7 @@ def test_what_was_found_is_kept_when_the_rest_fails(measured, tmp_path):
     def fails(*arguments, **more):
         raise NcuError("ncu took longer than 150 s.")
 
-    found = measured(profile=fails)
+    found = measured(measure=fails)
     assert found["not_counted"] == "NcuError: ncu took longer than 150 s."
     assert "What is missing was not counted: NcuError" in page(found, tmp_path)
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.profile.__main__ import main
-from cutegemm.profile.sanitize import outcome_of, record, sanitize, sanitize_cases, table
-from cutegemm.profile.sanitizer import TOOLS, Message, command, parse
+from docs.evidence.sanitizer.output import TOOLS, Message, command, parse
+from docs.evidence.sanitizer.runs import outcome_of, record, sanitize, sanitize_cases, table
+from tests.evidence.test_commands import status
 
 MEMCHECK = """\
 loading
@@ -180,15 +180,15 @@ def test_runs_are_kept_apart_and_recorded(pretender, tmp_path, capsys):
     assert data["machine"]["command"] == "the command"
     assert data["cases"]["sm90_direct"]["synccheck"]["messages"][0]["count"] == 2
     arguments = ["sanitize", "--only", "simt_packed", "--sanitizer", pretender, "--out", str(tmp_path)]
-    assert main(arguments) == 0
+    assert status(*arguments) == 0
     assert capsys.readouterr().out.split()[:9] == ["case", *TOOLS, "simt_packed", *["clean"] * 3]
-    assert main([*arguments[:2], "sm90_direct", *arguments[3:5], "--tool", "synccheck"]) == 1
+    assert status(*arguments[:2], "sm90_direct", *arguments[3:5], "--tool", "synccheck") == 1
 
 
 def test_without_the_tool():
     with pytest.raises(UnsupportedError, match="no no-such-tool is found"):
         sanitize(sanitize_cases()[:1], sanitizer="no-such-tool")
-    assert main(["sanitize", "--sanitizer", "no-such-tool"]) == 2
+    assert status("sanitize", "--sanitizer", "no-such-tool") == 2
 
 
 def test_cases_keep_the_rules_of_their_problems():

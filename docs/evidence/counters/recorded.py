@@ -1,27 +1,24 @@
-"""What was counted, kept: counters of a run with the machine that they come from, and the predictions redone.
+"""Counters that a run recorded, with the machine that they come from; and today's predictions beside them.
 
 A model is developed against such a file without a GPU: `replay` computes every prediction anew.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import re
-import shutil
-import statistics
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 
 from cutegemm.analysis import check
 from cutegemm.errors import CutegemmError
-from cutegemm.profile.cases import Case, ProbeCase
-from cutegemm.profile.compare import Comparison, compare, compare_probe
+from cutegemm.machine.device import default_device
+from cutegemm.profile import Case, Comparison, compare
+from cutegemm.profile.run import Counted, count, median, resources_of
 from cutegemm.run.cubin import ResourceReport
+from docs.evidence.counters.probes import ProbeCase
+from docs.evidence.files import write_whole
+from docs.evidence.machine import asked, this_machine
 
 
 @dataclass(frozen=True)
@@ -39,11 +36,7 @@ class Recorded:
 
     def counters(self) -> dict[str, float]:
         """The median of the launches."""
-        names = dict.fromkeys(name for launch in self.launches for name in launch)
-        return {
-            name: statistics.median([launch[name] for launch in self.launches if name in launch])
-            for name in names
-        }
+        return median(self.launches)
 
 
 @dataclass(frozen=True)
@@ -98,16 +91,6 @@ class Evidence:
             raise CutegemmError(f"{path} holds no counters that `profile` recorded: {error!r}.") from error
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file all at once: what is there already stays whole until then.
-
-    raises   OSError where it cannot be written
-    """
-    staged = path.with_name(f".{path.name}.part")
-    staged.write_text(text)
-    os.replace(staged, path)
-
-
 def _short(value: float | None) -> float | int | None:
     return int(value) if value is not None and float(value).is_integer() else value
 
@@ -128,6 +111,42 @@ def describe(case: Case | ProbeCase) -> str:
     )
 
 
+def measure(
+    cases: Sequence[Case | ProbeCase],
+    *,
+    device: str | None = None,
+    ncu: str = "ncu",
+    said: str = "",
+    limit_seconds: float | None = None,
+) -> tuple[list[Comparison], Evidence]:
+    """Predicted beside measured for each case, and what was counted.
+
+    device     of the predictions, for which plans are also compiled in parallel; one that stands for the
+               architecture where left out
+    said       the command, for the record
+    limit_seconds   that ncu may take
+    raises     UnsupportedError without ncu; NcuError with what it said
+    """
+    found = count(cases, device=device, ncu=ncu, limit_seconds=limit_seconds)
+    clocks = "free (--clock-control none); caches flushed before each pass"
+    machine = {**this_machine(said), "ncu": asked([ncu, "--version"]), "clocks": clocks, "device": found.gpu}
+    used = device or default_device(found.arch).name
+    evidence = Evidence(machine, found.arch, used, _recorded(cases, found), found.failed)
+    return replay(evidence, cases)[0], evidence
+
+
+def _recorded(cases: Sequence[Case | ProbeCase], found: Counted) -> dict[str, Recorded]:
+    return {
+        case.name: Recorded(
+            describe(case),
+            resources_of(case.plan, found.arch).registers if isinstance(case, Case) else None,
+            found.launches[case.name],
+        )
+        for case in cases
+        if case.name in found.launches
+    }
+
+
 def replay(evidence: Evidence, cases: Sequence[Case | ProbeCase]) -> tuple[list[Comparison], list[str]]:
     """The predictions of today beside the counters of then; and the names of cases that are others by now."""
     found, stale = [], []
@@ -137,7 +156,7 @@ def replay(evidence: Evidence, cases: Sequence[Case | ProbeCase]) -> tuple[list[
         if case is None or describe(case) != recorded.what:
             stale.append(name)
         elif isinstance(case, ProbeCase):
-            found.append(compare_probe(case, recorded.counters()))
+            found.append(case.compared(recorded.counters()))
         else:
             report = None
             if recorded.registers is not None:
@@ -147,35 +166,3 @@ def replay(evidence: Evidence, cases: Sequence[Case | ProbeCase]) -> tuple[list[
             )  # fmt: skip
             found.append(compare(case, analysis, recorded.counters()))
     return found, stale
-
-
-def of_ncu(ncu: str) -> dict[str, str]:
-    """Its version, and how it is told to measure."""
-    clocks = "free (--clock-control none); caches flushed before each pass"
-    return {"ncu": _ask([ncu, "--version"]), "clocks": clocks}
-
-
-def this_machine(command: str) -> dict[str, str]:
-    """Date, GPU, driver, versions and the command, as far as they can be asked for without torch."""
-    said = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": command,
-        "gpu": _ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]),
-        "driver": _ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
-        "commit": _ask(["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]),
-    }
-    for package in ("nvidia-cutlass-dsl", "torch"):
-        try:
-            said[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            said[package] = ""
-    return {key: value for key, value in said.items() if value}
-
-
-def _ask(command: list[str]) -> str:
-    if shutil.which(command[0]) is None:
-        return ""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    version = re.search(r"Version (\S+)", done.stdout)
-    lines = done.stdout.strip().splitlines()
-    return "" if done.returncode or not lines else version[1] if version else lines[0]

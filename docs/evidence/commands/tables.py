@@ -1,21 +1,16 @@
-"""`cutegemm bench`: measurements, as a table or as data."""
+"""`algebra`, `simulate` and `ladder`: one measurement, as a table or as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from cutegemm.cli import evidence
 from cutegemm.errors import UnsupportedError
-
-app = typer.Typer(no_args_is_help=True, help="Measure the algebra, the simulator, the kernels.")
-app.command("evidence")(evidence.command)
 
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
 
@@ -26,7 +21,6 @@ def _show(module: Any, as_json: bool) -> None:
     print(json.dumps(found, indent=2) if as_json else module.table(found))
 
 
-@app.command("algebra")
 def algebra(as_json: Json = False) -> None:
     """Operations of the algebra against the peers that are installed."""
     from docs.evidence import algebra as module
@@ -34,7 +28,6 @@ def algebra(as_json: Json = False) -> None:
     _show(module, as_json)
 
 
-@app.command("simulate")
 def simulate(as_json: Json = False) -> None:
     """Time and memory of the simulator."""
     from docs.evidence import simulate as module
@@ -42,7 +35,6 @@ def simulate(as_json: Json = False) -> None:
     _show(module, as_json)
 
 
-@app.command("ladder")
 def ladder(
     name: Annotated[str, typer.Argument(help="simt, mma_tf32, mma_bf16, mma_f16 or sm90")] = "simt",
     as_json: Json = False,
@@ -54,25 +46,12 @@ def ladder(
 
     if name not in module.LADDERS:
         known = ", ".join(module.LADDERS)
-        raise UnsupportedError(f"bench: no ladder is called {name!r}; there are {known}.")
+        raise UnsupportedError(f"ladder: no ladder is called {name!r}; there are {known}.")
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", sizes):
-        raise UnsupportedError(f"bench: --sizes {sizes!r} is no list of numbers such as 4096,6144.")
+        raise UnsupportedError(f"ladder: --sizes {sizes!r} is no list of numbers such as 4096,6144.")
     with Console(stderr=True).status("measuring"):
         found = module.run(
             name, [int(n) for n in sizes.split(",")], module.COUNTED_SIZE if counters else None,
             say=lambda line: print(line, file=sys.stderr),
         )  # fmt: skip
     print(json.dumps(found, indent=1) if as_json else module.table(found))
-
-
-@app.command("report")
-def report(docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")) -> None:
-    """The pages of speeds and ladders with their plots, and the tables of the analysis, from docs/evidence/data."""
-    from docs.evidence.pages import report as module
-
-    if not (docs / "benchmarks").is_dir():
-        raise UnsupportedError(
-            f"bench: {docs} has no folder benchmarks, of whose measurements pages are made."
-        )
-    for path in module.write(docs):
-        print(path)

@@ -17,10 +17,10 @@ from typing import Any
 from cutegemm.choose.catalog import plan_named
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
-from cutegemm.profile.cases import Case
+from cutegemm.profile import Case
 from cutegemm.profile.child import environment, launched, launcher, printed
-from cutegemm.profile.evidence import write_whole
-from cutegemm.profile.sanitizer import TOOLS, Outcome, command, parse
+from docs.evidence.files import write_whole
+from docs.evidence.sanitizer.output import TOOLS, Outcome, command, parse
 
 _SECONDS = 900  # that one case may take under one tool
 _BETA = "1"  # so that C is read as well

@@ -1,4 +1,4 @@
-"""`cutegemm bench evidence`: what it does with steps that work, fail, hang or do not fit; and its own table."""
+"""`python -m docs.evidence run`: what it does with steps that work, fail, hang or do not fit; and its own table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from cutegemm.cli import app
 from cutegemm.errors import CutegemmError
 from docs.evidence import gemm, simt
+from docs.evidence.commands import app, counted
 from docs.evidence.pages import speed
 from docs.evidence.steps import GPU, HOPPER, NCU, STEPS, Step
 from docs.evidence.steps_run import DONE, FAILED, SKIPPED, Outcome, named, run
 
-BENCHMARKS = Path(__file__).parent.parent / "docs" / "evidence" / "data"
+BENCHMARKS = Path(__file__).parents[2] / "docs" / "evidence" / "data"
 FILE = '{"machine": {"gpu": "G"}, "rows": [{"plan": "p", "ratio": 1.0}]}'
 
 
@@ -191,36 +191,28 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
     def taken(*_: object, **__: object) -> None:
         raise Taken
 
-    assert made.argv[0] == "-m"
-    module, arguments = made.argv[1], list(made.argv[2:])
-    assert made.prints or f"{made.name}.json" in arguments or module == "cutegemm.profile"
-    if module == "cutegemm.profile":
-        from cutegemm.profile import __main__ as profile
-
-        monkeypatch.setattr(profile, "sanitize" if made.name == "sanitize" else "profile", taken)
-        assert made.name in (arguments[0], f"analysis_{arguments[0]}")
-        with pytest.raises(Taken):
-            profile.main(arguments)
-        return
-    target = {"docs.evidence.gemm": gemm, "docs.evidence.simt": simt}.get(module)
-    if target is not None:
-        monkeypatch.setattr(target, "need_gpu", lambda: None)
-        monkeypatch.setattr(target, "machine", dict)
+    assert made.argv[:2] == ("-m", "docs.evidence")
+    name, *arguments = made.argv[2:]
+    assert made.prints or f"{made.name}.json" in arguments or name in ("counters", "sanitize")
+    if name in ("gemm", "simt"):
+        module = {"gemm": gemm, "simt": simt}[name]
+        monkeypatch.setattr(module, "need_gpu", lambda: None)
+        monkeypatch.setattr(module, "machine", dict)
         monkeypatch.setattr("docs.evidence.gemm.Meter", lambda *_: SimpleNamespace(known=dict))
-        monkeypatch.setattr(target, "contests", taken)
-        with pytest.raises(Taken):
-            target.main(arguments)
-        return
-    assert module == "cutegemm"
-    monkeypatch.setattr(f"docs.evidence.{arguments[1]}.run", taken)
-    assert isinstance(CliRunner().invoke(app, arguments).exception, Taken)
+        monkeypatch.setattr(module, "contests", taken)
+    elif name in ("counters", "sanitize"):
+        assert made.name in (name, f"analysis_{arguments[0]}")
+        monkeypatch.setattr(counted, {"counters": "measure"}.get(name, name), taken)
+    else:
+        monkeypatch.setattr(f"docs.evidence.{name}.run", taken)
+    assert isinstance(CliRunner().invoke(app, made.argv[2:]).exception, Taken)
 
 
 # --- the command --------------------------------------------------------------------------------------------
 
 
 def test_the_list_needs_no_gpu() -> None:
-    done = CliRunner().invoke(app, ["bench", "evidence", "--list", "--only", "hopper*"])
+    done = CliRunner().invoke(app, ["run", "--list", "--only", "hopper*"])
     assert done.exit_code == 0
     assert "hopper_ladder" in done.output
     assert "simt" not in done.output
@@ -228,9 +220,11 @@ def test_the_list_needs_no_gpu() -> None:
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (writes("good"), writes("bad", more="print('[red]why[/red]'); sys.exit(1)"))
-    monkeypatch.setattr("cutegemm.cli.evidence.named", lambda only: [s for s in steps if s.name in only])
-    monkeypatch.setattr("cutegemm.cli.evidence.machine_has", frozenset)
-    arguments = ["bench", "evidence", "--out", str(tmp_path), "--only", "good"]
+    monkeypatch.setattr(
+        "docs.evidence.commands.remade.named", lambda only: [s for s in steps if s.name in only]
+    )
+    monkeypatch.setattr("docs.evidence.commands.remade.machine_has", frozenset)
+    arguments = ["run", "--out", str(tmp_path), "--only", "good"]
     done = CliRunner().invoke(app, arguments)
     assert (done.exit_code, "done" in done.output) == (0, True)
     done = CliRunner().invoke(app, [*arguments, "--only", "bad"])
@@ -239,7 +233,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_done_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cutegemm.cli.evidence.machine_has", frozenset)
-    done = CliRunner().invoke(app, ["bench", "evidence", "--out", str(tmp_path), "--only", "hopper"])
+    monkeypatch.setattr("docs.evidence.commands.remade.machine_has", frozenset)
+    done = CliRunner().invoke(app, ["run", "--out", str(tmp_path), "--only", "hopper"])
     assert done.exit_code == 1
     assert "it needs an sm_90a GPU" in " ".join(done.output.split())

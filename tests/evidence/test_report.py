@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from cutegemm.choose.simt.ladder import SIMT_LADDER
-from cutegemm.cli import app
+from docs.evidence.commands import app
 from docs.evidence.pages import charts, ladder, report, speed
 from docs.evidence.pages.markdown import table
 from docs.evidence.rows import by_plan, groups, mean_ratio
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 MACHINE = {"gpu": "G", "driver": "1", "torch": "2", "nvidia-cutlass-dsl": "3", "date": "2026-01-01 now"}
 
 
@@ -156,7 +156,7 @@ def test_a_ladder_with_counters_by_hand(tmp_path: Path) -> None:
         steps={names[0]: step(0), names[1]: step(1, load_wavefronts=3e6)},
     )  # fmt: skip
     (tmp_path / "analysis.md").write_text("text")
-    done = CliRunner().invoke(app, ["bench", "report", "--docs", str(tmp_path)])
+    done = CliRunner().invoke(app, ["report", "--docs", str(tmp_path)])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "ladder_simt.md").read_text()
     assert f"simt: {SIMT_LADDER.data}; G, driver 1, torch 2" in page

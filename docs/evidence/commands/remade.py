@@ -1,4 +1,4 @@
-"""`cutegemm bench evidence`: the measurements of the documents, all of them by one command."""
+"""`run` and `report`: the measurements of the documents, all of them by one command, and the pages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cutegemm.errors import UnsupportedError
+from docs.evidence.pages import report as pages
 from docs.evidence.steps import Step
 from docs.evidence.steps_run import DONE, FAILED, SKIPPED, Outcome, machine_has, named, run
 
 _COLOURS = {DONE: "green", FAILED: "red", SKIPPED: "yellow"}
 
 
-def command(
+def run_steps(
     out: Annotated[Path, typer.Option(help="The folder of the files.")] = Path("docs/evidence/data"),
     only: Annotated[list[str] | None, typer.Option(help="A file's name, or names with *; repeat it.")] = None,
     budget: Annotated[
@@ -25,7 +27,7 @@ def command(
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
 ) -> None:
-    """Make every file of docs/evidence/data again, the most telling ones first; then run `bench report`.
+    """Make every file of docs/evidence/data again, the most telling ones first; then run `report`.
 
     Each step is a process of its own, with a time limit. It ends with 1 where a step failed, or none was done.
     """
@@ -50,9 +52,18 @@ def command(
     console.print(_table(outcomes))
     states = [outcome.state for outcome in outcomes]
     if DONE in states:
-        console.print("`cutegemm bench report` makes the pages of the documents of them.")
+        console.print("`python -m docs.evidence report` makes the pages of the documents of them.")
     if FAILED in states or DONE not in states:
         raise typer.Exit(1)
+
+
+def report(docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")) -> None:
+    """The pages of speeds and ladders with their plots, and the tables of the analysis, from docs/evidence/data."""
+    data = docs / "evidence" / "data"
+    if not data.is_dir():
+        raise UnsupportedError(f"report: there is no folder {data}, of whose measurements pages are made.")
+    for path in pages.write(docs):
+        print(path)
 
 
 def _catalogue(steps: tuple[Step, ...]) -> Table:

@@ -3,70 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from cutegemm.build import Shared, simt_plan
 from cutegemm.build.mma_sync import mma_sync_plan
 from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.layout import Swizzle
-from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan import Operands, Problem
+from cutegemm.profile import Case
+from docs.evidence.counters.probes import ProbeCase, proof_probes
 
-_LANES = np.arange(32)
-_MATRIX_ROWS = 8
 _TRAFFIC_LAUNCHES = 3
-
-
-@dataclass(frozen=True)
-class Case:
-    """A plan for a problem.
-
-    launches   that are counted each: several where counters differ from one to the next
-    """
-
-    name: str
-    plan: GemmPlan
-    problem: Problem
-    launches: int = 1
-
-
-@dataclass(frozen=True)
-class ProbeCase:
-    """One instruction of one warp.
-
-    op, bits          see `analysis.wavefronts`
-    offsets           byte addresses in shared memory, of 32 lanes
-    sources           cp.async: byte addresses in global memory
-    matrices, transpose   of ldmatrix and stmatrix
-    """
-
-    name: str
-    op: str
-    bits: int
-    offsets: tuple[int, ...]
-    sources: tuple[int, ...] | None = None
-    matrices: int = 4
-    transpose: bool = False
-
-    @property
-    def launches(self) -> int:
-        """An instruction by itself counts the same each time."""
-        return 1
-
-    @property
-    def lanes(self) -> int:
-        """Lanes whose addresses are used."""
-        return _MATRIX_ROWS * self.matrices if self.op.endswith("matrix") else 32
-
-    @property
-    def instruction(self) -> str:
-        """In words."""
-        if self.op.endswith("matrix"):
-            return f"{self.op}.x{self.matrices}{'.trans' if self.transpose else ''}"
-        return f"{self.op} {self.bits} bits"
 
 
 def proof_cases() -> list[Case]:
@@ -218,68 +166,6 @@ def mma_cases() -> list[Case]:
         plan = mma_tma_plan(ops, name=name)
         out.append(Case(f"mma_{name}", plan, Problem(2048, 2048, 1024, operands=ops)))
     return out
-
-
-# --- single instructions ------------------------------------------------------------------------------------
-
-
-def _patterns(size: int) -> dict[str, np.ndarray]:
-    """Names to the slot of `size` bytes that each lane touches."""
-    random = np.random.default_rng(7)
-    patterns = {"in a row": _LANES, "all alike": _LANES * 0, "reversed": 31 - _LANES}
-    patterns |= {f"stride {s}": _LANES * s for s in (2, 3, 4, 8, 16, 32, 33)}
-    patterns |= {f"{n} neighbours alike": _LANES // n for n in (2, 4, 8, 16)}
-    patterns |= {f"alike modulo {n}": _LANES % n for n in (2, 4, 8, 16)}
-    patterns |= {
-        "pairs t ^ 2": _LANES // 4 * 2 + _LANES % 2,
-        "pairs t ^ 4": _LANES // 8 * 4 + _LANES % 4,
-        "pairs t ^ 3": np.minimum(_LANES, _LANES ^ 3),
-        "8 alike, 128 bytes apart": _LANES // 8 * (128 // size),
-        "2 alike, 128 bytes apart": _LANES // 2 * (128 // size),
-        "lanes 8 x 4, A of a warp": _LANES % 8,
-        "lanes 4 x 8, B of a warp": _LANES // 8,
-        "zigzag A": _LANES // 2 % 8,
-        "zigzag B": _LANES // 16 * 2 + _LANES % 2,
-    }
-    most = 1 << 16
-    for i in range(4):
-        patterns[f"random {i}"] = random.integers(0, 64 if i % 2 else 512, 32)
-    for i in range(2):
-        patterns[f"random pairs {i}"] = np.repeat(random.integers(0, 64, 16), 2)
-    return {name: slots for name, slots in patterns.items() if int(slots.max() + 1) * size <= most}
-
-
-def proof_probes() -> list[ProbeCase]:
-    """Every kind of access at addresses with and without conflicts."""
-    out = []
-    for op in ("load", "store"):
-        for bits in (32, 64, 128):
-            size = bits // 8
-            for name, slots in _patterns(size).items():
-                out.append(ProbeCase(f"{op}{bits} {name}", op, bits, _bytes(slots, size)))
-    for op in ("ldmatrix", "stmatrix"):
-        for matrices, transpose in ((1, False), (2, False), (4, False), (4, True)):
-            for pitch in (16, 32, 64, 80, 128, 144, 160, 256, 272):
-                name = f"{op}.x{matrices}{'.t' if transpose else ''} rows of {pitch} bytes"
-                out.append(ProbeCase(name, op, 128, _bytes(_LANES, pitch), None, matrices, transpose))
-        swizzled = _LANES * 128 + 16 * ((_LANES // 8) ^ (_LANES % 8))
-        out.append(ProbeCase(f"{op}.x4 swizzled", op, 128, tuple(int(b) for b in swizzled)))
-    for bits in (32, 64, 128):
-        size = bits // 8
-        row = _bytes(_LANES, size)
-        for name, slots in _patterns(size).items():
-            if len(set(slots.tolist())) == 32:
-                out.append(ProbeCase(f"cp.async{bits} to {name}", "cp.async", bits, _bytes(slots, size), row))
-            out.append(ProbeCase(f"cp.async{bits} from {name}", "cp.async", bits, row, _bytes(slots, size)))
-        rows = _LANES // 8 * 4096 + _LANES % 8 * size
-        out.append(
-            ProbeCase(f"cp.async{bits} from 4 rows", "cp.async", bits, row, tuple(int(b) for b in rows))
-        )
-    return out
-
-
-def _bytes(slots: np.ndarray, size: int) -> tuple[int, ...]:
-    return tuple(int(s) * size for s in slots)
 
 
 GROUPS: dict[str, Callable[[], Sequence[Case | ProbeCase]]] = {

@@ -1,0 +1,56 @@
+"""`python -m docs.evidence COMMAND`: measurements, as a table or as data, and the pages that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+from cutegemm.errors import ended_in_words
+from docs.evidence import fit_simt, fit_sm90, gemm, simt
+from docs.evidence.commands import counted, remade, tables
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Measure the algebra, the simulator, the kernels; make the pages of the documents.",
+)
+app.command("run")(remade.run_steps)
+app.command("report")(remade.report)
+app.command("algebra")(tables.algebra)
+app.command("simulate")(tables.simulate)
+app.command("ladder")(tables.ladder)
+app.command("counters")(counted.counters)
+app.command("replay")(counted.replayed)
+app.command("sanitize")(counted.sanitized)
+
+_OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def _add(name: str, main: Callable[[Sequence[str]], Any], what: str) -> None:
+    """A command whose module reads its own options."""
+
+    def command(context: typer.Context) -> None:
+        main(context.args)
+
+    app.command(name, help=f"{what} `{name} --help` lists its options.", context_settings=_OWN_OPTIONS)(
+        command
+    )
+
+
+_add("gemm", gemm.main, "GEMMs beside the vendor library: any shapes, types, layouts and plans.")
+_add("simt", simt.main, "f32 GEMMs by threads beside the vendor library, and the choice among their plans.")
+_add("fit-simt", fit_simt.main, "The constants of the choice among SIMT plans, from measured times.")
+_add("fit-sm90", fit_sm90.main, "The constants of the choice among Hopper plans, from measured times.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: errors that a user can cause end with a message and status 2.
+
+    arguments   the process's where left out
+    """
+    with ended_in_words("evidence"):
+        app(arguments, prog_name="python -m docs.evidence")

@@ -1,0 +1,107 @@
+"""`counters`, `replay` and `sanitize`: predictions beside hardware counters, and compute-sanitizer's findings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.profile import Case, Comparison, render
+from docs.evidence.counters.cases import GROUPS
+from docs.evidence.counters.probes import ProbeCase
+from docs.evidence.counters.recorded import Evidence, measure, replay
+from docs.evidence.machine import this_machine
+from docs.evidence.sanitizer.output import TOOLS
+from docs.evidence.sanitizer.runs import Found, record, sanitize, sanitize_cases, table
+
+Only = Annotated[str, typer.Option(help="Cases whose name holds this text.")]
+Out = Annotated[Path | None, typer.Option(help="The folder of the file that it makes.")]
+Listed = Annotated[bool, typer.Option("--list", help="Only name the cases.")]
+
+
+def counters(
+    groups: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[GROUP]...", help=f"{', '.join(GROUPS)}; all where left out."),
+    ] = None,
+    only: Only = "",
+    device: Annotated[str | None, typer.Option(help="Of the predictions, e.g. h200.")] = None,
+    ncu: Annotated[str, typer.Option(help="The command of Nsight Compute.")] = "ncu",
+    out: Out = None,
+    listed: Listed = False,
+) -> None:
+    """Predictions beside what ncu counts; `--out` keeps the counters as analysis_GROUP.json.
+
+    It ends with 1 where a counter is beyond its tolerance, or a case was not launched.
+    """
+    unknown = [group for group in groups or () if group not in GROUPS]
+    if unknown:
+        raise UnsupportedError(f"counters: no group is called {unknown[0]!r}; there are {', '.join(GROUPS)}.")
+    is_bad = False
+    for group in groups or GROUPS:
+        cases = [case for case in GROUPS[group]() if only in case.name]
+        if listed:
+            print("\n".join(case.name for case in cases))
+        elif cases:
+            is_bad |= _count(group, cases, device, ncu, out)
+    if is_bad:
+        raise typer.Exit(1)
+
+
+def _count(group: str, cases: list[Case | ProbeCase], device: str | None, ncu: str, out: Path | None) -> bool:
+    """Whether something of a group is not as predicted."""
+    said = f"python -m docs.evidence counters {group}" + (f" --device {device}" if device else "")
+    found, evidence = measure(cases, device=device, ncu=ncu, said=said)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        evidence.save(out / f"analysis_{group}.json")
+    print(render(found))
+    for name, reason in evidence.failed.items():
+        print(f"not launched: {name}: {reason}", file=sys.stderr)
+    return any(c.misses for c in found) or bool(evidence.failed)
+
+
+def replayed(
+    files: Annotated[list[Path], typer.Argument(help="What `counters --out` kept.")], only: Only = ""
+) -> None:
+    """Today's predictions beside counters that were kept; no GPU is needed."""
+    cases = [case for make in GROUPS.values() for case in make() if only in case.name]
+    every: list[Comparison] = []
+    for file in files:
+        found, stale = replay(Evidence.load(file), cases)
+        every += found
+        if stale and not only:
+            print(f"{file}: these cases are others by now: {', '.join(stale)}", file=sys.stderr)
+    print(render(every))
+    if any(c.misses for c in every):
+        raise typer.Exit(1)
+
+
+def sanitized(
+    only: Only = "",
+    tool: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(TOOLS)}; repeat it.")] = None,
+    sanitizer: Annotated[str, typer.Option(help="The command.")] = "compute-sanitizer",
+    out: Out = None,
+    listed: Listed = False,
+) -> None:
+    """Small plans of every family under compute-sanitizer; `--out` keeps the table as sanitize.json."""
+    unknown = [name for name in tool or () if name not in TOOLS]
+    if unknown:
+        raise UnsupportedError(f"sanitize: no tool is called {unknown[0]!r}; there are {', '.join(TOOLS)}.")
+    cases = [case for case in sanitize_cases() if only in case.name]
+    if listed:
+        print("\n".join(case.name for case in cases))
+        return
+    machine = this_machine("python -m docs.evidence sanitize")
+
+    def kept(found: Found) -> None:
+        if out is not None:
+            record(found, machine, out / "sanitize.json")
+
+    found = sanitize(cases, tool or TOOLS, sanitizer=sanitizer, so_far=kept)
+    print(table(found))
+    if not all(outcome.is_clean for outcomes in found.values() for outcome in outcomes.values()):
+        raise typer.Exit(1)
