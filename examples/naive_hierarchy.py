@@ -45,7 +45,7 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)  # in memory, row by row
     out = np.full(problem.m * problem.n, np.nan, np.float32)
     of_a, of_b, of_d = (tiled(plan, problem, name) for name in "abd")
-    held = plan.tiled_mma.layout_c_tv_tiled  # (thread, value) -> place in the tile of D
+    held = plan.tiled_mma.tv_layout_C_tiled  # (thread, value) -> place in the tile of D
     bm, bn, bk = plan.cta_tile
     m_tiles, n_tiles, batch = plan.grid(problem)
     values = range(held[1].size())
@@ -90,7 +90,7 @@ def tiled(plan: GemmPlan, problem: Problem, name: str) -> Layout:
 
 def explain(plan: GemmPlan, problem: Problem, elements: list[tuple[int, int, int]]) -> None:
     """What each level contributes to the place of an element of D in memory: (CTA, thread, value)."""
-    of_d, held = tiled(plan, problem, "d"), plan.tiled_mma.layout_c_tv_tiled
+    of_d, held = tiled(plan, problem, "d"), plan.tiled_mma.tv_layout_C_tiled
     m_tiles, n_tiles, _ = plan.grid(problem)
     shape = plan.cta_tile[:2]
     print(
