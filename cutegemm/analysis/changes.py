@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cutegemm.analysis.roofline import WAVEFRONT_BYTES, Roofline
+from cutegemm.analysis.roofline import Roofline
+from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES
 
 if TYPE_CHECKING:
     from cutegemm.analysis.report import AccessCost, Analysis
@@ -97,7 +98,7 @@ def _conflict_changes(known: Analysis, roof: Roofline) -> list[Change]:
     for part in known.shared:
         if part.cost.conflicts == 0 or not level.amount:
             continue
-        share = known.waves.ctas * part.times * part.cost.conflicts * WAVEFRONT_BYTES / level.amount
+        share = known.waves.ctas * part.times * part.cost.conflicts * SMEM_WAVEFRONT_BYTES / level.amount
         loss = _loss(roof, shared=(level.seconds or 0.0) * (1 - share))
         where = str(part.cost.worst) if part.cost.worst else "its source in global memory"
         what = f"{part.name} ({part.instruction}) takes {part.cost.ways:.2g} times its wavefronts: {where}"

@@ -9,9 +9,9 @@ back behind those that find it in L2.
 Source: the beginning of every quarter of every tile of 19 plans, in three launches each on an H200 (2026-11-20). Of its
 132 multiprocessors the same 24, twelve TPCs, always went ahead; that six CPCs of two TPCs are the reason is inferred.
 They took 0.76 to 0.84 of the others' time for tiles of 128 x 128 of bf16, 32 KiB a k-tile, in nine of eleven plans, and
-0.87 to 0.93 in two; 0.91 to 1 where it is 24 KiB for as much work; 1 where it is 16 KiB. From that follows `PORT`.
-`FED_JITTER` and `WAIT` are fitted to the DRAM bytes of eleven of these plans, `JITTER` to those of five SIMT plans: see
-docs/analysis.md.
+0.87 to 0.93 in two; 0.91 to 1 where it is 24 KiB for as much work; 1 where it is 16 KiB. From that follows the port's
+rate, `Measured.cpc_bytes_per_clock`. `FED_JITTER` and `WAIT` are fitted to the DRAM bytes of eleven of these plans,
+`JITTER` to those of five SIMT plans: see docs/analysis.md.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cutegemm.machine.device import CPC_SMS_OF_THREE, CPC_SMS_OF_TWO
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
 
-PORT = 256.0  # bytes a clock, of a CPC
 JITTER = 0.009  # by which the times of tiles differ at random, where no MMA waits for k-tiles
 FED_JITTER = 0.09  # where it does
 WAIT = 0.1  # how much longer that takes, if all that a tile reads comes from DRAM
-_SHARING = (6, 4)  # multiprocessors of a CPC: of three TPCs, of two
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ def demand(plan: GemmPlan, device: Device) -> float:
 def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
     """The pace of a plan's units, in times that the MMA takes."""
     persistent = plan.pipeline is not None and plan.pipeline.ctas is not None
-    time = np.maximum(1.0, _sharing(plan, device, units) * demand(plan, device) / PORT)
+    port = device.measured.cpc_bytes_per_clock
+    time = np.maximum(1.0, _sharing(plan, device, units) * demand(plan, device) / port)
     if persistent and time.max() > 1:
         return Pace(time, FED_JITTER, WAIT)
     return Pace(np.ones(units), JITTER)
@@ -95,4 +95,4 @@ def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
         pairs = np.concatenate([np.tile(tpcs, 2) for tpcs in rounds])
     of_two = np.isin(pairs, device.tpcs_of_two)
     first = np.arange(units) * in_cluster % len(pairs)
-    return np.where(of_two, _SHARING[1], _SHARING[0])[first]
+    return np.where(of_two, CPC_SMS_OF_TWO, CPC_SMS_OF_THREE)[first]

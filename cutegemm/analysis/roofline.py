@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
-
-WAVEFRONT_BYTES = 128
-ISSUE_PER_CLOCK = 4  # one instruction of a warp in each of the four schedulers
 
 
 @dataclass(frozen=True)
@@ -124,11 +121,11 @@ def roofline(
             "compute", 2.0 * covered, "FLOP", flops, 2.0 * covered / (peak * 1e12) / share if peak else None
         ),
         _level(
-            "issue", issued, "instructions", flops, issued / (device.sms * ISSUE_PER_CLOCK * clock) / share
+            "issue", issued, "instructions", flops, issued / (device.sms * WARP_SCHEDULERS * clock) / share
         ),
         _level("register", covered * register_bytes(plan), "bytes", flops, None),
         _level(
-            "shared", wavefronts * WAVEFRONT_BYTES, "bytes", flops, wavefronts / (device.sms * clock) / share
+            "shared", wavefronts * SMEM_WAVEFRONT_BYTES, "bytes", flops, wavefronts / (device.sms * clock) / share
         ),
         _level("L2", l2, "bytes", flops, l2 / device.l2_bytes_per_s),
         _level("DRAM", dram, "bytes", flops, dram / (device.dram_gb_s * 1e9)),

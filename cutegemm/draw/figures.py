@@ -26,12 +26,13 @@ from cutegemm.draw import (
 from cutegemm.draw.grids import Picture
 from cutegemm.dtypes import bf16, f16, tf32
 from cutegemm.layout import Layout, Swizzle, make_composed_layout
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.simulate.protocol.queue import pingpong_protocol
 from cutegemm.tile.copy_atoms import ldmatrix
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.smem_atoms import smem_atom
 
-_WAVE = 132  # multiprocessors of an H200
+_WAVE = DEFAULT_DEVICE.sms
 
 FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
     "layout": lambda: layout_picture(

@@ -10,6 +10,7 @@ WARP_THREADS = 32
 WARPGROUP_THREADS = 128
 SMEM_BANKS = 32
 SMEM_BANK_BYTES = 4
+SMEM_WAVEFRONT_BYTES = SMEM_BANKS * SMEM_BANK_BYTES  # that shared memory moves in a clock
 SECTOR_BYTES = 32
 CACHE_LINE_BYTES = 128
 ACCESS_BITS = 128  # of a thread to memory at once, at most: ld.global.v4 (PTX ISA)
@@ -22,6 +23,8 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 MAX_NAMED_BARRIERS = 16
+# There, chapters on compute capabilities 8.x and 9.0: each issues an instruction of a warp in a clock.
+WARP_SCHEDULERS = 4
 
 # CUDA occupancy calculator (cuda_occupancy.h): registers are given to a warp in units of 256, shared
 # memory to a block in units of 128 bytes, with 1 KiB a block reserved from compute capability 8.0 on.

@@ -1,13 +1,16 @@
-"""Devices: how many multiprocessors, how much cache and bandwidth, which peaks, each with its source.
+"""Devices: how many multiprocessors, how much cache and bandwidth, which rates, each with its source.
 
-Peaks are dense and at the clock given. Those of mma.sync on Hopper were measured, since the data sheets give
-none. The rate of L2 is a bound: 64 bytes a clock into each multiprocessor, where no white paper says less.
+What a data sheet says and what kernels were seen to reach are different quantities, and each has a name of its own: the
+first are fields of `Device`, the second of `Measured`. Peaks are dense and at the clock given. Those of mma.sync on
+Hopper were measured, since the data sheets give none. The rate of L2 is a bound: 64 bytes a clock into each
+multiprocessor, where no white paper says less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,35 @@ if TYPE_CHECKING:
     from cutegemm.tile.atoms import MmaAtom
 
 MIB = 1 << 20
+# Multiprocessors of a CPC of Hopper with three pairs of them (TPCs), and with two: they share a port to L2. Inferred
+# from which CTAs go ahead of the others (H200, 2026-11-20): see `analysis.pace`.
+CPC_SMS_OF_THREE, CPC_SMS_OF_TWO = 6, 4
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What kernels were seen to reach on a device, where a data sheet says nothing or what no kernel reaches.
+
+    ffma_tflops             of f32, by a loop of FFMA on registers alone
+    wgmma_tflops            of elements of 16 bits, by a long GEMM at the power limit
+    tma_read_gb_s           A and B of a GEMM from DRAM by TMA, behind a flush of L2
+    thread_read_gb_s        A and B of a GEMM from DRAM by cp.async
+    pack_along_k_gb_s       read and written by the kernel that packs operands along K, as wgmma multiplies them
+    pack_along_mn_gb_s      the same along M or N, as threads multiply them
+    sums_gb_s               sums of parts of K that one kernel writes and the next one reads, through L2
+    l2_kept_bytes           of A, B and D together, up to which a GEMM reads nothing from DRAM twice
+    cpc_bytes_per_clock     that the multiprocessors of a CPC take from L2 together
+    """
+
+    ffma_tflops: float
+    wgmma_tflops: float
+    tma_read_gb_s: float
+    thread_read_gb_s: float
+    pack_along_k_gb_s: float
+    pack_along_mn_gb_s: float
+    sums_gb_s: float
+    l2_kept_bytes: float
+    cpc_bytes_per_clock: float
 
 
 @dataclass(frozen=True)
@@ -31,9 +63,11 @@ class Device:
     clock_mhz       boost
     l2_bytes_per_clock   that all multiprocessors read from L2 together, at most
     tflops          peak by pipe and type of the operands: "fma.f32", "mma.bf16", "wgmma.bf16", ...
+    source          of all these
     tpc_rounds      pairs of multiprocessors (TPCs), in the order in which a grid's CTAs are handed out: so many are
                     given one CTA each, then each one more, before the next so many are; () where it is not known
     tpcs_of_two     those of them, by that order, whose CPC has two TPCs instead of three
+    own_rates       what was measured on it; None where nothing was: see `measured`
     """
 
     name: str
@@ -44,10 +78,11 @@ class Device:
     dram_gb_s: float
     clock_mhz: int
     l2_bytes_per_clock: int
-    tflops: Mapping[str, float]
+    tflops: Mapping[str, float] = field(hash=False)
     source: str
     tpc_rounds: tuple[int, ...] = ()
     tpcs_of_two: tuple[int, ...] = ()
+    own_rates: Measured | None = None
 
     def peak_tflops(self, atom: MmaAtom) -> float | None:
         """Of the pipe and type that an MMA atom runs on; None where it is not known."""
@@ -57,6 +92,56 @@ class Device:
     def l2_bytes_per_s(self) -> float:
         """The most that L2 delivers."""
         return self.l2_bytes_per_clock * self.clock_mhz * 1e6
+
+    @cached_property
+    def measured(self) -> Measured:
+        """What kernels reach. Where it was not measured: what they reach on an H200, by the ratio of the data sheets.
+
+        >>> [round(device_named(name).measured.tma_read_gb_s) for name in ("h200", "h100")]
+        [3450, 2409]
+        """
+        if self.own_rates is not None:
+            return self.own_rates
+        like, seen = DEFAULT_DEVICE, _H200_MEASURED
+        dram = self.dram_gb_s / like.dram_gb_s
+        tensor = self._tensor_tflops / like._tensor_tflops
+        return replace(
+            seen,
+            ffma_tflops=seen.ffma_tflops * self.tflops["fma.f32"] / like.tflops["fma.f32"],
+            wgmma_tflops=seen.wgmma_tflops * tensor,
+            tma_read_gb_s=seen.tma_read_gb_s * dram,
+            thread_read_gb_s=seen.thread_read_gb_s * dram,
+            pack_along_k_gb_s=seen.pack_along_k_gb_s * dram,
+            pack_along_mn_gb_s=seen.pack_along_mn_gb_s * dram,
+            sums_gb_s=seen.sums_gb_s * self.l2_bytes_per_s / like.l2_bytes_per_s,
+            l2_kept_bytes=seen.l2_kept_bytes * self.l2_bytes / like.l2_bytes,
+        )
+
+    @property
+    def _tensor_tflops(self) -> float:
+        return self.tflops.get("wgmma.bf16", self.tflops["mma.bf16"])
+
+    def with_sms(self, sms: int) -> Device:
+        """The same chip with so many multiprocessors, as other cards and parts of a card have it.
+
+        What each multiprocessor does stays as it is, and so do the memory, the L2 cache and the power limit.
+
+        >>> part = device_named("h200").with_sms(66)
+        >>> part.sms, part.tflops["fma.f32"], part.dram_gb_s
+        (66, 33.45, 4800)
+        """
+        if sms == self.sms:
+            return self
+        share, rates = sms / self.sms, self.measured
+        return replace(
+            self,
+            sms=sms,
+            l2_bytes_per_clock=round(self.l2_bytes_per_clock * share),
+            tflops=MappingProxyType({pipe: peak * share for pipe, peak in self.tflops.items()}),
+            tpc_rounds=(),
+            tpcs_of_two=(),
+            own_rates=replace(rates, ffma_tflops=rates.ffma_tflops * share),
+        )
 
 
 def _peaks(**tflops: float) -> Mapping[str, float]:
@@ -73,6 +158,21 @@ _H100_SXM = _peaks(
     fma_f32=66.9, fma_f64=33.5, mma_half=640, mma_tf32=320,
     wgmma_tf32=494.7, wgmma_half=989.4, wgmma_fp8=1978.9, wgmma_s8=1978.9,
 )  # fmt: skip
+
+# Of one H200, 2026-11-20. The rates of reading, packing and sums, l2_kept_bytes and wgmma_tflops are those with which
+# the models of `choose` err least (`docs.evidence`, fit_sm90 and fit_simt); the loop of FFMA was timed by itself; the
+# port follows from the times of tiles: see `analysis.pace`.
+_H200_MEASURED = Measured(
+    ffma_tflops=63.8,
+    wgmma_tflops=700,
+    tma_read_gb_s=3450,
+    thread_read_gb_s=3800,
+    pack_along_k_gb_s=4200,
+    pack_along_mn_gb_s=3500,
+    sums_gb_s=3000,
+    l2_kept_bytes=50e6,
+    cpc_bytes_per_clock=256.0,
+)
 
 # Of 144 multiprocessors of the chip 132 are on: six of its 24 CPCs have two TPCs. Which ones differs from chip to
 # chip; these are one H200's.
@@ -120,11 +220,13 @@ DEVICES = {
         Device(
             "h200", "sm_90a", 132, 60 * MIB, 2, 4800, 1980, 132 * 64, _H100_SXM,
             "NVIDIA H200 data sheet; size of L2, mma, order of TPCs measured (2026-11-20)", _ROUNDS, _OF_TWO,
+            _H200_MEASURED,
         ),
     )
 }  # fmt: skip
 
-H200_MULTIPROCESSORS = DEVICES["h200"].sms  # of a persistent grid, where none are named
+DEFAULT_DEVICE = DEVICES["h200"]  # that plans are chosen for, and whose multiprocessors a persistent grid fills
+H200_MULTIPROCESSORS = DEFAULT_DEVICE.sms
 
 _DEFAULT = {"sm_80": "a100-80gb", "sm_86": "rtx3090", "sm_89": "rtx4090"}
 
@@ -145,4 +247,5 @@ def device_named(name: str) -> Device:
 
 def default_device(arch: str) -> Device:
     """The device that stands for an architecture where none is named: an H200 for sm_90 and later."""
-    return DEVICES[_DEFAULT.get(arch, "h200")]
+    name = _DEFAULT.get(arch)
+    return DEFAULT_DEVICE if name is None else DEVICES[name]
