@@ -28,8 +28,8 @@ class DirectGemm(SimtGemm):
         plan = self.plan
         bM, bN, _ = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        m_tile, n_tile, batch = self.tile_of(cta, mD.shape[0], mD.shape[1])
+        tiles, tile = self.tiles(mD), self.tile_number()
+        m_tile, n_tile, batch = tiles.tile_mnl(tile)
         thr_mma = lower.tiled_mma(plan.tiled_mma).get_slice(tid)
         sides = []
         for mX, extent, at, part in (
@@ -53,7 +53,7 @@ class DirectGemm(SimtGemm):
             self.take(gA, a_inside, tCrA, k)
             self.take(gB, b_inside, tCrB, k)
             self.multiply_direct(tCrA, tCrB, acc)
-        self.end(thr_mma, mC, mD, None, None, acc, alpha, beta, tid, cta)
+        self.end(thr_mma, mC, mD, None, None, acc, alpha, beta, tid, tiles.along(mA.shape[1]), tile)
 
     def take(self, gX, inside, fragments, k) -> None:
         """One k of a thread's rows, those inside of the matrix."""

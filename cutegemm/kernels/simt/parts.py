@@ -5,9 +5,9 @@
 | "kernel"  | the GEMM, whose CTAs write the sums of their parts; `add_kernel`, which adds them to D         |
 | "last"    | the GEMM alone: in each tile the CTA that arrives last adds the sums and writes D              |
 
-The grid is (tiles, parts); or that of a persistent plan, whose CTAs take the units of `plan.shares` in turn, and
-write D at once where a unit is all of its tile; a kernel adds the sums of the others. Where the sums of a part lie
-is `sums_layout`.
+The grid is (tiles, parts); or that of a persistent plan, whose CTAs take one work tile after the other, and write D
+at once where it is all of its tile; a kernel adds the sums of the others. Which work tiles there are, and which slot of
+the workspace a part has, says `plan.scheduler`; where the sums of a part lie in its slot, `sums_layout`.
 
 Arrival of a part: every thread has written its sums; barrier; one thread adds 1 to the tile's counter, acquire and
 release; barrier; the CTA that finds `parts` - 1 in it sees what all others wrote before they arrived. (Causality
@@ -34,7 +34,8 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.simt.kernel import SimtGemm
 from cutegemm.kernels.threads.mainloop import reread
 from cutegemm.plan.memory.workspace import sums_layout
-from cutegemm.plan.work.shares import Shares, Unit, cluster_shares
+from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.shares import WorkTile
 from cutegemm.tile.copy_atoms import universal_copy
 
 _ADDED_AT_ONCE = 8  # loads of parts' sums that a thread of `add_kernel` has under way
@@ -54,8 +55,8 @@ class PartsGemm(SimtGemm):
 
     sums: Any = None
     arrivals: Any = None
-    unit: Unit | None = None  # that a CTA of a persistent grid has at hand
-    at_hand: Any = None  # works it out
+    at_hand: WorkTile | None = None  # of a CTA of a persistent grid
+    current: Any = None  # works it out
 
     @cute.kernel
     def parts_kernel(
@@ -69,20 +70,15 @@ class PartsGemm(SimtGemm):
         alpha: cutlass.Numeric,
         beta: cutlass.Numeric,
     ):
-        """A part of a tile, or all of it; of a persistent plan the units of a CTA, one after the other."""
+        """A part of a tile, or all of it; of a persistent plan the work tiles of a CTA, one after the other."""
         self.sums, self.arrivals = sums, arrivals
         if cutlass.const_expr(self.plan.persistent is None):
             self.tile(mA, mB, mC, mD, alpha, beta)
         else:
             number, _, _ = cute.arch.block_idx()
-            while number < self.shares(mD, opaque(mA.shape[1])).units:
+            while number < self.tiles(mD).along(opaque(mA.shape[1])).units:
                 self.take(number, mA, mB, mC, mD, alpha, beta)
-                number = number + self.plan.persistent
-
-    def shares(self, mD, k) -> Shares:
-        """How the tiles are divided."""
-        tiles, k_tiles = self.tiles(mD), cute.ceil_div(k, self.plan.cta_tile[2])
-        return cluster_shares(self.plan, tiles, k_tiles, cutlass.min, cutlass.max)
+                number = self.tiles(mD).along(mA.shape[1]).following(number)
 
     @cute.jit
     def take(
@@ -95,81 +91,81 @@ class PartsGemm(SimtGemm):
         alpha: cutlass.Numeric,
         beta: cutlass.Numeric,
     ):
-        self.at_hand = lambda: self.shares(mD, opaque(mA.shape[1])).unit(number)
-        self.unit = self.at_hand()
-        if self.unit.parts > 0:
-            cute.arch.sync_threads()  # all have read what they need of the shared memory of the unit before
+        self.current = lambda: self.tiles(mD).along(opaque(mA.shape[1])).work_tile(number)
+        self.at_hand = self.current()
+        if self.at_hand.parts > 0:
+            cute.arch.sync_threads()  # all have read what they need of the shared memory of the work tile before
             self.tile(mA, mB, mC, mD, alpha, beta)
 
-    def place(self, again: bool = False):
-        """That of the unit at hand, worked out `again` instead of kept in registers; else of the CTA."""
-        if self.unit is None:
-            return SimtGemm.place(self, again)
+    def tile_number(self, again: bool = False):
+        """That of the work tile at hand, worked out `again` instead of kept in registers; else of the CTA."""
+        if self.plan.persistent is None:
+            return SimtGemm.tile_number(self, again)
         if again:
-            self.unit = self.at_hand()
-        return self.unit.tile
+            self.at_hand = self.current()
+        return self.at_hand.tile
 
-    def k_range(self, k_tiles):
-        """The k-tiles of this CTA's part."""
-        if self.unit is not None:
-            return self.unit.k_first, self.unit.k_count
+    def work_tile(self, work: WorkGrid, tile) -> WorkTile:
+        """The part of this CTA."""
+        if self.plan.persistent is not None:
+            return self.at_hand
         if self.plan.split_k == 1:
-            return 0, k_tiles
-        _, part, _ = cute.arch.block_idx()
-        return self.plan.split.k_range(part, k_tiles, minimum=cutlass.min)
+            return work.whole(tile)
+        return work.part_of(tile, cute.arch.block_idx()[1])
 
-    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, place) -> None:
+    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, work: WorkGrid, tile) -> None:
         """The sums of all of K to D, those of a part to the workspace."""
-        if self.unit is not None:
-            self.end_unit(thr_mma, mC, mD, sA, acc, alpha, beta, tid, place)
+        if self.plan.persistent is not None:
+            self.end_persistent(thr_mma, mC, mD, sA, acc, alpha, beta, tid, work, self.at_hand)
         elif self.plan.split_k > 1:
-            slot = self.slot_of(mD, place, reread("%ctaid.y"))
-            self.hand_over(thr_mma, mC, mD, sA, acc, alpha, beta, tid, place, slot)
+            work_tile = work.part_of(tile, reread("%ctaid.y"))
+            self.hand_over(thr_mma, mC, mD, sA, acc, alpha, beta, tid, work, work_tile)
         else:
-            SimtGemm.end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, place)
+            SimtGemm.end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, work, tile)
 
     @cute.jit
-    def end_unit(
+    def end_persistent(
         self, thr_mma: cutlass.Constexpr, mC: cutlass.Constexpr, mD: cutlass.Constexpr, sA: cutlass.Constexpr,
         acc: cutlass.Constexpr, alpha: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32,
-        place: cutlass.Constexpr,
+        work: cutlass.Constexpr, work_tile: cutlass.Constexpr,
     ):  # fmt: skip
-        if self.unit.parts == 1:
-            SimtGemm.end(self, thr_mma, mC, mD, sA, None, acc, alpha, beta, tid, place)
+        if work_tile.parts == 1:
+            SimtGemm.end(self, thr_mma, mC, mD, sA, None, acc, alpha, beta, tid, work, work_tile.tile)
         else:
-            slot = self.unit.slot + self.unit.part
-            self.hand_over(thr_mma, mC, mD, sA, acc, alpha, beta, tid, place, slot)
+            self.hand_over(thr_mma, mC, mD, sA, acc, alpha, beta, tid, work, work_tile)
 
-    def hand_over(self, thr_mma, mC, mD, sA, acc, alpha, beta, tid, place, slot) -> None:
+    def hand_over(
+        self, thr_mma, mC, mD, sA, acc, alpha, beta, tid, work: WorkGrid, work_tile: WorkTile
+    ) -> None:
         """The sums of a part to the workspace, from which the last one takes them all."""
-        vAcc, own = self.by_vectors(acc), self.sums_at(tid, slot)
+        vAcc, own = self.by_vectors(acc), self.sums_at(tid, self.slot_of(work, work_tile, work_tile.part))
         for i in range(cute.size(vAcc, mode=[1])):
             line = cute.make_rmem_tensor((self.plan.store_d.values,), acc.element_type)
             for v in range(self.plan.store_d.values):
                 line[v] = alpha * vAcc[v, i]
             cute.copy(self.wide(), self.pieces(line), self.pieces(own[None, i]))
         if self.plan.split.reduction == "last":
-            self.arrive(thr_mma, mC, mD, sA, acc, beta, tid, place)
+            self.arrive(thr_mma, mC, mD, sA, acc, beta, tid, work, work_tile)
 
     @cute.jit
     def arrive(
         self, thr_mma: cutlass.Constexpr, mC: cutlass.Constexpr, mD: cutlass.Constexpr, sA: cutlass.Constexpr,
-        acc: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32, place: cutlass.Constexpr,
+        acc: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32, work: cutlass.Constexpr,
+        work_tile: cutlass.Constexpr,
     ):  # fmt: skip
-        parts = self.plan.split_k
+        parts = work_tile.parts
         flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))
         cute.arch.sync_threads()
         if tid == 0:
-            counter = self.arrivals.iterator + place
+            counter = self.arrivals.iterator + work_tile.tile
             flag[0] = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
         cute.arch.sync_threads()
         if flag[0] == parts - 1:
             vAcc = self.by_vectors(acc)
             acc.fill(0.0)
             for part in cutlass.range(parts, unroll=1):
-                self.add(vAcc, self.sums_at(tid, self.slot_of(mD, place, part)))
-            at = self.tile_of(place, mD.shape[0], mD.shape[1])
-            self.epilogue(thr_mma, mC, mD, None, acc, beta.dtype(1.0), beta, at, tid)
+                self.add(vAcc, self.sums_at(tid, self.slot_of(work, work_tile, part)))
+            self.epilogue(thr_mma, mC, mD, None, acc, beta.dtype(1.0), beta, work.tile_mnl(work_tile), tid)
 
     def add(self, vAcc, theirs) -> None:
         """A part's sums (vector, vectors) to those that are there."""
@@ -188,20 +184,20 @@ class PartsGemm(SimtGemm):
         """One vector of each thread of a tile: the parts' sums, in their order, then D."""
         self.sums = sums
         tid, _, _ = cute.arch.thread_idx()
-        place, which, _ = cute.arch.block_idx()
+        tile, which, _ = cute.arch.block_idx()
         total = cute.make_rmem_tensor((self.plan.store_d.values,), sums.element_type)
         total.fill(0.0)
+        work = self.tiles(mD).along(k)
+        peers = work.peers(tile)
         if cutlass.const_expr(self.plan.split.waves == 0):
-            slots = [self.slot_of(mD, place, part) for part in range(self.plan.split_k)]
+            slots = [self.slot_of(work, peers, part) for part in range(peers.parts)]
             self.add_vectors(total, slots, tid, which)
-            self.finish(mC, mD, total, beta, place, tid, which)
+            self.finish(mC, mD, total, beta, work, peers, tid, which)
         else:
-            shares = self.shares(mD, k)
-            parts, first_slot = shares.sums_of(place)
-            if place < shares.shared and parts > 1:
-                for part in cutlass.range(parts, unroll=4):
-                    self.add_vectors(total, [first_slot + part], tid, which)
-                self.finish(mC, mD, total, beta, place, tid, which)
+            if tile < work.shared and peers.parts > 1:
+                for part in cutlass.range(peers.parts, unroll=4):
+                    self.add_vectors(total, [self.slot_of(work, peers, part)], tid, which)
+                self.finish(mC, mD, total, beta, work, peers, tid, which)
 
     def add_vectors(self, total, slots, tid, which) -> None:
         """One vector of a thread from each of some slots, several read before they are added."""
@@ -220,15 +216,16 @@ class PartsGemm(SimtGemm):
                 for v in range(vector):
                     totals[i][v] = totals[i][v] + line[v]
 
-    def finish(self, mC, mD, total, beta, place, tid, which) -> None:
+    def finish(self, mC, mD, total, beta, work: WorkGrid, work_tile: WorkTile, tid, which) -> None:
         """A vector of D from the sums of all of K."""
         thr_mma = lower.tiled_mma(self.plan.tiled_mma).get_slice(tid)
-        at = self.tile_of(place, mD.shape[0], mD.shape[1])
-        self.epilogue(thr_mma, mC, mD, None, total, beta.dtype(1.0), beta, at, tid, which)
+        self.epilogue(
+            thr_mma, mC, mD, None, total, beta.dtype(1.0), beta, work.tile_mnl(work_tile), tid, which
+        )
 
-    def slot_of(self, mD, place, part):
-        """Where in the workspace the sums of a part of a tile are, where all tiles have as many parts."""
-        return Int64(part) * self.tiles(mD) + place
+    def slot_of(self, work: WorkGrid, work_tile: WorkTile, part):
+        """The slot of a part in the workspace; where tiles have a row of the grid for each, 32 bits may be too few."""
+        return work.slot_of(work_tile, Int64(part) if work.scheduler.parts_are_rows else part)
 
     def sums_at(self, tid, slot) -> cute.Tensor:
         """Where a thread's sums lie in a slot: (vector, vectors)."""

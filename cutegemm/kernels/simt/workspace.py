@@ -5,7 +5,7 @@
 | packs A, B        | `packing.Packer` for each, then the GEMM, whose operand is the packed one             |
 | shares tiles of D | the GEMM, and `add_kernel` where that adds the sums: see `simt_parts`                 |
 
-Where each thing lies in the workspace is `plan.workspace.regions`.
+Where each thing lies in the workspace is `plan.memory.workspace.regions`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WorkspaceGemm(PartsGemm):
         plan = self.plan
         mA, mB, mC, mD = self.matrices(a, b, c, d)
         (bM, bN, _), M, N, K, L = plan.cta_tile, mD.shape[0], mD.shape[1], mA.shape[1], mD.shape[2]
-        tiles = self.tiles(mD)
+        work = self.tiles(mD).along(K)
         extents = [Int64(extent) for extent in (M, N, K, L)]
         firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
         whole = {"a": mA, "b": mB}
@@ -50,7 +50,7 @@ class WorkspaceGemm(PartsGemm):
             for name, kind in (("sums", lower.dtype(plan.operands.acc)), ("arrivals", Int32))
         ]
         self.parts_kernel(whole["a"], whole["b"], mC, mD, sums, arrivals, alpha, beta).launch(
-            grid=(tiles, plan.split_k, 1) if plan.persistent is None else (plan.persistent, 1, 1),
+            grid=(work.tiles.count if plan.persistent is None else work.clusters, plan.split_k, 1),
             block=(plan.threads, 1, 1),
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
@@ -58,7 +58,7 @@ class WorkspaceGemm(PartsGemm):
         )
         if cutlass.const_expr(plan.split.is_split and plan.split.reduction == "kernel"):
             vectors = bM * bN // (plan.threads * plan.store_d.values)
-            added = tiles if plan.persistent is None else cutlass.max(self.shares(mD, K).shared, 1)
+            added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
             self.add_kernel(K, mC, mD, sums, beta).launch(
                 grid=(added, vectors, 1), block=(plan.threads, 1, 1), stream=stream
             )

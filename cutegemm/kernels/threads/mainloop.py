@@ -2,7 +2,7 @@
 
 | when            | what                                                                                |
 |-----------------|-------------------------------------------------------------------------------------|
-| start           | its CTA takes a tile of D by `plan.raster`; it partitions A, B and shared memory    |
+| start           | its CTA takes a work tile by `plan.scheduler`; it partitions A, B and shared memory |
 | ragged tiles    | it clears what its copies will leave out; barrier                                   |
 |-----------------|-------------------------------------------------------------------------------------|
 | prologue        | Fetch, Commit, Store of the first stages - 1 k-tiles, then Wait, Sync, Read         |
@@ -44,9 +44,12 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
+from cutegemm.kernels.work import TRACED
 from cutegemm.plan.plan import smem_align_bytes
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.program.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
+from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
+from cutegemm.plan.work.shares import WorkTile
 
 _SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
 
@@ -123,7 +126,7 @@ class ScheduledGemm(ScheduledEpilogue):
     ):
         mA, mB, mC, mD = self.matrices(a, b, c, d)
         self.kernel(mA, mB, mC, mD, alpha, beta).launch(
-            grid=(self.tiles(mD), 1, 1),
+            grid=(self.tiles(mD).count, 1, 1),
             block=(self.plan.threads, 1, 1),
             stream=stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
@@ -137,10 +140,10 @@ class ScheduledGemm(ScheduledEpilogue):
         mB = self.as_operand(self.seen_as(b, 1, 0), self.plan.operands.b)
         return mA, mB, mC, mD
 
-    def tiles(self, mD: cute.Tensor):
-        """How many tiles D has, of all matrices of the batch."""
-        bM, bN, _ = self.plan.cta_tile
-        return cute.ceil_div(mD.shape[0], bM) * cute.ceil_div(mD.shape[1], bN) * mD.shape[2]
+    def tiles(self, mD: cute.Tensor) -> TileGrid:
+        """The tiles of D, of all matrices of the batch."""
+        M, N, L = mD.shape
+        return self.plan.scheduler.tiles(M, N, L, TRACED)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
         """The caller's tensor with its modes in CuTe's order, the batch last."""
@@ -180,15 +183,17 @@ class ScheduledGemm(ScheduledEpilogue):
         alpha: cutlass.Numeric,
         beta: cutlass.Numeric,
     ):
-        """What a CTA does: its tile of D, from its first k-tile to the end."""
+        """What a CTA does: its work tile, from its first k-tile to the end."""
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
         M, N, K = mD.shape[0], mD.shape[1], mA.shape[1]
-        tile_mnl = self.tile_of(self.place(), M, N)
-        all_k_tiles = cute.ceil_div(K, bK)
-        residue = cute.assume(K - all_k_tiles * bK, divby=self.k_vector())
-        k_first, k_tiles = self.k_range(all_k_tiles)
+        tiles, tile = self.tiles(mD), self.tile_number()
+        tile_mnl = tiles.tile_mnl(tile)
+        work = tiles.along(K)
+        residue = cute.assume(K - work.k_tiles * bK, divby=self.k_vector())
+        work_tile = self.work_tile(work, tile)
+        k_first, k_tiles = work_tile.k_first, work_tile.k_count
         begin = self.first_k(residue, k_first)
 
         sA, sB, sD = self.shared_tensors()  # (bM, bK, stages), (bN, bK, stages), (bM, bN) or None
@@ -218,16 +223,16 @@ class ScheduledGemm(ScheduledEpilogue):
             stage = self.stage_of(stage, 1)
         # Where this thread is, read once more: were it kept in registers through the mainloop, the compiler
         # would compute the loads' addresses from it anew for each k-tile (8 instructions of 1140).
-        tid, at = reread("%tid.x"), self.place(again=True)
-        self.end(tiled_mma.get_slice(tid), mC, mD, sA, sD, acc, alpha, beta, tid, at)
+        tid, tile = reread("%tid.x"), self.tile_number(again=True)
+        self.end(tiled_mma.get_slice(tid), mC, mD, sA, sD, acc, alpha, beta, tid, work, tile)
 
-    def place(self, again: bool = False):
-        """Which tile of D is taken, in the order of the raster; read `again` instead of kept in a register."""
+    def tile_number(self, again: bool = False):
+        """The tile of D that is taken, as the raster counts; read `again` instead of kept in a register."""
         return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
-    def k_range(self, k_tiles):
-        """The first k-tile of this CTA, and how many it has."""
-        return 0, k_tiles
+    def work_tile(self, work: WorkGrid, tile) -> WorkTile:
+        """What of that tile this CTA takes: all its k-tiles."""
+        return work.whole(tile)
 
     def first_k(self, residue, k_first):
         """Where its loads begin: at the first of its k-tiles, where these are neighbours; see `k_at`."""
@@ -235,15 +240,9 @@ class ScheduledGemm(ScheduledEpilogue):
             return residue
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
-    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, place) -> None:
+    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, work: WorkGrid, tile) -> None:
         """What becomes of the sums."""
-        at = self.tile_of(place, mD.shape[0], mD.shape[1])
-        self.epilogue(thr_mma, mC, mD, sD, acc, alpha, beta, at, tid)
-
-    def tile_of(self, place, M, N):
-        """(m_tile, n_tile, l) of a place in the order of the raster."""
-        bM, bN, _ = self.plan.cta_tile
-        return self.plan.raster.tile(place, cute.ceil_div(M, bM), cute.ceil_div(N, bN), minimum=cutlass.min)
+        self.epilogue(thr_mma, mC, mD, sD, acc, alpha, beta, work.tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: Parts, tid, sA, sB) -> None:
         """What a family's steps need besides `parts`."""

@@ -16,7 +16,7 @@ number of a unit, for integers, arrays of them, and values that a kernel compute
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,15 +34,17 @@ MOST_WORKERS = 4
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkTile:
     """k-tiles of a tile.
 
-    tile      its number in the raster's order
+    tile      its number in the raster's order; tiles are counted in clusters
     k_first   the first of the k-tiles
     k_count   how many
-    parts     units that share the tile: with 1 there is nothing to add up; 0 is a unit of nothing
+    parts     work tiles that share the tile, its peers and itself: with 1 there is nothing to add up; 0 is a work tile
+              in which there is nothing to do
     part      which of them this is, in the order of their k-tiles, which is that of adding
-    slot      place in the workspace of the sums of part 0; the other parts' follow
+    slot      by which `WorkGrid.slot_of` finds the places of the parts' sums in the workspace
+    group     problem of a grouped GEMM; see `scheduler`
     """
 
     tile: Any
@@ -51,6 +53,14 @@ class Unit:
     parts: Any
     part: Any
     slot: Any
+    group: Any = 0
+
+    def map(self, function: Callable[[Any], Any]) -> WorkTile:
+        """A function of each field."""
+        return WorkTile(*[function(getattr(self, f.name)) for f in fields(self)])
+
+
+Unit = WorkTile  # its name in kernels/sm90 and simulate/protocol
 
 
 @dataclass(frozen=True)
@@ -86,26 +96,32 @@ class Shares:
     owned: Any = None
     divisors: tuple[Any, ...] | None = None
 
-    def unit(self, number: Any) -> Unit:
+    def work_tile(self, number: Any) -> WorkTile:
         """The unit of a number below `units`; one that has no k-tiles to take has 0 parts.
 
         >>> from cutegemm.plan.work.split import Split
         >>> shares = shares_of(Split(waves=1), 3, 5, 4, least_run=1)
-        >>> [(u.tile, u.k_first, u.k_count) for u in map(shares.unit, range(shares.units)) if u.parts]
+        >>> [(u.tile, u.k_first, u.k_count) for u in map(shares.work_tile, range(shares.units)) if u.parts]
         [(0, 0, 4), (0, 4, 1), (1, 3, 2), (2, 2, 3), (1, 0, 3), (2, 0, 2)]
         """
         if self.owned is None and self.pieces == 1:  # a split: each run is a unit
             parts = self.span // self.run
             tile, part = number // parts, number % parts
             first = part * self.run
-            return Unit(tile, first, self.minimum(self.run, self.k_tiles - first), parts, part, tile * parts)
+            return WorkTile(
+                tile, first, self.minimum(self.run, self.k_tiles - first), parts, part, tile * parts
+            )
         column, piece = number % self.columns, number // self.columns
         shared = self._piece(column, piece)
         if self.owned is not None:
             shared = self._either(self._is_below(column, self.shared), self._kept(column, piece), shared)
         past = number - self.columns * self.pieces  # of the whole tiles, where it is not below 0
-        whole = Unit(self.shared + past, 0, self.k_tiles, 1, 0, 0)
+        whole = WorkTile(self.shared + past, 0, self.k_tiles, 1, 0, 0)
         return self._either(self._is_below(past, 0), shared, whole)
+
+    def unit(self, number: Any) -> WorkTile:
+        """`work_tile`, as kernels/sm90 and simulate/protocol call it."""
+        return self.work_tile(number)
 
     def following(self, number: Any, clusters: Any) -> Any:
         """The number of the next unit of who takes the one of a number; owners have one of a shared tile.
@@ -128,13 +144,13 @@ class Shares:
             yield number
             number = self.following(number, clusters)
 
-    def _kept(self, owner: Any, piece: Any) -> Unit:
+    def _kept(self, owner: Any, piece: Any) -> WorkTile:
         """What the owner of a tile takes of it; nothing by another piece than its first."""
         parts, slot = self.sums_of(owner)
         is_first = self._is_below(piece, 1)
-        return Unit(owner, 0, self.owned * is_first, parts * is_first, 0, slot)
+        return WorkTile(owner, 0, self.owned * is_first, parts * is_first, 0, slot)
 
-    def _piece(self, column: Any, piece: Any) -> Unit:
+    def _piece(self, column: Any, piece: Any) -> WorkTile:
         """What the worker of a column takes off the line."""
         worker, kept = column, 0
         if self.owned is not None:
@@ -147,16 +163,17 @@ class Shares:
         count = self.maximum(count, 0)
         parts, slot = self.sums_of(tile)
         part = worker - (slot - tile) if self.owned is None else worker - (slot - 2 * tile) + 1
-        return Unit(tile, kept + first - tile * span, count, parts * self.minimum(count, 1), part, slot)
+        return WorkTile(tile, kept + first - tile * span, count, parts * self.minimum(count, 1), part, slot)
 
     def _is_below(self, value: Any, bound: Any) -> Any:
         """1 or 0."""
         return self.maximum(self.minimum(bound - value, 1), 0)
 
-    def _either(self, is_first: Any, first: Unit, second: Unit) -> Unit:
+    def _either(self, is_first: Any, first: WorkTile, second: WorkTile) -> WorkTile:
         """The first where 1 is said, the second where 0 is."""
-        pairs = [(getattr(first, f), getattr(second, f)) for f in Unit.__dataclass_fields__]
-        return Unit(*[there + is_first * (here - there) for here, there in pairs])
+        names = [f.name for f in fields(WorkTile) if f.name != "group"]
+        pairs = [(getattr(first, name), getattr(second, name)) for name in names]
+        return WorkTile(*[there + is_first * (here - there) for here, there in pairs])
 
     def sums_of(self, tile: Any) -> tuple[Any, Any]:
         """How many units share a tile below `shared`, and the slot of the sums of the first of them.

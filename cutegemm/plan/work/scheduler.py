@@ -1,0 +1,425 @@
+"""The tile scheduler: which work tile a cluster takes, in which order, and which tile of D each of its CTAs has in it.
+
+A *work tile* is a tile of D of a whole cluster, in the order of the raster, and of this tile all k-tiles or, where K is
+split, some of them.
+
+    TileScheduler   what a plan knows before it has a problem
+    TileGrid        with M, N and L: the tiles of D, their order, and which of them a CTA of a cluster has
+    WorkGrid        with K: the work tiles, and who takes which
+
+Kernels trace these, the simulator, the analysis and the drawings enumerate them: nobody else turns a number into a tile
+of D, a rank into a tile, or a part into a slot of the workspace.
+
+All is arithmetic without a branch on its values, for integers, numpy arrays, and values that a kernel computes with.
+
+How K is split decides what the number of a work tile means:
+
+| split               | work tile `number`                                         | grid                 |
+|---------------------|------------------------------------------------------------|----------------------|
+| none                | tile `number`, all its k-tiles                             | a cluster for each,  |
+|                     |                                                            | or persistent        |
+| parts (split-K)     | tile `number // parts`, part `number % parts`: peers are   | the same             |
+|                     | neighbours, and none is without k-tiles                    |                      |
+| parts, `idle_ctas`  | tile `number % tiles`, part `number // tiles`              | (tiles, parts)       |
+| waves (stream-K)    | runs of k-tiles first, then whole tiles: see `shares`      | persistent           |
+
+Groups and ranks. A single GEMM, or a batch of one size, is the group 0 of every work tile. A grouped GEMM (a mixture
+of experts) has the first number of each group in device memory: `WorkGrid.work_tile` is the place that looks the group
+of a number up there, subtracts its first number, and goes on with the tiles and k-tiles of that group. Several GPUs that
+share a GEMM have numbers of one order: the first number of a cluster, and `WorkGrid.following`, are the places where a
+GPU's rank enters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cutegemm.plan.work.shares import Shares, WorkTile, shares_of
+from cutegemm.plan.work.split import Split
+from cutegemm.tile.raster import Raster
+
+if TYPE_CHECKING:
+    from cutegemm.plan.problem import Problem
+
+# Of `Shares`, what the host works out and a kernel is handed.
+_HANDED = ("shared", "span", "workers", "run", "longer")
+_HANDED_OWNED = (*_HANDED, "owned", "pieces")
+
+
+def _ceil_div(a: Any, b: Any) -> Any:
+    return (a + (b - 1)) // b
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Functions that integers, arrays and traced values have of their own.
+
+    minimum, maximum   of two values
+    ceil_div           the quotient of two values, rounded up
+    """
+
+    minimum: Callable[[Any, Any], Any] = min
+    maximum: Callable[[Any, Any], Any] = max
+    ceil_div: Callable[[Any, Any], Any] = _ceil_div
+
+
+INTEGERS = Arithmetic()
+ARRAYS = Arithmetic(np.minimum, np.maximum)
+
+
+@dataclass(frozen=True)
+class TileScheduler:
+    """How work tiles are numbered, and who takes which.
+
+    raster       the order of the tiles of clusters
+    split        how K is split
+    cta_tile     (bM, bN, bK)
+    cluster_mn   CTAs of a cluster along M and N
+    persistent   CTAs of a persistent grid; None: a cluster for each work tile
+    batched      whether there may be several batches: the raster divides by the tiles of one
+    idle_ctas    whether the launched grid follows from the tiles alone, so that CTAs may have nothing to do: (tiles,
+                 parts) of a split in parts, or all persistent CTAs. Else there are no more clusters than work tiles
+    """
+
+    raster: Raster
+    split: Split
+    cta_tile: tuple[int, int, int]
+    cluster_mn: tuple[int, int] = (1, 1)
+    persistent: int | None = None
+    batched: bool = True
+    idle_ctas: bool = False
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_mn[0] * self.cluster_mn[1]
+
+    @property
+    def persistent_clusters(self) -> int | None:
+        """Clusters of a persistent grid, or None."""
+        return None if self.persistent is None else self.persistent // self.cluster_size
+
+    @property
+    def parts_are_rows(self) -> bool:
+        """Whether the parts of a tile are rows of the launched grid, one for each even where K has fewer k-tiles."""
+        return self.idle_ctas and self.split.parts > 1
+
+    def of(self, problem: Problem) -> WorkGrid:
+        """The work tiles of a problem.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> from cutegemm.plan import Problem
+        >>> sm90_plan(split_k=4).scheduler.of(Problem(128, 1024, 4096)).units
+        32
+        """
+        return self.tiles(problem.m, problem.n, problem.l).along(problem.k)
+
+    def tiles(
+        self,
+        m: Any,
+        n: Any,
+        l: Any = 1,  # noqa: E741
+        arithmetic: Arithmetic = INTEGERS,
+    ) -> TileGrid:
+        """The tiles of M x N x L elements."""
+        (bm, bn, _), (cm, cn), ceil_div = self.cta_tile, self.cluster_mn, arithmetic.ceil_div
+        m_tiles, n_tiles = ceil_div(m, bm * cm), ceil_div(n, bn * cn)
+        return TileGrid(self, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic)
+
+    def from_values(self, values: tuple[Any, ...], arithmetic: Arithmetic) -> WorkGrid:
+        """The work tiles as a kernel has them, from what `WorkGrid.host_values` handed it.
+
+        How many tiles and slots there are in all is known to the host alone.
+        """
+        k_tiles, m_tiles, n_tiles, divisors, units, clusters, handed = values
+        shares = None
+        if self.split.is_split:
+            names = (*_HANDED_OWNED, "divisors") if self.split.owned else _HANDED
+            known = {"pieces": self.split.waves + 1, **dict(zip(names, handed, strict=True))}
+            columns = self.persistent_clusters if self.split.waves else units
+            shares = Shares(
+                k_tiles=k_tiles, columns=columns, units=units, slots=None, minimum=arithmetic.minimum,
+                maximum=arithmetic.maximum, **known,
+            )  # fmt: skip
+        return WorkGrid(
+            TileGrid(self, m_tiles, n_tiles, None, arithmetic, divisors), k_tiles, units, clusters, shares
+        )
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """The tiles of D, in clusters: 0 to `count` - 1 in the order of the raster.
+
+    m_tiles, n_tiles   along M and N
+    count              of all batches; None in a kernel that is handed its work: see `from_values`
+    arithmetic         functions of these values
+    divisors           those of the raster, in a form that is faster to divide by; None where the raster is to find them
+
+    >>> scheduler = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1))
+    >>> tiles = scheduler.tiles(600, 256)
+    >>> tiles.count, [tiles.tile_mnl(4, rank) for rank in range(2)]
+    (6, [(2, 1, 0), (3, 1, 0)])
+    """
+
+    scheduler: TileScheduler
+    m_tiles: Any
+    n_tiles: Any
+    count: Any
+    arithmetic: Arithmetic = INTEGERS
+    divisors: tuple[Any, ...] | None = None
+
+    def tile_mnl(self, tile: Any, rank: Any = 0) -> tuple[Any, Any, Any]:
+        """(m_tile, n_tile, l) of D that a CTA of a cluster has in a tile; past the edge of D for some ranks.
+
+        rank   of the CTA in its cluster, counted along M first
+        """
+        (cm, cn), raster = self.scheduler.cluster_mn, self.scheduler.raster
+        m, n, batch = raster.tile(
+            tile, self.m_tiles, self.n_tiles, self.arithmetic.minimum, self.scheduler.batched, self.divisors
+        )
+        if cm * cn == 1:
+            return m, n, batch
+        return m * cm + rank % cm, n * cn + rank // cm, batch
+
+    def order(self) -> np.ndarray:
+        """(m_tile, n_tile, l) of every CTA: int64 (count, CTAs of a cluster, 3), where extents are known integers.
+
+        >>> scheduler = TileScheduler(Raster("along_n"), Split(), (128, 128, 64), cluster_mn=(2, 1))
+        >>> scheduler.tiles(300, 256).order()[:, :, :2].tolist()
+        [[[0, 0], [1, 0]], [[0, 1], [1, 1]], [[2, 0], [3, 0]], [[2, 1], [3, 1]]]
+        """
+        tile, rank = np.arange(self.count)[:, None], np.arange(self.scheduler.cluster_size)
+        found = replace(self, arithmetic=ARRAYS).tile_mnl(tile, rank)
+        return np.stack(np.broadcast_arrays(*found, rank + 0 * tile)[:3], axis=-1)
+
+    def along(self, k: Any) -> WorkGrid:
+        """The work tiles, where K has so many elements."""
+        return self.work(self.arithmetic.ceil_div(k, self.scheduler.cta_tile[2]))
+
+    def work(self, k_tiles: Any) -> WorkGrid:
+        """The work tiles, where each tile has so many k-tiles."""
+        scheduler, arithmetic = self.scheduler, self.arithmetic
+        units, shares = self.count, None
+        if scheduler.parts_are_rows:
+            units = self.count * scheduler.split.parts
+        elif scheduler.split.is_split:
+            grid = scheduler.persistent_clusters or 1
+            shares = shares_of(
+                scheduler.split, self.count, k_tiles, grid, arithmetic.minimum, arithmetic.maximum
+            )
+            units = shares.units
+        clusters = units
+        if scheduler.persistent_clusters is not None:
+            clusters = scheduler.persistent_clusters
+            if not scheduler.idle_ctas:
+                clusters = arithmetic.minimum(units, clusters)
+        return WorkGrid(self, k_tiles, units, clusters, shares)
+
+
+@dataclass(frozen=True)
+class WorkGrid:
+    """The work tiles of a problem, 0 to `units` - 1, and the clusters that take them.
+
+    tiles      of D
+    k_tiles    of each tile
+    units      numbers of work tiles; of some of stream-K nobody has anything to do
+    clusters   that are launched; cluster c begins with the work tile c
+    shares     how K is divided, where the parts of a tile are neither all of it nor rows of the grid
+
+    >>> scheduler = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1), persistent=4)
+    >>> work = scheduler.tiles(600, 256).along(512)
+    >>> work.clusters, [[*work.numbers(cluster)] for cluster in range(2)]
+    (2, [[0, 2, 4], [1, 3, 5]])
+    >>> work.work_tile(4)
+    WorkTile(tile=4, k_first=0, k_count=8, parts=1, part=0, slot=0, group=0)
+    """
+
+    tiles: TileGrid
+    k_tiles: Any
+    units: Any
+    clusters: Any
+    shares: Shares | None
+
+    @property
+    def scheduler(self) -> TileScheduler:
+        """The tile scheduler that these are of."""
+        return self.tiles.scheduler
+
+    # --- what a number is --------------------------------------------------------------------------------------
+
+    def work_tile(self, number: Any) -> WorkTile:
+        """The work tile of a number below `units`; one that nobody has anything to do for has 0 parts."""
+        if self.scheduler.parts_are_rows:
+            return self.part_of(number % self.tiles.count, number // self.tiles.count)
+        return self.whole(number) if self.shares is None else self.shares.work_tile(number)
+
+    def whole(self, tile: Any) -> WorkTile:
+        """All k-tiles of a tile."""
+        return WorkTile(tile, 0, self.k_tiles, 1, 0, 0)
+
+    def part_of(self, tile: Any, part: Any) -> WorkTile:
+        """A part of a tile, where parts are rows of the launched grid: blockIdx.x and blockIdx.y."""
+        split = self.scheduler.split
+        k_first, k_count = split.k_range(part, self.k_tiles, self.tiles.arithmetic.minimum)
+        return WorkTile(tile, k_first, k_count, split.parts, part, tile)
+
+    def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
+        """(m_tile, n_tile, l) of D that a CTA of a cluster has in a work tile: see `TileGrid.tile_mnl`."""
+        return self.tiles.tile_mnl(work_tile.tile, rank)
+
+    # --- the order in which a cluster takes them ---------------------------------------------------------------
+
+    def following(self, number: Any, turns: int = 1) -> Any:
+        """The number of the work tile that the same cluster takes so many turns later."""
+        if not self.scheduler.split.owned:
+            return number + self.clusters * turns
+        assert self.shares is not None
+        for _ in range(turns):
+            number = self.shares.following(number, self.clusters)
+        return number
+
+    def numbers(self, cluster: int) -> Iterator[int]:
+        """Those of the work tiles that a cluster takes, in their order."""
+        number = cluster
+        while number < self.units:
+            yield number
+            number = self.following(number)
+
+    # --- consumers that take the work tiles of a CTA in turn (pingpong) -----------------------------------------
+
+    def first_of(self, cluster: Any, turn: Any, turns: int) -> Any:
+        """The number of the first work tile of consumer `turn` of `turns`."""
+        if not self.scheduler.split.owned:
+            return cluster + turn * self.clusters
+        number = cluster
+        for before in range(turns - 1):
+            number = number + self._is_before(before, turn) * (self.following(number) - number)
+        return number
+
+    def k_tiles_before(self, cluster: Any, turn: Any, turns: int) -> Any:
+        """k-tiles that pass through the stages for the consumers before this one, ahead of its first."""
+        if not self.scheduler.split.is_split:
+            return turn * self.k_tiles
+        count = 0
+        for before in range(turns - 1):
+            theirs = self.work_tile(self.following(cluster, before))
+            count = count + self._is_before(before, turn) * theirs.k_count
+        return count
+
+    def k_tiles_between(self, number: Any, turns: int) -> Any:
+        """k-tiles that the other consumers take between a consumer's work tile and its next."""
+        if not self.scheduler.split.is_split:
+            return (turns - 1) * self.k_tiles
+        theirs = [self.work_tile(self.following(number, ahead)) for ahead in range(1, turns)]
+        return sum([work_tile.k_count for work_tile in theirs], 0)
+
+    def _is_before(self, turn: int, other: Any) -> Any:
+        """1 or 0."""
+        arithmetic = self.tiles.arithmetic
+        return arithmetic.minimum(arithmetic.maximum(other - turn, 0), 1)
+
+    # --- the parts of a tile -----------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> Any:
+        """The first tiles, which may have several parts each."""
+        if self.scheduler.parts_are_rows:
+            return self.tiles.count
+        return 0 if self.shares is None else self.shares.shared
+
+    @property
+    def slots(self) -> Any:
+        """Slots of the workspace, each for the sums of one part of a cluster's tile."""
+        if self.scheduler.parts_are_rows:
+            return self.units
+        return 0 if self.shares is None else self.shares.slots
+
+    def peers(self, tile: Any) -> WorkTile:
+        """Part 0 of a tile below `shared`: in how many parts it is, and where their slots are; not which k-tiles."""
+        if self.shares is None:
+            return WorkTile(tile, 0, 0, self.scheduler.split.parts, 0, tile)
+        parts, slot = self.shares.sums_of(tile)
+        return WorkTile(tile, 0, 0, parts, 0, slot)
+
+    def slot_of(self, work_tile: WorkTile, part: Any) -> Any:
+        """The slot of a part of the tile that a work tile is of."""
+        if self.scheduler.parts_are_rows:
+            return part * self.tiles.count + work_tile.slot
+        return work_tile.slot + part
+
+    # --- from the host to the kernel, and all of it ------------------------------------------------------------
+
+    def host_values(
+        self,
+        integer: Callable[[Any], Any] = int,
+        divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple,
+    ) -> tuple[Any, ...]:
+        """What a kernel is handed of the work, for `TileScheduler.from_values`: numbers, and tuples of them.
+
+        integer    makes an argument of a number
+        divisors   makes numbers that are faster to divide by of some that are not negative
+        """
+        handed: tuple[Any, ...] = ()
+        if self.shares is not None:
+            owned = self.scheduler.split.owned
+            handed = tuple([integer(getattr(self.shares, f)) for f in (_HANDED_OWNED if owned else _HANDED)])
+            if owned:
+                handed = (*handed, divisors(self.shares.divided_by))
+        of_raster = divisors(self.scheduler.raster.divisors(self.tiles.m_tiles, self.tiles.n_tiles))
+        return (
+            self.k_tiles,
+            self.tiles.m_tiles,
+            self.tiles.n_tiles,
+            of_raster,
+            self.units,
+            self.clusters,
+            handed,
+        )
+
+    def taken(self) -> Taken:
+        """Every work tile that has something to do, and who takes it; where extents are known integers."""
+        arrays = replace(
+            self, tiles=replace(self.tiles, arithmetic=ARRAYS),
+            shares=self.shares and replace(self.shares, minimum=np.minimum, maximum=np.maximum),
+        )  # fmt: skip
+        number = np.arange(self.units, dtype=np.int64)
+        clusters = max(1, self.clusters)
+        cluster, turn = number % clusters, number // clusters
+        if self.scheduler.split.owned:
+            for first in range(min(clusters, self.units)):
+                own = [*self.numbers(first)]
+                turn[own] = np.arange(len(own))
+        work_tiles = arrays.work_tile(number).map(lambda value: value + 0 * number)
+        return Taken(number, cluster, turn, work_tiles).where(work_tiles.parts > 0)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Work tiles in the order of their numbers, each field an array.
+
+    number      of the work tile
+    cluster     that takes it
+    turn        which it is of those that its cluster takes, those counted in which there is nothing to do
+    work_tile   the work tile
+    """
+
+    number: np.ndarray
+    cluster: np.ndarray
+    turn: np.ndarray
+    work_tile: WorkTile
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def where(self, which: Any) -> Taken:
+        """Some of them."""
+        return Taken(
+            self.number[which],
+            self.cluster[which],
+            self.turn[which],
+            self.work_tile.map(lambda of: of[which]),
+        )
