@@ -106,6 +106,16 @@ class Operands:
         d = Operand(result, out_major, align_bytes)
         return Operands(a, b, d, d, total, batched)
 
+    def matrix(self, name: str) -> Operand:
+        """That of A, B, C or D, or of another tile that an epilogue reads: it is as C is.
+
+        >>> operands = Operands.of("f32")
+        >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c
+        (True, True)
+        """
+        operand: Operand = getattr(self, name if name in _MODES else "c")
+        return operand
+
     def aligned(self, align_bytes: int) -> Operands:
         """The same operands, none aligned to more than `align_bytes`."""
         parts = {
@@ -225,8 +235,12 @@ class Problem:
         return int(getattr(self, mode))
 
     def layout(self, name: str) -> Layout:
-        """The layout (M, K, L), (N, K, L) or (M, N, L) of operand "a", "b", "c" or "d" in its memory."""
-        modes, operand = _MODES[name], getattr(self.operands, name)
+        """The layout (M, K, L), (N, K, L) or (M, N, L) of operand "a", "b", "c" or "d" in its memory.
+
+        That of another tile that an epilogue reads is the layout of C.
+        """
+        name = name if name in _MODES else "c"
+        modes, operand = _MODES[name], self.operands.matrix(name)
         shape = tuple(self._extent(mode) for mode in modes)
         leading = dict(self.ld).get(name, max(1, self._extent(operand.major)))
         stride = tuple(1 if mode == operand.major else leading for mode in modes)

@@ -20,12 +20,13 @@ from cutegemm.emulate.scalar import exact_bits, values_of
 from cutegemm.emulate.state import EMPTY, FULL, Buffer, GlobalMemory
 from cutegemm.errors import EmulationError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.plan.epilogue import launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace, workspace_bytes
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
 from cutegemm.run.compile import compile_plan
-from cutegemm.simulate.arguments import given_arrays, laid_out, problem_of
+from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
 from cutegemm.simulate.memory import GlobalMatrix
 
 _THREADS_AT_ONCE = 4096  # of the CTAs that are in flight together, where they need not be
@@ -65,6 +66,7 @@ def emulate(
     seed: int | None = None,
     ptx: str | None = None,
     progress: Callable[[float], None] | None = None,
+    **operands: Any,
 ) -> Emulation:
     """D = alpha * A @ B + beta * C by the compiled kernel of a plan: its PTX, executed in numpy.
 
@@ -79,6 +81,7 @@ def emulate(
                   number: warps go on, and copies come, by chance
     ptx           another text to execute instead of the compiled one, with the same kernels and parameters
     progress      called now and then with the fraction of the CTAs that is done
+    operands      further ones of the plan's epilogue, as `simulate` takes them
     raises        PlanError where the arrays or the problem do not fit the plan; CompileError; UnsupportedError
                   for an instruction that the emulator does not know; EmulationError for an access out of bounds
                   or not aligned, a race, a deadlock, a result that comes from memory to which nothing was
@@ -90,7 +93,8 @@ def emulate(
     array([[2., 2., 2., 2.],
            [2., 2., 2., 2.]], dtype=float32)
     """
-    given = given_arrays("emulate", plan, a, b, c, beta)
+    named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
+    given, scalars = given_operands("emulate", plan, named)
     problem = problem_of("emulate", plan, given, problem)
     broken = list(problem_rules(plan, problem))
     if broken:
@@ -101,15 +105,16 @@ def emulate(
     matrices = laid_out(problem, given)
     memory = GlobalMemory()
     buffers = {name: _placed(memory, matrix, name != "d") for name, matrix in matrices.items()}
+    tiles, _ = launch_operands(plan.epilogue)
     arguments = [
         _argument(plan, matrices[name], buffers[name], name)
-        for name in ("a", "b", "c" if "c" in matrices else "d", "d")
+        for name in ("a", "b", *[tile if tile in matrices else "d" for tile in tiles], "d")
     ]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
     host = host_function(compiled.folder / "kernel.so")
     launches = host.launches(
-        {name: kernel for name, (kernel, _) in decoded.items()}, arguments, (alpha, beta)
+        {name: kernel for name, (kernel, _) in decoded.items()}, arguments, tuple(scalars.values())
     )
     counts: Counter[str] = Counter()
     total = sum(launch.ctas for launch in launches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from cutegemm.dtypes import round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.arguments import check_is_plan
+from cutegemm.plan.epilogue import Epilogue, launch_operands
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.simulate.memory import GlobalMatrix
@@ -16,29 +18,52 @@ from cutegemm.simulate.memory import GlobalMatrix
 _NO_NUMBERS = "cOSUMm"  # complex, objects, texts and times, by numpy's letters for kinds of types
 
 
-def given_arrays(
-    operation: str, plan: GemmPlan, a: Any, b: Any, c: Any, beta: float
-) -> dict[str, np.ndarray]:
-    """The arrays that take part: C only where beta is not 0. raises PlanError in the name of an operation"""
+def given_operands(
+    operation: str, plan: GemmPlan, given: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """The arrays that take part, and the scalars: a tile only where the plan's epilogue reads it.
+
+    given    A, B and the operands of the epilogue by name; None for a tile that is left out
+    raises   PlanError in the name of an operation
+    """
     check_is_plan(operation, plan)
-    broken, given = [], {}
-    for name, value in (("a", a), ("b", b), ("c", c if beta != 0 else None)):
-        if name == "c" and value is None:
+    epilogue = plan.epilogue
+    tiles, names = launch_operands(epilogue)
+    broken = [
+        f"{name} is no operand of the plan {plan.name!r}, whose epilogue is {epilogue}."
+        for name in given
+        if name not in ("a", "b", *tiles, *names)
+    ]
+    broken += [f"{name} is not given; the epilogue is {epilogue}." for name in names if name not in given]
+    scalars = {name: given[name] for name in names if name in given}
+    if broken:
+        raise PlanError(operation, broken)
+    if not plan.has_c and scalars["beta"] != 0:
+        reads = f"the plan {plan.name!r} cannot read C. Make it with_c=True."
+        broken.append(f"beta is {scalars['beta']}, but {reads}")
+    read, arrays = epilogue.tiles_read(scalars), {}
+    for name in ("a", "b", *read):
+        value = given.get(name)
+        if value is None and name in read:
+            broken.append(f"{_why_read(epilogue, name, scalars)}, but no {name.upper()} is given.")
             continue
         try:
-            given[name] = np.asarray(value)
+            arrays[name] = np.asarray(value)
         except (RuntimeError, TypeError, ValueError) as error:
             broken.append(f"{name.upper()} is a {type(value).__name__} that is no array of numbers: {error}")
             continue
-        if given[name].dtype.kind in _NO_NUMBERS:
-            broken.append(f"{name.upper()} is of {given[name].dtype}; real numbers are expected.")
-    if beta != 0 and c is None:
-        broken.append(f"beta is {beta}, but no C is given.")
-    if beta != 0 and not plan.has_c:
-        broken.append(f"beta is {beta}, but the plan {plan.name!r} cannot read C. Make it with_c=True.")
+        if arrays[name].dtype.kind in _NO_NUMBERS:
+            broken.append(f"{name.upper()} is of {arrays[name].dtype}; real numbers are expected.")
     if broken:
         raise PlanError(operation, broken)
-    return given
+    return arrays, scalars
+
+
+def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:
+    """The scalars by whose values a tile is read."""
+    idle = [step.idle for step in epilogue.steps if tile in step.tiles and not step.is_idle(scalars)]
+    why = [f"{name} is {scalars[name]}" for name, _ in idle[0]]
+    return " and ".join(why) or f"the epilogue is {epilogue}"
 
 
 def laid_out(problem: Problem, given: dict[str, np.ndarray]) -> dict[str, GlobalMatrix]:
@@ -71,9 +96,9 @@ def problem_of(
     shapes = {name: _as_modes(array, name).shape for name, array in given.items()}
     m, k, batch = shapes["a"]
     n = shapes["b"][0]
-    expected = {"a": (m, k, batch), "b": (n, k, batch), "c": (m, n, batch)}
+    expected = {"a": (m, k, batch), "b": (n, k, batch)}
     told = {name: array.shape for name, array in given.items()}
-    if any(shapes[name] != expected[name] for name in shapes):
+    if any(shape != expected.get(name, (m, n, batch)) for name, shape in shapes.items()):
         raise PlanError(operation, [f"the shapes {told} do not fit D = A @ B + C."])
     if problem is None:
         return Problem(m, n, k, batch, plan.operands, _padded(plan, {"m": m, "n": n, "k": k}))

@@ -1,6 +1,7 @@
-"""The epilogue: D = alpha * sums + beta * C, from the accumulators to global memory.
+"""How the tiles of D are stored: from the accumulators to global memory.
 
-Directly, or where the plan has shared memory for D, through that, poisoned first.
+Directly, or where the plan has shared memory for D, through that, poisoned first. What becomes of the sums on the way
+is `values`' matter.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import numpy as np
 
 from cutegemm.dtypes import DType, round_to
 from cutegemm.layout import Layout
+from cutegemm.plan.epilogue import Epilogue as Expressed
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
+from cutegemm.simulate.values import evaluate
 
 
 def scaled(values: np.ndarray, factor: float, kind: Any, result: DType) -> np.ndarray:
@@ -37,13 +40,15 @@ def scaled(values: np.ndarray, factor: float, kind: Any, result: DType) -> np.nd
 class Epilogue:
     """Writes the tiles of D and counts how often each element is written.
 
-    held   (rest_m, rest_n, value, thread) element of the tile that each accumulator sums up
+    held    (rest_m, rest_n, value, thread) element of the tile that each accumulator sums up
+    apply   what becomes of the sums that it is given; the plan's epilogue where left out
     """
 
-    def __init__(self, task: Task, held: np.ndarray) -> None:
-        self.plan, self.d, self.c = task.plan, task.matrices["d"], task.matrices.get("c")
-        self.alpha, self.beta, self.report, self.checked = task.alpha, task.beta, task.report, task.checked
+    def __init__(self, task: Task, held: np.ndarray, apply: Expressed | None = None) -> None:
         plan = task.plan
+        self.plan, self.task, self.d = plan, task, task.matrices["d"]
+        self.apply = plan.epilogue if apply is None else apply
+        self.report, self.checked = task.report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
         self.vector = plan.store_d.values
         bm = plan.cta_tile[0]
@@ -65,18 +70,18 @@ class Epilogue:
         totals = sums.reshape(inside.shape)
         everything = bool(inside.all())
         where = slice(None) if everything else inside
-        kind = totals.dtype if totals.dtype.kind == "f" else np.dtype(np.float64)
-        result = self.plan.operands.d.dtype
-        out = scaled(totals[where], self.alpha, kind, result)
         index_d = self._index(self.d, group, m0, n0)
         if self.checked and self.through is None:
             self._check_accesses(index_d, inside, group)
-        if self.c is not None:
-            old, outside = self.c.read(self._index(self.c, group, m0, n0)[where])
-            out = out + scaled(old, self.beta, kind, result)
+        tiles = {}
+        for name in self.apply.tiles_read(self.task.scalars):
+            matrix = self.task.matrices[name]
+            tiles[name], outside = matrix.read(self._index(matrix, group, m0, n0)[where])
             if outside is not None:
-                self.report.add("outside", f"C is read at {int(outside.sum())} places that are not in it.")
-        out = round_to(result, out)
+                count = int(outside.sum())
+                self.report.add("outside", f"{matrix.name} is read at {count} places that are not in it.")
+        result = self.plan.operands.d.dtype
+        out = round_to(result, evaluate(self.apply, totals[where], self.task.scalars, tiles, result))
         threads = self.threads
         if self.through is not None:
             out, inside, index_d = self._through_shared(out, where, inside.shape, group, m0, n0)

@@ -13,7 +13,7 @@ from cutegemm.errors import PlanError, SimulationError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
-from cutegemm.simulate.arguments import given_arrays, laid_out, problem_of
+from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
 from cutegemm.simulate.pipeline import run_pipeline
 from cutegemm.simulate.report import Fault, Report
 from cutegemm.simulate.scheduled import run_schedule
@@ -58,6 +58,7 @@ def simulate(
     problem: Problem | None = None,
     check: bool | str = True,
     progress: Callable[[float], None] | None = None,
+    **operands: Any,
 ) -> SimulationResult:
     """Does what the kernel of a plan does, in numpy: every copy, every product, by the plan's own layouts.
 
@@ -70,6 +71,7 @@ def simulate(
     check      True: raise for any fault. "report": leave them in the result. False: look for none, and take
                problems that the plan is not made for
     progress   called now and then with the fraction that is done
+    operands   further ones of the plan's epilogue, by name: numbers, and arrays as c
     raises     PlanError where the arrays or the problem do not fit the plan; SimulationError with every fault
 
     >>> from cutegemm.build import simt_plan
@@ -84,7 +86,8 @@ def simulate(
     started = time.perf_counter()
     if check not in (True, False, "report"):
         raise PlanError("simulate", [f"check = {check!r}; True, False or 'report' is expected."])
-    given = given_arrays("simulate", plan, a, b, c, beta)
+    named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
+    given, scalars = given_operands("simulate", plan, named)
     problem = problem_of("simulate", plan, given, problem)
     if check is True:
         broken = list(problem_rules(plan, problem))
@@ -94,7 +97,7 @@ def simulate(
     matrices = laid_out(problem, given)
     carry_out = run_schedule if plan.pipeline is None else run_pipeline
     with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
-        stats = carry_out(Task(plan, problem, matrices, alpha, beta, report, check is not False, progress))
+        stats = carry_out(Task(plan, problem, matrices, scalars, report, check is not False, progress))
     faults = report.faults()
     if faults and check is True:
         raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)

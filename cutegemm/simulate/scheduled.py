@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from cutegemm.plan.plan import GemmPlan
@@ -18,17 +16,18 @@ from cutegemm.simulate.parts import Parts
 from cutegemm.simulate.report import Report, tile_text
 from cutegemm.simulate.tables import plan_tables
 from cutegemm.simulate.task import Task
+from cutegemm.simulate.values import evaluate
 
 
 def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B)."""
     plan, problem, matrices = task.plan, task.problem, task.matrices
-    report, checked, alpha = task.report, task.checked, task.alpha
+    report, checked = task.report, task.checked
     tables = plan_tables(plan)
     if checked:
         check_tables(plan, tables, report)
-    # The sums of parts are scaled before they are added
-    epilogue = Epilogue(replace(task, alpha=1.0) if plan.split.is_split else task, tables.held)
+    of_total = plan.epilogue.of_total if plan.split.is_split else plan.epilogue
+    epilogue = Epilogue(task, tables.held, of_total)
     bm, bn, bk = plan.cta_tile
     assert plan.schedule is not None  # or there were no tables
     schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
@@ -62,7 +61,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
             sums = run_mainloop(plan, tables, schedule, flows, piece.k_count, report, ticked)
             loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
             if plan.split.is_split:
-                sums *= sums.dtype.type(alpha)
+                sums = evaluate(plan.epilogue.of_parts, sums, task.scalars, {}, plan.operands.acc)
             if piece.slots is not None:
                 shared.write(piece.slots, sums)
         slots = [piece.slots for piece in pieces if piece.slots is not None]

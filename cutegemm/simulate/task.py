@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cutegemm.plan.plan import GemmPlan
@@ -18,7 +18,8 @@ _SUMS_AT_ONCE = 1 << 18
 class Task:
     """A plan on matrices in memory.
 
-    matrices   "a", "b", "d", and "c" where beta is not 0
+    matrices   "a", "b", "d", and the tiles that the epilogue reads for these scalars
+    scalars    of the epilogue, by name
     report     where faults are told
     checked    whether they are looked for
     progress   called now and then with the fraction that is done
@@ -27,11 +28,20 @@ class Task:
     plan: GemmPlan
     problem: Problem
     matrices: dict[str, GlobalMatrix]
-    alpha: float
-    beta: float
+    scalars: Mapping[str, float]
     report: Report
     checked: bool
     progress: Callable[[float], None] | None = None
+
+    @property
+    def alpha(self) -> float:
+        """The factor of the sums."""
+        return self.scalars["alpha"]
+
+    @property
+    def beta(self) -> float:
+        """The factor of C."""
+        return self.scalars["beta"]
 
     @property
     def ctas_at_once(self) -> int:
