@@ -10,6 +10,7 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.arguments import check_arguments
+from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.build.building import made
 from cutegemm.machine.device import H200_MULTIPROCESSORS
 from cutegemm.plan.memory.packing import as_packed, is_to_turn, make_packings, to_pack_for_wgmma
@@ -145,7 +146,7 @@ def sm90_plan(
         cluster_mn=cluster,
         split=made(split),
         packs=packs,
-        has_c=with_c,
+        epilogue=LINEAR if with_c else SCALED,
     )
 
 
