@@ -16,15 +16,7 @@ class DirectGemm(SimtGemm):
     """A thread reads what it multiplies from global memory."""
 
     @cute.jit
-    def tile(
-        self,
-        mA: cute.Tensor,
-        mB: cute.Tensor,
-        mC: cute.Tensor,
-        mD: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-    ):
+    def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
         plan = self.plan
         bM, bN, _ = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
@@ -53,7 +45,7 @@ class DirectGemm(SimtGemm):
             self.take(gA, a_inside, tCrA, k)
             self.take(gB, b_inside, tCrB, k)
             self.multiply_direct(tCrA, tCrB, acc)
-        self.end(thr_mma, mC, mD, None, None, acc, alpha, beta, tid, tiles.along(mA.shape[1]), tile)
+        self.end(thr_mma, mD, None, None, acc, tid, tiles.along(mA.shape[1]), tile)
 
     def take(self, gX, inside, fragments, k) -> None:
         """One k of a thread's rows, those inside of the matrix."""

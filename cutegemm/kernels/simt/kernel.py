@@ -19,10 +19,7 @@ __all__ = ["SimtGemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> SimtGemm:
-    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None.
-
-    A workspace follows d where the plan needs one.
-    """
+    """What is traced for a plan, of `LaunchArguments`."""
     from cutegemm.kernels.simt.direct import DirectGemm
     from cutegemm.kernels.simt.workspace import WorkspaceGemm
 

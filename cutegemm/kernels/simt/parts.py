@@ -14,9 +14,9 @@ release; barrier; the CTA that finds `parts` - 1 in it sees what all others wrot
 order of the PTX memory model: what a barrier orders before a release, that releases too, and what it orders after an
 acquire has acquired.) No CTA waits for another, so that it does not matter which of them run at a time.
 
-What is written is alpha times the sums. Were it the sums as they are, a vector of them would have to lie in
-neighbouring registers from the first product on, and then the three operands of a multiply-add meet in one of the
-two banks of the register file: the mainloop took up to a sixth longer (H200, 2048 cubed, 2026-11-20).
+What is written has been scaled, where the epilogue scales sums. Were it the sums as they are, a vector of them would
+have to lie in neighbouring registers from the first product on, and then the three operands of a multiply-add meet in
+one of the two banks of the register file: the mainloop took up to a sixth longer (H200, 2048 cubed, 2026-11-20).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 from cutegemm.kernels import lower
 from cutegemm.kernels.simt.kernel import SimtGemm
 from cutegemm.kernels.threads.mainloop import reread
+from cutegemm.kernels.values import Values
 from cutegemm.plan.memory.workspace import sums_layout
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.plan.work.shares import WorkTile
@@ -63,39 +64,30 @@ class PartsGemm(SimtGemm):
         self,
         mA: cute.Tensor,
         mB: cute.Tensor,
-        mC: cute.Tensor,
+        tiles: tuple,
         mD: cute.Tensor,
         sums: cute.Tensor,
         arrivals: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
+        scalars: tuple,
     ):
         """A part of a tile, or all of it; of a persistent plan the work tiles of a CTA, one after the other."""
         self.sums, self.arrivals = sums, arrivals
+        self.values = Values.of(self.plan, tiles, scalars)
         if cutlass.const_expr(self.plan.persistent is None):
-            self.tile(mA, mB, mC, mD, alpha, beta)
+            self.tile(mA, mB, mD)
         else:
             number, _, _ = cute.arch.block_idx()
             while number < self.tiles(mD).along(opaque(mA.shape[1])).units:
-                self.take(number, mA, mB, mC, mD, alpha, beta)
+                self.take(number, mA, mB, mD)
                 number = self.tiles(mD).along(mA.shape[1]).following(number)
 
     @cute.jit
-    def take(
-        self,
-        number: Int32,
-        mA: cute.Tensor,
-        mB: cute.Tensor,
-        mC: cute.Tensor,
-        mD: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-    ):
+    def take(self, number: Int32, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
         self.current = lambda: self.tiles(mD).along(opaque(mA.shape[1])).work_tile(number)
         self.at_hand = self.current()
         if self.at_hand.parts > 0:
             cute.arch.sync_threads()  # all have read what they need of the shared memory of the work tile before
-            self.tile(mA, mB, mC, mD, alpha, beta)
+            self.tile(mA, mB, mD)
 
     def tile_number(self, again: bool = False):
         """That of the work tile at hand, worked out `again` instead of kept in registers; else of the CTA."""
@@ -113,44 +105,43 @@ class PartsGemm(SimtGemm):
             return work.whole(tile)
         return work.part_of(tile, cute.arch.block_idx()[1])
 
-    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, work: WorkGrid, tile) -> None:
+    def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
         """The sums of all of K to D, those of a part to the workspace."""
         if self.plan.persistent is not None:
-            self.end_persistent(thr_mma, mC, mD, sA, acc, alpha, beta, tid, work, self.at_hand)
+            self.end_persistent(thr_mma, mD, sA, acc, tid, work, self.at_hand)
         elif self.plan.split_k > 1:
             work_tile = work.part_of(tile, reread("%ctaid.y"))
-            self.hand_over(thr_mma, mC, mD, sA, acc, alpha, beta, tid, work, work_tile)
+            self.hand_over(thr_mma, mD, sA, acc, tid, work, work_tile)
         else:
-            SimtGemm.end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, work, tile)
+            SimtGemm.end(self, thr_mma, mD, sA, sD, acc, tid, work, tile)
 
     @cute.jit
     def end_persistent(
-        self, thr_mma: cutlass.Constexpr, mC: cutlass.Constexpr, mD: cutlass.Constexpr, sA: cutlass.Constexpr,
-        acc: cutlass.Constexpr, alpha: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32,
+        self, thr_mma: cutlass.Constexpr, mD: cutlass.Constexpr, sA: cutlass.Constexpr,
+        acc: cutlass.Constexpr, tid: Int32,
         work: cutlass.Constexpr, work_tile: cutlass.Constexpr,
     ):  # fmt: skip
         if work_tile.parts == 1:
-            SimtGemm.end(self, thr_mma, mC, mD, sA, None, acc, alpha, beta, tid, work, work_tile.tile)
+            SimtGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
         else:
-            self.hand_over(thr_mma, mC, mD, sA, acc, alpha, beta, tid, work, work_tile)
+            self.hand_over(thr_mma, mD, sA, acc, tid, work, work_tile)
 
-    def hand_over(
-        self, thr_mma, mC, mD, sA, acc, alpha, beta, tid, work: WorkGrid, work_tile: WorkTile
-    ) -> None:
+    def hand_over(self, thr_mma, mD, sA, acc, tid, work: WorkGrid, work_tile: WorkTile) -> None:
         """The sums of a part to the workspace, from which the last one takes them all."""
+        scaled = self.plan.epilogue.of_parts.expression
         vAcc, own = self.by_vectors(acc), self.sums_at(tid, self.slot_of(work, work_tile, work_tile.part))
         for i in range(cute.size(vAcc, mode=[1])):
             line = cute.make_rmem_tensor((self.plan.store_d.values,), acc.element_type)
             for v in range(self.plan.store_d.values):
-                line[v] = alpha * vAcc[v, i]
+                line[v] = self.values.element(scaled, vAcc[v, i], {}, acc.element_type)
             cute.copy(self.wide(), self.pieces(line), self.pieces(own[None, i]))
         if self.plan.split.reduction == "last":
-            self.arrive(thr_mma, mC, mD, sA, acc, beta, tid, work, work_tile)
+            self.arrive(thr_mma, mD, sA, acc, tid, work, work_tile)
 
     @cute.jit
     def arrive(
-        self, thr_mma: cutlass.Constexpr, mC: cutlass.Constexpr, mD: cutlass.Constexpr, sA: cutlass.Constexpr,
-        acc: cutlass.Constexpr, beta: cutlass.Constexpr, tid: Int32, work: cutlass.Constexpr,
+        self, thr_mma: cutlass.Constexpr, mD: cutlass.Constexpr, sA: cutlass.Constexpr,
+        acc: cutlass.Constexpr, tid: Int32, work: cutlass.Constexpr,
         work_tile: cutlass.Constexpr,
     ):  # fmt: skip
         parts = work_tile.parts
@@ -165,7 +156,7 @@ class PartsGemm(SimtGemm):
             acc.fill(0.0)
             for part in cutlass.range(parts, unroll=1):
                 self.add(vAcc, self.sums_at(tid, self.slot_of(work, work_tile, part)))
-            self.epilogue(thr_mma, mC, mD, None, acc, beta.dtype(1.0), beta, work.tile_mnl(work_tile), tid)
+            self.store_d(thr_mma, mD, None, acc, self.plan.epilogue.of_total, work.tile_mnl(work_tile), tid)
 
     def add(self, vAcc, theirs) -> None:
         """A part's sums (vector, vectors) to those that are there."""
@@ -176,13 +167,17 @@ class PartsGemm(SimtGemm):
     def add_kernel(
         self,
         k: Int32,
-        mC: cute.Tensor,
+        tiles: tuple,
         mD: cute.Tensor,
         sums: cute.Tensor,
-        beta: cutlass.Numeric,
+        scalars: tuple,
     ):
-        """One vector of each thread of a tile: the parts' sums, in their order, then D."""
+        """One vector of each thread of a tile: the parts' sums, in their order, then D.
+
+        tiles, scalars   that become D together with the total of the parts' sums
+        """
         self.sums = sums
+        self.values = Values.of(self.plan, tiles, scalars, self.plan.epilogue.of_total)
         tid, _, _ = cute.arch.thread_idx()
         tile, which, _ = cute.arch.block_idx()
         total = cute.make_rmem_tensor((self.plan.store_d.values,), sums.element_type)
@@ -192,12 +187,12 @@ class PartsGemm(SimtGemm):
         if cutlass.const_expr(self.plan.split.waves == 0):
             slots = [self.slot_of(work, peers, part) for part in range(peers.parts)]
             self.add_vectors(total, slots, tid, which)
-            self.finish(mC, mD, total, beta, work, peers, tid, which)
+            self.finish(mD, total, work, peers, tid, which)
         else:
             if tile < work.shared and peers.parts > 1:
                 for part in cutlass.range(peers.parts, unroll=4):
                     self.add_vectors(total, [self.slot_of(work, peers, part)], tid, which)
-                self.finish(mC, mD, total, beta, work, peers, tid, which)
+                self.finish(mD, total, work, peers, tid, which)
 
     def add_vectors(self, total, slots, tid, which) -> None:
         """One vector of a thread from each of some slots, several read before they are added."""
@@ -216,12 +211,11 @@ class PartsGemm(SimtGemm):
                 for v in range(vector):
                     totals[i][v] = totals[i][v] + line[v]
 
-    def finish(self, mC, mD, total, beta, work: WorkGrid, work_tile: WorkTile, tid, which) -> None:
+    def finish(self, mD, total, work: WorkGrid, work_tile: WorkTile, tid, which) -> None:
         """A vector of D from the sums of all of K."""
         thr_mma = lower.tiled_mma(self.plan.tiled_mma).get_slice(tid)
-        self.epilogue(
-            thr_mma, mC, mD, None, total, beta.dtype(1.0), beta, work.tile_mnl(work_tile), tid, which
-        )
+        of_total = self.plan.epilogue.of_total
+        self.store_d(thr_mma, mD, None, total, of_total, work.tile_mnl(work_tile), tid, which)
 
     def slot_of(self, work: WorkGrid, work_tile: WorkTile, part):
         """The slot of a part in the workspace; where tiles have a row of the grid for each, 32 bits may be too few."""

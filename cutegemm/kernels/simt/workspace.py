@@ -15,8 +15,10 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.arguments import launch_arguments
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.simt.parts import PartsGemm
+from cutegemm.kernels.values import Values
 from cutegemm.plan.memory.workspace import regions
 
 
@@ -24,19 +26,10 @@ class WorkspaceGemm(PartsGemm):
     """A plan that needs a workspace: it packs operands, shares tiles, or both."""
 
     @cute.jit
-    def __call__(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        c: cute.Tensor,
-        d: cute.Tensor,
-        space: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-        stream,
-    ):
-        plan = self.plan
-        mA, mB, mC, mD = self.matrices(a, b, c, d)
+    def __call__(self, *arguments):
+        plan, given = self.plan, launch_arguments(self.plan, arguments)
+        mA, mB, mD, of_d = self.matrices(given)
+        (space,), stream = given.spaces, given.stream
         (bM, bN, _), M, N, K, L = plan.cta_tile, mD.shape[0], mD.shape[1], mA.shape[1], mD.shape[2]
         work = self.tiles(mD).along(K)
         extents = [Int64(extent) for extent in (M, N, K, L)]
@@ -49,7 +42,7 @@ class WorkspaceGemm(PartsGemm):
             region(space, firsts[name], kind) if name in firsts else mD
             for name, kind in (("sums", lower.dtype(plan.operands.acc)), ("arrivals", Int32))
         ]
-        self.parts_kernel(whole["a"], whole["b"], mC, mD, sums, arrivals, alpha, beta).launch(
+        self.parts_kernel(whole["a"], whole["b"], of_d, mD, sums, arrivals, given.scalars).launch(
             grid=(work.tiles.count if plan.persistent is None else work.clusters, plan.split_k, 1),
             block=(plan.threads, 1, 1),
             stream=stream,
@@ -59,6 +52,7 @@ class WorkspaceGemm(PartsGemm):
         if cutlass.const_expr(plan.split.is_split and plan.split.reduction == "kernel"):
             vectors = bM * bN // (plan.threads * plan.store_d.values)
             added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
-            self.add_kernel(K, mC, mD, sums, beta).launch(
+            of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.of_total)
+            self.add_kernel(K, of_d, mD, sums, scalars).launch(
                 grid=(added, vectors, 1), block=(plan.threads, 1, 1), stream=stream
             )

@@ -1,7 +1,8 @@
-"""The end of a kernel in which all threads of a CTA follow one schedule: D = alpha * sums + beta * C.
+"""The end of a kernel in which all threads of a CTA follow one schedule: how its sums are stored as D.
 
-Elements inside of D alone are read and written. Where D passes through shared memory, over that of A and B, a
-barrier lies before it, when all have multiplied, and one after it; then whole lines are copied to global memory.
+What becomes of them on the way is an `Epilogue`, lowered by `values`. Elements inside of D alone are read and written.
+Where D passes through shared memory, over that of A and B, a barrier lies before it, when all have multiplied, and one
+after it; then whole lines are copied to global memory.
 """
 
 from __future__ import annotations
@@ -13,39 +14,48 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.values import Values
+from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
 
-# That a thread has under way at the end, with up to so many registers of sums; half as many with more.
-_VECTORS_OF_C, _SUMS_BESIDE_THEM = 4, 128
+# Of each tile that an epilogue reads, under way for a thread with up to so many registers of sums; half with more.
+_VECTORS_OF_TILES, _SUMS_BESIDE_THEM = 4, 128
 
 
 class ScheduledEpilogue:
-    """How a plan's sums leave. Methods without a decorator are run while tracing."""
+    """How a plan's sums leave. Methods without a decorator are run while tracing.
+
+    values   the operands of the epilogue, in the kernel that is traced
+    """
+
+    values: Values
 
     def __init__(self, plan: GemmPlan) -> None:
         self.plan = plan
 
     @cute.jit
-    def epilogue(
+    def store_d(
         self,
         thr_mma: cutlass.Constexpr,
-        mC: cutlass.Constexpr,
         mD: cutlass.Constexpr,
         sD: cutlass.Constexpr,
         acc: cutlass.Constexpr,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
+        epilogue: cutlass.Constexpr,
         tile_mnl: cutlass.Constexpr,
         tid: Int32,
         which: cutlass.Constexpr = None,
     ):
-        """D = alpha * acc + beta * C on the elements inside of D; C is read where beta is not 0."""
+        """D = epilogue(acc) on the elements inside of D; where no tile is to be read, none is asked for."""
         if cutlass.const_expr(sD is not None):
             cute.arch.sync_threads()
-        if beta != beta.dtype(0.0):
-            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, True, which)
+        reads = self.values.reads(epilogue)
+        if cutlass.const_expr(isinstance(reads, bool)):
+            self.write(thr_mma, mD, sD, acc, epilogue, tile_mnl, which)
         else:
-            self.write(thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, False, which)
+            if reads:  # known when the kernel runs
+                self.write(thr_mma, mD, sD, acc, epilogue, tile_mnl, which)
+            else:
+                self.write(thr_mma, mD, sD, acc, epilogue.without_tiles, tile_mnl, which)
         if cutlass.const_expr(sD is not None):
             cute.arch.sync_threads()
             self.drain(mD, sD, tile_mnl, tid)
@@ -57,35 +67,38 @@ class ScheduledEpilogue:
         whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
         return [cute.local_tile(t, self.plan.cta_tile[:2], (m_tile, n_tile)) for t in whole]
 
-    def write(self, thr_mma, mC, mD, sD, acc, alpha, beta, tile_mnl, with_c: bool, which) -> None:
+    def write(self, thr_mma, mD, sD, acc, epilogue: Epilogue, tile_mnl, which) -> None:
         """A thread's part of the tile, in registers, to shared or to global memory.
 
         which   a vector of it, of which alone `acc` holds the sums; None for all
         """
-        vector = self.plan.store_d.values
-        gD, gC, coords = self.tiles_of((mD, mC), tile_mnl)
-        parts = [thr_mma.partition_C(tile) for tile in (gD, gC, coords, gD if sD is None else sD)]
-        vD, vC, vcD, vsD = [self.by_vectors(part) for part in parts]
-        kind, held_by = alpha.dtype, {which: acc}
+        vector, values, names = self.plan.store_d.values, self.values, epilogue.tiles
+        operands = [values.tiles[name] for name in names]
+        gD, *gX, coords = self.tiles_of((mD, *operands), tile_mnl)
+        parts = [thr_mma.partition_C(tile) for tile in (gD, *gX, coords, gD if sD is None else sD)]
+        vD, *vX, vcD, vsD = [self.by_vectors(part) for part in parts]
+        held_by = {which: acc}
         if which is None:
             vAcc = self.by_vectors(acc)
             held_by = {i: vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))}
         many = self.plan.registers()["accumulators"] > _SUMS_BESIDE_THEM
-        at_once = _VECTORS_OF_C // 2 if many else _VECTORS_OF_C
+        at_once = _VECTORS_OF_TILES // 2 if many else _VECTORS_OF_TILES
+        # Where there are several, one of them may be read and another one not
+        wanted = [True if len(names) == 1 else values.reads(epilogue, name) for name in names]
         for first in range(0, len(held_by), at_once):
             group = list(held_by)[first : first + at_once]
             inside = [cute.elem_less(vcD[0, i], (mD.shape[0], mD.shape[1])) for i in group]
-            old = [cute.make_rmem_tensor((vector,), mC.element_type) for _ in group]
+            old = [[cute.make_rmem_tensor((vector,), mX.element_type) for mX in operands] for _ in group]
             for i, is_inside, held in zip(group, inside, old, strict=True):
-                if with_c:
-                    held.fill(0.0)
-                    self.copy_vector(self.plan.read_c, vC[None, i], held, is_inside)
+                for tile, to, is_wanted in zip(vX, held, wanted, strict=True):
+                    to.fill(0.0)
+                    where = is_inside if is_wanted is True else is_inside & is_wanted
+                    self.copy_vector(self.plan.read_c, tile[None, i], to, where)
             for i, is_inside, held in zip(group, inside, old, strict=True):
                 out = cute.make_rmem_tensor((vector,), mD.element_type)
                 for v in range(vector):
-                    total = alpha * held_by[i][v].to(kind)
-                    if with_c:
-                        total = total + beta * held[v].to(kind)
+                    elements = {name: tile[v] for name, tile in zip(names, held, strict=True)}
+                    total = values.element(epilogue.expression, held_by[i][v], elements, values.kind)
                     out[v] = total.to(mD.element_type)
                 if sD is None:
                     self.copy_vector(self.plan.store_d, out, vD[None, i], is_inside)

@@ -9,7 +9,7 @@
 | each k-tile     | Fetch of a k-tile ahead; Read of a k-block ahead and Multiply, k-block by k-block;  |
 |                 | before the last one Store, Wait and Sync, which hand the stage over                 |
 |-----------------|-------------------------------------------------------------------------------------|
-| end             | D = alpha * sums + beta * C: see `epilogue`                                         |
+| end             | D by `plan.epilogue` of the sums: see `epilogue`                                    |
 
 The steps between the bars are those of `plan.schedule`, and nothing else:
 
@@ -43,7 +43,9 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.arguments import LaunchArguments, launch_arguments
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
+from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
 from cutegemm.plan.plan import smem_align_bytes
 from cutegemm.plan.problem import Operand
@@ -114,31 +116,24 @@ class ScheduledGemm(ScheduledEpilogue):
     """
 
     @cute.jit
-    def __call__(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        c: cute.Tensor,
-        d: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-        stream,
-    ):
-        mA, mB, mC, mD = self.matrices(a, b, c, d)
-        self.kernel(mA, mB, mC, mD, alpha, beta).launch(
+    def __call__(self, *arguments):
+        given = launch_arguments(self.plan, arguments)
+        mA, mB, mD, tiles = self.matrices(given)
+        self.kernel(mA, mB, tiles, mD, given.scalars).launch(
             grid=(self.tiles(mD).count, 1, 1),
             block=(self.plan.threads, 1, 1),
-            stream=stream,
+            stream=given.stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
             preferred_smem_carveout=_SMEM_CARVEOUT_PERCENT,
         )
 
-    def matrices(self, a, b, c, d) -> tuple[cute.Tensor, ...]:
-        """The caller's as (M, K, L), (N, K, L), (M, N, L), (M, N, L); A and B by the type that is multiplied."""
-        mA, mC, mD = [self.seen_as(tensor, 0, 1) for tensor in (a, c, d)]
+    def matrices(self, given: LaunchArguments) -> tuple[Any, ...]:
+        """The caller's as (M, K, L), (N, K, L), (M, N, L), and the epilogue's tiles, each (M, N, L); A and B by the
+        type that is multiplied."""
+        mA, *tiles, mD = [self.seen_as(tensor, 0, 1) for tensor in (given.a, *given.tiles, given.d)]
         mA = self.as_operand(mA, self.plan.operands.a)
-        mB = self.as_operand(self.seen_as(b, 1, 0), self.plan.operands.b)
-        return mA, mB, mC, mD
+        mB = self.as_operand(self.seen_as(given.b, 1, 0), self.plan.operands.b)
+        return mA, mB, mD, tuple(tiles)
 
     def tiles(self, mD: cute.Tensor) -> TileGrid:
         """The tiles of D, of all matrices of the batch."""
@@ -166,23 +161,15 @@ class ScheduledGemm(ScheduledEpilogue):
         self,
         mA: cute.Tensor,
         mB: cute.Tensor,
-        mC: cute.Tensor,
+        tiles: tuple,
         mD: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
+        scalars: tuple,
     ):
-        self.tile(mA, mB, mC, mD, alpha, beta)
+        self.values = Values.of(self.plan, tiles, scalars)
+        self.tile(mA, mB, mD)
 
     @cute.jit
-    def tile(
-        self,
-        mA: cute.Tensor,
-        mB: cute.Tensor,
-        mC: cute.Tensor,
-        mD: cute.Tensor,
-        alpha: cutlass.Numeric,
-        beta: cutlass.Numeric,
-    ):
+    def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
         """What a CTA does: its work tile, from its first k-tile to the end."""
         plan = self.plan
         bM, bN, bK = plan.cta_tile
@@ -224,7 +211,7 @@ class ScheduledGemm(ScheduledEpilogue):
         # Where this thread is, read once more: were it kept in registers through the mainloop, the compiler
         # would compute the loads' addresses from it anew for each k-tile (8 instructions of 1140).
         tid, tile = reread("%tid.x"), self.tile_number(again=True)
-        self.end(tiled_mma.get_slice(tid), mC, mD, sA, sD, acc, alpha, beta, tid, work, tile)
+        self.end(tiled_mma.get_slice(tid), mD, sA, sD, acc, tid, work, tile)
 
     def tile_number(self, again: bool = False):
         """The tile of D that is taken, as the raster counts; read `again` instead of kept in a register."""
@@ -240,9 +227,9 @@ class ScheduledGemm(ScheduledEpilogue):
             return residue
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
-    def end(self, thr_mma, mC, mD, sA, sD, acc, alpha, beta, tid, work: WorkGrid, tile) -> None:
+    def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
         """What becomes of the sums."""
-        self.epilogue(thr_mma, mC, mD, sD, acc, alpha, beta, work.tiles.tile_mnl(tile), tid)
+        self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, work.tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: Parts, tid, sA, sB) -> None:
         """What a family's steps need besides `parts`."""
