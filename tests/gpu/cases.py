@@ -67,7 +67,7 @@ def forms() -> dict[str, GemmPlan]:
 
 
 def all_plans() -> list[GemmPlan]:
-    """What `compiled` compiles, so that the tests find it on the disk."""
+    """Those of tests/gpu/test_simt.py."""
     found = [
         *(
             named("simt_64x64", layout, align, major)

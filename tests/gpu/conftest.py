@@ -1,8 +1,17 @@
-"""What needs a GPU: skipped without one, and its kernels compiled beforehand, on all processors at once."""
+"""What needs a GPU: skipped without one; kernels of the suite are compiled beforehand, on all processors at once."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
+
+Once = Callable[[str, Callable[[], Any]], Any]
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +30,30 @@ def arch():
 
 
 @pytest.fixture(scope="session")
-def compiled(arch):
-    """All plans of the suite, in the disk cache."""
-    from cutegemm.run.compile import compile_plans
-    from tests.gpu.cases import all_plans
+def once(tmp_path_factory) -> Once:
+    """`once(name, work)`: what `work` returns, which the first process of this run to ask does; others wait for it."""
+    own = tmp_path_factory.getbasetemp()
+    folder: Path = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
-    failed = [str(error) for error in compile_plans(all_plans(), arch) if error is not None]
-    assert failed == []
+    def result(name: str, work: Callable[[], Any]) -> Any:
+        file = folder / f"once_{name}.json"
+        with (folder / f"once_{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not file.exists():
+                file.write_text(json.dumps(work()))
+        return json.loads(file.read_text())
+
+    return result
+
+
+@pytest.fixture(scope="session")
+def compiled(arch, once) -> list[str]:
+    """Why plans of the suite do not compile; the others are in the disk cache."""
+
+    def compile_all() -> list[str]:
+        from cutegemm.run.compile import compile_plans
+        from tests.gpu.plans import all_plans
+
+        return [str(error) for error in compile_plans(all_plans(arch), arch) if error is not None]
+
+    return once("compiled", compile_all)

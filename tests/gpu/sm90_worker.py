@@ -49,6 +49,11 @@ class Pulse:
         self.at, self.what = time.time(), what
 
 
+def grids(cluster_size: int) -> list[int]:
+    """CTAs of the persistent grids that a form is run on: so few that each takes many tiles, and many."""
+    return sorted({max(4, cluster_size), 132})
+
+
 def shapes(plan: Any) -> list[tuple[int, int, int]]:
     """(M, N, K): less than a tile, whole tiles, ragged ones, no K at all, more k-tiles than stages."""
     bm, bn, bk = plan.cta_tile
@@ -153,8 +158,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
     }  # fmt: skip
     bad: list[str] = []
     worst = 0.0
-    cluster = math.prod(form(name).cluster_mn)
-    for ctas in sorted({max(4, cluster), 132}):
+    for ctas in grids(math.prod(form(name).cluster_mn)):
         plan = form(name, ctas)
         pulse.beat(f"{name}: compiling")
         kernel = compile_plan(plan)

@@ -9,10 +9,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from cutegemm.build import simt_plan  # noqa: E402
 from cutegemm.choose.simt.ladder import SIMT_LADDER  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
-from cutegemm.run.compile import compile_plans  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
-from tests.gpu.cases import LAYOUTS, operands  # noqa: E402
+from tests.gpu.cases import LAYOUTS, named, operands  # noqa: E402
 from tests.gpu.test_simt import check  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("compiled")]
 
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
 SPLITS = [
@@ -27,6 +28,10 @@ NARROW = [
     for dtype, align in (("f32", 4), ("f32", 8), ("f16", 4), ("f64", 8))
     for major in "nm"
 ]
+SUFFIXES = (
+    "simt_128x128/k4", "simt_256x128+pack", "simt_16x256/k8last", "simt_64x64+pack/k2", "simt_128x256/s132",
+    "simt_128x256x16+pack/s132", "simt_64x256/s264", "simt_256x64+pack",
+)  # fmt: skip
 DTYPES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -58,7 +63,17 @@ def packed_plan(pack, layout, align=16, dtype="f32", **more):
     return simt_plan(given, name=name, stages=3, pack=pack, quad=quad, **SMALL, **options)
 
 
+def of_other_types(dtype):
+    """Steps of the ladder that differ in how tiles move."""
+    for step in SIMT_LADDER.steps[:2] + SIMT_LADDER.steps[6:7] + SIMT_LADDER.steps[12:18:2]:
+        options = dict(step.options) if not isinstance(step.options, str) else {}
+        if dtype == "f64" and options.get("block") == (128, 128, 8):
+            continue  # 8x8 sums of f64 take twice the registers
+        yield step.build(Operands.of(dtype))
+
+
 def all_plans():
+    """Those of this file."""
     found = [
         step.build(Operands.of("f32", align_bytes=align)) for step in SIMT_LADDER.steps for align in (16, 4)
     ]
@@ -67,15 +82,15 @@ def all_plans():
     found += [stream_plan(*stream) for stream in STREAMS] + [narrow_plan(*narrow) for narrow in NARROW]
     found += [packed_plan("ab", layout, align) for layout in LAYOUTS for align in (16, 4)]
     found += [packed_plan("ab", layout, 16, dtype) for layout in ("nt", "tn") for dtype in DTYPES]
-    return list({plan.key(): plan for plan in found}.values())
+    found += [plan for dtype in DTYPES for plan in of_other_types(dtype)]
+    found += [named(name, layout, align) for name in SUFFIXES for layout in LAYOUTS for align in (16, 4)]
+    return [*found, batched_split_plan()]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ladder_compiled(arch):
-    assert [str(error) for error in compile_plans(all_plans(), arch) if error is not None] == []
+def batched_split_plan():
+    return packed_plan("ab", "nt", 16, batched=True, split_k=3, reduction="last")
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("step", SIMT_LADDER.steps, ids=lambda step: step.name)
 def test_steps(step):
     for align, shapes in (
@@ -90,7 +105,6 @@ def test_steps(step):
     check(plan, 260, 132, 68, "nt", alpha=-1.0)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_split(split):
     plan = split_plan(*split)
@@ -100,7 +114,6 @@ def test_split(split):
         check(plan, m, n, k, align=4, fill="integer", beta=1.0)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("stream", STREAMS, ids=str)
 def test_k_tiles_that_are_shared_evenly(stream):
     plan, align = stream_plan(*stream), stream[3]
@@ -110,7 +123,6 @@ def test_k_tiles_that_are_shared_evenly(stream):
         check(plan, m, n, k, stream[2], align=align, fill="integer", beta=1.0)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("narrow", NARROW, ids=str)
 def test_narrow_d_through_shared_memory(narrow):
     dtype, align, major = narrow
@@ -122,7 +134,6 @@ def test_narrow_d_through_shared_memory(narrow):
         check(plan, m, n, k, "tn", alpha=1.5, beta=0.5, align=align, out_major=major, dtype=kind)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("how", ["kernel", "last", "stream"])
 def test_split_is_deterministic(how):
     plan = stream_plan(1, 132) if how == "stream" else split_plan(7, "strided", how)
@@ -132,7 +143,6 @@ def test_split_is_deterministic(how):
         assert torch.equal(gemm(a, b, plan=plan), first)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("align", [16, 4])
 def test_packed(layout, align):
@@ -145,7 +155,6 @@ def test_packed(layout, align):
         check(plan, m, n, k, layout, align=align, fill="integer")
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["nt", "tn"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_packed_types(dtype, layout):
@@ -153,37 +162,18 @@ def test_packed_types(dtype, layout):
     check(plan, 136, 72, 200, layout, alpha=1.5, beta=0.5, dtype=DTYPES[dtype])
 
 
-@pytest.mark.gpu
 def test_packed_batched_split():
-    plan = packed_plan("ab", "nt", 16, batched=True, split_k=3, reduction="last")
-    check(plan, 132, 68, 200, "nt", alpha=1.5, beta=0.5, batch=3)
+    check(batched_split_plan(), 132, 68, 200, "nt", alpha=1.5, beta=0.5, batch=3)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "name",
-    [
-        "simt_128x128/k4",
-        "simt_256x128+pack",
-        "simt_16x256/k8last",
-        "simt_64x64+pack/k2",
-        "simt_128x256/s132",
-        "simt_128x256x16+pack/s132",
-        "simt_64x256/s264",
-        "simt_256x64+pack",
-    ],
-)
+@pytest.mark.parametrize("name", SUFFIXES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_suffixes(name, layout):
     check(name, 516, 260, 1028, layout, alpha=1.5, beta=0.5)
     check(name, 333, 259, 517, layout, align=4)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_steps_of_other_types(dtype):
-    for step in SIMT_LADDER.steps[:2] + SIMT_LADDER.steps[6:7] + SIMT_LADDER.steps[12:18:2]:
-        options = dict(step.options) if not isinstance(step.options, str) else {}
-        if dtype == "f64" and options.get("block") == (128, 128, 8):
-            continue  # 8x8 sums of f64 take twice the registers
-        check(step.build(Operands.of(dtype)), 136, 264, 72, alpha=1.5, beta=0.5, dtype=DTYPES[dtype])
+    for plan in of_other_types(dtype):
+        check(plan, 136, 264, 72, alpha=1.5, beta=0.5, dtype=DTYPES[dtype])

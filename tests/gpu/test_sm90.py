@@ -6,23 +6,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gpu.sm90_worker import GEMM, GEMMS, REPEAT
-from tests.kernels.sm90_forms import FORMS
-
-pytestmark = pytest.mark.gpu
+from cutegemm.choose.catalog import plan_named
+from cutegemm.plan import GemmPlan, Operands
+from tests.gpu.sm90_worker import GEMM, GEMMS, REPEAT, grids
+from tests.kernels.sm90_forms import FORMS, form
 
 ROOT = Path(__file__).parents[2]
 _SPLIT = ("sm90_split", "sm90_stream", "sm90_64x64/k8", "sm90_wide_1x2/stream1", "sm90_fill")
@@ -33,67 +33,95 @@ REPEATED = tuple(
     ]
 )
 ALL = (*GEMMS, *FORMS, *REPEATED)
+_TOGETHER = 6  # forms of a process
 
 
-def run(names: Iterable[str], jobs: int | None = None) -> dict[str, dict[str, Any]]:
-    """Results by form. A worker that hangs or dies is followed by another with the forms that it left."""
+def all_plans() -> Iterator[GemmPlan]:
+    """Of the forms, on each of their grids, and of the plans that are repeated."""
+    for name in FORMS:
+        yield from (form(name, ctas) for ctas in grids(math.prod(form(name).cluster_mn)))
+    for name in REPEATED:
+        yield plan_named(name.removeprefix(REPEAT), Operands.of("bf16", layout="nt"))
+
+
+def groups(names: Iterable[str]) -> Iterator[list[str]]:
+    """Those that share a process: forms by some; what compiles many plans, or runs a thousand times, alone."""
+    group: list[str] = []
+    for name in names:
+        if name.startswith((GEMM, REPEAT)):
+            yield [name]
+            continue
+        group.append(name)
+        if len(group) == _TOGETHER:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+GROUP = {name: group for group in groups(ALL) for name in group}
+
+
+def run(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Results by name. A process that hangs or dies is followed by another with the forms that it left."""
     results: dict[str, dict[str, Any]] = {}
-    queue = list(names)
+    left = list(names)
+    while left:
+        command = [sys.executable, "-m", "tests.gpu.sm90_worker", *left]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+        for line in done.stdout.splitlines():
+            if line.startswith("{"):
+                found = json.loads(line)
+                results[found["name"]] = found
+        missing = [name for name in left if name not in results]
+        if missing and (len(missing) == len(left) or done.returncode == 0):
+            why = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            results[missing[0]] = {"name": missing[0], "bad": [f"the worker ended: {why[:300]}"]}
+            missing = missing[1:]
+        left = missing
+    return results
+
+
+def bad(name: str, once) -> list[str]:
+    """What is wrong with one, from the process of its group, which is run once in all of pytest's processes."""
+    group = GROUP[name]
+    return once(f"sm90_{ALL.index(group[0])}", lambda: run(group))[name]["bad"]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("name", [*GEMMS, *FORMS])
+def test_against_float64(name, once):
+    assert bad(name, once) == []
+
+
+@pytest.mark.gpu_long
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_thousand_runs_are_one(name, once):
+    assert bad(name, once) == []
+
+
+def main(pattern: str) -> None:
+    """Prints a table, of as many processes at a time as there are processors for them."""
+    begun = time.time()
+    queue = [*groups([name for name in ALL if re.search(pattern, name)])]
+    table: dict[str, dict[str, Any]] = {}
     lock = threading.Lock()
 
-    def take() -> list[str]:
-        with lock:
-            count = 1 if queue and queue[0].startswith(GEMM) else 6  # those compile many plans
-            taken = queue[:count]
-            del queue[:count]
-            return taken
-
     def work() -> None:
-        left = take()
-        while left:
-            command = [sys.executable, "-m", "tests.gpu.sm90_worker", *left]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-            for line in done.stdout.splitlines():
-                if line.startswith("{"):
-                    found = json.loads(line)
-                    results[found["name"]] = found
-            missing = [name for name in left if name not in results]
-            if missing and (len(missing) == len(left) or done.returncode == 0):
-                why = (done.stderr.strip().splitlines() or ["no output"])[-1]
-                results[missing[0]] = {"name": missing[0], "bad": [f"the worker ended: {why[:300]}"]}
-                missing = missing[1:]
-            left = missing or take()
+        while True:
+            with lock:
+                if not queue:
+                    return
+                group = queue.pop(0)
+            table.update(run(group))
 
-    count = jobs or min(12, max(2, (os.cpu_count() or 2) - 2))
-    threads = [threading.Thread(target=work) for _ in range(count)]
+    threads = [threading.Thread(target=work) for _ in range(min(12, max(2, (os.cpu_count() or 2) - 2)))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return results
-
-
-@cache
-def all_results() -> dict[str, dict[str, Any]]:
-    return run(ALL)
-
-
-@pytest.mark.parametrize("name", [*GEMMS, *FORMS])
-def test_against_float64(name):
-    found = all_results()[name]
-    assert found["bad"] == []
-
-
-@pytest.mark.parametrize("name", REPEATED)
-def test_a_thousand_runs_are_one(name):
-    found = all_results()[name]
-    assert found["bad"] == []
-
-
-if __name__ == "__main__":
-    pattern = sys.argv[1] if len(sys.argv) > 1 else "."
-    begun = time.time()
-    table = run([name for name in ALL if re.search(pattern, name)])
     for form_name, row in sorted(table.items()):
         print(
             f"{'BAD ' if row['bad'] else 'good'} {form_name:24} worst {row.get('worst', 0):.2f}",
@@ -102,3 +130,7 @@ if __name__ == "__main__":
         )
     good = sum(not row["bad"] for row in table.values())
     print(f"{good} of {len(table)} forms are right; {time.time() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else ".")
