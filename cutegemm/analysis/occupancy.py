@@ -21,7 +21,6 @@ from cutegemm.machine.arch import (
     arch_named,
 )
 from cutegemm.plan.rules.broken import register_budget
-from cutegemm.plan.work.shares import shares_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,7 +176,7 @@ def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves
     ctas = m_tiles * n_tiles * batch * plan.split_k
     is_even = plan.split.waves > 0
     if plan.split.owned:  # unless it would not pay
-        is_even = shares_for(plan, problem).shared > 0
+        is_even = plan.scheduler.of(problem).shared > 0
     return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even)
 
 

@@ -1,4 +1,4 @@
-"""Who takes which k-tiles: each tile of D whole, by parts of a split K, or by the units of a persistent grid."""
+"""Which k-tiles of which tiles of D are multiplied one after the other, where all threads of a CTA follow a schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.work.shares import cluster_shares
+from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.simulate.report import Report
 
 
@@ -28,11 +28,7 @@ class Piece:
 
 def workspace_slots(plan: GemmPlan, problem: Problem) -> int:
     """Sums of tiles that the workspace holds."""
-    m, n, batch = plan.grid(problem)
-    tiles = m * n * batch
-    if plan.split.waves:
-        return int(cluster_shares(plan, tiles, plan.k_tiles(problem)).slots)
-    return tiles * plan.split_k if plan.split_k > 1 else 0
+    return int(plan.scheduler.of(problem).slots)
 
 
 def divided(
@@ -43,51 +39,49 @@ def divided(
     places     of the tiles in the raster's order
     together   tiles at a time
     """
-    m, n, batch = plan.grid(problem)
-    tiles, k_tiles = m * n * batch, plan.k_tiles(problem)
-    if plan.split.waves:
-        yield from _units(plan, places, tiles, k_tiles, together, report)
-        return
-    for first in range(0, len(places), together):
-        own = slice(first, first + together)
-        if plan.split_k == 1:
-            yield own, [Piece(0, k_tiles)]
-        else:
-            yield (
-                own,
-                [
-                    Piece(*plan.split.k_range(part, k_tiles), places[own] + part * tiles)
-                    for part in range(plan.split_k)
-                ],
-            )
-
-
-def _units(
-    plan: GemmPlan, places: np.ndarray, tiles: int, k_tiles: int, together: int, report: Report
-) -> Iterator[tuple[slice, list[Piece]]]:
-    shares = cluster_shares(plan, tiles, k_tiles)
-    found: dict[int, list[Piece]] = {}
-    for unit in (shares.unit(number) for number in range(shares.units)):
-        if unit.parts > 0:
-            slots = None if unit.parts == 1 else np.array([unit.slot + unit.part])
-            found.setdefault(unit.tile, []).append(Piece(unit.k_first, unit.k_count, slots))
-    whole = [Piece(0, k_tiles)]
-    for place, pieces in found.items():
-        pieces.sort(key=lambda piece: piece.k_first)
-        ends = [0, *(piece.k_first + piece.k_count for piece in pieces)]
-        told = shares.sums_of(place)[0] if place < shares.shared else 1
-        if [piece.k_first for piece in pieces] != ends[:-1] or ends[-1] != k_tiles or told != len(pieces):
-            text = ", ".join(f"{piece.k_first} to {piece.k_first + piece.k_count}" for piece in pieces)
-            report.add("product", f"tile {place} of {k_tiles} k-tiles is taken as {told} parts by {text}.")
+    found = _pieces(plan.scheduler.of(problem), report)
     first = 0
     while first < len(places):
-        mine = found.get(int(places[first]), [])
-        last = first + 1
-        while (
-            mine == whole
-            and last < min(len(places), first + together)
-            and found.get(int(places[last])) == whole
-        ):
-            last += 1
-        yield slice(first, last), mine
-        first = last
+        own = [found.get(int(place), []) for place in places[first : first + together]]
+        alike = 1
+        while alike < len(own) and _k_ranges(own[alike]) == _k_ranges(own[0]):
+            alike += 1
+        yield slice(first, first + alike), [_joined(pieces) for pieces in zip(*own[:alike], strict=True)]
+        first += alike
+
+
+def _pieces(work: WorkGrid, report: Report) -> dict[int, list[Piece]]:
+    """Those of each tile, in the order of its parts; what is wrong with them is told."""
+    found: dict[int, list[Piece]] = {}
+    work_tile = work.taken().work_tile
+    order = np.lexsort((work_tile.part, work_tile.tile))
+    slots, several = work.slot_of(work_tile, work_tile.part), work_tile.parts > 1
+    for i in order.tolist():
+        own = slots[i : i + 1] if several[i] else None
+        piece = Piece(int(work_tile.k_first[i]), int(work_tile.k_count[i]), own)
+        found.setdefault(int(work_tile.tile[i]), []).append(piece)
+    known: dict[tuple[tuple[int, int, bool], ...], bool] = {}
+    for tile, pieces in found.items():
+        told, kind = work.peers(tile).parts if tile < work.shared else 1, _k_ranges(pieces)
+        if kind not in known:
+            k_step = work.scheduler.split.k_step
+            taken = sorted(
+                k for first, count, _ in kind for k in range(first, first + count * k_step, k_step)
+            )
+            known[kind] = taken == list(range(work.k_tiles))
+        if not known[kind] or told != len(pieces):
+            text = ", ".join(f"{piece.k_first} to {piece.k_first + piece.k_count}" for piece in pieces)
+            report.add(
+                "product", f"tile {tile} of {work.k_tiles} k-tiles is taken as {told} parts by {text}."
+            )
+    return found
+
+
+def _k_ranges(pieces: list[Piece]) -> tuple[tuple[int, int, bool], ...]:
+    return tuple([(piece.k_first, piece.k_count, piece.slots is None) for piece in pieces])
+
+
+def _joined(pieces: tuple[Piece, ...]) -> Piece:
+    """The same k-tiles of several tiles."""
+    slots = [piece.slots for piece in pieces if piece.slots is not None]
+    return Piece(pieces[0].k_first, pieces[0].k_count, np.concatenate(slots) if slots else None)

@@ -1,4 +1,4 @@
-"""The units of a plan with a pipeline on the CPU: who takes them, and where the sums of a tile's parts meet."""
+"""The work tiles of a plan with a pipeline on the CPU: who takes them, and where the sums of a tile's parts meet."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from cutegemm.layout.inttuple import product
 from cutegemm.plan.memory.workspace import slot_layout
 from cutegemm.plan.plan import SUM_VECTOR, GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.work.shares import Shares, Unit, grid_of, shares_for
+from cutegemm.plan.work.shares import WorkTile
 from cutegemm.simulate.memory import is_poison, poison
 from cutegemm.simulate.report import Report, tile_text
 
 
 @dataclass(frozen=True)
 class Units:
-    """Units of CTAs; each field an array, or one element of it.
+    """Work tiles of CTAs; each field an array, or one element of it.
 
-    turn            the unit's number among those of its CTA
+    turn            the work tile's number among those of its CTA
     cta, rank       who takes it, and which of its cluster that is
     m_tile, n_tile, batch   of D; past its edges for some CTAs of a cluster
-    unit            what it is; `tile` counts those of clusters
+    unit            the work tile
     """
 
     turn: Any
@@ -32,7 +32,7 @@ class Units:
     m_tile: Any
     n_tile: Any
     batch: Any
-    unit: Unit
+    unit: WorkTile
 
     def __len__(self) -> int:
         return len(self.turn)
@@ -40,55 +40,21 @@ class Units:
     def where(self, which: Any) -> Units:
         """Some of them, or one."""
         kept = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name != "unit"}
-        unit = Unit(*[getattr(self.unit, f.name)[which] for f in fields(Unit)])
-        return Units(**kept, unit=unit)
+        return Units(**kept, unit=self.unit.map(lambda of: of[which]))
 
 
 def units_of(plan: GemmPlan, problem: Problem, report: Report) -> Units:
-    """Every unit that a CTA takes; what is wrong with them is told."""
-    (cm, cn), grid, k_tiles = plan.cluster_mn, plan.grid(problem), plan.k_tiles(problem)
-    grid_m, grid_n = -(-grid[0] // cm), -(-grid[1] // cn)
-    tiles = grid_m * grid_n * grid[2]
-    shares = shares_for(plan, problem) if plan.split.is_split else None
-    count = (shares.units if shares else tiles) if tiles else 0
-    number = np.arange(count, dtype=np.int64)
-    nought = 0 * number
-    if shares is None:
-        unit = Unit(number, nought, nought + k_tiles, nought + 1, nought, nought)
-    else:
-        made = [shares.unit(int(i)) for i in number]
-        unit = Unit(*[np.array([getattr(u, f.name) for u in made], np.int64) for f in fields(Unit)])
-    clusters = grid_of(plan, max(1, count))
-    turn = number // clusters if shares is None else _turns(shares, clusters, number)
-    m, n, batch = plan.raster.tile(unit.tile, grid_m, grid_n, np.minimum, plan.operands.batched)
-    of_rank = [
-        Units(
-            turn, number % clusters * (cm * cn) + rank, nought + rank,
-            m * cm + rank % cm, n * cn + rank // cm, batch + nought, unit,
-        )
-        for rank in range(cm * cn)
-    ]  # fmt: skip
-    taken = _joined(of_rank)
-    taken = taken.where(taken.unit.parts > 0)
-    _check(taken, grid, k_tiles, cm * cn, report)
-    return taken
-
-
-def _turns(shares: Shares, clusters: int, number: np.ndarray) -> np.ndarray:
-    """Of each unit among those that its cluster takes; 0 for one that nobody does."""
-    turn = 0 * number
-    for cluster in range(min(clusters, len(number))):
-        taken = list(shares.numbers(cluster, clusters))
-        turn[taken] = np.arange(len(taken))
-    return turn
-
-
-def _joined(some: list[Units]) -> Units:
-    kept = {
-        f.name: np.concatenate([getattr(u, f.name) for u in some]) for f in fields(Units) if f.name != "unit"
-    }
-    unit = Unit(*[np.concatenate([getattr(u.unit, f.name) for u in some]) for f in fields(Unit)])
-    return Units(**kept, unit=unit)
+    """Every work tile that a CTA takes, rank by rank; what is wrong with them is told."""
+    work, in_cluster = plan.scheduler.of(problem), plan.scheduler.cluster_size
+    taken, of_rank = work.taken(), []
+    nought = 0 * taken.number
+    for rank in range(in_cluster):
+        at = [of_mode + nought for of_mode in taken.tile_mnl(rank)]
+        of_rank.append((taken.turn, taken.cluster * in_cluster + rank, nought + rank, *at))
+    every = [np.concatenate(of_field) for of_field in zip(*of_rank, strict=True)]
+    units = Units(*every, unit=taken.work_tile.map(lambda of: np.tile(of, in_cluster)))
+    _check(units, plan.grid(problem), work.k_tiles, in_cluster, report)
+    return units
 
 
 def _check(taken: Units, grid: tuple[int, int, int], k_tiles: int, in_cluster: int, report: Report) -> None:
@@ -133,7 +99,8 @@ class Meeting:
     def __init__(self, plan: GemmPlan, problem: Problem, held: np.ndarray, report: Report) -> None:
         assert plan.pipeline is not None
         self.report, self.readers = report, plan.pipeline.readers
-        layout = slot_layout(plan, shares_for(plan, problem).slots)
+        self.work = plan.scheduler.of(problem)
+        layout = slot_layout(plan, self.work.slots)
         self.strides: Any = layout.stride
         self.memory = poison(max(1, int(layout.cosize())), plan.operands.acc)
         self.written = np.zeros(len(self.memory), np.uint8)
@@ -145,7 +112,7 @@ class Meeting:
         self.places = sum(part * stride for part, stride in zip(parts, self.strides, strict=False))
 
     def add_up(self, sums: np.ndarray, of: Units) -> np.ndarray | None:
-        """The sums (M, N) of all parts of a tile where this unit's are the last, else None."""
+        """The sums (M, N) of all parts of a tile where this work tile's are the last, else None."""
         unit, key = of.unit, (int(of.unit.tile), int(of.rank))
         self.arrived[key] = self.arrived.get(key, 0) + 1
         if self.arrived[key] < unit.parts:
@@ -164,11 +131,12 @@ class Meeting:
         return out
 
     def finish(self) -> None:
-        """After the last unit."""
+        """After the last work tile."""
         twice = int((self.written > 1).sum())
         if twice:
             self.report.add("result", f"{twice} places of the workspace are written more than once.")
 
     def _index(self, of: Units, part: Any) -> np.ndarray:
-        index: np.ndarray = self.places + of.rank * self.strides[4] + (of.unit.slot + part) * self.strides[5]
+        slot = self.work.slot_of(of.unit, part)
+        index: np.ndarray = self.places + of.rank * self.strides[4] + slot * self.strides[5]
         return index

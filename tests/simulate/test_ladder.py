@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from cutegemm.build import simt_plan
 from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.layout import Layout
 from cutegemm.plan import Operands
-from cutegemm.plan.work.shares import Shares
-from cutegemm.simulate import division, simulate
+from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.simulate import simulate
 from cutegemm.simulate.parts import Parts
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.tables import plan_tables
@@ -132,32 +132,18 @@ def test_sums_that_go_to_the_same_place():
     assert {fault.kind for fault in report.faults()} == {"result", "outside"}
 
 
-def test_k_tiles_that_two_units_take():
-    """Units that do not begin their tile take a k-tile more than is theirs."""
+def test_k_tiles_that_two_work_tiles_take(monkeypatch):
+    """Work tiles that do not begin their tile take a k-tile more than is theirs."""
     plan = simt_plan(stages=3, waves=1, persistent=3, **WARPS)
-    found = faults_of_division(plan, 64, 64, 640)
-    assert found == set()
+    assert kinds(plan, 64, 64, 640) == set()
+    real = WorkGrid.work_tile
 
-    class Greedy(Shares):
-        def unit(self, number):
-            unit = super().unit(number)
-            return replace(unit, k_count=unit.k_count + 1) if unit.k_first else unit
+    def greedy(self, number):
+        found = real(self, number)
+        return replace(found, k_count=found.k_count + (found.k_first > 0))
 
-    assert "product" in faults_of_division(plan, 64, 64, 640, Greedy)
-
-
-def faults_of_division(plan, m, n, k, kind=None):
-    """Faults of a simulation in which another division of the k-tiles is believed in."""
-    a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
-    given = division.cluster_shares
-
-    def divided(*arguments):
-        shares = given(*arguments)
-        return shares if kind is None else kind(**{f.name: getattr(shares, f.name) for f in fields(shares)})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(division, "cluster_shares", divided)
-        return {fault.kind for fault in simulate(plan, a, b, check="report").faults}
+    monkeypatch.setattr(WorkGrid, "work_tile", greedy)
+    assert "product" in kinds(plan, 64, 64, 640)
 
 
 def test_a_step_without_shared_memory_reads_only_what_is_there():

@@ -11,8 +11,7 @@ from cutegemm.build import sm90_plan
 from cutegemm.dtypes import round_to
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.work import shares as division
-from cutegemm.plan.work.shares import Shares
+from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
 from cutegemm.simulate import (
     play_interleavings,
     protocol_of,
@@ -118,42 +117,57 @@ def test_as_many_products_as_without_a_split():
 
 
 def faults_of(monkeypatch, edit, **options):
-    """What is found where each unit goes through `edit`."""
+    """What is found where all work tiles, in arrays, go through `edit`."""
     plan = sm90_plan(BF16, **{**SMALL, "split_k": 2, **options})
-    real = Shares.unit
-    monkeypatch.setattr(division.Shares, "unit", lambda self, number: edit(real(self, number), number))
+    real = WorkGrid.work_tile
+    monkeypatch.setattr(WorkGrid, "work_tile", lambda self, number: edit(real(self, number), number))
     a, b = integers((130, 700), (700, 136))
     return {fault.kind: str(fault) for fault in simulate(plan, a, b, check="report").faults}
 
 
 def test_a_k_tile_that_nobody_takes(monkeypatch):
-    found = faults_of(monkeypatch, lambda u, i: replace(u, k_count=u.k_count - 1) if i == 1 else u)
+    found = faults_of(monkeypatch, lambda w, i: replace(w, k_count=w.k_count - (i == 1)))
     assert "k-tile 10 of the tile (0, 0, 0) is multiplied 0 times" in found["split"]
 
 
 def test_a_k_tile_that_two_parts_take(monkeypatch):
-    found = faults_of(monkeypatch, lambda u, i: replace(u, k_first=u.k_first - 1) if i == 3 else u)
+    found = faults_of(monkeypatch, lambda w, i: replace(w, k_first=w.k_first - (i == 3)))
     assert "is multiplied 2 times" in found["split"]
 
 
 def test_a_part_in_the_slot_of_another_tile(monkeypatch):
-    found = faults_of(monkeypatch, lambda u, i: replace(u, slot=u.slot - u.slot % 4))
+    found = faults_of(monkeypatch, lambda w, i: replace(w, slot=w.slot - w.slot % 4))
     assert "written more than once" in found["result"]
 
 
 def test_sums_that_are_read_from_the_wrong_slot(monkeypatch):
-    found = faults_of(monkeypatch, lambda u, i: replace(u, slot=u.slot + 1) if i == 1 else u)
+    found = faults_of(monkeypatch, lambda w, i: replace(w, slot=w.slot + (i == 1)))
     assert "of a tile are added that no CTA has written" in found["hole"]
 
 
 def test_fewer_parts_than_there_are(monkeypatch):
-    found = faults_of(monkeypatch, lambda u, i: replace(u, parts=3), split_k=4)
+    found = faults_of(monkeypatch, lambda w, i: replace(w, parts=3), split_k=4)
     assert "result" in found
 
 
 def test_a_tile_that_nobody_takes(monkeypatch):
-    found = faults_of(monkeypatch, lambda u, i: replace(u, parts=0) if u.tile == 2 else u)
+    found = faults_of(monkeypatch, lambda w, i: replace(w, parts=w.parts * (w.tile != 2)))
     assert "no CTA takes the tile" in found["raster"]
+
+
+def test_a_rank_that_takes_the_tile_of_another(monkeypatch):
+    """In a cluster of 2 along M, where the second CTA is a tile too far along N."""
+    real = TileGrid.tile_mnl
+
+    def wrong(self, tile, rank=0):
+        m, n, batch = real(self, tile, rank)
+        return m - rank, n + rank, batch
+
+    monkeypatch.setattr(TileGrid, "tile_mnl", wrong)
+    a, b = integers((130, 64), (64, 136))
+    plan = sm90_plan(BF16, **{**SMALL, "cluster": (2, 1)})
+    found = {fault.kind: str(fault) for fault in simulate(plan, a, b, check="report").faults}
+    assert "no CTA takes the tile (1, 0, 0)" in found["raster"]
 
 
 # --- the queue with units of different lengths -------------------------------------------------------------

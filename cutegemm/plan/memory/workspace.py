@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARPGROUP_THREADS
 from cutegemm.plan.plan import SUM_VECTOR
-from cutegemm.plan.work.shares import cluster_shares
+from cutegemm.plan.work.scheduler import Arithmetic, WorkGrid
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -53,27 +53,15 @@ def regions(
     [Region(name='a', first=0, size=32768), Region(name='sums', first=32768, size=262144)]
     """
     ops, (bm, bn, _) = plan.operands, plan.cta_tile
-    tiles = ((m + (bm - 1)) // bm) * ((n + (bn - 1)) // bn) * l
+    work = plan.scheduler.tiles(m, n, l, Arithmetic(minimum, maximum)).along(k)
     sizes: list[tuple[str, Any]] = []
-    slots = tiles * plan.split_k
-    if plan.split.is_split and plan.pipeline is not None:
-        (cm, cn), readers = plan.cluster_mn, plan.pipeline.readers
-        of_clusters = ((m + (bm * cm - 1)) // (bm * cm)) * ((n + (bn * cn - 1)) // (bn * cn)) * l
-        bk = plan.cta_tile[2]
-        shares = cluster_shares(plan, of_clusters, (k + (bk - 1)) // bk, minimum, maximum)
-        sizes.append(("arrivals", shares.shared * (cm * cn * readers * _ARRIVAL_BYTES)))
-        slots = shares.slots * (cm * cn)
-    elif plan.split.waves:
-        bk = plan.cta_tile[2]
-        shares = cluster_shares(plan, tiles, (k + (bk - 1)) // bk, minimum, maximum)
-        slots = shares.slots
-    elif plan.split_k > 1 and plan.split.reduction == "last":
-        sizes.append(("arrivals", tiles * _ARRIVAL_BYTES))
+    if plan.split.is_split and plan.split.reduction == "last":
+        sizes.append(("arrivals", counters(plan, work) * _ARRIVAL_BYTES))
     for packing in plan.packs:
         rows, columns = packing.extents(m if packing.name == "a" else n, k, maximum)
         sizes.append((packing.name, rows * columns * l * (getattr(ops, packing.name).dtype.bits // 8)))
     if plan.split.is_split:
-        sizes.append(("sums", slots * (bm * bn * (ops.acc.bits // 8))))
+        sizes.append(("sums", work.slots * (plan.scheduler.cluster_size * bm * bn * (ops.acc.bits // 8))))
     out, first = [], 0
     for name, size in sizes:
         rounded = (size + (_UNIT_BYTES - 1)) // _UNIT_BYTES * _UNIT_BYTES
@@ -101,12 +89,35 @@ def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
     return sum(region.size for region in found), zeroed
 
 
+def counters(plan: GemmPlan, work: WorkGrid) -> Any:
+    """Counters of arrivals: one for each shared tile of a CTA, or for each consumer's rows of it."""
+    return work.shared * (plan.scheduler.cluster_size * _readers(plan))
+
+
+def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> Any:
+    """Which counter is that of a tile.
+
+    tile       of a work tile
+    rank       of the CTA in its cluster
+    consumer   which of those that share the tile
+
+    >>> from cutegemm.build import sm90_plan
+    >>> plan = sm90_plan(tile=(128, 256, 64), schedule="cooperative", cluster=(2, 1), split_k=2)
+    >>> [counter_of(plan, 3, rank, consumer) for rank in range(2) for consumer in range(2)]
+    [12, 13, 14, 15]
+    """
+    return (tile * plan.scheduler.cluster_size + rank) * _readers(plan) + consumer
+
+
+def _readers(plan: GemmPlan) -> int:
+    return 1 if plan.pipeline is None else plan.pipeline.readers
+
+
 def sums_layout(plan: GemmPlan, slots: Any) -> Layout:
     """Where the parts' sums lie: (vector, threads, vectors, slots), in elements.
 
     A thread writes its sums as the vectors that D is stored by, and neighbours lie side by side. The slots are
-    those of `shares` where waves of tiles are shared; else part p of tile t has p * tiles + t. For plans with a
-    pipeline see `slot_layout`.
+    those of `WorkGrid.slot_of`. For plans with a pipeline see `slot_layout`.
 
     >>> from cutegemm.build import simt_plan
     >>> str(sums_layout(simt_plan(split_k=2), 12))
@@ -122,7 +133,7 @@ def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
     """Where the sums lie of a plan with a pipeline: (vector, threads, vectors, consumers, CTAs, slots).
 
     A thread writes its own sums in their order, 16 bytes at a time; the vectors of neighbours lie side by side.
-    The consumers are those that share a tile, the CTAs those of a cluster, the slots those of `shares`.
+    The consumers are those that share a tile, the CTAs those of a cluster, the slots those of `WorkGrid.slot_of`.
 
     >>> from cutegemm.build import sm90_plan
     >>> str(slot_layout(sm90_plan(tile=(128, 256, 64), schedule="cooperative", split_k=2), 6))

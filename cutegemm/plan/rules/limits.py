@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cutegemm.machine.arch import MAX_GRID_X
-from cutegemm.plan.work.shares import shares_for
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -26,7 +25,8 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     """
     m_tiles, n_tiles, batch = plan.grid(problem)
     (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn
-    clusters = -(-m_tiles // cm) * -(-n_tiles // cn) * batch
+    work = plan.scheduler.of(problem)
+    clusters = work.tiles.count
     if clusters * cm * cn > MAX_GRID_X:
         of = "" if (cm, cn) == (1, 1) else f", in clusters of {cm} x {cn},"
         yield f"{m_tiles} x {n_tiles} x {batch} tiles{of} are more than the {MAX_GRID_X} CTAs of a grid."
@@ -42,7 +42,8 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
         if ctas > MAX_GRID_X:
             yield f"packing {packing.name.upper()} takes {ctas} CTAs, more than the {MAX_GRID_X} of a grid."
     if plan.split.waves:
-        shares = shares_for(plan, problem)
+        shares = work.shares
+        assert shares is not None
         reached = shares.shared + shares.pieces + 1  # tiles; those past the last are asked for, then left out
         if reached * shares.span > _MOST:
             yield (

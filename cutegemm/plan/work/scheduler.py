@@ -25,9 +25,9 @@ How K is split decides what the number of a work tile means:
 
 Groups and ranks. A single GEMM, or a batch of one size, is the group 0 of every work tile. A grouped GEMM (a mixture
 of experts) has the first number of each group in device memory: `WorkGrid.work_tile` is the place that looks the group
-of a number up there, subtracts its first number, and goes on with the tiles and k-tiles of that group. Several GPUs that
-share a GEMM have numbers of one order: the first number of a cluster, and `WorkGrid.following`, are the places where a
-GPU's rank enters.
+of a number up there, subtracts its first number, and goes on with the tiles and k-tiles of that group. Several GPUs
+that share a GEMM have numbers of one order: the first number of a cluster, and `WorkGrid.following`, are the places
+where a GPU's rank enters.
 """
 
 from __future__ import annotations
@@ -380,33 +380,38 @@ class WorkGrid:
             handed,
         )
 
+    def of_arrays(self) -> WorkGrid:
+        """The same, for arrays of numbers."""
+        tiles, shares = replace(self.tiles, arithmetic=ARRAYS), self.shares
+        if shares is not None:
+            shares = replace(shares, minimum=ARRAYS.minimum, maximum=ARRAYS.maximum)
+        return replace(self, tiles=tiles, shares=shares)
+
     def taken(self) -> Taken:
         """Every work tile that has something to do, and who takes it; where extents are known integers."""
-        arrays = replace(
-            self, tiles=replace(self.tiles, arithmetic=ARRAYS),
-            shares=self.shares and replace(self.shares, minimum=np.minimum, maximum=np.maximum),
-        )  # fmt: skip
-        number = np.arange(self.units, dtype=np.int64)
+        work, number = self.of_arrays(), np.arange(self.units, dtype=np.int64)
         clusters = max(1, self.clusters)
         cluster, turn = number % clusters, number // clusters
         if self.scheduler.split.owned:
             for first in range(min(clusters, self.units)):
                 own = [*self.numbers(first)]
                 turn[own] = np.arange(len(own))
-        work_tiles = arrays.work_tile(number).map(lambda value: value + 0 * number)
-        return Taken(number, cluster, turn, work_tiles).where(work_tiles.parts > 0)
+        work_tiles = work.work_tile(number).map(lambda value: value + 0 * number)
+        return Taken(work.tiles, number, cluster, turn, work_tiles).where(work_tiles.parts > 0)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Work tiles in the order of their numbers, each field an array.
+    """Work tiles in the order of their numbers; each field but the first an array.
 
+    tiles       of D
     number      of the work tile
     cluster     that takes it
     turn        which it is of those that its cluster takes, those counted in which there is nothing to do
     work_tile   the work tile
     """
 
+    tiles: TileGrid
     number: np.ndarray
     cluster: np.ndarray
     turn: np.ndarray
@@ -417,9 +422,9 @@ class Taken:
 
     def where(self, which: Any) -> Taken:
         """Some of them."""
-        return Taken(
-            self.number[which],
-            self.cluster[which],
-            self.turn[which],
-            self.work_tile.map(lambda of: of[which]),
-        )
+        work_tile = self.work_tile.map(lambda of: of[which])
+        return Taken(self.tiles, self.number[which], self.cluster[which], self.turn[which], work_tile)
+
+    def tile_mnl(self, rank: int = 0) -> tuple[Any, Any, Any]:
+        """(m_tile, n_tile, l) of D that a CTA of each cluster has: see `TileGrid.tile_mnl`."""
+        return self.tiles.tile_mnl(self.work_tile.tile, rank)
