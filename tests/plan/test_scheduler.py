@@ -1,0 +1,332 @@
+"""What must hold of the work tiles of any problem, by whoever asks: integers, arrays, and values that have no truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutegemm.build import simt_plan, sm90_plan
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.memory.workspace import counter_of, counters, slot_layout
+from cutegemm.plan.work.scheduler import INTEGERS, Arithmetic, TileGrid, TileScheduler, WorkGrid
+from cutegemm.plan.work.shares import Shares, WorkTile
+from cutegemm.plan.work.split import FILLED, Split
+from cutegemm.tile.raster import Raster
+
+TILE = (4, 8, 2)  # of a CTA: small, so that most problems are ragged
+RASTERS = [Raster.parse(text) for text in ("along_m", "along_n", "grouped_m:3", "grouped_n:2", "hilbert:4")]
+CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)]
+ROWS = [Split(2), Split(3, "strided"), Split(5)]  # parts that are rows of the grid
+SPLITS = [Split(), Split(2), Split(7), Split(waves=1), Split(waves=3), FILLED]
+
+
+@st.composite
+def schedulers(draw):
+    """Of kernels with a pipeline, and of those whose threads follow a schedule."""
+    raster = draw(st.sampled_from(RASTERS))
+    if draw(st.booleans()):
+        cluster = draw(st.sampled_from(CLUSTERS))
+        split = draw(st.sampled_from(SPLITS))
+        ctas = draw(st.integers(1, 9)) * cluster[0] * cluster[1]
+        persistent = ctas if split.waves or draw(st.booleans()) else None
+        return TileScheduler(raster, split, TILE, cluster, persistent)
+    split = draw(st.sampled_from([Split(), *ROWS, Split(waves=1), Split(waves=2)]))
+    persistent = draw(st.integers(1, 9)) if split.waves else None
+    return TileScheduler(raster, split, TILE, (1, 1), persistent, idle_ctas=True)
+
+
+extents = st.tuples(
+    st.integers(0, 40), st.integers(0, 70), st.one_of(st.integers(0, 12), st.integers(60, 300))
+)
+batches = st.integers(1, 3)
+
+
+def work_of(scheduler, mnk, l) -> WorkGrid:  # noqa: E741
+    return scheduler.tiles(*mnk[:2], l).along(mnk[2])
+
+
+def by_rank(work: WorkGrid) -> list[tuple[tuple[int, int, int], int, WorkTile]]:
+    """(tile of D, rank, work tile) of every CTA that has something to do, cluster by cluster, in their order."""
+    found = []
+    for cluster in range(work.clusters):
+        for number in work.numbers(cluster):
+            work_tile = work.work_tile(number)
+            if work_tile.parts:
+                ranks = range(work.scheduler.cluster_size)
+                found += [(work.tile_mnl(work_tile, rank), rank, work_tile) for rank in ranks]
+    return found
+
+
+def tile_counts(mnk, l):  # noqa: E741
+    return -(-mnk[0] // TILE[0]), -(-mnk[1] // TILE[1]), l, -(-mnk[2] // TILE[2])
+
+
+def check_all_is_taken_once(scheduler, mnk, l):  # noqa: E741
+    """Every k-tile of every tile of D; what lies outside of D are whole rows or columns of clusters at its edges."""
+    m_tiles, n_tiles, l_tiles, k_tiles = tile_counts(mnk, l)
+    work, k_step = work_of(scheduler, mnk, l), scheduler.split.k_step
+    taken = Counter()
+    for tile, _, part in by_rank(work):
+        if part.part == 0:
+            taken[tile, "stored"] += 1
+        for i in range(part.k_count):
+            taken[tile, part.k_first + i * k_step] += 1
+    (cm, cn), up = scheduler.cluster_mn, lambda count, step: -(-count // step) * step
+    every = product(range(up(m_tiles, cm)), range(up(n_tiles, cn)), range(l_tiles))
+    assert taken == Counter({(tile, k): 1 for tile in every for k in ("stored", *range(k_tiles))})
+
+
+def check_slots_are_apart(scheduler, mnk, l):  # noqa: E741
+    """Of parts of shared tiles; parts of a tile agree on how many they are, and on where the others' sums are."""
+    work = work_of(scheduler, mnk, l)
+    slots, told = [], {}
+    for _, rank, part in by_rank(work):
+        if rank == 0 and part.parts > 1:
+            slots.append(work.slot_of(part, part.part))
+            told.setdefault(part.tile, set()).add(tuple(work.slot_of(part, i) for i in range(part.parts)))
+            peers = work.peers(part.tile)
+            assert part.tile < work.shared
+            assert peers.parts == part.parts
+            assert work.slot_of(peers, part.part) == slots[-1]
+    assert len(set(slots)) == len(slots)
+    assert all(0 <= slot < work.slots for slot in slots)
+    assert all(len(of_tile) == 1 for of_tile in told.values())
+    assert sorted(slots) == sorted(slot for (of_tile,) in told.values() for slot in of_tile)
+
+
+def check_turns(scheduler, mnk, l, turns):  # noqa: E741
+    """Consumers that take work tiles in turn find their own, and their k-tiles where the others' have passed."""
+    work = work_of(scheduler, mnk, l)
+    for cluster, turn in product(range(work.clusters), range(turns)):
+        numbers = [*work.numbers(cluster)]
+        own = numbers[turn::turns]
+        if not own:
+            assert work.first_of(cluster, turn, turns) >= work.units
+            continue
+        assert own[0] == work.first_of(cluster, turn, turns)
+        passed = np.cumsum([0, *(work.work_tile(number).k_count for number in numbers)])
+        position = work.k_tiles_before(cluster, turn, turns)
+        for i, number in enumerate(own):
+            assert position == passed[turn + i * turns]
+            position += work.work_tile(number).k_count + work.k_tiles_between(number, turns)
+            following = [*own, work.units][i + 1]
+            assert work.following(number, turns) == following or following == work.units
+
+
+def check_arrays_agree(scheduler, mnk, l):  # noqa: E741
+    work = work_of(scheduler, mnk, l)
+    taken = work.taken()
+    wanted = [number for number in range(work.units) if work.work_tile(number).parts]
+    assert taken.number.tolist() == wanted
+    for field in fields(WorkTile):
+        one_by_one = [getattr(work.work_tile(number), field.name) for number in wanted]
+        assert getattr(taken.work_tile, field.name).tolist() == one_by_one
+    for rank in range(scheduler.cluster_size):
+        found = np.broadcast_arrays(taken.number, *taken.tile_mnl(rank))[1:]
+        one_by_one = [work.tile_mnl(work.work_tile(number), rank) for number in wanted]
+        assert list(zip(*[of_mode.tolist() for of_mode in found], strict=True)) == one_by_one
+    who = {
+        number: (cluster, turn)
+        for cluster in range(work.clusters)
+        for turn, number in enumerate(work.numbers(cluster))
+    }
+    assert [*zip(taken.cluster.tolist(), taken.turn.tolist(), strict=True)] == [who[n] for n in wanted]
+    order = work.tiles.order()
+    assert order.shape == (work.tiles.count, scheduler.cluster_size, 3)
+    for tile, rank in product(range(work.tiles.count), range(scheduler.cluster_size)):
+        assert tuple(order[tile, rank].tolist()) == work.tiles.tile_mnl(tile, rank)
+
+
+CHECKS = (check_all_is_taken_once, check_slots_are_apart, check_arrays_agree)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@settings(max_examples=200, deadline=None)
+@given(schedulers(), extents, batches)
+def test_any_work(check, scheduler, mnk, l):  # noqa: E741
+    check(scheduler, mnk, l)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedulers().filter(lambda s: not s.parts_are_rows), extents, batches, st.integers(1, 3))
+def test_consumers_that_take_work_tiles_in_turn(scheduler, mnk, l, turns):  # noqa: E741
+    check_turns(scheduler, mnk, l, turns)
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedulers().filter(lambda s: not s.idle_ctas), extents, batches)
+def test_a_kernel_finds_the_work_that_the_host_has_handed_it(scheduler, mnk, l):  # noqa: E741
+    """By numbers that know + - * // % and no order, as a kernel's do."""
+    host = work_of(scheduler, mnk, l)
+    device = scheduler.from_values(host.host_values(Traced, lambda of: tuple(map(Traced, of))), TRACED)
+    assert value_of(device.units) == host.units
+    assert value_of(device.clusters) == host.clusters
+    for number in range(host.units):
+        want, got = host.work_tile(number), device.work_tile(Traced(number))
+        assert got.map(value_of) == want
+        assert value_of(device.following(Traced(number), 2)) == host.following(number, 2)
+        if not want.parts:
+            continue
+        for rank in range(scheduler.cluster_size):
+            traced = device.tile_mnl(got, Traced(rank))
+            assert tuple(map(value_of, traced)) == host.tile_mnl(want, rank)
+        for turns in (2, 3):
+            assert value_of(device.k_tiles_between(Traced(number), turns)) == host.k_tiles_between(
+                number, turns
+            )
+    for cluster, turn in product(range(host.clusters), range(3)):
+        for name in ("first_of", "k_tiles_before"):
+            traced = getattr(device, name)(Traced(cluster), Traced(turn), 3)
+            assert value_of(traced) == getattr(host, name)(cluster, turn, 3)
+
+
+class Traced:
+    """An integer that has no truth value."""
+
+    def __init__(self, value):
+        self.value = value_of(value)
+
+    def __bool__(self):
+        raise TypeError("a traced value has no truth value")
+
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __bool__
+    __hash__ = None
+
+
+def _operation(name):
+    def apply(self, other):
+        return Traced(getattr(self.value, name)(value_of(other)))
+
+    return apply
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "mod"):
+    setattr(Traced, f"__{_name}__", _operation(f"__{_name}__"))
+
+
+def value_of(value):
+    return getattr(value, "value", value)
+
+
+TRACED = Arithmetic(
+    lambda a, b: Traced(min(value_of(a), value_of(b))), lambda a, b: Traced(max(value_of(a), value_of(b)))
+)
+
+
+# --- planted faults ----------------------------------------------------------------------------------------
+
+
+def planted(owner, name, wrong):
+    """A method of a class that gives something else."""
+    real = getattr(owner, name)
+
+    def method(self, *arguments):
+        return wrong(real(self, *arguments), *arguments)
+
+    return owner, name, method
+
+
+SPLIT = (TileScheduler(Raster("grouped_m", 3), Split(3), TILE, (2, 1), 8), (30, 50, 20), 2)
+FILL = (TileScheduler(Raster("along_n"), FILLED, TILE, (2, 1), 10), (30, 50, 200), 1)
+IN_ROWS = (TileScheduler(Raster("along_m"), Split(3), TILE, idle_ctas=True), (30, 50, 20), 2)
+IN_TURN = (*FILL, 2)
+
+# What is planted, what finds it, and in which work
+FAULTS = {
+    "a k-tile less": (
+        planted(Shares, "work_tile", lambda w, n: replace(w, k_count=w.k_count - (n == 1))),
+        check_all_is_taken_once, SPLIT,
+    ),
+    "a k-tile of an owner less": (
+        planted(Shares, "work_tile", lambda w, n: replace(w, k_count=w.k_count - (n == 0))),
+        check_all_is_taken_once, FILL,
+    ),
+    "a part twice": (
+        planted(Shares, "work_tile", lambda w, n: replace(w, part=0)), check_slots_are_apart, SPLIT
+    ),
+    "slots of every second tile": (
+        planted(Shares, "sums_of", lambda found, tile: (found[0], found[1] // 2)), check_slots_are_apart, FILL
+    ),
+    "a wrong tile": (
+        planted(Shares, "work_tile", lambda w, n: replace(w, tile=w.tile + (n == 2))),
+        check_all_is_taken_once, SPLIT,
+    ),
+    "ranks along N first": (
+        planted(TileGrid, "tile_mnl", lambda at, tile, rank=0: (at[0] - rank % 2, at[1] + rank % 2, at[2])),
+        check_all_is_taken_once, SPLIT,
+    ),
+    "the next work tile of another cluster": (
+        planted(WorkGrid, "following", lambda found, number, turns=1: found + 1), check_all_is_taken_once, SPLIT
+    ),
+    "a skip too short": (
+        planted(WorkGrid, "k_tiles_between", lambda found, number, turns: found - 1), check_turns, IN_TURN
+    ),
+    "a k-tile too early": (
+        planted(Split, "k_range", lambda found, *_: (found[0] - (found[0] > 0), found[1])),
+        check_all_is_taken_once, IN_ROWS,
+    ),
+    "a slot of the neighbour": (
+        planted(WorkGrid, "slot_of", lambda found, work_tile, part: found - (part == 1)), check_slots_are_apart, IN_ROWS
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name, monkeypatch):
+    (owner, method, wrong), check, work = FAULTS[name]
+    check(*work)
+    monkeypatch.setattr(owner, method, wrong)
+    with pytest.raises(AssertionError):
+        check(*work)
+
+
+# --- of plans ----------------------------------------------------------------------------------------------
+
+
+def test_work_tiles_by_hand():
+    """300 x 256 in tiles of 128 x 128 and clusters of 2 along M: 2 x 2 clusters, the lower ones past the edge.
+
+    A grid of 6 CTAs is 3 clusters: cluster 0 takes the tiles 0 and 3.
+    """
+    plan = sm90_plan(tile=(128, 128, 64), cluster=(2, 1), ctas=6, raster="along_n")
+    work = plan.scheduler.of(Problem(300, 256, 512, operands=plan.operands))
+    assert (work.units, work.clusters, [*work.numbers(0)]) == (4, 3, [0, 3])
+    assert [work.tile_mnl(work.work_tile(3), rank) for rank in range(2)] == [(2, 1, 0), (3, 1, 0)]
+    assert work.work_tile(3) == WorkTile(3, 0, 8, 1, 0, 0)
+
+
+def test_parts_that_are_rows_of_the_grid():
+    """3 tiles of 7 k-tiles in 2 parts of a SIMT plan: 4 and 3 k-tiles; part p of tile t has the slot 3p + t."""
+    plan = simt_plan(Operands.of("f32"), block=(128, 128, 8), split_k=2)
+    work = plan.scheduler.of(Problem(384, 128, 56))
+    assert (work.units, work.clusters, work.slots, work.shared) == (6, 6, 6, 3)
+    found = [work.work_tile(number) for number in range(6)]
+    assert [(w.tile, w.part, w.k_first, w.k_count) for w in found] == [
+        (0, 0, 0, 4), (1, 0, 0, 4), (2, 0, 0, 4), (0, 1, 4, 3), (1, 1, 4, 3), (2, 1, 4, 3),
+    ]  # fmt: skip
+    assert [work.slot_of(w, w.part) for w in found] == [0, 1, 2, 3, 4, 5]
+
+
+def test_counters_and_slots_of_clusters_are_apart():
+    """2 x 2 clusters of 2 CTAs of 2 consumers, 3 parts: 16 counters, and 12 slots with a place for each CTA."""
+    plan = sm90_plan(tile=(128, 256, 64), schedule="cooperative", cluster=(2, 1), split_k=3)
+    work = plan.scheduler.of(Problem(512, 512, 1024, operands=plan.operands))
+    places = [
+        counter_of(plan, tile, rank, consumer)
+        for tile, rank, consumer in product(range(work.shared), range(2), range(2))
+    ]
+    assert sorted(places) == list(range(counters(plan, work))) == list(range(16))
+    assert (work.slots, slot_layout(plan, work.slots).size()) == (12, 12 * 2 * 128 * 256)
+
+
+def test_the_grid_of_a_plan_without_pipeline_does_not_follow_from_the_problem():
+    plan = simt_plan(Operands.of("f32"), waves=1, persistent=132)
+    for mnk in ((128, 128, 64), (8192, 8192, 8192)):
+        assert plan.scheduler.of(Problem(*mnk)).clusters == 132
+    assert INTEGERS.ceil_div(7, 4) == 2
