@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.dtypes import DType
-from cutegemm.plan.problem import Operand, Problem
+from cutegemm.plan.problem import Problem
 
 # A quiet NaN that no arithmetic gives: its payload tells it from a NaN of the caller's.
 _POISON_BITS = {2: 0x7E5A, 4: 0x7FC0DEAD, 8: 0x7FF80000DEADBEEF}
@@ -56,7 +56,7 @@ class GlobalMatrix:
     """
 
     def __init__(self, problem: Problem, name: str) -> None:
-        operand: Operand = getattr(problem.operands, name)
+        operand = problem.operands.matrix(name)
         layout = problem.layout(name)
         self.name = name.upper()
         self.modes = "mkl" if name == "a" else "nkl" if name == "b" else "mnl"

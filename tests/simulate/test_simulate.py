@@ -9,6 +9,7 @@ from cutegemm.build import simt_plan
 from cutegemm.dtypes import DType, round_to
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan import Operands, Problem
+from cutegemm.plan.epilogue import SCALED
 from cutegemm.simulate import simulate
 from tests.simulate.plans import LAYOUTS, SMALL, WARPS, broken, mma_sync_plan, small_plan
 
@@ -229,7 +230,7 @@ def test_what_does_not_fit_is_told(arguments, message):
 
 def test_a_plan_that_cannot_read_c():
     with pytest.raises(PlanError, match="cannot read C"):
-        simulate(small_plan().with_(has_c=False), *[np.ones((4, 4))] * 3, beta=1)
+        simulate(small_plan().with_(epilogue=SCALED), *[np.ones((4, 4))] * 3, beta=1)
 
 
 def test_the_name_of_a_plan_is_no_plan():
