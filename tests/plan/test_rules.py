@@ -11,7 +11,7 @@ from cutegemm.build import mma_sync_plan, simt_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import Operands
-from cutegemm.plan.rules.broken import _places
+from cutegemm.plan.rules.boxes import places
 
 
 @pytest.mark.parametrize("spread", [1, 40, 5_000, 10**6, 2**60])
@@ -19,7 +19,7 @@ def test_places_are_counted_however_far_apart_they_lie(spread: int) -> None:
     rng = np.random.default_rng(spread)
     for count in (1, 2, 7, 300):
         offsets = rng.integers(-spread, spread, count)
-        assert _places(offsets) == len(set(offsets.tolist()))
+        assert places(offsets) == len(set(offsets.tolist()))
 
 
 @pytest.mark.parametrize(

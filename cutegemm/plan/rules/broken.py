@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from cutegemm.dtypes import tf32
 from cutegemm.layout import product_each, size
 from cutegemm.machine.arch import (
@@ -21,6 +19,8 @@ from cutegemm.machine.arch import (
     WARP_THREADS,
     Arch,
 )
+from cutegemm.plan.rules.boxes import box_rules, overlapping, places
+from cutegemm.plan.rules.kinds import kind_rules
 from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.rules.vectors import vector_rules
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -32,16 +32,18 @@ if TYPE_CHECKING:
 
 _FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
 _PACKED_FAMILIES = ("simt", "sm90")
-_CLOSE = 64  # times as far apart as there are offsets
 _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
 
 
 def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
     """Every rule that `plan` breaks on `arch` and, where one is given, for `problem`."""
+    kinds = list(kind_rules(plan))
+    if kinds:
+        return kinds
     structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan)]
     out = [*_types(plan), *structure, *_threads(plan), *_instructions(plan, arch), *_schedule(plan)]
     if not structure:  # what follows evaluates the layouts, which must fit for that
-        out += [*vector_rules(plan), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
+        out += [*box_rules(plan), *vector_rules(plan), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
     if plan.pipeline is not None:
         from cutegemm.plan.rules.pipeline import pipeline_rules
 
@@ -107,8 +109,6 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
     if plan.schedule is not None and plan.stages == 0 and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
         yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."
-    if (plan.schedule is None) == (plan.pipeline is None):
-        yield "a plan has either a schedule, which all threads follow, or a pipeline of roles."
     if any(c < 1 for c in plan.cluster_mn):
         yield f"the cluster {plan.cluster_mn} has an extent below 1."
 
@@ -123,28 +123,13 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
                 f"tile and stages ask for {want}."
             )
         elif plan.stages:
-            offsets = layout.offsets()
-            if _places(offsets) != len(offsets):
-                yield f"the shared memory of {name}, {layout}, puts two elements in one place."
-            if offsets.min() < 0:
-                yield f"the shared memory of {name}, {layout}, begins before its base."
+            yield from overlapping(name, layout)
     if plan.smem_d is not None and plan.schedule is not None:
         bm, bn, _ = plan.cta_tile
         if product_each(plan.smem_d.shape) != (bm, bn):
             yield f"the shared memory of D is {plan.smem_d}; a tile of {(bm, bn)} passes through it."
-        elif _places(offsets := plan.smem_d.offsets()) != len(offsets) or offsets.min() < 0:
-            yield f"the shared memory of D, {plan.smem_d}, puts two elements in one place, or one before it."
-
-
-def _places(offsets: np.ndarray) -> int:
-    """How many different ones there are. Where they lie close, a mark at each is quicker than sorting them."""
-    first = offsets.min()
-    span = int(offsets.max() - first) + 1
-    if span > _CLOSE * len(offsets):
-        return len(np.unique(offsets))
-    marks = np.zeros(span, bool)
-    marks[offsets - first] = True
-    return int(np.count_nonzero(marks))
+        else:
+            yield from overlapping("D", plan.smem_d)
 
 
 def _copies(plan: GemmPlan) -> Iterator[str]:
@@ -166,9 +151,14 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
                     f"the copy of {name} moves {size(step)} elements along {mode} at a time, which does not "
                     f"divide the tile's {tile}."
                 )
-        held, tile = _places(copy.layout_tv.offsets()), size(copy.tiler_mn[0]) * size(copy.tiler_mn[1])
+        held, tile = places(copy.layout_tv.offsets()), size(copy.tiler_mn[0]) * size(copy.tiler_mn[1])
         if held != tile:
             yield f"the copy of {name} moves {held} of the {tile} elements of its tile {copy.tiler_mn}."
+        elif (moved := copy.layout_tv.size()) != tile and (plan.stages or name == "D"):
+            yield (
+                f"the copy of {name} moves the {tile} elements of its tile {copy.tiler_mn} by {moved} moves; one each "
+                "is expected."
+            )
 
 
 def _threads(plan: GemmPlan) -> Iterator[str]:
@@ -260,7 +250,7 @@ def register_budget(plan: GemmPlan, arch: Arch) -> int:
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     """The rules that a problem breaks: what the plan's accesses need of its extents and strides."""
     ops, have = plan.operands, problem.operands
-    for name in ("a", "b", "c", "d") if plan.has_c else ("a", "b", "d"):
+    for name in ("a", "b", "c", "d") if plan.epilogue.tiles else ("a", "b", "d"):
         ours, theirs = getattr(ops, name), getattr(have, name)
         if ours.dtype != theirs.dtype or ours.major != theirs.major:
             yield f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."

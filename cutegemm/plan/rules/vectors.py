@@ -3,48 +3,126 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.errors import PlanError
-from cutegemm.layout import Layout
+from cutegemm.errors import LayoutError, PlanError
+from cutegemm.layout import Layout, product_each, size
+from cutegemm.layout.inttuple import product
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
+from cutegemm.tile.tiled_mma import TiledMma
 
 if TYPE_CHECKING:
-    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.pipeline import Pipeline, Slots
+    from cutegemm.plan.plan import GemmPlan, SharedLayout
     from cutegemm.plan.problem import Operand
 
 
 def vector_rules(plan: GemmPlan) -> Iterator[str]:
     """What an access of more than one element breaks, of a plan whose layouts fit."""
-    (bm, bn, _), ops = plan.cta_tile, plan.loaded
-    for name, extent, layout, copy, read, operand in (
-        ("A", bm, plan.smem_a, plan.load_a, plan.read_a, ops.a),
-        ("B", bn, plan.smem_b, plan.load_b, plan.read_b, ops.b),
-    ):
-        modes = (name.replace("A", "m").replace("B", "n"), "k")
-        bits = operand.dtype.bits
-        if isinstance(copy, TiledCopy):
-            yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
-            if copy.atom.is_async and copy.atom.bits > bits:
-                yield from _shared_vector(
-                    f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
-                )
-        mma = plan.tiled_mma
-        if read is not None and read.threads > 1:
-            try:
-                rows = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma).offsets_s(layout)
-            except PlanError as error:  # fragments that it does not fill
-                yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
-                continue
-            row_bits = 8 * read.aligned_bytes
-            yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
-        elif read is not None and read.bits > bits:
-            held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
-            yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
-    yield from _stored_vector(plan)
-    yield from _copied_vector(plan)
+    for name in "AB":
+        yield from _in_words(f"the accesses to {name}", _operand_vectors(plan, name))
+    yield from _in_words("the stores of D", _stored_vector(plan))
+    yield from _in_words("the copies of D", _copied_vector(plan))
+    if plan.pipeline is not None:
+        if plan.slots is not None and plan.smem_d is not None:
+            rules = _slot_vectors(plan, plan.pipeline, plan.slots, plan.smem_d)
+            yield from _in_words("the accesses to slots", rules)
+        yield from _in_words("the sums of the consumers", _consumed(plan, plan.pipeline))
+
+
+def _in_words(what: str, rules: Iterator[str]) -> Iterator[str]:
+    """The rules, or that their layouts do not divide into what a thread moves."""
+    try:
+        yield from rules
+    except LayoutError as error:
+        yield f"{what} cannot be worked out: {error}"
+
+
+def _operand_vectors(plan: GemmPlan, name: str) -> Iterator[str]:
+    loaded, mma = plan.loaded, plan.tiled_mma
+    if name == "A":
+        extent, layout, copy, read, operand = (
+            plan.cta_tile[0],
+            plan.smem_a,
+            plan.load_a,
+            plan.read_a,
+            loaded.a,
+        )
+    else:
+        extent, layout, copy, read, operand = (
+            plan.cta_tile[1],
+            plan.smem_b,
+            plan.load_b,
+            plan.read_b,
+            loaded.b,
+        )
+    modes = (name.replace("A", "m").replace("B", "n"), "k")
+    bits = operand.dtype.bits
+    if isinstance(copy, TiledCopy):
+        yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
+        if copy.atom.is_async and copy.atom.bits > bits:
+            yield from _shared_vector(
+                f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
+            )
+    if read is not None and read.threads > 1:
+        try:
+            rows = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma).offsets_s(layout)
+        except PlanError as error:  # fragments that it does not fill
+            yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
+            return
+        row_bits = 8 * read.aligned_bytes
+        yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
+    elif read is not None and read.bits > bits:
+        held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
+        yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
+
+
+def _slot_vectors(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
+    """What a consumer's threads move between registers and a slot: all of a subtile once, in aligned rows."""
+    if product_each(layout.shape) != (*slots.subtile, slots.count, pipeline.consumers):
+        return  # said with the other rules of slots
+    for name, copy in (("written", slots.to_shared), ("read", slots.from_shared)):
+        if copy is None:
+            continue
+        if copy.threads != pipeline.consumer_threads:
+            yield (
+                f"slots are {name} by {copy.threads} threads, {copy}; a consumer has {pipeline.consumer_threads}."
+            )
+        elif any(extent % size(step) for extent, step in zip(slots.subtile, copy.tiler_mn, strict=True)):
+            yield f"slots are {name} by {copy}, which does not divide subtiles of {_by(slots.subtile)}."
+        else:
+            yield from _moved_in_slots(name, copy, slots.subtile, layout)
+    if slots.from_shared is not None and slots.from_shared.layout_tv != slots.to_shared.layout_tv:
+        yield (
+            f"slots are written by {slots.to_shared}, but C is read from them by {slots.from_shared}; a thread has to "
+            "hold the same of both."
+        )
+
+
+@lru_cache(maxsize=1024)
+def _moved_in_slots(
+    name: str, copy: TiledCopy, subtile: tuple[int, int], layout: SharedLayout
+) -> tuple[str, ...]:
+    in_registers, in_slot = copy.offsets_s, copy.offsets_d
+    if name == "read":
+        in_registers, in_slot = in_slot, in_registers
+    rows, out = subtile[0], []
+    for what, offsets in (("hold", in_registers(Layout(subtile))), ("move", in_slot(Layout(subtile)))):
+        counted = np.bincount(offsets.reshape(-1), minlength=product(subtile))
+        if (counted != 1).any():
+            at = int(np.flatnonzero(counted != 1)[0])
+            out.append(
+                f"slots are {name} by {copy}; its threads {what} the element ({at % rows}, {at // rows}) of a subtile "
+                f"of {_by(subtile)} {counted[at]} times; once is expected."
+            )
+    bits = copy.atom.dtype.bits
+    if 8 * copy.atom.aligned_bytes > bits:
+        what = f"slots are {name} by {copy.atom}, rows of"
+        out += _shared_vector(what, in_slot(layout), 8 * copy.atom.aligned_bytes, bits)
+    return tuple(out)
 
 
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
@@ -90,6 +168,94 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
             f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not "
             f"hold {count} aligned neighbours of it."
         )
+
+
+def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    """That the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
+    mma, (bm, bn, _), (rows, columns) = plan.tiled_mma, plan.cta_tile, pipeline.consumer_tile
+    along_n = mma.permutation_mnk[1]
+    by_warps = mma.atom.a_source == "register"
+    if by_warps and (not isinstance(along_n, Layout) or len(along_n) != 3 or len(along_n[1].flat()[0]) != 1):
+        return  # said with the other rules of warps
+    if mma.threads != pipeline.consumer_threads * pipeline.readers or bm % rows or bn % columns:
+        return
+    if bm // rows * (bn // columns) != pipeline.readers:
+        return
+    slots = plan.slots
+    if slots is not None:
+        steps = [size(step) for step in slots.to_shared.tiler_mn]
+        fits = [s % t == 0 == o % s for o, s, t in zip((rows, columns), slots.subtile, steps, strict=True)]
+        if not all(fits) or slots.to_shared.threads != pipeline.consumer_threads:
+            return
+    copy, subtile = (slots.to_shared, slots.subtile) if slots is not None else (None, (rows, columns))
+    yield from _summed(
+        mma, plan.consumer_mma, (bm, bn), (rows, columns), plan.piece_n, copy, subtile, by_warps
+    )
+
+
+@lru_cache(maxsize=1024)
+def _summed(
+    mma: TiledMma,
+    own_mma: TiledMma,
+    tile: tuple[int, int],
+    own_tile: tuple[int, int],
+    piece: int,
+    to_slot: TiledCopy | None,
+    subtile: tuple[int, int],
+    by_warps: bool,
+) -> tuple[str, ...]:
+    """Where a thread of a consumer sums up elsewhere than its part of the tiled MMA says, or stores another element.
+
+    mma, own_mma   of all consumers that share a tile, and of one of them
+    piece          columns of a consumer's tile that lie together in that of the CTA
+    to_slot        registers to a slot; None where D is stored out of registers
+    by_warps       whether a consumer is a warp, which takes its sums subtile by subtile
+    """
+    (bm, bn), (rows, columns) = tile, own_tile
+    summed = mma.offsets_c(Layout(tile))  # (threads, values, rest_m, rest_n)
+    own = own_mma.offsets_c(Layout(own_tile))
+    across = bn // columns
+    consumer = np.arange(bm // rows * across)[:, None, None, None, None]
+    column = own // rows
+    of_n = consumer % across * piece + column // piece * (piece * across) + column % piece
+    expected = consumer // across * rows + own % rows + bm * of_n
+    if expected.size != summed.size or (expected.reshape(summed.shape) != summed).any():
+        return (
+            f"the consumers of {bm} x {bn} do not sum up {rows} x {columns} each, as {own_mma} does: the tiled MMA is "
+            f"{mma}.",
+        )
+    if to_slot is None:
+        return ()
+    if by_warps:
+        atoms = [
+            size(step) // extent
+            for step, extent in zip(to_slot.tiler_mn, own_mma.atom.shape_mnk, strict=False)
+        ]
+        threads, values, rest_m, rest_n = own.shape
+        if rest_m % atoms[0] or rest_n % atoms[1]:
+            return (f"{to_slot} does not take the sums of {own_mma} some atoms at a time.",)
+        split = own.reshape((threads, values, atoms[0], rest_m // atoms[0], atoms[1], -1), order="F")
+        own = split.transpose(0, 1, 2, 4, 5, 3)
+    held = own.reshape(own.shape[0], -1, order="F")
+    stored = to_slot.offsets_s(Layout(subtile))
+    stored = stored.reshape(stored.shape[0], -1, order="F")
+    many = columns // subtile[1]
+    for i in range(rows // subtile[0] * many):
+        place = stored % subtile[0] + i // many * subtile[0]
+        place = place + rows * (stored // subtile[0] + i % many * subtile[1])
+        wrong = np.argwhere(held[:, i * stored.shape[1] : (i + 1) * stored.shape[1]] != place)
+        if len(wrong):
+            thread, register = (int(at) for at in wrong[0])
+            have, want = int(held[thread, i * stored.shape[1] + register]), int(place[thread, register])
+            return (
+                f"slots are written by {to_slot}; thread {thread} of a consumer would store as element "
+                f"({want % rows}, {want // rows}) of its tile what it sums up for ({have % rows}, {have // rows}).",
+            )
+    return ()
+
+
+def _by(extents: tuple[int, ...]) -> str:
+    return " x ".join(str(extent) for extent in extents)
 
 
 def _global_vector(

@@ -1,0 +1,317 @@
+"""The rules of shared memory that TMA writes or reads: the layout is where the boxes are, and what wgmma reads.
+
+A box lies row after row, each of its inner extent, in one piece; the hardware permutes the addresses by the box's
+swizzle. A descriptor of wgmma states one of eight layouts: k-major or mn-major, without a swizzle or with that of
+32, 64 or 128 bytes. The kernels take both from the layout of shared memory, so that all three must be one.
+
+The first two modes of such a layout are those of a tile. A place in a tile is the sum of what its two coordinates
+contribute, before the swizzle: each mode is compared by itself, with the table of a few hundred places that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.dtypes import DType
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, product_each
+from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.plan.plan import SharedLayout
+from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS
+from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TMA_SWIZZLES, TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.pipeline import Pipeline, Slots
+    from cutegemm.plan.plan import GemmPlan
+
+_PLAIN = Swizzle(0, 4, 3)  # of bytes: none
+_CLOSE = 64  # times as far apart as there are offsets
+_MOST_ELEMENTS = 1 << 22  # of 8 bits at least, many times over
+_MOST_REACH = 1 << 62  # of offsets that 64 bits hold, swizzled too
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile in shared memory.
+
+    name     of the operand, and `modes` of its tile
+    dtype    of its elements
+    shape    extents of the two modes
+    inner    0 or 1: the contiguous mode in global memory
+    """
+
+    name: str
+    modes: tuple[str, str]
+    dtype: DType
+    shape: tuple[int, int]
+    inner: int
+
+    @property
+    def vector(self) -> int:
+        """Elements of 16 bytes."""
+        return ACCESS_BITS // self.dtype.bits
+
+    def element(self, inner: int, outer: int) -> str:
+        """An element in words, by its coordinate along the contiguous mode and along the other."""
+        at = (inner, outer) if self.inner == 0 else (outer, inner)
+        return f"{self.name}({self.modes[0]} {at[0]}, {self.modes[1]} {at[1]})"
+
+
+def layout_rule(layout: SharedLayout) -> str | None:
+    """Why a layout is none of shared memory: it gives no offsets, or some that no memory has.
+
+    >>> layout_rule(ComposedLayout(Swizzle(3, 3, 3), 8, Layout((8, 64), (64, 1))))
+    'begins with the offset 8; 0 is expected.'
+    """
+    if isinstance(layout, ComposedLayout):
+        if not isinstance(layout.inner, Swizzle):
+            return "is a layout of a layout; a layout, or a swizzle of one, is expected."
+        if layout.offset != 0:
+            return f"begins with the offset {layout.offset}; 0 is expected."
+    outer = layout.outer if isinstance(layout, ComposedLayout) else layout
+    if not outer.is_integral:
+        return "has strides that are no integers."
+    reach = sum([(extent - 1) * abs(stride) for extent, stride in zip(*outer.flat(), strict=True)])
+    if reach >= _MOST_REACH:
+        return f"reaches {reach} elements, more than 64 bits count."
+    if outer.size() > _MOST_ELEMENTS:
+        return f"has {outer.size()} elements; no shared memory has so many."
+    return None
+
+
+def places(offsets: np.ndarray) -> int:
+    """How many different ones there are. Where they lie close, a mark at each is quicker than sorting them."""
+    if not len(offsets):
+        return 0
+    first = offsets.min()
+    span = int(offsets.max() - first) + 1
+    if span > _CLOSE * len(offsets):
+        return len(np.unique(offsets))
+    marks = np.zeros(span, bool)
+    marks[offsets - first] = True
+    return int(np.count_nonzero(marks))
+
+
+@lru_cache(maxsize=4096)
+def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
+    """Whether elements of an operand lie in one place of its shared memory, or before the first."""
+    offsets, out = layout.offsets(), []
+    if places(offsets) != len(offsets):
+        out.append(f"the shared memory of {name}, {layout}, puts two elements in one place.")
+    if len(offsets) and offsets.min() < 0:
+        out.append(f"the shared memory of {name}, {layout}, begins before its base.")
+    return tuple(out)
+
+
+def box_rules(plan: GemmPlan) -> Iterator[str]:
+    """What the boxes, and the products out of shared memory, break of a plan whose shared memory has its shape."""
+    (bm, bn, bk), atom, loaded = plan.cta_tile, plan.tiled_mma.atom, plan.loaded
+    for name, extent, box, layout, operand, source, major, step in (
+        ("A", bm, plan.load_a, plan.smem_a, loaded.a, atom.a_source, atom.a_major, atom.shape_mnk[0]),
+        ("B", bn, plan.load_b, plan.smem_b, loaded.b, atom.b_source, atom.b_major, atom.shape_mnk[1]),
+    ):
+        mode = "m" if name == "A" else "n"
+        tile = _Tile(name, (mode, "k"), operand.dtype, (extent, bk), 1 if operand.major == "k" else 0)
+        if isinstance(box, TmaBox):
+            yield from _misplaced(tile, box.box, box.swizzle, layout)
+        if source == "shared":
+            if (operand.major == "k") != (major == "k"):
+                yield f"{name} is {operand.major}-major as it is loaded; {atom.name} reads it {major}-major."
+            else:
+                yield from _not_stated(tile, layout, step, atom.shape_mnk[2], atom.name)
+    if plan.slots is not None and plan.smem_d is not None and plan.pipeline is not None:
+        yield from _slot_rules(plan, plan.pipeline, plan.slots, plan.smem_d)
+
+
+def _slot_rules(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
+    """What the slots of D break."""
+    ops = plan.operands
+    if product_each(layout.shape) != (*slots.subtile, slots.count, pipeline.consumers):
+        return  # said with the other rules of slots
+    yield from overlapping("D", layout)
+    for name, box, operand, direction in (
+        ("D", slots.store, ops.d, "store"),
+        ("C", slots.load_c, ops.c, "load"),
+    ):
+        if not isinstance(box, TmaBox):
+            continue
+        if box.direction != direction or box.dtype != operand.dtype or box.multicast != 1:
+            yield f"{name} leaves and comes by {box}; a {direction} of {operand.dtype} to one CTA is expected."
+        if name == "C" and (operand.dtype, operand.major) != (ops.d.dtype, ops.d.major):
+            yield f"C, {operand}, comes to the slots of D, {ops.d}: of one type and majorness both must be."
+            continue
+        tile = _Tile(name, ("m", "n"), operand.dtype, slots.subtile, 1 if operand.major == "n" else 0)
+        inner, outer = slots.subtile[tile.inner], slots.subtile[1 - tile.inner]
+        if inner % box.box[0] or outer % box.box[1]:
+            yield (
+                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill a subtile, whose rows are {outer} of "
+                f"{inner} elements."
+            )
+        yield from _misplaced(tile, box.box, box.swizzle, layout)
+
+
+@lru_cache(maxsize=4096)
+def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayout) -> tuple[str, ...]:
+    """Where boxes of a swizzle put elements elsewhere than the layout has them."""
+    outer, swizzle = _parts(layout)
+    width, rows = box
+    bits = tile.dtype.bits
+    want = Swizzle(TMA_SWIZZLES[kind][0], 4, 3).recast(8, bits)
+    along, across = _contributions(outer, tile)
+    said = f"the shared memory of {tile.name}, {layout}, is not where the boxes of {width} x {rows}"
+    said += f" with the swizzle {kind!r} lie"
+    do = f"Take columns of boxes that lie as {_text_of(tile, width, kind)} each, or boxes that lie as the layout does."
+    out = []
+    if not _same(swizzle, want):
+        moved = _first_moved(outer, swizzle, want, tile)
+        example = "" if moved is None else f"; {moved}"
+        out.append(f"{said}: the layout is swizzled by {swizzle}, the boxes by {want}{example}. {do}")
+    inner, other = np.arange(len(along)), np.arange(len(across))
+    for which, have, expected in (
+        (0, along - along[inner // width * width], inner % width),
+        (1, across - across[other // rows * rows], other % rows * width),
+    ):
+        wrong = np.flatnonzero(have != expected)
+        if len(wrong):
+            at = int(wrong[0])
+            element = tile.element(at, 0) if which == 0 else tile.element(0, at)
+            first = at - at % (width, rows)[which]
+            corner = tile.element(first, 0) if which == 0 else tile.element(0, first)
+            out.append(
+                f"{said}: {element} is {int(have[at])} elements behind {corner}, in a box {int(expected[at])}. {do}"
+            )
+    starts = [along[::width], across[::rows], *[copies.offsets() for copies in _copies(outer)]]
+    if any((start * bits % (8 * TMA_SMEM_ALIGNED_BYTES)).any() for start in starts):
+        out.append(
+            f"the shared memory of {tile.name}, {layout}, has boxes of {width} x {rows} that begin at no multiple of "
+            f"{TMA_SMEM_ALIGNED_BYTES} bytes, as TMA needs it."
+        )
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def _not_stated(tile: _Tile, layout: SharedLayout, rows: int, k: int, instruction: str) -> tuple[str, ...]:
+    """Where a layout is none that a descriptor of wgmma states.
+
+    rows, k   that one instruction reads
+    source    PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"; CuTe, mma_traits_sm90_gmma.hpp,
+              the canonical layouts of `make_gmma_desc`
+    """
+    outer, swizzle = _parts(layout)
+    bits, vector = tile.dtype.bits, tile.vector
+    said = f"no descriptor of {instruction} states the shared memory of {tile.name}, {layout}"
+    kind = next((k for k, (n, _) in KINDS.items() if _same(swizzle, Swizzle(n, 4, 3).recast(8, bits))), None)
+    if kind is None:
+        known = ", ".join(str(Swizzle(n, 4, 3).recast(8, bits)) for n, _ in KINDS.values() if n)
+        return (f"{said}: it is swizzled by {swizzle}; none, or one of {known}, is expected.",)
+    row_bytes = KINDS[kind][1]
+    row = row_bytes * 8 // bits  # elements over which the swizzle runs
+    period = SMEM_ATOM_ROWS * row  # elements after which it repeats
+    along, across = _contributions(outer, tile)
+    mn, k_table = (across, along) if tile.inner == 1 else (along, across)
+    if len(mn) % rows or len(k_table) % k:
+        return ()  # the tile is not whole instructions, which is said elsewhere
+    major = "k" if tile.inner == 1 else "mn"
+    of_rows = mn.reshape(-1, rows)  # of each instruction
+    of_k = k_table.reshape(-1, k)
+    wrong = None
+    if major == "k":
+        wrong = _steps(of_rows, SMEM_ATOM_ROWS, row) or _steps(of_k, vector if kind == "interleave" else k, 1)
+        if wrong is None and kind != "interleave" and (of_k[:, 0] % period + k > row).any():
+            wrong = f"the {k} elements along K of an instruction leave a row of {row}"
+    elif rows % row:
+        wrong = (
+            f"the {rows} elements along {tile.modes[0].upper()} of an instruction end within rows of {row}"
+        )
+    else:
+        wrong = _steps(of_rows, row, 1) or _steps(of_k, SMEM_ATOM_ROWS, row)
+    if wrong is not None:
+        return (f"{said}: {major}-major, {_swizzled_by(kind)}, {wrong}. {_as_smem_atom(tile, kind)}",)
+    unit = vector if kind == "interleave" else period
+    groups = [of_rows[:, :: SMEM_ATOM_ROWS if major == "k" else row], *[c.offsets() for c in _copies(outer)]]
+    if major == "mn":
+        groups.append(of_k[:, ::SMEM_ATOM_ROWS])
+    elif kind == "interleave":
+        groups.append(of_k[:, ::vector])
+    if any((group % unit).any() for group in groups):
+        return (
+            f"{said}: {_swizzled_by(kind)}, rows in groups of {SMEM_ATOM_ROWS} begin at multiples of "
+            f"{unit * bits // 8} bytes. {_as_smem_atom(tile, kind)}",
+        )
+    return ()
+
+
+def _steps(table: np.ndarray, group: int, step: int) -> str | None:
+    """Why rows of a table are not groups of so many places, `step` apart, at equal distances; None where they are."""
+    first = table - table[:, :1]
+    extent = table.shape[1]
+    position = np.arange(extent)
+    apart = "side by side" if step == 1 else f"{step} elements apart"
+    if group < extent:
+        distance = int(first[0, group])
+        expected = position % group * step + position // group * distance
+        rule = f"{group} neighbours {apart}, and groups of them all as far from each other, are expected"
+    else:
+        expected = position * step
+        rule = f"{extent} neighbours {apart} are expected"
+    if (first != expected).any():
+        at = np.argwhere(first != expected)[0]
+        return f"{rule}; number {int(at[1])} is {int(first[tuple(at)])} behind the first"
+    return None
+
+
+def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
+    """The layout before the swizzle, and the swizzle."""
+    if isinstance(layout, ComposedLayout):
+        assert isinstance(layout.inner, Swizzle)
+        return layout.outer, layout.inner
+    return layout, _PLAIN
+
+
+def _contributions(outer: Layout, tile: _Tile) -> tuple[np.ndarray, np.ndarray]:
+    """What the coordinates along the contiguous mode, and along the other, add to an offset."""
+    return outer[tile.inner].offsets(), outer[1 - tile.inner].offsets()
+
+
+def _copies(outer: Layout) -> list[Layout]:
+    """The modes behind those of a tile: stages, or slots and consumers."""
+    return [outer[mode] for mode in range(2, len(outer))]
+
+
+def _same(one: Swizzle, other: Swizzle) -> bool:
+    return one == other or one.bits == other.bits == 0
+
+
+def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> str | None:
+    """An element that two swizzles put in different places, in words."""
+    along, across = _contributions(outer, tile)
+    before = along[:, None] + across[None, :]
+    moved = np.argwhere(have(before) != want(before))
+    if not len(moved):
+        return None
+    x, y = (int(i) for i in moved[0])
+    place = before[x, y]
+    return f"{tile.element(x, y)} lies at {int(have(place))}, TMA has it at {int(want(place))}"
+
+
+def _text_of(tile: _Tile, width: int, kind: str) -> str:
+    """The layout of one column of boxes, as a hint."""
+    bits = TMA_SWIZZLES[kind][0]
+    rows = tile.shape[1 - tile.inner]
+    plain = Layout((rows, width), (width, 1)) if tile.inner == 1 else Layout((width, rows), (1, width))
+    if bits == 0:
+        return str(plain)
+    return f"{Swizzle(bits, 4, 3).recast(8, tile.dtype.bits)} o 0 o {plain}"
+
+
+def _swizzled_by(kind: str) -> str:
+    return "without a swizzle" if kind == "interleave" else f"with the swizzle of {kind}"
+
+
+def _as_smem_atom(tile: _Tile, kind: str) -> str:
+    major = "k" if tile.inner == 1 else "mn"
+    return f"Lay it out as tile_to_shape of smem_atom({tile.dtype}, {major!r}, {kind!r}) does."

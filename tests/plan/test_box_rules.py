@@ -1,0 +1,231 @@
+"""Shared memory of plans with TMA: one layout for the boxes, for wgmma and for the kernel, or a rule is broken."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cutegemm.build import mma_tma_plan, sm90_plan
+from cutegemm.dtypes import DType, bf16
+from cutegemm.errors import PlanError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.rules.boxes import _misplaced, _not_stated, _Tile, places
+from cutegemm.simulate.boxes import box_tables, check_boxes
+from cutegemm.simulate.report import Report
+from cutegemm.tile.smem_atoms import KINDS, smem_atom
+from cutegemm.tile.tma import TmaBox
+
+SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
+
+
+def rules_of(plan: GemmPlan, **changes: Any) -> str:
+    try:
+        plan.with_(**changes)
+    except PlanError as error:
+        return "\n".join(error.violations)
+    return ""
+
+
+def in_atoms(dtype: DType, major: str, kind: str, shape: tuple[int, int, int]) -> ComposedLayout:
+    """A canonical layout, its atoms side by side along the major mode last."""
+    order = (0, 1, 2) if major == "k" else (1, 0, 2)
+    return tile_to_shape(smem_atom(dtype, major, kind), shape, order)
+
+
+@pytest.mark.parametrize(
+    ("swizzle", "said"),
+    [
+        (
+            Swizzle(2, 3, 3),
+            "A(m 4, k 0) lies at 256, TMA has it at 288",
+        ),  # 4 << 6 | 4 << 3 against the lower 2 bits
+        (None, "A(m 1, k 0) lies at 64, TMA has it at 72"),
+        (Swizzle(3, 3, 4), "A(m 1, k 0) lies at 64, TMA has it at 72"),
+    ],
+)
+def test_another_swizzle_than_that_of_the_boxes(swizzle: Swizzle | None, said: str) -> None:
+    plan = sm90_plan()
+    outer = plan.smem_a.outer
+    found = rules_of(plan, smem_a=outer if swizzle is None else ComposedLayout(swizzle, 0, outer))
+    assert "is not where the boxes of 64 x 128 with the swizzle '128B' lie" in found
+    assert said in found
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (
+            "S<3,3,3> o 0 o (128,64,6):(1,128,8192)",
+            "A(m 0, k 1) is 128 elements behind A(m 0, k 0), in a box 1.",
+        ),
+        (
+            "S<3,3,3> o 0 o (128,64,6):(72,1,9216)",
+            "A(m 1, k 0) is 72 elements behind A(m 0, k 0), in a box 64.",
+        ),
+        ("S<3,3,3> o 0 o (128,64,6):(64,1,8200)", "begin at no multiple of 128 bytes"),
+        ("S<3,3,3> o 0 o (128,64,6):(64,1,8256)", "rows in groups of 8 begin at multiples of 1024 bytes"),
+        ("S<3,3,3> o 8 o (128,64,6):(64,1,8192)", "begins with the offset 8; 0 is expected."),
+        ("(128,64,6):(64,1,0)", "puts two elements in one place"),
+        ("S<3,3,3> o 0 o (128,64,6):(-64,1,8192)", "begins before its base"),
+        ("S<3,3,3> o 0 o (128,64,6):(64,1,4611686018427387904)", "more than 64 bits count"),
+        ("S<3,3,3> o 0 o (128,64,60000):(64,1,8192)", "no shared memory has so many"),
+    ],
+)
+def test_another_place_than_that_of_the_boxes(layout: str, said: str) -> None:
+    assert said in rules_of(sm90_plan(), smem_a=Layout.parse(layout))
+
+
+def test_a_layout_of_a_layout_is_no_shared_memory() -> None:
+    plan = sm90_plan()
+    given = ComposedLayout(Layout(1 << 20), 0, plan.smem_a.outer)
+    assert "is a layout of a layout" in rules_of(plan, smem_a=given)
+
+
+def test_the_rule_is_what_the_simulator_finds() -> None:
+    """Layouts and boxes by chance: a rule is broken exactly where an element is not at the place of the box."""
+    chance = random.Random(3)
+    tile = (32, 64)
+    agreed = {True: 0, False: 0}
+    for _ in range(300):
+        inner = chance.randrange(2)
+        width, rows = chance.choice([16, 32, 64]), chance.choice([8, 16, 32])
+        if tile[inner] % width or tile[1 - inner] % rows:
+            continue
+        kind = chance.choice([k for k, (_, b) in KINDS.items() if b >= 2 * width or k == "interleave"])
+        box = TmaBox("load", bf16, (width, rows), SWIZZLES[kind])
+        columns, down = tile[inner] // width, tile[1 - inner] // rows
+        pitch = chance.choice([width, width, width, width + 8])
+        side, below = chance.choice(
+            [(pitch * rows * down, pitch * rows), (pitch * rows, pitch * rows * columns)]
+        )
+        first, second = Layout((width, columns), (1, side)), Layout((rows, down), (pitch, below))
+        modes = (first, second) if inner == 0 else (second, first)
+        outer = Layout(
+            (*[m.shape for m in modes], 2), (*[m.stride for m in modes], 2 * pitch * tile[0] * tile[1])
+        )
+        swizzle = chance.choice([Swizzle(bits, 3, 3) for bits in (KINDS[kind][0], KINDS[kind][0], 0, 2)])
+        layout = ComposedLayout(swizzle, 0, outer)
+        report = Report()
+        check_boxes(box_tables("A", ("m", "k"), box, layout, tile, inner), report)
+        said = [
+            rule
+            for rule in _misplaced(_Tile("A", ("m", "k"), bf16, tile, inner), box.box, box.swizzle, layout)
+            if "is not where the boxes" in rule
+        ]
+        is_right = not report.faults()
+        assert is_right == (not said), (box, layout, said, report.faults())
+        agreed[is_right] += 1
+    assert min(agreed.values()) > 40
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("major", ["k", "mn"])
+def test_a_descriptor_states_every_canonical_layout(kind: str, major: str) -> None:
+    layout = in_atoms(bf16, major, kind, (128, 64, 3))
+    tile = _Tile("A", ("m", "k"), bf16, (128, 64), 1 if major == "k" else 0)
+    assert _not_stated(tile, layout, 64, 16, "wgmma") == ()
+    turned = ComposedLayout(
+        layout.inner, 0, tile_to_shape(smem_atom(bf16, major, kind), (128, 64, 3), (1, 0, 2)).outer
+    )
+    assert _not_stated(tile, turned, 64, 16, "wgmma") == ()
+
+
+@pytest.mark.parametrize(
+    ("layout", "inner", "said"),
+    [
+        # Swizzles of PTX XOR bits 4.. of addresses with those 3 above
+        ("S<2,2,3> o 0 o (128,32):(32,1)", 1, "swizzled by S<2,2,3>"),
+        ("S<3,3,4> o 0 o (128,64):(64,1)", 1, "swizzled by S<3,3,4>"),
+        # Rows of 64 bytes under the swizzle of 128
+        ("S<3,3,3> o 0 o (128,32):(32,1)", 1, "8 neighbours 64 elements apart"),
+        # Plain rows: core matrices of 8 x 16 bytes are expected
+        ("(128,64):(64,1)", 1, "8 neighbours 8 elements apart"),
+        # The second group of 8 rows of an instruction further away than the third from the second
+        ("S<3,3,3> o 0 o ((8,2,8),64):((64,1024,1536),1)", 1, "all as far from each other"),
+        # Instructions of 16 along K that are torn
+        ("S<3,3,3> o 0 o (128,(8,8)):(64,(1,8192))", 1, "16 neighbours side by side"),
+        # mn-major: 64 rows end within a line
+        ("S<3,3,3> o 0 o ((64,2),(8,8)):((1,512),(64,1024))", 0, None),
+        ("S<3,3,3> o 0 o ((32,4),(8,8)):((1,4096),(64,512))", 0, "64 neighbours side by side"),
+        ("S<3,3,3> o 0 o ((64,2),(8,8)):((1,520),(64,1040))", 0, "begin at multiples of 1024 bytes"),
+    ],
+)  # fmt: skip
+def test_what_no_descriptor_states(layout: str, inner: int, said: str | None) -> None:
+    given = Layout.parse(layout)
+    extents = (128, given.size() // 128)
+    found = _not_stated(_Tile("A", ("m", "k"), bf16, extents, inner), given, 64, 16, "wgmma.m64n128k16")
+    assert (len(found) == 1 and said in found[0]) if said else not found
+
+
+@pytest.mark.parametrize("kind", ["32B", "64B", "128B", "interleave"])
+def test_narrower_rows_make_a_plan_with_boxes_as_narrow(kind: str) -> None:
+    """What the builder does not make, a plan may still have: all parts of it agree."""
+    plan = sm90_plan(tile=(128, 64, 64), stages=3)
+    width = KINDS[kind][1] // 2
+    layout = in_atoms(bf16, "k", kind, (128, 64, 3))
+    box = replace(plan.load_a, box=(width, 128), swizzle=SWIZZLES[kind])
+    assert plan.with_(smem_a=layout, load_a=box).smem_a == layout
+    if kind != "128B":
+        assert "is not where the boxes" in rules_of(plan, smem_a=layout)
+        assert "is not where the boxes" in rules_of(plan, load_a=box)
+
+
+def test_mma_sync_reads_whatever_the_boxes_write() -> None:
+    """No descriptor: plain rows of 128 bytes, which conflict in their banks but are where they should be."""
+    plan = mma_tma_plan(Operands.of("bf16", layout="nt"), block=(64, 64, 64), warp=(32, 32), stages=2)
+    plain = Layout((64, 64, 2), (64, 1, 4096))
+    box = replace(plan.load_a, swizzle="none")
+    assert plan.with_(smem_a=plain, load_a=box).smem_a == plain
+    assert "is not where the boxes" in rules_of(plan, smem_a=plain)
+    wgmma = sm90_plan(tile=(64, 64, 64), stages=2)
+    found = rules_of(wgmma, smem_a=plain, load_a=replace(wgmma.load_a, swizzle="none"))
+    assert "no descriptor of wgmma.m64n64k16" in found
+    assert "is not where" not in found
+
+
+def test_another_majorness_than_that_of_the_instruction() -> None:
+    plan = sm90_plan()
+    turned = Operands.of("bf16", layout="tt")
+    found = rules_of(plan, operands=turned)
+    assert "A is m-major as it is loaded; wgmma.m64n128k16.f32.bf16.k_k.ss reads it k-major." in found
+
+
+def test_slots_that_are_not_where_the_boxes_are() -> None:
+    plan = sm90_plan()
+    outer = plan.smem_d.outer
+    turned = Layout((64, 64, 2, 2), (1, 64, 4096, 8192))
+    for given in (outer, turned, ComposedLayout(Swizzle(2, 3, 3), 0, outer)):
+        assert "the shared memory of D" in rules_of(plan, smem_d=given)
+        assert "is not where the boxes of 64 x 64" in rules_of(plan, smem_d=given)
+    both = Layout((64, 64, 2, 2), (64, 1, 4096, 4096))
+    assert "puts two elements in one place" in rules_of(plan, smem_d=both)
+    slots = plan.slots
+    for box, said in (
+        (replace(slots.store, box=(32, 64), swizzle="64B"), "is not where the boxes of 32 x 64"),
+        (replace(slots.store, box=(64, 48)), "boxes of 64 x 48 of D do not fill a subtile"),
+        (replace(slots.store, direction="load"), "a store of bf16 to one CTA is expected"),
+        (replace(slots.store, box=(64,)), "of 1 modes; a tile is moved by boxes of 2"),
+    ):
+        assert said in rules_of(plan, slots=replace(slots, store=box))
+
+
+def test_padded_slots_are_stored_by_threads_in_aligned_rows() -> None:
+    plan = sm90_plan(shared_d="padded")
+    shape, (pitch, _, slot, consumer) = plan.smem_d.shape, plan.smem_d.stride
+    assert plan.with_(smem_d=Layout(shape, (pitch + 8, 1, 2 * slot, 2 * consumer)))
+    found = rules_of(plan, smem_d=Layout(shape, (pitch + 1, 1, 2 * slot, 2 * consumer)))
+    assert "slots are written by stmatrix.x4.bf16, rows of 128 bits at a time" in found
+    assert "the copy of D reads 128 bits at a time" in found
+
+
+def test_boxes_of_a_share_begin_where_tma_can_write() -> None:
+    assert places(Layout(8, 3).offsets()) == 8
+    plan = sm90_plan(tile=(64, 64, 64), stages=2)
+    layout = Layout.parse("S<3,3,3> o 0 o ((8,8),64,2):((64,544),1,8704)")
+    found = rules_of(plan, smem_a=layout, load_a=replace(plan.load_a, box=(64, 8)))
+    assert "begin at multiples of 1024 bytes" in found
+    assert "is not where" not in found
