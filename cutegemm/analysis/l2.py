@@ -1,8 +1,9 @@
 """The L2 cache in time: what comes from DRAM when CTAs do not keep step.
 
 The model. A CTA takes the parts of its panels of A and B along K one after the other, and writes D at its end.
-How long that takes, and which CTAs go ahead, says `analysis.pace`. CTAs of a persistent grid keep their tiles; else
-the next CTA of the order begins on whichever multiprocessor is free. Which line is touched when follows.
+How long that takes, and which CTAs go ahead, says `analysis.pace`; which work tiles each cluster of CTAs takes one
+after the other, the tile scheduler. A cluster that is done makes place for the next one, on whichever multiprocessor is
+free. Which line is touched when follows.
 
 Where CTAs share a tile, each writes the sums of its part of K; the one that ends last reads them and writes D, or a
 kernel behind the GEMM does.
@@ -16,6 +17,7 @@ was used last the longest ago.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,19 +37,20 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Work:
-    """What the units of a grid touch, in the order in which they begin. A unit is a cluster's tiles, or of these a
-    part of K.
+    """What the work tiles of a grid touch, in the order of their numbers.
 
-    tiles                of each unit: the number of its cluster's tiles
+    clusters             of each work tile: the cluster that takes it
+    tiles                of each work tile: the tile of D, counted in clusters
     k_first, k_last      the part of K, between 0 and 1
     panels_a, panels_b   (tiles, panels of each): numbers of the panels
     bytes_a, bytes_b     of each panel
     bytes_d              of the tiles of a cluster
-    bytes_sums           of the sums of a unit that shares its tiles
-    all_write            whether of such units all write their sums; else all but the one that ends last
+    bytes_sums           of the sums of a work tile that has peers
+    all_write            whether such work tiles all write their sums; else all but the one that ends last
     last_adds            whether that one reads what was written, and writes D
     """
 
+    clusters: np.ndarray
     tiles: np.ndarray
     k_first: np.ndarray
     k_last: np.ndarray
@@ -75,16 +78,13 @@ class Moved:
     sums_bytes: float = 0.0
 
 
-def play(
-    work: Work, pace: Pace, l2_bytes: int, partitions: int, *, persistent: bool, pieces: int | None = None
-) -> Moved:
+def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int | None = None) -> Moved:
     """Plays the grid.
 
-    pace         of the units that run at once
-    persistent   whether each place takes every n-th unit, of n that run at once
-    pieces       of K; chosen by the size of the grid where left out
+    pace     of the clusters that run at once
+    pieces   of K; chosen by the size of the grid where left out
     """
-    count, units = len(work.tiles), len(pace.time)
+    count, running = len(work.tiles), len(pace.time)
     if count == 0:
         return Moved()
     parts = np.bincount(work.tiles)
@@ -92,42 +92,53 @@ def play(
     random = np.random.default_rng(_SEED)
     noise = np.maximum(_LEAST_TIME, 1 + pace.jitter * random.standard_normal(count)).tolist()
     first, last = (np.rint(share * steps).astype(int).tolist() for share in (work.k_first, work.k_last))
-    sides = random.permutation(np.arange(units) % partitions).tolist()
+    sides = random.permutation(np.arange(running) % partitions).tolist()
     panels = np.concatenate([work.panels_a, work.panels_b + len(work.bytes_a)], axis=1).tolist()
     sizes = (np.concatenate([work.bytes_a, work.bytes_b]) / (steps * partitions)).tolist()
     asked = [partitions * sum(sizes[panel] for panel in needed) or 1.0 for needed in panels]
     times, tiles, homes = (pace.time / steps).tolist(), work.tiles.tolist(), range(partitions)
     cache = _Cache(partitions, l2_bytes / partitions)
     ends = _Ends(work, parts.tolist(), cache)
-    at = [(unit, first[unit]) for unit in range(min(units, count))]
-    following = len(at)
+    waiting = iter(_by_cluster(work.clusters))
+    own = [iter(numbers) for numbers in itertools.islice(waiting, running)]
+    at = [(number, first[number]) for number in map(next, own)]
     due = [(0.0, place) for place in range(len(at))]  # a heap: all alike
     while due:
         now, place = due[0]
-        unit, piece = at[place]
+        number, piece = at[place]
         here = sides[place]
-        if piece >= last[unit]:
-            ends.end(tiles[unit], here)
-            unit, following = (unit + units, following) if persistent else (following, following + 1)
-            if unit >= count:
+        if piece >= last[number]:
+            ends.end(tiles[number], here)
+            following = next(own[place], None)
+            if following is None and (numbers := next(waiting, None)) is not None:
+                own[place] = iter(numbers)
+                following = next(own[place])
+            if following is None:
                 heapq.heappop(due)
             else:
-                at[place] = unit, first[unit]
+                at[place] = following, first[following]
             continue
-        tile = tiles[unit]
+        tile = tiles[number]
         before = cache.dram_bytes
         for panel in panels[tile]:
             key = (panel * steps + piece) * partitions
             for home in homes:
                 cache.read(key + home, here, home, sizes[panel])
-        at[place] = unit, piece + 1
+        at[place] = number, piece + 1
         waited = pace.wait * (cache.dram_bytes - before) / asked[tile]
-        heapq.heapreplace(due, (now + times[place] * (noise[unit] + waited), place))
+        heapq.heapreplace(due, (now + times[place] * (noise[number] + waited), place))
     return Moved(cache.dram_bytes - ends.sums_bytes, cache.far_bytes, ends.sums_bytes)
 
 
+def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
+    """The work tiles of each cluster that takes any, in their order."""
+    order = np.argsort(clusters, kind="stable")
+    starts = np.flatnonzero(np.diff(clusters[order])) + 1
+    return [own.tolist() for own in np.split(order, starts)]
+
+
 class _Ends:
-    """What units do at their end."""
+    """What work tiles do at their end."""
 
     def __init__(self, work: Work, parts: list[int], cache: _Cache) -> None:
         self.work, self.parts, self.cache = work, parts, cache
@@ -136,7 +147,7 @@ class _Ends:
         self.sums_bytes = 0.0
 
     def end(self, tile: int, here: int) -> None:
-        """A unit of a tile ends."""
+        """A work tile of a tile ends."""
         work, parts, part = self.work, self.parts[tile], self.ended[tile]
         self.ended[tile] += 1
         is_last = part == parts - 1

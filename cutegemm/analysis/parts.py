@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.memory.workspace import slot_layout, sums_layout
-from cutegemm.plan.work.shares import shares_for
 
 if TYPE_CHECKING:
     from cutegemm.layout import Layout
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
+    from cutegemm.plan.work.scheduler import WorkGrid
+    from cutegemm.plan.work.shares import WorkTile
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     if not plan.split.is_split:
         return Ends(tiles)
     parts = _parts(plan, problem)
-    in_cluster = plan.cluster_mn[0] * plan.cluster_mn[1]
+    in_cluster = plan.scheduler.cluster_size
     units = sum(parts) * in_cluster
     if plan.pipeline is not None:
         handed, tickets = units - len(parts) * in_cluster, units * plan.pipeline.readers
@@ -79,34 +82,25 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
 
 def _parts(plan: GemmPlan, problem: Problem) -> list[int]:
     """How many parts each tile has that has several; tiles counted in clusters."""
-    shares = shares_for(plan, problem)
-    if plan.pipeline is None and plan.split_k > 1:  # as many parts however few k-tiles there are
-        return [plan.split_k] * shares.shared
-    counts = [shares.sums_of(tile)[0] for tile in range(shares.shared)]
-    return [count for count in counts if count > 1]
+    found = plan.scheduler.of(problem).taken().work_tile
+    counts: list[int] = found.parts[(found.part == 0) & (found.parts > 1)].tolist()
+    return counts
 
 
-def units_of(plan: GemmPlan, problem: Problem) -> list[tuple[int, float, float]]:
-    """(tile, where in K it begins, where it ends) of what CTAs take at a time, in the order in which they begin.
-
-    Tiles are counted in clusters, and K goes from 0 to 1.
+def k_parts_of(work: WorkGrid, work_tile: WorkTile) -> tuple[np.ndarray, np.ndarray]:
+    """Where in K work tiles begin and end, in arrays: K goes from 0 to 1. Parts that take every n-th k-tile are taken
+    for such that take neighbours.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
-    >>> units_of(simt_plan(split_k=2), Problem(128, 256, 64))
-    [(0, 0.0, 0.5), (1, 0.0, 0.5), (0, 0.5, 1.0), (1, 0.5, 1.0)]
+    >>> work = simt_plan(split_k=2).scheduler.of(Problem(128, 256, 64))
+    >>> [ends.tolist() for ends in k_parts_of(work, work.taken().work_tile)]
+    [[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]]
     """
-    (across, along), (tiles_m, tiles_n, batch) = plan.cluster_mn, plan.grid(problem)
-    tiles = -(-tiles_m // across) * -(-tiles_n // along) * batch
-    if not plan.split.is_split:
-        return [(tile, 0.0, 1.0) for tile in range(tiles)]
-    if plan.pipeline is None and plan.split_k > 1:
-        ends = [(part / plan.split_k, (part + 1) / plan.split_k) for part in range(plan.split_k)]
-        return [(tile, first, last) for first, last in ends for tile in range(tiles)]
-    shares = shares_for(plan, problem)
-    of_k = 1 / max(shares.k_tiles, 1)
-    found = [shares.unit(number) for number in range(shares.units)]
-    return [(u.tile, u.k_first * of_k, (u.k_first + u.k_count) * of_k) for u in found if u.parts]
+    if work.scheduler.split.k_step > 1:
+        return work_tile.part / work_tile.parts, (work_tile.part + 1) / work_tile.parts
+    k_tiles = max(work.k_tiles, 1)
+    return work_tile.k_first / k_tiles, (work_tile.k_first + work_tile.k_count) / k_tiles
 
 
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:

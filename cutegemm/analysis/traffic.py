@@ -22,7 +22,7 @@ import numpy as np
 
 from cutegemm.analysis import l2
 from cutegemm.analysis.pace import multicast, pace_of
-from cutegemm.analysis.parts import units_of
+from cutegemm.analysis.parts import k_parts_of
 from cutegemm.tile.raster import Raster
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def traffic(
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
     tile_d = bm * bn * ops.d.dtype.bits / 8
     for _ in range(batch):  # one after the other, with nothing in common
-        tiles = tile_order(order, grid_m, grid_n, plan.cluster_mn)
+        at = replace(plan.scheduler, raster=order).tiles(problem.m, problem.n).order().reshape(-1, 3)[:, :2]
+        tiles = at[(at < (grid_m, grid_n)).all(axis=1)]
         found = _simulate(tiles, bytes_a, bytes_b, tile_d, tiles_per_wave, l2_bytes)
         dram += found[0]
         waves += len(found[1])
@@ -120,36 +121,32 @@ def traffic_in_time(
         plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=device.l2_bytes // device.l2_partitions,
         raster=order,
     )  # fmt: skip
-    units = max(1, ctas_per_wave // (plan.cluster_mn[0] * plan.cluster_mn[1]))
-    persistent = plan.persistent if plan.pipeline is None else plan.pipeline.ctas
+    running = max(1, ctas_per_wave // plan.scheduler.cluster_size)
     moved = l2.play(
-        work_of(plan, problem, order), pace_of(plan, device, units), device.l2_bytes, device.l2_partitions,
-        persistent=persistent is not None,
-    )  # fmt: skip
+        work_of(plan, problem, order), pace_of(plan, device, running), device.l2_bytes, device.l2_partitions
+    )
     return replace(
         found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes, sums_read_bytes=moved.sums_bytes
     )
 
 
 def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
-    """What the units of a plan touch: clusters of tiles, or parts of them."""
-    bm, bn, _ = plan.cta_tile
-    ops = problem.operands
+    """What the work tiles of a plan touch."""
+    (bm, bn, _), (across, along), ops = plan.cta_tile, plan.cluster_mn, problem.operands
     grid_m, grid_n, batch = plan.grid(problem)
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
-    clusters = cluster_order(raster, grid_m, grid_n, plan.cluster_mn)
-    of_batch = np.repeat(np.arange(batch), len(clusters))[:, None]
-    across, along = plan.cluster_mn
-    first_m, first_n = (np.tile(clusters[:, i], batch)[:, None] for i in (0, 1))
+    work = replace(plan.scheduler, raster=raster).of(problem)
+    at, taken = work.tiles.order(), work.taken()
+    k_first, k_last = k_parts_of(work, taken.work_tile)
     elements = across * along * bm * bn
-    tiles, k_first, k_last = np.array(units_of(plan, problem)).reshape(-1, 3).T
     return l2.Work(  # a ragged grid's last cluster reaches past it, to the last panel once more
-        tiles.astype(int),
+        taken.cluster,
+        taken.work_tile.tile,
         k_first,
         k_last,
-        of_batch * grid_m + np.minimum(first_m * across + np.arange(across), grid_m - 1),
-        of_batch * grid_n + np.minimum(first_n * along + np.arange(along), grid_n - 1),
+        at[:, :1, 2] * grid_m + np.minimum(at[:, :across, 0], grid_m - 1),
+        at[:, :1, 2] * grid_n + np.minimum(at[:, ::across, 1], grid_n - 1),
         np.tile(bytes_a, batch),
         np.tile(bytes_b, batch),
         elements * ops.d.dtype.bits / 8,
@@ -157,24 +154,6 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
         all_write=plan.pipeline is None,
         last_adds=plan.pipeline is not None or plan.split.reduction == "last",
     )
-
-
-def cluster_order(raster: Raster, grid_m: int, grid_n: int, cluster_mn: tuple[int, int]) -> np.ndarray:
-    """(m, n) of the clusters of tiles, in the order in which they run."""
-    return raster.order(-(-grid_m // cluster_mn[0]), -(-grid_n // cluster_mn[1]))[:, :2]
-
-
-def tile_order(raster: Raster, grid_m: int, grid_n: int, cluster_mn: tuple[int, int] = (1, 1)) -> np.ndarray:
-    """(m_tile, n_tile) of the CTAs in the order in which they run, those of a cluster together.
-
-    >>> tile_order(Raster("along_m"), 3, 2, (2, 1)).tolist()
-    [[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]]
-    """
-    across = np.array(cluster_mn)
-    clusters = cluster_order(raster, grid_m, grid_n, cluster_mn)
-    within = Raster("along_m").order(*cluster_mn)[:, :2]
-    tiles = (clusters[:, None, :] * across + within).reshape(-1, 2)
-    return tiles[(tiles < (grid_m, grid_n)).all(axis=1)]
 
 
 def _extents(total: int, tile: int, count: int) -> np.ndarray:

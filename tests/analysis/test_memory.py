@@ -27,7 +27,7 @@ from cutegemm.analysis import (
 from cutegemm.analysis.accesses import shared_accesses, stored_by_lanes
 from cutegemm.analysis.pace import Pace, pace_of
 from cutegemm.analysis.roofline import register_bytes
-from cutegemm.analysis.traffic import _share_below
+from cutegemm.analysis.traffic import _share_below, work_of
 from cutegemm.build import Shared, simt_plan
 from cutegemm.build.mma_sync import mma_sync_plan
 from cutegemm.build.sm90 import sm90_plan
@@ -282,7 +282,15 @@ def grid(plan, problem, raster="along_m"):
     bytes_a, bytes_b = np.array(panel[:m_tiles]), np.array(panel[:n_tiles])
     tiles = np.arange(len(order))
     return l2.Work(
-        tiles, 0.0 * tiles, 0.0 * tiles + 1, order[:, :1], order[:, 1:2], bytes_a, bytes_b, 128 * 128 * 4.0
+        tiles,
+        tiles,
+        0.0 * tiles,
+        0.0 * tiles + 1,
+        order[:, :1],
+        order[:, 1:2],
+        bytes_a,
+        bytes_b,
+        128 * 128 * 4.0,
     )
 
 
@@ -313,7 +321,7 @@ def test_in_step_the_played_grid_is_the_formula(raster, mib):
     """Where all keep the same pace and L2 is one partition."""
     plan, problem = simt_plan(block=(128, 128, 16)), Problem(2048, 1536, 1024)
     work, pace = grid(plan, problem, raster), Pace(np.ones(24))
-    played = l2.play(work, pace, mib << 20, 1, persistent=False, pieces=64)
+    played = l2.play(work, pace, mib << 20, 1, pieces=64)
     formula = traffic(plan, problem, ctas_per_wave=24, l2_bytes=mib << 20, raster=Raster.parse(raster))
     assert played.dram_bytes == pytest.approx(formula.dram_read_bytes, rel=0.05)
     assert played.far_bytes == 0
@@ -330,18 +338,40 @@ def test_what_both_sides_read_crosses_once():
 
 def test_places_that_go_ahead_cost_where_the_grid_is_persistent():
     """Such a place begins its next tile before the others, and whose panels they have in common are read apart."""
-    work = grid(simt_plan(), Problem(4096, 4096, 1024), "grouped_m:8")
+    one_each = grid(simt_plan(), Problem(4096, 4096, 1024), "grouped_m:8")
+    work = replace(one_each, clusters=one_each.tiles % 132)
     even, uneven = Pace(np.ones(132)), Pace(np.where(np.arange(132) % 6 == 0, 1.0, 1.4))
-    steady, ahead = (l2.play(work, pace, 10 << 20, 1, persistent=True) for pace in (even, uneven))
+    steady, ahead = (l2.play(work, pace, 10 << 20, 1) for pace in (even, uneven))
     assert ahead.dram_bytes > 1.4 * steady.dram_bytes
-    assert l2.play(work, even, 10 << 20, 1, persistent=False) == steady
+    assert l2.play(one_each, even, 10 << 20, 1) == steady
+
+
+def test_a_cluster_takes_its_work_tiles_one_after_the_other():
+    """Two clusters of two tiles each, of which one runs at a time; L2 holds one of their two panels of 10 bytes."""
+    number, panels = np.arange(4), np.array([[0], [1], [0], [1]])
+    work = l2.Work(
+        number % 2, number, 0.0 * number, 0.0 * number + 1, panels, 0 * panels, np.full(2, 10.0), np.zeros(1), 0.0
+    )  # fmt: skip
+    assert l2.play(work, Pace(np.ones(1)), 12, 1, pieces=1).dram_bytes == 20
+    assert l2.play(replace(work, clusters=number), Pace(np.ones(1)), 12, 1, pieces=1).dram_bytes == 40
+
+
+def test_who_takes_what_is_the_tile_schedulers_word():
+    plan = sm90_plan(fill=True, cluster=(2, 1), ctas=8)
+    problem = Problem(11 * 256, 128, 95 * 64, operands=plan.operands)
+    work, scheduled = work_of(plan, problem, plan.raster), plan.scheduler.of(problem)
+    for cluster in range(scheduled.clusters):
+        taken = [scheduled.work_tile(number) for number in scheduled.numbers(cluster)]
+        own = work.clusters == cluster
+        assert work.tiles[own].tolist() == [w.tile for w in taken if w.parts]
+        assert (work.k_last[own] * 95).round().tolist() == [w.k_first + w.k_count for w in taken if w.parts]
 
 
 def test_the_one_that_waits_for_memory_meets_the_one_behind_it():
     """Two CTAs read one panel of 2 MiB, of which L2 keeps a sixteenth: DRAM brings it to the one ahead."""
     work = replace(grid(simt_plan(), Problem(128, 256, 4096)), bytes_b=np.ones(2))
     uneven = Pace(np.array([1.0, 1.3]))
-    met, apart = (l2.play(work, replace(uneven, wait=w), 1 << 17, 1, persistent=True) for w in (0.5, 0.0))
+    met, apart = (l2.play(work, replace(uneven, wait=w), 1 << 17, 1) for w in (0.5, 0.0))
     assert met.dram_bytes == pytest.approx(2 << 20, rel=0.01)
     assert apart.dram_bytes > 1.7 * met.dram_bytes
 
@@ -398,10 +428,10 @@ def test_the_sums_of_parts_by_hand(all_write, last_adds):
 
     def sums(tiles, firsts):
         work = l2.Work(
-            np.array(tiles), firsts, firsts + 1 / 3, none, none, np.zeros(1), np.zeros(1), 5.0, 10.0,
+            np.arange(6), np.array(tiles), firsts, firsts + 1 / 3, none, none, np.zeros(1), np.zeros(1), 5.0, 10.0,
             all_write=all_write, last_adds=last_adds,
         )  # fmt: skip
-        return l2.play(work, Pace(np.ones(1)), 35, 1, persistent=False).sums_bytes
+        return l2.play(work, Pace(np.ones(1)), 35, 1).sums_bytes
 
     assert sums([0, 0, 0, 1, 1, 1], thirds) == 0
     by_parts = sums([0, 1, 0, 1, 0, 1], np.sort(thirds))

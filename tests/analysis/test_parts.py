@@ -12,13 +12,12 @@ from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.cli.inputs import described
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.work.shares import shares_for
 
 
 def counted(plan, problem) -> tuple[int, int, int]:
     """(tiles of one unit, tiles of several, units of these), unit by unit; tiles counted in clusters."""
-    shares = shares_for(plan, problem)
-    units = Counter(u.tile for u in map(shares.unit, range(shares.units)) if u.parts)
+    work = plan.scheduler.of(problem)
+    units = Counter(w.tile for w in map(work.work_tile, range(work.units)) if w.parts)
     several = [n for n in units.values() if n > 1]
     return len(units) - len(several), len(several), sum(several)
 
