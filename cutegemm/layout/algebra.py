@@ -1,8 +1,7 @@
 """The algebra of layouts: coalesce, filter, composition. Complements and inverses are in `inverses`.
 
-Each operation states its law. Where the arguments admit no layout that obeys it, the operation raises
-LayoutError; it never returns a layout that breaks its law. Where CuTe's result obeys the law, the result
-here is the same in shape and stride.
+The docstring of an operation states its law, a property of every result. Where no layout has the property, the
+operation raises LayoutError. Where CuTe's result has it, the result here is the same in shape and stride.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import coordinates, f2
-from cutegemm.layout.inttuple import as_int_tuple, idx2crd, transform_leaf, unflatten
-from cutegemm.layout.layout import Layout, _text, at_indices, concatenate
+from cutegemm.layout.inttuple import as_int_tuple, as_tuples, idx2crd, map_leaves, unflatten
+from cutegemm.layout.layout import MAX_TABLE, Layout, _text, at_indices, concatenate
 from cutegemm.layout.modes import AnyLayout, get, on_layout
 from cutegemm.layout.stride import F2, ScaledBasis, XorArithmetic
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
@@ -24,12 +23,12 @@ L = TypeVar("L", Layout, ComposedLayout, Tensor)
 
 
 def coalesce(layout: L, target_profile: Any = None) -> L:
-    """The same function of the index with the fewest modes.
+    """The layout with the fewest modes that is the same function of the index.
 
-    Law: coalesce(L)(i) == L(i) for every i < size(L); no extent is 1 and no two neighbours merge (an
-    all-1 layout becomes 1:0).
+    Law: coalesce(L)(i) == L(i) for every i < size(L); no extent is 1 and no two neighbours merge. A layout whose
+    extents are all 1 becomes 1:0.
 
-    target_profile   a hierarchy; each of its leaves is coalesced by itself, and modes beyond it are kept
+    target_profile   a tuple: each of its entries coalesces one mode by itself; further modes stay as they are
     raises           LayoutError where the profile does not fit the layout
     source           CuTe layout algebra, `coalesce`
 
@@ -40,11 +39,12 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
     """
     if type(layout) is not Layout:
         return on_layout(coalesce, layout, target_profile)
+    target_profile = as_tuples(target_profile)
     if isinstance(target_profile, tuple):
-        if not isinstance(layout.shape, tuple) or len(target_profile) > len(layout.shape):
+        if len(target_profile) > len(layout):
             raise LayoutError(
-                f"coalesce: the profile {_text(target_profile)} does not fit {layout}; it may have one entry "
-                "for each mode."
+                f"coalesce: the profile {_text(target_profile)} has {len(target_profile)} entries, {layout} has "
+                f"{_modes_of(layout)}. Give an entry for each mode, or fewer."
             )
         head = [coalesce(layout[m], p) for m, p in enumerate(target_profile)]
         return concatenate(head + [layout[m] for m in range(len(head), len(layout))])
@@ -54,8 +54,12 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
         return f2.coalesce(layout)
 
 
+def _modes_of(layout: Layout) -> str:
+    return "1 mode" if len(layout) == 1 else f"{len(layout)} modes"
+
+
 def coalesced(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], list[Any]]:
-    """The merged leaves. With `keep_last` a trailing extent of 1 stays, along which the layout runs on."""
+    """The merged leaves. With `keep_last` a trailing extent of 1 stays: the layout runs on along it."""
     shape: list[int] = []
     stride: list[Any] = []
     for s, d in zip(extents, strides):  # noqa: B905 - the leaves of one layout
@@ -81,18 +85,18 @@ def from_flat(extents: list[int], strides: list[Any]) -> Layout:
 
 
 def filter_zeros(layout: L, target_profile: Any = None) -> L:
-    """The layout with extent 1 wherever the stride is 0: each offset once, in the same hierarchy.
+    """The layout with the extent 1 wherever the stride is 0, in the same hierarchy.
 
-    target_profile   strides congruent with the layout that are looked at instead of its own
+    target_profile   strides that decide in place of the layout's own; congruent with it
 
     >>> filter_zeros(Layout((2, 6, 3), (1, 2, 0)))
     Layout((2, 6, 1), (1, 2, 0))
     """
     if type(layout) is not Layout:
         return on_layout(filter_zeros, layout, target_profile)
-    profile = layout.stride if target_profile is None else target_profile
+    profile = layout.stride if target_profile is None else as_tuples(target_profile)
     try:
-        shape = transform_leaf(lambda s, p: 1 if stands_still(p) else s, layout.shape, profile)
+        shape = map_leaves(lambda s, p: 1 if stands_still(p) else s, layout.shape, profile)
     except LayoutError:
         raise LayoutError(
             f"filter_zeros: the profile {_text(profile)} is not congruent with {layout}."
@@ -107,7 +111,7 @@ def stands_still(stride: Any) -> bool:
 def filter(layout: L) -> L:
     """The layout without its modes of stride 0 and extent 1, coalesced.
 
-    Law: it takes the same offsets as `layout` does.
+    Law: its offsets are those of `layout`, as sets.
 
     >>> filter(Layout((2, 1, 6, 3), (1, 7, 2, 0)))
     Layout(12, 1)
@@ -124,16 +128,16 @@ def composition(lhs: ComposedLayout | Swizzle, rhs: Any) -> ComposedLayout: ...
 @overload
 def composition(lhs: Tensor, rhs: Any) -> Tensor: ...
 def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tensor:
-    """The layout R = A o B on the coordinates of B.
+    """The composition R = A o B: first B, then A.
 
     Law: R(c) == A(B(c)) for every coordinate c of B with B(c) < size(A), and the shape of R refines that of
-    B. Past its end A runs on along its last mode, unless that has the extent 1: then nothing is promised.
+    B. Past its end A runs on along its last mode. (Where the last extent is 1, results past the end are unspecified.)
 
     lhs      A: a layout, a composed layout, a tensor or a swizzle
-    rhs      B: a layout of indices or of coordinates of A; or a tiler, that is an integer n (for n:1) or a
-             tuple of layouts, integers, tuples and None, which acts mode by mode; None keeps the mode whole,
-             modes beyond it are dropped
-    raises   LayoutError where no layout of the shape of B has these offsets
+    rhs      B: a layout whose offsets are indices or coordinates of A; or a tiler: an integer n (for n:1), or a
+             tuple of tilers and None, one for each mode of A or for fewer. None keeps its mode; modes beyond the
+             tuple are dropped
+    raises   LayoutError where no layout obeys the law, and where only a table of more than 2**20 offsets would tell
     source   CuTe layout algebra, `composition`
 
     >>> composition(Layout((4, 8), (8, 1)), Layout((2, 2), (1, 4)))
@@ -163,12 +167,9 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
             raise LayoutError(f"composition: {lhs} is empty, it has no offset for {rhs}.") from None
     if rhs is None:
         return lhs
+    rhs = as_tuples(rhs)
     if isinstance(rhs, tuple):
-        if len(rhs) > len(lhs) or not isinstance(lhs.shape, tuple):
-            raise LayoutError(
-                f"composition: the tiler {_text(rhs)} has {len(rhs)} modes, {lhs} has {len(lhs)}; "
-                "give one entry for each mode, or fewer."
-            )
+        require_fit("composition", lhs, rhs)
         return concatenate([composition(lhs[m], t) for m, t in enumerate(rhs)])
     if isinstance(rhs, ComposedLayout):
         raise LayoutError(
@@ -176,6 +177,15 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
             "the middle. Apply it on the left."
         )
     return composition(lhs, Layout(as_int_tuple(rhs, "composition: tiler")))
+
+
+def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
+    """Raises LayoutError where a tiler has more entries than the layout has modes."""
+    if len(tiler) > len(layout):
+        raise LayoutError(
+            f"{operation}: the tiler {_text(tiler)} has {len(tiler)} entries, {layout} has {_modes_of(layout)}. "
+            "Give an entry for each mode, or fewer."
+        )
 
 
 def _compose(a: Layout, b: Layout) -> Layout:
@@ -187,7 +197,7 @@ def _compose(a: Layout, b: Layout) -> Layout:
     if last == 0:
         d0 = strides[0]
         if all(type(d) is int for d in b_strides):
-            return Layout._of(b.shape, transform_leaf(lambda d: d * d0 if d else 0, b.stride))
+            return Layout._of(b.shape, map_leaves(lambda d: d * d0 if d else 0, b.stride))
     reach = [0] * (last + 1)  # the largest digit that all leaves of B together reach in each mode of A
     leaves = [_compose_leaf(extents, strides, s, d, reach) for s, d in zip(b_extents, b_strides, strict=True)]
     bounded = last - 1 if extents[last] == 1 else last
@@ -244,25 +254,25 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
 
 
 def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
-    """A o B found from its offsets, where the divisibility rules do not settle it."""
+    """A o B from a table of its offsets, where the rules of divisibility do not decide."""
     if a.is_xor or b.is_xor:
         raise XorArithmetic
     if b.is_coordinates:
         return _compose_mode_by_mode(a, b)
     if b.size() == 0:
-        return Layout._of(b.shape, transform_leaf(lambda _: 0, b.shape))
+        return Layout._of(b.shape, map_leaves(lambda _: 0, b.shape))
     if a.size() == 0:
         raise ZeroDivisionError
     if not a.is_integral:
         raise LayoutError(
-            f"composition: A o B is no layout that the divisibility rules give, for A = {a} and B = {b}.\n"
+            f"composition: the rules of divisibility give no A o B, for A = {a} and B = {b}.\n"
             f"  {_advice(flat_a)}"
         )
     extents, strides = b.flat()
-    if b.size() > f2.MAX_TABLE:
+    if b.size() > MAX_TABLE:
         raise LayoutError(
-            f"composition: the divisibility rules do not settle A o B for A = {a} and B = {b}, and its "
-            f"{b.size()} coordinates are too many to decide it by evaluating them.\n  {_advice(flat_a)}"
+            f"composition: the rules of divisibility do not decide A o B for A = {a} and B = {b}, and its "
+            f"{b.size()} coordinates are too many to evaluate; {MAX_TABLE} are the most.\n  {_advice(flat_a)}"
         )
     if any(d < 0 and s > 1 for s, d in zip(extents, strides, strict=True)):
         raise LayoutError(
@@ -302,9 +312,9 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
 
 
 def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
-    """A o B where B gives coordinates: what moves along a mode of them goes through that mode of A."""
+    """A o B of a B that gives coordinates of A: each mode of A is composed with the part of B that moves along it."""
     shape, stride = list(b.flat()[0]), [0] * len(b.flat()[0])
-    for path in coordinates.paths_of("composition", b):
+    for path in coordinates.paths_of(b):
         part = coordinates.along(b, path)
         try:
             found = composition(get(a, path), part)

@@ -1,4 +1,4 @@
-"""Layouts from a shape: with given strides, in a given order, like another layout, or of its own coordinates."""
+"""Functions that make a layout: from strides, from an order of the modes, like another one, of coordinates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, transform_leaf, unflatten
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, map_leaves, unflatten
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.stride import ScaledBasis
 
@@ -14,23 +14,32 @@ from cutegemm.layout.stride import ScaledBasis
 def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> Layout:
     """A layout from a shape and strides, or the layout whose modes are the given layouts.
 
+    stride   of a shape: None for the compact strides. Layouts have their own
+    raises   LayoutError as `Layout` does, and for a stride beside layouts
+
     >>> make_layout((4, 8), stride=(8, 1))
     Layout((4, 8), (8, 1))
     >>> make_layout([Layout(4, 8), Layout((2, 4))])
     Layout((4, (2, 4)), (8, (1, 2)))
     """
     if isinstance(shape, Layout):
-        return shape
-    if isinstance(shape, Iterable):
+        parts: Any = shape
+    elif isinstance(shape, Iterable):
         parts = tuple(shape)
-        if parts and all(type(p) is Layout for p in parts):
-            return concatenate(parts)
-        shape = parts
-    return Layout(shape, stride)
+        if not parts or {*map(type, parts)} != {Layout}:
+            return Layout(parts, stride)
+    else:
+        return Layout(shape, stride)
+    if stride is not None:
+        raise LayoutError(
+            f"make_layout: the stride {_text(stride)} is given beside layouts, which have strides of their own. "
+            "Give a shape and a stride, or layouts alone."
+        )
+    return parts if isinstance(parts, Layout) else concatenate(parts)
 
 
 def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
-    """The compact layout whose modes vary in the given order, the smallest first.
+    """The compact layout whose strides grow in the given order of the modes: the smallest entry has stride 1.
 
     order    weakly congruent with the shape; equal entries are taken from left to right
     raises   LayoutError where the order does not fit the shape
@@ -58,13 +67,13 @@ def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
                 "give one entry for each mode."
             )
         return tuple([_spread(o, s) for o, s in zip(order, shape, strict=True)])
-    return transform_leaf(lambda _: order, shape)
+    return map_leaves(lambda _: order, shape)
 
 
 def make_layout_like(layout: Layout) -> Layout:
-    """A compact layout of the same shape whose modes vary in the order of the strides of `layout`.
+    """A compact layout of the same shape whose strides are in the order of the strides of `layout`.
 
-    Modes of stride 0 keep it: they hold one element for all their coordinates.
+    Modes of stride 0 keep that stride.
 
     raises   LayoutError for coordinate strides and for strides over F2
 
@@ -86,7 +95,7 @@ def make_layout_like(layout: Layout) -> Layout:
 
 
 def make_identity_layout(shape: IntTuple) -> Layout:
-    """The layout that gives each coordinate of `shape` back.
+    """The layout whose value at a coordinate of `shape` is that coordinate.
 
     >>> make_identity_layout((4, (2, 3)))(1, (1, 2))
     (1, (1, 2))
@@ -96,7 +105,7 @@ def make_identity_layout(shape: IntTuple) -> Layout:
 
 
 def identity_strides(shape: IntTuple, path: tuple[int, ...]) -> Any:
-    """The strides that give each coordinate of `shape` back, as the mode at `path` of a coordinate."""
+    """The strides of `make_identity_layout`, for a shape that is the mode at `path` of a larger one."""
     if isinstance(shape, tuple):
         return tuple([identity_strides(s, (*path, m)) for m, s in enumerate(shape)])
     return ScaledBasis(1, path) if path else 1

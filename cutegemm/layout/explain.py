@@ -105,7 +105,7 @@ def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
         ]
     if not layout.is_integral:
         steps = []
-        for path in coordinates.paths_of("composition", layout):
+        for path in coordinates.paths_of(layout):
             part, of_b = get(a, path), coordinates.along(layout, path)
             steps += _along(path, f"A is {part}, B {of_b}", _composition(part, of_b)[1])
         return title, steps
@@ -181,7 +181,7 @@ def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
         return title, [*_matrix_steps(layout), "the unit vectors that its images do not lead span the rest"]
     if layout.is_coordinates:
         steps = []
-        for path in coordinates.paths_of("complement", layout):
+        for path in coordinates.paths_of(layout):
             part, extent = coordinates.along(layout, path), product(get(target, path))
             steps += _along(path, f"{part} in {extent}", _complement(part, extent)[1])
         return title, steps
@@ -190,12 +190,13 @@ def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
     listed = ", ".join(f"{s}:{d}" for d, s in modes) or "none"
     steps = [f"modes by stride: {listed}; covered so far: [0, 1)"]
     for d, s in modes:
-        if d < period or d % period:
-            return title, [*steps, f"{s}:{d} begins at no multiple of {period}: an offset twice, or a gap"]
-        gap = d // period
+        if d < period:
+            return title, [*steps, f"{s}:{d} begins before {period}: the modes are interleaved"]
+        gap, lost = divmod(d, period)
         filled = f"the gap takes {gap}:{period}" if gap > 1 else "no gap"
+        begins = f"{gap} * {period}" + (f" + {lost} of padding" if lost else "")
         period = s * d
-        steps.append(f"{s}:{d} begins at {d} = {gap} * {d // gap}: {filled}; covered so far: [0, {period})")
+        steps.append(f"{s}:{d} begins at {d} = {begins}: {filled}; covered so far: [0, {period})")
     copies = -(-total // period)
     steps.append(
         f"{total} / {period} = {copies} copies fill the rest: {copies}:{period}"
@@ -219,9 +220,9 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
     target = layout.shape if tile.is_coordinates else layout.size()
     steps += _complement(tile, target)[1]
     try:
-        rest = inverses.complement(tile, target)
+        rest = inverses.rest_of(tile, target)
     except LayoutError:
-        return title, [*steps, "so the tile has no complement"]
+        return title, [*steps, "so the tile has no complement, or a padded one"]
     steps.append(f"its complement in {_text(target)}, the tiles, is {rest}")
     steps += _composition(layout, concatenate([tile, rest]))[1]
     return title, steps
@@ -261,6 +262,9 @@ def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
     steps: list[str] = []
     before, extent, start = 1, 1, 0
     for d, position, s in modes:
+        if d == 0:
+            steps.append(f"{s}:0 repeats offsets: R gives the first index of each")
+            continue
         if d < before * extent or d % before:
             return [*steps, f"{s}:{d} does not begin past {before * extent} at a multiple of {before}"]
         if d != before:

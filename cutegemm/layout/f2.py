@@ -19,13 +19,9 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout.inttuple import as_int_tuple, flatten, unflatten
-from cutegemm.layout.layout import Layout, at_indices
+from cutegemm.layout.layout import MAX_TABLE, Layout, at_indices
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
-
-# Past this many coordinates, a composition that no rule settles is refused instead of being decided by
-# evaluating all of them: 2**24 take about a second.
-MAX_TABLE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -257,7 +253,7 @@ def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
         Swizzle(bits, base, sign * shift)
         for bits in range(width // 2 + 1)
         for base in range(width if bits else 1)
-        for shift in range(bits, width)
+        for shift in range(bits, max(width, 1))
         for sign in (1, -1)
         if base + bits + shift <= width
     ]

@@ -15,16 +15,29 @@ from cutegemm.errors import LayoutError
 IntTuple = Any  # int | tuple[IntTuple, ...]; a recursive alias costs more in the type checker than it gives
 
 
+# A tuple that is nested deeper is refused: Python's own recursion ends at about three times this depth.
+MAX_DEPTH = 100
+
+
 def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
     """`value` with lists as tuples and integer scalars (numpy's too) as Python integers.
+
+    raises   LayoutError for a leaf of another type (a layout, too: give its shape), and for deep nesting
 
     >>> as_int_tuple([4, (2, 3)])
     (4, (2, 3))
     """
+    if type(value) is int or (type(value) is tuple and {*map(type, value)} <= {int}):
+        return value
+    return _as_int_tuple(value, what, 0)
+
+
+def _as_int_tuple(value: Any, what: str, depth: int) -> IntTuple:
     if type(value) is int:
         return value
     if isinstance(value, (tuple, list)):
-        return tuple([as_int_tuple(v, what) for v in value])
+        _check_depth(what, depth)
+        return tuple([_as_int_tuple(v, what, depth + 1) for v in value])
     if isinstance(value, bool):
         raise LayoutError(f"{what}: {value!r} is a bool; integers or tuples of integers are expected.")
     try:
@@ -33,6 +46,30 @@ def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
         raise LayoutError(
             f"{what}: {value!r} is a {type(value).__name__}; integers or tuples of integers are expected."
         ) from None
+
+
+def _check_depth(what: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise LayoutError(f"{what}: the tuples are nested more than {MAX_DEPTH} deep.")
+
+
+def as_tuples(value: Any, depth: int = 0) -> Any:
+    """`value` with lists as tuples; its leaves (None, layouts, integers) stay as they are.
+
+    >>> as_tuples([None, [2, 3]])
+    (None, (2, 3))
+    """
+    kind = type(value)
+    if kind is int or (kind is not list and kind is not tuple):
+        return value
+    if kind is tuple:
+        for v in value:
+            if type(v) is list or type(v) is tuple:
+                break
+        else:
+            return value
+    _check_depth("tuple", depth)
+    return tuple([as_tuples(v, depth + 1) for v in value])
 
 
 def flatten(value: Any) -> tuple[Any, ...]:
@@ -53,7 +90,7 @@ def flatten(value: Any) -> tuple[Any, ...]:
 
 
 def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
-    """The leaves arranged as `profile` is.
+    """The leaves in the hierarchy of `profile`.
 
     raises   LayoutError where the number of leaves differs from that of the profile
 
@@ -62,6 +99,7 @@ def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
     """
     if not isinstance(leaves, Sequence):
         raise LayoutError(f"unflatten: a sequence of leaves is expected, not {leaves!r}.")
+    profile = as_tuples(profile)
     count = len(flatten(profile))
     if len(leaves) != count:
         raise LayoutError(
@@ -99,6 +137,7 @@ def product_each(value: IntTuple) -> IntTuple:
     >>> product_each((4, (2, 3)))
     (4, 6)
     """
+    value = as_int_tuple(value, "product_each")
     return tuple([product(v) for v in value]) if isinstance(value, tuple) else value
 
 
@@ -108,6 +147,7 @@ def inner_product(a: IntTuple, b: IntTuple) -> int:
     >>> inner_product((1, (2, 3)), (10, (100, 1000)))
     3210
     """
+    a, b = as_int_tuple(a, "inner_product"), as_int_tuple(b, "inner_product")
     if not is_congruent(a, b):
         raise LayoutError(f"inner_product: {a} and {b} are not congruent.")
     return sum(x * y for x, y in zip(flatten(a), flatten(b), strict=True))
@@ -146,21 +186,27 @@ def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
     >>> transform_leaf(lambda s, d: s * d, (4, (2, 3)), (1, (4, 8)))
     (4, (8, 24))
     """
+    return map_leaves(function, *[as_tuples(v) for v in values])
+
+
+def map_leaves(function: Callable[..., Any], *values: Any) -> Any:
+    """`transform_leaf` of values that hold no lists."""
     first = values[0]
     if isinstance(first, tuple):
         if any(not isinstance(v, tuple) or len(v) != len(first) for v in values):
             raise LayoutError(f"transform_leaf: {' and '.join(map(str, values))} are not congruent.")
-        return tuple([transform_leaf(function, *vs) for vs in zip(*values, strict=True)])
+        return tuple([map_leaves(function, *vs) for vs in zip(*values, strict=True)])
     return function(*values)
 
 
 def prefix_product(shape: IntTuple, start: int = 1) -> IntTuple:
-    """The strides under which coordinates of `shape` count colexicographically from `start`.
+    """The compact strides of a shape: the product of the extents before each one, times `start`.
 
     >>> prefix_product((4, (2, 3)))
     (1, (4, 8))
     """
-    out, running = [], start
+    shape, running = as_int_tuple(shape, "prefix_product"), as_int_tuple(start, "prefix_product: start")
+    out = []
     for extent in flatten(shape):
         out.append(running)
         running *= extent
@@ -175,6 +221,7 @@ def ceil_div(a: IntTuple, b: IntTuple) -> IntTuple:
     >>> ceil_div((10, 7, 3), (4, 2))
     (3, 4, 3)
     """
+    a, b = as_int_tuple(a, "ceil_div"), as_int_tuple(b, "ceil_div: divisor")
     if isinstance(b, tuple):
         if not isinstance(a, tuple) or len(a) < len(b):
             raise LayoutError(f"ceil_div: the divisor {b} has more modes than {a}.")
@@ -190,6 +237,7 @@ def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
     >>> round_up((10, 7), (4, 2))
     (12, 8)
     """
+    a, b = as_int_tuple(a, "round_up"), as_int_tuple(b, "round_up: multiple")
     if isinstance(b, tuple):
         if not isinstance(a, tuple) or len(a) < len(b):
             raise LayoutError(f"round_up: {b} has more modes than {a}.")
@@ -208,6 +256,7 @@ def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
     >>> shape_div((12, 4), 6), shape_div((6, 2), (3, 4))
     ((2, 4), (2, 1))
     """
+    a, b = as_int_tuple(a, "shape_div"), as_int_tuple(b, "shape_div: divisor")
     if isinstance(a, tuple):
         if isinstance(b, tuple):
             if len(a) != len(b):
@@ -233,6 +282,7 @@ def elem_less(a: IntTuple, b: IntTuple) -> bool:
     >>> elem_less((3, 7), (4, 8)), elem_less((3, 8), (4, 8))
     (True, False)
     """
+    a, b = as_int_tuple(a, "elem_less"), as_int_tuple(b, "elem_less")
     if isinstance(a, tuple) and isinstance(b, tuple):
         if len(a) != len(b):
             raise LayoutError(f"elem_less: {a} and {b} differ in rank.")
@@ -248,21 +298,24 @@ def idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
     A tuple is converted mode by mode. An index past the product of `shape` runs on along the last leaf, as
     in CuTe.
 
-    raises   LayoutError for a negative index into several leaves, or where the hierarchies do not fit
+    raises   LayoutError for a negative index into several leaves, where the hierarchies do not fit, and for a
+             shape that is no shape (of a layout, give its `.shape`)
 
     >>> idx2crd(13, (4, (2, 3)))
     (1, (1, 1))
     """
+    return _idx2crd(as_int_tuple(index, "idx2crd: index"), as_int_tuple(shape, "idx2crd: shape"))
+
+
+def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
     if not isinstance(shape, tuple):
         if isinstance(index, tuple):
             raise LayoutError(f"idx2crd: the coordinate {index} is deeper than the shape {shape}.")
-        return as_int_tuple(index, "idx2crd: index")
+        return index
     if isinstance(index, tuple):
         if len(index) != len(shape):
             raise LayoutError(f"idx2crd: the coordinate {index} does not fit the shape {shape}.")
-        return tuple([idx2crd(i, s) for i, s in zip(index, shape, strict=True)])
-    if type(index) is not int:
-        index = as_int_tuple(index, "idx2crd: index")
+        return tuple([_idx2crd(i, s) for i, s in zip(index, shape, strict=True)])
     return _refill(iter(_idx2flat(index, flatten(shape))), shape)
 
 
@@ -290,15 +343,11 @@ def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
     """
     if not isinstance(shape, tuple):
         if isinstance(coord, tuple):
-            if len(coord) == 1:
-                return flat_coord(coord[0], shape)
             raise LayoutError(f"the coordinate {coord} is deeper than the shape {shape}.")
         return [to_int(coord)]
     if not isinstance(coord, tuple):
         return _idx2flat(to_int(coord), flatten(shape))
     if len(coord) != len(shape):
-        if len(coord) == 1:
-            return flat_coord(coord[0], shape)
         raise LayoutError(f"the coordinate {coord} does not fit the shape {shape}.")
     out: list[int] = []
     for c, s in zip(coord, shape, strict=True):
@@ -317,6 +366,8 @@ def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
     >>> crd2crd((1, (1, 1)), (4, (2, 3)), (3, 8))
     (1, 4)
     """
+    coord = as_int_tuple(coord, "crd2crd: coordinate")
+    shape, target = as_int_tuple(shape, "crd2crd: shape"), as_int_tuple(target, "crd2crd: target")
     if product(shape) != product(target):
         raise LayoutError(
             f"crd2crd: the shapes {shape} and {target} hold {product(shape)} and {product(target)} elements."
@@ -336,7 +387,8 @@ def increment_coord(coord: IntTuple, shape: IntTuple) -> IntTuple:
     >>> increment_coord((3, 0), (4, 2))
     (0, 1)
     """
-    leaves, extents = flat_coord(coord, shape), flatten(shape)
+    shape = as_int_tuple(shape, "increment_coord: shape")
+    leaves, extents = flat_coord(as_int_tuple(coord, "increment_coord: coordinate"), shape), flatten(shape)
     if any(not 0 <= c < s for c, s in zip(leaves, extents, strict=True)):
         raise LayoutError(f"increment_coord: {coord} is no coordinate of the shape {shape}.")
     for position, extent in enumerate(extents):

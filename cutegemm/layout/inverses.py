@@ -1,6 +1,6 @@
-"""What fills the gaps of a layout, and what leads back from its offsets: complement, inverses, common vectors.
+"""Complement, right and left inverse, nullspace and common vectors of layouts.
 
-As in `algebra`, an operation never returns a layout that breaks its law.
+As in `algebra`, every result obeys the law that the docstring states.
 """
 
 from __future__ import annotations
@@ -17,55 +17,81 @@ from cutegemm.layout.modes import get, require_layout
 from cutegemm.layout.stride import ScaledBasis
 from cutegemm.layout.tensor import Tensor
 
-Mode = tuple[int, int, int]  # stride, index at which its second element stands, extent
+Mode = tuple[int, int, int]  # stride, index of the second element, extent
 
 
 def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
-    """The layout C that fills the gaps of L: every offset below the cotarget is one of L plus one of C.
+    """The layout C of where copies of L may start without overlapping each other.
 
-    Law: the sums L(i) + C(j), over the distinct offsets of L, are distinct and cover [0, N), where N is the
-    size of the cotarget rounded up to a multiple of the period of L, its last stride times extent. C
-    increases. A layout of coordinates is filled mode by mode, each up to its extent of the cotarget.
+    Law: the sums L(i) + C(j), over the distinct offsets of L, are distinct; C increases, and repeats the period of
+    L, which is its last stride times extent, up to the size of the cotarget rounded up. Where each sorted stride of L
+    is a multiple of the period of the modes before it, the sums leave no gap; else (L is padded) some offsets belong
+    to no copy, as many as rounding down costs. A layout of coordinates is complemented mode by mode.
 
-    layout     offsets distinct but for modes of stride 0; strides not negative, and each sorted stride a
-               multiple of the extent times stride before it
-    cotarget   elements: an integer, a shape or a layout, of which the size counts; for coordinates their shape
-    raises     LayoutError where L repeats an offset or leaves gaps that no layout fills
+    layout     offsets distinct but for modes of stride 0; strides not negative, and each sorted stride at least
+               the extent times stride before it
+    cotarget   an integer, a shape or a layout, of which the size counts; for coordinates their shape
+    raises     LayoutError where L has a negative stride or interleaved modes
     source     CuTe layout algebra, `complement`
 
     >>> complement(Layout(4, 2), 16)
     Layout((2, 2), (1, 8))
+    >>> complement(Layout((4, 6), (1, 6)), 72)  # rows of 4 at a pitch of 6: the next copy starts at 36
+    Layout(2, 36)
     """
     require_layout("complement", layout)
     target = (
         cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget, "complement: cotarget")
     )
+    return _complement(layout, target, padded=True)
+
+
+def rest_of(tile: Layout, target: IntTuple) -> Layout:
+    """The complement of a tile in a shape: where the other tiles start.
+
+    raises   LayoutError where the tiles do not cover the shape: where the tile has no complement, or is padded
+    """
+    return _complement(tile, target, padded=False)
+
+
+def copies_of(block: Layout, count: int) -> Layout:
+    """The complement of a block, with room for `count` copies or more."""
+    total = block.size() * count
+    if block.is_integral and total > 0:
+        shape, _, period = _gaps(block, 0, padded=True)
+        total = max(total, period * -(-count // product(tuple(shape[:-1]))))
+    return _complement(block, total, padded=True)
+
+
+def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:
     total = product(target)
     if total < 0:
         raise LayoutError(f"complement: a cotarget of {total} elements; 0 or more are expected.")
     if layout.size() == 0:
-        raise LayoutError(f"complement: {layout} is empty, it covers nothing.")
+        raise LayoutError(f"complement: {layout} is empty, it has no copies.")
     if layout.is_integral:
-        return from_flat(*_gaps(layout, total)[:2])
+        shape, stride, _ = _gaps(layout, total, padded)
+        return from_flat(*coalesced(shape, stride, keep_last=False))
     if layout.is_xor:
         return f2.complement(layout, total)
     parts = {}
-    for path in coordinates.paths_of("complement", layout):
+    for path in coordinates.paths_of(layout):
         try:
             extent = product(get(target, path))
         except LayoutError:
             raise LayoutError(
-                f"complement: {layout} moves along {ScaledBasis(1, path)}, which the cotarget {_text(target)} "
-                "has not; give an extent for each mode of the coordinate."
+                f"complement: {layout} moves along {ScaledBasis(1, path)}, a mode that the cotarget {_text(target)} "
+                "does not have. Give an extent for each mode of the coordinate."
             ) from None
-        shape, stride, period = _gaps(coordinates.along(layout, path), extent)
-        part = from_flat(shape, stride) if shape else Layout._of(1, period)
+        shape, stride, period = _gaps(coordinates.along(layout, path), extent, padded)
+        merged = coalesced(shape, stride, keep_last=False)
+        part = from_flat(*merged) if merged[0] else Layout._of(1, period)
         parts[path] = coordinates.scaled(part, path)
     return coordinates.assembled(parts, target)
 
 
-def _gaps(layout: Layout, total: int) -> tuple[list[int], list[int], int]:
-    """Extents and strides of what fills the gaps of a layout of offsets, and the period after which it ends."""
+def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int], int]:
+    """Extents and strides of the complement of a layout of offsets, not coalesced, and the period of the layout."""
     shape, stride, period = [], [], 1
     extents, strides = layout.flat()
     for d, s in sorted([(d, s) for s, d in zip(extents, strides, strict=True) if s != 1 and d != 0]):
@@ -74,9 +100,15 @@ def _gaps(layout: Layout, total: int) -> tuple[list[int], list[int], int]:
                 f"complement: {layout} has the negative stride {d}; offsets from 0 on are expected. "
                 "Reverse that mode."
             )
-        if d % period or d < period:
+        if d < period:
             raise LayoutError(
-                f"complement: {layout} repeats an offset or leaves a gap that no layout fills:\n"
+                f"complement: {layout} interleaves its modes:\n"
+                f"  the mode {s}:{d} starts before {period}, where the modes of smaller stride end.\n"
+                "  Each stride must be at least the extent times stride before it."
+            )
+        if d % period and not padded:
+            raise LayoutError(
+                f"complement: tiles of {layout} do not cover all elements:\n"
                 f"  the mode {s}:{d} does not start at a multiple of {period}, where the modes of smaller "
                 "stride end.\n  Each stride must be a multiple of the extent times stride before it."
             )
@@ -85,7 +117,7 @@ def _gaps(layout: Layout, total: int) -> tuple[list[int], list[int], int]:
         period = s * d
     shape.append(-(-total // period))
     stride.append(period)
-    return *coalesced(shape, stride, keep_last=False), period
+    return shape, stride, period
 
 
 def _require_elements(operation: str, layout: Layout) -> None:
@@ -95,9 +127,9 @@ def _require_elements(operation: str, layout: Layout) -> None:
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """The layout R that finds the contiguous offsets of L: from offset, or coordinate, to index.
+    """The layout R from the contiguous offsets (or the coordinates) of L to their indices.
 
-    Law: L(R(i)) == i for every i < size(R). Where the offsets of L are distinct, R is as long as its modes
+    Law: L(R(i)) == i for every i < size(R). Where the offsets of L are distinct, R is as long as the modes
     of strides 1, s, s*s', ... reach. Where L gives coordinates, L(R(c)) == c for every coordinate c of R.
 
     raises   LayoutError for an empty layout
@@ -134,7 +166,7 @@ def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layo
 
 
 def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
-    """(stride, index at which its second element stands, extent) of the coalesced modes."""
+    """(stride, index of the second element, extent) of each coalesced mode."""
     out, start = [], 1
     for s, d in zip(*coalesced(*layout.flat(), keep_last=False)):  # noqa: B905 - of one length
         out.append((d, start, s))
@@ -143,28 +175,31 @@ def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
 
 
 def modes_by_path(operation: str, layout: Layout) -> dict[coordinates.Path, list[Mode]]:
-    """The coalesced modes of a layout of offsets by stride, at the path (); or those along each mode of its
-    coordinates."""
+    """The coalesced modes, sorted by stride: of a layout of offsets under the path (), of one of coordinates under
+    the path of each mode of the coordinate."""
     if layout.is_integral:
         return {(): sorted(_positions(layout))}
     moving = [p for p in _positions(layout) if isinstance(p[0], ScaledBasis)]
     return {
         path: sorted([(d.value, start, s) for d, start, s in moving if d.mode == path])
-        for path in coordinates.paths_of(operation, layout)
+        for path in coordinates.paths_of(layout)
     }
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """The layout R that takes each offset, or coordinate, of L back to its index.
+    """The layout R from each offset, or coordinate, of L back to its index.
 
-    Law: R(L(i)) == i for every i < size(L).
+    Law: R(L(i)) == i for every i < size(L), where the offsets of L are distinct. Where modes of stride 0 repeat
+    offsets, R gives the first index of each: L(R(L(i))) == L(i).
 
-    raises   LayoutError where L repeats an offset, has a negative stride, or has sorted strides that do not
-             divide one another
+    raises   LayoutError where L repeats an offset in another way, has a negative stride, or has sorted strides that
+             do not divide one another
     source   CuTe layout algebra, `left_inverse`
 
     >>> left_inverse(Layout((4, 8), (1, 5)))
     Layout((5, 8), (1, 4))
+    >>> left_inverse(Layout((2, 4), (0, 1)))
+    Layout(4, 2)
     """
     _require_elements("left_inverse", layout)
     if layout.is_xor:
@@ -173,22 +208,23 @@ def left_inverse(layout: Layout) -> Layout:
 
 
 def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
+    modes = [mode for mode in modes if mode[0] != 0]
     if not modes:
         return Layout._of(1, 0)
     shape, stride = [], []
     before, extent_before, start_before = 1, 1, 0
     for d, start, s in modes:
-        if d <= 0 or d < before * extent_before:
+        if d < before * extent_before:
             reason = (
                 f"the stride {d} is negative" if d < 0 else f"the mode {s}:{d} repeats offsets of other modes"
             )
             raise LayoutError(
                 f"left_inverse: {layout} has none: {reason}.\n"
-                "  Strides must be positive, and each at least the extent times stride before it."
+                "  Strides must not be negative, and each at least the extent times stride before it."
             )
         if d % before:
             raise LayoutError(
-                f"left_inverse: no layout that the strides give inverts {layout}: the stride {d} is no "
+                f"left_inverse: {layout} has none with strides of its own: the stride {d} is no "
                 f"multiple of {before}.\n  Each sorted stride must be a multiple of the one before it."
             )
         if d != before:
@@ -201,7 +237,7 @@ def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
 
 
 def nullspace(layout: Layout) -> Layout:
-    """The indices at which L repeats its offset 0 through modes of stride 0.
+    """The layout N of the modes of stride 0: indices at which L has the offset 0.
 
     Law: L(N(i)) == 0 for every i < size(N), and the N(i) are distinct.
 
@@ -219,9 +255,9 @@ def nullspace(layout: Layout) -> Layout:
 
 
 def max_common_layout(a: Layout | Tensor, b: Layout | Tensor) -> Layout:
-    """The indices over which A and B are contiguous together: the vector that a copy may move at once.
+    """The indices over which A and B are both contiguous: the longest vector that one copy may move.
 
-    Law: A(R(i)) == B(R(i)) == i for every i < size(R). Coordinates are no memory: with those it is 1:0.
+    Law: A(R(i)) == B(R(i)) == i for every i < size(R). Of a layout of coordinates the result is 1:0.
 
     a, b     layouts or tensors
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,13 +11,15 @@ import numpy as np
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import (
+    MAX_DEPTH,
     IntTuple,
     as_int_tuple,
+    as_tuples,
     flat_coord,
     flatten,
     is_congruent,
+    map_leaves,
     product,
-    transform_leaf,
     unflatten,
 )
 from cutegemm.layout.stride import F2, ScaledBasis, add
@@ -24,19 +27,22 @@ from cutegemm.layout.stride import F2, ScaledBasis, add
 if TYPE_CHECKING:
     from cutegemm.layout.swizzle import ComposedLayout
 
-_INT64_MAX = 2**63 - 1
+INT64_MAX = 2**63 - 1
+# Past this many coordinates a question that only evaluating all of them answers is refused; 2**20 take 0.1 s.
+MAX_TABLE = 1 << 20
 
 
 class Layout:
-    """The function c -> sum of c_k * stride_k over the coordinates c of a shape.
+    """A function from coordinates to offsets: the sum of coordinate times stride over all leaves of the shape.
 
     A coordinate is an integer (the colexicographic index), a tuple as deep as the shape, or anything
-    between. Integers past the end run on along the last mode, as in CuTe. Immutable and hashable.
+    in between. An index past the end runs on along the last mode, as in CuTe. Immutable and hashable.
 
     shape    hierarchical extents, each 0 or more
-    stride   congruent with the shape: integers (negative and zero too) or scaled basis vectors;
-             left out, the shape is counted colexicographically
-    raises   LayoutError for a negative extent, a stride that is not congruent, or a leaf of another type
+    stride   congruent with the shape: all integers (negative and zero too), all scaled basis vectors or all
+             strides over F2, where a 0 may stand among the others; None for the compact strides
+    raises   LayoutError for a negative extent, a stride that is not congruent, a leaf of another type, strides
+             of different kinds, and basis vectors of which one is a part of another, such as E(0) and E((0, 1))
     source   CuTe, `Layout`
 
     >>> L = Layout((4, (2, 3)), (6, (1, 2)))
@@ -71,10 +77,10 @@ class Layout:
 
     @staticmethod
     def _joined(shape: IntTuple, stride: Any) -> Layout:
-        """A layout from parts of valid layouts: strides over F2 must not meet others."""
+        """A layout from parts of valid layouts, whose strides may be of different kinds."""
         out = Layout._of(shape, stride)
-        if _over_f2(stride):
-            _check_xor(shape, stride, *out.flat())
+        if not _integers(stride):
+            _check_kinds(shape, stride, *out.flat())
         return out
 
     @staticmethod
@@ -143,6 +149,7 @@ class Layout:
         offset = _plain_offset(c, self)
         if offset is not None:
             return offset
+        c = as_tuples(c)
         if has_none(c):
             return self.slice(c)[0]
         return self.offset_of(c)
@@ -167,10 +174,11 @@ class Layout:
         >>> Layout((4, (2, 4)), (8, (1, 2))).slice((None, (1, None)))
         (Layout((4, 4), (8, 2)), 1)
         """
+        coord = as_tuples(coord)
         if self.is_xor:
             raise LayoutError(
-                f"slice: {self} has strides over F2; a fixed coordinate's part is XORed, not added.\n"
-                "  Evaluate it, or compose it with a layout of the coordinates that are wanted."
+                f"slice: {self} has strides over F2; the part of a fixed coordinate is XORed, not added.\n"
+                "  Evaluate it, or compose it with a layout of the coordinates that you want."
             )
         kept: list[tuple[IntTuple, Any]] = []
         offset = _slice(coord, self.shape, self.stride, kept, self)
@@ -198,9 +206,10 @@ class Layout:
         return product(self.shape)
 
     def cosize(self) -> IntTuple:
-        """How far its offsets reach: 1 + the sum of (extent - 1) * |stride|, and 0 where it is empty.
+        """How many offsets it spans: 1 + the sum of (extent - 1) * |stride|, and 0 where it is empty.
 
-        With coordinate strides, that of each mode of the coordinate.
+        With coordinate strides, the span of each mode of the coordinate; with strides over F2, one more than the
+        largest offset.
 
         >>> Layout((4, 8), (8, 1)).cosize(), Layout((4, 2), (-1, 4)).cosize()
         (32, 8)
@@ -211,17 +220,17 @@ class Layout:
         if self.is_integral:
             return 1 + sum([(s - 1) * abs(d) for s, d in zip(extents, strides, strict=True)])
         if self.is_xor:
-            return int(self.offsets().max()) + 1
+            return _largest_xor(extents, strides) + 1
         reach: Any = 0
         for s, d in zip(extents, strides, strict=True):
             reach = add(reach, (s - 1) * (abs(d) if type(d) is int else ScaledBasis(abs(d.value), d.mode)))
-        return transform_leaf(lambda r: r + 1, reach)
+        return map_leaves(lambda r: r + 1, reach)
 
     def offsets(self) -> np.ndarray:
         """Every offset in colexicographic order.
 
-        returns   int64 array of `size()` elements (Python integers where 64 bits do not hold them); with
-                  coordinate strides an array (size, leaves of the coordinate)
+        returns   int64 array of `size()` elements, an object array of Python integers where 64 bits are too few;
+                  with coordinate strides an array (size, leaves of the coordinate)
 
         >>> Layout((2, 3), (3, 1)).offsets()
         array([0, 3, 1, 4, 2, 5])
@@ -239,7 +248,7 @@ class Layout:
         return np.stack([_outer_sum(extents, column) for column in columns], axis=-1)
 
 
-# A layout is immutable from the outside; inside, its slots are set without the price of looking them up.
+# A layout is immutable from the outside; inside, its slots are set directly, which is faster.
 _new = object.__new__
 _set_shape, _set_stride, _set_flat = (Layout.__dict__[n].__set__ for n in ("shape", "stride", "_flat"))
 
@@ -248,7 +257,7 @@ def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     if 0 in extents:
         return np.zeros(0, np.int64)
     reach = sum([(s - 1) * abs(d) for s, d in zip(extents, strides, strict=True)])
-    dtype: Any = np.int64 if reach <= _INT64_MAX else object
+    dtype: Any = np.int64 if reach <= INT64_MAX else object
     out = np.zeros(1, dtype=dtype)
     for s, d in zip(extents, strides, strict=True):
         if s != 1:
@@ -257,13 +266,13 @@ def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
 
 
 def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
-    """The offsets of an integral layout at many indices, running on along its last mode.
+    """The offsets of an integral layout at many indices; past the end they run on along its last mode.
 
     returns   int64, or Python integers where 64 bits might not hold them
     """
     extents, strides = layout.flat()
     furthest = int(abs(indices).max()) if indices.size else 0
-    if (furthest + 1) * sum([s * abs(d) for s, d in zip(extents, strides, strict=True)]) > _INT64_MAX:
+    if (furthest + 1) * sum([s * abs(d) for s, d in zip(extents, strides, strict=True)]) > INT64_MAX:
         indices = indices.astype(object)
     out = np.zeros_like(indices)
     for s, d in zip(extents[:-1], strides[:-1], strict=True):
@@ -272,21 +281,21 @@ def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
     return out + indices * strides[-1] if strides else out
 
 
-def _is_plain(shape: Any, stride: Any) -> bool:
+def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
     """Whether shape and stride are valid as they stand: congruent tuples of Python integers."""
     if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
         return type(shape) is int and type(stride) is int and shape >= 0
     for s, d in zip(shape, stride):  # noqa: B905 - of one length, and the option takes its time
-        if type(s) is int and type(d) is int:
-            if s < 0:
+        if type(s) is int:
+            if s < 0 or type(d) is not int:
                 return False
-        elif not _is_plain(s, d):
+        elif depth >= MAX_DEPTH or not _is_plain(s, d, depth + 1):
             return False
     return True
 
 
 def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
-    """Shape and stride in Python's integers and tuples, the stride filled in where it is None."""
+    """Shape and stride as Python integers and tuples, with compact strides in place of None."""
     shape = as_int_tuple(shape, "Layout: shape")
     extents = flatten(shape)
     for extent in extents:
@@ -301,8 +310,7 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
             "Give one stride for each extent, in the same hierarchy."
         )
     strides = flatten(stride)
-    if _over_f2(stride):
-        _check_xor(shape, stride, extents, strides)
+    _check_kinds(shape, stride, extents, strides)
     return shape, stride
 
 
@@ -343,13 +351,28 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
 
 
 def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
-    modes = [(s, d) for s, d in zip(extents, strides, strict=True) if s != 1 and type(d) is F2]
-    dtype = np.int64 if all(d.value * s <= _INT64_MAX for s, d in modes) else object
+    modes = [(s, d.value if type(d) is F2 else 0) for s, d in zip(extents, strides, strict=True)]
+    dtype: Any = np.int64 if all(d * s <= INT64_MAX for s, d in modes) else object
     out = np.zeros(1, dtype=dtype)
+    for s, d in modes:
+        for place in range(s.bit_length() - 1):  # each bit of the coordinate doubles the table
+            out = np.concatenate([out, out ^ (d << place)])
+    return out
+
+
+def _largest_xor(extents: Iterable[int], strides: Iterable[Any]) -> int:
+    """The largest offset of strides over F2: the largest element of the span of what each bit contributes."""
+    basis: dict[int, int] = {}  # by the leading bit
     for s, d in zip(extents, strides, strict=True):
-        if s != 1:
-            part = np.array([d.at(c).value if type(d) is F2 else 0 for c in range(s)], dtype=dtype)
-            out = (part[:, None] ^ out[None, :]).reshape(-1)
+        for place in range(s.bit_length() - 1 if type(d) is F2 else 0):
+            column = d.value << place
+            while column and column.bit_length() in basis:
+                column ^= basis[column.bit_length()]
+            if column:
+                basis[column.bit_length()] = column
+    out = 0
+    for lead in sorted(basis, reverse=True):
+        out = max(out, out ^ basis[lead])
     return out
 
 
@@ -363,8 +386,49 @@ def _over_f2(stride: Any) -> bool:
     return False
 
 
+def _integers(stride: Any) -> bool:
+    """Whether these are integers throughout."""
+    if type(stride) is not tuple:
+        return type(stride) is int
+    for d in stride:  # noqa: SIM110 - see `_over_f2`
+        if type(d) is not int and (type(d) is not tuple or not _integers(d)):
+            return False
+    return True
+
+
+def _check_kinds(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
+    """The rules of strides that are not all integers."""
+    kinds = {*map(type, strides)}
+    if F2 in kinds:
+        _check_xor(shape, stride, extents, strides)
+    elif ScaledBasis in kinds:
+        _check_coordinates(shape, stride, extents, strides)
+
+
+def _check_coordinates(
+    shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]
+) -> None:
+    """A layout gives coordinates or offsets, not both; and no mode of the coordinate is a number and a tuple."""
+    paths = set()
+    for s, d in zip(extents, strides, strict=True):
+        if type(d) is ScaledBasis:
+            paths.add(d.mode)
+        elif d != 0 and s != 1:
+            raise LayoutError(
+                f"Layout: {_text(shape)}:{_text(stride)} mixes coordinates with offsets: its stride {d} is an "
+                "integer, others are basis vectors.\n  Give every mode a basis vector, or 0."
+            )
+    in_order = sorted(paths)  # a path stands right before those that it begins
+    for path, following in pairwise(in_order):
+        if following[: len(path)] == path:
+            raise LayoutError(
+                f"Layout: {_text(shape)}:{_text(stride)} moves along {ScaledBasis(1, path)} and along "
+                f"{ScaledBasis(1, following)}, a part of that mode. Give both the same path."
+            )
+
+
 def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Strides over F2 stand by themselves, on extents whose coordinates are strings of bits."""
+    """Strides over F2 stand with each other and 0 alone, on extents whose coordinates are strings of bits."""
     for extent, d in zip(extents, strides, strict=True):
         if extent < 1 or extent & (extent - 1):
             rule = f"the extent {extent} is no power of two"
@@ -397,9 +461,17 @@ def _as_stride(stride: Any) -> Any:
 
 def _text(value: Any) -> str:
     """CuTe's notation of a hierarchical value: no spaces, no trailing comma; `_` for None."""
-    if isinstance(value, tuple):
-        return "(" + ",".join(_text(v) for v in value) + ")"
-    return "_" if value is None else str(value)
+    try:
+        if isinstance(value, tuple):
+            text = str(value)
+            if text.lower() == text.upper():  # no letters: integers alone
+                return text.replace(" ", "").replace(",)", ")")
+            return "(" + ",".join([_text(v) for v in value]) + ")"
+        return "_" if value is None else str(value)
+    except ValueError:  # Python writes integers up to some length only
+        if isinstance(value, tuple):
+            return "(" + ",".join([_text(v) for v in value]) + ")"
+        return f"<an integer of {value.bit_length()} bits>"
 
 
 def has_none(coord: Any) -> bool:

@@ -7,15 +7,15 @@ from typing import Any, TypeVar, Union
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import inttuple
-from cutegemm.layout.inttuple import IntTuple
+from cutegemm.layout.inttuple import IntTuple, as_tuples
 from cutegemm.layout.layout import Layout, _text, has_none
 from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import Tensor
 
 AnyLayout = Union[Layout, ComposedLayout]
 T = TypeVar("T")
-_ROUND_A_LAYOUT = (ComposedLayout, Tensor)
-_WITH_LAYOUT = (Layout, *_ROUND_A_LAYOUT)
+_AROUND_A_LAYOUT = (ComposedLayout, Tensor)
+_WITH_LAYOUT = (Layout, *_AROUND_A_LAYOUT)
 
 
 def on_layout(function: Callable[..., Layout], value: Any, *args: Any) -> Any:
@@ -36,8 +36,8 @@ def require_layout(operation: str, value: Any) -> None:
 
 
 def _shape_of(value: Any) -> IntTuple:
-    if isinstance(value, (int, tuple)):
-        return value
+    if isinstance(value, (int, tuple, list)):
+        return as_tuples(value)
     if isinstance(value, _WITH_LAYOUT):
         return value.shape
     raise LayoutError(f"{value!r} is a {type(value).__name__}; a layout or a shape is expected.")
@@ -62,7 +62,7 @@ def is_weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def _profile_of(value: Any) -> Any:
-    return value.shape if isinstance(value, _WITH_LAYOUT) else value
+    return value.shape if isinstance(value, _WITH_LAYOUT) else as_tuples(value)
 
 
 def _path(operation: str, mode: int | Sequence[int]) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ def size(value: Any, mode: Sequence[int] = ()) -> int:
 
 
 def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
-    """How far the offsets of a layout, or of one of its modes, reach; see `Layout.cosize`.
+    """How many offsets a layout, or one of its modes, spans; see `Layout.cosize`.
 
     >>> cosize(Layout((4, 8), (8, 1)), mode=[0])
     25
@@ -138,11 +138,11 @@ def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
     Layout(8, 4)
     """
     path = _path("get", mode)
-    if isinstance(value, _ROUND_A_LAYOUT):
+    if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(get, value, path)
     if isinstance(value, Layout):
         return Layout._of(_walk("get", value.shape, path), _walk("get", value.stride, path))
-    return _walk("get", value, path)
+    return _walk("get", as_tuples(value), path)
 
 
 def select(value: T, mode: Sequence[int]) -> T:
@@ -152,10 +152,11 @@ def select(value: T, mode: Sequence[int]) -> T:
     Layout((3, 4), (32, 1))
     """
     path = _path("select", mode)
-    if isinstance(value, _ROUND_A_LAYOUT):
+    if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(select, value, path)
     if isinstance(value, Layout):
         return _both(lambda part: select(part, path), value)  # type: ignore[return-value]
+    value = as_tuples(value)
     return tuple([_walk("select", value, (m,)) for m in path])  # type: ignore[return-value]
 
 
@@ -171,10 +172,11 @@ def flatten(value: Any) -> Any:
     >>> flatten(7)
     7
     """
-    if isinstance(value, _ROUND_A_LAYOUT):
+    if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(flatten, value)
     if isinstance(value, Layout):
         return _both(flatten, value)
+    value = as_tuples(value)
     return inttuple.flatten(value) if isinstance(value, tuple) else value
 
 
@@ -186,11 +188,12 @@ def group_modes(value: T, begin: int, end: int | None = None) -> T:
     >>> group_modes(Layout((4, 2, 3, 5)), 1, 3)
     Layout((4, (2, 3), 5), (1, (4, 8), 24))
     """
-    if isinstance(value, _ROUND_A_LAYOUT):
+    if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(group_modes, value, begin, end)
     if isinstance(value, Layout):
         return _both(lambda part: group_modes(part, begin, end), value)  # type: ignore[return-value]
-    modes = value if isinstance(value, tuple) else (value,)
+    value = as_tuples(value)
+    modes: Any = value if isinstance(value, tuple) else (value,)
     stop = len(modes) if end is None else end
     if not isinstance(begin, int) or not isinstance(stop, int) or not 0 <= begin < stop <= len(modes):
         raise LayoutError(
@@ -220,7 +223,7 @@ def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 
 
 def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_end: bool) -> Any:
-    if isinstance(value, _ROUND_A_LAYOUT):
+    if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(lambda layout: _extend(operation, layout, elem, up_to_rank, at_end), value)
     if isinstance(value, Layout):
         require_layout(operation, elem)
@@ -228,6 +231,7 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
             _extend(operation, value.shape, elem.shape, up_to_rank, at_end),
             _extend(operation, value.stride, elem.stride, up_to_rank, at_end),
         )
+    value, elem = as_tuples(value), as_tuples(elem)
     modes = value if isinstance(value, tuple) else (value,)
     count = 1 if up_to_rank is None else up_to_rank - len(modes)
     if count < 0:
@@ -238,9 +242,9 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
 
 
 def slice_(value: Any, coord: Any) -> Any:
-    """The modes where `coord` holds None. The offset of the others is dropped: see `slice_and_offset`.
+    """The modes where `coord` holds None; `slice_and_offset` returns the offset of the others too.
 
-    A composed layout keeps the offset, since its swizzle depends on it, and so does a tensor.
+    A composed layout keeps that offset, since its swizzle depends on it, and so does a tensor.
 
     >>> slice_(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)))
     Layout((4, 4), (8, 2))
@@ -249,32 +253,34 @@ def slice_(value: Any, coord: Any) -> Any:
 
 
 def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
-    """The modes where `coord` holds None, and the offset that the others contribute.
+    """The modes where `coord` holds None, and the offset of the others at their coordinates.
 
     >>> slice_and_offset((None, (1, None)), Layout((4, (2, 4)), (8, (1, 2))))
     (Layout((4, 4), (8, 2)), 1)
     """
+    coord = as_tuples(coord)
     if isinstance(value, Tensor):
         return (value[coord] if has_none(coord) else value.with_layout(lambda _: Layout((), ()))), 0
     if isinstance(value, ComposedLayout):
         return (value(coord) if has_none(coord) else value.with_outer(Layout((), ()))), 0
     if isinstance(value, Layout):
         return value.slice(coord)
-    return _pick("slice_", value, coord, keep_none=True), 0
+    return _pick("slice_", as_tuples(value), coord, keep_none=True), 0
 
 
 def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
-    """The bits at the offsets that one mode of a layout takes, the others being at `coord`.
+    """A mask with a bit set at each offset along one mode of a layout, the other modes at `coord`.
 
-    The multicast mask of a TMA load, where the layout takes the coordinate of a CTA in its cluster to its rank.
+    It is the multicast mask of a TMA load, for a layout from the coordinate of a CTA in its cluster to its rank.
 
-    raises   LayoutError for a mode that there is not, or an offset outside of the mask's 16 bits
+    raises   LayoutError for a mode that the layout does not have, or an offset outside of the 16 bits of the mask
     source   CuTe, `make_layout_image_mask`
 
     >>> bin(make_layout_image_mask(Layout((2, 4)), (1, 0), mode=1))
     '0b10101010'
     """
     require_layout("make_layout_image_mask", lay)
+    coord = as_tuples(coord)
     if not isinstance(coord, tuple) or not 0 <= mode < len(coord):
         raise LayoutError(f"make_layout_image_mask: {_text(coord)} of {lay} has no mode {mode!r}.")
     row, start = lay.slice((*coord[:mode], None, *coord[mode + 1 :]))
@@ -288,22 +294,23 @@ def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
 
 
 def dice(value: Any, dicer: Any) -> Any:
-    """The modes where `dicer` holds an integer: what `slice_` leaves out.
+    """The modes where `dicer` holds an integer, which `slice_` leaves out.
 
     >>> dice(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, 1)))
     Layout((2, 4), (1, 2))
     """
-    if isinstance(value, _ROUND_A_LAYOUT):
+    dicer = as_tuples(dicer)
+    if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(dice, value, dicer)
     if isinstance(value, Layout):
         return _both(lambda part: dice(part, dicer), value)
-    return _pick("dice", value, dicer, keep_none=False)
+    return _pick("dice", as_tuples(value), dicer, keep_none=False)
 
 
 def _pick(operation: str, value: Any, coord: Any, keep_none: bool) -> Any:
     if isinstance(coord, _WITH_LAYOUT):
         raise LayoutError(
-            f"{operation}: the coordinate is {coord}; what is cut comes first, the coordinate after it."
+            f"{operation}: the coordinate is {coord}; the first argument is the layout, the second the coordinate."
         )
     if isinstance(coord, tuple):
         if not isinstance(value, tuple) or len(value) != len(coord):

@@ -1,7 +1,8 @@
-"""The same memory in elements of another width."""
+"""`recast_layout`: the same memory in elements of another width."""
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TypeVar
 
 from cutegemm.errors import LayoutError
@@ -18,9 +19,10 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
     """The layout of the same memory in elements of another width.
 
     Law: with narrower elements each one becomes `old_bits / new_bits` neighbours; with wider ones the
-    elements that share a wide one become one.
+    elements that share a wide one become one, and an extent that they do not fill is rounded up. Widths of which
+    neither divides the other are recast through elements of their common divisor.
 
-    raises   LayoutError where a wide element would hold parts of different coordinates
+    raises   LayoutError where elements at different coordinates of the result would share a wide element
     source   CuTe layout algebra, `recast`
 
     >>> recast_layout(32, 16, Layout((8, 64), (64, 1)))
@@ -49,15 +51,12 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
         )
     if not layout.is_integral:
         raise LayoutError(f"recast_layout: {layout} gives coordinates; a layout of offsets is expected.")
-    if old_bits % new_bits == 0:
-        return _narrowed(layout, old_bits // new_bits)
-    if new_bits % old_bits == 0:
-        return _widened(layout, new_bits // old_bits)
-    raise LayoutError(f"recast_layout: of {old_bits} and {new_bits} bits neither divides the other.")
+    common = gcd(old_bits, new_bits)
+    return _widened(_narrowed(layout, old_bits // common), new_bits // common)
 
 
 def _narrowed(layout: Layout, ratio: int) -> Layout:
-    """The leaf of stride 1, or else one that does not move, takes up the parts of each element."""
+    """The leaf of stride 1, or else one of extent 1, takes up the parts of each element."""
     if ratio == 1:
         return layout
     extents, strides = layout.flat()
@@ -74,8 +73,10 @@ def _narrowed(layout: Layout, ratio: int) -> Layout:
 
 
 def _widened(layout: Layout, ratio: int) -> Layout:
+    if ratio == 1:
+        return layout
     shape, stride = [], []
-    shared = 0  # the furthest that an element lies from the first one in its wide element
+    shared = 0  # the largest distance of an element from the start of its wide element
     for s, d in zip(*layout.flat(), strict=True):
         per_wide = ratio // d if d > 0 and ratio % d == 0 else ratio
         if d % ratio == 0:
@@ -83,15 +84,15 @@ def _widened(layout: Layout, ratio: int) -> Layout:
         elif s == 1 or 0 < (s - 1) * d < ratio:
             shape.append(1)
             shared += (s - 1) * d
-        elif s % per_wide == 0 and d * per_wide == ratio:
-            shape.append(s // per_wide)
+        elif d * per_wide == ratio:
+            shape.append(-(-s // per_wide))
             shared += ratio - d
         else:
             shared = ratio
         stride.append(-(-abs(d) // ratio) * (1 if d > 0 else -1))
     if shared >= ratio:
         raise LayoutError(
-            f"recast_layout: {layout} has no layout in elements {ratio} times as wide: some of them would be "
-            "filled in part, or by elements of different coordinates."
+            f"recast_layout: {layout} has no layout in elements {ratio} times as wide: elements at different "
+            "coordinates would share one of them."
         )
     return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))

@@ -1,15 +1,16 @@
-"""What a stride may be besides an integer: a scaled basis vector, whose multiples are coordinates.
+"""Strides that are no integers: scaled basis vectors, whose multiples are coordinates, and strides over F2.
 
 `3@1` is three times the basis vector of mode 1. A layout with such strides gives coordinates instead of
 offsets: the identity layout of (4, 8) is `(4,8):(1@0,1@1)`. CuTe writes a nested mode innermost first:
 `2@0@1` is twice mode 0 of mode 1, E((1, 0)).
 
-Or a stride over F2, `F2(9)`: coordinates multiply it without carries, and what the modes contribute is
-XORed. A swizzled layout is a plain one with such strides; see `f2`.
+A stride over F2, `F2(9)`, multiplies its coordinate without carries, and the products are XORed. A swizzled layout is
+a plain one with such strides; see `f2`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index as to_int
 from typing import Any
 
@@ -30,8 +31,8 @@ class ScaledBasis:
     value: int
     mode: tuple[int, ...]
 
-    def __init__(self, value: int, mode: int | tuple[int, ...]) -> None:
-        path = mode if isinstance(mode, tuple) else (mode,)
+    def __init__(self, value: int, mode: int | Sequence[int]) -> None:
+        path = tuple(mode) if isinstance(mode, (tuple, list)) else (mode,)
         if not path or any(isinstance(m, bool) or not isinstance(m, int) or m < 0 for m in path):
             raise LayoutError(f"ScaledBasis: the mode {mode!r} is no path of non-negative integers.")
         if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -43,6 +44,8 @@ class ScaledBasis:
         raise AttributeError(f"ScaledBasis is immutable; {name} cannot be set")
 
     def __mul__(self, factor: int) -> ScaledBasis:
+        if not hasattr(factor, "__index__"):
+            return NotImplemented
         return ScaledBasis(self.value * factor, self.mode)
 
     __rmul__ = __mul__
@@ -63,7 +66,7 @@ class ScaledBasis:
         return "@".join(str(part) for part in (self.value, *reversed(self.mode)))
 
     def coordinate(self) -> Any:
-        """The coordinate that it stands for.
+        """The coordinate that it is.
 
         >>> (3 * E(1)).coordinate(), (2 * E((1, 0))).coordinate()
         ((0, 3), (0, (2,)))
@@ -75,13 +78,13 @@ class ScaledBasis:
 
 
 class XorArithmetic(Exception):
-    """Internal: an operation met a stride over F2 where it would multiply by integers."""
+    """Internal: a stride over F2 where an operation would multiply by integers."""
 
 
 class F2:
-    """A stride over F2: coordinate c contributes the carry-less product of c and `value`, by XOR.
+    """A stride over F2: the contribution of a coordinate c is the carry-less product of c and `value`.
 
-    value    0 or more; each bit of the coordinate that is set XORs in `value`, shifted by its place
+    value    0 or more: the XOR, over the bits that are set in c, of `value` shifted by the place of the bit
 
     >>> F2(9).at(5), str(F2(9))
     (F2(45), 'F2(9)')
@@ -102,7 +105,7 @@ class F2:
         raise AttributeError(f"F2 is immutable; {name} cannot be set")
 
     def at(self, coordinate: int) -> F2:
-        """What a coordinate contributes."""
+        """The contribution of a coordinate."""
         if coordinate < 0:
             raise LayoutError(f"{self}: the coordinate {coordinate} is negative.")
         out, place = 0, 0
@@ -130,7 +133,7 @@ class F2:
         return f"F2({self.value})"
 
 
-def E(mode: int | tuple[int, ...]) -> ScaledBasis:
+def E(mode: int | Sequence[int]) -> ScaledBasis:
     """The basis vector of a mode: E(0) is 1@0, E((1, 0)) is 1@0@1."""
     return ScaledBasis(1, mode)
 

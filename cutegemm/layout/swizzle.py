@@ -1,28 +1,32 @@
-"""Swizzles, and the only form of a swizzled layout: inner o offset o outer."""
+"""Swizzles, and composed layouts, the one form of a swizzled layout: inner o offset o outer."""
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
-from cutegemm.layout.inttuple import IntTuple
-from cutegemm.layout.layout import Layout, has_none
+from cutegemm.layout.inttuple import IntTuple, as_tuples
+from cutegemm.layout.inttuple import flatten as leaves_of
+from cutegemm.layout.layout import INT64_MAX, MAX_TABLE, Layout, at_indices, has_none
 from cutegemm.layout.stride import add
+
+MAX_SWIZZLE_BIT = 512  # of an offset that a swizzle may read or change; addresses have 64
 
 
 class Swizzle:
-    """The bijection on offsets that XORs `bits` bits from `shift` places above into those at `base`.
+    """A bijection on offsets: `bits` bits at `base` are XORed with the bits that lie `shift` places above them.
 
-    With a negative shift the bits come from below. Measured in elements of the layout that it is composed
-    with. It is its own inverse.
+    With a negative shift the upper bits are XORed with the lower ones. Offsets are in elements of the layout that it
+    is composed with. A swizzle is its own inverse.
 
     bits     0 or more; 0 is the identity
-    base     0 or more: the offsets within 2**base stay together
+    base     0 or more: runs of 2**base offsets stay together
     shift    |shift| at least `bits`
-    raises   LayoutError where the two bit fields overlap or lie below bit 0
+    raises   LayoutError where the two bit fields overlap, lie below bit 0 or above bit 512
     source   CuTe, `Swizzle<B, M, S>`
 
     >>> S = Swizzle(3, 3, 3)
@@ -43,6 +47,8 @@ class Swizzle:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise LayoutError(f"Swizzle: {name} = {value!r} is not an integer.")
         rules = []
+        if base + bits + abs(shift) > MAX_SWIZZLE_BIT:
+            rules.append(f"its bits reach to {base + bits + abs(shift)}, past bit {MAX_SWIZZLE_BIT}")
         if bits < 0:
             rules.append(f"bits = {bits} is negative")
         if base < 0:
@@ -59,14 +65,28 @@ class Swizzle:
         raise AttributeError(f"Swizzle is immutable; {name} cannot be set")
 
     def __call__(self, offset: Any) -> Any:
-        """The swizzled offset; an integer, or an integer array elementwise."""
-        if isinstance(offset, (float, str)):
+        """The swizzled offset; of an integer array, that of each element.
+
+        returns   an integer; of an int64 array an int64 array, or an object array where 64 bits are too few
+        """
+        if isinstance(offset, np.ndarray):
+            return self._of_array(offset)
+        if isinstance(offset, (float, str, tuple, list)):
             raise LayoutError(f"{self}: the offset {offset!r} is no integer.")
-        source = ((1 << self.bits) - 1) << (self.base + max(self.shift, 0))
+        return self._swizzled(offset)
+
+    def _swizzled(self, offset: Any) -> Any:
+        field = (1 << self.bits) - 1
         if self.shift >= 0:
-            return offset ^ ((offset & source) >> self.shift)
-        source = ((1 << self.bits) - 1) << self.base
-        return offset ^ ((offset & source) << -self.shift)
+            return offset ^ ((offset & (field << (self.base + self.shift))) >> self.shift)
+        return offset ^ ((offset & (field << self.base)) << -self.shift)
+
+    def _of_array(self, offsets: np.ndarray) -> np.ndarray:
+        if offsets.dtype.kind not in "iuO":
+            raise LayoutError(f"{self}: offsets of the type {offsets.dtype} are no integers.")
+        if self.base + self.bits + abs(self.shift) < offsets.dtype.itemsize * 8 and offsets.dtype.kind != "O":
+            return self._swizzled(offsets)
+        return narrowed(self._swizzled(offsets.astype(object)))
 
     def recast(self, old_bits: int, new_bits: int) -> Swizzle:
         """The same permutation of memory, measured in elements of `new_bits` instead of `old_bits`.
@@ -162,11 +182,16 @@ class ComposedLayout:
 
         Unlike a plain layout, a slice keeps the offset of the sliced modes: the swizzle depends on it.
         """
-        c = coord[0] if len(coord) == 1 else coord
+        c = as_tuples(coord[0] if len(coord) == 1 else coord)
         if has_none(c):
             outer, offset = self.outer.slice(c)
             return ComposedLayout(self.inner, add(self.offset, offset), outer)
-        return self.inner(add(self.offset, self.outer.offset_of(c)))
+        return self._inner_at(add(self.offset, self.outer.offset_of(c)))
+
+    def _inner_at(self, offset: Any) -> Any:
+        if isinstance(self.inner, Swizzle):
+            return self.inner(offset)
+        return self.inner.offset_of(_extended(offset, self.inner.shape))
 
     def __getitem__(self, mode: int) -> ComposedLayout:
         """The composed layout of one mode."""
@@ -185,17 +210,45 @@ class ComposedLayout:
         """One more than its largest offset; 0 where it is empty.
 
         For a swizzle without offset, where whole periods of it are covered, that of the outer layout.
+
+        raises   LayoutError where it gives coordinates, or where only a table of more than 2**20 offsets would tell
         """
         if self.size() == 0:
             return 0
+        if isinstance(self.inner, Swizzle):
+            return _largest_swizzled(self) + 1
+        if not self.inner.is_integral:
+            raise LayoutError(f"cosize: {self} gives coordinates, which have no largest one.")
+        _require_table("cosize", self)
         return int(self.offsets().max()) + 1
 
     def offsets(self) -> np.ndarray:
-        """Every offset in colexicographic order, as an int64 array."""
-        before = self.outer.offsets() + self.offset
-        if isinstance(self.inner, Swizzle):
-            return self.inner(before)
-        return np.array([self.inner.offset_of(int(i)) for i in before])
+        """Every offset in colexicographic order.
+
+        returns   int64 array of `size()` elements, an object array of Python integers where 64 bits are too few;
+                  where it gives coordinates an array (size, leaves of the coordinate)
+        """
+        if self.outer.is_integral and isinstance(self.offset, int):
+            before = self.outer.offsets()
+            furthest = max(abs(int(before.min())), abs(int(before.max()))) if len(before) else 0
+            if furthest + abs(self.offset) > INT64_MAX:
+                before = before.astype(object)
+            before = before + self.offset
+            if isinstance(self.inner, Swizzle):
+                return self.inner(before)
+            if self.inner.is_integral:
+                self._check_indices(before)
+                return narrowed(at_indices(self.inner, before))
+        _require_table("offsets", self)
+        values = [self(i) for i in range(self.size())]
+        if any(isinstance(v, tuple) for v in values):
+            return np.array([leaves_of(v) for v in values])
+        return narrowed(np.array(values, dtype=object))
+
+    def _check_indices(self, indices: np.ndarray) -> None:
+        extents = self.inner.flat()[0] if isinstance(self.inner, Layout) else ()
+        if len(indices) and len(extents) > 1 and (0 in extents[:-1] or indices.min() < 0):
+            raise LayoutError(f"{self}: {self.inner} has no coordinate of the index {indices.min()}.")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ComposedLayout) and self._key() == other._key()
@@ -218,6 +271,73 @@ class ComposedLayout:
     def _repr_html_(self) -> str:
         """The drawing that a notebook shows."""
         return str(hooks.notebook(self))
+
+
+def narrowed(offsets: np.ndarray) -> np.ndarray:
+    """An object array of integers as int64, where 64 bits hold them all."""
+    if offsets.dtype != object or (len(offsets) and max(-offsets.min() - 1, offsets.max()) > INT64_MAX):
+        return offsets
+    return offsets.astype(np.int64)
+
+
+def _extended(coord: Any, shape: IntTuple) -> Any:
+    """A coordinate that basis vectors add up to, with the modes that none of them moves along: those are at 0.
+
+    >>> _extended(((3,),), ((4, 4), 1))
+    ((3, 0), 0)
+    """
+    if not isinstance(coord, tuple):
+        return coord
+    if not isinstance(shape, tuple):
+        shape, whole = (shape,), False
+    else:
+        whole = True
+    if any(c != 0 for c in leaves_of(coord[len(shape) :])):
+        raise LayoutError(f"ComposedLayout: the coordinate {coord} has more modes than the shape {shape}.")
+    parts = tuple([_extended(coord[m] if m < len(coord) else 0, s) for m, s in enumerate(shape)])
+    return parts if whole else parts[0]
+
+
+def _require_table(operation: str, layout: ComposedLayout) -> None:
+    if layout.size() > MAX_TABLE:
+        raise LayoutError(
+            f"{operation}: {layout} has {layout.size()} coordinates, too many to evaluate; {MAX_TABLE} are the most."
+        )
+
+
+def _largest_swizzled(layout: ComposedLayout) -> int:
+    """The largest offset of a swizzle of a layout of offsets.
+
+    A swizzle moves whole periods of 2**(the bits that it touches) alike. So s:d with d a multiple of the period adds
+    its largest offset. Another mode is cut: where n steps make whole periods, the steps below n are tabulated, and for
+    each of them the largest number of periods that follows is added.
+    """
+    swizzle, period = layout.inner, 1
+    assert isinstance(swizzle, Swizzle)
+    if swizzle.bits:
+        period = 1 << (swizzle.base + swizzle.bits + abs(swizzle.shift))
+    boxes: list[tuple[int, list[tuple[int, int]]]] = [
+        (layout.offset, [])
+    ]  # (an offset of whole periods, modes)
+    for s, d in zip(*layout.outer.flat(), strict=True):
+        steps = period // gcd(period, d)  # after so many, whole periods have passed
+        if s <= steps:
+            boxes = [(start, [*modes, (s, d)]) for start, modes in boxes]
+            continue
+        rounds, rest = divmod(s, steps)
+        full = (steps, max(rounds - 1, 0) * steps * d if d > 0 else 0)
+        parts = [full, (rest, rounds * steps * d if d > 0 else 0)] if rest else [full]
+        boxes = [
+            (start + further, [*modes, (count, d)]) for start, modes in boxes for count, further in parts
+        ]
+    largest = []
+    for start, modes in boxes:
+        table = ComposedLayout(
+            swizzle, start, Layout(tuple([s for s, _ in modes]), tuple([d for _, d in modes]))
+        )
+        _require_table("cosize", table)
+        largest.append(int(table.offsets().max()))
+    return max(largest)
 
 
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:

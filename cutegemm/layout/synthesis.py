@@ -1,4 +1,4 @@
-"""From a table of offsets to the smallest layout that has it, or the reason why there is none."""
+"""`synthesize`: the smallest layout with a given table of offsets, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutegemm.errors import LayoutError
 from cutegemm.layout import f2
 from cutegemm.layout.algebra import from_flat, strides_of
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, idx2crd, product, unflatten
-from cutegemm.layout.layout import Layout, _text
+from cutegemm.layout.layout import INT64_MAX, Layout, _text
 from cutegemm.layout.swizzle import ComposedLayout
 
 
@@ -44,6 +44,8 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
         raise LayoutError(
             f"synthesize: the offsets are of the type {table.dtype}; integers are expected, of 64 bits at most."
         )
+    if table.max() > INT64_MAX:
+        raise LayoutError(f"synthesize: the offset {table.max()} does not fit a signed integer of 64 bits.")
     if shape is None:
         shape = tuple(table.shape) if table.ndim != 1 else len(table)
     shape = as_int_tuple(shape, "synthesize: shape")

@@ -16,11 +16,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from cutegemm.errors import LayoutError
+from cutegemm.layout.inttuple import MAX_DEPTH
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import F2, ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 _INTEGER = re.compile(r"_?(-?\s*[0-9]+)")
+MAX_DIGITS = 1000  # of an integer
+_SHOWN = 100  # characters of a text on either side of an error
 T = TypeVar("T")
 _SPACE = re.compile(r"\s*")
 
@@ -46,10 +49,7 @@ def parse(text: str) -> Layout | ComposedLayout:
     if not isinstance(text, str):
         raise LayoutError(f"parse: {text!r} is a {type(text).__name__}; a text is expected.")
     reader = _Reader(text)
-    try:
-        layout = reader.composed()
-    except RecursionError:
-        raise LayoutError(f"parse: the text of {len(text)} characters is nested too deep.") from None
+    layout = reader.composed()
     if reader.here() < len(text):
         reader.fail(
             "the end of the text" if isinstance(layout, ComposedLayout) else "'o' or the end of the text"
@@ -77,7 +77,12 @@ class _Reader:
 
     def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
         line = re.sub(r"\s", " ", self.text)
-        raise LayoutError(f"parse: {reason}\n  {line}\n  {' ' * at}^") from cause
+        start = max(0, at - _SHOWN)  # of a long text, the part around the place
+        shown = (
+            ("..." if start else "") + line[start : at + _SHOWN] + ("..." if at + _SHOWN < len(line) else "")
+        )
+        caret = " " * (at - start + (3 if start else 0))
+        raise LayoutError(f"parse: {reason}\n  {shown}\n  {caret}^") from cause
 
     def accept(self, symbol: str) -> bool:
         if not self.text.startswith(symbol, self.here()):
@@ -139,19 +144,25 @@ class _Reader:
             self.expect(")")
         return self.build(start, Layout, shape, stride)
 
-    def nested(self, leaf: Callable[[], Any]) -> Any:
+    def nested(self, leaf: Callable[[], Any], depth: int = 0) -> Any:
+        start = self.here()
         if not self.accept("("):
             return leaf()
+        if depth > MAX_DEPTH:
+            self.refuse(f"parentheses are nested more than {MAX_DEPTH} deep.", start)
         items: list[Any] = []
         while not self.accept(")"):
-            items.append(self.nested(leaf))
+            items.append(self.nested(leaf, depth + 1))
             if not self.accept(","):
                 self.expect(")", "',' or ')'")
                 return items[0] if self.in_repr and len(items) == 1 else tuple(items)
         return tuple(items)
 
     def integer(self, expected: str, at_least: int | None = None) -> int:
-        found = _INTEGER.match(self.text, self.here())
+        start = self.here()
+        found = _INTEGER.match(self.text, start)
+        if found and len(found[1]) > MAX_DIGITS:
+            self.refuse(f"an integer of {len(found[1])} characters; {MAX_DIGITS} are the most.", start)
         value = int(re.sub(r"\s", "", found[1])) if found else 0
         if found is None or (at_least is not None and value < at_least):
             self.fail(expected)
@@ -159,7 +170,8 @@ class _Reader:
         return value
 
     def extent(self, expected: str) -> int:
-        return self.integer("an extent of 0 or more" if self.text[: self.here()].strip() else expected, 0)
+        at_start = self.here() == 0 or self.text[: self.here()].isspace() if self.here() < _SHOWN else False
+        return self.integer(expected if at_start else "an extent of 0 or more", 0)
 
     def stride(self) -> int | ScaledBasis | F2:
         if self.accept("F2("):

@@ -1,10 +1,15 @@
 """Divides and products: tiles of a layout, and layouts of tiles.
 
-A tiler is a layout, an integer n (for n:1), or a tuple of tilers and None that acts mode by mode. The four
-forms of a divide hold the same elements: `logical` keeps the modes ((tile, rest), ...), `zipped` gathers
-them as ((tile, ...), (rest, ...)), `tiled` and `flat` open the second, or both, of these. A tile that does
-not divide its mode is rounded up, as in CuTe: the rest has one tile more, which runs over the end and needs
-a predicate.
+A tiler is a layout, an integer n (for n:1), or a tuple of tilers and None, one for each mode. The four forms of a
+divide differ in how modes are grouped:
+
+    logical   ((tile, rest), ...)
+    zipped    ((tile, ...), (rest, ...))
+    tiled     ((tile, ...), rest, ...)
+    flat      (tile, ..., rest, ...)
+
+Where a tile does not divide its mode, the number of tiles is rounded up, as in CuTe: the last tile runs over the end
+and needs a predicate.
 """
 
 from __future__ import annotations
@@ -14,11 +19,11 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.algebra import coalesce, composition
+from cutegemm.layout.algebra import coalesce, composition, require_fit
 from cutegemm.layout.construction import make_identity_layout, make_ordered_layout
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, ceil_div, product_each
 from cutegemm.layout.inttuple import flatten as leaves_of
-from cutegemm.layout.inverses import complement
+from cutegemm.layout.inverses import copies_of, rest_of
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import append, dice, on_layout, require_layout
 from cutegemm.layout.stride import F2
@@ -31,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _explained(operation: F) -> F:
-    """`operation`, whose errors name it and its own arguments above the step that failed."""
+    """`operation` with errors that name it and its arguments, above the step that failed."""
 
     @wraps(operation)
     def call(*args: Any, **options: Any) -> Any:
@@ -50,25 +55,26 @@ def _explained(operation: F) -> F:
 
 @_explained
 def logical_divide(target: Target, tiler: Tiler) -> Target:
-    """Each mode split into (tile, rest).
+    """A layout split into (tile, rest), or each of its modes by an entry of a tuple.
 
     Law: for a layout T as the tiler, R(t, r) == L(T(t) + C(r)), where C is the complement of T in the size
-    of L. A tuple acts mode by mode, and modes beyond it, or at None, stay as they are.
+    of L. Modes beyond the tuple, and those at None, stay as they are.
 
-    raises   LayoutError where T has no complement, or the tile does not fit the modes of L
+    raises   LayoutError where T has no complement or is padded (its copies would leave elements out), or where the
+             tile does not fit the modes of L
     source   CuTe layout algebra, `logical_divide`
 
     >>> logical_divide(Layout((10, 8), (8, 1)), (4, Layout(2, 4)))
     Layout(((4, 3), (2, 4)), ((8, 32), (4, 1)))
     """
-    return on_layout(_logical_divide, target, tiler)
+    return on_layout(_logical_divide, target, as_tuples(tiler))
 
 
 def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
     if tiler is None:
         return layout
     if isinstance(tiler, tuple):
-        _require_fit("logical_divide", layout, tiler)
+        require_fit("logical_divide", layout, tiler)
         parts = [_logical_divide(layout[m], t) for m, t in enumerate(tiler)]
         return concatenate(parts + [layout[m] for m in range(len(parts), len(layout))])
     if type(tiler) is int:
@@ -78,18 +84,10 @@ def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
 
 def _divided(layout: Layout, tile: Layout) -> Layout:
     if not tile.is_coordinates:
-        return composition(layout, concatenate([tile, complement(tile, layout.size())]))
+        return composition(layout, concatenate([tile, rest_of(tile, layout.size())]))
     if tile.shape == leaves_of(tile.shape) and tile == make_identity_layout(tile.shape):
         return concatenate(_tile_and_rest(layout, tile.shape))  # so many elements of each mode
-    return composition(layout, concatenate([tile, complement(tile, layout.shape)]))
-
-
-def _require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
-    if not isinstance(layout.shape, tuple) or len(tiler) > len(layout.shape):
-        raise LayoutError(
-            f"{operation}: the tiler {_text(tiler)} has {len(tiler)} modes, {layout} has {len(layout)}; "
-            "give one entry for each mode, or fewer."
-        )
+    return composition(layout, concatenate([tile, rest_of(tile, layout.shape)]))
 
 
 def _as_layout(operation: str, tiler: Tiler) -> Layout:
@@ -106,7 +104,7 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
     if tiler is None:
         return layout, Layout._of(1, 0)
     if isinstance(tiler, tuple):
-        _require_fit("logical_divide", layout, tiler)
+        require_fit("logical_divide", layout, tiler)
         parts = [_tile_and_rest(layout[m], t) for m, t in enumerate(tiler)]
         rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
         return concatenate([p[0] for p in parts]), concatenate(rest)
@@ -123,7 +121,7 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """The block and the copies of a layout that `tiler` has multiplied logically."""
+    """The block and the copies of a logical product by `tiler`."""
     if tiler is None:
         return layout, Layout._of(1, 0)
     if not isinstance(tiler, tuple):
@@ -148,7 +146,7 @@ def zipped_divide(target: Target, tiler: Tiler) -> Target:
     >>> zipped_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
     Layout(((4, 2), (3, 4, 3)), ((8, 1), (32, 2, 80)))
     """
-    return on_layout(_zipped_divide, target, tiler)
+    return on_layout(_zipped_divide, target, as_tuples(tiler))
 
 
 @_explained
@@ -158,6 +156,8 @@ def tiled_divide(target: Target, tiler: Tiler) -> Target:
     >>> tiled_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
     Layout(((4, 2), 3, 4, 3), ((8, 1), 32, 2, 80))
     """
+
+    tiler = as_tuples(tiler)
 
     def divide(layout: Layout) -> Layout:
         tile, rest = _tile_and_rest(layout, tiler)
@@ -174,6 +174,8 @@ def flat_divide(target: Target, tiler: Tiler) -> Target:
     Layout((4, 2, 3, 4, 3), (8, 1, 32, 2, 80))
     """
 
+    tiler = as_tuples(tiler)
+
     def divide(layout: Layout) -> Layout:
         tile, rest = _tile_and_rest(layout, tiler)
         return concatenate(_opened(tile) + _opened(rest))
@@ -183,10 +185,10 @@ def flat_divide(target: Target, tiler: Tiler) -> Target:
 
 @_explained
 def logical_product(block: Target, tiler: Tiler) -> Target:
-    """(block, copies): the block repeated, each copy where the one before leaves room.
+    """(block, copies): copies of a block that do not overlap.
 
-    Law: R(b, t) == A(b) + C(T(t)), where C is the complement of A; for a block with distinct offsets all
-    offsets of R are distinct.
+    Law: R(b, t) == A(b) + C(T(t)), where C is the complement of A. Where the offsets of A and those of T are
+    distinct, so are those of R. The block may be padded.
 
     raises   LayoutError where the block has no complement, or the tiler does not fit it
     source   CuTe layout algebra, `logical_product`
@@ -194,21 +196,21 @@ def logical_product(block: Target, tiler: Tiler) -> Target:
     >>> logical_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 2), (3, 4)), ((1, 2), (4, 12)))
     """
-    return on_layout(_logical_product, block, tiler)
+    return on_layout(_logical_product, block, as_tuples(tiler))
 
 
 def _logical_product(block: Layout, tiler: Tiler) -> Layout:
     if tiler is None:
         return block
     if isinstance(tiler, tuple):
-        _require_fit("logical_product", block, tiler)
+        require_fit("logical_product", block, tiler)
         parts = [_logical_product(block[m], t) for m, t in enumerate(tiler)]
         return concatenate(parts + [block[m] for m in range(len(parts), len(block))])
     return concatenate([block, _copies(block, _as_layout("logical_product", tiler))])
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
-    return composition(complement(block, block.size() * tiler.cosize()), tiler)
+    return composition(copies_of(block, tiler.cosize()), tiler)
 
 
 @_explained
@@ -218,7 +220,7 @@ def zipped_product(block: Target, tiler: Tiler) -> Target:
     >>> zipped_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 2), (3, 4)), ((1, 2), (4, 12)))
     """
-    return on_layout(_zipped_product, block, tiler)
+    return on_layout(_zipped_product, block, as_tuples(tiler))
 
 
 def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
@@ -232,6 +234,8 @@ def tiled_product(block: Target, tiler: Tiler) -> Target:
     >>> tiled_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 2), 3, 4), ((1, 2), 4, 12))
     """
+
+    tiler = as_tuples(tiler)
 
     def multiply(layout: Layout) -> Layout:
         zipped = _zipped_product(layout, tiler)
@@ -248,6 +252,8 @@ def flat_product(block: Target, tiler: Tiler) -> Target:
     Layout((2, 2, 3, 4), (1, 2, 4, 12))
     """
 
+    tiler = as_tuples(tiler)
+
     def multiply(layout: Layout) -> Layout:
         zipped = _zipped_product(layout, tiler)
         return concatenate(_opened(zipped[0]) + _opened(zipped[1]))
@@ -256,7 +262,7 @@ def flat_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
-    """As many modes of the copies as of the block, the shorter of the two extended by 1:0."""
+    """The block and its copies with the same number of modes: the shorter of the two is extended by 1:0."""
     require_layout("product", tiler)
     rank = max(len(block), len(tiler))
     block, tiler = (x if len(x) == rank else append(x, Layout._of(1, 0), rank) for x in (block, tiler))
@@ -273,7 +279,7 @@ def _zip_modes(first: Layout, second: Layout) -> Layout:
 
 @_explained
 def blocked_product(block: Target, tiler: Layout) -> Target:
-    """The copies of a block laid side by side: each mode is (block, copies).
+    """Copies of a block side by side: each mode is (block, copies).
 
     source   CuTe layout algebra, `blocked_product`
 
@@ -289,7 +295,7 @@ def _blocked_product(block: Layout, tiler: Layout) -> Layout:
 
 @_explained
 def raked_product(block: Target, tiler: Layout) -> Target:
-    """The copies of a block interleaved: each mode is (copies, block), coalesced.
+    """Copies of a block, interleaved: each mode is (copies, block), coalesced.
 
     source   CuTe layout algebra, `raked_product`
 
@@ -306,9 +312,9 @@ def _raked_product(block: Layout, tiler: Layout) -> Layout:
 
 @_explained
 def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target:
-    """The block repeated until it covers a shape; extents that it does not divide are rounded up.
+    """Copies of a block that cover a shape; extents that the block does not divide are rounded up.
 
-    order    the order in which the copies are laid out, one entry for each mode, the smallest first
+    order    one entry for each mode: copies follow each other first along the mode with the smallest entry
     raises   LayoutError where the block has more modes than the shape, or the order does not fit
     source   CuTe layout algebra, `tile_to_shape`
 
@@ -342,8 +348,8 @@ def _require_tensor(operation: str, target: Any) -> None:
 def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Tensor:
     """The tile of a tensor at a tile coordinate; where the coordinate holds None, all tiles of that mode.
 
-    proj     leaves out the modes of the tiler and of the coordinate at which it holds None
-    returns  the modes of the tile, then those of the tiles that the coordinate leaves open
+    proj     where it holds None, that mode of the tiler and of the coordinate is left out
+    returns  the modes of the tile, then one mode of tiles for each None of the coordinate
     source   CuTe, `local_tile`
 
     >>> from cutegemm.layout.tensor import make_identity_tensor
@@ -351,6 +357,7 @@ def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Te
     (7, 5, 1)
     """
     _require_tensor("local_tile", target)
+    tiler, coord, proj = as_tuples(tiler), as_tuples(coord), as_tuples(proj)
     if not isinstance(tiler, (int, tuple)):
         raise LayoutError(
             f"local_tile: the tiler {_text(tiler)} is no extent and no tuple of one for each mode."
@@ -361,11 +368,11 @@ def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Te
 
 
 def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: Any = None) -> Tensor:
-    """The elements of a tensor that fall to one of many, when a layout of all of them is laid over it.
+    """The elements of a tensor that belong to one thread, when a layout of threads is repeated over the tensor.
 
-    tiler    a layout from coordinates to the index of whom they fall to
-    index    of whom: an offset that the tiler takes
-    proj     leaves out the modes of the tiler at which it holds None
+    tiler    a layout from coordinates to threads
+    index    the thread: one of the offsets of the tiler
+    proj     where it holds None, that mode of the tiler is left out
     raises   LayoutError for an index that the tiler gives no coordinate, or a tiler that does not fit
     source   CuTe, `local_partition`
 
@@ -374,10 +381,13 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     (3, 5)
     """
     _require_tensor("local_partition", target)
+    proj = as_tuples(proj)
     layout = tiler if isinstance(tiler, Layout) else Layout(tiler)
     extents, strides = product_each(layout.shape), layout.stride
     if layout.size() == 0 or not isinstance(index, int):
         raise LayoutError(f"local_partition: the tiler {layout} has no element of the index {index!r}.")
+    if not isinstance(extents, tuple):
+        raise LayoutError(f"local_partition: the tiler {layout} has no modes; write ({_text(extents)},).")
     if leaves_of(layout.shape) != leaves_of(extents) or not layout.is_integral:
         raise LayoutError(f"local_partition: the tiler {layout} is nested; give one extent a mode.")
     coord = tuple(
@@ -388,8 +398,6 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
             f"local_partition: the tiler {layout} has no coordinate for the index {index}; its offsets lie in "
             f"[0, {layout.cosize()})."
         )
-    if not isinstance(extents, tuple):
-        raise LayoutError(f"local_partition: the tiler {layout} has no modes; write ({_text(extents)},).")
     if proj is not None:
         extents, coord = dice(extents, proj), dice(coord, proj)
     rank = len(target.layout)

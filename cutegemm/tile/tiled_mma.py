@@ -19,6 +19,7 @@ from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_divide, tiled_product, zipped_divide
 from cutegemm.tile.atoms import MmaAtom, fields_of
 from cutegemm.tile.target import Target, as_tensor, layout_of
+from cutegemm.tile.tv import numbers_once
 
 # Which of the extents (M, N, K) an operand has.
 _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
@@ -315,7 +316,7 @@ def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
     if not isinstance(permutation, tuple) or len(permutation) != 3:
         return [f"the permutation {permutation!r} has not one entry for each of M, N and K"]
     rules = []
-    if not _counts_once(atom_layout):
+    if not numbers_once(atom_layout):
         rules.append(
             f"the atom layout {atom_layout} does not number its {atom_layout.size()} repetitions "
             f"0 .. {atom_layout.size() - 1}, each once"
@@ -329,7 +330,7 @@ def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
 def _permutation_rules(name: str, given: Any, atom_extent: int, repeats: Layout) -> list[str]:
     covered = atom_extent * repeats.size()
     if isinstance(given, Layout):
-        if not given.is_integral or not _counts_once(given):
+        if not given.is_integral or not numbers_once(given):
             return [f"the permutation {given} of {name} does not take each of 0 .. {given.size() - 1} once"]
         extent = given.size()
     elif type(given) is int and given > 0:
@@ -350,10 +351,3 @@ def _permutation_rules(name: str, given: Any, atom_extent: int, repeats: Layout)
             f"threads, value), whose extents are {_text(places.shape)}: its modes do not end where these do"
         ]
     return []
-
-
-def _counts_once(layout: Layout) -> bool:
-    """Whether a layout takes each number below its size once."""
-    if layout.size() == 0 or any(d < 0 for d in layout.flat()[1]):
-        return False
-    return right_inverse(layout).size() == layout.size()

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from cutegemm.errors import LayoutError
 from cutegemm.layout.algebra import composition
 from cutegemm.layout.inttuple import product_each
 from cutegemm.layout.inverses import right_inverse
 from cutegemm.layout.layout import Layout
+from cutegemm.layout.modes import require_layout
 from cutegemm.layout.tiling import raked_product
 
 
-def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
-    """The tile that threads and their values cover, and who holds what in it.
+def numbers_once(layout: Layout) -> bool:
+    """Whether the offsets of a layout are the numbers below its size, each once."""
+    if layout.size() == 0 or not layout.is_integral:
+        return False
+    return right_inverse(layout).size() == layout.size()
 
-    thr_layout   (m, n) -> thread
-    val_layout   (m, n) -> value of a thread; a thread's values lie side by side
+
+def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
+    """The tile that threads and their values cover, and which thread holds which element of it.
+
+    thr_layout   (m, n) -> thread; each of the threads 0, 1, ... at one coordinate
+    val_layout   (m, n) -> value of a thread, likewise; the values of a thread lie side by side
     returns      (tiler_mn, layout_tv): the extents of the tile, and (thread, value) -> index into it
+    raises       LayoutError where a thread or a value is missing, or stands at several coordinates
     source       CuTe DSL, `make_layout_tv`
 
     >>> make_layout_tv(Layout((4, 8), (8, 1)), Layout((2, 2), (2, 1)))
     ((8, 16), Layout(((8, 4), (2, 2)), ((16, 2), (8, 1))))
     """
+    for name, what, layout in (
+        ("thr_layout", "threads", thr_layout),
+        ("val_layout", "values", val_layout),
+    ):
+        require_layout(f"make_layout_tv: {name}", layout)
+        if not numbers_once(layout):
+            raise LayoutError(
+                f"make_layout_tv: {name} = {layout} does not give each of the {layout.size()} {what} "
+                f"0 to {layout.size() - 1} one coordinate.\n  Choose strides without gaps and without repeats, such "
+                f"as those of {Layout(layout.shape)}."
+            )
     layout_mn = raked_product(thr_layout, val_layout)
     numbered = Layout((thr_layout.size(), val_layout.size()))
     return product_each(layout_mn.shape), composition(right_inverse(layout_mn), numbered)

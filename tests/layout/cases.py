@@ -12,6 +12,7 @@ from typing import Any
 from cutegemm.layout import ComposedLayout, E, Layout, Swizzle
 
 EXTENTS = (1, 2, 2, 2, 3, 4, 4, 5, 6, 8)
+WIDTHS = ((16, 8), (32, 8), (8, 16), (16, 32), (8, 32), (16, 16), (4, 8), (32, 16))
 SWIZZLES = ((1, 0, 1), (1, 1, 2), (2, 0, 3), (2, 1, 2), (2, 3, 3), (3, 0, 3), (3, 3, 3))
 
 
@@ -46,16 +47,18 @@ def of_pairs(rng: Random, pairs: list[tuple[int, Any]], flat: bool = False) -> L
 
 
 def strides(rng: Random, sizes: list[int], kinds: str) -> list[Any]:
-    """p: compact in some order; g: with gaps; z: a zero; r: arbitrary; n: a negative one; b: coordinates."""
+    """p: compact in some order; g: with gaps; d: padded; z: a zero; r: arbitrary; n: a negative one; b: coordinates."""
     kind = rng.choice(kinds)
     if kind == "b":
-        return [rng.choice((1, 1, 2)) * E((m, 1) if rng.random() < 0.2 else m) for m in range(len(sizes))]
+        return [rng.choice((0, 1, 1, 2)) * E((m, 1) if rng.random() < 0.2 else m) for m in range(len(sizes))]
     if kind == "r":
         return [rng.choice((0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24)) for _ in sizes]
     out, running = [0] * len(sizes), 1
     for m in rng.sample(range(len(sizes)), len(sizes)):
         if kind == "g" and rng.random() < 0.5:
             running *= rng.choice((2, 3, 4))
+        if kind == "d" and rng.random() < 0.6:
+            running += rng.choice((1, 2, 3, 5, 11))
         out[m] = running if sizes[m] > 1 or rng.random() < 0.5 else 0
         running *= sizes[m]
     if kind == "z":
@@ -143,7 +146,7 @@ def into_coordinates(rng: Random, extents: list[int]) -> Layout:
     for m, extent in enumerate(extents):
         one = within(rng, extent)
         flat = [(s, d) for s, d in zip(_leaves(one.shape), _leaves(one.stride), strict=True)]
-        pairs += [(s, d * E(m)) for s, d in flat]
+        pairs += [(s, rng.choice((0, d * E(m))) if rng.random() < 0.1 else d * E(m)) for s, d in flat]
     rng.shuffle(pairs)
     return of_pairs(rng, pairs)
 
@@ -167,12 +170,12 @@ def _complement(rng):
             a := _coordinates(rng),
             tuple(rng.choice((1, 8, 12, 24)) for _ in range(1 + _last_mode(a))),
         ), {}
-    a = layout(rng, "pgggz" if rng.random() < 0.8 else "nr")
+    a = layout(rng, "pgggzdd" if rng.random() < 0.8 else "nr")
     return (a, rng.choice((size(a.shape), 24, 64, 96, 7, 1))), {}
 
 
 def _last_mode(a: Layout) -> int:
-    return max(d.mode[0] for d in _leaves(a.stride))
+    return max((d.mode[0] for d in _leaves(a.stride) if d != 0), default=0)
 
 
 def _inverse(rng, kinds):
@@ -201,12 +204,12 @@ def _divide(rng):
 
 
 def _product(rng):
-    block = layout(rng, "ppggz", most=24)
+    block = layout(rng, "ppggzdd", most=24)
     return (maybe_composed(rng, block), layout(rng, "ppgz", most=16)), {}
 
 
 def _tile_to_shape(rng):
-    block = layout(rng, "ppg", most=32)
+    block = layout(rng, "ppgd", most=32)
     modes = block.shape if isinstance(block.shape, tuple) else (block.shape,)
     target = tuple(size(s) * rng.choice((1, 1, 2, 3, 4)) for s in modes)
     if rng.random() < 0.2:
@@ -218,7 +221,7 @@ def _tile_to_shape(rng):
 
 
 def _recast(rng):
-    old, new = rng.choice(((16, 8), (32, 8), (8, 16), (16, 32), (8, 32), (16, 16), (4, 8), (32, 16)))
+    old, new = rng.choice((*WIDTHS, *WIDTHS, (8, 24), (24, 8), (16, 12), (12, 16), (6, 8)))
     plain = layout(rng, "ppg")
     return (new, old, maybe_composed(rng, plain)), {}
 
@@ -255,12 +258,12 @@ def slice_arguments(rng):
 
 
 def _thread_value(rng):
-    """Compact threads and values of two modes."""
+    """Threads and values of two modes, mostly compact."""
     pair = []
     for most in (32, 16):
         sizes = [rng.choice((1, 2, 4, 8)), rng.choice((1, 2, 3, 4))]
         sizes[1] = min(sizes[1], most // sizes[0])
-        pair.append(Layout(tuple(sizes), tuple(strides(rng, sizes, "p"))))
+        pair.append(Layout(tuple(sizes), tuple(strides(rng, sizes, "ppppppgzrn"))))
     return tuple(pair), {}
 
 

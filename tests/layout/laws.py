@@ -8,10 +8,9 @@ returns an answer that it should have found, or None. Both serve the properties 
 
 from __future__ import annotations
 
-from fractions import Fraction
 from itertools import pairwise
 from itertools import product as cartesian
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
@@ -19,6 +18,7 @@ from tests.layout.naive import (
     UNSPECIFIED,
     along,
     at,
+    copy_starts,
     gaps,
     gives_coordinates,
     is_layout,
@@ -158,16 +158,36 @@ def complement(result: Layout, layout: Layout, cotarget: Any) -> str | None:
         parts = [(along(result, (m,)), along(layout, (m,)), extent) for m, extent in enumerate(cotarget)]
         return first_of(*[complement(_without_zeros(r), s, extent) for r, s, extent in parts])
     total = size(cotarget)
-    covered = sorted(outer_sum(sorted(set(table(layout))), table(result)))
+    starts, offsets = table(result), sorted(set(table(layout)))
+    covered = sorted(outer_sum(offsets, starts))
     period = max([s * d for s, d in modes(layout) if s > 1], default=1) or 1
+    periods = -(-total // period)
+    within = [start for start in starts if start < period]
     return first_of(
-        unless(covered == list(range(len(covered))), "it does not cover an interval once"),
+        unless(len(set(covered)) == len(covered), "copies overlap"),
+        unless(starts == sorted(starts), "it does not increase"),
         unless(
-            len(covered) == -(-total // period) * period, f"it covers {len(covered)}, not {total} rounded up"
+            starts == [period * p + start for p in range(periods) for start in within],
+            f"no {periods} periods of {period}",
         ),
-        unless(table(result) == sorted(table(result)), "it does not increase"),
+        unless(not starts or copy_starts(layout, len(within)) == within, "other copies"),
+        unless(max(within, default=0) + max(offsets) < period, "a copy leaves its period"),
+        unless(
+            not _nests(layout) or covered == list(range(periods * period)),
+            f"it does not cover [0, {periods * period}) once",
+        ),
         is_coalesced(result),
     )
+
+
+def _nests(layout: Layout) -> bool:
+    """Whether each sorted stride is a multiple of the extent times stride before it: no padding."""
+    period = 1
+    for d, s in sorted((d, s) for s, d in modes(layout) if s > 1 and d != 0):
+        if d < period or d % period:
+            return False
+        period = s * d
+    return True
 
 
 def _without_zeros(layout: Layout) -> Layout:
@@ -183,8 +203,18 @@ def no_complement(layout: Layout, cotarget: Any) -> str | None:
         return "; ".join(parts) if all(parts) else None
     if len(set(table(layout))) != prod(s for s, d in modes(layout) if d != 0):
         return None
-    starts = gaps(table(layout), size(cotarget))
+    starts = copy_starts(layout, 2) if min(d for _, d in modes(layout)) >= 0 else None
+    starts = starts or gaps(table(layout), size(cotarget))
     return f"{starts}" if starts and is_layout(starts) else None
+
+
+def no_rest(tile: Layout, cotarget: Any) -> str | None:
+    """Why copies of a tile, refused by a divide, would do: they leave no gaps."""
+    return no_complement(tile, cotarget) if not _padded(tile) else None
+
+
+def _padded(layout: Layout) -> bool:
+    return copy_starts(layout, 1) is not None and not _nests(layout)
 
 
 def right_inverse(result: Layout, layout: Layout) -> str | None:
@@ -220,17 +250,26 @@ def _left_inverse_of_coordinates(result: Layout, layout: Layout) -> str | None:
     for i in range(size(layout)):
         coord = [at(along(layout, (m,)), i) for m in range(rank(result))]
         back = sum(at(mode(result, m), c) for m, c in enumerate(coord))
-        if back != i:
+        again = [at(along(layout, (m,)), back) for m in range(rank(result))]
+        if not 0 <= back < size(layout) or again != coord or (back != i and not _stands_still(layout)):
             return f"R(L({i})) is {back}"
     return None
+
+
+def _stands_still(layout: Layout) -> bool:
+    """Whether a mode of stride 0 repeats offsets."""
+    return any(d == 0 and s > 1 for s, d in modes(layout))
 
 
 def left_inverse(result: Layout, layout: Layout) -> str | None:
     if gives_coordinates(layout):
         return _left_inverse_of_coordinates(result, layout)
-    period = max([s * d for s, d in modes(layout) if s > 1], default=1)
+    period = max([s * d for s, d in modes(layout) if s > 1], default=1) or 1
+    back = [at(result, i) for i in table(layout)]
+    first = [table(layout).index(i) for i in table(layout)]
     return first_of(
-        first_difference([at(result, i) for i in table(layout)], list(range(size(layout))), "R(L)"),
+        first_difference(back, first, "R(L)"),
+        unless(_stands_still(layout) or back == list(range(size(layout))), "R(L(i)) is not i"),
         unless(size(result) == period, f"{size(result)} elements; the largest stride ends at {period}"),
     )
 
@@ -239,9 +278,11 @@ def no_left_inverse(layout: Layout) -> str | None:
     """An inverse whose strides are found digit by digit, for offsets that are distinct and not negative."""
     if gives_coordinates(layout):
         parts = [no_left_inverse(_without_zeros(along(layout, path))) for path in paths(layout)]
-        return "; ".join(parts) if all(parts) and nullspace(Layout(1, 0), layout) is None else None
+        return "; ".join(parts) if all(parts) else None
     flat = sorted(
-        (d, s, start) for (s, d), start in zip(modes(layout), _starts(layout), strict=True) if s > 1
+        (d, s, start)
+        for (s, d), start in zip(modes(layout), _starts(layout), strict=True)
+        if s > 1 and d != 0
     )
     if any(d <= 0 for d, _, _ in flat) or any(
         d1 % d0 or d1 < d0 * s0 for (d0, s0, _), (d1, _, _) in pairwise(flat)
@@ -368,7 +409,7 @@ def no_divide(layout: Any, tiler: Any) -> str | None:
     rest = gaps(table(tile), size(layout))
     if (
         rest is None
-        or no_complement(tile, size(layout)) is None
+        or no_rest(tile, size(layout)) is None
         or not is_layout(rest)
         or no_composition(layout, tile) is None
     ):
@@ -381,7 +422,7 @@ def no_divide(layout: Any, tiler: Any) -> str | None:
 
 def _copies(block: Layout, tiler: Layout) -> list[int] | None:
     reach = 1 + max(table(tiler))
-    starts = gaps(table(block), size(block) * reach)
+    starts = copy_starts(block, reach) or gaps(table(block), size(block) * reach)
     return starts and [starts[i] for i in table(tiler)]
 
 
@@ -400,7 +441,8 @@ def product(form: str):
 
 def no_product(block: Any, tiler: Layout) -> str | None:
     block = block.outer if isinstance(block, ComposedLayout) else block
-    starts = gaps(table(block), size(block) * (1 + max(table(tiler))))
+    reach = 1 + max(table(tiler))
+    starts = copy_starts(block, reach) or gaps(table(block), size(block) * reach)
     if starts is None or not is_layout(starts):
         return None
     tables = [[starts[i * d] for i in range(s)] for s, d in modes(tiler)]
@@ -450,7 +492,7 @@ def _side_by_side(
 @keeps_swizzle
 def tile_to_shape(result: Any, block: Layout, trg_shape: Any, order: Any) -> str | None:
     inner, orders, outer = _tiles(block, trg_shape, order)
-    starts = gaps(table(block), size(block) * prod(outer))
+    starts = copy_starts(block, prod(outer)) or gaps(table(block), size(block) * prod(outer))
     if starts is None:
         return "the block has no complement"
     copies = [starts[i] for i in _ordered(outer, orders)]
@@ -477,7 +519,7 @@ def no_tile_to_shape(block: Any, trg_shape: Any, order: Any) -> str | None:
     """The copies' strides, each as far as its first copy starts."""
     block = block.outer if isinstance(block, ComposedLayout) else block
     _, orders, outer = _tiles(block, trg_shape, order)
-    starts = gaps(table(block), size(block) * prod(outer))
+    starts = copy_starts(block, prod(outer)) or gaps(table(block), size(block) * prod(outer))
     if starts is None or not is_layout(starts):
         return None
     copies = [starts[i] for i in _ordered(outer, orders)]
@@ -487,51 +529,69 @@ def no_tile_to_shape(block: Any, trg_shape: Any, order: Any) -> str | None:
 
 
 def recast_layout(result: Layout, new_bits: int, old_bits: int, layout: Any) -> str | None:
-    """Coordinate by coordinate: which leaf was split or merged is read off the extents."""
+    """Unit by unit of the common divisor of the widths: each lies in the wide element at its own coordinate."""
+    common = gcd(old_bits, new_bits)
+    parts, wide = old_bits // common, new_bits // common
     if isinstance(layout, ComposedLayout):
-        step = old_bits // new_bits or 1
-        in_bits = {at(layout.inner, layout.offset + o) * old_bits // new_bits for o in table(layout.outer)}
-        want = {i + j for i in in_bits for j in range(step)}
+        before = [at(layout.inner, layout.offset + o) for o in table(layout.outer)]
+        want = {(i * parts + part) // wide for i in before for part in range(parts)}
         return first_of(
             recast_layout(result.outer, new_bits, old_bits, layout.outer),
             unless(set(table(result)) == want, "other memory"),
         )
-    pairs = [(s, r) for (s, _), (r, _) in zip(modes(layout), modes(result), strict=True)]
-    narrower = prod(r // s or 1 for s, r in pairs)
-    if old_bits >= new_bits and (narrower != old_bits // new_bits or any(r % s for s, r in pairs)):
-        return f"an element becomes {narrower} instead of {old_bits // new_bits}"
-    if any(max(s, r) % min(s, r) for s, r in pairs):
-        return "extents that do not divide"
-    for index in range(size(layout) * narrower):
-        old, new, digit_step, old_step, new_step, rest = 0, 0, 0, 1, 1, index
-        for s, r in pairs:
-            rest, digit = divmod(rest, max(s, r))
-            old += digit * s // max(s, r) * old_step
-            new += digit * r // max(s, r) * new_step
-            digit_step += digit % (r // s) if r > s else 0
-            old_step, new_step = old_step * s, new_step * r
-        if at(result, new) != at(layout, old) * old_bits // new_bits + digit_step:
-            return f"coordinate {old} lies in {at(result, new)}, not {at(layout, old) * old_bits / new_bits}"
+    broken: list[str | None] = ["no mode takes up the parts of an element"]
+    for split in _splits(layout, parts):
+        broken.append(_recast_by(split, result, layout, parts, wide))
+        if broken[-1] is None:
+            return None
+    return broken[-1]
+
+
+def _splits(layout: Layout, parts: int) -> list[int | None]:
+    """The leaves that may take up the parts of an element."""
+    return [None] if parts == 1 else [m for m, (s, d) in enumerate(modes(layout)) if d == 1 or s == 1]
+
+
+def _units(split: int | None, layout: Layout, parts: int, wide: int) -> list[tuple[int, int, int]]:
+    """For each leaf its extent and stride in units, and how many of its steps one wide element holds."""
+    out = []
+    for m, (s, d) in enumerate(modes(layout)):
+        extent, stride = (s * parts, 1) if m == split else (s, d * parts)
+        per_wide = wide // stride if 0 < stride <= wide and wide % stride == 0 else 1
+        if per_wide == 1 and stride % wide and 0 < (extent - 1) * stride < wide:
+            per_wide = extent
+        out.append((extent, stride, per_wide))
+    return out
+
+
+def _recast_by(split: int | None, result: Layout, layout: Layout, parts: int, wide: int) -> str | None:
+    units = _units(split, layout, parts, wide)
+    if [-(-extent // per) for extent, _, per in units] != [r for r, _ in modes(result)]:
+        return f"extents {result.shape} instead of those of {units}"
+    for coord in cartesian(*[range(extent) for extent, _, _ in units]):
+        unit = sum(c * stride for c, (_, stride, _) in zip(coord, units, strict=True))
+        steps = zip(coord, units, modes(result), strict=True)
+        element = sum(c // per * stride for c, (_, _, per), (_, stride) in steps)
+        if element != unit // wide:
+            return f"unit {unit} at {coord} lies in the element {element}"
     return None
 
 
 def no_recast(new_bits: int, old_bits: int, layout: Any) -> str | None:
-    """Every way to split or merge the leaves that starts at whole elements."""
+    """Every leaf with the stride of its first step from one wide element to another."""
+    common = gcd(old_bits, new_bits)
+    parts, wide = old_bits // common, new_bits // common
     if isinstance(layout, ComposedLayout):
+        ratio = max(parts, wide)
         torn = new_bits > old_bits << layout.inner.base or layout.offset * old_bits % new_bits
-        return None if torn else no_recast(new_bits, old_bits, layout.outer)
-    ratio = Fraction(old_bits, new_bits)
-
-    def ways(s: int, d: int) -> list[tuple[int, int]]:
-        split = [(int(s * ratio), 1)] if ratio > 1 and (d == 1 or s == 1) else []
-        steps = {r: d * ratio * (s // r) for r in range(1, s + 1) if s % r == 0}
-        merged = [(r, int(step)) for r, step in steps.items() if r == 1 or step.denominator == 1]
-        return split + merged
-
-    for choice in cartesian(*[ways(s, d) for s, d in modes(layout)]):
-        found = Layout(tuple(s for s, _ in choice), tuple(d for _, d in choice))
-        if recast_layout(found, new_bits, old_bits, layout) is None:
-            return str(found)
+        uneven = min(parts, wide) > 1 or ratio & (ratio - 1)
+        return None if torn or uneven else no_recast(new_bits, old_bits, layout.outer)
+    for split in _splits(layout, parts):
+        units = _units(split, layout, parts, wide)
+        found = [(-(-extent // per), per * stride // wide) for extent, stride, per in units]
+        result = Layout(tuple(s for s, _ in found), tuple(d for _, d in found))
+        if recast_layout(result, new_bits, old_bits, layout) is None:
+            return str(result)
     return None
 
 
@@ -580,6 +640,8 @@ def make_identity_layout(result: Layout, shape: Any) -> str | None:
 
 def make_layout_tv(result: tuple[Any, Layout], thr: Layout, val: Layout) -> str | None:
     """Mode by mode the values of a thread lie side by side, and the threads after one another."""
+    if no_layout_tv(thr, val) is None:
+        return "a thread or a value is missing or repeated"
     tiler, layout_tv = result
     threads, values = _sizes(thr), _sizes(val)
     extents = [t * v for t, v in zip(threads, values, strict=True)]
@@ -597,6 +659,21 @@ def make_layout_tv(result: tuple[Any, Layout], thr: Layout, val: Layout) -> str 
         unless(_sizes(layout_tv) == [size(thr), size(val)], "other threads or values"),
         first_difference(table(layout_tv), ordered),
     )
+
+
+def no_layout_tv(thr: Layout, val: Layout) -> str | None:
+    """Refused where a number of a thread or a value is missing, or stands at two places."""
+    numbers = [sorted(table(x)) == list(range(size(x))) for x in (thr, val)]
+    return "each number stands at one place" if all(numbers) else None
+
+
+def no_append(layout: Any, elem: Layout) -> str | None:
+    """Refused where coordinates would meet offsets, or one mode would be a number and a tuple."""
+    paths_of_both = sorted({*paths(layout), *paths(elem)})
+    if any(b[: len(a)] == a for a, b in pairwise(paths_of_both)):
+        return None
+    moves = any(d != 0 and s > 1 for x in (layout, elem) if not gives_coordinates(x) for s, d in modes(x))
+    return None if moves and paths_of_both else "offsets alone or coordinates alone"
 
 
 # Modes
@@ -775,4 +852,7 @@ UNANSWERABLE = {
     "raked_product": no_product,
     "tile_to_shape": no_tile_to_shape,
     "recast_layout": no_recast,
+    "make_layout_tv": no_layout_tv,
+    "append": no_append,
+    "prepend": no_append,
 }

@@ -136,6 +136,27 @@ def gaps(offsets: Iterable[int], total: int) -> list[int] | None:
     return starts
 
 
+def copy_starts(block: Layout, count: int) -> list[int] | None:
+    """Where the first copies of a block start, in increasing order; None where its modes are interleaved.
+
+    Modes by stride: below the stride of the next mode there is room for so many copies, then the next mode's period.
+    """
+    radices, period = [], 1  # (copies at this step, step)
+    for d, s in sorted((d, s) for s, d in modes(block) if s > 1 and d != 0):
+        if d < period:
+            return None
+        radices.append((d // period, period))
+        period = s * d
+    starts = []
+    for index in range(count):
+        start = 0
+        for room, step in radices:
+            index, digit = divmod(index, room)
+            start += digit * step
+        starts.append(start + index * period)
+    return starts
+
+
 def refines(fine: Any, coarse: Any) -> bool:
     """Whether `fine` splits the leaves of `coarse` and nothing else."""
     if not isinstance(coarse, tuple):

@@ -84,8 +84,8 @@ def samples(operation: str):
 
 def breaks(operation, mutant, result, args, options) -> bool:
     """Whether the law finds the mutant out; a mutant that no law can evaluate is found out too."""
-    changed = mutant(operation, result, args)
     try:
+        changed = mutant(operation, result, args)
         return changed != result and laws.LAWS[operation](changed, *args, **options) is not None
     except (AttributeError, IndexError, TypeError, ValueError):
         return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -114,5 +116,31 @@ def test_only_a_text_is_parsed(value):
 
 
 def test_a_text_too_deep_to_read_is_refused():
-    with pytest.raises(LayoutError, match="nested too deep"):
-        parse("(" * 100_000)
+    for text in ("(" * 100_000, "(" * 400 + "4" + ")" * 400, "4:" + "(" * 102 + "1" + ")" * 102):
+        with pytest.raises(LayoutError, match="nested more than 100 deep"):
+            parse(text)
+    deepest = parse("(" * 100 + "4" + ")" * 100)
+    assert parse(str(deepest)) == parse(repr(deepest)) == deepest
+    assert isinstance(hash(deepest), int)
+
+
+def test_integers_and_texts_have_bounds():
+    assert parse("9" * 1000).size() == int("9" * 1000)
+    for text in ("9" * 1001, "4:" + "9" * 5000, "S<" + "9" * 5000 + ",0,0> o 0 o 8:1"):
+        with pytest.raises(LayoutError, match="1000 are the most") as refused:
+            parse(text)
+        assert len(str(refused.value)) < 500
+    with pytest.raises(LayoutError, match="past bit 512"):
+        parse("S<3,4,99999999999> o 0 o 8:1")
+    huge = Layout(10**5000)
+    assert str(huge) == "<an integer of 16610 bits>:1"
+
+
+def test_the_time_to_read_is_linear_in_the_length():
+    def seconds(count):
+        text = "(" + ",".join(["2"] * count) + ")"
+        start = time.process_time()
+        parse(text)
+        return time.process_time() - start
+
+    assert min(seconds(40_000) for _ in range(3)) < 16 * min(seconds(5_000) for _ in range(3))
