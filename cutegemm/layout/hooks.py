@@ -1,0 +1,41 @@
+"""Functions that the classes of lower modules call and higher modules provide.
+
+`Layout.parse` needs the parser, and a notebook's display of a layout needs the drawings; both are built on `Layout`.
+Each provider registers itself here, so that imports keep going one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Hook:
+    """A function that is provided later.
+
+    >>> double = Hook("double")
+    >>> double.register(lambda x: 2 * x)
+    >>> double(4)
+    8
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._function: Callable[[Any], Any] | None = None
+
+    def register(self, function: Callable[[Any], Any]) -> None:
+        """Provides the function."""
+        self._function = function
+
+    def __call__(self, argument: Any) -> Any:
+        """Calls the function.
+
+        raises   NotImplementedError where none is registered
+        """
+        if self._function is None:
+            raise NotImplementedError(f"{self.name}: nothing is registered to do it")
+        return self._function(argument)
+
+
+parse = Hook("parse")  # text -> layout; registered by `cutegemm.layout`
+notebook = Hook("notebook")  # layout, tile or plan -> HTML; registered by `cutegemm`
