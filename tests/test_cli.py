@@ -58,9 +58,9 @@ def test_gemm_emulated() -> None:
     pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
     found = json.loads(run("gemm", "1030", "1028", "1020", "--plan", "simt_64x64", "--emulate", "--json"))
     assert found["did"] == "emulated its PTX on the CPU"
-    assert found["emulated"].startswith("134x132x44, with the same ragged edges")
+    assert found["emulated"].startswith("70x68x76 of it")
     assert found["correct"] is True
-    assert found["ctas"] == 9
+    assert found["ctas"] == 4
 
 
 @pytest.mark.usefixtures("not_compiled")
@@ -180,8 +180,29 @@ def test_batch() -> None:
 @pytest.mark.usefixtures("not_compiled")
 def test_a_large_problem_is_simulated_in_part() -> None:
     found = json.loads(run("gemm", "4100", "4097", "4099", "--json", "--plan", "simt_128x128"))
-    assert "same ragged edges" in found["simulated"]
+    assert found["simulated"].startswith("132x129x67 of it (--whole")
+    assert "whole and ragged tiles along M, N, K" in found["exercised"]
+    assert found["not_exercised"] == ["more than one band of the raster grouped_m:8"]
     assert found["correct"]
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_what_was_simulated_of_a_large_problem_is_told() -> None:
+    """The plan of the README's main job on Hopper: no tile was shared, and the stages were filled once."""
+    said = run(
+        "gemm", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt", "--plan", "sm90_64x64_2x1/fill"
+    )
+    words = " ".join(said.split())
+    for part in (
+        "on a grid of 4 CTAs",
+        "k-tiles through 12 stages",
+        "tiles in up to 2 parts",
+        "whole tiles beside them",
+        "2 work tiles of a consumer",
+        "not exercised more than one band of the raster grouped_m:8",
+        "correct",
+    ):
+        assert part in words, words
 
 
 @pytest.mark.parametrize(
@@ -267,7 +288,7 @@ def test_f32_multiplied_as_tf32() -> None:
 def test_what_is_not_carried_out_is_not_made_up() -> None:
     """A is 4 TB: its corner alone is filled."""
     found = json.loads(run("gemm", "100003", "100003", "100003", "--plan", "simt_64x64", "--json"))
-    assert found["simulated"].startswith("163x163x35, with the same ragged edges")
+    assert found["simulated"].startswith("99x99x67 of it")
     assert found["correct"] is True
 
 

@@ -23,8 +23,10 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.cli.inputs import Extents, check_name, dtype_of, extents_of, plan_for
-from cutegemm.cli.job import Job, Say, corner
+from cutegemm.choose.names import recipe_named
+from cutegemm.cli.corner import corner_of
+from cutegemm.cli.inputs import Extents, dtype_of, extents_of, plan_for
+from cutegemm.cli.job import Job, Say
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
@@ -99,11 +101,11 @@ def command(
     found = "" if emulated else _gpu()
     gpu = None if isinstance(found, str) else found
     chosen, problem = plan_for(plan, problem, arch if gpu is None else gpu["arch"], beta != 0)
-    part = None
+    corner = None
     if gpu is None and not whole and out is None and not of.files:
-        part = corner(chosen, of, _MOST_EMULATED if emulated else _MOST_SIMULATED)
-    given = (part or of).matrices(operands.a.dtype, operands.d.dtype, beta, seed)
-    job = Job(chosen, problem, given, alpha, beta, part)
+        corner = corner_of(chosen, problem, of, _MOST_EMULATED if emulated else _MOST_SIMULATED)
+    given = (corner.extents if corner else of).matrices(operands.a.dtype, operands.d.dtype, beta, seed)
+    job = Job(chosen, problem, given, alpha, beta, corner)
     with _progress(console) as say:
         report, d = job.simulate(arch, emulated, say) if gpu is None else job.run(gpu, say)
     if gpu is None and found:
@@ -147,7 +149,7 @@ def _asked(
     if seed < 0:
         complaints.broken.append(f"the seed is {seed}; 0 or more is expected.")
     if plan is not None and complaints.broken:
-        complaints.attempt(lambda: check_name(plan))
+        complaints.attempt(lambda: recipe_named(plan))
     complaints.check()
     of = made(of)
     return replace(made(operands), batched=of.batch is not None).fitted(of.m, of.n, of.k), of
@@ -221,6 +223,9 @@ def _print(report: dict[str, Any], console: Console) -> None:
     for verb in ("simulated", "emulated"):
         if verb in report:
             table.add_row(verb, report[verb])
+            table.add_row("exercised", escape(", ".join(report["exercised"])))
+            missing = ", ".join(report["not_exercised"])
+            table.add_row("not exercised", f"[yellow]{escape(missing)}[/yellow]" if missing else "nothing")
     if "seconds" in report:
         table.add_row("", f"{report['ctas']} CTAs in {report['seconds']:.2f} s, no fault in any access")
     verdict = "[green]correct[/green]" if report["correct"] else "[red]WRONG[/red]"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.catalog import TRANSPOSED, choose, plan_named
+from cutegemm.choose.catalog import choose
+from cutegemm.choose.names import recipe_named
 from cutegemm.dtypes import DType, bf16, f32, round_to, tf32
-from cutegemm.errors import PlanError
+from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan import GemmPlan, Operands, Problem
 
@@ -28,7 +30,10 @@ def dtype_of(text: str | None, plan: str | None) -> DType:
     """
     if text is not None:
         return DType.parse(text)
-    return bf16 if plan is not None and plan.removeprefix(TRANSPOSED).startswith("sm90") else f32
+    with suppress(CutegemmError):  # a name that there is not is told of elsewhere
+        if plan is not None and recipe_named(plan).family == "sm90":
+            return bf16
+    return f32
 
 
 def _as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
@@ -56,16 +61,16 @@ def described(
     extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
     complaints.attempt(lambda: arch_named(arch))
     if complaints.broken:
-        complaints.attempt(lambda: check_name(name))
+        complaints.attempt(lambda: recipe_named(name))
     complaints.check()
-    operands = made(operands)
+    operands, recipe = made(operands), recipe_named(name)
     if extents is None:
-        return plan_named(name, operands, arch=arch), None
+        return recipe.build(operands, arch=arch), None
     m, n, k, *batch = extents
     operands = replace(operands, batched=bool(batch)).fitted(m, n, k)
-    plan = plan_named(name, operands, arch=arch)
+    plan = recipe.build(operands, arch=arch)
     of = Problem(m, n, k, batch[0] if batch else 1, operands)
-    return plan, _as_multiplied(of.transposed if name.startswith(TRANSPOSED) else of, plan)
+    return plan, _as_multiplied(of.transposed if recipe.transposed else of, plan)
 
 
 def _extents(operation: str, text: str) -> tuple[int, ...]:
@@ -77,14 +82,6 @@ def _extents(operation: str, text: str) -> tuple[int, ...]:
             operation, [f"--problem {text!r} has an extent above {_MOST_EXTENT}, the most that there may be."]
         )
     return extents
-
-
-def check_name(name: str) -> None:
-    """raises UnsupportedError where no plan has the name, whatever the operands"""
-    try:
-        plan_named(name, Operands.of("f32"))
-    except PlanError:
-        return  # there is one; these operands are not for it
 
 
 @dataclass(frozen=True)
@@ -201,14 +198,15 @@ def plan_for(name: str | None, problem: Problem, arch: str, with_c: bool) -> tup
     with_c   whether it must be able to read C
     raises   PlanError where the plan does not serve the problem
     """
-    if name is None:
+    recipe = None if name is None else recipe_named(name)
+    if recipe is None:
         plan = choose(problem.operands, problem, arch, with_c=with_c)
-    elif name.startswith(TRANSPOSED):
+    elif recipe.transposed:
         extents = f"{problem.n} {problem.m} {problem.k} --layout {problem.operands.transposed.layout}"
-        there = f"{extents} --plan {name.removeprefix(TRANSPOSED)}"
+        there = f"{extents} --plan {replace(recipe, transposed=False)}"
         raise PlanError("gemm", [f"{name!r} is for D^T = B^T A^T; give the command that problem: {there}."])
     else:
-        plan = plan_named(name, problem.operands, with_c, arch)
+        plan = recipe.build(problem.operands, with_c, arch)
     problem = _as_multiplied(problem, plan)
     broken = plan.violations(problem=problem)
     if broken:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.cli.inputs import Extents, Matrices
+from cutegemm.cli.corner import Corner
+from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import round_to, tf32
 from cutegemm.plan import GemmPlan, Operands, Problem
 
@@ -31,8 +32,8 @@ Say = Callable[[str], None]
 class Job:
     """D = alpha * A @ B + beta * C by a plan.
 
-    given   the matrices: those of the problem or, of one that is simulated in part, of that part
-    part    the extents of that part
+    given   the matrices: those of the problem or, where a corner of it is simulated, of that
+    corner  what is simulated in place of a large problem
     """
 
     plan: GemmPlan
@@ -40,7 +41,7 @@ class Job:
     given: Matrices
     alpha: float
     beta: float
-    part: Extents | None = None
+    corner: Corner | None = None
 
     def run(self, gpu: dict[str, Any], say: Say) -> tuple[dict[str, Any], np.ndarray]:
         """What is to be told, and D, of a run on the GPU.
@@ -65,9 +66,12 @@ class Job:
         """The same of the plan carried out on the CPU or, emulated, of the PTX that it is compiled to."""
         verb = "emulat" if emulated else "simulat"
         report = self._head("emulated its PTX on the CPU" if emulated else "simulated on the CPU")
-        if self.part is not None:
-            extents = f"{self.part.m}x{self.part.n}x{self.part.k}"
-            report[f"{verb}ed"] = f"{extents}, with the same ragged edges (--whole {verb}es all of it)"
+        if self.corner is not None:
+            of, ctas = self.corner.extents, self.corner.ctas
+            on = "" if ctas is None else f", on a grid of {ctas} CTA{'s' if ctas > 1 else ''}"
+            report[f"{verb}ed"] = f"{of.m}x{of.n}x{of.k} of it{on} (--whole {verb}es all of it)"
+            report["exercised"] = list(self.corner.exercised)
+            report["not_exercised"] = list(self.corner.not_exercised)
         say(f"{verb}ing")
         d, report["ctas"], report["seconds"] = self._carried_out(
             arch if emulated else None, lambda done: say(f"{verb}ing: {done:.0%}")
@@ -92,15 +96,16 @@ class Job:
     ) -> tuple[np.ndarray, int, float]:
         """(D, CTAs that ran, seconds). emulated: the architecture that the PTX is compiled for; None: the plan"""
         matrices = self.given.a, self.given.b, self.given.c
+        plan = self.plan if self.corner is None else self.corner.plan
         if emulated is None:
             from cutegemm.simulate import simulate
 
-            simulated = simulate(self.plan, *matrices, alpha=self.alpha, beta=self.beta, progress=progress)
+            simulated = simulate(plan, *matrices, alpha=self.alpha, beta=self.beta, progress=progress)
             return simulated.d, simulated.stats.ctas, simulated.stats.seconds
         from cutegemm.run.emulated import emulate
 
         result = emulate(
-            self.plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress
+            plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress
         )
         return result.d, result.ctas, result.seconds
 
@@ -153,17 +158,6 @@ def _tolerance(operands: Operands, given: Matrices) -> float:
     if kind is tf32 and any((round_to(tf32, x) != x).any() for x in (given.a, given.b)):
         tolerance = max(tolerance, _TOLERANCE_OF_TF32)
     return tolerance
-
-
-def corner(plan: GemmPlan, of: Extents, most: int) -> Extents | None:
-    """A problem with the same ragged edges: two whole tiles and what is left over along each mode.
-
-    most   multiply-adds that are carried out whole: then there is None
-    """
-    if of.m * of.n * of.k * (1 if of.batch is None else of.batch) <= most:
-        return None
-    m, n, k = (min(e, 2 * t + e % t) for e, t in zip((of.m, of.n, of.k), plan.cta_tile, strict=True))
-    return Extents(m, n, k, None if of.batch is None else min(2, of.batch))
 
 
 def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
