@@ -11,6 +11,7 @@ import functools
 import importlib
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -24,6 +25,7 @@ from typing import Any
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.arguments import check_is_plan
+from cutegemm.plan.epilogue import LINEAR, launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.run import cache, cubin
@@ -35,11 +37,17 @@ _KERNELS = {
     "mma_sync": "cutegemm.kernels.mma_sync.kernel",
     "sm90": "cutegemm.kernels.sm90.kernel",
 }  # by the plan's family; imported when one is compiled
+_ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-_])")  # ECMA-48: colours and their like
+_CODE = re.compile(r":?\s*%\d+ = ")  # where an operation of MLIR begins
+_MORE = ("note:", "suggestion:", "module ", "func.func", "gpu.module")
+_MOST_LINES, _MOST_COLUMNS = 8, 200
 _compiling = threading.Lock()  # the DSL traces one function at a time
 
 
 class CompiledKernel:
     """A plan's kernel, loaded: `kernel(a, b, c, d, alpha, beta)` computes d = alpha * a @ b + beta * c.
+
+    In general it is `kernel(a, b, *tiles, d, *scalars)`, of the operands of `plan.epilogue`: see `launch_operands`.
 
     a, b, c, d   CUDA tensors (torch's, or anything with DLPack), M x K, K x N, M x N, M x N, with L in front
                  where the plan is batched; of the types, majorness and alignment of `plan.operands`. c may be
@@ -54,7 +62,9 @@ class CompiledKernel:
     def __init__(self, plan: GemmPlan, arch: str, folder: Path, function: Any) -> None:
         self.plan, self.arch, self.folder, self.function = plan, arch, folder, function
 
-    def __call__(self, a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float) -> None:
+    def __call__(self, a: Any, b: Any, *operands: Any) -> None:
+        _, names = launch_operands(self.plan.epilogue)
+        beta = operands[names.index("beta") - len(names)]
         if beta != 0 and not self.plan.has_c:
             raise UnsupportedError(
                 f"{self.plan.name}: beta = {beta!r}, but this kernel cannot read C. Make the plan with_c=True."
@@ -63,7 +73,7 @@ class CompiledKernel:
         if self.needs_workspace:
             batch = a.shape[0] if a.ndim == 3 else 1
             function = self.for_problem(a.shape[-2], b.shape[-1], a.shape[-1], batch)
-        function(a, b, c, d, alpha, beta)
+        function(a, b, *operands)
 
     @cached_property
     def needs_workspace(self) -> bool:
@@ -78,7 +88,11 @@ class CompiledKernel:
         if not self.needs_workspace:
             return self.function
         function, take, sizes = self.function, self._spaces.take, self._sizes(m, n, k, l)
-        return lambda a, b, c, d, alpha, beta: function(a, b, c, d, *take(a, sizes), alpha, beta)
+        of_plan = launch_operands(self.plan.epilogue)
+        if of_plan == launch_operands(LINEAR):  # of nearly every call: without slices
+            return lambda a, b, c, d, alpha, beta: function(a, b, c, d, *take(a, sizes), alpha, beta)
+        d = 2 + len(of_plan[0])
+        return lambda *given: function(*given[: d + 1], *take(given[0], sizes), *given[d + 1 :])
 
     @cached_property
     def _sizes(self) -> Callable[[int, int, int, int], Sizes]:
@@ -205,7 +219,11 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
         )
         compiled.export_to_c(str(folder / "kernel.o"), function_name=_SYMBOL)
     except Exception as error:
-        raise CompileError(f"compile_plan: {plan.name!r} for {arch} did not compile.\n{error}") from error
+        raise CompileError(
+            f"compile_plan: {plan.name!r} for {arch} did not compile: {first_words(str(error))}\n"
+            "  The plan breaks no rule that is known here: take another one, and report this one with plan.key(). What "
+            "the compiler said in full is this error's __cause__."
+        ) from error
     for suffix in ("ptx", "cubin"):
         found = list(dumped.glob(f"*.{suffix}"))
         if len(found) != 1:
@@ -215,6 +233,23 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
     if _link(folder):
         (folder / "kernel.o").unlink()
     return {"plan": plan.name, "arch": arch, "key": plan.key()}
+
+
+def first_words(text: str) -> str:
+    """What a compiler said first, in a few lines: without colours, the code that it was about, and what follows.
+
+    >>> first_words("\\x1b[91merror:\\x1b[0m pass failed\\n  error: no such layout: %7 = \\"op\\"(%6)\\n  note: see")
+    'error: pass failed\\n  error: no such layout'
+    """
+    out: list[str] = []
+    for line in _ESCAPE.sub("", text).strip().splitlines():
+        if len(out) == _MOST_LINES or line.lstrip().startswith(_MORE):
+            break
+        said = _CODE.split(line, maxsplit=1)
+        out.append(said[0].rstrip()[:_MOST_COLUMNS])
+        if len(said) > 1:
+            break
+    return "\n".join([line for line in out if line]) or "nothing was said"
 
 
 def _link(folder: Path) -> bool:

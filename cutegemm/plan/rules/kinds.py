@@ -100,6 +100,8 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
         if plan.schedule is not None:
             yield from _steps(plan.schedule)
             yield from _scheduled(plan)
+        if plan.pipeline is not None:
+            yield from _piped(plan, plan.pipeline)
 
 
 def _types(prefix: str, value: Any, fields: dict[str, tuple[type, ...]]) -> Iterator[str]:
@@ -126,7 +128,15 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         yield from _count("persistent", plan.persistent)
     if plan.pipeline is not None:
         pipeline = plan.pipeline
-        yield from _tuple("pipeline.consumer_tile", pipeline.consumer_tile, 2)
+        own = [*_tuple("pipeline.consumer_tile", pipeline.consumer_tile, 2)]
+        yield from own
+        if (
+            not own
+            and not tile
+            and any(e > t for e, t in zip(pipeline.consumer_tile, plan.cta_tile, strict=False))
+        ):
+            have = pipeline.consumer_tile
+            yield f"pipeline.consumer_tile = {have!r}; the tile of a CTA, {plan.cta_tile!r}, has less."
         yield from _count("pipeline.stages", pipeline.stages, most=_MOST_STAGES)
         for name in ("consumers", "consumer_warps"):
             yield from _count(
@@ -137,7 +147,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
             yield from _count("pipeline.ctas", pipeline.ctas)
     if plan.slots is not None:
         yield from _tuple("slots.subtile", plan.slots.subtile, 2)
-        yield from _count("slots.count", plan.slots.count)
+        yield from _count("slots.count", plan.slots.count, most=_MOST_STAGES)
 
 
 def _count(name: str, value: Any, least: int = 1, most: int | None = None) -> Iterator[str]:
@@ -238,6 +248,21 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
     for name in ("a", "b"):
         if plan.stages and getattr(plan, f"read_{name}") is None:
             yield f"read_{name} is None; how the fragments of {name.upper()} are read from shared memory is expected."
+
+
+def _piped(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    """What the programs of roles are made from."""
+    if plan.copy_d is not None:
+        yield "copy_d is given; consumers of a pipeline store D by its slots, or out of registers."
+    if pipeline.deferred and (plan.slots is None or not isinstance(plan.slots.store, TmaBox)):
+        yield "a tile that is stored behind the products of the next leaves through slots, by TMA."
+    if not _is_integer(pipeline.consumers):
+        return
+    names = [f"consumer {i}" for i in range(min(pipeline.consumers, len(plan.roles)))]
+    expected = names if pipeline.kind == "single" else ["producer", *names]
+    have = [role.name for role in plan.roles]
+    if have != expected[: len(have)]:
+        yield f"the roles are {', '.join(map(str, have))}; {', '.join(expected)} are expected."
 
 
 def _steps(schedule: Schedule) -> Iterator[str]:
