@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.run import gemm as launch
 from cutegemm.run import torch_ops
 
@@ -35,6 +36,6 @@ def note_launches(monkeypatch, multiprocessors):
     monkeypatch.setattr(launch, "compile_plan", take)
     monkeypatch.setattr(launch, "wrong_devices", lambda given: [])
     monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
-    monkeypatch.setattr(torch_ops, "multiprocessors", lambda index: multiprocessors)
+    monkeypatch.setattr(torch_ops, "device_of", lambda index: DEFAULT_DEVICE.with_sms(multiprocessors))
     monkeypatch.setattr(torch_ops, "devices", lambda: 1)
     return kernels

@@ -11,7 +11,7 @@ from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.build.building import made
-from cutegemm.machine.device import H200_MULTIPROCESSORS
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.build.mma_sync import ATOM_K_BITS, reader
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan, SharedLayout
@@ -41,7 +41,7 @@ def mma_tma_plan(
     store: str = "shared",
     raster: Raster | str = "grouped_m:8",
     mma_order: str = "n",
-    ctas: int | None = H200_MULTIPROCESSORS,
+    ctas: int | None = DEFAULT_DEVICE.sms,
     arch: str = "sm_90a",
 ) -> GemmPlan:
     """A plan of a producer, which fills a queue of k-tiles by TMA, and of warps that multiply by mma.sync.

@@ -12,7 +12,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.build.building import made
-from cutegemm.machine.device import H200_MULTIPROCESSORS
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.memory.packing import as_packed, is_to_turn, make_packings, to_pack_for_wgmma
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.plan import GemmPlan
@@ -48,7 +48,7 @@ def sm90_plan(
     l2: tuple[str, str, str] = NORMAL_L2,
     registers: tuple[int, int] | None = None,
     with_c: bool = False,
-    ctas: int | None = H200_MULTIPROCESSORS,
+    ctas: int | None = DEFAULT_DEVICE.sms,
     order_epilogue: bool = False,
     stagger_cycles: int = 0,
     two_level: bool = False,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 
+from cutegemm.choose.recipe import Recipe
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
@@ -13,20 +13,27 @@ from cutegemm.plan.problem import Operands
 class LadderStep:
     """A step of a ladder.
 
-    name      of the plan
-    number    of the step; several plans may share one
-    change    what is different from the step before
-    why       what that is meant to bring, and what to look at
+    recipe     of its plan
+    number     of the step; several plans may share one
+    change     what is different from the step before
+    why        what that is meant to bring, and what to look at
+    operands   that the plan is for where no others are given
     """
 
-    name: str
+    recipe: Recipe
     number: int
     change: str
     why: str
+    operands: Operands
 
-    @abstractmethod
+    @property
+    def name(self) -> str:
+        """Of the plan."""
+        return str(self.recipe)
+
     def build(self, operands: Operands | None = None) -> GemmPlan:
-        """The plan for operands; those of the ladder where left out."""
+        """The plan for operands; those of the step where left out."""
+        return self.recipe.build(operands or self.operands)
 
 
 @dataclass(frozen=True)

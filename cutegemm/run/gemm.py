@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from cutegemm.choose.catalog import (
-    TRANSPOSED,
-    by_simt,
-    by_wgmma,
-    choose,
-    loads_boxes,
-    plan_named,
-    prefers_transposed,
-)
-from cutegemm.choose.sm90.named import packed_by
+from cutegemm.choose.catalog import by_simt, by_wgmma, choose, prefers_transposed
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
+from cutegemm.machine.device import Device
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -48,7 +43,6 @@ from cutegemm.run.views import View, operands_of
 from cutegemm.tile.tma import TmaBox
 
 _MOST_SIGNATURES = 4096
-_SWAPPED = str.maketrans("ab", "ba")
 
 _calls: dict[Any, _Call] = {}
 
@@ -308,34 +302,30 @@ def _prepare(
     ordered = [views[name] for name in ("a", "b", "c", "out")]
     if 0 in result:
         return _Call(ordered, None, result, dtype)
-    device = a.get_device()
-    arch = torch_ops.device_arch(device)
+    index = a.get_device()
+    arch, device = torch_ops.device_arch(index), torch_ops.device_of(index)
     kinds = torch_ops.DTYPES[a.dtype], torch_ops.DTYPES[dtype]
     if plan is None and allow_tf32 and kinds[0] is f32:
         kinds = tf32, kinds[1]
     has_c = "c" in given
 
-    of_c = torch_ops.DTYPES[c.dtype] if has_c else None
-    boxed = operands_of(views, *kinds, batched, "ab", of_c)
-    if isinstance(plan, str):
-        turned = plan.startswith(TRANSPOSED)
-    else:
-        turned = plan is None and prefers_transposed(boxed, Problem(m, n, k, l, boxed), arch)
-
     def operands(by_box: str | None) -> Operands:
-        if not turned:
-            return operands_of(views, *kinds, batched, by_box, of_c)
-        swapped = by_box and by_box.translate(_SWAPPED)
-        return operands_of(views, *kinds, batched, swapped, of_c).transposed
+        return operands_of(views, *kinds, batched, by_box, torch_ops.DTYPES[c.dtype] if has_c else None)
 
-    problem = Problem(*((n, m) if turned else (m, n)), k, l, operands(None))
-    seen = operands(_loaded_by_box(plan, boxed.transposed if turned else boxed))
-    if plan is None:
-        chosen = _chosen(seen, problem, arch, torch_ops.multiprocessors(device), has_c, accumulate)
-    elif isinstance(plan, str):
-        chosen = plan_named(plan.removeprefix(TRANSPOSED), seen, has_c, arch)
+    asked = recipe_named(plan) if isinstance(plan, str) else plan
+    boxed, problem = operands("ab"), Problem(m, n, k, l, operands(None))
+    seen = operands(_loaded_by_box(asked, boxed))
+    if asked is None:
+        turned = prefers_transposed(boxed, replace(problem, operands=boxed), arch, device)
+        chosen = _chosen(seen, problem, turned, arch, device, has_c, accumulate)
+    elif isinstance(asked, Recipe):
+        turned = asked.transposed
+        chosen = asked.build(seen, has_c, arch, device)
     else:
-        chosen = check_plan(plan, seen, problem, has_c)
+        turned = False
+        chosen = check_plan(asked, seen, problem, has_c)
+    if turned:
+        problem = problem.transposed
     too_large = list(limits(chosen, problem))
     if too_large:
         raise refused(a, b, too_large)
@@ -349,31 +339,38 @@ def _prepare(
     return call
 
 
-def _loaded_by_box(plan: GemmPlan | str | None, boxed: Operands) -> str | None:
+def _loaded_by_box(asked: GemmPlan | Recipe | None, boxed: Operands) -> str | None:
     """Which operands TMA loads for a plan, or for a Hopper plan that is chosen; None where threads load them all.
 
     boxed   the operands as TMA would load them all
     """
-    if isinstance(plan, GemmPlan):
-        by_box, packed = isinstance(plan.load_a, TmaBox), "".join([packing.name for packing in plan.packs])
-    elif plan is None:
-        by_box, packed = True, to_pack_for_wgmma(boxed)
-    else:
-        name = plan.removeprefix(TRANSPOSED)
-        by_box, packed = loads_boxes(name), packed_by(name, boxed)
-    return "".join([name for name in "ab" if name not in packed]) if by_box else None
+    if isinstance(asked, Recipe):
+        return asked.boxes(boxed)
+    if asked is not None and not isinstance(asked.load_a, TmaBox):
+        return None
+    packed = to_pack_for_wgmma(boxed) if asked is None else [packing.name for packing in asked.packs]
+    return "".join([name for name in "ab" if name not in packed])
 
 
 def _chosen(
-    boxed: Operands, problem: Problem, arch: str, multiprocessors: int, has_c: bool, accumulate: str
+    boxed: Operands,
+    problem: Problem,
+    turned: bool,
+    arch: str,
+    device: Device,
+    has_c: bool,
+    accumulate: str,
 ) -> GemmPlan:
     """By wgmma where the device has it and it is held to be faster, else by mma.sync or by threads.
 
-    boxed   the operands as TMA loads those that are not to be packed
+    boxed    the operands as TMA loads those that are not to be packed
+    turned   whether the plan is for the transposed problem
     """
+    if turned:
+        boxed, problem = boxed.transposed, problem.transposed
     if arch == "sm_90a" and not by_simt(boxed.a.dtype):
-        found = by_wgmma(boxed, problem, multiprocessors, has_c, accumulate)
+        found = by_wgmma(boxed, problem, device, has_c, accumulate)
         if found is not None:
             return found
         arch = "sm_90"  # by what is left
-    return choose(problem.operands, problem, arch, multiprocessors, has_c)
+    return choose(problem.operands, problem, arch, device, has_c)

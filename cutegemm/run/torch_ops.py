@@ -12,6 +12,7 @@ import torch.utils.dlpack
 
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import UnsupportedError
+from cutegemm.machine.device import Device, device_seen
 from cutegemm.plan.problem import Operands
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -73,6 +74,12 @@ def devices() -> int:
 def multiprocessors(index: int) -> int:
     """How many multiprocessors a CUDA device has."""
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+@cache
+def device_of(index: int) -> Device:
+    """What is known of a CUDA device."""
+    return device_seen(torch.cuda.get_device_name(index), device_arch(index), multiprocessors(index))
 
 
 def tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import product
 
-from cutegemm.choose.catalog import TRANSPOSED
+from cutegemm.choose.recipe import TRANSPOSED
 from cutegemm.choose.sm90.named import SM90_CHOSEN
 
 
@@ -25,7 +25,7 @@ def spelled(text: str) -> tuple[str, ...]:
     )
 
 
-_TILES = tuple([named.name for named in SM90_CHOSEN])
+_TILES = tuple([recipe.name for recipe in SM90_CHOSEN])
 
 LISTS = {
     # What `choose` considers, as it is and transposed: `--suite shapes`

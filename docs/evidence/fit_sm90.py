@@ -2,7 +2,7 @@
 
     python -m docs.evidence fit-sm90 docs/evidence/data/hopper_tiles.json docs/evidence/data/hopper_llama.json
 
-It needs no GPU. `plan.sm90_time` predicts times from a few constants; those are moved at random, a little at a time,
+It needs no GPU. `choose.sm90.time` predicts times from a few constants; those are moved at random, a little at a time,
 and a change is kept where the choice loses less by it, or the predictions of plans near the best err less.
 """
 
@@ -20,13 +20,11 @@ from typing import Any
 
 from rich.progress import track
 
-from cutegemm.choose.catalog import TRANSPOSED
-from cutegemm.choose.sm90.named import read_name
-from cutegemm.choose.sm90.time import H200_COSTS, Sm90Costs, TileShape, predicted_us
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.sm90.recipe import Sm90Recipe
+from cutegemm.choose.sm90.time import H200_COSTS, Sm90Costs, predicted_us
 from cutegemm.errors import CutegemmError
-from cutegemm.machine.device import H200_MULTIPROCESSORS
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.work.split import Split
 from docs.evidence.contest import operands_of
 
 Row = Mapping[str, Any]
@@ -45,34 +43,47 @@ class Timed:
     us   microseconds
     """
 
-    name: str
-    shape: TileShape
-    split: Split
+    recipe: Sm90Recipe
     problem: Problem
     us: float
 
+    @property
+    def name(self) -> str:
+        """Of the plan, as the row has it."""
+        return str(self.recipe)
+
     def predicted_us(self, costs: Sm90Costs) -> float:
         """What the model says."""
-        operands = self.problem.operands
-        return predicted_us(self.shape, operands, self.problem, H200_MULTIPROCESSORS, self.split, costs)
+        of = self.problem
+        return predicted_us(self.recipe.shape, of.operands, of, split=self.recipe.division, costs=costs)
 
 
 def timed(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Timed]]:
     """Plans by problem; a row that was chosen has its plan's name as well."""
     found: dict[tuple[Any, ...], dict[str, Timed]] = {}
     for row in rows:
-        name = row["plan"]
-        read = read_name(name.removeprefix(TRANSPOSED))
-        if "us" not in row or read is None or read[1]:
+        if "us" not in row:
+            continue
+        recipe = _recipe(row["plan"])
+        if recipe is None:
             continue
         extents = (row["m"], row["n"], row["k"])
         operands = operands_of(row["dtype"], row["layout"], *extents, batched=row["l"] > 1)
         problem = Problem(*extents, row["l"], operands)
-        of = problem.transposed if name.startswith(TRANSPOSED) else problem
+        of = problem.transposed if recipe.transposed else problem
         key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
-        split = read[2] if read[2].is_split else read[0].split
-        found.setdefault(key, {})[name] = Timed(name, read[0].shape, split, of, row["us"])
+        found.setdefault(key, {})[row["plan"]] = Timed(recipe, of, row["us"])
     return {key: list(plans.values()) for key, plans in found.items() if len(plans) > 1}
+
+
+def _recipe(name: str) -> Sm90Recipe | None:
+    """Of a Hopper plan of the tables that packs nothing; None for another."""
+    try:
+        recipe = recipe_named(name)
+    except CutegemmError:  # of the library, or a plan that is no more
+        return None
+    is_ours = isinstance(recipe, Sm90Recipe) and not recipe.spelled_out and not recipe.is_packed
+    return recipe if is_ours else None
 
 
 def losses(measured: Iterable[Sequence[Timed]], costs: Sm90Costs) -> list[float]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from cutegemm.choose.simt.choice import parse, ranked
-from cutegemm.choose.simt.named import to_pack
-from cutegemm.machine.arch import DEFAULT_ARCH
-from cutegemm.machine.device import H200_MULTIPROCESSORS
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.simt.choice import ranked
+from cutegemm.choose.simt.named import LARGE_PACKED
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import Case, compile_ahead, contests, operands_of, record
 from docs.evidence.gemm import LAYOUTS
@@ -94,21 +94,24 @@ def candidates(problem: Problem, count: int) -> list[str | None]:
     operands = problem.operands
     found: list[str] = []
     by_tile: dict[str, int] = {}
-    for name in ranked(operands, problem, DEFAULT_ARCH, H200_MULTIPROCESSORS, within=_WORTH):
-        tile = name.split("/")[0]
+    for recipe in ranked(operands, problem, within=_WORTH):
+        tile = str(replace(recipe, split=None, ctas=None))
         if by_tile.get(tile, 0) < 2 and len(found) < count:
             by_tile[tile] = by_tile.get(tile, 0) + 1
-            found.append(name)
-    more = [name.format(pack=to_pack(operands)) for name in _MORE.get(problem.m, ())]
-    found += [name for name in more if _fits(name, problem.k) and ("+pack" not in name or to_pack(operands))]
+            found.append(str(recipe))
+    packs = LARGE_PACKED.to_pack(operands)
+    more = [name.format(pack=packs) for name in _MORE.get(problem.m, ())]
+    found += [name for name in more if _fits(name, problem.k, bool(packs))]
     if problem.k >= 16 * max(problem.m, problem.n):
         found.append(_PLAIN)
     return [None, *list(dict.fromkeys(found))[1:]]
 
 
-def _fits(name: str, k: int) -> bool:
-    """Whether the parts of a named plan have some k-tiles each."""
-    return name.startswith("simt:") or k >= parse(name)[2] * _LEAST_K
+def _fits(name: str, k: int, packs: bool) -> bool:
+    """Whether the parts of a plan have some k-tiles each, and whether it packs only what there is to pack."""
+    recipe = recipe_named(name)
+    parts = 1 if recipe.split is None else recipe.split.parts
+    return (packs or not recipe.is_packed) and k >= parts * _LEAST_K
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

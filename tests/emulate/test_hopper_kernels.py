@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.choose.sm90.named import sm90_named
+from cutegemm.choose.catalog import plan_named
 from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError
 from cutegemm.plan import GemmPlan, Operands
@@ -27,9 +27,7 @@ def plan_of(name: str) -> GemmPlan:
     name, _, ctas = name.partition(" on ")
     if not name.startswith("sm90_"):
         return form(name, int(ctas or 132))
-    plan = sm90_named(name, Operands.of("bf16", layout="nt"))
-    assert plan is not None
-    return plan
+    return plan_named(name, Operands.of("bf16", layout="nt"))
 
 
 def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: Any) -> tuple[Emulation, Any]:

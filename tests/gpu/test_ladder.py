@@ -66,8 +66,7 @@ def packed_plan(pack, layout, align=16, dtype="f32", **more):
 def of_other_types(dtype):
     """Steps of the ladder that differ in how tiles move."""
     for step in SIMT_LADDER.steps[:2] + SIMT_LADDER.steps[6:7] + SIMT_LADDER.steps[12:18:2]:
-        options = dict(step.options) if not isinstance(step.options, str) else {}
-        if dtype == "f64" and options.get("block") == (128, 128, 8):
+        if dtype == "f64" and step.recipe.options["block"] == (128, 128, 8):
             continue  # 8x8 sums of f64 take twice the registers
         yield step.build(Operands.of(dtype))
 

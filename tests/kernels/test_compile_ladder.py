@@ -10,8 +10,8 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import simt_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.simt.ladder import SIMT_LADDER
-from cutegemm.choose.simt.named import simt_named
 from cutegemm.plan import Operands
 from cutegemm.run import cubin
 from cutegemm.run.compile import compile_plan
@@ -53,8 +53,8 @@ def test_thread_numbers_are_read_outside_of_the_loops():
 @pytest.mark.parametrize("layout", ["nt"])
 def test_packing_leaves_the_mainloop_of_operands_that_need_none(layout):
     """The kernel that multiplies is the one for m-major A and n-major B, all of it by 128-bit cp.async."""
-    packed = simt_named("simt_256x128+pack", Operands.of("f32", layout=layout))
-    plain = simt_named("simt_256x128", Operands.of("f32", layout="tn"))
+    packed = plan_named("simt_256x128+pack", Operands.of("f32", layout=layout))
+    plain = plan_named("simt_256x128", Operands.of("f32", layout="tn"))
     reports = [compile_plan(plan).resources for plan in (packed, plain)]
     for opcode in ("FFMA", "LDS", "LDGSTS", "BAR"):
         assert reports[0].count(opcode) == reports[1].count(opcode)
@@ -127,7 +127,7 @@ def test_register_stalls_by_hand():
 def test_shared_tiles_do_not_slow_the_mainloop(suffix):
     """As many instructions, and registers that lie as well in their banks: what is written at the end decides it."""
     ops = Operands.of("f32")
-    plain, shared = [compile_plan(simt_named(f"simt_128x256{end}", ops)) for end in ("", suffix)]
+    plain, shared = [compile_plan(plan_named(f"simt_128x256{end}", ops)) for end in ("", suffix)]
     assert shared.violations() == []
     listings = [cubin.listing_of(kernel.sass, kernel.resources.kernel) for kernel in (plain, shared)]
     stalls = [register_stalls(text) for text in listings]

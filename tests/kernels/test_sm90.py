@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.choose.sm90.named import SM90_LADDER, sm90_named
+from cutegemm.choose.catalog import plan_named
+from cutegemm.choose.sm90.named import SM90_LADDER
 from cutegemm.layout import product
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.plan import SUM_VECTOR
@@ -43,9 +44,7 @@ _MNEMONICS = {"e4m3": "QGMMA", "e5m2": "QGMMA", "s8": "IGMMA"}  # others: HGMMA
 
 
 def named(name: str, layout: str = "nt", **options) -> GemmPlan:
-    plan = sm90_named(name, Operands.of("bf16", layout=layout), **options)
-    assert plan is not None
-    return plan
+    return plan_named(name, Operands.of("bf16", layout=layout), **options)
 
 
 def boxes(plan: GemmPlan, operand: str) -> int:
@@ -174,7 +173,7 @@ def test_what_packs_an_operand(name):
 def test_the_resources_are_those_of_the_gemm():
     """Which is shorter here than what packs 64 bytes a thread, one by one."""
     operands = Operands.of("e4m3", layout="tn", out="f32", align_bytes=4).fitted(9, 9, 9)
-    plan = sm90_named("sm90_64x16+pack", operands)
+    plan = plan_named("sm90_64x16+pack", operands)
     assert compile_plan(plan).resources.count("QGMMA") == 4
 
 

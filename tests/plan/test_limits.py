@@ -9,6 +9,7 @@ import pytest
 from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.choose.catalog import choose, plan_named
 from cutegemm.errors import PlanError
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.rules.limits import limits
 
@@ -59,7 +60,7 @@ def test_a_packed_plan_is_chosen_only_where_it_fits():
     assert plan_named("simt_32x32+pack", operands).violations("sm_86")
     for mnk in ((3, 8, 12), (1592, 63, 1936), (2624, 12384, 13)):
         problem = Problem(*mnk, operands=operands)
-        assert choose(operands, problem, "sm_86", 84).violations("sm_86", problem) == []
+        assert choose(operands, problem, "sm_86", DEFAULT_DEVICE.with_sms(84)).violations("sm_86", problem) == []
 
 
 def test_the_choice_serves_any_problem_or_says_what_is_too_large():
@@ -83,7 +84,7 @@ def test_the_choice_serves_any_problem_or_says_what_is_too_large():
         unit = align * 8 // operands.a.dtype.bits
         problem = Problem(m, -(-n // unit) * unit, -(-k // unit) * unit, batch, operands, leading)
         try:
-            plan = choose(operands, problem, arch, 132)
+            plan = choose(operands, problem, arch)
         except PlanError as error:
             refused.append(str(error))
         else:

@@ -9,10 +9,12 @@ from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.swizzle import search_plan
 from cutegemm.build import mma_sync_plan
 from cutegemm.choose.catalog import choose, plan_named
+from cutegemm.choose.mma_sync.choice import choose_mma_sync
 from cutegemm.choose.mma_sync.ladder import STEPS
-from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS, choose_mma_sync
+from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, Swizzle
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -56,7 +58,7 @@ def test_the_names_serve_every_type_majorness_and_alignment(arch):
             for batched in (False, True):
                 operands = Operands.of(dtype, layout=layout, align_bytes=align, batched=batched)
                 for problem in (Problem(100, 100, 100), Problem(8192, 8192, 8192)):
-                    plan = choose_mma_sync(operands, problem, arch, 132)
+                    plan = choose_mma_sync(operands, problem, arch)
                     assert plan.family == "mma_sync"
                     assert plan.violations(arch) == []
 
@@ -93,10 +95,10 @@ def test_the_names_stand_for_what_they_say():
 def test_hopper_takes_tf32_that_is_not_k_major_by_a_producer():
     """Persistent on as many multiprocessors as there are; where TMA cannot load, by cp.async."""
     tf32, large = Operands.of("tf32", layout="tn"), Problem(4096, 4096, 4096)
-    plan = choose_mma_sync(tf32, large, "sm_90a", 114)
+    plan = choose_mma_sync(tf32, large, "sm_90a", DEFAULT_DEVICE.with_sms(114))
     assert (plan.name, plan.pipeline.ctas) == ("mma_tma_256x128", 114)
     odd = Operands.of("tf32", layout="nt", align_bytes=8)
-    assert choose_mma_sync(odd, large, "sm_90a", 132).schedule is not None
+    assert choose_mma_sync(odd, large, "sm_90a").schedule is not None
     assert choose(tf32, large, "sm_80").schedule is not None
 
 

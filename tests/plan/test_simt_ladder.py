@@ -11,7 +11,7 @@ from cutegemm.build import simt_plan
 from cutegemm.choose.catalog import choose, plan_named, plans
 from cutegemm.choose.simt.choice import ranked
 from cutegemm.choose.simt.ladder import SIMT_LADDER
-from cutegemm.choose.simt.named import to_pack
+from cutegemm.choose.simt.named import LARGE_PACKED
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import Operands, Problem
@@ -87,7 +87,7 @@ def test_what_is_refused_is_said_at_once():
 
 def test_packing_makes_operands_what_the_mainloop_likes():
     ops = Operands.of("f32", layout="nt", align_bytes=4)
-    plan = simt_plan(ops, pack=to_pack(ops), stages=3)
+    plan = simt_plan(ops, pack=LARGE_PACKED.to_pack(ops), stages=3)
     assert (plan.operands.a.major, plan.operands.a.align_bytes) == ("k", 4)
     assert (plan.loaded.a.major, plan.loaded.b.major, plan.loaded.b.align_bytes) == ("m", "n", 16)
     assert plan.load_a.atom.is_async
@@ -148,5 +148,5 @@ def test_the_choice(layout):
     assert chosen(16, 8192, 8192).split.is_split
     assert chosen(16, 8192, 8192).cta_tile[0] <= 32
     assert chosen(8192, 8192, 8192).split_k == 1
-    assert {p.name for p in chosen(8192, 8192, 8192).packs} == set(to_pack(ops))
-    assert len(ranked(ops, Problem(512, 512, 512, operands=ops), "sm_90a", 132)) > 10
+    assert {p.name for p in chosen(8192, 8192, 8192).packs} == set(LARGE_PACKED.to_pack(ops))
+    assert len(ranked(ops, Problem(512, 512, 512, operands=ops))) > 10

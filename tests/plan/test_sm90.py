@@ -10,9 +10,9 @@ import pytest
 from cutegemm.analysis import check
 from cutegemm.build import sm90_plan
 from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.sm90.named import SM90_LADDER, sm90_named
+from cutegemm.choose.sm90.named import SM90_LADDER
 from cutegemm.dtypes import DType
-from cutegemm.errors import PlanError
+from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
 from cutegemm.plan.work.split import Split
@@ -267,7 +267,7 @@ def test_names_serve_all_that_wgmma_does(named):
 def test_d_that_tma_cannot_store_leaves_out_of_registers():
     for align, width in ((2, 16), (4, 32)):
         operands = replace(BF16, d=replace(BF16.d, align_bytes=align))
-        plan = sm90_named("sm90_wide_2x1", operands)
+        plan = plan_named("sm90_wide_2x1", operands)
         assert plan.slots is None
         assert plan.store_d.bits == width
 
@@ -277,11 +277,11 @@ def test_d_that_tma_cannot_store_leaves_out_of_registers():
 )
 def test_c_that_is_not_like_d_is_read_straight(changes):
     """D leaves by TMA as ever; C alone does not come by it."""
-    plan = sm90_named("sm90_slots", replace(BF16, c=replace(BF16.c, **changes)), True)
+    plan = plan_named("sm90_slots", replace(BF16, c=replace(BF16.c, **changes)), True)
     assert isinstance(plan.slots.store, TmaBox)
     assert (plan.slots.load_c, plan.slots.from_shared) == (None, None)
     assert "c" not in {barrier.name for barrier in plan.barriers}
-    assert sm90_named("sm90_slots", BF16, True).slots.load_c is not None
+    assert plan_named("sm90_slots", BF16, True).slots.load_c is not None
     assert "load C" in plan.describe()
     assert plan.violations(problem=Problem(64, 72, 64, operands=plan.operands)) == []
 
@@ -408,6 +408,7 @@ def test_names_of_splits():
         "sm90_what/k2",
         "sm90_slots/streams",
     ):
-        assert sm90_named(wrong, BF16) is None
+        with pytest.raises(UnsupportedError, match="no plan is called"):
+            plan_named(wrong, BF16)
     with pytest.raises(PlanError, match="without one a CTA takes all"):
         plan_named("sm90_multistage/k2", BF16)

@@ -17,12 +17,13 @@ from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.tiles import every_tile
 from cutegemm.choose.sm90.time import H200_COSTS, predicted_us
 from cutegemm.errors import PlanError
+from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.work.split import FILLED, Split
 from docs.evidence.fit_sm90 import error, fit, losses, timed
 
 BF16 = Operands.of("bf16", layout="nt")
-BY_NAME = {named.name: named.shape for named in (*SM90_LADDER, *SM90_CHOSEN)}
+BY_NAME = {recipe.name: recipe.shape for recipe in (*SM90_LADDER, *SM90_CHOSEN)}
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "evidence" / "data"
 # Files of plans that are chosen, among themselves: beside the first steps of the ladder, which draw less power, the
 # chip is cooler, and who does best is another. How much longer than the best the choice takes: on average, and at most.
@@ -87,7 +88,7 @@ def test_the_choice():
     assert choose(BF16, Problem(8448, 9216, 64)).pipeline.kind == "pingpong"
     assert choose(BF16, Problem(512, 8192, 8192)).pipeline.kind == "cooperative"
     assert max(choose(BF16, Problem(256, 512, 512)).cta_tile[:2]) <= 64
-    assert choose(BF16, Problem(4096, 4096, 4096), multiprocessors=114).pipeline.ctas == 114
+    assert choose(BF16, Problem(4096, 4096, 4096), device=DEFAULT_DEVICE.with_sms(114)).pipeline.ctas == 114
     assert choose(BF16, Problem(4096, 4096, 4096), "sm_80").family != "sm90"
     assert choose(BF16, Problem(4096, 4096, 4096), with_c=True).has_c
     assert choose_sm90(BF16, Problem(0, 0, 0)) is not None
@@ -130,7 +131,7 @@ def test_a_wave_is_shared_where_half_of_it_would_be_empty():
     """1024 x 7 tiles of 128 x 256 are 27.15 turns of 132: 28, or with a shared wave 27.15 and a quarter."""
     problem = Problem(4096, 28672, 8192)
     whole, shared = [
-        predicted_us(BY_NAME["sm90_deferred_2x1"], BF16, problem, 132, how)
+        predicted_us(BY_NAME["sm90_deferred_2x1"], BF16, problem, split=how)
         for how in (Split(), Split(waves=1, reduction="last"))
     ]
     assert shared / whole == pytest.approx((27.15 + H200_COSTS.shared_wave) / 28, rel=0.01)
@@ -139,14 +140,14 @@ def test_a_wave_is_shared_where_half_of_it_would_be_empty():
 def test_what_idle_ctas_take():
     """8 x 64 tiles of 128 x 128, in clusters 512 of 66: 7.76 turns, 8 where tiles are whole. 50 of them keep 101 of 128
     k-tiles, so that the last turn is 0.79 of one. 66 x 3 tiles leave nothing to take, and 64 of 66 too little."""
-    found = [named for named in SM90_LADDER if named.name == "sm90_cluster_2x1"]
+    found = [recipe for recipe in SM90_LADDER if recipe.name == "sm90_cluster_2x1"]
     fills = [
-        [split for split in splits(found[0], BF16, Problem(*shape), 132) if split.owned]
+        [split for split in splits(found[0], BF16, Problem(*shape)) if split.owned]
         for shape in ((2048, 8192, 8192), (256 * 66, 128 * 3, 8192), (512, 4096, 8192))
     ]
     assert fills == [[FILLED], [], []]
     whole, filled = [
-        predicted_us(found[0].shape, BF16, Problem(2048, 8192, 8192), 132, how) for how in (Split(), FILLED)
+        predicted_us(found[0].shape, BF16, Problem(2048, 8192, 8192), split=how) for how in (Split(), FILLED)
     ]
     assert (7 + 101 / 128) / 8 < filled / whole < 1
     assert choose(BF16, Problem(2048, 28672, 8192)).split.owned
@@ -189,14 +190,14 @@ def test_a_refusal_of_the_transposed_problem_says_so():
 
 def test_a_split_must_promise_to_gain():
     """Whatever splits K is faster by so much, by the model, than the best that does not."""
-    for shape in ((128, 4096, 16384), (64, 4096, 4096), (1024, 1024, 16384), (512, 28672, 8192)):
+    for shape in ((128, 128, 16384), (64, 1024, 8192), (512, 512, 8192), (256, 256, 131072)):
         problem = Problem(*shape)
-        whole = min(predicted_us(named.shape, BF16, problem, 132) for named in SM90_CHOSEN)
-        for name in ranked(SM90_CHOSEN, BF16, problem, 132):
-            base, _, split = name.partition("/")
-            if split.startswith("k"):
-                how = plan_named(name, BF16).split
-                assert predicted_us(BY_NAME[base], BF16, problem, 132, how) * LEAST_GAIN <= whole
+        whole = min(predicted_us(recipe.shape, BF16, problem) for recipe in SM90_CHOSEN)
+        in_parts = [one for one in ranked(SM90_CHOSEN, BF16, problem) if one.division.parts > 1]
+        assert in_parts
+        for recipe in in_parts:
+            us = predicted_us(recipe.shape, BF16, problem, split=recipe.split)
+            assert us * LEAST_GAIN <= whole
 
 
 # --- the model ---------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ def test_a_split_must_promise_to_gain():
 def test_the_model_grows_with_the_work():
     for shape in BY_NAME.values():
         times = [
-            predicted_us(shape, BF16, Problem(m, 4096, k), 132)
+            predicted_us(shape, BF16, Problem(m, 4096, k))
             for m, k in ((512, 64), (512, 512), (4096, 512), (4096, 4096))
         ]
         assert times == sorted(times)
@@ -214,30 +215,47 @@ def test_the_model_grows_with_the_work():
 def test_more_parts_cost_more_to_add_up():
     """One tile of 64 x 64 and no more k-tiles than a part needs: each part more is 16 KiB more to read."""
     shape, long = BY_NAME["sm90_64x64"], Problem(64, 64, 1 << 20)
-    free = replace(H200_COSTS, memory=1e30, l2=0.0, l2_alone=0.0, warm=0.0, eased=0.0)
+    free = replace(H200_COSTS, l2=0.0, l2_alone=0.0, warm=0.0, eased=0.0)
+    device = replace(DEFAULT_DEVICE, own_rates=replace(DEFAULT_DEVICE.measured, tma_read_gb_s=1e30))
     meeting = [
-        predicted_us(shape, BF16, long, 132, Split(parts, reduction="last"), free)
-        - predicted_us(shape, BF16, Problem(64, 64, (1 << 20) // parts), 132, costs=free)
+        predicted_us(shape, BF16, long, device, Split(parts, reduction="last"), free)
+        - predicted_us(shape, BF16, Problem(64, 64, (1 << 20) // parts), device, costs=free)
         for parts in (2, 4, 8)
     ]
     assert meeting == sorted(meeting)
     assert meeting[2] - meeting[1] == pytest.approx(2 * (meeting[1] - meeting[0]))
 
 
+def test_the_rates_are_those_of_the_device():
+    """16 rows of a large B wait for memory: longer on an H100, by the ratio of the rates; half a chip takes as long."""
+    shape, flat = BY_NAME["sm90_64x16"], Problem(16384, 16, 16384)
+    h200, h100, half = [
+        predicted_us(shape, BF16, flat, device) - H200_COSTS.start
+        for device in (DEFAULT_DEVICE, device_named("h100"), DEFAULT_DEVICE.with_sms(66))
+    ]
+    assert h100 / h200 == pytest.approx(4800 / 3352, rel=0.02)
+    assert half == pytest.approx(h200, rel=0.25)
+    wide, square = BY_NAME["sm90_deferred_2x1"], Problem(8192, 8192, 8192)
+    whole, part = [
+        predicted_us(wide, BF16, square, device) for device in (DEFAULT_DEVICE, DEFAULT_DEVICE.with_sms(66))
+    ]
+    assert part / whole == pytest.approx(2, rel=0.05)
+
+
 def test_rows_that_do_not_begin_at_lines_cost_more():
     """K = 4096 of bf16 has rows of 64 lines; 4104 has one k-tile more, and rows that begin within lines."""
     narrow = BY_NAME["sm90_64x96"]
-    even, odd = [predicted_us(narrow, BF16, Problem(2112, 4096, k), 132) for k in (4096, 4104)]
+    even, odd = [predicted_us(narrow, BF16, Problem(2112, 4096, k)) for k in (4096, 4104)]
     assert odd > 1.2 * even
     padded = Problem(2112, 4096, 4104, ld=(("a", 4160), ("b", 4160)))
-    assert predicted_us(narrow, BF16, padded, 132) < 1.05 * even
+    assert predicted_us(narrow, BF16, padded) < 1.05 * even
 
 
 def test_an_operand_that_many_read_at_once_comes_cheaper():
     """192 rows of A for all columns of B, by one row of CTAs; or as many bytes for each CTA, but of its own."""
     shape = BY_NAME["sm90_64x192"]
-    alone = predicted_us(shape, BF16, Problem(64 * 128, 192, 8192), 132)
-    own = predicted_us(shape, BF16, Problem(64 * 11, 192 * 12, 8192), 132)
+    alone = predicted_us(shape, BF16, Problem(64 * 128, 192, 8192))
+    own = predicted_us(shape, BF16, Problem(64 * 11, 192 * 12, 8192))
     assert alone > own
 
 
@@ -246,7 +264,7 @@ def test_parts_are_long_enough():
     fp8 = Operands.of("e4m3", layout="nt", out="bf16")
 
     def parts(operands, m, k, named=small):
-        found = splits(named, operands, Problem(m, 64, k), 132)
+        found = splits(named, operands, Problem(m, 64, k))
         return ["fill" if split.owned else split.parts for split in found]
 
     assert parts(BF16, 64, 511) == []

@@ -8,15 +8,13 @@ atom deep. Sums are in registers throughout, as the fragment layout has them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.choose.ladder import Ladder, LadderStep
-from cutegemm.choose.mma_sync.named import NamedMmaSync
-from cutegemm.plan.plan import GemmPlan
+from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
 from cutegemm.plan.problem import Operands
 
-_ARCH = "sm_90a"  # whose shared memory is the limit of the last step
+_TF32 = Operands.of("f32", layout="nt")  # as tf32, both k-major
 
 _FIRST = {
     "block": (32, 32), "warp": (16, 16), "k_bytes": 32, "stages": 1,
@@ -117,18 +115,7 @@ _VARIANTS: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class TensorOpStep(LadderStep):
-    """A step of the ladder; `named` builds it, for any architecture."""
-
-    named: NamedMmaSync
-
-    def build(self, operands: Operands | None = None) -> GemmPlan:
-        """The plan for operands; tf32, both k-major, where left out."""
-        return self.named.build(operands or Operands.of("f32", layout="nt"), _ARCH)
-
-
-def _ladder() -> Iterator[TensorOpStep]:
+def _ladder() -> Iterator[LadderStep]:
     options: dict[str, Any] = dict(_FIRST)
     reached, numbers = {}, {}
     for number, (name, change, why, changes) in enumerate(_STEPS):
@@ -139,8 +126,8 @@ def _ladder() -> Iterator[TensorOpStep]:
         yield _step(variant, numbers[name], change, why, _changed(reached[name], changes))
 
 
-def _step(name: str, number: int, change: str, why: str, options: dict[str, Any]) -> TensorOpStep:
-    return TensorOpStep(name, number, change, why, NamedMmaSync(name, f"{change}: {why}", options))
+def _step(name: str, number: int, change: str, why: str, options: dict[str, Any]) -> LadderStep:
+    return LadderStep(MmaSyncRecipe(name, f"{change}: {why}", options), number, change, why, _TF32)
 
 
 def _changed(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +136,7 @@ def _changed(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
 
 
 _ALL = tuple(_ladder())
-MMA_SYNC_LADDER: tuple[NamedMmaSync, ...] = tuple([step.named for step in _ALL])
+MMA_SYNC_LADDER = tuple([step.recipe for step in _ALL])
 STEPS = tuple([name for name, *_ in _STEPS])
 TENSOROP_LADDERS = tuple(
     [

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-TILE_NAME = re.compile(r"sm90_(\d+)x(\d+)(?:_(\d)x(\d))?")
+_TILE_NAME = re.compile(r"sm90_(\d+)x(\d+)(?:_(\d)x(\d))?")
 # By rows, the columns of the tiles that `choose` considers: others were not seen to be faster.
 COLUMNS = {
     64: (48, 80, 96, 128, 160, 192, 256),
@@ -42,6 +42,19 @@ def tile_name(tile: tuple[int, int], cluster: tuple[int, int]) -> str:
     """
     name = f"sm90_{tile[0]}x{tile[1]}"
     return name if cluster == (1, 1) else f"{name}_{cluster[0]}x{cluster[1]}"
+
+
+def read_tile(name: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The tile and the cluster of a name as `tile_name` writes it; None for another name.
+
+    >>> read_tile("sm90_128x144_2x1"), read_tile("sm90_slots")
+    (((128, 144), (2, 1)), None)
+    """
+    match = _TILE_NAME.fullmatch(name)
+    if match is None:
+        return None
+    rows, columns, along_m, along_n = [int(group or 1) for group in match.groups()]
+    return (rows, columns), (along_m, along_n)
 
 
 def tile_options(tile: tuple[int, int], cluster: tuple[int, int]) -> dict[str, Any]:

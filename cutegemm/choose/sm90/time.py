@@ -14,7 +14,8 @@ and a turn is no shorter than it takes to store the tile, nor the problem than t
 bounds are near each other they add up in part: `_slowest`. What a problem takes besides is the start, the way out
 of the last tile, and the parts of tiles where K is split.
 
-The constants are those of one H200, 2026-11-20, behind a flush of the L2 cache; `python -m docs.evidence fit-sm90
+Rates of the chip are those of the `Device`; `Sm90Costs` is fitted to one H200, 2026-11-20, behind a flush of the L2
+cache; `python -m docs.evidence fit-sm90
 FILE.json ...` fits them anew to what `docs.evidence.gemm` wrote.
 """
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.machine.arch import CACHE_LINE_BYTES
+from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.shares import Shares, shares_of
 from cutegemm.plan.work.split import FILLED, Split
@@ -49,8 +51,7 @@ class Sm90Costs:
     l2_alone        the same where few of them do
     l2_readers      power of the number of readers by which that falls
     l2_unaligned    times that, where rows do not begin at lines
-    memory          bytes a microsecond, of A and B
-    cold            of the time that this takes, what nothing overlaps
+    cold            of the time that memory takes for A and B, what nothing overlaps
     store           KiB a microsecond that a multiprocessor stores of a D that stays in L2
     store_memory    the same of a larger D
     store_narrow    times that, where a tile ends within 64 bytes of a row: the boxes are narrow
@@ -78,7 +79,6 @@ class Sm90Costs:
     l2_alone: float
     l2_readers: float
     l2_unaligned: float
-    memory: float
     cold: float
     store: float
     store_memory: float
@@ -110,7 +110,6 @@ H200_COSTS = Sm90Costs(
     l2_alone=0.00695,
     l2_readers=0.166,
     l2_unaligned=1.75,
-    memory=3.45e06,
     cold=0.156,
     store=17.6,
     store_memory=26.3,
@@ -131,9 +130,6 @@ H200_COSTS = Sm90Costs(
 
 WARM_US = 200.0  # of tensor cores at work: a kernel as short as that, behind a flush, does not reach the power limit
 STEADY_US = 400.0  # a clock that falls with the power of each kernel becomes one that is the same for all
-_FULL_RATE = 7e8  # rows of D x its columns x bytes of K a microsecond: 700 TFLOP/s of elements of 16 bits
-
-L2_BYTES = 50e6
 
 
 @dataclass(frozen=True)
@@ -160,16 +156,16 @@ class TileShape:
         (bm, bn), (cm, cn) = self.tile, self.cluster
         return -(-problem.m // (bm * cm)), -(-problem.n // (bn * cn))
 
-    def grid(self, multiprocessors: int) -> int:
+    def grid(self, sms: int) -> int:
         """Clusters that run at a time."""
-        return max(1, multiprocessors // (self.cluster[0] * self.cluster[1]))
+        return max(1, sms // (self.cluster[0] * self.cluster[1]))
 
 
 def predicted_us(
     shape: TileShape,
     operands: Operands,
     problem: Problem,
-    multiprocessors: int,
+    device: Device = DEFAULT_DEVICE,
     split: Split | None = None,
     costs: Sm90Costs | None = None,
     rate: float = 1.0,
@@ -180,13 +176,13 @@ def predicted_us(
     rate    of the products, to that of wgmma
 
     >>> bf16, wide = Operands.of("bf16", layout="nt"), TileShape((128, 256), (2, 1), "deferred")
-    >>> 180 < predicted_us(wide, bf16, Problem(4096, 4096, 4096), 132) < 210
+    >>> 180 < predicted_us(wide, bf16, Problem(4096, 4096, 4096)) < 210
     True
     """
     cost = costs or H200_COSTS
     split = split or Split()
-    one = _Turn(shape, operands, problem, multiprocessors, split, cost, rate)
-    grid, units = shape.grid(multiprocessors), one.clusters * split.parts
+    one = _Turn(shape, operands, problem, device, split, cost, rate)
+    grid, units = one.grid, one.clusters * split.parts
     filled = one.filled() if split.owned else None
     if filled is not None:
         turns_us = one.us(grid) * (units // grid + filled.owned / one.k_tiles)
@@ -197,7 +193,7 @@ def predicted_us(
         turns_us = whole * one.us(grid) if whole else 0.0
         if rest:
             turns_us += one.us(min(float(grid), rest + (cost.mixed * grid if whole else 0.0)))
-    memory_us = one.read_bytes(operands, problem) / cost.memory
+    memory_us = one.memory_us
     us = cost.start + _slowest(cost, turns_us, memory_us) + cost.cold * memory_us + cost.last * one.area
     if shape.cluster != (1, 1):
         us += cost.cluster
@@ -210,11 +206,37 @@ def predicted_us(
     return us
 
 
+def bound(
+    shape: TileShape,
+    operands: Operands,
+    problem: Problem,
+    device: Device = DEFAULT_DEVICE,
+    split: Split | None = None,
+    costs: Sm90Costs | None = None,
+) -> str:
+    """What a plan takes most of its time for, by the model.
+
+    >>> bf16 = Operands.of("bf16", layout="nt")
+    >>> bound(TileShape((128, 256), (2, 1), "deferred"), bf16, Problem(8192, 8192, 8192))
+    'tensor cores'
+    >>> bound(TileShape((64, 16)), bf16, Problem(8192, 16, 8192))
+    'DRAM'
+    """
+    cost = costs or H200_COSTS
+    one = _Turn(shape, operands, problem, device, split or Split(), cost, 1.0)
+    at_once = min(float(one.grid), float(one.clusters * one.parts))
+    turns = one.clusters * one.parts / one.grid
+    found = {name: us * one.k_tiles * max(1.0, turns) for name, us in one.k_tile_us(at_once).items()}
+    found |= {"store of D": one.store_us * max(1.0, turns), "DRAM": one.memory_us, "start": cost.start}
+    return max(found, key=lambda name: found[name])
+
+
 class _Turn:
     """A turn of the grid: what it takes with so many clusters at work.
 
-    area       of a tile, in units of 128 x 128
-    clusters   of tiles of D
+    area        of a tile, in units of 128 x 128
+    clusters    of tiles of D
+    memory_us   of reading A and B from DRAM
     """
 
     def __init__(
@@ -222,20 +244,21 @@ class _Turn:
         shape: TileShape,
         operands: Operands,
         problem: Problem,
-        multiprocessors: int,
+        device: Device,
         split: Split,
         cost: Sm90Costs,
         rate: float,
     ) -> None:
         (bm, bn), bits = shape.tile, operands.a.dtype.bits
-        self.shape, self.cost, self.grid = shape, cost, shape.grid(multiprocessors)
+        self.shape, self.cost, self.grid = shape, cost, shape.grid(device.sms)
+        rates = device.measured
         self.rows, self.columns = shape.clusters(problem)
         self.clusters = self.rows * self.columns * problem.l
         self.area = bm * bn / _UNIT
         self.parts = split.parts
         k_bytes = problem.k * bits // 8
         self.k_tiles = -(-k_bytes // K_TILE_BYTES // split.parts)
-        busy_us = problem.m * problem.n * problem.l * k_bytes / _FULL_RATE
+        busy_us = problem.m * problem.n * problem.l * k_bytes / (rates.wgmma_tflops * 1e6)
         slower = 1 + cost.warm * min(1.0, busy_us / WARM_US)
         self.products_us = cost.tensor * slower * self.area / rate
         # Of each wgmma of 64 rows: its rows of A and all columns of B. TMA writes both once.
@@ -249,14 +272,16 @@ class _Turn:
             extent / sharers * K_TILE_BYTES / 1024 * (cost.l2_unaligned if is_unaligned else 1.0)
             for extent, sharers, is_unaligned in zip((bm, bn), shape.cluster[::-1], unaligned, strict=True)
         ]
-        self.store_us = self._store_us(operands, problem)
+        self.store_us = self._store_us(operands, problem, rates.l2_kept_bytes)
+        read = self.read_bytes(operands, problem, rates.l2_kept_bytes)
+        self.memory_us = read / (rates.tma_read_gb_s * 1e3)
         self.exposed_us = self.area * slower * getattr(cost, shape.epilogue)
 
-    def read_bytes(self, operands: Operands, problem: Problem) -> float:
-        """Of A and B, from memory. What L2 does not hold is read once more for each turn of tiles along M or N."""
+    def read_bytes(self, operands: Operands, problem: Problem, kept_bytes: float) -> float:
+        """Of A and B, from memory. What L2 does not keep is read once more for each turn of tiles along M or N."""
         of_k = problem.k * problem.l * operands.a.dtype.bits / 8
         a, b = problem.m * of_k, problem.n * of_k
-        if a + b > L2_BYTES:
+        if a + b > kept_bytes:
             turns = max(1.0, self.rows * self.columns / self.grid)
             if self.shape.raster == "along_n":
                 b *= min(turns, max(1, self.rows))
@@ -269,9 +294,9 @@ class _Turn:
         shares = shares_of(FILLED, self.clusters, self.k_tiles, self.grid)
         return shares if shares.shared else None
 
-    def _store_us(self, operands: Operands, problem: Problem) -> float:
+    def _store_us(self, operands: Operands, problem: Problem, kept_bytes: float) -> float:
         (bm, bn), bits, cost = self.shape.tile, operands.d.dtype.bits, self.cost
-        stays = problem.m * problem.n * problem.l * bits / 8 <= L2_BYTES
+        stays = problem.m * problem.n * problem.l * bits / 8 <= kept_bytes
         rate = cost.store if stays else cost.store_memory
         if not stays and self.shape.raster == f"along_{operands.d.major}":
             rate *= cost.store_along
@@ -283,6 +308,11 @@ class _Turn:
 
     def us(self, clusters: float) -> float:
         """With so many clusters at a time."""
+        k_tile_us = _slowest(self.cost, *self.k_tile_us(clusters).values())
+        return _slowest(self.cost, k_tile_us * self.k_tiles + self.exposed_us, self.store_us)
+
+    def k_tile_us(self, clusters: float) -> dict[str, float]:
+        """Of a k-tile, by what takes it."""
         cost = self.cost
         tiles = clusters / self.parts
         rows = min(self.rows, _GROUP)
@@ -293,8 +323,12 @@ class _Turn:
             for kib, count in zip(self.row_kib, readers, strict=True)
         )
         l2_us = max(cost.l2 * clusters / self.grid, cost.l2_alone) * kib
-        k_tile_us = _slowest(cost, self.products_us, l2_us, self.port_us, self.shared_us)
-        return _slowest(cost, k_tile_us * self.k_tiles + self.exposed_us, self.store_us)
+        return {
+            "tensor cores": self.products_us,
+            "L2": l2_us,
+            "port": self.port_us,
+            "shared memory": self.shared_us,
+        }
 
 
 def _slowest(cost: Sm90Costs, *us: float) -> float:

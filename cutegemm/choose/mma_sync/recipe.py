@@ -1,0 +1,121 @@
+"""The recipes of mma.sync plans.
+
+A name stands for tiles; how deep the queue of k-tiles is follows from the architecture's shared memory, and
+how tiles travel from majorness and alignment. Operands of f32 are multiplied as tf32: who asks for such a
+plan by its name asks for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cutegemm.build.building import Shared
+from cutegemm.build.mma_sync import mma_sync_plan
+from cutegemm.build.mma_sync_tma import mma_tma_plan
+from cutegemm.choose.options import parse_tuple
+from cutegemm.choose.recipe import Recipe
+from cutegemm.errors import PlanError
+from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+
+_DEEPEST_BYTES = 128  # of a k-tile along K
+_MOST_STAGES = 4
+
+
+def _shared(text: str) -> Shared | str:
+    """swizzled, padded or plain; or k+4: along K, with 4 elements of padding."""
+    major, _, pad = text.partition("+")
+    return text if major not in ("k", "mn") else Shared(major=major, pad=int(pad or 0))
+
+
+def _least(arch: str) -> str:
+    """The architecture without the instructions of its own, which these plans do not need."""
+    return arch.rstrip("a")
+
+
+@dataclass(frozen=True)
+class MmaSyncRecipe(Recipe):
+    """What a plan of mma.sync is before its operands are known.
+
+    rate   speed on large problems, that of `mma_128x256` being 1; None: not to be chosen
+
+    Of `options`, block is (bM, bN) where they are not spelled out: bK and the stages follow from what fits, or are told
+    by k_bytes, the bytes of a k-tile along K, and stages.
+    """
+
+    family: ClassVar[str] = "mma_sync"
+    arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
+        **dict.fromkeys(("block", "warp"), parse_tuple),
+        **dict.fromkeys(("atom_k", "stages", "fragments", "shares", "load_bytes", "k_run"), int),
+        **dict.fromkeys(("store_elems", "ctas_per_sm"), int),
+        **dict.fromkeys(("load", "cache", "read", "store", "rounding"), str),
+        **dict.fromkeys(("warps_along", "raster", "mma_order", "arch"), str),
+        "shared": _shared,
+    }
+
+    rate: float | None = None
+
+    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+        """The plan for operands: the deepest k-tiles and then the most stages that fit an architecture.
+
+        raises   PlanError where nothing does
+        """
+        ops, options = operands.as_tf32, {"name": self.name, "summary": self.summary, **self.options}
+        if self.spelled_out:
+            return mma_sync_plan(ops, **{"arch": _least(arch), **options})
+        block = options.pop("block")
+        if "k_bytes" in options:
+            deep = options.pop("k_bytes") * 8 // ops.a.dtype.bits
+            if "load_bytes" in options:
+                options["load_bytes"] = max(options["load_bytes"], ops.a.dtype.bits // 8)
+            return mma_sync_plan(ops, block=(*block, deep), arch=_least(arch), **options)
+        limits, ctas = arch_named(_least(arch)), options.get("ctas_per_sm", 1)
+        room = min(limits.smem_per_block_bytes, limits.smem_per_sm_bytes // ctas - SMEM_RESERVED_BYTES)
+        of_d = block[0] * block[1] * ops.d.dtype.bits // 8
+        options.setdefault("store", "shared" if of_d <= room else "direct")
+        error: PlanError | None = None
+        for share in (1, 2, 4):
+            tile = (*block, _DEEPEST_BYTES * 8 // ops.a.dtype.bits // share)
+            fit = room * share // ((block[0] + block[1]) * _DEEPEST_BYTES)
+            most = max(2, min(fit, min(share, 2) * _MOST_STAGES))
+            try:
+                return mma_sync_plan(ops, block=tile, stages=most, arch=_least(arch), **options)
+            except PlanError as found:
+                error = found
+        assert error is not None
+        raise error
+
+
+@dataclass(frozen=True)
+class MmaTmaRecipe(MmaSyncRecipe):
+    """What a plan is whose k-tiles a producer brings by TMA.
+
+    Of `options`, block is (bM, bN) where they are not spelled out: bK and the stages follow from what fits.
+    """
+
+    family: ClassVar[str] = "mma_tma"
+    arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
+        **dict.fromkeys(("block", "warp"), parse_tuple),
+        **dict.fromkeys(("stages", "ctas"), int),
+        **dict.fromkeys(("store", "raster", "mma_order", "arch"), str),
+    }
+    loads_boxes: ClassVar[bool] = True
+
+    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+        """The plan for operands: k-tiles of 128 bytes along K, or where there is no room for two of 64.
+
+        raises   PlanError where nothing does
+        """
+        ops = operands.as_tf32
+        given = {"name": self.name, "summary": self.summary, "arch": arch, "ctas": sms}
+        options = {**given, **self.options}
+        if self.spelled_out:
+            return mma_tma_plan(ops, **options)
+        block, deep = options.pop("block"), _DEEPEST_BYTES * 8 // ops.a.dtype.bits
+        try:
+            return mma_tma_plan(ops, block=(*block, deep), **options)
+        except PlanError:
+            return mma_tma_plan(ops, block=(*block, deep // 2), **options)

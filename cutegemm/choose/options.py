@@ -1,0 +1,47 @@
+"""Texts that spell out the arguments of a builder: "simt:block=128x128x8,stages=3"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cutegemm.errors import PlanError
+
+
+def parse_tuple(text: str) -> tuple[int, ...]:
+    """128x64x32 as numbers.
+
+    >>> parse_tuple("128x64x32")
+    (128, 64, 32)
+    """
+    return tuple([int(part) for part in text.split("x")])
+
+
+_READ: dict[Callable[[str], Any], str] = {parse_tuple: "numbers joined by x", int: "a whole number"}
+
+
+def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """The arguments in "family:name=value,name=value".
+
+    options   for each argument what turns its text into a value
+    raises    PlanError with everything that does not read
+
+    >>> parse_options("simt:block=64x64x8,stages=4", {"block": parse_tuple, "stages": int})
+    {'block': (64, 64, 8), 'stages': 4}
+    """
+    found, broken = {}, []
+    for part in text.partition(":")[2].split(","):
+        key, _, value = part.partition("=")
+        if key in found:
+            broken.append(f"{key!r} is given twice.")
+            continue
+        try:
+            found[key] = options[key](value)
+        except KeyError:
+            broken.append(f"{key!r} is no argument; there are {', '.join(options)}.")
+        except ValueError:
+            expected = _READ.get(options[key], f"a value of {key}")
+            broken.append(f"{part!r} does not read as {expected}.")
+    if broken:
+        raise PlanError(f"plan_named: {text!r}", broken)
+    return found

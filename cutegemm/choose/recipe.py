@@ -1,0 +1,133 @@
+"""Recipes: what a named plan is, as a value.
+
+A recipe holds the arguments of a family's builder, and what a name may say around them: that operands are packed first,
+how K is split, that the problem is transposed. `Recipe.build` makes its plan for operands, `dataclasses.replace` a
+variant of it, and `str` its name, which `choose.names.recipe_named` reads back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar
+
+from cutegemm.errors import PlanError
+from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.machine.device import DEFAULT_DEVICE, Device
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+from cutegemm.plan.work.split import Split
+
+TRANSPOSED = "transposed:"  # in front of a name: the plan is to serve D^T = B^T A^T
+PACK = "+pack"
+NEEDED = "needed"  # of an option `pack`: the operands that are in the way
+STREAM_WAVES = 2  # so that most tiles have two parts, of which one is written long before it is read
+
+_SWAPPED = str.maketrans("ab", "ba")
+
+
+@dataclass(frozen=True)
+class Recipe(ABC):
+    """What a plan is before its operands are known.
+
+    name          of the tile sizes or of a step of a ladder; or the text that spells the options out
+    summary       in a sentence
+    options       arguments of the family's builder
+    spelled_out   whether the builder is given the options to the letter
+    is_packed     whether operands that are in the way are packed first
+    split         how K is split, instead of what the options say
+    ctas          of the persistent grid among which `split` divides, where the name says how many
+    transposed    whether the plan is to serve D^T = B^T A^T
+    """
+
+    family: ClassVar[str]
+    arguments: ClassVar[
+        Mapping[str, Callable[[str], Any]]
+    ]  # of the builder: what turns the text of each to a value
+    loads_boxes: ClassVar[bool] = False  # whether TMA loads A and B: rows of any length, but no stride of 0
+    splits: ClassVar[frozenset[str]] = frozenset()  # how a name may say that K is split: see `choose.names`
+    reduction: ClassVar[str] = "last"  # see `Split`: where the name does not say it
+
+    name: str
+    summary: str
+    options: Mapping[str, Any] = field(hash=False)
+    spelled_out: bool = field(default=False, kw_only=True)
+    is_packed: bool = field(default=False, kw_only=True)
+    split: Split | None = field(default=None, kw_only=True)
+    ctas: int | None = field(default=None, kw_only=True)
+    transposed: bool = field(default=False, kw_only=True)
+
+    @property
+    def plan_name(self) -> str:
+        """The name of the plan, which does not know that it is for a transposed problem."""
+        return f"{self.name}{PACK if self.is_packed else ''}{self._split_text}"
+
+    @property
+    def _split_text(self) -> str:
+        split = self.split
+        if split is None:
+            return ""
+        if split.owned:
+            return "/fill"
+        if self.ctas is not None:
+            return f"/s{self.ctas}"
+        if split.waves:
+            return "/stream" if split.waves == STREAM_WAVES else f"/stream{split.waves}"
+        return f"/k{split.parts}{'' if split.reduction == self.reduction else split.reduction}"
+
+    def __str__(self) -> str:
+        return f"{TRANSPOSED if self.transposed else ''}{self.plan_name}"
+
+    def build(
+        self,
+        operands: Operands,
+        with_c: bool = False,
+        arch: str = DEFAULT_ARCH,
+        device: Device = DEFAULT_DEVICE,
+    ) -> GemmPlan:
+        """The plan for operands, those of the problem before it is transposed.
+
+        with_c   whether the kernel of a Hopper plan must be able to read C; the others always are
+        arch     whose shared memory mma.sync plans fill
+        device   whose multiprocessors a persistent grid fills
+        raises   PlanError where the operands break the plan's rules
+        """
+        return _built(self, operands, with_c, arch, device.sms)
+
+    @abstractmethod
+    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+        """The plan for operands of the problem as the plan sees it."""
+
+    def to_pack(self, operands: Operands) -> str:
+        """The operands that are in the way of plans of the family; none where the family packs nothing."""
+        return ""
+
+    def pack(self, operands: Operands) -> str:
+        """The operands that the plan packs, of those that it sees."""
+        asked = NEEDED if self.is_packed else str(self.options.get("pack", ""))
+        return self.to_pack(operands) if asked == NEEDED else asked
+
+    def boxes(self, operands: Operands) -> str | None:
+        """Which of the operands, "a" and "b", TMA loads; None where threads load them all.
+
+        operands   those of the problem before it is transposed, as TMA would load them all
+        """
+        if not self.loads_boxes:
+            return None
+        packed = self.pack(operands.transposed) if self.transposed else self.pack(operands)
+        if self.transposed:
+            packed = packed.translate(_SWAPPED)
+        return "".join([name for name in "ab" if name not in packed])
+
+
+@cache
+def _built(recipe: Recipe, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+    if not recipe.transposed:
+        return recipe.build_for(operands, with_c, arch, sms)
+    try:
+        return recipe.build_for(operands.transposed, with_c, arch, sms)
+    except PlanError as error:
+        subject = f"{error.subject} for D^T = B^T A^T, whose A is B^T"
+        raise PlanError(subject, error.violations) from None

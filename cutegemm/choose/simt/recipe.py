@@ -1,0 +1,101 @@
+"""The recipe of a SIMT plan.
+
+A name stands for tile sizes; what else the plan is follows from the operands: how a tile is loaded from their
+majorness and alignment, how wide the accesses are from their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from cutegemm.build.building import Shared
+from cutegemm.build.simt import simt_plan
+from cutegemm.choose.options import parse_tuple
+from cutegemm.choose.recipe import Recipe
+from cutegemm.layout import Swizzle
+from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.plan.memory.packing import ALIGN_BYTES
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+from cutegemm.tile.tiled_copy import TiledCopy
+
+
+def _shared(text: str) -> Shared:
+    """mn+4: along M or N, with 4 elements of padding; k^2.3.4: along K, with a swizzle."""
+    text, _, swizzle = text.partition("^")
+    major, _, pad = text.partition("+")
+    bits = [int(part) for part in swizzle.split(".")] if swizzle else []
+    return Shared(major=major, pad=int(pad or 0), swizzle=Swizzle(*bits) if bits else None)
+
+
+@dataclass(frozen=True)
+class SimtRecipe(Recipe):
+    """What a SIMT plan is before its operands are known.
+
+    rate   by layout ("nn", ...): speed on large problems, a loop of multiply-adds alone being 1; empty where the
+           plan is not to be chosen
+
+    Of `options`, `stages` may be a pair: with cp.async alone, and where a tile goes through registers, as such a tile
+    is one more on its way already.
+    """
+
+    family: ClassVar[str] = "simt"
+    arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
+        **dict.fromkeys(("block", "warp", "thread", "quad"), parse_tuple),
+        **dict.fromkeys(
+            ("stages", "unroll", "ctas_per_sm", "access_bits", "split_k", "waves", "persistent"), int
+        ),
+        **dict.fromkeys(("shared_a", "shared_b"), _shared),
+        **dict.fromkeys(("load_a", "load_b", "lanes_along", "raster", "mma_order", "pack"), str),
+        **dict.fromkeys(("split_order", "reduction", "store"), str),
+        "prefetch": lambda text: bool(int(text)),
+    }
+    splits: ClassVar[frozenset[str]] = frozenset({"k", "last", "s"})
+    reduction: ClassVar[str] = "kernel"
+
+    rate: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+        """The plan for operands: `simt_plan`, its options fitted to the width of their elements.
+
+        raises   PlanError where they break its rules
+        """
+        widest = max(operands.a.dtype.bits, operands.b.dtype.bits, operands.acc.bits)
+        quad = min(4, ACCESS_BITS // widest)
+        given = {"quad": (quad, quad), "stages": 2, **self.options, "pack": self.pack(operands)}
+        if self.split is not None:
+            given |= {
+                "split_k": self.split.parts,
+                "waves": self.split.waves,
+                "reduction": self.split.reduction,
+            }
+        if self.ctas is not None:
+            given["persistent"] = self.ctas
+        if (
+            operands.batched
+        ):  # a batch of few tiles has nothing to group, and which tile is next is found sooner
+            given.setdefault("raster", "along_m")
+        given["ctas_per_sm"] = max(1, given.get("ctas_per_sm", 1) * 32 // max(32, widest))
+        stages = given["stages"]
+        async_stages, given["stages"] = stages if isinstance(stages, tuple) else (stages, stages)
+        called: dict[str, Any] = {"name": self.plan_name, "summary": self.summary}
+        plan = simt_plan(operands, **called, **given)
+        loads = [load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy)]
+        if given["stages"] != async_stages and all(load.atom.is_async for load in loads):
+            plan = simt_plan(operands, **called, **{**given, "stages": async_stages})
+        return plan
+
+    def to_pack(self, operands: Operands) -> str:
+        """The operands that packing makes better: k-major ones, and those that are aligned to less than 16 bytes.
+
+        >>> plan = SimtRecipe("mine", "", {})
+        >>> [plan.to_pack(Operands.of("f32", layout=layout)) for layout in ("nn", "tn")]
+        ['a', '']
+        """
+        found = [
+            name for name in "ab"
+            if getattr(operands, name).major == "k" or getattr(operands, name).align_bytes < ALIGN_BYTES
+        ]  # fmt: skip
+        return "".join(found)

@@ -1,0 +1,158 @@
+"""Names of plans: what they say is what a recipe holds, and a recipe writes the name that it is read from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutegemm.choose.catalog import candidates, choose, plan_named, plans
+from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER
+from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.recipe import PACK, TRANSPOSED
+from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.simt.named import SIMT_PLANS
+from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_PLANS, of_tile
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.work.split import FILLED, Split
+
+COUNTS = st.integers(2, 200)
+# By family: how K may be split, with the CTAs that a name says.
+DIVISIONS = {
+    "simt": st.one_of(
+        st.just((None, None)),
+        COUNTS.map(lambda parts: (Split(parts), None)),
+        COUNTS.map(lambda parts: (Split(parts, reduction="last"), None)),
+        COUNTS.map(lambda ctas: (Split(waves=1), ctas)),
+    ),
+    "sm90": st.one_of(
+        st.just((None, None)),
+        st.just((FILLED, None)),
+        COUNTS.map(lambda parts: (Split(parts, reduction="last"), None)),
+        st.integers(1, 9).map(lambda waves: (Split(waves=waves, reduction="last"), None)),
+    ),
+}
+SIDES = st.sampled_from((64, 128, 192, 256)), st.integers(1, 16).map(lambda n: 16 * n)
+NAMED = {recipe.name for recipe in SM90_PLANS}  # among them some tiles, which are as their step says
+TILES = st.builds(
+    lambda m, n, cluster: of_tile((m, n), cluster), *SIDES, st.sampled_from(((1, 1), (2, 1), (1, 2)))
+).filter(lambda recipe: recipe.name not in NAMED)
+VARIED = st.sampled_from((*SIMT_PLANS, *SM90_PLANS, *SM90_CHOSEN)) | TILES
+FIXED = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_PLANS, *MMA_SYNC_FED, *MMA_SYNC_LADDER)
+SPELLED = (
+    "simt:block=64x64x8,warp=32x32,thread=8x4,stages=4,pack=a",
+    "mma_sync:block=128x128x64,stages=3,shared=k+8",
+    "mma_tma:block=256x128x64,warp=64x64",
+    "sm90:tile=128x128x64,cluster=2x1,slots=4,l2=last+last+first,ctas=none",
+)
+
+
+@st.composite
+def recipes(draw):
+    """Of every family, packed and split as a name may say, for the problem or for the transposed one."""
+    recipe = draw(VARIED | st.sampled_from(FIXED) | st.sampled_from(SPELLED).map(recipe_named))
+    if recipe.splits and not recipe.spelled_out and recipe not in FIXED:
+        split, ctas = draw(DIVISIONS[recipe.family])
+        recipe = replace(recipe, is_packed=draw(st.booleans()), split=split, ctas=ctas)
+    return replace(recipe, transposed=draw(st.booleans()))
+
+
+@given(recipes())
+def test_a_name_is_read_as_it_was_written(recipe):
+    assert recipe_named(str(recipe)) == recipe
+    assert str(recipe_named(str(recipe))) == str(recipe)
+
+
+@given(recipes(), recipes())
+def test_different_recipes_have_different_names(one, other):
+    assert (str(one) == str(other)) == (one == other)
+
+
+def test_every_listed_name_is_read():
+    for name, summary in plans():
+        assert str(recipe_named(name)) == name
+        assert summary
+
+
+def test_what_a_name_says():
+    """By hand: each part of a name, and what stands for it."""
+    recipe = recipe_named("transposed:simt_128x128+pack/k4last")
+    said = (recipe.family, recipe.name, recipe.is_packed, recipe.split, recipe.ctas, recipe.transposed)
+    assert said == ("simt", "simt_128x128", True, Split(4, reduction="last"), None, True)
+    shared = recipe_named("simt_64x64/s528")
+    assert (shared.split, shared.ctas, shared.transposed) == (Split(waves=1), 528, False)
+    streamed = recipe_named("sm90_wide_2x1/stream")
+    assert streamed.split == Split(waves=2, reduction="last")
+    assert str(recipe_named("sm90_wide_2x1/stream2")) == "sm90_wide_2x1/stream"
+    assert recipe_named("sm90_192x208_1x2").options["cluster"] == (1, 2)
+    assert recipe_named(TRANSPOSED + TRANSPOSED + "mma_64x64") == recipe_named("mma_64x64")
+    spelled = recipe_named("sm90:tile=64x64x128,pack=ab")
+    assert (spelled.options, spelled.spelled_out) == ({"tile": (64, 64, 128), "pack": "ab"}, True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "simt", "sm90", "sm90_", "sm90_8x8x8", "simt_64x64/fill", "simt_64x64/stream", "sm90_slots/s132",
+        "sm90_slots/k4last", "sm90_slots/k4+pack", "mma_64x64/k2", "mma_64x64+pack", "sgemm_01_naive/k2",
+        "wgmma:tile=64x64x64", "transposed:", "simt_64x64 ", "sm90_slots+packed",
+    ],
+)  # fmt: skip
+def test_a_name_that_there_is_not(name):
+    with pytest.raises(UnsupportedError, match="no plan is called"):
+        recipe_named(name)
+
+
+def test_what_does_not_read():
+    with pytest.raises(PlanError, match="parts = 0; at least 1"):
+        recipe_named("sm90_slots/k0")
+    with pytest.raises(PlanError) as caught:
+        recipe_named("sm90:tyle=1x1x1,slots=two,slots=2")
+    assert len(caught.value.violations) == 2
+
+
+def test_what_tma_loads():
+    """Of operands that lie so that wgmma takes neither A nor B as it is, then A alone: all that is not packed."""
+    neither, a_alone = Operands.of("e4m3", layout="tn"), Operands.of("e4m3", layout="nn")
+    found = {
+        name: [recipe_named(name).boxes(of) for of in (neither, a_alone)]
+        for name in ("simt_64x64+pack", "mma_64x64", "mma_tma_128x256", "sm90_slots", "sm90_slots+pack/k2")
+    }
+    assert found == {
+        "simt_64x64+pack": [None, None],
+        "mma_64x64": [None, None],
+        "mma_tma_128x256": ["ab", "ab"],
+        "sm90_slots": ["ab", "ab"],
+        "sm90_slots+pack/k2": ["", "a"],
+    }
+    packs_b = recipe_named("sm90:tile=128x128x128,pack=b")
+    assert (packs_b.boxes(neither), replace(packs_b, transposed=True).boxes(neither)) == ("a", "b")
+    assert recipe_named("transposed:sm90_slots+pack").boxes(a_alone) == "a"
+
+
+def test_a_recipe_is_built_for_a_device():
+    bf16 = Operands.of("bf16", layout="nt")
+    small = DEFAULT_DEVICE.with_sms(44)
+    for name in ("sm90_slots", "mma_tma_128x256"):
+        assert recipe_named(name).build(bf16, device=small).pipeline.ctas == 44
+    whole = recipe_named("sm90_slots").build(bf16)
+    assert whole is plan_named("sm90_slots", bf16)
+    assert plan_named("transposed:sm90_slots", bf16.transposed) == whole
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3", "tf32"])
+def test_the_first_candidate_is_chosen(dtype, packed):
+    for extents in ((4096, 4096, 4096), (128, 128, 8192), (64, 4096, 1024)):
+        operands = Operands.of(dtype, layout="nn" if packed else "nt").fitted(*extents)
+        problem = Problem(*extents, operands=operands)
+        found = candidates(operands, problem)
+        assert str(found[0].recipe) == choose(operands, problem).name
+        assert (PACK in str(found[0].recipe)) <= packed or dtype == "f32"
+        assert [one.us for one in found] == sorted(one.us for one in found)
+        assert all(one.bound for one in found)
