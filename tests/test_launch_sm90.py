@@ -8,9 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cutegemm.build import mma_tma_plan, sm90_plan  # noqa: E402
+from cutegemm.build import mma_tma_plan, simt_plan, sm90_plan  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
+from cutegemm.plan.epilogue import Accumulator, Epilogue, Scalar, Tile  # noqa: E402
 from cutegemm.run import gemm as launch  # noqa: E402
 from cutegemm.run import torch_ops  # noqa: E402
 from cutegemm.run.compile import CompiledKernel  # noqa: E402
@@ -342,6 +343,19 @@ def test_counters_are_kept_for_each_stream(stream):
     kernel(a, b, None, "d", 1.0, 0.0)
     assert calls[-1][4] is not larger
     assert not calls[-1][4].any()
+
+
+def test_further_operands_follow_those_of_blas(stream):
+    """A workspace comes between the matrices and the scalars."""
+    acc, alpha, gamma = Accumulator(), Scalar("alpha"), Scalar("gamma")
+    plan = simt_plan(split_k=2).with_(epilogue=Epilogue(alpha * acc + gamma * Tile("e")))
+    calls = []
+    kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
+    kernel(Memory(256, 64), Memory(64, 512), "c", "e", "d", 1.0, 0.0, 2.0)
+    ((_, _, c, e, d, space, *scalars),) = calls
+    assert (c, e, d, space.dtype, scalars) == ("c", "e", "d", torch.uint8, [1.0, 0.0, 2.0])
+    with pytest.raises(UnsupportedError, match="cannot read C"):
+        kernel(Memory(256, 64), Memory(64, 512), "c", "e", "d", 1.0, 0.5, 2.0)
 
 
 @pytest.mark.parametrize("split_k", [1, 2])

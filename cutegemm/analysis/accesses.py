@@ -160,7 +160,7 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
     """Bytes in global memory of the elements of a tile, from the first tile that is not ragged on."""
     bm, bn, bk = plan.cta_tile
     shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, (bm, bn))
-    operand = getattr(plan.loaded, name)
+    operand = plan.loaded.matrix(name)
     first = "n" if name == "b" else "m"
     line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
     stride = (1, line) if operand.major == first else (line, 1)
@@ -235,13 +235,16 @@ def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
     return Access("store D", "d", "store", rows, bits, copy.atom.bits, "tile", times=times)
 
 
-def stored_by_lanes(plan: GemmPlan) -> np.ndarray:
+def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
     """The elements of a tile of D that each lane has the sums of, as (warps, lanes, elements), along D's rows.
 
     So they leave the registers: a vector is of neighbours in D, in whatever order the sums are held.
+
+    major   of another matrix of D's extents, along whose rows they are to be; D's where left out
     """
     bm, bn, _ = plan.cta_tile
-    compact = Layout((bm, bn), (1, bm) if plan.operands.d.major == "m" else (bn, 1))
+    along_m = (major or plan.operands.d.major) == "m"
+    compact = Layout((bm, bn), (1, bm) if along_m else (bn, 1))
     held = plan.tiled_mma.offsets_c(compact)
     in_memory = np.sort(held.reshape(held.shape[0], -1), axis=1)
     return by_warps(np.argsort(compact.offsets())[in_memory])

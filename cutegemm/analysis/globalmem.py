@@ -14,7 +14,8 @@ Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"; Nsig
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,10 +114,14 @@ def usable_bits(operand: Operand, problem: Problem | None = None, name: str = ""
     return max(widest * 8, operand.dtype.bits)
 
 
-def global_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Sectors]:
-    """Every access of a plan to global memory. C, which is read only where beta is not 0, is left out.
+def global_accesses(
+    plan: GemmPlan, problem: Problem | None = None, scalars: Mapping[str, float] | None = None
+) -> list[Sectors]:
+    """Every access of a plan to global memory.
 
     problem   whose strides count; without one the rows are far apart and aligned
+    scalars   of the epilogue, by which its tiles are read. Where they are left out, a tile counts that is read
+              whatever they are: not C, which is read only where beta is not 0
     """
     bm, bn, bk = plan.cta_tile
     out = []
@@ -129,6 +134,7 @@ def global_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Sect
         elements = by_warps(copy.offsets_s(Layout((extent, bk))))
         kind = "ldgsts" if copy.atom.is_async else "ld"
         out.append(_sectors(plan, name, label, kind, elements, copy.atom.bits, operand, problem, "k-tile"))
+    out += [_read_by_epilogue(plan, name, problem) for name in _tiles_read(plan, scalars)]
     leaving, _ = copy_of_d(plan)
     if leaving is not None:
         elements, bits = by_warps(leaving.offsets_d(Layout((bm, bn)))), leaving.atom.bits
@@ -138,6 +144,22 @@ def global_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Sect
     if plan.split.is_split:
         out += _sums_of_parts(plan)
     return out
+
+
+def _tiles_read(plan: GemmPlan, scalars: Mapping[str, float] | None) -> tuple[str, ...]:
+    if scalars is not None:
+        return plan.epilogue.tiles_read(scalars)
+    always = [step.tiles for step in plan.epilogue.steps if not step.idle]
+    return tuple(dict.fromkeys(sum(always, ())))
+
+
+def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
+    """A tile of the epilogue: by TMA to the slots that D leaves through, or to where its thread has the sums."""
+    label, operand, (bm, bn, _) = f"load {name.upper()}", plan.operands.matrix(name), plan.cta_tile
+    if plan.slots is not None and plan.slots.load_c is not None:
+        return replace(_boxes(label, plan.slots.load_c, bm * bn, operand), per="tile")
+    elements = stored_by_lanes(plan, operand.major)
+    return _sectors(plan, name, label, "ld", elements, plan.read_c.bits, operand, problem, "tile")
 
 
 def _sums_of_parts(plan: GemmPlan) -> list[Sectors]:

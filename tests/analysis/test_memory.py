@@ -35,6 +35,7 @@ from cutegemm.choose.catalog import plan_named
 from cutegemm.dtypes import bf16, e4m3, e5m2, f16, s8, tf32
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
+from cutegemm.plan.epilogue import Accumulator, Epilogue, Tile
 from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.raster import Raster
 from tests.analysis import naive
@@ -79,6 +80,34 @@ def test_sectors_of_a_plan():
     assert (found["load A"].requests, found["load A"].sectors, found["load A"].ideal) == (8, 128, 128)
     # a warp stores 8 rows of 4 lanes of 16 bytes: 64 bytes a row, 2 sectors each
     assert (found["store D"].requests, found["store D"].sectors, found["store D"].ideal) == (128, 2048, 2048)
+
+
+def test_a_tile_of_the_epilogue_counts_where_it_is_read():
+    """C is read as D is stored, in quads of a row."""
+    plan = simt_plan(block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
+    assert not [s for s in global_accesses(plan) if s.name == "load C"]
+    assert global_accesses(plan, scalars={"alpha": 2.0, "beta": 0.0}) == global_accesses(plan)
+    found = {s.name: s for s in global_accesses(plan, scalars={"alpha": 1.0, "beta": 2.0})}
+    c, d = found["load C"], found["store D"]
+    assert (c.requests, c.sectors, c.ideal, c.per, c.op) == (128, 2048, 2048, "tile", "ld")
+    assert (c.requests, c.sectors, c.bits) == (d.requests, d.sectors, d.bits)
+    always = plan.with_(epilogue=Epilogue(Accumulator() + Tile("residual")))
+    assert {s.name for s in global_accesses(always)} == {"load A", "load B", "load RESIDUAL", "store D"}
+
+
+def test_a_c_that_comes_by_tma_is_read_in_whole_sectors():
+    """128 x 128 of bf16: 32 KiB, 1024 sectors."""
+    plan = sm90_plan(Operands.of("bf16", layout="nt"), with_c=True)
+    (c,) = [s for s in global_accesses(plan, scalars={"alpha": 1.0, "beta": 1.0}) if s.name == "load C"]
+    assert (c.op, c.sectors, c.ideal, c.per) == ("tma", 1024, 1024, "tile")
+
+
+def test_a_c_that_a_consumer_reads_straight_comes_in_pairs():
+    """Fragments of wgmma: 4 lanes have 8 neighbours of a row, 32 bytes of f32, in pairs: a sector for every 4 lanes."""
+    ops = Operands.of("bf16", layout="nt", out="f32")
+    plan = sm90_plan(ops, with_c=True, store="direct")
+    (c,) = [s for s in global_accesses(plan, scalars={"alpha": 1.0, "beta": 1.0}) if s.name == "load C"]
+    assert (c.bits, c.requests, c.sectors) == (64, 128 * 128 // 64, 128 * 128 // 8)
 
 
 def test_a_skewed_matrix_touches_more_sectors():
