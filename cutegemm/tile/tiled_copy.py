@@ -12,9 +12,9 @@ from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import hooks
 from cutegemm.layout.algebra import coalesce, composition, filter
 from cutegemm.layout.inttuple import as_int_tuple, product, product_each
-from cutegemm.layout.inverses import left_inverse, right_inverse
+from cutegemm.layout.inverses import left_inverse, rest_of, right_inverse
 from cutegemm.layout.layout import Layout, _text, concatenate
-from cutegemm.layout.modes import on_layout
+from cutegemm.layout.modes import on_layout, size
 from cutegemm.layout.recast import recast_layout
 from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_product, zipped_divide
@@ -26,12 +26,14 @@ from cutegemm.tile.tv import make_layout_tv
 
 @dataclass(frozen=True)
 class TiledCopy:
-    """A copy atom repeated over threads and values: who copies what of a tile.
+    """A copy atom repeated over threads and values: which thread copies which elements of a tile.
 
-    atom        the instruction
-    layout_tv   (thread, value) -> colexicographic index in the tile, of the side that is in registers
-    tiler_mn    the tile: for each mode an extent, or a layout that picks its elements
-    raises      PlanError with every rule that the three break
+    atom             the instruction
+    layout_tv        (thread, value) -> colexicographic index in the tile, of the side that is in registers
+    tiler_mn         the tile: for each mode an extent, or a layout of its elements
+    fragment_shape   (value, rest_m, rest_n): a thread's fragment of one tile of the TiledMma that the copy was made
+                     for; its values in this order are those of `layout_tv`. None for a copy of its own
+    raises           PlanError with every rule that they break
     source      CuTe, copy_atom.hpp:182, TiledCopy
 
     >>> from cutegemm.dtypes import f32
@@ -44,6 +46,7 @@ class TiledCopy:
     atom: CopyAtom
     layout_tv: Layout
     tiler_mn: tuple[Any, ...]
+    fragment_shape: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.tiler_mn, list):
@@ -53,13 +56,13 @@ class TiledCopy:
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Whether the threads and values of `layout_tv` can be taken an atom at a time."""
+        """The rule that `layout_tv` divides into atoms, where it is broken."""
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
         except LayoutError as error:
             return [
-                f"the layout {self.layout_tv} cannot be taken {self.atom.threads} threads by "
-                f"{self.atom.values} values at a time, as the atom does:\n      "
+                f"the layout {self.layout_tv} does not divide into blocks of {self.atom.threads} threads by "
+                f"{self.atom.values} values, as the atom moves them:\n      "
                 + str(error).replace("\n", "\n    ")
             ]
         return []
@@ -94,6 +97,11 @@ class TiledCopy:
         return composition(Layout(self._tile_shape), self._dst_to_tile)
 
     @cached_property
+    def tv_in_tile(self) -> Layout:
+        """(thread, value) -> colexicographic index in the tile, for tilers of layouts too."""
+        return composition(Layout(self._tile_shape), self.layout_tv)
+
+    @cached_property
     def _src_to_tile(self) -> Layout:
         return self._to_tile(self.atom.layout_src_tv)
 
@@ -112,11 +120,11 @@ class TiledCopy:
         return concatenate([coalesce(threads), coalesce(values, (1, 1))])
 
     def get_slice(self, thr_idx: int) -> ThrCopy:
-        """What falls to one thread.
+        """The part of one thread.
 
         raises   LayoutError for a thread that does not take part
         """
-        if not 0 <= thr_idx < self.threads:
+        if not hasattr(thr_idx, "__index__") or not 0 <= thr_idx < self.threads:
             raise LayoutError(f"TiledCopy.get_slice: thread {thr_idx} of {self}; threads run from 0.")
         return ThrCopy(self, int(thr_idx))
 
@@ -140,7 +148,7 @@ class TiledCopy:
         return concatenate([held[0], held[1], tiles[1]])
 
     def offsets_s(self, target: Target) -> np.ndarray:
-        """The offset of every element that every thread reads.
+        """The offset of each element that each thread reads.
 
         target    (M, N, ...)
         returns   int64 array (threads, values, rest_m, rest_n, ...); for coordinates one axis more
@@ -154,28 +162,59 @@ class TiledCopy:
         return _all_offsets(self.tidfrg_s(as_tensor(target)))
 
     def offsets_d(self, target: Target) -> np.ndarray:
-        """The offset of every element that every thread writes; shaped as `offsets_s`."""
+        """The offset of each element that each thread writes; shaped as `offsets_s`."""
         return _all_offsets(self.tidfrg_d(as_tensor(target)))
 
     def retile(self, target: Target) -> Any:
-        """A thread's fragment of an MMA, seen as this copy moves it: ((value, atom), rest_m, rest_n, ...).
+        """A thread's fragment of an MMA in the order of this copy: ((value, atom), rest_m, rest_n, ...).
+
+        Law: where the copy was made for a TiledMma and the target is a fragment of that, the element at
+        ((value, atom), rest_m, rest_n) is the one that the copy moves there. Of another copy, the rest modes of the
+        target are taken to count the elements of the tile in increasing order.
 
         target   (value, rest_m, rest_n, ...) in registers
-        raises   LayoutError where its values are not whole atoms of this copy
-        source   CuTe, copy_atom.hpp:283, retile
+        raises   LayoutError where its values are not whole atoms of this copy, and where the order of the fragment's
+                 values is not known: of a copy that was made from another one, which reads or writes in another order
+        source   CuTe, copy_atom.hpp:283, retile. It takes the order of elements always, which is wrong for a TiledMma
+                 whose permutation runs values against that order
         """
         return on_layout(self._retile, target)
 
     def _retile(self, layout: Layout) -> Layout:
         values = layout[0].size()
-        index_of = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
-        # (m, n) -> which of a thread's groups of `values` elements the element of the tile is in
-        groups = recast_layout(self.threads * values, 1, index_of)
-        fragment = logical_product(Layout(values), right_inverse(groups))
+        own = self.fragment_shape
+        if own and size(own[0]) == values:
+            extents, order = product_each(own)[1:], Layout(product(own[1:]))
+        else:
+            extents, order = self._by_element(values)
+            if own is not None and not _counts_up(order):
+                raise LayoutError(
+                    f"TiledCopy.retile: {self} was made for a TiledMma whose permutation runs values against the order "
+                    f"of elements; the order of {values} values in {layout} is not known. Retile by a copy that "
+                    "make_tiled_copy_A, _B or _C makes, and a fragment of its TiledMma."
+                )
+        fragment = logical_product(Layout(values), order)
         atoms = zipped_divide(fragment, Layout(self.atom.values))  # (value of an atom, atom) -> (v, m, n)
-        tiles = zipped_divide(layout, (values, *product_each(groups.shape)))
+        tiles = zipped_divide(layout, (values, *extents))
         held = composition(tiles[0], atoms)
         return concatenate([held, *[tiles[1][m] for m in range(1, len(tiles[1]))]])
+
+    def _by_element(self, values: int) -> tuple[Any, Layout]:
+        """How many groups of `values` values a thread has along each mode of the tile, and group -> (m, n)."""
+        index_of = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
+        groups = recast_layout(self.threads * values, 1, index_of)  # (m, n) -> group
+        return product_each(groups.shape), right_inverse(groups)
+
+    @property
+    def retiles_in_element_order(self) -> bool:
+        """Whether the values of the fragment are in the order of elements, the one order that CuTe's retile knows."""
+        if not self.fragment_shape:
+            return self.fragment_shape is None
+        try:
+            extents, order = self._by_element(size(self.fragment_shape[0]))
+        except LayoutError:
+            return False
+        return bool(_counts_up(order) and extents == product_each(self.fragment_shape)[1:])
 
 
 @dataclass(frozen=True)
@@ -186,7 +225,7 @@ class ThrCopy:
     thr_idx: int
 
     def partition_S(self, target: Target) -> Tensor:
-        """What the thread reads: ((value, atom), rest_m, rest_n, ...).
+        """The elements that the thread reads: ((value, atom), rest_m, rest_n, ...).
 
         target    a tensor (M, N, ...); a layout stands for the tensor of its offsets
         returns   a view of it; the elements of the view of a layout are offsets
@@ -201,7 +240,7 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_s, target)
 
     def partition_D(self, target: Target) -> Tensor:
-        """What the thread writes: ((value, atom), rest_m, rest_n, ...)."""
+        """The elements that the thread writes: ((value, atom), rest_m, rest_n, ...)."""
         return self._partition(self.tiled_copy.tidfrg_d, target)
 
     def _partition(self, tidfrg: Any, target: Target) -> Tensor:
@@ -210,7 +249,7 @@ class ThrCopy:
         return part
 
     def retile(self, target: Target) -> Any:
-        """A fragment seen as ((value, atom), rest_m, rest_n, ...); see `TiledCopy.retile`."""
+        """A fragment as ((value, atom), rest_m, rest_n, ...); see `TiledCopy.retile`."""
         return self.tiled_copy.retile(target)
 
 
@@ -223,10 +262,11 @@ def make_tiled_copy(atom: CopyAtom, layout_tv: Layout, tiler_mn: tuple[Any, ...]
 
 
 def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -> TiledCopy:
-    """The copy whose threads and values lie as two layouts say; a thread's values lie side by side.
+    """The copy with the threads and values of two layouts; the values of a thread lie side by side.
 
-    thr_layout   (m, n) -> thread
-    val_layout   (m, n) -> value of a thread
+    thr_layout   (m, n) -> thread; each of the threads 0, 1, ... at one coordinate
+    val_layout   (m, n) -> value of a thread, likewise
+    raises       LayoutError where a thread or a value is missing or repeated, PlanError as `TiledCopy` does
     source       CuTe DSL, `make_tiled_copy_tv`
     """
     tiler_mn, layout_tv = make_layout_tv(thr_layout, val_layout)
@@ -234,27 +274,30 @@ def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -
 
 
 def make_tiled_copy_A(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """The copy whose threads hold the elements of A that they do in a TiledMma."""
-    m, _, k = tiled_mma.tile_mnk
-    return TiledCopy(atom, tiled_mma.tv_layout_A_tiled, (m, k))
+    """The copy whose threads hold the elements of A that they hold in a TiledMma."""
+    return _of_mma(atom, tiled_mma, "A", 0, 2)
 
 
 def make_tiled_copy_B(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """The copy whose threads hold the elements of B that they do in a TiledMma."""
-    _, n, k = tiled_mma.tile_mnk
-    return TiledCopy(atom, tiled_mma.tv_layout_B_tiled, (n, k))
+    """The copy whose threads hold the elements of B that they hold in a TiledMma."""
+    return _of_mma(atom, tiled_mma, "B", 1, 2)
 
 
 def make_tiled_copy_C(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """The copy whose threads hold the elements of C that they do in a TiledMma."""
-    m, n, _ = tiled_mma.tile_mnk
-    return TiledCopy(atom, tiled_mma.tv_layout_C_tiled, (m, n))
+    """The copy whose threads hold the elements of C that they hold in a TiledMma."""
+    return _of_mma(atom, tiled_mma, "C", 0, 1)
+
+
+def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -> TiledCopy:
+    tile = (tiled_mma.tile_mnk[i], tiled_mma.tile_mnk[j])
+    fragment_shape = getattr(tiled_mma, f"partition_shape_{operand}")(tile)
+    return TiledCopy(atom, getattr(tiled_mma, f"tv_layout_{operand}_tiled"), tile, fragment_shape)
 
 
 def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """The smallest copy that retiles the C of a TiledMma: one atom for each thread.
+    """The copy of the first values of C in a TiledMma: one atom for each thread.
 
-    Its tile is made of layouts that pick the elements of those values; an epilogue that stores in
+    Its tiler consists of layouts, of the rows and of the columns of those values. An epilogue that stores in
     sub-tiles builds its copies on it.
 
     source   CuTe, copy_atom.hpp:545, make_tiled_copy_C_atom
@@ -275,13 +318,28 @@ def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 
 
 def make_tiled_copy_S(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
-    """The copy by another atom whose threads hold what those of `tiled_copy` read."""
-    return TiledCopy(atom, tiled_copy.layout_src_tv_tiled, tiled_copy.tiler_mn)
+    """The copy by another atom whose threads hold the elements that those of `tiled_copy` read."""
+    return _of_copy(atom, tiled_copy, tiled_copy.layout_src_tv_tiled)
 
 
 def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
-    """The copy by another atom whose threads hold what those of `tiled_copy` write."""
-    return TiledCopy(atom, tiled_copy.layout_dst_tv_tiled, tiled_copy.tiler_mn)
+    """The copy by another atom whose threads hold the elements that those of `tiled_copy` write."""
+    return _of_copy(atom, tiled_copy, tiled_copy.layout_dst_tv_tiled)
+
+
+def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledCopy:
+    fragment = tiled_copy.fragment_shape
+    if fragment:
+        same = np.array_equal(layout_tv.offsets(), tiled_copy.tv_in_tile.offsets())
+        in_order = tiled_copy.retiles_in_element_order
+        fragment = (
+            fragment if same else (None if in_order else ())
+        )  # (): the order of the values is not known
+    return TiledCopy(atom, layout_tv, tiled_copy.tiler_mn, fragment)
+
+
+def _counts_up(order: Layout) -> bool:
+    return coalesce(order) == coalesce(Layout(order.size()))
 
 
 def _all_offsets(split: Tensor) -> np.ndarray:
@@ -292,15 +350,26 @@ def _all_offsets(split: Tensor) -> np.ndarray:
 
 def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
     if not isinstance(layout_tv, Layout) or len(layout_tv) != 2 or not layout_tv.is_integral:
-        return [f"the layout {layout_tv} has not the two modes (thread, value)"]
+        return [f"the layout {layout_tv} does not have the two modes (thread, value)"]
     if not isinstance(tiler_mn, tuple) or not all(
         isinstance(t, Layout) or (type(t) is int and t > 0) for t in tiler_mn
     ):
         return [f"the tile {tiler_mn!r} is no tuple of positive extents and layouts"]
     rules = []
+    for t in tiler_mn:
+        if isinstance(t, Layout):
+            try:
+                rest_of(t, 1)
+            except LayoutError as error:
+                rules.append(
+                    f"the tile {_text(tiler_mn)} picks elements by {t}, of which no tiles are made: {error}"
+                )
+    lowest = sum([min((s - 1) * d, 0) for s, d in zip(*layout_tv.flat(), strict=True)])
+    if lowest < 0:
+        rules.append(f"the layout {layout_tv} reaches the element {lowest}; elements from 0 on are expected")
     tile = product(as_int_tuple(tuple([t.size() if isinstance(t, Layout) else t for t in tiler_mn])))
     if layout_tv.cosize() > tile:
-        rules.append(f"the layout {layout_tv} reaches {layout_tv.cosize()} elements, the tile has {tile}")
+        rules.append(f"the layout {layout_tv} spans {layout_tv.cosize()} elements, the tile has {tile}")
     for what, given, needed in (
         ("threads", layout_tv[0].size(), atom.threads),
         ("values of a thread", layout_tv[1].size(), atom.values),

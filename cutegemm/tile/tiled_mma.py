@@ -27,14 +27,14 @@ _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
 
 @dataclass(frozen=True)
 class TiledMma:
-    """An MMA atom repeated over threads and values: who multiplies what in a tile of M x N x K.
+    """An MMA atom repeated over threads and values, to cover a tile of M x N x K.
 
     atom               the instruction
     atom_layout_mnk    (m, n, k) of a repetition -> its number among the repetitions over threads; a shape
                        stands for its compact layout. Hierarchical modes are kept: ((lane_m, warp_m), ...)
-    permutation_mnk    for each of M, N and K which element of the tile stands at each place: a layout from
-                       the place to the element; an extent n for n:1; None for the extent that the threads
-                       cover. Places run over the atom first, then over the threads, then over the values
+    permutation_mnk    for each of M, N and K a layout from place to element of the tile; an extent n for n:1; None
+                       for the extent that the threads cover. Places count through the atom first, then through the
+                       threads, then through the values
     raises             PlanError with every rule that the three break
     source             CuTe, mma_atom.hpp:208, TiledMMA
 
@@ -60,7 +60,7 @@ class TiledMma:
             raise PlanError(f"TiledMma of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """The operands whose fragments under this permutation are no layouts."""
+        """A rule for each operand whose fragments under this permutation are no layouts."""
         rules = []
         for operand in _MODES:
             try:
@@ -153,7 +153,7 @@ class TiledMma:
         return concatenate([composition(threads, coord_of_thread[0]), split[1]])
 
     def thrfrg(self, operand: str, target: Target) -> Any:
-        """A tile seen as ((v, (m, k)), (value, (rest_m, rest_k, ...))): threads first, then values.
+        """A tile as ((v, (m, k)), (value, (rest_m, rest_k, ...))): threads first, then values.
 
         operand   a, b or c
         target    (M, K, ...), (N, K, ...) or (M, N, ...); modes beyond the second stay in the rest
@@ -177,11 +177,11 @@ class TiledMma:
         return concatenate([concatenate([held[0], spread[0]]), concatenate([held[1], spread[1]])])
 
     def get_slice(self, thr_idx: int) -> ThrMma:
-        """What falls to one thread.
+        """The part of one thread.
 
         raises   LayoutError for a thread that does not take part
         """
-        if not 0 <= thr_idx < self.threads:
+        if not hasattr(thr_idx, "__index__") or not 0 <= thr_idx < self.threads:
             raise LayoutError(f"TiledMma.get_slice: thread {thr_idx} of {self}; threads run from 0.")
         return ThrMma(self, int(thr_idx))
 
@@ -212,7 +212,7 @@ class TiledMma:
         return (self.atom.layout_tv(operand)[1].shape, *rest)
 
     def offsets_a(self, target: Target) -> np.ndarray:
-        """The offset of every element of A that every thread holds.
+        """The offset of each element of A that each thread holds.
 
         target    (M, K, ...)
         returns   int64 array (threads, values, rest_m, rest_k, ...); for coordinates one axis more
@@ -253,7 +253,7 @@ class ThrMma:
     thr_idx: int
 
     def partition_A(self, target: Target) -> Tensor:
-        """What the thread holds of A: (value, rest_m, rest_k, ...).
+        """The elements of A that the thread holds: (value, rest_m, rest_k, ...).
 
         target    a tensor (M, K, ...); a layout stands for the tensor of its offsets
         returns   a view of it; the elements of the view of a layout are offsets
@@ -266,11 +266,11 @@ class ThrMma:
         return self._partition("a", target)
 
     def partition_B(self, target: Target) -> Tensor:
-        """What the thread holds of B: (value, rest_n, rest_k, ...)."""
+        """The elements of B that the thread holds: (value, rest_n, rest_k, ...)."""
         return self._partition("b", target)
 
     def partition_C(self, target: Target) -> Tensor:
-        """What the thread holds of C: (value, rest_m, rest_n, ...)."""
+        """The elements of C that the thread holds: (value, rest_m, rest_n, ...)."""
         return self._partition("c", target)
 
     def _partition(self, operand: str, target: Target) -> Tensor:
@@ -300,7 +300,7 @@ def make_tiled_mma(
 
 
 def _index_in(layout: Layout, thr_idx: Any) -> Any:
-    """The index in one mode of a thread layout of the thread with this number in the whole."""
+    """The index of a thread, or of an array of threads, in one mode of a thread layout."""
     index: Any = thr_idx * 0
     running = 1
     for extent, stride in zip(*layout.flat(), strict=True):
@@ -312,9 +312,9 @@ def _index_in(layout: Layout, thr_idx: Any) -> Any:
 
 def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
     if not isinstance(atom_layout, Layout) or len(atom_layout) != 3 or not atom_layout.is_integral:
-        return [f"the atom layout {atom_layout} has not the three modes (M, N, K)"]
+        return [f"the atom layout {atom_layout} does not have the three modes (M, N, K)"]
     if not isinstance(permutation, tuple) or len(permutation) != 3:
-        return [f"the permutation {permutation!r} has not one entry for each of M, N and K"]
+        return [f"the permutation {permutation!r} does not have one entry for each of M, N and K"]
     rules = []
     if not numbers_once(atom_layout):
         rules.append(

@@ -164,6 +164,7 @@ def complement(result: Layout, layout: Layout, cotarget: Any) -> str | None:
     periods = -(-total // period)
     within = [start for start in starts if start < period]
     return first_of(
+        unless(bool(starts) or periods == 0, "there is no copy"),
         unless(len(set(covered)) == len(covered), "copies overlap"),
         unless(starts == sorted(starts), "it does not increase"),
         unless(
@@ -533,6 +534,9 @@ def recast_layout(result: Layout, new_bits: int, old_bits: int, layout: Any) -> 
     common = gcd(old_bits, new_bits)
     parts, wide = old_bits // common, new_bits // common
     if isinstance(layout, ComposedLayout):
+        ratio = max(parts, wide)
+        if min(parts, wide) > 1 or ratio & (ratio - 1):
+            return "a swizzle of units that are no power of two"
         before = [at(layout.inner, layout.offset + o) for o in table(layout.outer)]
         want = {(i * parts + part) // wide for i in before for part in range(parts)}
         return first_of(

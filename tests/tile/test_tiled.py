@@ -26,6 +26,7 @@ from cutegemm.tile.tiled_copy import (
     make_tiled_copy_tv,
 )
 from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tv import make_layout_tv
 from tests.oracle.tile_cases import random_copy, random_mma, tiled_copy
 from tests.tile.naive import MODES, copy_elements, index_in, mma_elements
 
@@ -225,8 +226,86 @@ def test_plans_may_use_them_as_keys():
     )
 
 
+def permuted_mmas(count, seed):
+    """Random TiledMmas whose permutations run values in any order, against that of elements too."""
+    rng, out = random.Random(seed), []
+    while len(out) < count:
+        atom = rng.choice([fma(), mma_sync(bf16, 16), mma_sync(bf16, 8)])
+        repeats = (rng.choice([1, 2]), rng.choice([1, 2]), 1)
+        permutation = []
+        for extent, threads in zip(atom.shape_mnk[:2], repeats[:2], strict=True):
+            values = rng.choice([[1], [2], [2, 2], [4], [2, 3]])
+            sizes = [extent, threads, *values]
+            strides, running = [0] * len(sizes), 1
+            for mode in rng.sample(range(len(sizes)), len(sizes)):
+                strides[mode] = running
+                running *= sizes[mode]
+            permutation.append(rng.choice([None, Layout(tuple(sizes), tuple(strides))]))
+        try:
+            out.append(TiledMma(atom, Layout(repeats), (*permutation, None)))
+        except PlanError:
+            continue  # a permutation that tears atoms apart
+    return out
+
+
+def retiled_wrongly(mma, copy, operand, thr, shape):
+    """How many registers of a retiled fragment do not hold the element that the copy moves there."""
+    layout, coords = fragment_of(mma, operand, thr, shape)
+    side = "partition_S" if operand == "c" else "partition_D"
+    moved = getattr(copy.get_slice(thr), side)(make_identity_tensor(shape)).offsets()
+    retiled = copy.retile(layout).offsets()
+    assert sorted(retiled) == list(range(layout.size()))
+    return int((coords[retiled] != moved).any(axis=1).sum())
+
+
+def test_retile_follows_the_permutation_of_the_mma():
+    """Whatever the order in which a permutation runs the values of a thread."""
+    against, checked = 0, 0
+    for mma in permuted_mmas(150, 23):
+        for operand, (i, j) in MODES.items():
+            makers = {"a": make_tiled_copy_A, "b": make_tiled_copy_B, "c": make_tiled_copy_C}
+            values = mma.atom.layout_tv(operand)[1].size()
+            atoms = [universal_copy(f32, 32)] + ([ldmatrix(bf16, 2)] if mma.atom.threads == 32 else [])
+            for atom in atoms if operand != "c" else atoms[:1]:
+                try:
+                    copy = makers[operand](atom, mma)
+                except PlanError:
+                    continue  # the values are not whole vectors of this atom
+                shape = (2 * mma.tile_mnk[i], mma.tile_mnk[j] * random.Random(values).choice([1, 2]))
+                for thr in (0, mma.threads - 1):
+                    assert retiled_wrongly(mma, copy, operand, thr, shape) == 0, (mma, operand, atom)
+                checked += 1
+                against += not copy.retiles_in_element_order
+    assert checked > 200
+    assert against > 50
+
+
+def test_the_order_of_elements_is_said():
+    """The two plans that CuTe's retile gets wrong: it pairs registers with elements of other places."""
+    two_by_two = TiledMma(fma(), Layout((1, 1, 1)), (None, Layout((2, 2), (2, 1)), None))
+    warp = TiledMma(mma_sync(bf16, 16), Layout((1, 1, 1)), (None, Layout((8, 2, 2), (1, 16, 8)), None))
+    assert not make_tiled_copy_B(universal_copy(f32, 32), two_by_two).retiles_in_element_order
+    assert not make_tiled_copy_B(ldmatrix(bf16, 2), warp).retiles_in_element_order
+    assert make_tiled_copy_A(ldmatrix(bf16, 4), WARPS).retiles_in_element_order
+    assert retiled_wrongly(warp, make_tiled_copy_B(ldmatrix(bf16, 4), warp), "b", 5, (32, 32)) == 0
+    load = make_tiled_copy_B(ldmatrix(bf16, 4), warp)
+    by_values = make_tiled_copy_D(universal_copy(bf16, 32), load)
+    assert retiled_wrongly(warp, by_values, "b", 5, (32, 32)) == 0
+    by_rows = make_tiled_copy_S(universal_copy(bf16, 128), load)
+    with pytest.raises(LayoutError, match="runs values against the order"):
+        by_rows.retile(Layout(warp.partition_shape_B((32, 32))))
+
+
 REFUSED = [
-    (lambda: TiledMma(fma(), Layout((4, 2))), ["has not the three modes"]),
+    (
+        lambda: TiledCopy(universal_copy(f32, 32), Layout((4, 2), (-1, 4)), (4, 2)),
+        ["reaches the element -3"],
+    ),
+    (
+        lambda: TiledCopy(universal_copy(f32, 32), Layout((4, 2)), (Layout((2, 2), (1, 3)), 2)),
+        ["picks elements by (2,2):(1,3)"],
+    ),
+    (lambda: TiledMma(fma(), Layout((4, 2))), ["does not have the three modes"]),
     (lambda: TiledMma(fma(), Layout((4, 2, 1), (1, 2, 0))), ["does not number its 8 repetitions 0 .. 7"]),
     (
         lambda: TiledMma(fma(), Layout((4, 2, 1)), (3, None, None)),
@@ -251,16 +330,16 @@ REFUSED = [
     ),
     (
         lambda: TiledCopy(ldmatrix(f16, 4), Layout((16, 12)), (16, 8)),
-        ["reaches 192", "16 threads", "12 values"],
+        ["spans 192", "16 threads", "12 values"],
     ),
     (
         lambda: TiledCopy(universal_copy(f32, 64), Layout(32), (32,)),
-        ["has not the two modes (thread, value)"],
+        ["does not have the two modes (thread, value)"],
     ),
     (lambda: TiledCopy(universal_copy(f32, 64), Layout((16, 2)), (32, 0)), ["no tuple of positive extents"]),
     (
         lambda: make_tiled_copy_tv(universal_copy(f32, 64), Layout((2, 4)), Layout((3, 2))),
-        ["cannot be taken 1 threads by 2 values"],
+        ["does not divide into blocks of 1 threads by 2 values"],
     ),
     (
         lambda: make_tiled_copy_C_atom(stmatrix(f16, 4), TiledMma(mma_sync(f16, 16))),
@@ -276,6 +355,27 @@ def test_every_broken_rule_is_reported(make, messages):
     assert len(raised.value.violations) == len(messages)
     for message, violation in zip(messages, raised.value.violations, strict=True):
         assert message in violation
+
+
+@pytest.mark.parametrize(
+    ("threads", "values", "said"),
+    [
+        (Layout(4, 2), Layout(2), "thr_layout = 4:2 does not give each of the 4 threads"),
+        (Layout((4, 8), (8, 1)), Layout((2, 2), (4, 1)), r"val_layout = \(2,2\):\(4,1\) does not"),
+        (
+            Layout((4, 8), (0, 1)),
+            Layout((2, 2)),
+            r"thr_layout = \(4,8\):\(0,1\) does not give each of the 32",
+        ),
+        (Layout((4, 8)), Layout((2, 2), (1, -2)), "does not give each of the 4 values"),
+        (make_identity_tensor((4,)).layout, Layout(2), "does not give each"),
+        (Layout(4), 2, "val_layout: a Layout is expected, not 2"),
+    ],
+)
+def test_threads_and_values_are_numbered_once(threads, values, said):
+    for make in (make_layout_tv, lambda t, v: make_tiled_copy_tv(universal_copy(f32, 32), t, v)):
+        with pytest.raises(LayoutError, match=said):
+            make(threads, values)
 
 
 def test_threads_that_take_no_part_are_refused():
