@@ -96,7 +96,7 @@ def draw(thing: Any, *, kind: str = "svg", width: int = 120, **options: Any) -> 
               characters for a terminal
     width     characters of a line of text
     options   of the picture of that type. For a layout: cells, color, element_bits, and `tile` to see it as a
-              thread-value layout; for a raster: grid, batch, ctas_per_wave; for a plan: problem
+              thread-value layout; for a raster: grid, batch, cluster, ctas_per_wave; for a plan: problem
     raises    UnsupportedError, which says what is supported
 
     >>> from cutegemm.layout import Layout

@@ -125,7 +125,8 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
         )
     if m * n * l == 0:
         return None
-    order = plan.raster.order(m, n, l)
+    order = plan.scheduler.of(problem).tiles.order().reshape(-1, 3)
+    order = order[(order < (m, n, l)).all(axis=1)]  # of a cluster some CTAs may lie past the edge
     position = np.empty(m * n * l, np.int64)
     position[order[:, 0] + m * (order[:, 1] + n * order[:, 2])] = np.arange(m * n * l)
     return {"m": m, "n": n, "l": l, "position": packed(position), "wave": ctas_per_wave}

@@ -7,6 +7,8 @@ import numpy as np
 from cutegemm.draw.grids import MOST, NO_LINE, SLICES, Grid, Legend, Picture, as_labels, ticks_of
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import LayoutError, UnsupportedError
+from cutegemm.plan.work.scheduler import TileScheduler
+from cutegemm.plan.work.split import Split
 from cutegemm.tile.raster import Raster
 
 _LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
@@ -17,12 +19,14 @@ def raster_picture(
     grid: tuple[int, int],
     *,
     batch: int = 1,
+    cluster: tuple[int, int] = (1, 1),
     ctas_per_wave: int | None = None,
     title: str = "",
 ) -> Picture:
     """The order in which CTAs take the tiles of D, and the waves in which they run.
 
     grid            tiles along M and N
+    cluster         CTAs of a cluster along M and N: the raster is the order of clusters
     ctas_per_wave   that run at a time: multiprocessors times CTAs a multiprocessor
     """
     order = Raster.parse(raster) if isinstance(raster, str) else raster
@@ -36,9 +40,15 @@ def raster_picture(
             f"raster_picture: {grid_m} x {grid_n} tiles; up to {MOST} x {MOST} can be drawn."
         )
     wave_size = ctas_per_wave or total
+    if min(cluster) < 1:
+        raise LayoutError(f"raster_picture: cluster = {cluster}; 1 or more CTAs along M and N are expected.")
     if wave_size < 1:
         raise LayoutError(f"raster_picture: ctas_per_wave = {ctas_per_wave}; 1 or more are expected.")
-    tiles = order.order(grid_m, grid_n, batch)
+    scheduler = TileScheduler(order, Split(), (1, 1, 1), cluster)
+    tiles = scheduler.tiles(grid_m, grid_n, batch).order().reshape(-1, 3)
+    tiles = tiles[
+        (tiles < (grid_m, grid_n, batch)).all(axis=1)
+    ]  # of a cluster some CTAs may lie past the edge
     position = np.empty((batch, grid_m, grid_n), np.int64)
     position[tiles[:, 2], tiles[:, 0], tiles[:, 1]] = np.arange(total)
     wave = position // wave_size

@@ -79,7 +79,7 @@ def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
     position = np.arange(count, dtype=np.int64)
     if count == 0:
         return np.zeros((0, 4), np.int64)
-    tiles = np.stack([position, *plan.raster.tile(position, grid[0], grid[1], np.minimum)], axis=1)
+    tiles = np.column_stack([position, plan.scheduler.of(problem).tiles.order()[:, 0]])
     exists = ((tiles[:, 1:] >= 0) & (tiles[:, 1:] < grid)).all(axis=1)
     report.add_each(
         "raster",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cutegemm.build import Shared, simt_plan
+from cutegemm.build import Shared, simt_plan, sm90_plan
 from cutegemm.draw import Timeline, draw, notebook, protocol_timeline, save, slice_picture, tv_picture
 from cutegemm.draw.grids import levels_of, regions
 from cutegemm.draw.html import page_data
@@ -275,6 +275,14 @@ def test_the_tables_of_the_page_are_those_of_the_layouts(name: str) -> None:
     position = unpacked(data["grid"]["position"])
     for at, (m, n, _) in enumerate(plan.raster.order(*grid).tolist()):
         assert position[m + grid[0] * n] == at
+
+
+def test_the_page_counts_the_ctas_of_a_cluster_together() -> None:
+    """3 x 2 tiles in clusters of 2 along M, along N first: 0 1 | 2 3, then the last row alone, 4 | 5."""
+    plan = sm90_plan(tile=(64, 128, 64), cluster=(2, 1), raster="along_n")
+    page = draw(plan, kind="html", problem=Problem(192, 256, 64, operands=plan.operands))
+    position = unpacked(embedded(page)["grid"]["position"])
+    assert position.reshape(2, 3).T.tolist() == [[0, 2], [1, 3], [4, 5]]
 
 
 def test_the_page_stands_alone() -> None:

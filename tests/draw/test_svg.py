@@ -28,6 +28,7 @@ from cutegemm.draw.figures import FIGURES, figures
 from cutegemm.draw.layouts import banks
 from cutegemm.draw.svg import svg
 from cutegemm.dtypes import bf16, f16
+from cutegemm.errors import LayoutError
 from cutegemm.layout import E, Layout, Swizzle, make_composed_layout
 from cutegemm.layout.stride import F2
 from cutegemm.tile.copy_atoms import ldmatrix
@@ -246,6 +247,16 @@ def test_a_slice_lights_up_what_it_takes() -> None:
     lit = {whole.texts()[r, c][0] for r, c in zip(*np.nonzero(whole.colours() >= 0), strict=True)}
     assert lit == {str(layout(r, (1, c))) for r in range(4) for c in range(4)}
     assert {t for (t,) in part.texts().values()} == lit
+
+
+def test_a_raster_of_clusters() -> None:
+    """5 x 2 tiles in clusters of 2 along M: each cluster's CTAs follow each other, the last row has no second one."""
+    _, (grid,) = parsed(raster_picture("along_n", (5, 2), cluster=(2, 1)))
+    assert [[grid.texts()[m, n][0] for n in range(2)] for m in range(5)] == [
+        ["0", "2"], ["1", "3"], ["4", "6"], ["5", "7"], ["8", "9"],
+    ]  # fmt: skip
+    with pytest.raises(LayoutError, match=r"cluster = \(0, 1\); 1 or more CTAs"):
+        raster_picture("along_n", (5, 2), cluster=(0, 1))
 
 
 def test_a_raster_gives_order_and_wave() -> None:

@@ -115,8 +115,8 @@ def test_a_k_block_that_is_left_out():
 class Dropping(Raster):
     """Gives the last tile away for the first."""
 
-    def tile(self, linear, grid_m, grid_n, minimum=min):
-        m, n, batch = super().tile(linear, grid_m, grid_n, minimum)
+    def tile(self, linear, grid_m, grid_n, minimum=min, *others):
+        m, n, batch = super().tile(linear, grid_m, grid_n, minimum, *others)
         last = linear == grid_m * grid_n - 1
         return np.where(last, 0, m), np.where(last, 0, n), batch
 
@@ -124,8 +124,8 @@ class Dropping(Raster):
 class Straying(Raster):
     """Takes the tiles one further along M."""
 
-    def tile(self, linear, grid_m, grid_n, minimum=min):
-        m, n, batch = super().tile(linear, grid_m, grid_n, minimum)
+    def tile(self, linear, grid_m, grid_n, minimum=min, *others):
+        m, n, batch = super().tile(linear, grid_m, grid_n, minimum, *others)
         return m + 1, n, batch
 
 

@@ -163,8 +163,8 @@ def test_a_store_past_the_end_of_a_row():
 
 def test_a_raster_that_drops_a_tile():
     class Dropping(Raster):
-        def tile(self, linear, grid_m, grid_n, minimum=min, batched=True):
-            m, n, batch = Raster("along_m").tile(linear, grid_m, grid_n, minimum, batched)
+        def tile(self, linear, grid_m, grid_n, minimum=min, *others):
+            m, n, batch = Raster("along_m").tile(linear, grid_m, grid_n, minimum, *others)
             return m, n * 0, batch
 
     found = faults_of(broken(sm90_plan(**SMALL), raster=Dropping()))
