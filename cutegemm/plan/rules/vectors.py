@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm.errors import LayoutError, PlanError
-from cutegemm.layout import Layout, product_each, size
+from cutegemm.layout import ComposedLayout, Layout, product_each, select, size
 from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import SMEM_MAX_ALIGN_BYTES
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -67,12 +68,19 @@ def _operand_vectors(plan: GemmPlan, name: str) -> Iterator[str]:
             yield from _shared_vector(
                 f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
             )
-    if read is not None and read.threads > 1:
+    if read is not None:
         try:
-            rows = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma).offsets_s(layout)
+            fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
         except PlanError as error:  # fragments that it does not fill
             yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
             return
+        if not fragments.retiles_in_element_order:
+            yield (
+                f"{read.name} reads {name} for {mma}, whose permutation runs the values of a thread against the order "
+                "of elements; the kernels retile fragments in that order alone."
+            )
+    if read is not None and read.threads > 1:
+        rows = fragments.offsets_s(layout)
         row_bits = 8 * read.aligned_bytes
         yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
     elif read is not None and read.bits > bits:
@@ -94,7 +102,8 @@ def _slot_vectors(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: Shar
         elif any(extent % size(step) for extent, step in zip(slots.subtile, copy.tiler_mn, strict=True)):
             yield f"slots are {name} by {copy}, which does not divide subtiles of {_by(slots.subtile)}."
         else:
-            yield from _moved_in_slots(name, copy, slots.subtile, layout)
+            yield from _moved_once(name, copy, slots.subtile)
+            yield from _aligned_in_slots(name, copy, layout)
     if slots.from_shared is not None and slots.from_shared.layout_tv != slots.to_shared.layout_tv:
         yield (
             f"slots are written by {slots.to_shared}, but C is read from them by {slots.from_shared}; a thread has to "
@@ -103,14 +112,13 @@ def _slot_vectors(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: Shar
 
 
 @lru_cache(maxsize=1024)
-def _moved_in_slots(
-    name: str, copy: TiledCopy, subtile: tuple[int, int], layout: SharedLayout
-) -> tuple[str, ...]:
-    in_registers, in_slot = copy.offsets_s, copy.offsets_d
-    if name == "read":
-        in_registers, in_slot = in_slot, in_registers
+def _moved_once(name: str, copy: TiledCopy, subtile: tuple[int, int]) -> tuple[str, ...]:
+    """Whether a copy between registers and a slot takes each element of a subtile once, on both sides."""
     rows, out = subtile[0], []
-    for what, offsets in (("hold", in_registers(Layout(subtile))), ("move", in_slot(Layout(subtile)))):
+    for what, offsets in (
+        ("read", copy.offsets_s(Layout(subtile))),
+        ("write", copy.offsets_d(Layout(subtile))),
+    ):
         counted = np.bincount(offsets.reshape(-1), minlength=product(subtile))
         if (counted != 1).any():
             at = int(np.flatnonzero(counted != 1)[0])
@@ -118,98 +126,42 @@ def _moved_in_slots(
                 f"slots are {name} by {copy}; its threads {what} the element ({at % rows}, {at // rows}) of a subtile "
                 f"of {_by(subtile)} {counted[at]} times; once is expected."
             )
-    bits = copy.atom.dtype.bits
-    if 8 * copy.atom.aligned_bytes > bits:
-        what = f"slots are {name} by {copy.atom}, rows of"
-        out += _shared_vector(what, in_slot(layout), 8 * copy.atom.aligned_bytes, bits)
     return tuple(out)
 
 
-def _copied_vector(plan: GemmPlan) -> Iterator[str]:
-    """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
-    copy, operand, tile = plan.copy_d, plan.operands.d, plan.cta_tile[:2]
-    if plan.slots is not None and isinstance(plan.slots.store, TiledCopy):
-        copy, tile = plan.slots.store, plan.slots.subtile
-    if copy is None or plan.smem_d is None:
-        return
-    bits = operand.dtype.bits
-    yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
-    if copy.atom.bits > bits:
-        yield from _shared_vector("the copy of D reads", copy.offsets_s(plan.smem_d), copy.atom.bits, bits)
-
-
-def _stored_vector(plan: GemmPlan) -> Iterator[str]:
-    """What a thread stores of D at a time must be neighbours along the contiguous mode, and aligned.
-
-    In shared memory as well, where D passes through it.
-    """
-    store, operand = plan.store_d, plan.operands.d
-    count = store.bits // operand.dtype.bits
-    if (plan.pipeline is not None and plan.smem_d is not None) or count <= 1:
-        return
-    bm, bn, _ = plan.cta_tile
-    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
-    offsets = plan.tiled_mma.offsets_c(compact)
-    by_thread = offsets.reshape(offsets.shape[0], -1)
-    if plan.smem_d is not None:
-        placed = plan.tiled_mma.offsets_c(plan.smem_d).reshape(by_thread.shape)
-        in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
-        yield from _shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits)
-        return
-    if store.bits > 8 * operand.align_bytes:
-        yield (
-            f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
-            f"Store {8 * operand.align_bytes} bits, or align it."
+@lru_cache(maxsize=1024)
+def _aligned_in_slots(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple[str, ...]:
+    """Whether the rows that a copy moves at once, between registers and a slot, are aligned neighbours there."""
+    bits = copy.atom.dtype.bits
+    if 8 * copy.atom.aligned_bytes <= bits:
+        return ()
+    one = _one_slot(layout, bits)
+    offsets = copy.offsets_d(one) if name == "written" else copy.offsets_s(one)
+    return tuple(
+        _shared_vector(
+            f"slots are {name} by {copy.atom}, rows of", offsets, 8 * copy.atom.aligned_bytes, bits
         )
-    held = np.sort(by_thread, axis=1)
-    runs = held.reshape(held.shape[0], -1, count)
-    if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
-        yield (
-            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not "
-            f"hold {count} aligned neighbours of it."
-        )
-
-
-def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
-    """That the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
-    mma, (bm, bn, _), (rows, columns) = plan.tiled_mma, plan.cta_tile, pipeline.consumer_tile
-    along_n = mma.permutation_mnk[1]
-    by_warps = mma.atom.a_source == "register"
-    if by_warps and (not isinstance(along_n, Layout) or len(along_n) != 3 or len(along_n[1].flat()[0]) != 1):
-        return  # said with the other rules of warps
-    if mma.threads != pipeline.consumer_threads * pipeline.readers or bm % rows or bn % columns:
-        return
-    if bm // rows * (bn // columns) != pipeline.readers:
-        return
-    slots = plan.slots
-    if slots is not None:
-        steps = [size(step) for step in slots.to_shared.tiler_mn]
-        fits = [s % t == 0 == o % s for o, s, t in zip((rows, columns), slots.subtile, steps, strict=True)]
-        if not all(fits) or slots.to_shared.threads != pipeline.consumer_threads:
-            return
-    copy, subtile = (slots.to_shared, slots.subtile) if slots is not None else (None, (rows, columns))
-    yield from _summed(
-        mma, plan.consumer_mma, (bm, bn), (rows, columns), plan.piece_n, copy, subtile, by_warps
     )
 
 
+def _one_slot(layout: SharedLayout, bits: int) -> SharedLayout:
+    """The first slot, where all begin at multiples of any swizzle's period, so that they lie alike; else all."""
+    outer = layout.outer if isinstance(layout, ComposedLayout) else layout
+    copies = [stride for mode in range(2, len(outer)) for stride in outer[mode].flat()[1]]
+    if any(stride * bits % (8 * SMEM_MAX_ALIGN_BYTES) for stride in copies):
+        return layout
+    first = select(outer, [0, 1])
+    return layout.with_outer(first) if isinstance(layout, ComposedLayout) else first
+
+
 @lru_cache(maxsize=1024)
-def _summed(
-    mma: TiledMma,
-    own_mma: TiledMma,
-    tile: tuple[int, int],
-    own_tile: tuple[int, int],
-    piece: int,
-    to_slot: TiledCopy | None,
-    subtile: tuple[int, int],
-    by_warps: bool,
+def _shared_out(
+    mma: TiledMma, own_mma: TiledMma, tile: tuple[int, int], own_tile: tuple[int, int], piece: int
 ) -> tuple[str, ...]:
-    """Where a thread of a consumer sums up elsewhere than its part of the tiled MMA says, or stores another element.
+    """Whether the consumers that share a tile sum up their part of it each, as the products of one of them do.
 
     mma, own_mma   of all consumers that share a tile, and of one of them
     piece          columns of a consumer's tile that lie together in that of the CTA
-    to_slot        registers to a slot; None where D is stored out of registers
-    by_warps       whether a consumer is a warp, which takes its sums subtile by subtile
     """
     (bm, bn), (rows, columns) = tile, own_tile
     summed = mma.offsets_c(Layout(tile))  # (threads, values, rest_m, rest_n)
@@ -224,8 +176,19 @@ def _summed(
             f"the consumers of {bm} x {bn} do not sum up {rows} x {columns} each, as {own_mma} does: the tiled MMA is "
             f"{mma}.",
         )
-    if to_slot is None:
-        return ()
+    return ()
+
+
+@lru_cache(maxsize=1024)
+def _stored_in_order(
+    own_mma: TiledMma, own_tile: tuple[int, int], to_slot: TiledCopy, subtile: tuple[int, int], by_warps: bool
+) -> tuple[str, ...]:
+    """Whether a consumer's registers, in the order of its sums, are what the copies to slots take them for.
+
+    by_warps   whether a consumer is a warp, which takes its sums subtile by subtile
+    """
+    rows, columns = own_tile
+    own = own_mma.offsets_c(Layout(own_tile))  # (threads, values, rest_m, rest_n)
     if by_warps:
         atoms = [
             size(step) // extent
