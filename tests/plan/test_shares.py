@@ -14,12 +14,20 @@ from cutegemm.build import sm90_plan
 from cutegemm.errors import PlanError
 from cutegemm.plan import Problem
 from cutegemm.plan.memory.workspace import regions, slot_layout, workspace_bytes
-from cutegemm.plan.work.shares import LEAST_REST, LEAST_RUN, MOST_WORKERS, PART_K_TILES, Unit, shares_of
+from cutegemm.plan.work.shares import LEAST_REST, LEAST_RUN, MOST_WORKERS, PART_K_TILES, WorkTile, shares_of
 from cutegemm.plan.work.split import FILLED, Split
 
 
 def units(shares):
-    return [shares.unit(number) for number in range(shares.units)]
+    return [shares.work_tile(number) for number in range(shares.units)]
+
+
+def numbers(shares, cluster, clusters):
+    """Those of the work tiles of a cluster."""
+    found = [cluster]
+    while (following := shares.following(found[-1], clusters)) < shares.units:
+        found.append(following)
+    return found
 
 
 def rows(shares):
@@ -106,7 +114,7 @@ def test_tiles_with_owners_by_hand():
         (0, 75, 20, 1, 2, 0), (1, 75, 20, 1, 2, 2), (2, 75, 20, 1, 2, 4),
         *[(tile, 0, 95, 0, 1, 0) for tile in range(3, 11)],
     ]  # fmt: skip
-    assert [list(shares.numbers(cta, 4)) for cta in (0, 2, 3)] == [
+    assert [numbers(shares, cta, 4) for cta in (0, 2, 3)] == [
         [0, 16, 20],
         [2, 18, 22],
         [3, 7, 11, 15, 19, 23],
@@ -178,7 +186,9 @@ def test_with_owners_all_have_about_as_much_to_do(tiles, k_tiles, grid):
     and a piece; and it is less in all than if the tiles were whole."""
     shares = shares_of(FILLED, tiles, k_tiles, grid)
     clusters = min(grid, shares.units)
-    taken = [[shares.unit(number) for number in shares.numbers(cta, clusters)] for cta in range(clusters)]
+    taken = [
+        [shares.work_tile(number) for number in numbers(shares, cta, clusters)] for cta in range(clusters)
+    ]
     assert sum(len(of_one) for of_one in taken) <= shares.units
     assert sorted(u.tile for of_one in taken for u in of_one if u.parts and u.part == 0) == list(range(tiles))
     assert sum(u.k_count for of_one in taken for u in of_one) == tiles * k_tiles
@@ -197,9 +207,9 @@ def test_arrays_of_numbers_are_divided_alike():
     for split, tiles, k_tiles in ((Split(3), 7, 30), (Split(waves=2), 7, 30), (FILLED, 11, 95)):
         one = shares_of(split, tiles, k_tiles, 4)
         many = shares_of(split, tiles, k_tiles, 4, np.minimum, np.maximum)
-        found = many.unit(np.arange(one.units))
-        for name in Unit.__dataclass_fields__:
-            wanted = [getattr(one.unit(i), name) for i in range(one.units)]
+        found = many.work_tile(np.arange(one.units))
+        for name in WorkTile.__dataclass_fields__:
+            wanted = [getattr(one.work_tile(i), name) for i in range(one.units)]
             assert (np.zeros(one.units, int) + getattr(found, name)).tolist() == wanted
 
 

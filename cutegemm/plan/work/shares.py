@@ -1,28 +1,26 @@
-"""Which k-tiles of which tile of D a CTA of a persistent grid takes, where K is split.
+"""How the k-tiles of tiles are divided among the CTAs of a persistent grid: split-K and stream-K.
 
-A *unit* is a run of k-tiles of one tile. The tiles whose k-tiles are shared come first, in the order of the
-raster; each is a stretch of `span` k-tiles of one long line, which workers cut into runs:
+A work tile is a run of k-tiles of one tile. The tiles whose k-tiles are shared come first, in the order of the raster;
+each is a stretch of `span` k-tiles of one long line, which workers cut into runs:
 
     split of 2 parts, 3 tiles of 5 k-tiles    |aaabb|cccdd|eeeff|        a worker for each part, each span 6
     stream of 1 wave, 3 tiles, a grid of 4    |aaaab|bbbcc|ccddd|        a worker for each CTA of the grid
     the same, each tile with an owner      aaaa bbbb cccc |abc|          a worker for each CTA without a tile
 
-A worker's run goes over the ends of tiles, so that it is several units, of neighbouring tiles. An owner takes the first
-k-tiles of its tile, and only the rest of them are on the line: all owners read the same k-tiles of A and B at about the
-same time, as where nothing is shared. Behind the shared tiles come the others, a unit each. All is arithmetic on the
-number of a unit, for integers, arrays of them, and values that a kernel computes with.
+A worker's run goes over the ends of tiles, so that it is several work tiles, of neighbouring tiles. An owner takes the
+first k-tiles of its tile, and only the rest of them are on the line: all owners read the same k-tiles of A and B at
+about the same time, as where nothing is shared. Behind the shared tiles come the others, a work tile each. All is
+arithmetic on the number of a work tile, for integers, arrays of them, and values that a kernel computes with; who
+takes which number, and what else a work tile is, is said by `scheduler`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cutegemm.plan.plan import GemmPlan
-    from cutegemm.plan.problem import Problem
-    from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import Split
 
 LEAST_RUN = 8  # k-tiles of a worker: below that a CTA more costs more than it brings
 # Where tiles have owners: the time that a part takes besides its products, in k-tiles; the fewest k-tiles of each tile
@@ -60,9 +58,6 @@ class WorkTile:
         return WorkTile(*[function(getattr(self, f.name)) for f in fields(self)])
 
 
-Unit = WorkTile  # its name in kernels/sm90 and simulate/protocol
-
-
 @dataclass(frozen=True)
 class Shares:
     """How the tiles of a problem are divided.
@@ -71,9 +66,9 @@ class Shares:
     shared     tiles whose k-tiles are shared
     span       of a shared tile on the line of the workers
     workers    that cut the line; the first `longer` of them take `run` + 1 of it, the others `run`
-    columns    numbers from one unit of a worker to its next
-    pieces     units of a worker
-    units      in all, the whole tiles with them
+    columns    numbers from one work tile of a worker to its next
+    pieces     work tiles of a worker
+    units      numbers of work tiles in all, the whole tiles with them
     slots      of a shared tile's sums in the workspace
     minimum, maximum   of two values
     owned      k-tiles of a shared tile that its owner takes, and which are not on the line; the first columns are the
@@ -97,14 +92,14 @@ class Shares:
     divisors: tuple[Any, ...] | None = None
 
     def work_tile(self, number: Any) -> WorkTile:
-        """The unit of a number below `units`; one that has no k-tiles to take has 0 parts.
+        """The work tile of a number below `units`; one that has no k-tiles to take has 0 parts.
 
         >>> from cutegemm.plan.work.split import Split
         >>> shares = shares_of(Split(waves=1), 3, 5, 4, least_run=1)
         >>> [(u.tile, u.k_first, u.k_count) for u in map(shares.work_tile, range(shares.units)) if u.parts]
         [(0, 0, 4), (0, 4, 1), (1, 3, 2), (2, 2, 3), (1, 0, 3), (2, 0, 2)]
         """
-        if self.owned is None and self.pieces == 1:  # a split: each run is a unit
+        if self.owned is None and self.pieces == 1:  # a split: each run is a work tile
             parts = self.span // self.run
             tile, part = number // parts, number % parts
             first = part * self.run
@@ -119,12 +114,8 @@ class Shares:
         whole = WorkTile(self.shared + past, 0, self.k_tiles, 1, 0, 0)
         return self._either(self._is_below(past, 0), shared, whole)
 
-    def unit(self, number: Any) -> WorkTile:
-        """`work_tile`, as kernels/sm90 and simulate/protocol call it."""
-        return self.work_tile(number)
-
     def following(self, number: Any, clusters: Any) -> Any:
-        """The number of the next unit of who takes the one of a number; owners have one of a shared tile.
+        """The number of the next work tile of the same cluster; owners have one of a shared tile.
 
         clusters   of the grid
 
@@ -136,13 +127,6 @@ class Shares:
         if self.owned is None:
             return number + clusters
         return number + clusters * (1 + self._is_below(number, self.shared) * (self.pieces - 1))
-
-    def numbers(self, cluster: int, clusters: int) -> Iterator[int]:
-        """Those of the units that a cluster of the grid takes, in their order."""
-        number = cluster
-        while number < self.units:
-            yield number
-            number = self.following(number, clusters)
 
     def _kept(self, owner: Any, piece: Any) -> WorkTile:
         """What the owner of a tile takes of it; nothing by another piece than its first."""
@@ -176,7 +160,7 @@ class Shares:
         return WorkTile(*[there + is_first * (here - there) for here, there in pairs])
 
     def sums_of(self, tile: Any) -> tuple[Any, Any]:
-        """How many units share a tile below `shared`, and the slot of the sums of the first of them.
+        """How many parts a tile below `shared` has, and the slot of the sums of the first of them.
 
         >>> from cutegemm.plan.work.split import Split
         >>> [shares_of(Split(waves=1), 3, 5, 4, least_run=1).sums_of(tile) for tile in range(3)]
@@ -276,37 +260,3 @@ def _owned(
         k_tiles, shared, span, workers, run, line % workers, grid, pieces, grid * pieces + tiles - shared,
         (workers + 2 * shared) * pays, minimum, maximum, kept,
     )  # fmt: skip
-
-
-def grid_of(plan: GemmPlan, units: Any, minimum: Callable[[Any, Any], Any] = min) -> Any:
-    """Clusters that are launched for so many units."""
-    assert plan.pipeline is not None
-    if plan.pipeline.ctas is None:
-        return units
-    in_cluster = plan.cluster_mn[0] * plan.cluster_mn[1]
-    return minimum(units, plan.pipeline.ctas // in_cluster)
-
-
-def shares_for(plan: GemmPlan, problem: Problem) -> Shares:
-    """The division of a problem by a plan that splits K, its tiles counted in clusters.
-
-    >>> from cutegemm.build import sm90_plan
-    >>> from cutegemm.plan import Problem
-    >>> shares_for(sm90_plan(split_k=4), Problem(128, 1024, 4096)).units
-    32
-    """
-    (cm, cn), (m, n, batch) = plan.cluster_mn, plan.grid(problem)
-    return cluster_shares(plan, -(-m // cm) * -(-n // cn) * batch, plan.k_tiles(problem))
-
-
-def cluster_shares(
-    plan: GemmPlan,
-    tiles: Any,
-    k_tiles: Any,
-    minimum: Callable[[Any, Any], Any] = min,
-    maximum: Callable[[Any, Any], Any] = max,
-) -> Shares:
-    """The division of so many tiles of clusters."""
-    ctas = plan.persistent if plan.pipeline is None else plan.pipeline.ctas
-    grid = 1 if ctas is None else ctas // (plan.cluster_mn[0] * plan.cluster_mn[1])
-    return shares_of(plan.split, tiles, k_tiles, grid, minimum, maximum)
