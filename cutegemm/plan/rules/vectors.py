@@ -144,6 +144,75 @@ def _aligned_in_slots(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple
     )
 
 
+def _copied_vector(plan: GemmPlan) -> Iterator[str]:
+    """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
+    copy, operand, tile = plan.copy_d, plan.operands.d, plan.cta_tile[:2]
+    if plan.slots is not None and isinstance(plan.slots.store, TiledCopy):
+        copy, tile = plan.slots.store, plan.slots.subtile
+    if copy is None or plan.smem_d is None:
+        return
+    bits = operand.dtype.bits
+    yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
+    if copy.atom.bits > bits:
+        yield from _shared_vector("the copy of D reads", copy.offsets_s(plan.smem_d), copy.atom.bits, bits)
+
+
+def _stored_vector(plan: GemmPlan) -> Iterator[str]:
+    """What a thread stores of D at a time must be neighbours along the contiguous mode, and aligned.
+
+    In shared memory as well, where D passes through it.
+    """
+    store, operand = plan.store_d, plan.operands.d
+    count = store.bits // operand.dtype.bits
+    if (plan.pipeline is not None and plan.smem_d is not None) or count <= 1:
+        return
+    bm, bn, _ = plan.cta_tile
+    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
+    offsets = plan.tiled_mma.offsets_c(compact)
+    by_thread = offsets.reshape(offsets.shape[0], -1)
+    if plan.smem_d is not None:
+        placed = plan.tiled_mma.offsets_c(plan.smem_d).reshape(by_thread.shape)
+        in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
+        yield from _shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits)
+        return
+    if store.bits > 8 * operand.align_bytes:
+        yield (
+            f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
+            f"Store {8 * operand.align_bytes} bits, or align it."
+        )
+    held = np.sort(by_thread, axis=1)
+    runs = held.reshape(held.shape[0], -1, count)
+    if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
+        yield (
+            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not "
+            f"hold {count} aligned neighbours of it."
+        )
+
+
+def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    """That the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
+    mma, (bm, bn, _), (rows, columns) = plan.tiled_mma, plan.cta_tile, pipeline.consumer_tile
+    along_n = mma.permutation_mnk[1]
+    by_warps = mma.atom.a_source == "register"
+    if by_warps and (not isinstance(along_n, Layout) or len(along_n) != 3 or len(along_n[1].flat()[0]) != 1):
+        return  # said with the other rules of warps
+    if mma.threads != pipeline.consumer_threads * pipeline.readers or bm % rows or bn % columns:
+        return
+    if bm // rows * (bn // columns) != pipeline.readers:
+        return
+    slots = plan.slots
+    if slots is not None:
+        steps = [size(step) for step in slots.to_shared.tiler_mn]
+        fits = [s % t == 0 == o % s for o, s, t in zip((rows, columns), slots.subtile, steps, strict=True)]
+        if not all(fits) or slots.to_shared.threads != pipeline.consumer_threads:
+            return
+    own_mma = plan.consumer_mma
+    if mma != own_mma or (bm, bn) != (rows, columns):
+        yield from _shared_out(mma, own_mma, (bm, bn), (rows, columns), plan.piece_n)
+    if slots is not None:
+        yield from _stored_in_order(own_mma, (rows, columns), slots.to_shared, slots.subtile, by_warps)
+
+
 def _one_slot(layout: SharedLayout, bits: int) -> SharedLayout:
     """The first slot, where all begin at multiples of any swizzle's period, so that they lie alike; else all."""
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
