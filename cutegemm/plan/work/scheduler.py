@@ -98,6 +98,14 @@ class TileScheduler:
         """CTAs of a cluster."""
         return self.cluster_mn[0] * self.cluster_mn[1]
 
+    def rank_mn(self, rank: Any) -> tuple[Any, Any]:
+        """Where in its cluster a CTA is: ranks are counted along M first.
+
+        >>> [TileScheduler(Raster(), Split(), (64, 64, 64), (2, 2)).rank_mn(rank) for rank in range(4)]
+        [(0, 0), (1, 0), (0, 1), (1, 1)]
+        """
+        return rank % self.cluster_mn[0], rank // self.cluster_mn[0]
+
     @property
     def persistent_clusters(self) -> int | None:
         """Clusters of a persistent grid, or None."""
@@ -175,7 +183,7 @@ class TileGrid:
     def tile_mnl(self, tile: Any, rank: Any = 0) -> tuple[Any, Any, Any]:
         """(m_tile, n_tile, l) of D that a CTA of a cluster has in a tile; past the edge of D for some ranks.
 
-        rank   of the CTA in its cluster, counted along M first
+        rank   of the CTA in its cluster: see `TileScheduler.rank_mn`
         """
         (cm, cn), raster = self.scheduler.cluster_mn, self.scheduler.raster
         m, n, batch = raster.tile(
@@ -183,7 +191,8 @@ class TileGrid:
         )
         if cm * cn == 1:
             return m, n, batch
-        return m * cm + rank % cm, n * cn + rank // cm, batch
+        m_rank, n_rank = self.scheduler.rank_mn(rank)
+        return m * cm + m_rank, n * cn + n_rank, batch
 
     def order(self) -> np.ndarray:
         """(m_tile, n_tile, l) of every CTA: int64 (count, CTAs of a cluster, 3), where extents are known integers.
