@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.dtypes import DType, round_to
+from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.epilogue import Epilogue as Expressed
 from cutegemm.plan.plan import GemmPlan
@@ -20,21 +20,6 @@ from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
 from cutegemm.simulate.values import evaluate
-
-
-def scaled(values: np.ndarray, factor: float, kind: Any, result: DType) -> np.ndarray:
-    """Sums, or C, times alpha or beta, in `kind`. On the way to whole numbers the product is one of f32, of which
-    what is no whole number is cut off; where the factor is 1 they stay as they are.
-
-    >>> from cutegemm.dtypes import s32
-    >>> scaled(np.array([-7, 7, 2**24 + 1]), 0.5, np.float64, s32).tolist()
-    [-3.0, 3.0, 8388608.0]
-    """
-    if factor == 1:
-        return values.astype(kind)
-    if result.is_float:
-        return values.astype(kind) * np.dtype(kind).type(factor)
-    return np.trunc(values.astype(np.float32) * np.float32(factor)).astype(kind)
 
 
 class Epilogue:

@@ -34,16 +34,6 @@ class Task:
     progress: Callable[[float], None] | None = None
 
     @property
-    def alpha(self) -> float:
-        """The factor of the sums."""
-        return self.scalars["alpha"]
-
-    @property
-    def beta(self) -> float:
-        """The factor of C."""
-        return self.scalars["beta"]
-
-    @property
     def ctas_at_once(self) -> int:
         """How many CTAs are simulated together."""
         bm, bn, _ = self.plan.cta_tile
