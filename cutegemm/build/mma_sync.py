@@ -86,14 +86,23 @@ def mma_sync_plan(
     tiles: dict[str, tuple[Any, int]] = {"warp": (warp, 2)}
     if block is not None:
         tiles["block"] = (block, 3)
-    check_arguments(subject, ops, tiles, {"stages": stages})
+    some = {
+        "atom_k": atom_k,
+        "shares": shares,
+        "load_bytes": load_bytes,
+        "k_run": k_run,
+        "ctas_per_sm": ctas_per_sm,
+    }
+    check_arguments(subject, ops, tiles, {"stages": stages}, some)
     tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     builder = _MmaBuilder(subject, ops, tile, stages)
     order = builder.order(raster)
     builder.choices(
         load=(load, LOADS), read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct"))
     )
-    builder.choices(warps_along=(warps_along, ("m", "n")), fragments=(fragments, (1, 2)))
+    builder.choices(
+        warps_along=(warps_along, ("m", "n")), fragments=(fragments, (1, 2)), store_elems=(store_elems, (1, 2))
+    )
     deep = ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
     atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
     mma = None if atom is None else builder.attempt(lambda: builder.mma(atom, warp, warps_along))

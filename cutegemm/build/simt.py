@@ -21,12 +21,14 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.schedule import Schedule, direct, multistage, prefetched, single_stage
 from cutegemm.plan.work.split import Split
-from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, universal_copy
+from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, UNIVERSAL_BITS, universal_copy
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.simt import simt_tiled_mma
 from cutegemm.tile.tiled_copy import make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
+
+MAX_K_BLOCKS = 1024  # of a k-tile: its tiles of A and B then fill the shared memory of any GPU
 
 
 def simt_plan(
@@ -89,8 +91,12 @@ def simt_plan(
     ops = operands or Operands.of("f32")
     subject = f"simt_plan {name!r}"
     tiles = {"block": (block, 3), "warp": (warp, 2), "thread": (thread, 2), "quad": (quad, 2)}
-    check_arguments(subject, ops, tiles, {"stages": stages, "ctas_per_sm": ctas_per_sm, "split_k": split_k})
+    counts = {"stages": stages, "split_k": split_k, "waves": waves}
+    some = {"unroll": unroll, "ctas_per_sm": ctas_per_sm, "persistent": persistent}
+    check_arguments(subject, ops, tiles, counts, some)
     builder = _SimtBuilder(subject, ops, block, stages, quad, access_bits)
+    builder.choices(access_bits=(access_bits, UNIVERSAL_BITS))
+    builder.check()
     builder.choices(load_a=(load_a, LOADS), load_b=(load_b, LOADS), store=(store, (None, "direct", "shared")))
     order = builder.order(raster)
     packs = builder.attempt(lambda: make_packings(builder.accessed, pack, along_k=False)) or ()
@@ -156,6 +162,9 @@ class _SimtBuilder(Builder):
 
     def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:
         k_blocks = self.block[2]
+        if k_blocks > MAX_K_BLOCKS:
+            rule = f"bK = {k_blocks}: a k-tile is laid out k-block by k-block; {MAX_K_BLOCKS} are the most."
+            raise PlanError(self.subject, [rule])
         if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
             raise PlanError(
                 self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."]

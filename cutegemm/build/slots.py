@@ -111,6 +111,12 @@ class SlotBuilder:
         dtype, step = self.operands.d.dtype, self.tile[1]
         swizzles = [size_bytes * 8 // dtype.bits for size_bytes in (128, 64, 32)]
         wide = [n for n in swizzles if n % step == 0]
+        if not wide:
+            rule = (
+                f"D of {dtype} does not leave by TMA: no row of 32, 64 or 128 bytes holds {step} columns or more. "
+                "Take store = 'direct'."
+            )
+            raise PlanError(self.subject, [rule])
         widths = [n for n in wide if columns % n == 0]
         for n in widths:
             subtiles = rows // self.tile[0] * (columns // n)

@@ -1,12 +1,11 @@
 """Rasters: the order in which CTAs take the tiles of D.
 
 A raster is a bijection from the order in which CTAs run, 0 .. grid_m * grid_n * batch - 1, to tile
-coordinates (m_tile, n_tile, l). CTAs that run together read the same tiles of A and B, so the order decides
-how often these come from the L2 cache. `tile` is arithmetic alone, without a branch on its arguments: the
-same lines serve integers, numpy arrays and the DSL's Int32 while a kernel is traced.
+coordinates (m_tile, n_tile, l). CTAs that run at the same time read the same tiles of A and B, so the order decides
+how often those are read from the L2 cache. `tile` has arithmetic and no branch on its arguments: the same lines serve
+integers, numpy arrays and the DSL's Int32 while a kernel is traced.
 
-A further order is one more entry of `_TILE_OF`; one that no formula gives may look its tiles up in a table
-that `order` writes.
+A new order is one more entry of `_TILE_OF`.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from cutegemm.layout.stride import E
 
 KINDS = ("along_m", "along_n", "grouped_m", "grouped_n", "hilbert")
 
+_MAX_DIGITS = 18  # of a number in a text
 _TEXT = re.compile(r"\s*(along_m|along_n|grouped_m|grouped_n|hilbert|log_tile)\s*(?::\s*([0-9]+)\s*)?")
 
 
@@ -39,7 +39,7 @@ class Raster:
                          Hilbert curve: the next tile is a neighbour. Ragged squares go by columns
     group    tiles across a band, 1 or more, for hilbert a power of two; None for the kinds along_m and
              along_n. The last band of a ragged grid is narrower: no CTA is idle, none takes a tile twice
-    raises   LayoutError for a kind or a group that is none of these
+    raises   LayoutError for another kind or group
     source   grouped_n of 2**log_tile is CUTLASS's threadblock swizzle
              (cutlass/gemm/threadblock/threadblock_swizzle.h, GemmIdentityThreadblockSwizzle)
 
@@ -76,11 +76,15 @@ class Raster:
         >>> Raster.parse("grouped_m:8")
         Raster(kind='grouped_m', group=8)
         """
-        match = _TEXT.fullmatch(text)
+        match = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise LayoutError(
                 f"Raster.parse: {text!r} is no raster; along_m, along_n, grouped_m:8, grouped_n:8, hilbert:8 "
                 "or log_tile:3 is expected."
+            )
+        if match[2] is not None and len(match[2]) > _MAX_DIGITS:
+            raise LayoutError(
+                f"Raster.parse: a number of {len(match[2])} digits; {_MAX_DIGITS} are the most."
             )
         kind, number = match[1], None if match[2] is None else int(match[2])
         if kind == "log_tile":
@@ -111,25 +115,25 @@ class Raster:
         batched: bool = True,
         divisors: tuple[Any, ...] | None = None,
     ) -> tuple[Any, Any, Any]:
-        """(m_tile, n_tile, l) of the CTA that comes at position `linear` of the order.
+        """(m_tile, n_tile, l) of the CTA at position `linear` of the order.
 
-        linear, grid_m, grid_n   integers, integer arrays, or the DSL's integers: tiles
-        minimum                  of two of these: min, np.minimum, cutlass.min
+        linear, grid_m, grid_n   in tiles: integers, integer arrays, or the DSL's integers
+        minimum                  the function of two of these: min, np.minimum, cutlass.min
         batched                  False where there is one batch: fewer divisions, and l is 0
-        divisors                 those of `divisors`, in a form that is faster to divide by
+        divisors                 the result of `divisors`, in a form that is faster to divide by
 
         >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
         (1, 1, 0)
         """
         by, *others = (
             divisors or self.divisors(grid_m, grid_n)[:2]
-        )  # of a band's own width nobody knows beforehand
+        )  # without those of the last band: arrays divide by the width of each band
         batch = linear // by if batched else linear * 0
         within = linear % by if batched else linear
         return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
 
     def divisors(self, grid_m: Any, grid_n: Any) -> tuple[Any, ...]:
-        """What `tile` divides by and only the grid tells: the tiles of a batch, then what the kind asks for.
+        """The divisors in `tile` that depend on the grid: the tiles of a batch, then those of the kind.
 
         >>> Raster("grouped_m", 4).divisors(grid_m=6, grid_n=5)  # bands of 4 x 5 tiles; the last one is 2 across
         (30, 20, 2)
@@ -153,8 +157,8 @@ class Raster:
 
         Law: as_layout(...)(i) == tile(i, ...) for every position i.
 
-        raises   LayoutError where the group does not divide its extent of the grid: then no layout does
-                 it, and `tile` is the function
+        raises   LayoutError where the group does not divide its extent of the grid, and for hilbert: the order is no
+                 layout; call `tile`
 
         >>> str(Raster("grouped_m", 2).as_layout(4, 3, 5))
         '(2,3,2,5):(1@0,1@1,2@0,1@2)'
@@ -178,10 +182,10 @@ class Raster:
         return Layout(shape, (E(fast), E(slow), group * E(fast), E(2)))
 
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
-        if min(grid_m, grid_n, batch) < 0:
+        if any(isinstance(e, bool) or not hasattr(e, "__index__") or e < 0 for e in (grid_m, grid_n, batch)):
             raise LayoutError(
-                f"Raster.{operation}: a grid of {grid_m}x{grid_n} tiles with batch {batch}; "
-                "extents are 0 or more."
+                f"Raster.{operation}: a grid of {grid_m!r} x {grid_n!r} tiles with batch {batch!r}; integers of 0 or "
+                "more are expected."
             )
 
 
