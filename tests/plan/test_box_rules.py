@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cutegemm.build import mma_tma_plan, sm90_plan
@@ -172,6 +173,25 @@ def test_narrower_rows_make_a_plan_with_boxes_as_narrow(kind: str) -> None:
     if kind != "128B":
         assert "is not where the boxes" in rules_of(plan, smem_a=layout)
         assert "is not where the boxes" in rules_of(plan, load_a=box)
+
+
+@pytest.mark.parametrize(
+    ("layout", "major", "kind", "rows"), [("nt", "k", "interleave", 64), ("tn", "mn", "32B", 8)]
+)
+def test_what_the_rules_allow_is_what_the_hardware_reads(
+    layout: str, major: str, kind: str, rows: int
+) -> None:
+    """Other canonical layouts than the builder's, compiled and carried out on the CPU: boxes, descriptors, sums."""
+    pytest.importorskip("cutlass")
+    from cutegemm.run.emulated import emulate
+
+    plan = sm90_plan(Operands.of("bf16", layout=layout), tile=(64, 64, 64), stages=2, ctas=2, subtile_n=32)
+    order = (0, 1, 2)  # the atoms along M first: boxes of 8 rows where M is contiguous
+    given = tile_to_shape(smem_atom(bf16, major, kind), (64, 64, 2), order)
+    box = replace(plan.load_a, box=(KINDS[kind][1] // 2, rows), swizzle=SWIZZLES[kind])
+    numbers = np.random.default_rng(0)
+    a, b = (numbers.integers(-2, 3, shape).astype(np.float32) for shape in ((80, 144), (144, 80)))
+    assert np.array_equal(emulate(plan.with_(smem_a=given, load_a=box), a, b).d, a @ b)
 
 
 def test_mma_sync_reads_whatever_the_boxes_write() -> None:
