@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from cutegemm.build import simt_plan  # noqa: E402
+from cutegemm.choose.catalog import plan_named  # noqa: E402
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.run import gemm as launch  # noqa: E402
@@ -29,6 +30,16 @@ def launched(monkeypatch):
 def operands_of_last(kernels):
     ops = kernels[-1].plan.operands
     return [(o.major, o.align_bytes) for o in (ops.a, ops.b, ops.d)]
+
+
+def test_the_compiled_kernel_checks_its_arguments():
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+    from cutegemm.run.compile import compile_plan
+
+    kernel, on_cpu = compile_plan(plan_named("simt_64x64", Operands.of("f32"))), torch.zeros(8, 8)
+    with pytest.raises(ValueError, match="device_type=cuda"):
+        kernel(on_cpu, on_cpu, on_cpu, on_cpu, 1.0, 0.0)
 
 
 A, B = torch.randn(8, 12), torch.randn(12, 16)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cutegemm.plan import GemmPlan, Problem
+from cutegemm.profile.compare import METRICS
 
 
 class Launchable(Protocol):
@@ -44,8 +45,6 @@ class Case:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        from cutegemm.profile.compare import METRICS
-
         return METRICS
 
     def prepared(self, arch: str, beta: float) -> Callable[[], None]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.analysis import Analysis, Traffic
 from cutegemm.machine.arch import SECTOR_BYTES
-from cutegemm.profile.case import Case
+
+if TYPE_CHECKING:
+    from cutegemm.profile.case import Case
 
 _EXACT = 0.0
 _COUNTS = 0.02

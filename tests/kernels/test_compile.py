@@ -167,13 +167,6 @@ def test_what_is_no_cubin():
 # --- the arguments -----------------------------------------------------------------------------------------
 
 
-def test_the_kernel_checks_its_arguments():
-    torch = pytest.importorskip("torch")
-    kernel, on_cpu = compile_plan(small()), torch.zeros(8, 8)
-    with pytest.raises(ValueError, match="device_type=cuda"):
-        kernel(on_cpu, on_cpu, on_cpu, on_cpu, 1.0, 0.0)
-
-
 def test_an_architecture_that_cannot():
     with pytest.raises(UnsupportedError, match="sm_42"):
         compile_plan(small(), "sm_42")
