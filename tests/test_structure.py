@@ -41,7 +41,6 @@ KNOWN_UPWARD = {
 }
 KNOWN_CIRCLES = (
     {"draw", "layout", "plan", "simulate", "tile"},
-    {"choose"},
     {"kernels"},
 )  # by the rooms of their files
 

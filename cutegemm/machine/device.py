@@ -225,9 +225,8 @@ DEVICES = {
     )
 }  # fmt: skip
 
-DEFAULT_DEVICE = DEVICES[
-    "h200"
-]  # that plans are chosen for, and whose multiprocessors a persistent grid fills
+# That plans are chosen for, and whose multiprocessors a persistent grid fills, where no other is named.
+DEFAULT_DEVICE = DEVICES["h200"]
 
 _DEFAULT = {"sm_80": "a100-80gb", "sm_86": "rtx3090", "sm_89": "rtx4090"}
 
@@ -250,20 +249,3 @@ def default_device(arch: str) -> Device:
     """The device that stands for an architecture where none is named: an H200 for sm_90 and later."""
     name = _DEFAULT.get(arch)
     return DEFAULT_DEVICE if name is None else DEVICES[name]
-
-
-def device_seen(name: str, arch: str, sms: int) -> Device:
-    """The device that a driver calls so; of one that is not in the table, that which stands for its architecture.
-
-    sms   multiprocessors that it has
-
-    >>> device_seen("NVIDIA H100 80GB HBM3", "sm_90a", 132).name, device_seen("NVIDIA GB10", "sm_120a", 48).sms
-    ('h100', 48)
-    """
-    said = name.lower().replace(" ", "")
-    known = [
-        device
-        for device in DEVICES.values()
-        if device.arch == arch and all(word in said for word in device.name.split("-"))
-    ]
-    return max(known, key=lambda device: len(device.name), default=default_device(arch)).with_sms(sms)

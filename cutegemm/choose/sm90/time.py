@@ -32,6 +32,7 @@ from cutegemm.tile.mma_atoms import WGMMA_M
 
 K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _UNIT = 128 * 128  # elements of D that the constants are for
+_BOUNDS = "tensor cores", "L2", "port", "shared memory"  # of a k-tile
 _GROUP = 8  # rows of clusters that a raster takes together
 
 
@@ -226,7 +227,8 @@ def bound(
     one = _Turn(shape, operands, problem, device, split or Split(), cost, 1.0)
     at_once = min(float(one.grid), float(one.clusters * one.parts))
     turns = one.clusters * one.parts / one.grid
-    found = {name: us * one.k_tiles * max(1.0, turns) for name, us in one.k_tile_us(at_once).items()}
+    k_tiles = one.k_tiles * max(1.0, turns)
+    found = {name: us * k_tiles for name, us in zip(_BOUNDS, one.k_tile_us(at_once), strict=True)}
     found |= {"store of D": one.store_us * max(1.0, turns), "DRAM": one.memory_us, "start": cost.start}
     return max(found, key=lambda name: found[name])
 
@@ -308,11 +310,11 @@ class _Turn:
 
     def us(self, clusters: float) -> float:
         """With so many clusters at a time."""
-        k_tile_us = _slowest(self.cost, *self.k_tile_us(clusters).values())
+        k_tile_us = _slowest(self.cost, *self.k_tile_us(clusters))
         return _slowest(self.cost, k_tile_us * self.k_tiles + self.exposed_us, self.store_us)
 
-    def k_tile_us(self, clusters: float) -> dict[str, float]:
-        """Of a k-tile, by what takes it."""
+    def k_tile_us(self, clusters: float) -> tuple[float, float, float, float]:
+        """Of a k-tile, what each of `_BOUNDS` takes."""
         cost = self.cost
         tiles = clusters / self.parts
         rows = min(self.rows, _GROUP)
@@ -323,12 +325,7 @@ class _Turn:
             for kib, count in zip(self.row_kib, readers, strict=True)
         )
         l2_us = max(cost.l2 * clusters / self.grid, cost.l2_alone) * kib
-        return {
-            "tensor cores": self.products_us,
-            "L2": l2_us,
-            "port": self.port_us,
-            "shared memory": self.shared_us,
-        }
+        return self.products_us, l2_us, self.port_us, self.shared_us
 
 
 def _slowest(cost: Sm90Costs, *us: float) -> float:
