@@ -91,12 +91,10 @@ def simt_plan(
     ops = operands or Operands.of("f32")
     subject = f"simt_plan {name!r}"
     tiles = {"block": (block, 3), "warp": (warp, 2), "thread": (thread, 2), "quad": (quad, 2)}
-    counts = {"stages": stages, "split_k": split_k, "waves": waves}
-    some = {"unroll": unroll, "ctas_per_sm": ctas_per_sm, "persistent": persistent}
-    check_arguments(subject, ops, tiles, counts, some)
+    counts = {"stages": stages, "split_k": split_k, "waves": waves, "persistent": persistent or 0}
+    check_arguments(subject, ops, tiles, counts, {"unroll": unroll, "ctas_per_sm": ctas_per_sm})
     builder = _SimtBuilder(subject, ops, block, stages, quad, access_bits)
     builder.choices(access_bits=(access_bits, UNIVERSAL_BITS))
-    builder.check()
     builder.choices(load_a=(load_a, LOADS), load_b=(load_b, LOADS), store=(store, (None, "direct", "shared")))
     order = builder.order(raster)
     packs = builder.attempt(lambda: make_packings(builder.accessed, pack, along_k=False)) or ()
@@ -156,8 +154,8 @@ class _SimtBuilder(Builder):
     @property
     def accessed(self) -> Operands:
         """The operands as threads access them: aligned to no more than the widest access that there is to be."""
-        if self.access_bits >= ACCESS_BITS:
-            return self.operands
+        if self.access_bits not in UNIVERSAL_BITS or self.access_bits >= ACCESS_BITS:
+            return self.operands  # another width is no choice, as is noted already
         return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
 
     def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:

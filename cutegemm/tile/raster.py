@@ -184,7 +184,7 @@ class Raster:
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
         if any(isinstance(e, bool) or not hasattr(e, "__index__") or e < 0 for e in (grid_m, grid_n, batch)):
             raise LayoutError(
-                f"Raster.{operation}: a grid of {grid_m!r} x {grid_n!r} tiles with batch {batch!r}; integers of 0 or "
+                f"Raster.{operation}: a grid of {grid_m!r}x{grid_n!r} tiles with batch {batch!r}; integers of 0 or "
                 "more are expected."
             )
 

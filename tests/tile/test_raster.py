@@ -155,6 +155,11 @@ def test_empty_grids_have_an_empty_order():
         (lambda: Raster.parse("along_m:2"), "along_m takes no group"),
         (lambda: Raster.from_log_tile(-1), "log_tile = -1"),
         (lambda: Raster().order(-1, 2), "a grid of -1x2 tiles"),
+        (lambda: Raster().order(2.5, 2), "a grid of 2.5x2 tiles"),
+        (lambda: Raster().as_layout(2, "3"), "a grid of 2x'3' tiles"),
+        (lambda: Raster.parse("grouped_m:" + "9" * 5000), "a number of 5000 digits; 18 are the most"),
+        (lambda: Raster.parse(5), "5 is no raster"),
+        (lambda: Raster(["along_m"]), "['along_m'] is none of along_m"),
     ],
 )
 def test_refusals(make, message):
