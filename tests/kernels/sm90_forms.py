@@ -22,7 +22,6 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "f32_out": ({"out": "f32"}, _SMALL),
     "f32_out_m_major": ({"out": "f32", "out_major": "m"}, {"tile": (64, 64, 64)}),
     "warps_store": ({}, {"store": "tma_warp", "slots": 4}),
-    "order_epilogue": ({}, {"order_epilogue": True, "slots": 4}),
     "plain_d": ({}, {"shared_d": "plain"}),
     "plain_d_m_major": ({"out_major": "m"}, {"shared_d": "plain", "slots": 4}),
     "padded_d": ({}, {"shared_d": "padded"}),
@@ -92,7 +91,6 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "c_wide": ({}, {"with_c": True, "tile": (128, 192, 64)}),
     "c_of_the_other_major": ({"c_major": "m"}, {"with_c": True, "slots": 4}),
     "c_f32_warps_store": ({"c": "f32"}, {"with_c": True, "store": "tma_warp", "slots": 4}),
-    "c_order_epilogue": ({}, {"with_c": True, "order_epilogue": True, "slots": 4}),
     "batched": ({"layout": "nn", "batched": True}, {"slots": 4}),
     "batched_2x1": ({"batched": True}, {"cluster": (2, 1), "tile": (64, 128, 64)}),
     "e4m3": ({"dtype": "e4m3", "out": "bf16"}, {"tile": (128, 128, 128)}),
@@ -185,8 +183,8 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def form(name: str, ctas: int | None = 132) -> GemmPlan:
-    """The plan of a form, for a persistent grid of so many CTAs where it has one."""
+def form(name: str, ctas: int | None = 132, **more: Any) -> GemmPlan:
+    """The plan of a form, for a persistent grid of so many CTAs where it has one, with further arguments."""
     of, options = FORMS[name]
     of = {"dtype": "bf16", "layout": "nt", **of}
     align, c, c_major = of.pop("align_d", 16), of.pop("c", None), of.pop("c_major", None)
@@ -198,7 +196,7 @@ def form(name: str, ctas: int | None = 132) -> GemmPlan:
     for packed in options.get("pack", ""):
         operand = replace(getattr(operands, packed), align_bytes=align_packed)
         operands = replace(operands, **{packed: operand})
-    return sm90_plan(operands, name=name, **{"ctas": ctas, **options})
+    return sm90_plan(operands, name=name, **{"ctas": ctas, **options, **more})
 
 
 def fitting(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:

@@ -119,8 +119,14 @@ def test_registers_leave_room_for_two_ctas():
     assert ".minnctapersm 2" in compile_plan(plan).ptx
 
 
-@pytest.mark.parametrize("name", [name for name, _ in plans() if re.fullmatch(r"simt_\d+x\d+", name)])
-def test_every_named_plan_fits_for_elements_on_their_own(name):
+# Of plans that are each other's mirror, with M and N exchanged, one: both operands of "nt" lie along K.
+MIRRORS = {"simt_256x64", "simt_64x128", "simt_256x32", "simt_16x256", "simt_16x128"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, _ in plans() if re.fullmatch(r"simt_\d+x\d+", name) and name not in MIRRORS]
+)
+def test_named_plans_fit_for_elements_on_their_own(name):
     """Operands that are aligned to an element alone: more instructions, and still no spills."""
     kernel = compile_plan(plan_named(name, Operands.of("f32", layout="nt", align_bytes=4)))
     assert kernel.violations() == []
