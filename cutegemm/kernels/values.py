@@ -4,8 +4,8 @@ Two ways to compute it, for two ways to store:
 
 `element`                the whole expression of one sum, where a thread stores a vector of D as soon as it has its
                          operands
-`head`, `acts`, `apply`  first the head, on all sums of a thread where they are; then step by step what reads tiles, on
-                         a fragment, where its tiles have come. A step that changes nothing is left out at run time
+`head`, `carry_out`      first the head, on all sums of a thread where they are; then the tail's steps, on a fragment,
+                         each with the tiles that it fetches. A step that changes nothing is left out at run time
 
 Sums that are whole numbers stay what they are where a factor is 1; else a product is one of f32, of which what is no
 whole number is cut off.
@@ -98,11 +98,12 @@ class Values:
         if isinstance(expression, Tile):
             return tiles[expression.name]
         left, right = [self.element(child, accumulated, tiles, kind) for child in expression.children]
+        # Of scalars alone it is no value of an element yet, and nothing is cut off
+        kind = kind if expression.has_accumulator or expression.tiles else self.kind
         if isinstance(expression, Add):
             return left.to(kind) + right.to(kind)
         if isinstance(expression, Multiply):
-            product = left.to(self.kind) * right.to(self.kind)
-            return product.to(kind) if expression.has_accumulator or expression.tiles else product
+            return (left.to(self.kind) * right.to(self.kind)).to(kind)
         raise TypeError(f"no kernel has an expression {expression!r}")
 
     # --- on fragments --------------------------------------------------------------------------------------
@@ -141,6 +142,15 @@ class Values:
                 self._each(step.expression, sums, {})
         elif self.acts(step):
             self.apply(step, sums, {})
+
+    @cute.jit
+    def carry_out(self, step: cutlass.Constexpr, sums: cutlass.Constexpr, fetch: cutlass.Constexpr):
+        """A step on a fragment where it changes anything, and then only its tiles are fetched.
+
+        fetch   a tile's values for the fragment, by the tile's name
+        """
+        if self.acts(step):
+            self.apply(step, sums, {name: fetch(name) for name in step.tiles})
 
     def apply(self, step: Step, sums: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
         """A step on a fragment, in its place.

@@ -62,13 +62,23 @@ class _Elements:
         if isinstance(node, Tile):
             return self.tiles[node.name].astype(self.kind)
         if isinstance(node, Add):
-            return self.of(node.left) + self.of(node.right)
+            return self.sum(node, self.of(node.left), self.of(node.right))
         if isinstance(node, Multiply):
             return self.product(node, self.of(node.left), self.of(node.right))
         raise TypeError(f"no value of {node!r} is known to the simulator")
 
+    def sum(self, node: Add, left: Any, right: Any) -> Any:
+        """left + right."""
+        if self.are_whole(node):
+            return np.trunc(left) + np.trunc(right)
+        return left + right
+
     def product(self, node: Multiply, left: Any, right: Any) -> Any:
-        """left * right; of scalars alone it is no value of an element, and nothing is cut off."""
-        if not self.cuts_off or not (node.has_accumulator or node.tiles):
-            return left * right
-        return np.trunc(np.float32(left) * np.float32(right)).astype(self.kind)
+        """left * right."""
+        if self.are_whole(node):
+            return np.trunc(np.float32(left) * np.float32(right)).astype(self.kind)
+        return left * right
+
+    def are_whole(self, node: Expression) -> bool:
+        """Whether its values are whole numbers: not those of scalars alone, which are no elements yet."""
+        return self.cuts_off and (node.has_accumulator or bool(node.tiles))

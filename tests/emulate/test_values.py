@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.build import mma_sync_plan, simt_plan
+from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
+from cutegemm.dtypes import s32
 from cutegemm.plan import Operands
 from cutegemm.plan.epilogue import SCALED, Accumulator, Epilogue, Scalar, Tile
 from cutegemm.run.emulated import emulate
+from cutegemm.simulate.values import evaluate
 
 ACC, ALPHA, BETA, GAMMA = Accumulator(), Scalar("alpha"), Scalar("beta"), Scalar("gamma")
 C, E = Tile("c"), Tile("e")
@@ -51,3 +53,25 @@ def test_a_plan_that_reads_no_c(name):
     a, b = whole_numbers(40, 24, seed=1), whole_numbers(24, 48, seed=2)
     got = emulate(PLANS[name]().with_(epilogue=SCALED), a, b, alpha=-0.5)
     np.testing.assert_array_equal(got.d, -0.5 * (a @ b))
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (0.75, 0.75), (1.0, 0.0)])
+@pytest.mark.parametrize(
+    ("expression", "store"),
+    [
+        (ALPHA * ACC + BETA * C, "tma"),
+        (ALPHA * ACC + (ALPHA + BETA) + C, "direct"),
+        ((ALPHA * ACC + BETA * C) * BETA, "tma"),
+    ],
+)
+def test_whole_numbers_beyond_those_of_f32_as_the_simulator_has_them(expression, store, alpha, beta):
+    plan = sm90_plan(
+        Operands.of("s8", layout="nt", out="s32"),
+        tile=(64, 64, 64), with_c=True, schedule="single", ctas=None, store=store,
+    ).with_(epilogue=Epilogue(expression))  # fmt: skip
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-128, 128, (64, 64)) for _ in "ab")
+    c = rng.integers(-(2**29), 2**29, (64, 64))
+    scalars = {"alpha": alpha, "beta": beta}
+    want = evaluate(plan.epilogue, (a @ b).astype(np.int32), scalars, {"c": c}, s32)
+    np.testing.assert_array_equal(emulate(plan, a, b, c, **scalars).d, want)

@@ -53,9 +53,15 @@ def test_whole_sums_of_a_float_result_are_not_cut_off():
     assert got.tolist() == [-3.5, LARGE / 2]
 
 
-def test_scalars_alone_are_not_cut_off():
-    epilogue = Epilogue(ALPHA * BETA * ACC)
-    assert evaluate(epilogue, np.array([8]), {"alpha": 0.5, "beta": 0.5}, {}, s32).tolist() == [2.0]
+def test_scalars_are_cut_off_where_they_meet_whole_numbers():
+    """0.5 * 0.5 is no value of an element yet; 0.75 + 0.5 neither, until it is added to one."""
+    scalars = {"alpha": 0.5, "beta": 0.75}
+    assert evaluate(Epilogue(ALPHA * ALPHA * ACC), np.array([8]), scalars, {}, s32).tolist() == [2.0]
+    assert evaluate(Epilogue(ACC + (ALPHA + BETA)), np.array([8, -8]), scalars, {}, s32).tolist() == [
+        9.0,
+        -7.0,
+    ]
+    assert evaluate(Epilogue(ACC + (ALPHA + BETA)), np.array([8]), scalars, {}, f32).tolist() == [9.25]
 
 
 def test_a_tile_of_a_step_that_is_idle_is_not_asked_for():
