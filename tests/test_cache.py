@@ -144,3 +144,59 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "CompileError: compile_plans: a process came to a sudden end." in done.stderr
     assert 'if __name__ == "__main__":' in done.stderr
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A folder of the cache with one entry."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "cache"))
+    folder = cache.cache_folder() / "entry"
+
+    def build(staged):
+        (staged / "kernel.so").write_bytes(b"code")
+        return {}
+
+    cache.store(folder, build)
+    return folder
+
+
+def test_a_cache_of_this_user_alone_is_used(kept):
+    assert cache.untrusted(kept) is None
+    assert cache.untrusted(kept.parent) is None
+    assert cache.intact(kept) is not None
+
+
+def test_a_folder_that_others_may_write_is_refused(kept):
+    kept.parent.chmod(0o777)
+    with pytest.raises(CompileError, match="may be written by everybody, who could run code as this user"):
+        cache.entry(PLAN, "sm_80")
+    kept.parent.chmod(0o775)
+    assert "may be written by the group" in str(cache.untrusted(kept.parent))
+
+
+def test_an_entry_that_others_may_write_is_compiled_anew(kept):
+    kept.chmod(0o777)
+    assert cache.intact(kept) is None
+    kept.chmod(0o755)
+    (kept / "kernel.so").chmod(0o666)
+    assert cache.intact(kept) is None
+
+
+def test_an_entry_of_another_user_is_used_by_choice_only(kept, monkeypatch):
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    if owner == 0:
+        monkeypatch.setattr(cache, "_ROOT", owner + 2)  # this test runs as root, whose files are trusted
+    assert cache.intact(kept) is None
+    assert f"belongs to the user {owner}" in str(cache.untrusted(kept))
+    monkeypatch.setenv("CUTEGEMM_CACHE_TRUST", "1")
+    assert cache.intact(kept) is not None
+    kept.chmod(0o777)
+    assert cache.intact(kept) is None, "nobody vouches for what everybody may write"
+
+
+def test_a_parent_that_everybody_may_rename_in_is_seen(kept):
+    kept.parent.parent.chmod(0o777)
+    assert "may be written by everybody" in str(cache.untrusted(kept))
+    kept.parent.parent.chmod(0o1777)
+    assert cache.untrusted(kept) is None

@@ -3,6 +3,10 @@
 An entry is a folder, named by a hash of everything that the code depends on. It appears under its name at
 once (written beside it, then renamed), and holds a manifest with a hash of every file, so that a damaged
 entry is seen and rebuilt.
+
+Code from the cache runs as the user. So the folder must belong to the user (or to root) and be writable by nobody
+else, as must its entries: an entry of another owner is compiled anew. With CUTEGEMM_CACHE_TRUST=1 another owner is
+accepted, of a shared cache that only the owner can write.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 
 _FORMAT = 1
+_ROOT = 0  # a user id
 _MANIFEST = "manifest.json"
 _IMPORTED = time.time()
 # Source that decides what is traced and how it is kept.
@@ -60,15 +66,46 @@ def entry(plan: GemmPlan, arch: str) -> Path:
     A process whose source was edited after it had begun has entries that no other one finds: what it has
     imported is not what the files say.
     """
+    folder = cache_folder()
+    wrong = untrusted(folder) if folder.exists() else None
+    if wrong:
+        raise CompileError(
+            f"the cache of compiled kernels {folder}: {wrong}, who could run code as this user. Take the right away "
+            "(chmod go-w), or name another folder by CUTEGEMM_CACHE_DIR."
+        )
     text = f"{_toolchain()}\0{arch}\0{plan.family}\0{plan.key()}"
     if _edited():
         text += f"\0{os.getpid()} {_IMPORTED}"
-    return cache_folder() / hashlib.sha256(text.encode()).hexdigest()[:40]
+    return folder / hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def untrusted(folder: Path) -> str | None:
+    """Who else may write a folder or the files in it, in words; None where nobody may, and on Windows."""
+    if not hasattr(os, "getuid"):
+        return None
+    owners = {_ROOT, os.getuid()}
+    is_vouched_for = os.environ.get("CUTEGEMM_CACHE_TRUST") == "1"
+    for path in (folder, *(file for file in folder.iterdir() if file.is_file())):
+        facts = path.stat()
+        if facts.st_uid not in owners and not is_vouched_for:
+            return f"{path} belongs to the user {facts.st_uid}"
+        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and (
+            path == folder or folder.stat().st_mode & 0o011
+        ):
+            who = "everybody" if facts.st_mode & stat.S_IWOTH else f"the group {facts.st_gid}"
+            return f"{path} may be written by {who}"
+    for parent in folder.resolve().parents:
+        facts = parent.stat()
+        if facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX:
+            return f"{parent} may be written by everybody"
+    return None
 
 
 def intact(folder: Path) -> Manifest | None:
-    """The manifest of an entry, or None where a file is missing or is not what was written."""
+    """The manifest of an entry, or None where a file is missing or damaged, or others may write it."""
     try:
+        if untrusted(folder):
+            return None
         manifest: Manifest = json.loads((folder / _MANIFEST).read_text())
         for name, digest in manifest["files"].items():
             if _digest(folder / name) != digest:
@@ -85,7 +122,7 @@ def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
     raises   CompileError where the entry cannot be written
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
     except OSError as error:
         raise CompileError(
