@@ -47,10 +47,10 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
     of_a, of_b, of_d = (tiled(plan, problem, name) for name in "abd")
     held = plan.tiled_mma.tv_layout_C_tiled  # (thread, value) -> place in the tile of D
     bm, bn, bk = plan.cta_tile
-    m_tiles, n_tiles, batch = plan.grid(problem)
+    tiles = plan.scheduler.of(problem).tiles
     values = range(held[1].size())
-    for cta in range(m_tiles * n_tiles * batch):
-        m_tile, n_tile, _ = plan.raster.tile(cta, m_tiles, n_tiles)
+    for cta in range(tiles.count):
+        m_tile, n_tile, _ = tiles.tile_mnl(cta)
         sums = np.zeros((plan.threads, len(values)), np.float32)
         for k_tile in range(plan.k_tiles(problem)):
             shared_a = {
@@ -91,13 +91,13 @@ def tiled(plan: GemmPlan, problem: Problem, name: str) -> Layout:
 def explain(plan: GemmPlan, problem: Problem, elements: list[tuple[int, int, int]]) -> None:
     """What each level contributes to the place of an element of D in memory: (CTA, thread, value)."""
     of_d, held = tiled(plan, problem, "d"), plan.tiled_mma.tv_layout_C_tiled
-    m_tiles, n_tiles, _ = plan.grid(problem)
+    tiles = plan.scheduler.of(problem).tiles
     shape = plan.cta_tile[:2]
     print(
         "  CTA  warp  lane  value  |  CTA adds  warp adds  lane adds  value adds  = place in D    row  column"
     )
     for cta, thread, value in elements:
-        at = plan.raster.tile(cta, m_tiles, n_tiles)[:2]
+        at = tiles.tile_mnl(cta)[:2]
         lane, warp = thread % WARP_THREADS, thread // WARP_THREADS
         parts = [of_d((0, 0), at)]
         parts += [

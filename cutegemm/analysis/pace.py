@@ -86,7 +86,7 @@ def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
 
 def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
     """Multiprocessors that share a port with each unit's."""
-    in_cluster = plan.cluster_mn[0] * plan.cluster_mn[1]
+    in_cluster = plan.scheduler.cluster_size
     if in_cluster > 1:  # each TPC is given a pair of CTAs
         pairs = np.arange(device.sms) // 2
     else:  # each TPC of a round is given one CTA, then each one more

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import fields, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cutegemm
 from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.memory.workspace import counter_of, counters, slot_layout
@@ -330,3 +332,12 @@ def test_the_grid_of_a_plan_without_pipeline_does_not_follow_from_the_problem():
     for mnk in ((128, 128, 64), (8192, 8192, 8192)):
         assert plan.scheduler.of(Problem(*mnk)).clusters == 132
     assert INTEGERS.ceil_div(7, 4) == 2
+
+
+def test_nobody_else_asks_a_raster_for_a_tile():
+    """In the package: a kernel, a simulator or a drawing that did would be a twin of the scheduler."""
+    package = Path(cutegemm.__file__).parent
+    asking = {
+        str(file.relative_to(package)) for file in package.rglob("*.py") if "raster.tile(" in file.read_text()
+    }
+    assert asking == {"plan/work/scheduler.py"}

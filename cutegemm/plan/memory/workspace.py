@@ -143,7 +143,7 @@ def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
     threads, readers = WARPGROUP_THREADS, plan.pipeline.readers
     bm, bn, _ = plan.cta_tile
     of_consumer = bm * bn // readers
-    ctas = plan.cluster_mn[0] * plan.cluster_mn[1]
+    ctas = plan.scheduler.cluster_size
     shape = (SUM_VECTOR, threads, of_consumer // (SUM_VECTOR * threads), readers, ctas, slots)
     line = SUM_VECTOR * threads
     return Layout(shape, (1, SUM_VECTOR, line, of_consumer, bm * bn, bm * bn * ctas))
