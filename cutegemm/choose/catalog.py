@@ -6,7 +6,7 @@ majorness and alignment, how wide the accesses are from their types.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import lru_cache
 
 import cutegemm.choose.mma_sync.choice as mma_sync
@@ -105,11 +105,9 @@ def by_wgmma(
     >>> [by_wgmma(Operands.of("tf32"), Problem(n, n, n)) is None for n in (256, 4096)]
     [True, False]
     """
-    if operands.a.dtype.bits == 8:
-        return choose_sm90(operands, problem, device, with_c, accumulate)
     if not _wgmma_pays(operands, problem, device):
         return None
-    with suppress(PlanError):
+    with nullcontext() if operands.a.dtype.bits == 8 else suppress(PlanError):
         return choose_sm90(operands, problem, device, with_c, accumulate)
     return None
 
@@ -156,7 +154,9 @@ def candidates(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
 ) -> list[Candidate]:
-    """What `choose` weighs, the plan that is held to be the fastest first; of the family that serves the problem best.
+    """The plans that `choose` weighs, with what a model predicts for each: the fastest first.
+
+    Families are not compared plan by plan: all are of the one that is held to serve the problem best.
 
     raises   PlanError where no named plan serves the operands on the architecture
 

@@ -32,23 +32,28 @@ _SWAPPED = str.maketrans("ab", "ba")
 class Recipe(ABC):
     """What a plan is before its operands are known.
 
-    name          of the tile sizes or of a step of a ladder; or the text that spells the options out
-    summary       in a sentence
+    name          of tile sizes or of a step of a ladder; or the text that spells the options out
+    summary       what is special about the plan
     options       arguments of the family's builder
     spelled_out   whether the builder is given the options to the letter
     is_packed     whether operands that are in the way are packed first
     split         how K is split, instead of what the options say
     ctas          of the persistent grid among which `split` divides, where the name says how many
     transposed    whether the plan is to serve D^T = B^T A^T
+
+    Of a family:
+
+    arguments     of its builder, each with what turns its text into a value
+    loads_boxes   whether TMA loads A and B, which takes rows of any length, but no stride of 0
+    splits        how a name may say that K is split: see `choose.names`
+    reduction     of a split whose name does not say it: see `Split`
     """
 
     family: ClassVar[str]
-    arguments: ClassVar[
-        Mapping[str, Callable[[str], Any]]
-    ]  # of the builder: what turns the text of each to a value
-    loads_boxes: ClassVar[bool] = False  # whether TMA loads A and B: rows of any length, but no stride of 0
-    splits: ClassVar[frozenset[str]] = frozenset()  # how a name may say that K is split: see `choose.names`
-    reduction: ClassVar[str] = "last"  # see `Split`: where the name does not say it
+    arguments: ClassVar[Mapping[str, Callable[[str], Any]]]
+    loads_boxes: ClassVar[bool] = False
+    splits: ClassVar[frozenset[str]] = frozenset()
+    reduction: ClassVar[str] = "last"
 
     name: str
     summary: str
@@ -98,14 +103,14 @@ class Recipe(ABC):
 
     @abstractmethod
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
-        """The plan for operands of the problem as the plan sees it."""
+        """The same for the operands that the plan sees: those of the transposed problem where it is for that."""
 
     def to_pack(self, operands: Operands) -> str:
-        """The operands that are in the way of plans of the family; none where the family packs nothing."""
+        """The operands that plans of the family had better pack; none where they cannot."""
         return ""
 
-    def pack(self, operands: Operands) -> str:
-        """The operands that the plan packs, of those that it sees."""
+    def packed(self, operands: Operands) -> str:
+        """The operands that the plan packs, of those that it sees: "", "a", "b" or "ab"."""
         asked = NEEDED if self.is_packed else str(self.options.get("pack", ""))
         return self.to_pack(operands) if asked == NEEDED else asked
 
@@ -116,9 +121,10 @@ class Recipe(ABC):
         """
         if not self.loads_boxes:
             return None
-        packed = self.pack(operands.transposed) if self.transposed else self.pack(operands)
         if self.transposed:
-            packed = packed.translate(_SWAPPED)
+            packed = self.packed(operands.transposed).translate(_SWAPPED)
+        else:
+            packed = self.packed(operands)
         return "".join([name for name in "ab" if name not in packed])
 
 

@@ -64,7 +64,7 @@ class SimtRecipe(Recipe):
         """
         widest = max(operands.a.dtype.bits, operands.b.dtype.bits, operands.acc.bits)
         quad = min(4, ACCESS_BITS // widest)
-        given = {"quad": (quad, quad), "stages": 2, **self.options, "pack": self.pack(operands)}
+        given = {"quad": (quad, quad), "stages": 2, **self.options, "pack": self.packed(operands)}
         if self.split is not None:
             given |= {
                 "split_k": self.split.parts,

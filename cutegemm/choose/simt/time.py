@@ -112,7 +112,7 @@ def terms(
     parts = 1 if recipe.split is None else recipe.split.parts
     rounds, steps, slots = _busiest(plan, problem, device.sms, parts, recipe.ctas, costs)
     bm, bn, _ = plan.cta_tile
-    rates, packs = device.measured, recipe.pack(operands)
+    rates, packs = device.measured, recipe.packed(operands)
     besides = reading = 0.0
     for operand, rows in (("a", problem.m), ("b", problem.n)):
         size = rows * problem.k * problem.l * getattr(operands, operand).dtype.bits / 8

@@ -88,7 +88,7 @@ class Sm90Recipe(Recipe):
         raises   PlanError where the operands break its rules
         """
         ops = operands.as_tf32
-        options: dict[str, Any] = {"ctas": sms, **self.options, "pack": self.pack(ops)}
+        options: dict[str, Any] = {"ctas": sms, **self.options, "pack": self.packed(ops)}
         options |= {"name": self.plan_name, "summary": self.summary, "with_c": with_c}
         if operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES:  # neither TMA nor accesses of 16 bytes
             options["store"] = "direct"
