@@ -232,15 +232,10 @@ class Step:
 
     @cached_property
     def factors(self) -> tuple[str, ...]:
-        """Scalars that the step multiplies by, and need not where they are 1; without those by which it is idle then."""
-        return tuple(
-            [
-                name
-                for name in self.scalars
-                if (name, 1.0) not in self.idle
-                and _products(self.expression.given({name: 1.0})) < _products(self.expression)
-            ]
-        )
+        """Scalars that it multiplies by, and need not where they are 1: those by which it is idle then left out."""
+        products = _products(self.expression)
+        saves = [name for name in self.scalars if _products(self.expression.given({name: 1.0})) < products]
+        return tuple([name for name in saves if (name, 1.0) not in self.idle])
 
     def is_idle(self, scalars: Mapping[str, float]) -> bool:
         """Whether it changes nothing for these values of the scalars."""
