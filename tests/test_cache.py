@@ -134,7 +134,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from cutegemm.run.compile import compile_plans\n"
-        "from cutegemm.plan import simt_plan\n"
+        "from cutegemm.build import simt_plan\n"
         "compile_plans([simt_plan(), simt_plan(stages=3)], processes=2)\n"
     )
     done = subprocess.run(

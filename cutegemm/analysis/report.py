@@ -107,7 +107,12 @@ class Analysis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        device = {**asdict_plain(self.device), "tflops": dict(self.device.tflops)}
+        device = {
+            **asdict_plain(self.device),
+            "tflops": dict(self.device.tflops),
+            "measured": asdict(self.device.measured),
+        }
+        del device["own_rates"]  # they are among those
         out: dict[str, Any] = {
             "plan": self.plan,
             "summary": self.summary,
