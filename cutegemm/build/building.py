@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeVar
 
-from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
-from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
+from cutegemm.plan.plan import GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import cp_async, universal_copy
@@ -168,7 +168,6 @@ class Builder(PlanBuilder):
             smem_d=d.smem,
             copy_d=d.copy,
             roles=(Role("all", mma.threads // WARP_THREADS),),
-            barriers=(Barrier("cta", "cta", 1, mma.threads),),
             **others,
         )
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.machine.arch import CACHE_LINE_BYTES
+from cutegemm.build.building import LOADS, Arriving, Builder, Leaving, Shared, made, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
+from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
 from cutegemm.plan.arguments import check_arguments
-from cutegemm.machine.arch import ACCESS_BITS
-from cutegemm.build.building import LOADS, Arriving, Builder, Leaving, Shared, made, vector_copy
 from cutegemm.plan.plan import GemmPlan, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.schedule import Schedule, multistage, single_stage

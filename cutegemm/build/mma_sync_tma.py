@@ -5,19 +5,19 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
+from cutegemm.build.building import made
+from cutegemm.build.mma_sync import ATOM_K_BITS, reader
+from cutegemm.build.pipeline import MAX_STAGES, QueueBuilder, registers_of
+from cutegemm.build.slots import SlotBuilder
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.arguments import check_arguments
-from cutegemm.build.building import made
+from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE
-from cutegemm.build.mma_sync import ATOM_K_BITS, reader
+from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.build.pipeline import MAX_STAGES, QueueBuilder, registers_of
-from cutegemm.build.slots import SlotBuilder
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster

@@ -1,19 +1,18 @@
-"""What the builders of plans with a queue of k-tiles share: boxes, stages, roles, registers and barriers."""
+"""What the builders of plans with a ring of stages share: boxes, stages, roles and registers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
+from cutegemm.build.building import PlanBuilder
+from cutegemm.build.slots import SWIZZLES, swizzled
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
-from cutegemm.layout.inttuple import product
-from cutegemm.build.building import PlanBuilder
+from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.pipeline import Pipeline, Slots
-from cutegemm.plan.plan import Barrier, GemmPlan, Role, SharedLayout
+from cutegemm.plan.plan import GemmPlan, Role, SharedLayout
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.build.slots import SWIZZLES, swizzled
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
@@ -125,7 +124,6 @@ class QueueBuilder(PlanBuilder):
             slots=queue.slots,
             schedule=None,
             roles=roles_of(pipeline, registers),
-            barriers=barriers_of(pipeline, queue.slots, self.stage_bytes, cluster_mn, split),
             pipeline=pipeline,
             cluster_mn=cluster_mn,
             split=split or Split(),
@@ -178,33 +176,3 @@ def roles_of(pipeline: Pipeline, registers: tuple[int, int] | None) -> tuple[Rol
     if pipeline.kind == "single":
         return tuple(working)
     return (Role("producer", _PRODUCER_WARPS, produce), *working)
-
-
-def barriers_of(
-    pipeline: Pipeline,
-    slots: Slots | None,
-    stage_bytes: int,
-    cluster: tuple[int, int] = (1, 1),
-    split: Split | None = None,
-) -> tuple[Barrier, ...]:
-    """What arrives at which barrier."""
-    count, threads = pipeline.consumers, pipeline.consumer_threads
-    out = [Barrier("full", "mbarrier", pipeline.stages, 1, stage_bytes)]
-    if pipeline.kind == "single":
-        out.append(Barrier("read", "cta", 1, threads * count))
-    else:
-        arrivals = pipeline.consumer_warps * pipeline.readers * (sum(cluster) - 1)
-        out.append(Barrier("empty", "mbarrier", pipeline.stages, arrivals))
-    if slots is not None:
-        if pipeline.consumer_warps > 1:
-            out.append(Barrier("subtile", "named", count, threads))
-        if slots.load_c is not None:
-            size_bytes = product(slots.subtile) * slots.load_c.dtype.bits // 8
-            out.append(Barrier("c", "mbarrier", slots.count * count, 1, size_bytes))
-    if pipeline.kind == "pingpong":
-        out.append(Barrier("order mainloop", "named", count, 2 * threads))
-    if pipeline.order_epilogue:
-        out.append(Barrier("order epilogue", "named", count, 2 * threads))
-    if split is not None and split.is_split:
-        out.append(Barrier("parts", "named", count, threads))
-    return tuple(out)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from cutegemm.errors import PlanError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle
-from cutegemm.plan.arguments import check_arguments
-from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.build.building import (
     K_RUN,
     LOADS,
@@ -16,6 +12,10 @@ from cutegemm.build.building import (
     made,
     vector_copy,
 )
+from cutegemm.errors import PlanError
+from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.memory.packing import Packing, as_packed, make_packings
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands

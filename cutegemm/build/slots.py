@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.build.building import copy_of_lines
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
-from cutegemm.machine.arch import ACCESS_BITS
-from cutegemm.build.building import copy_of_lines
+from cutegemm.machine.arch import ACCESS_BITS, WARPGROUP_THREADS
 from cutegemm.plan.pipeline import Slots
-from cutegemm.plan.rules.pipeline import MIN_SLOTS
 from cutegemm.plan.plan import SharedLayout
 from cutegemm.plan.problem import Operands
+from cutegemm.plan.rules.pipeline import MIN_SLOTS
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
 from cutegemm.tile.mma_atoms import WGMMA_M

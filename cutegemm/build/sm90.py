@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.build.building import made
+from cutegemm.build.pipeline import NORMAL_L2, QueueBuilder, registers_of
+from cutegemm.build.slots import SHARED_D, SlotBuilder
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
-from cutegemm.build.building import made
-from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.memory.packing import as_packed, is_to_turn, make_packings, to_pack_for_wgmma
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
-from cutegemm.build.pipeline import NORMAL_L2, QueueBuilder, registers_of
-from cutegemm.build.slots import SHARED_D, SlotBuilder
 from cutegemm.plan.work.split import by_last
 from cutegemm.tile.mma_atoms import WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
@@ -49,7 +49,6 @@ def sm90_plan(
     registers: tuple[int, int] | None = None,
     with_c: bool = False,
     ctas: int | None = DEFAULT_DEVICE.sms,
-    order_epilogue: bool = False,
     stagger_cycles: int = 0,
     two_level: bool = False,
     deferred: bool = False,
@@ -77,7 +76,7 @@ def sm90_plan(
     registers         of a producer's thread and of a consumer's
     with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
     ctas              of the persistent grid: as many as there are multiprocessors; None: one for each tile
-    order_epilogue, stagger_cycles, two_level, deferred   see `Pipeline`
+    stagger_cycles, two_level, deferred   see `Pipeline`
     split_k           units that share a tile of D, each with a part of the k-tiles
     stream            waves of the persistent grid whose k-tiles are divided evenly among it; see `Split`
     fill              the CTAs that the tiles leave idle at the end take the last k-tiles of some; see `Split.owned`
@@ -127,7 +126,6 @@ def sm90_plan(
         count,
         consumer_tile,
         None if schedule == "single" else ctas,
-        order_epilogue,
         stagger_cycles,
         two_level,
         deferred,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cutegemm.build import simt_plan
+from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.draw import (
     Timeline,
     atom_picture,
@@ -27,7 +27,7 @@ from cutegemm.draw.grids import Picture
 from cutegemm.dtypes import bf16, f16, tf32
 from cutegemm.layout import Layout, Swizzle, make_composed_layout
 from cutegemm.machine.device import DEFAULT_DEVICE
-from cutegemm.simulate.protocol.queue import pingpong_protocol
+from cutegemm.simulate.protocol.protocol import protocol_of
 from cutegemm.tile.copy_atoms import ldmatrix
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.smem_atoms import smem_atom
@@ -56,7 +56,8 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
     "simt_tiled_mma": lambda: tiled_mma_picture(simt_plan().tiled_mma, title="The tiled MMA of simt_plan()"),
     "simt_plan": lambda: plan_picture(simt_plan(), title="The CTA tile of simt_plan()"),
     "pingpong": lambda: protocol_timeline(
-        pingpong_protocol(stages=4, k_blocks=5, tiles=4), title="A pingpong pipeline: four tiles, four stages"
+        protocol_of(sm90_plan(stages=4), k_tiles=5, tiles=4),
+        title="A pingpong pipeline: four tiles, four stages",
     ),
     "raster_along_m": lambda: raster_picture("along_m", (16, 18), ctas_per_wave=_WAVE),
     "raster_grouped_m": lambda: raster_picture("grouped_m:4", (16, 18), ctas_per_wave=_WAVE),

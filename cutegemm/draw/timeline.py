@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
@@ -10,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.draw.canvas import PAD, Canvas, num, text_width
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import LayoutError
+from cutegemm.plan.program.operations import Compute, Load, WriteSlot
+from cutegemm.plan.program.steps import Multiply, StoreTile
+from cutegemm.simulate.protocol.machine import Machine
 
 if TYPE_CHECKING:
-    from cutegemm.simulate.protocol.program import Protocol
+    from cutegemm.simulate.protocol.protocol import Protocol
 
 _LANE, _BAR = 34, 24
 _WIDE = 1080
@@ -87,25 +91,24 @@ def protocol_timeline(
     cta: int = 0,
     load: float = 6,
     multiply: float = 4,
-    hold: float = 12,
+    store: float = 12,
     title: str = "pipeline",
 ) -> Timeline:
     """A protocol of roles and barriers played with durations, as early as its barriers allow.
 
     cta        whose roles are drawn; all of them are played
     load       from the moment that a bulk copy is asked for until it lands; asking takes 1
-    multiply   that a stage is read
-    hold       that a resource is held where nothing else is done meanwhile: an epilogue
+    multiply   that the products of a k-tile take
+    store      that storing a tile takes a consumer
     raises     LayoutError where the roles wait for each other for ever
 
-    >>> from cutegemm.simulate.protocol.queue import pingpong_protocol
-    >>> protocol_timeline(pingpong_protocol(stages=2, k_blocks=2, tiles=2)).roles
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.simulate import protocol_of
+    >>> protocol_timeline(protocol_of(sm90_plan(stages=2), k_tiles=2, tiles=2)).roles
     ('producer', 'consumer 0', 'consumer 1')
     """
-    from cutegemm.simulate.protocol.machine import Machine
-    from cutegemm.simulate.protocol.program import BeginRead, Enter, Leave, Load
-
-    machine, programs = Machine(protocol), protocol.programs
+    machine, programs = Machine(protocol), protocol.processes
+    of_tile = Counter([(p.role, op.tag[0]) for p in programs for op in p.ops if isinstance(op, WriteSlot)])
     free, waits = [0.0] * len(programs), [-1.0] * len(programs)
     lands: list[float] = []
     events: list[Event] = []
@@ -132,7 +135,6 @@ def protocol_timeline(
             lands.pop(choice - len(programs))
             continue
         program, op = programs[choice], programs[choice].ops[machine.at[choice]]
-        following = program.ops[machine.at[choice] + 1 : machine.at[choice] + 2]
         if 0 <= waits[choice] < now and program.cta == cta:
             events.append(Event(program.role, "wait", None, waits[choice], now))
         waits[choice] = -1.0
@@ -141,10 +143,12 @@ def protocol_timeline(
         took, name, stage = 0.0, "", None
         if isinstance(op, Load):
             took, name, stage = 1, f"load {op.part}", op.stage
-        elif isinstance(op, BeginRead):
+        elif isinstance(op, Compute) and isinstance(op.step, Multiply):
             took, name, stage = multiply, "multiply", op.stage
-        elif isinstance(op, Enter) and following and isinstance(following[0], Leave):
-            took, name = hold, op.resource
+        elif isinstance(op, WriteSlot):
+            took, name = store / of_tile[program.role, op.tag[0]], "store"
+        elif isinstance(op, Compute) and isinstance(op.step, StoreTile):
+            took, name = store, "store"
         if took and program.cta == cta:
             events.append(Event(program.role, name, stage, now, now + took))
         free[choice] = now + took

@@ -9,7 +9,8 @@ when it may exist        `rules/`
 """
 
 from cutegemm.plan.pipeline import Pipeline, Slots
-from cutegemm.plan.plan import Barrier, GemmPlan, Role
+from cutegemm.plan.plan import GemmPlan, Role
 from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.program.barriers import Barrier
 
 __all__ = ["Barrier", "GemmPlan", "Operand", "Operands", "Pipeline", "Problem", "Role", "Slots"]

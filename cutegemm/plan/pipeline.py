@@ -1,4 +1,4 @@
-"""Plans whose roles differ: a queue of k-tiles that TMA fills and consumers empty, and slots that D leaves through."""
+"""Plans whose roles differ: a ring of stages that TMA fills and consumers empty, and slots that D leaves through."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Pipeline:
     consumers        that multiply: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that one of them sums up at a time
     ctas             of a persistent grid, which take tile after tile; None: one for each tile of D
-    order_epilogue   pingpong: the consumers store in turn as well
     two_level        the sums of each k-tile are added to those before it by the threads: wgmma keeps about 14
                      bits of the sums of fp8 products (DeepSeek-V3 technical report, 3.3.2)
     stagger_cycles   cooperative: by which each consumer begins later than the one before it, so that not all
@@ -37,7 +36,6 @@ class Pipeline:
     consumers: int
     consumer_tile: tuple[int, int]
     ctas: int | None = None
-    order_epilogue: bool = False
     stagger_cycles: int = 0
     two_level: bool = False
     deferred: bool = False
@@ -80,5 +78,14 @@ class Slots:
     load_c: TmaBox | None = None
 
     def subtiles(self, consumer_tile: tuple[int, int]) -> tuple[int, int]:
-        """How many there are in a consumer's tile along M and N; those along N come first."""
+        """How many there are in a consumer's tile along M and N."""
         return consumer_tile[0] // self.subtile[0], consumer_tile[1] // self.subtile[1]
+
+    def subtile_at(self, i: int, consumer_tile: tuple[int, int]) -> tuple[int, int]:
+        """Where the i-th subtile of a consumer's tile lies, counted in subtiles along M and N: along N first."""
+        across = self.subtiles(consumer_tile)[1]
+        return i // across, i % across
+
+    def slot_at(self, i: int) -> tuple[int, int]:
+        """The slot of the i-th subtile of a tile, and how often the slot has been used for the tile before."""
+        return i % self.count, i // self.count

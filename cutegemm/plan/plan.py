@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from cutegemm.dtypes import DType
@@ -310,19 +311,14 @@ class GemmPlan:
     @property
     def consumer_mma(self) -> TiledMma:
         """Of a pipeline: the part of the tiled MMA that one consumer carries out, of the tile that is its own."""
-        mma = self.tiled_mma
-        if mma.atom.a_source == "shared":
-            return TiledMma(mma.atom)
-        along_m, along_n, _ = mma.permutation_mnk  # (an atom, consumers, the atoms of one)
-        own = (_without_second(along_m), _without_second(along_n), None)
-        return TiledMma(mma.atom, permutation_mnk=own)
+        return _of_one_consumer(self.tiled_mma)
 
     @property
     def piece_n(self) -> int:
         """Of a pipeline: columns of a consumer's tile that lie together in that of the CTA; see `column_of`."""
         assert self.pipeline is not None
         along_n = self.tiled_mma.permutation_mnk[1]
-        return self.pipeline.consumer_tile[1] if along_n is None else int(along_n[1].stride)
+        return int(along_n[1].stride) if isinstance(along_n, Layout) else self.pipeline.consumer_tile[1]
 
     def column_of(self, own_n: Any, column: Any) -> Any:
         """Of a pipeline: the column of D that is a column of a consumer's tile, which is counted in such tiles.
@@ -338,11 +334,31 @@ class GemmPlan:
         first = own_n // across * bn + own_n % across * piece
         return first + column // piece * (piece * across) + column % piece
 
+    def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
+        """Of a pipeline: what a consumer stores of a CTA's tile, counted in consumers' tiles.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").own_tile((3, 5, 0), 1)
+        (7, 5, 0)
+        """
+        assert self.pipeline is not None
+        if self.pipeline.readers == 1:
+            return tile_mnl
+        down, across = [whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)]
+        m_tile, n_tile, batch = tile_mnl
+        if across == 1:
+            return m_tile * down + consumer, n_tile, batch
+        return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
+
     @property
     def read_c(self) -> CopyAtom:
-        """Global memory of C to registers: the vectors that D is stored by, where C allows it."""
+        """Global memory of C to registers, and of each other tile of the epilogue: the vectors that D is stored by,
+        where C allows it; in a pipeline the two neighbours of a row that a thread has the sums of."""
         c, d = self.operands.c, self.operands.d
-        elements = self.store_d.bits // d.dtype.bits if c.major == d.major else 1
+        if self.pipeline is not None:
+            elements = 2 if c.major == "n" else 1
+        else:
+            elements = self.store_d.bits // d.dtype.bits if c.major == d.major else 1
         return universal_copy(c.dtype, c.dtype.bits * min(elements, c.align_elems))
 
     @functools.cached_property
@@ -418,6 +434,15 @@ def _of_name(plan: str, parts: tuple[_Part, ...], name: str) -> _Part:
             return part
     known = ", ".join(part.name for part in parts)
     raise UnsupportedError(f"plan {plan!r}: nothing is called {name!r}; there are {known}.")
+
+
+@cache
+def _of_one_consumer(mma: TiledMma) -> TiledMma:
+    if mma.atom.a_source == "shared":
+        return TiledMma(mma.atom)
+    along_m, along_n, _ = mma.permutation_mnk  # (an atom, consumers, the atoms of one)
+    own = (_without_second(along_m), _without_second(along_n), None)
+    return TiledMma(mma.atom, permutation_mnk=own)
 
 
 def _without_second(permutation: Layout) -> Layout:

@@ -10,9 +10,7 @@ who waits for whom      `protocol`
 
 from cutegemm.errors import SimulationError
 from cutegemm.simulate.protocol.interleavings import ProtocolReport, play_interleavings, search_interleavings
-from cutegemm.simulate.protocol.parts import split_protocol, unit_counts
-from cutegemm.simulate.protocol.queue import protocol_of
-from cutegemm.simulate.protocol.slots import epilogue_protocol
+from cutegemm.simulate.protocol.protocol import protocol_of
 from cutegemm.simulate.report import Fault
 from cutegemm.simulate.run import SimulationResult, SimulationStats, simulate
 
@@ -22,11 +20,8 @@ __all__ = [
     "SimulationError",
     "SimulationResult",
     "SimulationStats",
-    "epilogue_protocol",
     "play_interleavings",
     "protocol_of",
     "search_interleavings",
     "simulate",
-    "split_protocol",
-    "unit_counts",
 ]

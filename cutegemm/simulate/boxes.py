@@ -194,9 +194,9 @@ class BoxFlow:
                 )
         return held.reshape((t.tile[1], t.tile[0], -1)).swapaxes(0, 1)
 
-    def clear(self) -> None:
-        """Nothing lies in the buffers any more."""
-        self.shared[...] = poison((), self.matrix.dtype)
+    def clear(self, copy: int) -> None:
+        """Nothing lies in a buffer any more."""
+        self.shared[self.tables.shared[copy]] = poison((), self.matrix.dtype)
 
     def store(self, origin: tuple[np.ndarray, np.ndarray], copy: int, written: np.ndarray) -> None:
         """A buffer to these coordinates: whole units of 16 bytes, those that begin inside.

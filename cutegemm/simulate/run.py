@@ -14,8 +14,8 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
 from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
-from cutegemm.simulate.pipeline import run_pipeline
 from cutegemm.simulate.report import Fault, Report
+from cutegemm.simulate.roles import run_roles
 from cutegemm.simulate.scheduled import run_schedule
 from cutegemm.simulate.task import Task
 
@@ -95,7 +95,7 @@ def simulate(
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", broken)
     report = Report()
     matrices = laid_out(problem, given)
-    carry_out = run_schedule if plan.pipeline is None else run_pipeline
+    carry_out = run_schedule if plan.pipeline is None else run_roles
     with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
         stats = carry_out(Task(plan, problem, matrices, scalars, report, check is not False, progress))
     faults = report.faults()

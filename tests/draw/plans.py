@@ -5,7 +5,7 @@ from __future__ import annotations
 from cutegemm.build import Shared, simt_plan
 from cutegemm.dtypes import bf16
 from cutegemm.layout import Layout, Swizzle, tile_to_shape
-from cutegemm.plan import Barrier, GemmPlan, Operands, Role
+from cutegemm.plan import GemmPlan, Operands, Role
 from cutegemm.plan.program.schedule import multistage
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
@@ -47,7 +47,6 @@ def tensor_cores() -> GemmPlan:
         raster=Raster("grouped_m", 8),
         schedule=multistage(3, 2),
         roles=(Role("all", 4),),
-        barriers=(Barrier("cta", "cta", 1, 128),),
     )
 
 

@@ -24,6 +24,8 @@ from cutegemm.dtypes import bf16, f16
 from cutegemm.errors import LayoutError, UnsupportedError
 from cutegemm.layout import Layout, Swizzle, make_composed_layout, make_identity_layout
 from cutegemm.plan import Problem
+from cutegemm.plan.program.operations import Arrive
+from cutegemm.simulate import protocol_of
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
@@ -312,9 +314,8 @@ def test_wgmma_atoms_draw(n: int) -> None:
 
 
 def test_a_protocol_is_played_as_early_as_its_barriers_allow() -> None:
-    from cutegemm.simulate.protocol.queue import pingpong_protocol
-
-    timeline = protocol_timeline(pingpong_protocol(stages=3, k_blocks=4, tiles=4), load=5, multiply=3, hold=9)
+    protocol = protocol_of(sm90_plan(stages=3), k_tiles=4, tiles=4)
+    timeline = protocol_timeline(protocol, load=5, multiply=3, store=9)
     reads = [e for e in timeline.events if e.event == "multiply"]
     assert len(reads) == 16
     by_start = sorted(reads, key=lambda e: e.start)
@@ -328,10 +329,7 @@ def test_a_protocol_is_played_as_early_as_its_barriers_allow() -> None:
 
 
 def test_a_deadlock_is_said() -> None:
-    from cutegemm.simulate.protocol.program import Arrive
-    from cutegemm.simulate.protocol.queue import pingpong_protocol
-
-    stuck = pingpong_protocol(stages=2, k_blocks=3, tiles=2).edited(
+    stuck = protocol_of(sm90_plan(stages=2), k_tiles=3, tiles=2).edited(
         lambda _, op: None if isinstance(op, Arrive) else op
     )
     with pytest.raises(LayoutError, match="deadlock"):

@@ -61,7 +61,7 @@ def test_boxes_and_barriers_of_a_cluster(layout, cluster):
 
 
 def test_named_barriers_have_numbers_of_their_own():
-    plan = sm90_plan(order_epilogue=True, slots=4)
+    plan = sm90_plan(split_k=2)
     taken = [plan.barrier_id(b.name) + i for b in plan.barriers if b.kind == "named" for i in range(b.count)]
     assert sorted(taken) == [1, 2, 3, 4, 5, 6]
 
@@ -139,7 +139,6 @@ def test_every_broken_rule_at_once():
         ({"ctas": None}, "the grid must be persistent"),
         ({"ctas": 1, "cluster": (2, 1)}, "1 CTAs holds no cluster of 2"),
         ({"schedule": "single", "cluster": (2, 1)}, "one tile a CTA, without clusters"),
-        ({"schedule": "cooperative", "order_epilogue": True}, "only pingpong consumers store in turn"),
         ({"stagger_cycles": 5}, "only cooperative consumers begin"),
         ({"deferred": True}, "only cooperative consumers of a persistent grid store a tile behind"),
         ({"schedule": "cooperative", "deferred": True, "ctas": None}, "consumers of a persistent grid"),
@@ -160,7 +159,6 @@ def test_every_broken_rule_at_once():
         ({"store": "tma_warp", "with_c": True, "slots": 4}, "warps store rows of their own only"),
         ({"raster": "spiral"}, "'spiral' is no raster"),
         ({"schedule": "single", "split_k": 2}, "without one a CTA takes all k-tiles of a tile"),
-        ({"split_k": 2, "order_epilogue": True}, "the consumers cannot store in turn"),
         ({"stream": 1, "schedule": "cooperative", "ctas": None}, "those of a persistent grid"),
         ({"split_k": 2, "stream": 1}, "2 parts of each tile and 1 waves of shared tiles; one of both"),
         ({"split_k": 0}, "parts = 0; at least 1"),

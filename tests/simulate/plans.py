@@ -8,7 +8,7 @@ from typing import Any
 from cutegemm.build import Shared, simt_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.plan.plan import Barrier, Role
+from cutegemm.plan.plan import Role
 from cutegemm.plan.program.schedule import multistage
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
@@ -64,7 +64,6 @@ def mma_sync_plan(dtype: str, k: int, *, matrices: int | None = None, acc: str |
         raster=Raster("along_n"),
         schedule=multistage(3, 4),
         roles=(Role("all", 4),),
-        barriers=(Barrier("cta", "cta", 1, 128),),
     )
 
 

@@ -1,4 +1,4 @@
-"""The pingpong protocol under many interleavings, and faults planted in it."""
+"""The protocols of programs under many interleavings, and faults planted in operations and barriers."""
 
 from __future__ import annotations
 
@@ -6,195 +6,156 @@ from dataclasses import replace
 
 import pytest
 
-from cutegemm.build.sm90 import sm90_plan
-from cutegemm.plan.plan import Barrier
-from cutegemm.simulate.protocol.interleavings import play_interleavings, search_interleavings
-from cutegemm.simulate.protocol.machine import Machine
-from cutegemm.simulate.protocol.program import (
+from cutegemm.build import simt_plan, sm90_plan
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan import Barrier
+from cutegemm.plan.program.operations import (
     Arrive,
     BeginRead,
     EndRead,
+    Enter,
     Expect,
     Load,
     NamedArrive,
     NamedSync,
-    Program,
-    Protocol,
-    ProtocolError,
     Wait,
 )
-from cutegemm.simulate.protocol.queue import pingpong_barriers, pingpong_protocol, protocol_of
-from tests.simulate.plans import broken
+from cutegemm.simulate import play_interleavings, protocol_of, search_interleavings
+from cutegemm.simulate.protocol.machine import Machine
+from cutegemm.simulate.protocol.protocol import Process, Protocol, ProtocolError
 
 STAGES = 3
 CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2)]
+SMALL = {"tile": (64, 128, 64), "stages": STAGES, "store": "direct"}
 
 
-def sound(k_blocks=4, tiles=3, cluster_mn=(1, 1), order="mbarrier", stages=STAGES, **options):
-    barriers = pingpong_barriers(stages, cluster_mn, order=order)
-    return pingpong_protocol(
-        barriers=barriers, stages=stages, k_blocks=k_blocks, tiles=tiles, cluster_mn=cluster_mn, **options
-    )
+def sound(k_tiles=4, tiles=3, cluster=(1, 1), **options):
+    plan = sm90_plan(**{**SMALL, "cluster": cluster, **options})
+    return protocol_of(plan, k_tiles=k_tiles, tiles=tiles)
 
 
 def texts(protocol, **options):
     return " | ".join(fault.text for fault in play_interleavings(protocol, **options).faults)
 
 
-@pytest.mark.parametrize("cluster_mn", CLUSTERS)
-@pytest.mark.parametrize("k_blocks", [0, 1, STAGES - 1, STAGES, STAGES + 1, 11])
-def test_the_sound_protocol_has_no_faults(k_blocks, cluster_mn):
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("k_tiles", [0, 1, STAGES - 1, STAGES, STAGES + 1, 11])
+@pytest.mark.parametrize("schedule", ["pingpong", "cooperative"])
+def test_the_sound_protocol_has_no_faults(schedule, k_tiles, cluster):
+    options = {"schedule": schedule, "tile": (128, 128, 64) if schedule == "cooperative" else (64, 128, 64)}
     for tiles in (1, 2, 3):
-        for order in ("mbarrier", "named"):
-            assert texts(sound(k_blocks, tiles, cluster_mn, order), random_runs=6) == ""
+        assert texts(sound(k_tiles, tiles, cluster, **options), random_runs=4) == ""
 
 
-@pytest.mark.parametrize(
-    ("stages", "k_blocks", "tiles"), [(1, 1, 1), (1, 2, 3), (2, 1, 3), (2, 2, 2), (2, 3, 3), (3, 2, 3)]
-)
-@pytest.mark.parametrize("order", ["mbarrier", "named"])
-def test_small_cases_in_all_orders(stages, k_blocks, tiles, order):
-    report = search_interleavings(sound(k_blocks, tiles, order=order, stages=stages))
-    assert report.exhaustive
-    assert report.faults == ()
+@pytest.mark.parametrize(("stages", "k_tiles", "tiles"), [(2, 1, 3), (2, 2, 2), (2, 3, 2), (3, 2, 2)])
+def test_small_cases_in_all_orders(stages, k_tiles, tiles):
+    report = search_interleavings(sound(k_tiles, tiles, stages=stages))
+    assert (report.faults, report.exhaustive) == ((), True)
 
 
 def test_a_cluster_in_all_orders():
-    report = search_interleavings(sound(1, 1, (2, 1), stages=1))
-    assert report.exhaustive
-    assert report.faults == ()
+    one = {"schedule": "cooperative", "consumers": 1, "stages": 2}
+    report = search_interleavings(sound(2, 1, (2, 1), **one))
+    assert (report.faults, report.exhaustive) == ((), True)
     assert report.states > 1000
 
 
-@pytest.mark.parametrize("cluster_mn", CLUSTERS)
-def test_consumers_that_share_a_tile(cluster_mn):
-    barriers = pingpong_barriers(STAGES, cluster_mn, turns=1, readers=2)
-    for k_blocks in (0, 1, STAGES, STAGES + 1):
-        protocol = pingpong_protocol(
-            barriers=barriers, stages=STAGES, k_blocks=k_blocks, tiles=2, cluster_mn=cluster_mn, turns=1
-        )
-        assert texts(protocol, random_runs=6) == ""
-    too_few = protocol.with_barrier("empty", arrivals=barriers[1].arrivals - 1)
-    assert "overwritten stage" in texts(too_few) or "wrong arrival count" in texts(too_few)
-
-
-def test_an_epilogue_that_needs_no_order():
-    barriers = tuple([b for b in pingpong_barriers(STAGES) if b.name != "order epilogue"])
-    assert texts(pingpong_protocol(barriers=barriers, stages=STAGES, k_blocks=4, tiles=3)) == ""
-
-
-@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
-@pytest.mark.parametrize("schedule", ["pingpong", "cooperative"])
-def test_the_protocol_of_plans(schedule, cluster):
-    plan = sm90_plan(schedule=schedule, cluster=cluster)
-    for k_blocks in (1, plan.stages + 1):
-        assert texts(protocol_of(plan, k_blocks=k_blocks, tiles=3), random_runs=4) == ""
-    wrong = {"arrivals": max(1, plan.barrier("empty").arrivals - 4)}
-    assert texts(protocol_of(plan, k_blocks=9, tiles=3).with_barrier("empty", **wrong)) != ""
-    more = {"transaction_bytes": plan.barrier("full").transaction_bytes + 2}
-    barriers = tuple([replace(b, **more) if b.name == "full" else b for b in plan.barriers])
-    assert "deadlock" in texts(
-        protocol_of(broken(plan, barriers=barriers), k_blocks=9, tiles=3), random_runs=4
-    )
+def test_a_plan_of_one_schedule_has_no_protocol():
+    with pytest.raises(UnsupportedError, match="all threads of the plan 'simt' follow one schedule"):
+        protocol_of(simt_plan(), k_tiles=3)
 
 
 @pytest.mark.parametrize("fewer", [1, 4])
-@pytest.mark.parametrize("cluster_mn", CLUSTERS[1:])
-def test_too_few_arrivals_on_empty(cluster_mn, fewer):
+@pytest.mark.parametrize("cluster", CLUSTERS[1:])
+def test_too_few_arrivals_on_empty(cluster, fewer):
     """A warp, or a warpgroup: then the phases end as they should, but before all have read."""
-    protocol = sound(cluster_mn=cluster_mn)
+    protocol = sound(cluster=cluster)
     found = texts(protocol.with_barrier("empty", arrivals=protocol.barriers[1].arrivals - fewer))
     assert "overwritten stage" in found or "wrong arrival count" in found
 
 
-@pytest.mark.parametrize("cluster_mn", CLUSTERS)
-def test_one_arrival_too_many_on_empty(cluster_mn):
-    protocol = sound(cluster_mn=cluster_mn)
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_one_arrival_too_many_on_empty(cluster):
+    protocol = sound(cluster=cluster)
     too_many = protocol.with_barrier("empty", arrivals=protocol.barriers[1].arrivals + 1)
     assert "deadlock" in texts(too_many) or "wrong arrival count" in texts(too_many)
 
 
+@pytest.mark.parametrize("more", [-1024, 2])
+def test_bytes_that_nobody_brings(more):
+    protocol = sound()
+
+    def expect(process, op):
+        return replace(op, size_bytes=op.size_bytes + more) if isinstance(op, Expect) else op
+
+    found = texts(protocol.edited(expect))
+    assert "deadlock" in found if more > 0 else "read" in found
+
+
 def test_a_forgotten_release():
-    def forget(program, op):
-        return (
-            None if isinstance(op, Arrive) and op.barrier == "empty" and program.role == "consumer 1" else op
-        )
+    def forget(process, op):
+        is_one = isinstance(op, Arrive) and op.barrier == "empty" and process.role == "consumer 1"
+        return None if is_one else op
 
     assert "waits for parity" in texts(sound().edited(forget))
 
 
-def test_a_release_before_the_read_has_ended():
+def test_products_that_still_read_a_stage_that_was_released():
     protocol = sound()
-    programs = []
-    for program in protocol.programs:
-        ops = list(program.ops)
+    processes = []
+    for process in protocol.processes:
+        ops = list(process.ops)
         for i in [i for i, op in enumerate(ops) if isinstance(op, EndRead)]:
             ops[i], ops[i + 1] = ops[i + 1], ops[i]
-        programs.append(replace(program, ops=tuple(ops)))
-    assert "which is being read: overwritten stage" in texts(replace(protocol, programs=tuple(programs)))
+        processes.append(replace(process, ops=tuple(ops)))
+    assert "which is being read: overwritten stage" in texts(replace(protocol, processes=tuple(processes)))
 
 
-@pytest.mark.parametrize("order", ["mbarrier", "named"])
-@pytest.mark.parametrize("name", ["order mainloop", "order epilogue"])
-def test_a_forgotten_order_barrier(name, order):
-    def forget(program, op):
-        return None if isinstance(op, (Wait, Arrive, NamedArrive, NamedSync)) and op.barrier == name else op
+def test_a_turn_that_nobody_waits_for():
+    def forget(process, op):
+        return None if isinstance(op, (NamedArrive, NamedSync)) and op.barrier == "turn" else op
 
-    resource = "tensor cores" if name == "order mainloop" else "shared tile of D"
-    assert f"takes the {resource} while consumer" in texts(sound(order=order).edited(forget))
-
-
-@pytest.mark.parametrize("skip", [3, 5, 0])
-def test_a_wrong_skip(skip):
-    found = texts(sound(skip=skip))
-    assert "wrong read" in found or "deadlock" in found or "early read" in found
+    assert "takes the tensor cores while consumer" in texts(sound().edited(forget))
 
 
 def test_a_wrong_phase_of_the_producer():
-    def flip(program, op):
-        wrong = program.role == "producer" and isinstance(op, Wait)
+    def flip(process, op):
+        wrong = process.role == "producer" and isinstance(op, Wait)
         return replace(op, parity=op.parity ^ 1) if wrong else op
 
     assert "deadlock: producer of CTA 0 waits for parity 0 of empty[0]" in texts(sound().edited(flip))
 
 
 def test_a_wrong_phase_of_a_consumer():
-    def flip(program, op):
-        wrong = program.role == "consumer 0" and isinstance(op, Wait) and op.barrier == "full"
+    def flip(process, op):
+        wrong = process.role == "consumer 0" and isinstance(op, Wait) and op.barrier == "full"
         return replace(op, parity=op.parity ^ 1) if wrong else op
 
     assert "early read" in texts(sound().edited(flip))
 
 
 def test_a_phase_that_is_never_turned():
-    def stay(program, op):
+    def stay(process, op):
         return replace(op, parity=0) if isinstance(op, Wait) and op.barrier == "full" else op
 
-    assert "read" in texts(sound(k_blocks=5).edited(stay))
+    assert "read" in texts(sound(k_tiles=5).edited(stay))
 
 
-@pytest.mark.parametrize("size_bytes", [16384, 65536])
-def test_a_wrong_number_of_bytes(size_bytes):
-    def expect(program, op):
-        return replace(op, size_bytes=size_bytes) if isinstance(op, Expect) else op
-
-    found = texts(sound().edited(expect))
-    assert "bytes" in found if size_bytes > 32768 else "read" in found
-
-
-@pytest.mark.parametrize("cluster_mn", CLUSTERS[1:])
-def test_a_producer_that_ends_too_early(cluster_mn):
-    """Without waiting for the queue to empty, a CTA is gone when others arrive at its barriers."""
-    protocol = sound(cluster_mn=cluster_mn)
-    programs = [replace(p, ops=p.ops[:-STAGES]) if p.role == "producer" else p for p in protocol.programs]
-    assert "which has ended: its shared memory is gone" in texts(replace(protocol, programs=tuple(programs)))
+@pytest.mark.parametrize("cluster", CLUSTERS[1:])
+def test_a_producer_that_ends_too_early(cluster):
+    """Without waiting for the ring to empty, a CTA is gone when others arrive at its barriers."""
+    protocol = sound(cluster=cluster)
+    processes = [replace(p, ops=p.ops[:-STAGES]) if p.role == "producer" else p for p in protocol.processes]
+    assert "which has ended: its shared memory is gone" in texts(
+        replace(protocol, processes=tuple(processes))
+    )
 
 
 def test_a_multicast_that_leaves_a_cta_out():
-    def own_only(program, op):
-        return replace(op, ctas=(program.cta,)) if isinstance(op, Load) and op.part.startswith("B") else op
+    def own_only(process, op):
+        return replace(op, ctas=(process.cta,)) if isinstance(op, Load) and op.part.startswith("B") else op
 
-    assert "deadlock" in texts(sound(cluster_mn=(2, 1)).edited(own_only))
+    assert "deadlock" in texts(sound(cluster=(2, 1)).edited(own_only))
 
 
 def test_the_exhaustive_search_finds_what_needs_one_order():
@@ -207,7 +168,7 @@ def test_the_exhaustive_search_finds_what_needs_one_order():
     )
     consumer = (Wait("full", 0, 0), BeginRead(0, (0, 0)), EndRead(0))
     protocol = Protocol(
-        barriers, (Program(0, "producer", producer), Program(0, "consumer", consumer)), (("A", "B"),)
+        barriers, (Process(0, "producer", producer), Process(0, "consumer", consumer)), (("A", "B"),)
     )
     report = search_interleavings(protocol)
     assert report.exhaustive
@@ -224,8 +185,13 @@ def test_a_search_that_is_cut_short_says_so():
 def test_what_is_never_read_is_told():
     barriers = (Barrier("full", "mbarrier", 1, 1),)
     producer = (Expect("full", 0, 8), Load("full", 0, 0, "A", (0, 0), 8, (0,)), Wait("full", 0, 0))
-    protocol = Protocol(barriers, (Program(0, "producer", producer),), (("A",),))
+    protocol = Protocol(barriers, (Process(0, "producer", producer),), (("A",),))
     assert texts(protocol) == "stage 0 of CTA 0 is filled, but 1 of its reads never happen."
+
+
+def test_what_two_roles_have_at_once():
+    protocol = Protocol((), (Process(0, "one", (Enter("x"),)), Process(0, "two", (Enter("x"),))), (("A",),))
+    assert "takes the x while" in texts(protocol)
 
 
 def mbarrier(arrivals):
@@ -256,7 +222,10 @@ def test_an_mbarrier_refuses_arrivals_past_its_count():
 
 
 def test_a_fault_is_told_with_what_came_before():
-    report = play_interleavings(sound(skip=3))
+    def flip(process, op):
+        return replace(op, parity=op.parity ^ 1) if isinstance(op, Wait) and op.barrier == "full" else op
+
+    report = play_interleavings(sound().edited(flip))
     assert len(report.faults[0].trace) <= 12
     assert str(report.faults[0]).startswith(
         f"{report.faults[0].text} ({report.faults[0].interleaving})\n    "

@@ -9,29 +9,20 @@ import pytest
 
 from cutegemm.build import sm90_plan
 from cutegemm.dtypes import round_to
-from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
-from cutegemm.simulate import (
-    play_interleavings,
-    protocol_of,
-    search_interleavings,
-    simulate,
-    split_protocol,
-    unit_counts,
-)
-from cutegemm.simulate.protocol.program import (
+from cutegemm.plan.program.operations import (
     AwaitSums,
     NamedSync,
     ReadSums,
     ResetCounter,
     SignalSums,
-    StoreTile,
     TakeTicket,
     WriteSums,
 )
+from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
+from cutegemm.simulate import play_interleavings, protocol_of, search_interleavings, simulate
 from cutegemm.simulate.report import Report
-from cutegemm.simulate.units import Meeting, units_of
+from cutegemm.simulate.work import Workspace
 
 BF16 = Operands.of("bf16", layout="nt")
 SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "ctas": 4}
@@ -89,16 +80,17 @@ def test_the_last_one_does_not_matter():
     plan = sm90_plan(Operands.of("bf16", layout="nt", out="f32"), **SMALL, split_k=3)
     problem = Problem(64, 64, 192, operands=plan.operands)
     report = Report()
-    units = units_of(plan, problem, report)
+    grid = plan.scheduler.of(problem)
+    parts = [grid.work_tile(number) for number in range(3)]
     held = np.arange(64 * 64).reshape(1, 128, 32)
     rng = np.random.default_rng(1)
     sums = [rng.normal(size=(64, 64)).astype(np.float32) * 10.0**i for i in (6, 0, 3)]
     found = []
-    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)):
-        meeting = Meeting(plan, problem, held, report)
-        total = [meeting.add_up(sums[i], units.where(i)) for i in order]
-        assert [t is None for t in total] == [True, True, False]
-        found.append(total[-1])
+    for *before, last in ((0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)):
+        workspace = Workspace(plan, problem, held, report)
+        for i in before:
+            workspace.write(sums[i], parts[i], 0, 0)
+        found.append(workspace.total(sums[last], parts[last], 0, 0))
     assert report.faults() == ()
     assert all(np.array_equal(found[0], other) for other in found)
     assert np.array_equal(found[0], (sums[0] + sums[1]) + sums[2])
@@ -137,12 +129,13 @@ def test_a_k_tile_that_two_parts_take(monkeypatch):
 
 def test_a_part_in_the_slot_of_another_tile(monkeypatch):
     found = faults_of(monkeypatch, lambda w, i: replace(w, slot=w.slot - w.slot % 4))
-    assert "written more than once" in found["result"]
+    assert "are written to slot 0, which has those of tile 0" in found["protocol"]
 
 
 def test_sums_that_are_read_from_the_wrong_slot(monkeypatch):
     found = faults_of(monkeypatch, lambda w, i: replace(w, slot=w.slot + (i == 1)))
-    assert "of a tile are added that no CTA has written" in found["hole"]
+    assert "where this warp of the other part has written" in found["protocol"]
+    assert "early read of a partial sum" in found["protocol"]
 
 
 def test_fewer_parts_than_there_are(monkeypatch):
@@ -170,7 +163,7 @@ def test_a_rank_that_takes_the_tile_of_another(monkeypatch):
     assert "no CTA takes the tile (1, 0, 0)" in found["raster"]
 
 
-# --- the queue with units of different lengths -------------------------------------------------------------
+# --- who adds up, and when: faults in operations -----------------------------------------------------------
 
 
 def texts(protocol, **options):
@@ -178,49 +171,23 @@ def texts(protocol, **options):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_queue_of_every_cluster(name):
+def test_the_programs_of_all_clusters(name):
     plan = plan_of(name)
-    for tiles, k_tiles in ((5, 13), (3, 40), (2, 0), (7, 60)):
-        clusters = max(1, (plan.pipeline.ctas or 3) // int(np.prod(plan.cluster_mn)))
-        for cluster in range(clusters):
-            counts = unit_counts(plan, tiles=tiles, k_tiles=k_tiles, cluster=cluster)
-            assert texts(protocol_of(plan, k_blocks=counts), random_runs=2) == ""
+    for tiles, k_tiles in ((3, 40), (7, 17), (2, 0)) if plan.pipeline.ctas else ((1, 40),):
+        assert texts(protocol_of(plan, tiles=tiles, k_tiles=k_tiles), random_runs=1) == ""
 
 
-def test_a_skip_as_if_all_units_were_alike():
-    plan = plan_of("stream")
-    counts = unit_counts(plan, tiles=6, k_tiles=20)
-    assert counts == (10, 0, 20)  # two tiles of 20 among 4, then a whole one
-    assert texts(protocol_of(plan, k_blocks=counts)) == ""
-    assert texts(protocol_of(plan, k_blocks=counts, skip=20)) != ""
-
-
-# --- who adds up, and when ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_parts_in_many_interleavings(name):
-    plan = plan_of(name)
-    for tiles, k_tiles in ((1, 40), (3, 24), (6, 17), (7, 50)) if plan.pipeline.ctas else ((1, 40),):
-        protocol = split_protocol(plan, tiles=tiles, k_tiles=k_tiles)
-        assert texts(protocol, random_runs=4) == ""
-
-
-def few_warps(protocol, warps):
-    """Of the four warps of each consumer the first ones, so that all orders can be played."""
-    kept = tuple([p for p in protocol.programs if int(p.role.split()[1]) < warps])
-    return replace(protocol, programs=kept).with_barrier("parts", arrivals=32 * warps)
-
-
-def alone(parts=2, **options):
+def alone(parts=2, warps=True, **options):
     """One tile, and a CTA of one consumer for each of its parts."""
-    options = {"schedule": "cooperative", "consumers": 1, "tile": (64, 64, 64), **options}
-    return split_protocol(sm90_plan(BF16, split_k=parts, **options), tiles=1, k_tiles=parts)
+    options = {
+        "schedule": "cooperative", "consumers": 1, "tile": (64, 64, 64), "store": "direct", "ctas": parts, **options
+    }  # fmt: skip
+    return protocol_of(sm90_plan(BF16, split_k=parts, **options), tiles=1, k_tiles=parts, warps=warps)
 
 
-@pytest.mark.parametrize(("parts", "warps"), [(2, 2), (3, 1)])
+@pytest.mark.parametrize(("parts", "warps"), [(2, False), (3, False)])
 def test_parts_in_all_interleavings(parts, warps):
-    report = search_interleavings(few_warps(alone(parts), warps))
+    report = search_interleavings(alone(parts, warps))
     assert (report.faults, report.exhaustive) == ((), True)
 
 
@@ -244,10 +211,10 @@ def test_a_forgotten_barrier():
 def test_a_barrier_that_only_the_ticket_has():
     """Without the one before the signal the other warps' sums may be read before they are written."""
 
-    def first_only(program, op):
-        seen.setdefault(program, 0)
-        seen[program] += isinstance(op, NamedSync)
-        return None if isinstance(op, NamedSync) and seen[program] > 1 else op
+    def first_only(process, op):
+        seen.setdefault(process, 0)
+        seen[process] += isinstance(op, NamedSync)
+        return None if isinstance(op, NamedSync) and seen[process] > 1 else op
 
     seen = {}
     assert "early read of a partial sum" in texts(alone().edited(first_only))
@@ -267,24 +234,15 @@ def test_sums_that_are_written_nowhere():
     assert "has written nothing" in without(WriteSums)
 
 
-def test_no_one_stores():
-    assert "tile 0 is stored by no consumer" in without(StoreTile)
-
-
 def test_a_counter_of_another_tile():
-    def other(program, op):
-        return replace(op, tile=7) if isinstance(op, TakeTicket) and program.cta == 1 else op
+    def other(process, op):
+        return replace(op, tile=7) if isinstance(op, TakeTicket) and process.cta == 1 else op
 
     assert "early read" in texts(alone().edited(other))
 
 
 def test_slots_of_another_part():
-    def other(program, op):
+    def other(process, op):
         return replace(op, slot=1) if isinstance(op, (WriteSums, ReadSums)) else op
 
     assert "which has those of tile" in texts(alone(3).edited(other))
-
-
-def test_a_plan_that_does_not_split():
-    with pytest.raises(UnsupportedError, match="does not split K"):
-        split_protocol(sm90_plan(BF16), tiles=1, k_tiles=1)

@@ -1,9 +1,8 @@
-"""A consumer of a Hopper kernel: multiplies k-tiles by wgmma, and has the sums stored."""
+"""The code of a Hopper consumer: a warpgroup that multiplies k-tiles by wgmma, and stores what it has the sums of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -11,13 +10,12 @@ from cutlass import Int32
 from cutlass.cute.nvgpu import warpgroup
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.sm90.epilogue import Leaving, Sm90Epilogue
+from cutegemm.kernels.sm90.loads import Loads
 from cutegemm.kernels.sm90.parts import Parts
-from cutegemm.kernels.sm90.producer import Producer
-from cutegemm.kernels.sm90.queue import Queue, QueueOfTiles, Work
-from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.kernels.sm90.storage import Storage
+from cutegemm.kernels.trace import At, Ring, Tracer
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.work.shares import Unit
+from cutegemm.plan.program import steps as step
 
 
 @dataclass
@@ -35,288 +33,279 @@ class Products:
     total: cute.Tensor
 
 
-class Consumer(QueueOfTiles):
+class ConsumerTracer(Tracer):
     """Methods without a decorator are plain Python, run while tracing.
 
-    leave      how its sums are stored
-    producer   in whose place a consumer asks for k-tiles, where there is none
+    storage   how its sums get to global memory
+    parts     where the sums of the parts of a tile meet, where K is split
+    loads     in whose place a consumer asks for k-tiles, where there is no producer
     """
 
-    def __init__(self, plan: GemmPlan, leave: Sm90Epilogue, producer: Producer) -> None:
+    def __init__(self, plan: GemmPlan, storage: Storage, parts: Parts | None, loads: Loads) -> None:
         super().__init__(plan)
-        self.leave, self.producer, self.parts = leave, producer, Parts(plan)
+        self.storage, self.parts, self.loads = storage, parts, loads
 
-    @cute.jit
-    def consume(
-        self,
-        tma_a,
-        mA,
-        tma_b,
-        mB,
-        queue: cutlass.Constexpr,
-        leaving: cutlass.Constexpr,
-        work: cutlass.Constexpr,
-        warp_idx: Int32,
-    ):
-        """A warpgroup: multiplies its units, or its rows of every unit, and stores what it has the sums of."""
-        pipeline = self.pipeline
-        turns, ordered, split = pipeline.turns, pipeline.order_epilogue, self.plan.split.is_split
-        consumer = warp_idx // pipeline.consumer_warps
-        tid = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
-        products = self.products(queue, consumer, tid)
-        lane = cute.arch.lane_idx()
-        peer = self.peer_of(lane, work.rank)
-        self.leave.set_up(leaving, consumer)
+    def trace(self, program, who, ring, work) -> None:
+        self.who, self.ring, self.work = who, ring, work
+        self.products = self.partition(ring)
+        who.lane = cute.arch.lane_idx()
+        self.peer = self.peer_of(who.lane, who.rank)
+        self.storage.set_up(who)
+        self.holds = program.has(step.Hold)
+        if self.holds:
+            self.hold(self.products.acc)
+        super().trace(program, who, ring, work)
 
-        number = work.first
-        stage, phase, c_phase = Int32(0), Int32(0), Int32(0)
-        if cutlass.const_expr(turns > 1):
-            number = self.first_of(work, consumer)
-            stage, phase = self.skip(stage, phase, self.k_tiles_before(work, consumer))
-            if consumer == turns - 1 and work.first < work.units:  # the first turn is the first consumer's
-                self.hand_over("order mainloop", consumer)
-                if cutlass.const_expr(ordered):
-                    self.hand_over("order epilogue", consumer)
-        if cutlass.const_expr(pipeline.stagger_cycles):
-            self.begin_later(queue, work, consumer)
-        while number < work.units:
-            unit = self.unit(work, number)
-            following = self.following(work, number)  # the unit that the next consumer takes
-            is_another = following < work.units
-            if cutlass.const_expr(not self.fetches_c_late):
-                self.fetch_c_ahead(leaving, work, unit, consumer, tid)
-            # Here and not after the products: ptxas would make them wait for each other
-            if cutlass.const_expr(pipeline.two_level):
-                products.total.fill(0)
-            if cutlass.const_expr(turns > 1):
-                self.wait_turn("order mainloop", consumer)
-            last = Int32(0)
-            if cutlass.const_expr(pipeline.kind == "single"):
-                self.multistage(
-                    products,
-                    self.producer.loads(tma_a, mA, tma_b, mB, queue, work.rank),
-                    queue,
-                    work,
-                    self.tile_of(work, unit.tile),
-                    warp_idx,
-                )
-            elif cutlass.const_expr(pipeline.two_level):
-                stage, phase = self.two_level(products, queue, unit.k_count, stage, phase, lane, peer)
-            else:
-                stage, phase, last = self.mainloop(products, queue, unit.k_count, stage, phase, lane, peer)
-            if cutlass.const_expr(turns > 1):
-                if is_another:
-                    self.hand_over("order mainloop", consumer)
-                stage, phase = self.skip(stage, phase, self.k_tiles_between(work, number))
-            found = Int32(0)
-            if cutlass.const_expr(split):
-                found = self.parts.take_ticket(work.parts, unit, work.rank, consumer, tid)
-            warpgroup.wait_group(0)
-            if cutlass.const_expr(pipeline.kind != "single" and not pipeline.two_level):
-                if unit.k_count > 0:
-                    self.release(queue, last, lane, peer)
-            if cutlass.const_expr(ordered):
-                self.wait_turn("order epilogue", consumer)
-            if cutlass.const_expr(split):
-                if self.parts.add_up(products.total, work.parts, unit, found, work.rank, consumer, tid):
-                    c_phase = self.store(leaving, products, work, unit, consumer, tid, c_phase)
-            else:
-                c_phase = self.store(leaving, products, work, unit, consumer, tid, c_phase)
-            if cutlass.const_expr(ordered):
-                if is_another:
-                    self.hand_over("order epilogue", consumer)
-            number = self.following(work, number, turns)
-        self.leave.wait_for_stores()
-
-    @property
-    def fetches_c_late(self) -> bool:
-        """Whether C is asked for only when the sums are there, as others may use its slots, or store the tile."""
-        return self.pipeline.order_epilogue or self.plan.split.is_split
-
-    def fetch_c_ahead(self, leaving: Leaving, work: Work, unit: Unit, consumer, tid) -> None:
-        """Where C comes by TMA: as many of the unit's subtiles as have a slot."""
-        if self.leave.c_by_tma:
-            self.leave.fetch_c_ahead(leaving, self.own_tile_of(work, unit, consumer), tid)
-
-    def store(self, leaving: Leaving, products: Products, work: Work, unit: Unit, consumer, tid, c_phase):
-        """The sums of a unit. Returns the phase of the barriers of C.
-
-        Which tile it is, is worked out as late as it can be: behind what does not depend on it.
-        """
-        if self.fetches_c_late:
-            self.fetch_c_ahead(leaving, work, unit, consumer, tid)
-        sums = self.leave.scaled(leaving, products.total, unit.k_count)
-        return self.leave.store(leaving, sums, self.own_tile_of(work, unit, consumer), tid, consumer, c_phase)
-
-    def own_tile_of(self, work: Work, unit: Unit, consumer) -> tuple[Any, Any, Any]:
-        """(m_tile, n_tile, batch) of what the consumer stores, in tiles of its own."""
-        m_tile, n_tile, batch = self.tile_of(work, unit.tile)
-        readers = self.pipeline.readers
-        return m_tile * readers + (consumer if readers > 1 else 0), n_tile, batch
-
-    def products(self, queue: Queue, consumer, tid) -> Products:
+    def partition(self, ring: Ring) -> Products:
         """The consumer's share of each k-tile: all of it, or its rows."""
         plan, pipeline = self.plan, self.pipeline
-        sA = queue.sA
+        sA = ring.sA
         if pipeline.kind != "pingpong":
             sA = cute.local_tile(
-                sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (consumer, 0, 0)
+                sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (self.who.consumer, 0, 0)
             )
         mma = lower.tiled_mma(plan.consumer_mma)
-        thr_mma = mma.get_slice(tid)
+        thr_mma = mma.get_slice(self.who.tid)
         tCrA = mma.make_fragment_A(thr_mma.partition_A(sA))
-        tCrB = mma.make_fragment_B(thr_mma.partition_B(queue.sB))
+        tCrB = mma.make_fragment_B(thr_mma.partition_B(ring.sB))
         shape = thr_mma.partition_shape_C(pipeline.consumer_tile)
         acc = cute.make_rmem_tensor(shape, lower.dtype(plan.operands.acc))
         total = cute.make_rmem_tensor(shape, acc.element_type) if pipeline.two_level else acc
         return Products(tCrA, tCrB, acc, total)
 
-    def first_of(self, work: Work, consumer):
-        """The number of a consumer's first unit, where consumers take them in turn."""
-        if not self.plan.split.owned:
-            return work.first + consumer * work.clusters
-        number = work.first
-        for before in range(self.pipeline.turns - 1):
-            is_before = cutlass.min(cutlass.max(consumer - before, 0), 1)
-            number = number + is_before * (self.following(work, number) - number)
-        return number
+    def own_tile(self, at: At):
+        """(m_tile, n_tile, batch) of what the consumer stores, in tiles of its own."""
+        return self.plan.own_tile(self.work.tile_mnl(at.tile, self.who.rank), self.who.consumer)
 
-    def k_tiles_before(self, work: Work, consumer):
-        """Those that the consumers before this one take from the queue first."""
-        if not self.plan.split.is_split:
-            return consumer * work.k_tiles
-        count = Int32(0)
-        for before in range(self.pipeline.turns - 1):
-            is_before = cutlass.min(cutlass.max(consumer - before, 0), 1)
-            count = count + is_before * self.unit(work, self.following(work, work.first, before)).k_count
-        return count
+    # --- products -------------------------------------------------------------------------------------------
 
-    def k_tiles_between(self, work: Work, number):
-        """Those that the other consumers take between this consumer's unit and its next."""
-        if not self.plan.split.is_split:
-            return (self.pipeline.turns - 1) * work.k_tiles
-        others = range(1, self.pipeline.turns)
-        theirs = [self.unit(work, self.following(work, number, ahead)) for ahead in others]
-        return sum([unit.k_count for unit in theirs], Int32(0))
-
-    @cute.jit
-    def begin_later(self, queue: cutlass.Constexpr, work: cutlass.Constexpr, consumer: Int32):
-        """Each consumer waits for a while from when the first stage is there."""
-        if self.unit(work, work.first).k_count > 0 and work.first < work.units:
-            cute.arch.mbarrier_wait(queue.full, 0)
-        begun = cute.arch.clock()
-        now = begun
-        while now - begun < consumer * self.pipeline.stagger_cycles:
-            now = cute.arch.clock()
-
-    def multiply(self, products: Products, k_tile, stage) -> None:
-        """Issues the products of a k-tile. Whether the first one adds to the sums is known at run time."""
-        p = products
+    def _Multiply(self, multiply: step.Multiply, at: At) -> None:
+        """Whether the first product adds to the sums is known at run time."""
+        p, adds = self.products, 0 if multiply.fresh else at.k_tile
         warpgroup.fence()
         for k_block in range(cute.size(p.tCrA, mode=[2])):
             mma = lower.tiled_mma(self.plan.consumer_mma)
-            mma.set(warpgroup.Field.ACCUMULATE, k_tile > 0 if k_block == 0 else True)
+            mma.set(warpgroup.Field.ACCUMULATE, adds > 0 if k_block == 0 else True)
             cute.gemm(
-                mma, p.acc, p.tCrA[None, None, k_block, stage], p.tCrB[None, None, k_block, stage], p.acc
+                mma,
+                p.acc,
+                p.tCrA[None, None, k_block, at.stage],
+                p.tCrB[None, None, k_block, at.stage],
+                p.acc,
             )
         warpgroup.commit_group()
 
-    @cute.jit
-    def mainloop(
-        self,
-        products: cutlass.Constexpr,
-        queue: cutlass.Constexpr,
-        k_tiles: Int32,
-        stage: Int32,
-        phase: Int32,
-        lane: Int32,
-        peer: Int32,
-        held: cutlass.Constexpr = None,
-    ):
-        """Issues the products of a tile. Those of the last k-tile are still under way, and hold its stage.
+    def _WaitProducts(self, wait: step.WaitProducts, at: At) -> None:
+        warpgroup.wait_group(wait.pending)
 
-        held   what a consumer has to do meanwhile: see `work_behind`
-        """
-        last = stage
-        for k_tile in cutlass.range(k_tiles, unroll=1):
-            cute.arch.mbarrier_wait(queue.full + stage, phase)
-            self.multiply(products, k_tile, stage)
-            self.work_behind(held, k_tile)
-            warpgroup.wait_group(1)
-            if k_tile > 0:
-                self.release(queue, last, lane, peer)
-            last = stage
-            stage, phase = self.next_stage(stage, phase)
-        return stage, phase, last
+    def _AddLevel(self, add: step.AddLevel, at: At) -> None:
+        p = self.products
+        for i in range(cute.size(p.acc)):
+            p.total[i] = p.total[i] + p.acc[i]
 
-    def work_behind(self, held, k_tile) -> None:
-        """While the products of a k-tile are under way: nothing."""
+    def _Clear(self, clear: step.Clear, at: At) -> None:
+        getattr(self.products, clear.what).fill(0)
+
+    # --- turns ----------------------------------------------------------------------------------------------
+
+    def _OpenTurns(self, turns: step.OpenTurns, at: At) -> None:
+        self.open_turns(at.number)
 
     @cute.jit
-    def two_level(
-        self,
-        products: cutlass.Constexpr,
-        queue: cutlass.Constexpr,
-        k_tiles: Int32,
-        stage: Int32,
-        phase: Int32,
-        lane: Int32,
-        peer: Int32,
-    ):
-        """The sums of a k-tile at a time, added to those of the k-tiles before."""
-        for _ in cutlass.range(k_tiles, unroll=1):
-            cute.arch.mbarrier_wait(queue.full + stage, phase)
-            self.multiply(products, 0, stage)
-            warpgroup.wait_group(0)
-            self.release(queue, stage, lane, peer)
-            self.add_up(products)
-            stage, phase = self.next_stage(stage, phase)
-        return stage, phase
+    def open_turns(self, first: Int32):
+        """The first turn is the first consumer's, where there is a tile."""
+        if self.who.consumer == self.pipeline.turns - 1 and first < self.work.units:
+            self.hand_over()
 
-    def add_up(self, products: Products) -> None:
-        """total += acc, register by register."""
-        for i in range(cute.size(products.acc)):
-            products.total[i] = products.total[i] + products.acc[i]
+    def _AwaitTurn(self, turn: step.AwaitTurn, at: At) -> None:
+        self.sync("turn", self.who.consumer)
 
     @cute.jit
-    def multistage(
-        self,
-        products: cutlass.Constexpr,
-        loads: cutlass.Constexpr,
-        queue: cutlass.Constexpr,
-        work: cutlass.Constexpr,
-        tile_mnl: cutlass.Constexpr,
-        warp_idx: Int32,
-    ):
-        """Without a producer: the first warp asks for the k-tile that is `stages` - 1 ahead."""
-        ahead = self.plan.stages - 1
-        if warp_idx == 0:
-            for k_tile in cutlass.range_constexpr(ahead):
-                if k_tile < work.k_tiles:
-                    self.producer.fill(loads, queue, tile_mnl, k_tile, k_tile)
-        stage, phase, last = Int32(0), Int32(0), Int32(ahead)
-        for k_tile in cutlass.range(work.k_tiles, unroll=1):
-            cute.arch.mbarrier_wait(queue.full + stage, phase)
-            self.multiply(products, k_tile, stage)
-            warpgroup.wait_group(1)
-            cute.arch.sync_threads()  # all warps have multiplied the k-tile before: its stage is free
-            if warp_idx == 0:
-                if k_tile + ahead < work.k_tiles:
-                    self.producer.fill(loads, queue, tile_mnl, k_tile + ahead, last)
-            last = stage
-            stage, phase = self.next_stage(stage, phase)
+    def _HandOver(self, turn: cutlass.Constexpr, at: cutlass.Constexpr):
+        if at.is_another:
+            self.hand_over()
 
-    def wait_turn(self, name: str, consumer) -> None:
-        """Until the consumer before this one has handed over."""
-        barrier = self.plan.barrier(name)
-        cute.arch.barrier(
-            barrier_id=self.plan.barrier_id(name) + consumer, number_of_threads=barrier.arrivals
-        )
-
-    def hand_over(self, name: str, consumer) -> None:
+    def hand_over(self) -> None:
         """To the next consumer."""
-        barrier = self.plan.barrier(name)
-        cute.arch.barrier_arrive(
-            barrier_id=self.plan.barrier_id(name) + (consumer + 1) % barrier.count,
-            number_of_threads=barrier.arrivals,
+        self.arrive("turn", (self.who.consumer + 1) % self.pipeline.consumers)
+
+    @cute.jit
+    def _Stagger(self, stagger: cutlass.Constexpr, at: cutlass.Constexpr):
+        if self.work.work_tile(at.number).k_count > 0 and at.number < self.work.units:
+            cute.arch.mbarrier_wait(self.ring.full, 0)
+        begun = cute.arch.clock()
+        now = begun
+        while now - begun < self.who.consumer * stagger.cycles:
+            now = cute.arch.clock()
+
+    # --- without a producer ---------------------------------------------------------------------------------
+
+    def _SyncThreads(self, sync: step.SyncThreads, at: At) -> None:
+        cute.arch.sync_threads()
+
+    def _ForAhead(self, loop: step.ForAhead, at: At) -> None:
+        at.stage, at.phase = Int32(0), Int32(0)
+        self.loads.set_up(self.ring, self.who.rank)
+        self.tile_mnl = self.work.tile_mnl(at.tile, self.who.rank)
+        self.load_first(loop.count, at.tile.k_count)
+
+    @cute.jit
+    def load_first(self, count: cutlass.Constexpr, k_count: Int32):
+        """The first warp: the first k-tiles."""
+        if self.who.warp_idx == 0:
+            for k_tile in cutlass.range_constexpr(count):
+                if k_tile < k_count:
+                    self.loads.fill(self.tile_mnl, k_tile, k_tile)
+
+    @cute.jit
+    def _Load(self, load: cutlass.Constexpr, at: cutlass.Constexpr):
+        """The first warp: a k-tile to the stage that all have read."""
+        if self.who.warp_idx == 0:
+            if at.k_tile + load.ahead < at.k_count:
+                self.loads.fill(self.tile_mnl, at.k_tile + load.ahead, at.last)
+
+    def for_k_tiles(self, loop, at, names, count, values):
+        """Without a producer the stage behind is at first the last one of the ring."""
+        if any(isinstance(each, step.Load) for each in loop.steps) and "last" in names:
+            values = tuple(
+                [
+                    Int32(self.plan.stages - 1) if name == "last" else value
+                    for name, value in zip(names, values, strict=True)
+                ]
+            )
+        return super().for_k_tiles(loop, at, names, count, values)
+
+    # --- parts of a tile ------------------------------------------------------------------------------------
+
+    def _TakeTicket(self, ticket: step.TakeTicket, at: At) -> None:
+        at.ticket = self.ticket_of(at) if at.is_tile is None else self.ticket_where(at, at.is_tile)
+
+    def ticket_of(self, at: At):
+        return self.parts.take_ticket(at.tile, self.who.rank, self.who.consumer, self.who.tid)
+
+    @cute.jit
+    def ticket_where(self, at: cutlass.Constexpr, is_tile):
+        """Where there is a tile."""
+        found = Int32(0)
+        if is_tile:
+            found = self.ticket_of(at)
+        return found
+
+    def _AddParts(self, parts: step.AddParts, at: At) -> None:
+        who = self.who
+        at.is_last = self.parts.add_up(
+            self.products.total, self.work, at.tile, at.ticket, who.rank, who.consumer, who.tid
         )
+
+    # --- to global memory -----------------------------------------------------------------------------------
+
+    @cute.jit
+    def when(
+        self,
+        steps: cutlass.Constexpr,
+        at: cutlass.Constexpr,
+        names: cutlass.Constexpr,
+        condition,
+        values: tuple,
+    ):
+        """Of a part that is not the last one nothing is held: no register keeps what has left."""
+        if condition:
+            values = self.inside(steps, at, names, values)
+        elif cutlass.const_expr(self.holds and at.is_last is not None):
+            self.held.fill(0)
+        return values
+
+    def condition(self, branch: step.If, at: At):
+        if branch.condition == step.TILES_ARE_READ:
+            self.own_mnl = self.own_tile(at)  # here and not below the branch: what follows it needs it too
+            return self.storage.reads_by_first()
+        if branch.condition == step.IS_FIRST_WARP:
+            return self.storage.warp == 0
+        return super().condition(branch, at)
+
+    def _FetchTile(self, fetch: step.FetchTile, at: At) -> None:
+        if fetch.ahead is None:
+            self.storage.fetch_first(self.own_mnl)
+        else:
+            self.storage.fetch_ahead(self.own_mnl, at.i + fetch.ahead)
+
+    def _Evaluate(self, values: step.Evaluate, at: At) -> None:
+        if values.part == step.HEAD:
+            self.sums = self.storage.head(self.products.total, at.k_count)
+            if not self.holds:  # where it lies is worked out as late as it can be
+                self.own_mnl = self.own_tile(at)
+        elif values.source == "slot":
+            self.storage.tail_from_slot(self.subtile_sums(at.i), at.i, at.c_phase)
+        elif values.source:
+            self.storage.tail_from_global(self.subtile_sums(at.i), at.i, self.own_mnl)
+        if values.part == step.TAIL:
+            self.out = self.storage.converted(self.subtile_sums(at.i))
+            self.storage.find_warp()
+
+    def subtile_sums(self, i: int):
+        """The sums of a subtile."""
+        return self.storage.by_subtiles(self.sums)[None, i]
+
+    def _ForSubtiles(self, loop: step.ForSubtiles, at: At) -> None:
+        if loop.held:
+            self.store_left(loop, at, at.k_count, at.left)
+            at.left = Int32(0)
+            return
+        count = self.storage.subtiles
+        for i in range(count):
+            at.i = i
+            self.steps(loop.steps, at)
+        at.i, at.c_phase = None, at.c_phase ^ ((count // self.plan.slots.count) & 1)
+
+    def _WaitStores(self, wait: step.WaitStores, at: At) -> None:
+        self.storage.wait_stores(wait.pending, wait.by)
+
+    def _WriteSlot(self, write: step.WriteSlot, at: At) -> None:
+        self.storage.write_slot(self.out, at.i)
+
+    def _SyncSubtile(self, sync: step.SyncSubtile, at: At) -> None:
+        self.sync("subtile", self.who.consumer)
+
+    def _StoreSlot(self, store: step.StoreSlot, at: At) -> None:
+        held = (at.held_m, at.held_n, at.held_l)
+        self.storage.store_slot(store.by, at.i, held if self.holds else self.own_mnl)
+
+    def _StoreTile(self, store: step.StoreTile, at: At) -> None:
+        self.storage.store_tile(self.sums, self.own_mnl)
+
+    # --- a tile that is stored behind the products of the next ----------------------------------------------
+
+    def hold(self, acc) -> None:
+        """Registers for a tile as D has it, by subtiles."""
+        shape = self.storage.by_subtiles(acc).shape
+        self.held = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.d.dtype))
+
+    def _Hold(self, hold: step.Hold, at: At) -> None:
+        self.held.store(self.storage.by_subtiles(self.sums).load().to(self.held.element_type))
+        at.left = Int32(self.storage.subtiles)
+        at.held_m, at.held_n, at.held_l = self.own_tile(at)
+
+    @cute.jit
+    def _HeldSubtile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):
+        """Behind each of the first k-tiles: a subtile of the tile before."""
+        if at.k_tile < at.left:
+            self.store_held(behind.steps, at, at.k_tile)
+
+    @cute.jit
+    def store_left(self, loop: cutlass.Constexpr, at: cutlass.Constexpr, k_count: Int32, left: Int32):
+        """Those for which there were too few k-tiles."""
+        for i in cutlass.range(cutlass.min(k_count, left), left, unroll=1):
+            self.store_held(loop.steps, at, i)
+
+    @cute.jit
+    def store_held(self, steps: cutlass.Constexpr, at: cutlass.Constexpr, i: Int32):
+        """The i-th subtile: registers have no index, so a branch for each."""
+        for j in cutlass.range_constexpr(self.storage.subtiles):
+            if i == j:
+                self.store_one(steps, at, j)
+
+    def store_one(self, steps, at: At, j: int) -> None:
+        """The j-th subtile of the tile that is held."""
+        self.out = self.held[None, j]
+        self.storage.find_warp()
+        self.steps(steps, At(i=j, held_m=at.held_m, held_n=at.held_n, held_l=at.held_l))

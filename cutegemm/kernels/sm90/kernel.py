@@ -1,32 +1,13 @@
-"""A GEMM for Hopper: TMA fills a queue of k-tiles, wgmma empties it, D leaves by TMA, as an sm90 plan says.
+"""A GEMM for Hopper: TMA fills a ring of stages with k-tiles, wgmma empties it, D leaves by TMA, as an sm90
+plan says.
 
-| role               | warps         | does                                                                  |
-|--------------------|---------------|-----------------------------------------------------------------------|
-| producer           | 4, one works  | fills the queue with the k-tiles of its CTA's tiles, in their order   |
-| consumer 0, 1, ... | 4 each        | multiplies the k-tiles of its tile, then stores it, by subtiles       |
+What each role does, in which order and behind which barrier, is the plan's program of the role: see
+`plan.program`. Here the host makes the descriptors and hands over the work; the device allocates shared
+memory, sets the barriers up, and each warp goes to its role, whose program is traced: the producer's by
+`loads`, the consumers' by `consumer`.
 
-| barrier            | one for each  | arrivals of a phase               | says                              |
-|--------------------|---------------|-----------------------------------|-----------------------------------|
-| full               | stage         | the producer's lane, and the      | the stage has been filled         |
-|                    |               | bytes of A and B                  |                                   |
-| empty              | stage         | each warp that reads it, in each  | the stage has been read in all    |
-|                    |               | CTA that it is loaded to          | CTAs that it is loaded to         |
-| read (all threads) | CTA           | no producer: all threads          | the stage before has been read    |
-| c                  | slot          | one lane, and the bytes of C      | the subtile of C has come         |
-| subtile (named)    | consumer      | its 128 threads                   | the slot has been written, the    |
-|                    |               |                                   | next one is free                  |
-| parts (named)      | consumer      | its 128 threads                   | K is split: see `sm90_parts`      |
-| order ... (named)  | consumer      | its 128 threads, and the 128 of   | pingpong: its turn                |
-|                    |               | the one before it                 |                                   |
-
-pingpong      the consumers take a CTA's units in turn; each skips the others' k-tiles in the queue (`skip`)
-cooperative   each consumer has some rows of every tile; deferred: it stores them while it multiplies the next tile's
-single        no producer: a lane of the first consumer asks for a k-tile ahead, between the products
-
-A unit is a tile of D, or where K is split some k-tiles of one: see `plan.shares`.
-Operands that are packed first are so by kernels of their own, before this one: see `packing`.
-The last k-tile is the ragged one: TMA fills what lies beyond K, M or N with zeros, and stores nothing there.
-The roles are in `sm90_producer` and `sm90_consumer`, the way out in `sm90_epilogue`.
+Operands that are packed first are so by kernels of their own, before this one: see `pack`. The last k-tile is
+the ragged one: TMA fills what lies beyond K, M or N with zeros, and stores nothing there.
 """
 
 from __future__ import annotations
@@ -39,16 +20,17 @@ from cutlass.cute.nvgpu import cpasync
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.kernels.pack import Packer, region
-from cutegemm.kernels.sm90.consumer import Consumer
-from cutegemm.kernels.sm90.deferred import DeferredConsumer
-from cutegemm.kernels.sm90.epilogue import Leaving, Sm90Epilogue
-from cutegemm.kernels.sm90.parts import PartsAt
-from cutegemm.kernels.sm90.producer import Producer
-from cutegemm.kernels.sm90.queue import Queue, Work, divided_of
+from cutegemm.kernels.sm90.consumer import ConsumerTracer
+from cutegemm.kernels.sm90.loads import Loads, ProducerTracer
+from cutegemm.kernels.sm90.parts import Parts
+from cutegemm.kernels.sm90.storage import Storage, Targets
+from cutegemm.kernels.trace import Ring, Who
+from cutegemm.kernels.values import Values
+from cutegemm.kernels.work import TRACED
 from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.memory.workspace import regions
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.work.shares import cluster_shares, grid_of
 
 __all__ = ["Sm90Gemm", "SplitSm90Gemm", "fake_arguments", "host_function"]
 
@@ -69,9 +51,11 @@ class Sm90Gemm:
     def __init__(self, plan: GemmPlan) -> None:
         assert plan.pipeline is not None
         self.plan, self.pipeline = plan, plan.pipeline
-        self.leave, self.producer = Sm90Epilogue(plan), Producer(plan)
-        consumer = DeferredConsumer if plan.pipeline.deferred else Consumer
-        self.consumer = consumer(plan, self.leave, self.producer)
+        self.storage = Storage(plan)
+
+    def consumers(self, storage: Storage, parts: Parts | None, loads: Loads) -> ConsumerTracer:
+        """What traces the consumers' program."""
+        return ConsumerTracer(self.plan, storage, parts, loads)
 
     # --- host ----------------------------------------------------------------------------------------------
 
@@ -86,10 +70,13 @@ class Sm90Gemm:
         beta: Float32,
         stream,
     ):
-        self.launch(a, b, c, d, None, None, alpha, beta, stream)
+        self.launch(a, b, c, d, None, None, (alpha, beta), stream)
 
-    def launch(self, a, b, c, d, arrivals, space, alpha, beta, stream) -> None:
-        """Packs operands, makes the descriptors, divides the work, and launches the kernel."""
+    def launch(self, a, b, c, d, arrivals, space, scalars, stream) -> None:
+        """Packs operands, makes the descriptors, hands over the work, and launches the kernel.
+
+        scalars   of the epilogue
+        """
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         cm, cn = plan.cluster_mn
@@ -107,16 +94,9 @@ class Sm90Gemm:
         sums = region(space, firsts["sums"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
         tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
         tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, (bN, bK))
-        (tma_c, tC), (tma_d, tD) = self.leave.tma_atoms(mC, mD, tma_a)
-        grid_m, grid_n = cute.ceil_div(mD.shape[0], bM * cm), cute.ceil_div(mD.shape[1], bN * cn)
-        tiles = grid_m * grid_n * mD.shape[2]
-        k_tiles = cute.ceil_div(K, bK)
-        units, divided = tiles, ()
-        if plan.split.is_split:
-            shares = cluster_shares(plan, tiles, k_tiles, cutlass.min, cutlass.max)
-            units, divided = shares.units, divided_of(plan, shares)
-        clusters = grid_of(plan, units, cutlass.min)
-        divisors = lower.divisors(plan.raster.divisors(grid_m, grid_n))
+        (tma_c, tC), (tma_d, tD) = self.storage.tma_atoms(mC, mD, tma_a)
+        work = plan.scheduler.tiles(mD.shape[0], mD.shape[1], mD.shape[2], TRACED).along(K)
+        values = work.host_values(Int32, lower.divisors)
         self.kernel(
             tma_a,
             tA,
@@ -126,19 +106,12 @@ class Sm90Gemm:
             tC,
             tma_d,
             tD,
-            alpha,
-            beta,
-            k_tiles,
-            grid_m,
-            grid_n,
-            divisors,
-            units,
-            clusters,
-            divided,
+            scalars,
+            values,
             arrivals,
             sums,
         ).launch(
-            grid=(clusters * (cm * cn), 1, 1),
+            grid=(work.clusters * (cm * cn), 1, 1),
             block=(plan.threads, 1, 1),
             cluster=(cm * cn, 1, 1),
             stream=stream,
@@ -173,15 +146,8 @@ class Sm90Gemm:
         mC: cute.Tensor,
         tma_d: cute.CopyAtom,
         mD: cute.Tensor,
-        alpha: Float32,
-        beta: Float32,
-        k_tiles: Int32,
-        grid_m: Int32,
-        grid_n: Int32,
-        divisors: tuple,
-        units: Int32,
-        clusters: Int32,
-        divided: tuple,
+        scalars: tuple,
+        values: tuple,
         arrivals,
         sums,
     ):
@@ -203,7 +169,7 @@ class Sm90Gemm:
         if cutlass.const_expr(plan.split.is_split):
             tickets = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
         if warp_idx == 0:
-            for atom in (tma_a, tma_b, *self.leave.descriptors(tma_c, tma_d)):
+            for atom in (tma_a, tma_b, *self.storage.descriptors(tma_c, tma_d)):
                 cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
                 for barrier in mbarriers:
@@ -216,26 +182,40 @@ class Sm90Gemm:
         else:
             cute.arch.sync_threads()
 
-        work = Work(cta // in_cluster, clusters, units, grid_m, grid_n, divisors, k_tiles, rank, divided)
+        work = plan.scheduler.from_values(values, TRACED)
+        parts = None
         if cutlass.const_expr(plan.split.is_split):
-            work.parts = PartsAt(arrivals, sums, tickets)
-        queue = Queue(sA, sB, at["full"], at.get("empty", at["full"]))
-        leaving = Leaving(tma_c, mC, tma_d, mD, sD, at.get("c", at["full"]), alpha, beta)
+            parts = Parts(plan, arrivals, sums, tickets)
+        ring = Ring(sA, sB, at["full"], at.get("empty", at["full"]))
+        self.storage.use(
+            Targets(tma_c, mC, tma_d, mD, sD, at.get("c", at["full"])), Values.of(plan, (mC,), scalars)
+        )
+        loads = Loads(plan, tma_a, mA, tma_b, mB)
+        consumers = self.consumers(self.storage, parts, loads)
+        cluster = cta // in_cluster
         if cutlass.const_expr(self.pipeline.kind == "single"):
-            self.consumer.consume(tma_a, mA, tma_b, mB, queue, leaving, work, warp_idx)
+            self.consume(consumers, ring, work, warp_idx, rank, cluster)
         else:
+            first = plan.roles[0].warps
             produce, consume = plan.roles[0].registers, plan.roles[1].registers
-            if warp_idx < plan.roles[0].warps:
+            if warp_idx < first:
                 if cutlass.const_expr(produce is not None):
                     cute.arch.setmaxregister_decrease(produce)
                 if warp_idx == 0:
-                    self.producer.produce(tma_a, mA, tma_b, mB, queue, work)
+                    who = Who(warp_idx, None, None, None, rank, cluster)
+                    ProducerTracer(plan, loads).trace(plan.program("producer"), who, ring, work)
             else:
                 if cutlass.const_expr(consume is not None):
                     cute.arch.setmaxregister_increase(consume)
-                self.consumer.consume(
-                    tma_a, mA, tma_b, mB, queue, leaving, work, warp_idx - plan.roles[0].warps
-                )
+                self.consume(consumers, ring, work, warp_idx - first, rank, cluster)
+
+    def consume(self, consumers: ConsumerTracer, ring: Ring, work, warp_idx, rank, cluster) -> None:
+        """All consumers: one code, which each goes through by its number."""
+        pipeline = self.pipeline
+        consumer = warp_idx // pipeline.consumer_warps
+        tid = cute.arch.thread_idx()[0] % (WARP_THREADS * pipeline.consumer_warps)
+        who = Who(warp_idx, consumer, tid, None, rank, cluster)
+        consumers.trace(self.plan.program(self.plan.roles[-1].name), who, ring, work)
 
 
 class PackedSm90Gemm(Sm90Gemm):
@@ -253,7 +233,7 @@ class PackedSm90Gemm(Sm90Gemm):
         beta: Float32,
         stream,
     ):
-        self.launch(a, b, c, d, None, space, alpha, beta, stream)
+        self.launch(a, b, c, d, None, space, (alpha, beta), stream)
 
 
 class SplitSm90Gemm(Sm90Gemm):
@@ -272,4 +252,4 @@ class SplitSm90Gemm(Sm90Gemm):
         beta: Float32,
         stream,
     ):
-        self.launch(a, b, c, d, arrivals, space, alpha, beta, stream)
+        self.launch(a, b, c, d, arrivals, space, (alpha, beta), stream)

@@ -5,7 +5,7 @@
 | takes a ticket: adds 1 to the tile's counter             | takes a ticket                                       |
 | its sums to the workspace, 16 bytes a thread at a time   | keeps its own in registers                           |
 | adds 1 << 16 to the counter: they are written            | waits until the others' are written                  |
-| goes on with its next unit                               | adds all parts' in their order, its own among them   |
+| goes on with its next tile                               | adds all parts' in their order, its own among them   |
 |                                                          | counter to 0, for the next launch; stores the tile   |
 
 A tile's sums are added in the order of its k-tiles whichever part ends last, so that the result is the same every
@@ -17,59 +17,47 @@ memory consistency model, causality order).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
 from cutegemm.kernels import lower
-from cutegemm.layout.inttuple import product
-from cutegemm.plan.memory.workspace import slot_layout
+from cutegemm.plan.memory.workspace import counter_of, slot_layout
 from cutegemm.plan.plan import SUM_VECTOR, GemmPlan
+from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.shares import WorkTile
 from cutegemm.tile.copy_atoms import universal_copy
 
 _WRITTEN = 1 << 16  # in a tile's counter, for each part whose sums are in the workspace; 1 for each ticket
 
 
-@dataclass
-class PartsAt:
-    """Where parts meet.
+class Parts:
+    """Methods without a decorator are plain Python, run while tracing.
 
     arrivals   counters in global memory
     sums       the workspace
     tickets    in shared memory, one for each consumer
     """
 
-    arrivals: cute.Tensor
-    sums: cute.Tensor
-    tickets: cute.Tensor
+    def __init__(
+        self, plan: GemmPlan, arrivals: cute.Tensor, sums: cute.Tensor, tickets: cute.Tensor
+    ) -> None:
+        self.plan, self.arrivals, self.sums, self.tickets = plan, arrivals, sums, tickets
 
-
-class Parts:
-    """Methods without a decorator are plain Python, run while tracing."""
-
-    def __init__(self, plan: GemmPlan) -> None:
-        self.plan = plan
-
-    def counter(self, at: PartsAt, unit, rank, consumer) -> cute.Pointer:
+    def counter(self, tile: WorkTile, rank, consumer) -> cute.Pointer:
         """That of a tile, or of a consumer's rows of it."""
-        readers = self.plan.pipeline.readers
-        place = (unit.tile * product(self.plan.cluster_mn) + rank) * readers
-        return at.arrivals.iterator + (place + self.own(consumer))
+        return self.arrivals.iterator + counter_of(self.plan, tile.tile, rank, self.own(consumer))
 
     def own(self, consumer):
         """Which of the consumers that share a tile."""
         return consumer if self.plan.pipeline.readers > 1 else Int32(0)
 
     @cute.jit
-    def take_ticket(
-        self, at: cutlass.Constexpr, unit: cutlass.Constexpr, rank: Int32, consumer: Int32, tid: Int32
-    ):
+    def take_ticket(self, tile: cutlass.Constexpr, rank: Int32, consumer: Int32, tid: Int32):
         """The counter as a consumer's first thread finds it; it comes while the last products run."""
         found = Int32(0)
-        if unit.parts > 1 and tid == 0:
-            counter = self.counter(at, unit, rank, consumer)
+        if tile.parts > 1 and tid == 0:
+            counter = self.counter(tile, rank, consumer)
             found = cute.arch.atomic_add(counter, Int32(1), sem="relaxed", scope="gpu")
         return found
 
@@ -77,35 +65,39 @@ class Parts:
     def add_up(
         self,
         acc: cutlass.Constexpr,
-        at: cutlass.Constexpr,
-        unit: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        tile: cutlass.Constexpr,
         found: Int32,
         rank: Int32,
         consumer: Int32,
         tid: Int32,
     ):
         """A warpgroup: whether it has the sums of all parts now, and so is to store the tile."""
-        stores = Boolean(unit.parts == 1)
-        if unit.parts > 1:
-            own, counter = self.own(consumer), self.counter(at, unit, rank, consumer)
+        stores = Boolean(tile.parts == 1)
+        if tile.parts > 1:
+            own, counter = self.own(consumer), self.counter(tile, rank, consumer)
             if tid == 0:
-                at.tickets[consumer] = found & (_WRITTEN - 1)
+                self.keep(consumer, found & (_WRITTEN - 1))
             self.meet(consumer)
-            stores = at.tickets[consumer] == unit.parts - 1
+            stores = self.tickets[consumer] == tile.parts - 1
             if stores:
                 if tid == 0:
                     written = Int32(0)
-                    while written < unit.parts - 1:
+                    while written < tile.parts - 1:
                         written = cute.arch.load(counter, Int32, sem="acquire", scope="gpu") // _WRITTEN
                     cute.arch.store(counter, Int32(0), sem="relaxed", scope="gpu")
                 self.meet(consumer)
-                self.add(acc, at, unit, rank, own, tid)
+                self.add(acc, work, tile, rank, own, tid)
             else:
-                self.write(acc, self.place(at, unit.slot + unit.part, rank, own, tid))
+                self.write(acc, self.place(work.slot_of(tile, tile.part), rank, own, tid))
                 self.meet(consumer)
                 if tid == 0:
                     cute.arch.red(counter, Int32(_WRITTEN), op="add", dtype="s32", sem="release", scope="gpu")
         return stores
+
+    def keep(self, consumer, ticket) -> None:
+        """For all threads of a consumer."""
+        self.tickets[consumer] = ticket
 
     def meet(self, consumer) -> None:
         """All threads of a consumer."""
@@ -114,12 +106,12 @@ class Parts:
             barrier_id=self.plan.barrier_id("parts") + consumer, number_of_threads=barrier.arrivals
         )
 
-    def place(self, at: PartsAt, slot, rank, own, tid) -> cute.Tensor:
+    def place(self, slot, rank, own, tid) -> cute.Tensor:
         """Where a thread's sums lie in a slot: (vector, vectors)."""
         layout = slot_layout(self.plan, 1)
         vector, by_thread, by_vector, by_consumer, by_cta, by_slot = layout.stride
         first = Int64(slot) * by_slot + (rank * by_cta + own * by_consumer + tid * by_thread)
-        pointer = at.sums.iterator + cute.assume(first, divby=SUM_VECTOR)
+        pointer = self.sums.iterator + cute.assume(first, divby=SUM_VECTOR)
         shape = (layout.shape[0], layout.shape[2])
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=(vector, by_vector)))
 
@@ -138,7 +130,7 @@ class Parts:
         for i in range(cute.size(sums, mode=[1])):
             cute.copy(self.wide(), sums[None, i], place[None, i])
 
-    def add(self, acc, at: PartsAt, unit, rank, own, tid) -> None:
+    def add(self, acc, work: WorkGrid, tile: WorkTile, rank, own, tid) -> None:
         """acc = the sums of all parts, added in their order: those before this one together, then this one.
 
         So many vectors at a time as registers hold, and twice as many where there is no total to hold besides.
@@ -148,7 +140,7 @@ class Parts:
         for before, group in ((True, at_once), (False, 2 * at_once)):
             for first in range(0, count, group):
                 end = min(first + group, count)
-                self.add_group(sums, (first, end), before, at, unit, rank, own, tid)
+                self.add_group(sums, (first, end), before, work, tile, rank, own, tid)
 
     @cute.jit
     def add_group(
@@ -156,8 +148,8 @@ class Parts:
         sums: cutlass.Constexpr,
         vectors: cutlass.Constexpr,
         before: cutlass.Constexpr,
-        at: cutlass.Constexpr,
-        unit: cutlass.Constexpr,
+        work: cutlass.Constexpr,
+        tile: cutlass.Constexpr,
         rank: Int32,
         own: Int32,
         tid: Int32,
@@ -171,13 +163,13 @@ class Parts:
         if cutlass.const_expr(before):
             total = cute.make_rmem_tensor(mine.layout, mine.element_type)
             total.fill(0)
-            for part in cutlass.range(unit.part, unroll=1):
-                self.read(held, first, self.place(at, unit.slot + part, rank, own, tid))
+            for part in cutlass.range(tile.part, unroll=1):
+                self.read(held, first, self.place(work.slot_of(tile, part), rank, own, tid))
                 self.plus(total, held)
             self.plus(mine, total)
         else:
-            for part in cutlass.range(unit.part + 1, unit.parts, unroll=1):
-                self.read(held, first, self.place(at, unit.slot + part, rank, own, tid))
+            for part in cutlass.range(tile.part + 1, tile.parts, unroll=1):
+                self.read(held, first, self.place(work.slot_of(tile, part), rank, own, tid))
                 self.plus(mine, held)
 
     def read(self, held, first, place) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cutegemm.simulate.protocol.machine import Machine
-from cutegemm.simulate.protocol.program import Protocol, ProtocolError
+from cutegemm.simulate.protocol.protocol import Protocol, ProtocolError
 
 _TRACE = 12  # of the last things that happened, told with a fault
 
@@ -44,8 +44,9 @@ def play_interleavings(protocol: Protocol, *, random_runs: int = 32, seed: int =
 
     random_runs   with speeds drawn for each role, far apart
 
-    >>> from cutegemm.simulate.protocol.queue import pingpong_protocol
-    >>> play_interleavings(pingpong_protocol(stages=4, k_blocks=5, tiles=3)).faults
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.simulate.protocol.protocol import protocol_of
+    >>> play_interleavings(protocol_of(sm90_plan(), k_tiles=7, tiles=3), random_runs=4).faults
     ()
     """
     faults: dict[str, ProtocolFault] = {}
@@ -60,8 +61,10 @@ def play_interleavings(protocol: Protocol, *, random_runs: int = 32, seed: int =
 def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> ProtocolReport:
     """Every state that a protocol can come to, by any order; for small ones.
 
-    >>> from cutegemm.simulate.protocol.queue import pingpong_protocol
-    >>> report = search_interleavings(pingpong_protocol(stages=1, k_blocks=1, tiles=2))
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.simulate.protocol.protocol import protocol_of
+    >>> plan = sm90_plan(schedule="cooperative", tile=(64, 64, 64), consumers=1, stages=2, store="direct")
+    >>> report = search_interleavings(protocol_of(plan, k_tiles=3, tiles=2))
     >>> report.faults, report.exhaustive
     ((), True)
     """
@@ -112,12 +115,12 @@ def _play(machine: Machine, choose: Callable[[list[int]], int]) -> list[tuple[st
 def _orders(
     protocol: Protocol, random_runs: int, seed: int
 ) -> Iterator[tuple[str, Callable[[list[int]], int]]]:
-    count = len(protocol.programs)
+    count = len(protocol.processes)
     for loads_first in (True, False):
         loads = f"loads {'at once' if loads_first else 'as late as can be'}"
-        for number, program in enumerate(protocol.programs):
+        for number, process in enumerate(protocol.processes):
             for first in (True, False):
-                where = f"{program} {'ahead of' if first else 'behind'} all others, {loads}"
+                where = f"{process} {'ahead of' if first else 'behind'} all others, {loads}"
                 ranks = [0] * count + [-2 if loads_first else 2]
                 ranks[number] = -1 if first else 1
                 yield where, _by_rank(ranks)
@@ -132,6 +135,6 @@ def _by_rank(ranks: list[int]) -> Callable[[list[int]], int]:
 
 
 def _at_random(rng: random.Random, count: int) -> Callable[[list[int]], int]:
-    """Programs and loads at speeds that differ by up to a thousand."""
+    """Processes and loads at speeds that differ by up to a thousand."""
     speeds = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
     return lambda choices: rng.choices(choices, [speeds[min(c, count)] for c in choices])[0]

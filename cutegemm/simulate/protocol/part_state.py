@@ -1,19 +1,33 @@
-"""What the workspace and its counters hold while a protocol is played; who adds up what is told in `parts`."""
+"""The parts of a tile, where K is split: what the workspace and its counters hold while a protocol is played.
+
+operation      what it is on the hardware                       what must hold
+TakeTicket     atom.add of 1, the result to shared memory       -
+ReadTicket     ld.shared by each warp                           it is that of this tile
+WriteSums      st.global of a warp, unless it is of the last    nothing is in the slot
+SignalSums     red.release of 1 << 16, unless of the last       -
+AwaitSums      ld.acquire until all others have written         -
+ReadSums       ld.global of a warp of the last                  the same warp of the other part has written it
+ResetCounter   st of 0 by the last                              it is zero at the end
+EndTile        the tile has been stored                         once for each tile
+
+Two barriers of a consumer's 128 threads hold its warps together: after the ticket, and before what follows. A
+tile here is a counter: that of a consumer's rows of a CTA's tile.
+"""
 
 from __future__ import annotations
 
-from cutegemm.simulate.protocol.program import (
+from cutegemm.plan.program.operations import (
     AwaitSums,
-    Misuse,
+    EndTile,
     PartOp,
     ReadSums,
     ReadTicket,
     ResetCounter,
     SignalSums,
-    StoreTile,
     TakeTicket,
     WriteSums,
 )
+from cutegemm.simulate.protocol.protocol import Misuse
 
 Key = tuple[int, int]  # (CTA, consumer)
 
@@ -24,7 +38,7 @@ class PartState:
     def __init__(self) -> None:
         self.counters: dict[int, tuple[int, int]] = {}  # tile -> tickets taken, parts written
         self.tickets: dict[Key, tuple[int, int]] = {}  # -> (tile, how many had come before)
-        self.last: dict[int, bool] = {}  # program -> whether its unit is the last part
+        self.last: dict[int, bool] = {}  # process -> whether its unit is the last part
         self.slots: dict[tuple[int, int], int] = {}  # (slot, warp) -> the tile whose sums it has
         self.stored: dict[tuple[int, int], int] = {}  # (tile, warp) -> times
 
@@ -39,16 +53,16 @@ class PartState:
         """What two states that go on alike have in common."""
         return tuple([frozenset(value.items()) for value in vars(self).values()])
 
-    def waits(self, program: int, op: AwaitSums) -> bool:
+    def waits(self, process: int, op: AwaitSums) -> bool:
         """Whether parts that are waited for have not been written yet."""
-        return self.last.get(program, False) and self.counters[op.tile][1] < op.others
+        return self.last.get(process, False) and self.counters[op.tile][1] < op.others
 
     def missing(self, op: AwaitSums) -> str:
         """What is waited for, in words."""
         return f"{op.others} other parts of tile {op.tile}, of which {self.counters[op.tile][1]} are written"
 
-    def act(self, program: int, cta: int, op: PartOp) -> None:
-        """Lets one thing happen.
+    def act(self, process: int, cta: int, op: PartOp) -> bool | None:
+        """Lets one thing happen; whether this is the last part of a tile, where that is learned.
 
         raises   Misuse where it must not
         """
@@ -63,12 +77,16 @@ class PartState:
                 raise Misuse(
                     f"the ticket of tile {op.tile} is read, but shared memory has {what}: early read."
                 )
-            self.last[program] = before == op.parts - 1
+            self.last[process] = before == op.parts - 1
+            return self.last[process]
+        elif isinstance(op, EndTile):
+            self.stored[op.tile, op.warp] = self.stored.get((op.tile, op.warp), 0) + 1
         elif isinstance(op, (WriteSums, SignalSums)):
-            if not self.last[program]:
+            if not self.last[process]:
                 self._leave(op)
-        elif self.last[program]:
+        elif self.last[process]:
             self._end(op)
+        return None
 
     def _leave(self, op: WriteSums | SignalSums) -> None:
         if isinstance(op, SignalSums):
@@ -93,17 +111,17 @@ class PartState:
                     f"sums of tile {op.tile} are read from slot {op.slot}, where this warp of the other part has "
                     f"written {what}: early read of a partial sum."
                 )
-        elif isinstance(op, StoreTile):
-            self.stored[op.tile, op.warp] = self.stored.get((op.tile, op.warp), 0) + 1
 
-    def leftovers(self) -> list[str]:
-        """What is wrong when all programs have ended."""
+    def leftovers(self, tiles: frozenset[int]) -> list[str]:
+        """What is wrong when all processes have ended.
+
+        tiles   that are to be stored
+        """
         out = [
             f"the counter of tile {tile} is left at {taken} tickets and {written} parts, not at zero."
             for tile, (taken, written) in self.counters.items()
             if taken or written
         ]
-        tiles = {tile for tile, _ in self.stored} | set(self.counters)
         out += [f"tile {tile} is stored by no consumer." for tile in tiles if (tile, 0) not in self.stored]
         return out + [
             f"tile {t} is stored {count} times." for (t, _), count in self.stored.items() if count != 1

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
 
 from cutegemm.kernels import lower
 from cutegemm.plan.plan import GemmPlan
 
 
-@dataclass
-class Leaving:
-    """C and D in global memory, and the slots. mC and mD are coordinates where TMA moves them, else tensors.
-
-    sD          (M, N, slots, consumers) of subtiles; after `set_up` (M, N, slots) of this consumer
-    arrived_c   barriers of the slots
-    """
-
-    tma_c: cute.CopyAtom
-    mC: cute.Tensor
-    tma_d: cute.CopyAtom
-    mD: cute.Tensor
-    sD: Any
-    arrived_c: cute.Pointer
-    alpha: Any
-    beta: Any
-
-
-class PartOfConsumer:
+class OwnTile:
     """The consumer's tile of a plan. Methods without a decorator are plain Python, run while tracing."""
 
     def __init__(self, plan: GemmPlan) -> None:
@@ -56,40 +34,6 @@ class PartOfConsumer:
         whole = cute.local_tile(matrix, (rows, bN), (m_tile, n_tile // across))
         pieces = cute.logical_divide(whole, (None, cute.make_layout((piece, across))))
         return cute.group_modes(pieces[None, ((None, n_tile % across), None)], 1, 3)
-
-    def add_scaled(self, leaving: Leaving, sums, held) -> None:
-        """sums += beta * held; whole numbers stay what they are where beta is 1."""
-        if held.element_type.is_float:
-            self.add_each(leaving, sums, held)
-        else:
-            self.add_whole(leaving, sums, held)
-
-    @cute.jit
-    def add_whole(self, leaving: cutlass.Constexpr, sums: cutlass.Constexpr, held: cutlass.Constexpr):
-        """sums += beta * held, where f32 does not hold every number that C may have."""
-        if leaving.beta == 1.0:
-            for i in cutlass.range_constexpr(cute.size(sums)):
-                sums[i] = sums[i] + held[i]
-        else:
-            self.add_each(leaving, sums, held)
-
-    def add_each(self, leaving: Leaving, sums, held) -> None:
-        for i in range(cute.size(sums)):
-            sums[i] = sums[i] + (leaving.beta * held[i].to(Float32)).to(sums.element_type)
-
-    @cute.jit
-    def add_c_straight(
-        self, leaving: cutlass.Constexpr, sums: cutlass.Constexpr, i: cutlass.Constexpr, own_mnl, tid: Int32
-    ):
-        """sums += beta * C for the i-th subtile, from global memory: all of a thread's loads, then the sums."""
-        if leaving.beta != 0.0:
-            vC, vcC, vSums = self.by_vectors(self.c_values, own_mnl, tid, leaving.mC, None, sums=sums)
-            held = cute.make_rmem_tensor(vSums.shape, leaving.mC.element_type)
-            held.fill(0)
-            first, count = i * cute.size(vSums, mode=[1]), cute.size(vSums, mode=[1])
-            for j in cutlass.range_constexpr(count):
-                self.read_inside(vC[None, first + j], held[None, j], vcC[0, first + j], leaving.mC.shape[:2])
-            self.add_scaled(leaving, vSums, held)
 
     @cute.jit
     def read_inside(self, gC, held: cutlass.Constexpr, at, extents: cutlass.Constexpr):

@@ -1,4 +1,4 @@
-"""The epilogue of a plan with a queue: a consumer's sums, subtile by subtile, through slots of shared memory."""
+"""A consumer's sums on their way to global memory, subtile by subtile, through slots of shared memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
-from cutegemm.simulate.epilogue import scaled
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
+from cutegemm.simulate.values import evaluate
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
 
-class Leaving:
+class SlotStorage:
     """Writes the tiles of D of a plan with an epilogue, and counts how often each element is written.
 
     held   (consumers, threads, registers) element of the consumer's tile that each register sums up, in the
@@ -32,7 +32,7 @@ class Leaving:
         assert plan.pipeline is not None
         self.plan, self.pipeline, self.slots = plan, plan.pipeline, plan.slots
         self.d, self.c = task.matrices["d"], task.matrices.get("c")
-        self.alpha, self.beta, self.report, self.checked = task.alpha, task.beta, report, task.checked
+        self.task, self.report, self.checked = task, report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
         self.held = held_by_consumers(plan, report)
         inner = 1 if plan.operands.d.major == "n" else 0
@@ -106,45 +106,56 @@ class Leaving:
                 report.add_each("fragment", np.argwhere(own != want), other)
 
     def _origin(self, i: int) -> tuple[int, int]:
-        across = self.slots.subtiles(self.pipeline.consumer_tile)[1]
-        rows, columns = self.slots.subtile
-        return i // across * rows, i % across * columns
+        m, n = self.slots.subtile_at(i, self.pipeline.consumer_tile)
+        return m * self.slots.subtile[0], n * self.slots.subtile[1]
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
         out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
         return out
 
-    def write(self, sums: np.ndarray, group: CtaGroup, consumer: int) -> None:
-        """What a consumer of each CTA has summed up: (M, N, C); `group` counts the consumers' tiles."""
-        rows, columns = self.pipeline.consumer_tile
-        registers = np.moveaxis(sums, 2, 0).reshape(len(group), rows, columns)
-        m, n = self.held[consumer] % rows, self.held[consumer] // rows
-        in_registers = registers[:, m, n]  # (C, threads, registers)
-        per = self.moved.shape[1]
+    def registers(self, sums: np.ndarray, consumer: int) -> np.ndarray:
+        """A consumer's sums (C, M, N) as its threads hold them: (C, threads, registers)."""
+        rows = self.pipeline.consumer_tile[0]
+        out: np.ndarray = sums[:, self.held[consumer] % rows, self.held[consumer] // rows]
+        return out
+
+    def head(self, registers: np.ndarray) -> np.ndarray:
+        """What the epilogue makes of the sums alone."""
+        return evaluate(self.plan.epilogue.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
+
+    def tail(self, registers: np.ndarray, i: int, c: np.ndarray | None) -> np.ndarray:
+        """The i-th subtile as D has it, (C, threads, registers of a subtile).
+
+        c   (threads, registers, C) of the tile operand, where it is read
+        """
+        per, result = self.moved.shape[1], self.plan.operands.d.dtype
+        tiles = {} if c is None else dict.fromkeys(self.plan.epilogue.tiles, np.moveaxis(c, 2, 0))
+        own = registers[:, :, i * per : (i + 1) * per]
+        return round_to(result, evaluate(self.plan.epilogue.tail, own, self.task.scalars, tiles, result))
+
+    def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where the i-th subtile lies in D; `group` counts the consumers' tiles."""
+        origin = self._origin(i)
+        rows = self.pipeline.consumer_tile[0]
+        return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
+
+    def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
+        """Of D, and of C where it comes by TMA, through the slots of so many CTAs; both have the same memory."""
         stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
-        loads = None
-        if self.c is not None and self.loads is not None:
-            loads = BoxFlow(self.loads, self.c, group, self.report, self.checked)
-        kind = np.float64 if sums.dtype.kind != "f" else sums.dtype.type
-        result = self.plan.operands.d.dtype
-        for i in range(int(np.prod(self.slots.subtiles((rows, columns))))):
-            slot = i % self.slots.count + self.slots.count * consumer
-            origin = self._origin(i)
-            at = (group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1]))
-            out = scaled(in_registers[:, :, i * per : (i + 1) * per], self.alpha, kind, result)
-            old = None
-            if loads is not None:
-                loads.clear()
-                loads.load(at, slot)
-                old = loads.shared[self.place[slot][self.moved]]  # (threads, registers, C)
-            elif self.c is not None:
-                old = self._straight(at, group)
-            if old is not None:
-                out = out + scaled(np.moveaxis(old, 2, 0), self.beta, kind, result)
-            values = round_to(result, out)
-            stores.clear()
-            stores.shared[self.place[slot][self.moved]] = np.moveaxis(values, 0, 2)
-            stores.store(at, slot, self.written)
+        if self.c is None or self.loads is None:
+            return stores, None
+        loads = BoxFlow(self.loads, self.c, group, self.report, self.checked)
+        loads.shared = stores.shared
+        return stores, loads
+
+    def in_slot(self, slot: int) -> np.ndarray:
+        """(threads, registers) place in shared memory of each register of a subtile."""
+        out: np.ndarray = self.place[slot][self.moved]
+        return out
+
+    def straight(self, group: CtaGroup, i: int) -> np.ndarray | None:
+        """What a thread reads of C for each of its registers, where it reads it straight from global memory."""
+        return None if self.c is None or self.loads is not None else self._straight(self.at(group, i), group)
 
     def _straight(self, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
         """What a thread reads of C for each of its registers, (threads, registers, C); zeros outside of C."""

@@ -1,39 +1,50 @@
-"""What the roles of a kernel do to barriers and shared memory, operation by operation: programs, and protocols of them.
+"""Operations: what the steps of a program are at barriers and in memory, with every index, for one role of one CTA.
 
-What each operation does to the state of a protocol is said where that is kept: `machine`, `slot_state`, `part_state`.
+`expand` makes them of a program; the simulator plays them, one at a time, in any order against those of other roles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Union
+from dataclasses import dataclass
+from typing import Union
 
-from cutegemm.plan.plan import Barrier
+from cutegemm.plan.program.steps import Step
 
-Tag = tuple[int, int]  # (tile, k-block), or of a slot (tile, subtile)
+Tag = tuple[
+    int, int
+]  # (tile, k-tile), or of a slot (tile, subtile); tiles are counted in their order in a CTA
 
+LAST, HELD = "last", "held"  # flags: this is the last part of a tile; a tile is held, to be stored
 
 # --- barriers, stages and what one role has at a time --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Until the phase of this parity of an mbarrier of the own CTA has ended."""
+    """Until the phase of this parity of an mbarrier of the own CTA has ended.
+
+    turned   whether the parity is turned round by each `Turn` of this program before
+    """
 
     barrier: str
     index: int
     parity: int
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The parity of what is waited for from here on is the other one."""
 
 
 @dataclass(frozen=True)
 class Arrive:
-    """Arrivals on an mbarrier of each of some CTAs, the own one where none is named."""
+    """Arrivals on an mbarrier of each of some CTAs."""
 
     barrier: str
     index: int
-    count: int = 1
-    ctas: tuple[int, ...] = ()
+    count: int
+    ctas: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class EndRead:
 
 @dataclass(frozen=True)
 class Enter:
-    """A resource of the CTA is taken."""
+    """A resource of the CTA is taken by this role."""
 
     resource: str
 
@@ -103,6 +114,34 @@ class NamedSync:
     barrier: str
     index: int
     threads: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A flag of this program."""
+
+    flag: str
+    value: bool
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Past the next `count` operations, where a flag is not set."""
+
+    flag: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A step that changes registers alone.
+
+    stage   of shared memory that it reads, else -1
+    """
+
+    step: Step
+    tag: Tag
+    stage: int = -1
 
 
 # --- slots of shared memory that D leaves through, and C comes to ---------------------------------------------
@@ -172,15 +211,19 @@ SlotOp = Union[FetchSlot, ReadSlot, WriteSlot, StoreSlot, TakeSlot, WaitStores]
 
 @dataclass(frozen=True)
 class TakeTicket:
-    """1 is added to a tile's counter, and what was there goes to the consumer's ticket in shared memory."""
+    """1 is added to a tile's counter, and what was there goes to the consumer's ticket in shared memory.
+
+    tile   of the counter: tiles of all consumers' rows, and of all CTAs of clusters, are counted
+    """
 
     tile: int
     consumer: int
+    tag: Tag
 
 
 @dataclass(frozen=True)
 class ReadTicket:
-    """A warp learns whether its consumer is the last of so many parts of a tile."""
+    """A warp learns whether its consumer is the last of so many parts of a tile: the flag `LAST`."""
 
     tile: int
     consumer: int
@@ -194,6 +237,7 @@ class WriteSums:
     tile: int
     slot: int
     warp: int
+    tag: Tag
 
 
 @dataclass(frozen=True)
@@ -225,70 +269,20 @@ class ReadSums:
     tile: int
     slot: int
     warp: int
+    tag: Tag
 
 
 @dataclass(frozen=True)
-class StoreTile:
-    """A warp stores its part of a tile, unless it is not of the last part."""
+class EndTile:
+    """A warp has stored its part of a tile, or begun to."""
 
     tile: int
     warp: int
 
 
-PartOp = Union[TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, StoreTile]
-
-
-# --- programs -------------------------------------------------------------------------------------------------
+PartOp = Union[TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, EndTile]
 
 Op = Union[
-    Wait, Arrive, Expect, Load, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync, SlotOp, PartOp
-]
-
-
-@dataclass(frozen=True)
-class Program:
-    """What one role of one CTA does."""
-
-    cta: int
-    role: str
-    ops: tuple[Op, ...]
-
-    def __str__(self) -> str:
-        return f"{self.role} of CTA {self.cta}"
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Programs, and the barriers that hold them together.
-
-    barriers   of each CTA; `arrivals` end a phase, a named barrier's are threads
-    parts      of a stage, by CTA: all must be there before it is read
-    readers    roles that read each filling of a stage
-    """
-
-    barriers: tuple[Barrier, ...]
-    programs: tuple[Program, ...]
-    parts: tuple[tuple[str, ...], ...]
-    readers: int = 1
-
-    def edited(self, edit: Callable[[Program, Op], Op | None]) -> Protocol:
-        """The protocol with each operation put through `edit`; None takes it out. For planting faults."""
-        programs = []
-        for program in self.programs:
-            edited = [edit(program, op) for op in program.ops]
-            programs.append(replace(program, ops=tuple([op for op in edited if op is not None])))
-        return replace(self, programs=tuple(programs))
-
-    def with_barrier(self, name: str, **changes: Any) -> Protocol:
-        """The protocol with a barrier changed."""
-        return replace(
-            self, barriers=tuple([replace(b, **changes) if b.name == name else b for b in self.barriers])
-        )
-
-
-class ProtocolError(Exception):
-    """What goes wrong in one interleaving."""
-
-
-class Misuse(Exception):
-    """What must not happen, before it is known which program did it; the machine makes a `ProtocolError` of it."""
+    Wait, Turn, Arrive, Expect, Load, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync, Mark, Branch, Compute,
+    SlotOp, PartOp,
+]  # fmt: skip

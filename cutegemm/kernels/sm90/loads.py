@@ -1,0 +1,97 @@
+"""How a k-tile of A and of B comes to its stage by TMA; and the producer, who asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int16
+from cutlass.cute.nvgpu import cpasync
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.trace import At, Ring, Tracer
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program import steps as step
+
+
+@dataclass
+class Boxes:
+    """Of A, or of B.
+
+    gX        (box, tiles, k_tiles, L)
+    sX        (box, stages)
+    options   multicast and L2 policy
+    """
+
+    atom: cute.CopyAtom
+    gX: cute.Tensor
+    sX: cute.Tensor
+    options: dict[str, Any]
+
+
+class Loads:
+    """What a CTA loads: its share of the A of its row of the cluster, and of the B of its column.
+
+    tma_a, mA, tma_b, mB   the copies by TMA, and the tensors that they take
+    """
+
+    def __init__(self, plan: GemmPlan, tma_a, mA, tma_b, mB) -> None:
+        self.plan, self.given = plan, (tma_a, mA, tma_b, mB)
+        self.boxes: tuple[Boxes, ...] = ()
+
+    def set_up(self, ring: Ring, rank) -> None:
+        """Partitions both matrices for a CTA of the cluster."""
+        plan, (tma_a, mA, tma_b, mB) = self.plan, self.given
+        bM, bN, bK = plan.cta_tile
+        cm, cn = plan.cluster_mn
+        m_rank, n_rank = rank % cm, rank // cm
+        row = sum(1 << (n * cm) for n in range(cn))  # the ranks with the same m_rank, for m_rank = 0
+        column = (1 << cm) - 1
+        a = self.partition(plan.load_a, tma_a, mA, ring.sA, (bM, bK), n_rank, row << m_rank)
+        b = self.partition(plan.load_b, tma_b, mB, ring.sB, (bN, bK), m_rank, column << (n_rank * cm))
+        self.boxes, self.ring = (a, b), ring
+
+    def partition(self, box, atom, mX, sX, tile, share, mask) -> Boxes:
+        gX = cute.local_tile(mX, tile, (None, None, None))  # (b_MN, bK, tiles, k_tiles, L)
+        tXsX, tXgX = cpasync.tma_partition(
+            atom,
+            share,
+            cute.make_layout(box.multicast),
+            cute.group_modes(sX, 0, 2),
+            cute.group_modes(gX, 0, 2),
+        )
+        options = lower.l2_policy(box)
+        if box.multicast > 1:
+            options["mcast_mask"] = Int16(mask)
+        return Boxes(atom, tXgX, tXsX, options)
+
+    def fill(self, tile_mnl, k_tile, stage) -> None:
+        """One warp: asks for a k-tile of A and of B."""
+        a, b = self.boxes
+        m_tile, n_tile, batch = tile_mnl
+        full = self.ring.full + stage
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(full, self.plan.barrier("full").transaction_bytes)
+        cute.copy(a.atom, a.gX[None, m_tile, k_tile, batch], a.sX[None, stage], tma_bar_ptr=full, **a.options)
+        cute.copy(b.atom, b.gX[None, n_tile, k_tile, batch], b.sX[None, stage], tma_bar_ptr=full, **b.options)
+
+
+class ProducerTracer(Tracer):
+    """The code of a producer: one warp."""
+
+    def __init__(self, plan: GemmPlan, loads: Loads) -> None:
+        super().__init__(plan)
+        self.loads = loads
+
+    def trace(self, program, who, ring, work) -> None:
+        self.loads.set_up(ring, who.rank)
+        super().trace(program, who, ring, work)
+
+    def tile(self, loop, at, names, number, values) -> tuple:
+        """A work tile; where it lies is worked out once."""
+        self.tile_mnl = self.work.tile_mnl(self.work.work_tile(number), self.who.rank)
+        return super().tile(loop, at, names, number, values)
+
+    def _Load(self, load: step.Load, at: At) -> None:
+        self.loads.fill(self.tile_mnl, at.tile.k_first + at.k_tile, at.stage)

@@ -1,0 +1,302 @@
+"""How a consumer's sums get to global memory: through slots of shared memory, or straight out of registers.
+
+What is computed of them on the way is the epilogue's expression: see `kernels.values`. What is done when, and
+behind which barrier, is in the plan's program: see `plan.program.roles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.cute.nvgpu import cpasync
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.sm90.own_tile import OwnTile
+from cutegemm.kernels.trace import Who
+from cutegemm.kernels.values import Values
+from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program import steps as step
+from cutegemm.tile.tma import TmaBox
+
+
+@dataclass
+class Targets:
+    """C and D in global memory, and the slots. mC and mD are coordinates where TMA moves them, else tensors.
+
+    sD          (M, N, slots, consumers) of subtiles; after `set_up` (M, N, slots) of this consumer
+    arrived_c   barriers of the slots
+    """
+
+    tma_c: cute.CopyAtom
+    mC: cute.Tensor
+    tma_d: cute.CopyAtom
+    mD: cute.Tensor
+    sD: Any = None
+    arrived_c: Any = None
+
+
+class Storage(OwnTile):
+    """The way of a plan's sums. Methods without a decorator are plain Python, run while tracing."""
+
+    def __init__(self, plan: GemmPlan) -> None:
+        super().__init__(plan)
+        self.slots = plan.slots
+        self.by_tma = plan.slots is not None and isinstance(plan.slots.store, TmaBox)
+        self.c_by_tma = plan.slots is not None and plan.slots.load_c is not None
+        self.subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(self.tile))
+
+    # --- host ----------------------------------------------------------------------------------------------
+
+    def tma_atoms(self, mC, mD, unused):
+        """For C and for D: the copy by TMA and the tensor that it takes; else the tensors themselves."""
+        plan, slots = self.plan, self.slots
+        c, d = (unused, mC), (unused, mD)
+        if self.c_by_tma:
+            c = lower.tma_atom(slots.load_c, mC, plan.smem_d, slots.subtile)
+        if self.by_tma:
+            d = lower.tma_atom(slots.store, mD, plan.smem_d, self.box_tile)
+        return c, d
+
+    @property
+    def box_tile(self) -> tuple[int, int]:
+        """Rows and columns of D that one store moves: of a subtile, or of a warp."""
+        rows, columns = self.slots.subtile
+        return (self.slots.store.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
+
+    # --- device --------------------------------------------------------------------------------------------
+
+    def descriptors(self, tma_c, tma_d) -> Sequence[cute.CopyAtom]:
+        """Those to be fetched ahead."""
+        used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma))
+        return tuple([atom for atom, is_used in used if is_used])
+
+    def use(self, targets: Targets, values: Values) -> None:
+        """What a kernel has been given."""
+        self.targets, self.values = targets, values
+
+    def set_up(self, who: Who) -> None:
+        """The consumer's own slots, and their barriers."""
+        self.tid, to = who.tid, self.targets
+        if self.slots is not None:
+            to.sD = to.sD[None, None, None, who.consumer]
+            to.arrived_c = to.arrived_c + who.consumer * self.slots.count
+
+    def head(self, sums, k_tiles):
+        """What the epilogue makes of the sums alone."""
+        return self.values.head(sums, k_tiles, self.plan.operands.d.dtype)
+
+    def by_subtiles(self, acc):
+        """(values of a subtile, subtiles), as the accumulators lie."""
+        threads = self.plan.pipeline.consumer_threads
+        shape = (product(self.slots.subtile) // threads, self.subtiles)
+        return cute.make_tensor(acc.iterator, cute.make_layout(shape))
+
+    def converted(self, sums):
+        """The values of a subtile as those of D."""
+        out = cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.d.dtype))
+        out.store(sums.load().to(out.element_type))
+        return out
+
+    def find_warp(self):
+        """Which warp of the consumer this is."""
+        self.warp = cute.arch.make_warp_uniform(self.tid // WARP_THREADS)
+        return self.warp
+
+    # --- tile operands -------------------------------------------------------------------------------------
+
+    def reads_tiles(self):
+        """Whether a tile operand is read."""
+        return self.values.reads(self.values.epilogue)
+
+    def reads_by_first(self):
+        """Whether a tile operand is read, and this is the warp that asks for it."""
+        return cutlass.and_(self.reads_tiles(), self.find_warp() == 0)
+
+    def fetch_first(self, own_mnl) -> None:
+        """One warp: the subtiles of C that have a slot."""
+        for i in range(self.slots.count):
+            self.fetch(own_mnl, i)
+
+    def fetch_ahead(self, own_mnl, i: int) -> None:
+        """One warp: a subtile of C that has had no slot yet."""
+        if self.slots.count <= i < self.subtiles:
+            self.fetch_read(own_mnl, i)
+
+    @cute.jit
+    def fetch_read(self, own_mnl, i: cutlass.Constexpr):
+        if self.reads_tiles():
+            self.fetch(own_mnl, i)
+
+    def fetch(self, own_mnl, i: int) -> None:
+        """One warp: asks for the i-th subtile of C, to a slot that no store reads any more."""
+        slots, to = self.slots, self.targets
+        slot, _ = slots.slot_at(i)
+        subtile = cute.local_tile(
+            self.own_tile(to.mC, own_mnl), slots.subtile, slots.subtile_at(i, self.tile)
+        )
+        tCsC, tCgC = cpasync.tma_partition(
+            to.tma_c, 0, cute.make_layout(1), cute.group_modes(to.sD, 0, 2), cute.group_modes(subtile, 0, 2)
+        )
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(
+                to.arrived_c + slot, self.plan.barrier("c").transaction_bytes
+            )
+        cute.copy(to.tma_c, tCgC, tCsC[None, slot], tma_bar_ptr=to.arrived_c + slot)
+
+    def tail_from_slot(self, sums, i: int, phase) -> None:
+        """The tail on a subtile whose C has come to its slot."""
+        slot, used = self.slots.slot_at(i)
+        for each in self.values.epilogue.tail.steps:
+            self.values.carry_out(each, sums, lambda _: self.read_slot(slot, phase ^ (used & 1)))
+
+    def read_slot(self, slot: int, phase) -> cute.Tensor:
+        """A thread's values of the subtile that has come to a slot."""
+        to = self.targets
+        from_shared = lower.tiled_copy(self.slots.from_shared).get_slice(self.tid)
+        tCsC = from_shared.partition_S(to.sD)
+        tCrC = cute.make_rmem_tensor(
+            tCsC[None, None, None, 0].shape, lower.dtype(self.plan.operands.c.dtype)
+        )
+        cute.arch.mbarrier_wait(to.arrived_c + slot, phase)
+        cute.copy(from_shared, tCsC[None, None, None, slot], tCrC)
+        return tCrC
+
+    def tail_from_global(self, sums, i: int, own_mnl) -> None:
+        """The tail on a subtile."""
+        for each in self.values.epilogue.tail.steps:
+            self.values.carry_out(each, sums, lambda name: self.read_global(name, sums, i, own_mnl))
+
+    def read_global(self, name: str, sums, i: int, own_mnl) -> cute.Tensor:
+        """A thread's values of a tile for the i-th subtile, (vector, vectors): all of its loads; zeros outside."""
+        mX = self.values.tiles[name]
+        vX, vcX, vSums = self.by_vectors(self.c_values, own_mnl, self.tid, mX, None, sums=sums)
+        held = cute.make_rmem_tensor(vSums.shape, mX.element_type)
+        held.fill(0)
+        first, count = i * cute.size(vSums, mode=[1]), cute.size(vSums, mode=[1])
+        for j in range(count):
+            self.read_inside(vX[None, first + j], held[None, j], vcX[0, first + j], mX.shape[:2])
+        return held
+
+    # --- through slots -------------------------------------------------------------------------------------
+
+    def wait_stores(self, pending: int, by: str) -> None:
+        """Until no more stores of a warp than these still read their slots."""
+        if by == step.FIRST_WARP:
+            self.wait_by_first(pending)
+            return
+        cute.arch.cp_async_bulk_wait_group(pending, read=True)
+        if by == step.EACH_WARP:
+            cute.arch.sync_warp()
+
+    @cute.jit
+    def wait_by_first(self, pending: cutlass.Constexpr):
+        if self.warp == 0:
+            cute.arch.cp_async_bulk_wait_group(pending, read=True)
+
+    def write_slot(self, values, i: int) -> None:
+        """The values of the i-th subtile into its slot."""
+        to_shared = lower.tiled_copy(self.slots.to_shared).get_slice(self.tid)
+        tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.slots.slot_at(i)[0]]
+        tDrD = cute.make_tensor(values.iterator, cute.make_layout(tDsD.shape))
+        cute.copy(to_shared, tDrD, tDsD)
+        if self.by_tma:
+            cute.arch.fence_proxy("async.shared", space="cta")
+
+    def store_slot(self, by: str, i: int, own_mnl) -> None:
+        """The i-th subtile out of its slot."""
+        if by == step.ALL:
+            self.copy_slot(i, own_mnl)
+        elif by == step.EACH_WARP:
+            cute.arch.sync_warp()
+            box = Int32(0) if self.plan.pipeline.consumer_warps == 1 else self.warp
+            self.store_box(i, own_mnl, box)
+        else:
+            self.store_by_first(i, own_mnl)
+
+    @cute.jit
+    def store_by_first(self, i: cutlass.Constexpr, own_mnl):
+        if self.warp == 0:
+            self.store_box(i, own_mnl, Int32(0))
+
+    def store_box(self, i: int, own_mnl, box) -> None:
+        """One warp: the i-th subtile by TMA, all of the slot or a warp's rows.
+
+        box   which rows of the slot
+        """
+        slots, to = self.slots, self.targets
+        boxes = slots.subtile[0] // self.box_tile[0]
+        sBox = cute.zipped_divide(to.sD, self.box_tile)  # (box, (boxes M, 1, slots))
+        gBox = cute.zipped_divide(self.own_tile(to.mD, own_mnl), self.box_tile)  # (box, (boxes M, boxes N))
+        tBsD, tBgD = cpasync.tma_partition(to.tma_d, 0, cute.make_layout(1), sBox, gBox)
+        m, n = slots.subtile_at(i, self.tile)
+        slot, _ = slots.slot_at(i)
+        cute.copy(
+            to.tma_d,
+            tBsD[None, (box, 0, slot)],
+            tBgD[None, (m * boxes + box, n)],
+            **lower.l2_policy(slots.store),
+        )
+        cute.arch.cp_async_bulk_commit_group()
+
+    def copy_slot(self, i: int, own_mnl) -> None:
+        """A slot to D by the consumer's threads: all that a thread reads first, then what is inside of D."""
+        slots, to = self.slots, self.targets
+        down, across = slots.subtiles(self.tile)
+        (m, n), (m_tile, n_tile, batch) = slots.subtile_at(i, self.tile), own_mnl
+        extents = to.mD.shape[:2]
+        tiles = [to.mD[None, None, batch], cute.make_identity_tensor(extents)]
+        at = (m_tile * down + m, n_tile * across + n)
+        gD, coords = [cute.local_tile(tensor, slots.subtile, at) for tensor in tiles]
+        own = lower.tiled_copy(slots.store).get_slice(self.tid)
+        tDsD = own.partition_S(to.sD)[None, None, None, slots.slot_at(i)[0]]
+        tDgD, tDcD = own.partition_D(gD), own.partition_D(coords)
+        tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
+        cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
+        for y in range(cute.size(tDrD, mode=[2])):
+            for x in range(cute.size(tDrD, mode=[1])):
+                self.store_line(tDrD[None, x, y], tDgD[None, x, y], tDcD[0, x, y], extents)
+
+    @cute.jit
+    def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
+        """One access to D, where its first element is inside: so are the others then."""
+        if cute.elem_less(at, extents):
+            cute.copy(lower.copy_atom(self.slots.store.atom), values, gD)
+
+    # --- straight out of registers -------------------------------------------------------------------------
+
+    def store_tile(self, acc, own_mnl) -> None:
+        """Neighbours that a thread holds are stored together, those inside of D alone."""
+        to, vector = self.targets, self.plan.store_d.values
+        tiles = self.values.tiles
+        parts = self.by_vectors(vector, own_mnl, self.tid, to.mD, *tiles.values(), None, sums=acc)
+        vD, *vX, vcD, vAcc = parts
+        for i in range(cute.size(vD, mode=[1])):
+            read = {name: vx[None, i] for name, vx in zip(tiles, vX, strict=True)}
+            self.store_vector(vAcc[None, i], read, vD[None, i], vcD[0, i], to.mD.shape[:2])
+
+    @cute.jit
+    def store_vector(
+        self, sums: cutlass.Constexpr, gX: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr
+    ):
+        """One access to D, where its first element is inside: so are the others then."""
+        kind = self.targets.mD.element_type
+        if cute.elem_less(at, extents):
+            for each in self.values.epilogue.tail.steps:
+                self.values.carry_out(each, sums, lambda name: self.read_vector(gX[name]))
+            out = cute.make_rmem_tensor(sums.shape, kind)
+            for v in cutlass.range_constexpr(cute.size(sums)):
+                out[v] = sums[v].to(kind)
+            cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(gD))
+
+    def read_vector(self, gX) -> cute.Tensor:
+        """A vector of a tile, inside of it."""
+        held = cute.make_rmem_tensor(gX.shape, gX.element_type)
+        self.read_c(gX, held)
+        return held

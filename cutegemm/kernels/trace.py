@@ -1,0 +1,352 @@
+"""A program traced into code: its loops and branches, and what all roles do to the ring of stages and its barriers.
+
+`Tracer` has a method for each kind of step, as `plan.program.expand` has: there a step becomes operations,
+here code. What changes from turn to turn of a loop (where a role is in the ring, which tile it holds) is
+carried by the loop; `CHANGES` says which steps change what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.steps import Program, Step
+from cutegemm.plan.work.scheduler import WorkGrid
+
+_RING = ("stage", "phase")
+_HELD = ("left", "held_m", "held_n", "held_l")
+CHANGES = {
+    step.Skip: _RING,
+    step.Advance: _RING,
+    step.ForKTiles: _RING,
+    step.ForStages: _RING,
+    step.Hold: _HELD,
+    step.FetchTile: ("c_phase",),  # which the subtiles behind it turn round
+}
+
+
+@dataclass
+class Ring:
+    """The stages in shared memory, and their barriers."""
+
+    sA: cute.Tensor  # (bM, bK, stages)
+    sB: cute.Tensor  # (bN, bK, stages)
+    full: cute.Pointer
+    empty: cute.Pointer
+
+
+@dataclass
+class Who:
+    """Who traces.
+
+    warp_idx    of the warp among those of all roles of its kind: the producer, or the consumers
+    consumer    which of the consumers
+    tid, lane   of the thread in its consumer, and in its warp
+    rank        of the CTA in its cluster
+    cluster     of the grid
+    """
+
+    warp_idx: Any
+    consumer: Any
+    tid: Any
+    lane: Any
+    rank: Any
+    cluster: Any
+
+
+@dataclass
+class At:
+    """Where a role is in its program.
+
+    stage, phase   of the ring; last: the stage of the k-tile before
+    first          number of the role's first work tile; of the CTA's it is the cluster
+    number         of the work tile; tile: the work tile; k_count: of its k-tiles, none where there is no tile
+    is_another     whether the next consumer has a tile
+    k_tile         of the loop
+    i              the subtile
+    ticket         that was taken for the tile
+    is_last        whether this is the last part of the tile
+    c_phase        of the barriers of the slots
+    left           subtiles of the tile that is held, and held_m, held_n, held_l: where that tile lies
+    """
+
+    stage: Any = None
+    phase: Any = None
+    last: Any = None
+    first: Any = None
+    number: Any = None
+    tile: Any = None
+    k_count: Any = None
+    is_tile: Any = None
+    is_another: Any = None
+    k_tile: Any = None
+    i: Any = None
+    ticket: Any = None
+    is_last: Any = None
+    c_phase: Any = None
+    left: Any = None
+    held_m: Any = None
+    held_n: Any = None
+    held_l: Any = None
+
+    def get(self, names: tuple[str, ...]) -> tuple[Any, ...]:
+        """Some of the values."""
+        return tuple([getattr(self, name) for name in names])
+
+    def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+        """Other values for them."""
+        for name, value in zip(names, values, strict=True):
+            setattr(self, name, value)
+
+
+def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
+    """What steps change of where a role is."""
+    names = [name for each in Program(steps).walk() for name in CHANGES.get(type(each), ())]
+    return tuple(dict.fromkeys(names))
+
+
+class Tracer:
+    """The code of a program. Methods without a decorator are plain Python, run while tracing."""
+
+    def __init__(self, plan: GemmPlan) -> None:
+        assert plan.pipeline is not None
+        self.plan, self.pipeline = plan, plan.pipeline
+
+    def trace(self, program: Program, who: Who, ring: Ring, work: WorkGrid) -> None:
+        """Lays the program out in the code."""
+        self.who, self.ring, self.work = who, ring, work
+        at = At(**{name: Int32(0) for name in (*_RING, "last", "c_phase", *_HELD)}, number=who.cluster)
+        at.first = self.first_number(next(each for each in program.steps if isinstance(each, step.ForTiles)))
+        self.steps(program.steps, at)
+
+    def steps(self, steps: tuple[Step, ...], at: At) -> None:
+        """One step after the other."""
+        for each in steps:
+            getattr(self, f"_{type(each).__name__}")(each, at)
+
+    def inside(
+        self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known
+    ) -> tuple:
+        """Steps inside of a loop or a branch, which carries some values in and out."""
+        at = replace(at, **known)
+        at.put(names, values)
+        self.steps(steps, at)
+        return at.get(names)
+
+    # --- loops and branches ------------------------------------------------------------------------------------
+
+    def _ForTiles(self, loop: step.ForTiles, at: At) -> None:
+        names = changed_by(loop.steps)
+        if any(
+            isinstance(each, step.ForAhead) for each in loop.steps
+        ):  # who loads for itself begins a tile at stage 0
+            names = tuple([name for name in names if name not in _RING])
+        at.put(names, self.for_tiles(loop, at, names, at.first, at.get(names)))
+
+    def first_number(self, loop: step.ForTiles):
+        """Of the role's first work tile."""
+        if loop.every == 1:
+            return self.who.cluster
+        return self.work.first_of(self.who.cluster, self.who.consumer, loop.every)
+
+    @cute.jit
+    def for_tiles(
+        self,
+        loop: cutlass.Constexpr,
+        at: cutlass.Constexpr,
+        names: cutlass.Constexpr,
+        number: Int32,
+        values: tuple,
+    ):
+        if cutlass.const_expr(loop.lasting):
+            while number < self.work.units or self.is_held(names, values):
+                values = self.tile(loop, at, names, number, values)
+                number = self.work.following(number, loop.every)
+        else:
+            while number < self.work.units:
+                values = self.tile(loop, at, names, number, values)
+                number = self.work.following(number, loop.every)
+        return values
+
+    def is_held(self, names: tuple[str, ...], values: tuple):
+        """Whether there is a tile that is to be stored yet."""
+        return values[names.index("left")] > 0
+
+    def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], number, values: tuple) -> tuple:
+        """A work tile."""
+        tile = self.work.work_tile(number)
+        known = {"number": number, "tile": tile, "k_count": tile.k_count}
+        if loop.every > 1:
+            known["is_another"] = self.work.following(number) < self.work.units
+        if loop.lasting:
+            known["is_tile"] = number < self.work.units
+            known["k_count"] = self.k_count_of(known["is_tile"], tile.k_count)
+        return self.inside(loop.steps, at, names, values, **known)
+
+    @cute.jit
+    def k_count_of(self, is_tile, k_count):
+        """k-tiles of a tile; none where there is no tile."""
+        found = Int32(0)
+        if is_tile:
+            found = Int32(k_count)
+        return found
+
+    def _ForKTiles(self, loop: step.ForKTiles, at: At) -> None:
+        count = at.k_count - 1 if loop.but_last else at.k_count
+        names = (*(("last",) if _uses_last(loop.steps) else ()), *_RING)
+        if "last" in names:
+            at.last = at.stage
+        at.put(names, self.for_k_tiles(loop, at, names, count, at.get(names)))
+
+    @cute.jit
+    def for_k_tiles(
+        self,
+        loop: cutlass.Constexpr,
+        at: cutlass.Constexpr,
+        names: cutlass.Constexpr,
+        count: Int32,
+        values: tuple,
+    ):
+        for k_tile in cutlass.range(count, unroll=1):
+            values = self.k_tile(loop, at, names, k_tile, values)
+        return values
+
+    def k_tile(self, loop: step.ForKTiles, at: At, names: tuple[str, ...], k_tile, values: tuple) -> tuple:
+        """A k-tile; the position moves on behind it."""
+        at = replace(at, k_tile=k_tile)
+        at.put(names, values)
+        self.steps(loop.steps, at)
+        at.last = at.stage
+        at.stage, at.phase = self.next_stage(at.stage, at.phase)
+        return at.get(names)
+
+    def _ForStages(self, loop: step.ForStages, at: At) -> None:
+        names = _RING
+        at.put(names, self.for_k_tiles(loop, at, names, Int32(self.plan.stages), at.get(names)))
+
+    def _If(self, branch: step.If, at: At) -> None:
+        names = tuple([name for name in changed_by(branch.steps) if name != "c_phase" or self.turns(branch)])
+        at.put(names, self.when(branch.steps, at, names, self.condition(branch, at), at.get(names)))
+
+    def turns(self, branch: step.If) -> bool:
+        """Whether a branch stores subtiles, which turns the phase of their slots' barriers round."""
+        return any(isinstance(each, step.ForSubtiles) for each in Program(branch.steps).walk())
+
+    @cute.jit
+    def when(
+        self,
+        steps: cutlass.Constexpr,
+        at: cutlass.Constexpr,
+        names: cutlass.Constexpr,
+        condition,
+        values: tuple,
+    ):
+        if condition:
+            values = self.inside(steps, at, names, values)
+        return values
+
+    def condition(self, branch: step.If, at: At):
+        """The value of a condition."""
+        if branch.condition == step.HAS_K_TILES:
+            return at.k_count > 0
+        if branch.condition == step.IS_TILE:
+            return at.is_tile
+        assert branch.condition == step.IS_LAST_PART, branch.condition
+        return at.is_last
+
+    # --- the ring ----------------------------------------------------------------------------------------------
+
+    def _Wait(self, wait: step.Wait, at: At) -> None:
+        if wait.barrier == "full":
+            cute.arch.mbarrier_wait(self.ring.full + at.stage, at.phase)
+        else:
+            cute.arch.mbarrier_wait(self.ring.empty + at.stage, at.phase ^ 1)
+
+    @cute.jit
+    def next_stage(self, stage: Int32, phase: Int32):
+        """The position one k-tile further."""
+        stage = stage + 1
+        if stage == self.plan.stages:
+            stage = Int32(0)
+            phase = phase ^ 1
+        return stage, phase
+
+    def _Advance(self, advance: step.Advance, at: At) -> None:
+        at.last = at.stage
+        at.stage, at.phase = self.next_stage(at.stage, at.phase)
+
+    def _Skip(self, skip: step.Skip, at: At) -> None:
+        turns = self.pipeline.turns
+        if skip.whose == step.BEFORE:
+            k_tiles = self.work.k_tiles_before(self.who.cluster, self.who.consumer, turns)
+        else:
+            k_tiles = self.work.k_tiles_between(at.number, turns)
+        position = cute.arch.make_warp_uniform(at.stage + k_tiles)
+        stages = self.plan.stages
+        at.stage, at.phase = position % stages, at.phase ^ ((position // stages) & 1)
+
+    def _Release(self, release: step.Release, at: At) -> None:
+        if not release.previous:
+            self.release(at.stage)
+        elif at.k_tile is None:
+            self.release(at.last)
+        else:
+            self.release_previous(at, at.k_tile)
+
+    @cute.jit
+    def release_previous(self, at: cutlass.Constexpr, k_tile: Int32):
+        """At a tile's first k-tile there is none."""
+        if k_tile > 0:
+            self.release(at.last)
+
+    @cute.jit
+    def release(self, stage: Int32):
+        """A warp has read the stage, and says so to all CTAs that load to it."""
+        cm, cn = self.plan.cluster_mn
+        if self.who.lane < cm + cn - 1:
+            if cutlass.const_expr(cm * cn > 1):
+                cute.arch.mbarrier_arrive(self.ring.empty + stage, self.peer)
+            else:
+                cute.arch.mbarrier_arrive(self.ring.empty + stage)
+
+    @cute.jit
+    def peer_of(self, lane: Int32, rank: Int32):
+        """The CTA that this lane tells of a free stage: one of those that load to this CTA."""
+        cm, cn = self.plan.cluster_mn
+        peer = lane  # along one mode: everyone in the cluster
+        if cutlass.const_expr(cm > 1 and cn > 1):
+            m, n = rank % cm, rank // cm
+            peer = lane + n * cm  # lanes 0 .. cm - 1: along M
+            if lane >= cm:  # then along N, without itself
+                other = lane - cm
+                if other >= n:
+                    other += 1
+                peer = m + other * cm
+        return peer
+
+    # --- named barriers ------------------------------------------------------------------------------------------
+
+    def sync(self, name: str, index) -> None:
+        """All threads of a named barrier."""
+        cute.arch.barrier(
+            barrier_id=self.plan.barrier_id(name) + index, number_of_threads=self.plan.barrier(name).arrivals
+        )
+
+    def arrive(self, name: str, index) -> None:
+        """At a named barrier, without waiting."""
+        cute.arch.barrier_arrive(
+            barrier_id=self.plan.barrier_id(name) + index, number_of_threads=self.plan.barrier(name).arrivals
+        )
+
+
+def _uses_last(steps: tuple[Step, ...]) -> bool:
+    """Whether the stage of the k-tile before is asked for."""
+    return any(
+        getattr(each, "previous", False) or getattr(each, "ahead", 0) for each in Program(steps).walk()
+    )

@@ -1,0 +1,86 @@
+"""The barriers of a plan, counted from its programs: who arrives, who waits, how many bytes come."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cutegemm.layout.inttuple import product
+from cutegemm.plan.program import operations as op
+from cutegemm.plan.program.expand import Place, expand
+from cutegemm.plan.work.shares import WorkTile
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+# In the order in which they lie in shared memory, and in which named barriers are numbered.
+NAMES = ("full", "empty", "read", "subtile", "c", "turn", "parts")
+KINDS = {"full": "mbarrier", "empty": "mbarrier", "c": "mbarrier", "read": "cta"}  # the others are named
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A barrier, or one for each stage, slot or consumer.
+
+    kind                "cta" (all threads), "named" (some warps) or "mbarrier"
+    count               how many of them
+    arrivals            that complete a phase
+    transaction_bytes   that a phase waits for besides
+    """
+
+    name: str
+    kind: str
+    count: int
+    arrivals: int
+    transaction_bytes: int = 0
+
+
+def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
+    """Those of a plan whose roles differ.
+
+    Each role of each CTA of a cluster is taken through one tile of one k-tile for each consumer, on a ring so
+    long that no stage comes twice: what arrives at a barrier of CTA 0 then is one phase, or one for each time
+    that bytes are expected.
+    """
+    pipeline = plan.pipeline
+    assert pipeline is not None
+    tiles = [
+        WorkTile(number, 0, 1, 1 + plan.split.is_split, 0, 2 * number) for number in range(pipeline.turns)
+    ]
+    arrivals: defaultdict[tuple[str, int], int] = defaultdict(int)
+    phases: Counter[tuple[str, int]] = Counter()
+    size_bytes: dict[str, int] = {}
+    threads: dict[tuple[str, int], dict[tuple[int, type], int]] = defaultdict(dict)
+    for cta in range(product(plan.cluster_mn)):
+        for number, role in enumerate(plan.roles):
+            for each in expand(plan, plan.program(role.name), Place(cta, number), tiles, pipeline.turns + 1):
+                if isinstance(each, op.Arrive) and 0 in each.ctas:
+                    arrivals[each.barrier, each.index] += each.count
+                elif isinstance(each, op.Expect) and cta == 0:
+                    arrivals[each.barrier, each.index] += 1
+                    phases[each.barrier, each.index] += 1  # each is said once how many bytes come
+                    size_bytes[each.barrier] = each.size_bytes
+                elif isinstance(each, (op.NamedArrive, op.NamedSync)) and cta == 0:
+                    threads[each.barrier, each.index][number, type(each)] = each.threads
+    found: dict[str, Counter[int]] = defaultdict(Counter)
+    for (name, index), count in arrivals.items():
+        found[name][count // max(1, phases[name, index])] += 1
+    for (name, _), by_role in threads.items():
+        found[name][sum(by_role.values())] += 1
+    counts = {"full": plan.stages, "empty": plan.stages, "read": 1}
+    if plan.slots is not None:
+        counts["c"] = plan.slots.count * pipeline.consumers
+    return tuple(
+        [
+            Barrier(
+                name,
+                KINDS.get(name, "named"),
+                counts.get(name, pipeline.consumers),
+                found[name].most_common(1)[0][0],
+                size_bytes.get(name, 0),
+            )
+            for name in NAMES
+            if name in found
+        ]
+    )

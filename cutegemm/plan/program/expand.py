@@ -1,0 +1,377 @@
+"""A program as operations: with every index, for one role of one CTA and the tiles that the CTA takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.program import operations as op
+from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.operations import HELD, LAST, Op
+from cutegemm.plan.program.steps import Program, Step
+from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+TENSOR_CORES = "tensor cores"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Who carries out a program.
+
+    cta        of the grid; the CTAs of a cluster follow one another, those along M first
+    role       its number among the plan's roles
+    warp       a part of the role's warps: which of them
+    warps      parts that each role is told apart by: 1, or its warps. What another one may have done and this one not
+               is seen only where they are told apart
+    """
+
+    cta: int
+    role: int
+    warp: int = 0
+    warps: int = 1
+
+
+@dataclass
+class _State:
+    """Where a role is in its program.
+
+    position    of the ring: k-tiles that have passed
+    previous    the position of the k-tile before, of this tile; None where there is none
+    number      of the tile among those of the CTA; past the last where there is none
+    k           the k-tile
+    running     stages that products under way read, the oldest first
+    """
+
+    position: int = 0
+    previous: int | None = None
+    number: int = 0
+    k: int = 0
+    running: tuple[int, ...] = ()
+
+
+def expand(
+    plan: GemmPlan,
+    program: Program,
+    place: Place,
+    tiles: Sequence[Any],
+    stages: int = 0,
+    reads_c: bool = True,
+) -> tuple[Op, ...]:
+    """The operations of a role.
+
+    tiles     that the CTA takes, in their order: of each k_count, parts, part, tile and slot, as a work tile has them
+    stages    of the ring; those of the plan where left out
+    reads_c   whether the epilogue reads tile operands: beta is not 0
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan.work.shares import WorkTile
+    >>> plan = sm90_plan()
+    >>> [type(o).__name__ for o in expand(plan, plan.program("producer"), Place(0, 0), [WorkTile(0, 0, 1, 1, 0, 0)])]
+    ['Wait', 'Expect', 'Load', 'Load']
+    """
+    return tuple(_Expansion(plan, place, tiles, stages or plan.stages, reads_c).of(program))
+
+
+class _Expansion:
+    def __init__(
+        self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool
+    ) -> None:
+        assert plan.pipeline is not None
+        self.plan, self.pipeline, self.place, self.tiles = plan, plan.pipeline, place, tiles
+        self.stages, self.reads_c = stages, reads_c and plan.has_c
+        self.role = plan.roles[place.role]
+        self.first_consumer = len(plan.roles) - plan.pipeline.consumers
+        self.consumer = place.role - self.first_consumer
+        self.threads = WARP_THREADS * self.role.warps // place.warps
+        cm, cn = plan.cluster_mn
+        rank = place.cta % (cm * cn)
+        first = place.cta - rank
+        self.rank = rank
+        self.row = tuple(range(first + rank % cm, first + cm * cn, cm))  # CTAs with the same rows of A
+        self.column = tuple(range(place.cta - rank % cm, place.cta - rank % cm + cm))  # the same columns of B
+        self.sources = tuple(sorted({*self.row, *self.column}))
+        self.slots = plan.slots
+        self.subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(plan.pipeline.consumer_tile))
+
+    def of(self, program: Program) -> Iterator[Op]:
+        yield from self.steps(program.steps, _State())
+
+    def steps(self, steps: tuple[Step, ...], at: _State, i: int = 0) -> Iterator[Op]:
+        """The operations of some steps; `i` is the subtile, where there is one."""
+        for each in steps:
+            yield from getattr(self, f"_{type(each).__name__}")(each, at, i)
+
+    # --- loops and branches ---------------------------------------------------------------------------------
+
+    def _ForTiles(self, loop: step.ForTiles, at: _State, i: int) -> Iterator[Op]:
+        first = self.consumer if loop.every > 1 else 0
+        for number in range(first, len(self.tiles) + loop.lasting, loop.every):
+            at.number, at.previous = number, None
+            yield from self.steps(loop.steps, at)
+
+    def _ForKTiles(self, loop: step.ForKTiles, at: _State, i: int) -> Iterator[Op]:
+        for k in range(max(0, self.k_tiles(at) - loop.but_last)):
+            at.k = k
+            yield from self.steps(loop.steps, at)
+            at.previous, at.position = at.position, at.position + 1
+        at.k = max(0, self.k_tiles(at) - 1)
+
+    def _ForAhead(self, loop: step.ForAhead, at: _State, i: int) -> Iterator[Op]:
+        for k in range(min(loop.count, self.k_tiles(at))):
+            at.k = k
+            yield from self.steps(loop.steps, replace(at, position=at.position + k))
+
+    def _ForStages(self, loop: step.ForStages, at: _State, i: int) -> Iterator[Op]:
+        for _ in range(self.stages):
+            yield from self.steps(loop.steps, at)
+            at.position += 1
+
+    def _ForSubtiles(self, loop: step.ForSubtiles, at: _State, i: int) -> Iterator[Op]:
+        if not loop.held:
+            for subtile in range(self.subtiles):
+                yield from self.steps(loop.steps, at, subtile)
+            yield op.EndTile(self.counter(self.tiles[at.number]), self.place.warp)
+            if self.slots is not None and self.subtiles // self.slots.count % 2:
+                yield op.Turn()
+            return
+        held, first = replace(at, number=at.number - 1), min(self.k_tiles(at), self.subtiles)
+        body = [o for left in range(first, self.subtiles) for o in self.steps(loop.steps, held, left)]
+        ended = [op.EndTile(self.counter(self.tiles[held.number]), self.place.warp)] if at.number else []
+        yield from self.branch(HELD, [*body, *ended, op.Mark(HELD, False)])
+
+    def _HeldSubtile(self, behind: step.HeldSubtile, at: _State, i: int) -> Iterator[Op]:
+        if at.k < self.subtiles:
+            yield from self.branch(HELD, self.steps(behind.steps, replace(at, number=at.number - 1), at.k))
+
+    def _If(self, branch: step.If, at: _State, i: int) -> Iterator[Op]:
+        if branch.condition == step.IS_LAST_PART:
+            yield from self.branch(LAST, self.steps(branch.steps, at, i))
+        elif {
+            step.HAS_K_TILES: self.k_tiles(at) > 0,
+            step.IS_TILE: at.number < len(self.tiles),
+            step.TILES_ARE_READ: self.reads_c and not self.place.warp,
+            step.IS_FIRST_WARP: not self.place.warp,
+        }[branch.condition]:
+            yield from self.steps(branch.steps, at, i)
+
+    def branch(self, flag: str, ops: Any) -> Iterator[Op]:
+        """Operations that are passed over where a flag is not set."""
+        body = list(ops)
+        if body:
+            yield op.Branch(flag, len(body))
+            yield from body
+
+    # --- the ring -------------------------------------------------------------------------------------------
+
+    def k_tiles(self, at: _State) -> int:
+        """Of the tile; none where there is no tile."""
+        return int(self.tiles[at.number].k_count) if at.number < len(self.tiles) else 0
+
+    def stage(self, position: int) -> tuple[int, int]:
+        """The stage at a position of the ring, and the parity of its phase."""
+        return position % self.stages, position // self.stages & 1
+
+    def _Wait(self, wait: step.Wait, at: _State, i: int) -> Iterator[Op]:
+        stage, parity = self.stage(at.position + wait.ahead)
+        yield op.Wait(wait.barrier, stage, parity ^ (wait.barrier == "empty"))
+
+    def _Test(self, test: step.Test, at: _State, i: int) -> Iterator[Op]:
+        yield from ()
+
+    def _Load(self, load: step.Load, at: _State, i: int) -> Iterator[Op]:
+        if self.place.role or self.place.warp or at.k + load.ahead >= self.k_tiles(at):
+            return
+        stage, _ = self.stage(at.position + load.ahead)
+        cm = self.plan.cluster_mn[0]
+        tag, (of_a, of_b) = (at.number, at.k + load.ahead), loaded_bytes(self.plan)
+        yield op.Expect("full", stage, of_a + of_b)
+        for part, size_bytes, ctas in (
+            (f"A{self.rank // cm}", of_a, self.row),
+            (f"B{self.rank % cm}", of_b, self.column),
+        ):
+            yield op.Load("full", stage, stage, part, tag, size_bytes // len(ctas), ctas)
+
+    def _Multiply(self, multiply: step.Multiply, at: _State, i: int) -> Iterator[Op]:
+        stage, tag = self.stage(at.position)[0], (at.number, at.k)
+        yield op.BeginRead(stage, tag)
+        yield op.Compute(multiply, tag, stage)
+        at.running += (stage,)
+
+    def _ReadFirst(self, read: step.ReadFirst, at: _State, i: int) -> Iterator[Op]:
+        yield op.BeginRead(self.stage(at.position)[0], (at.number, 0))
+
+    def _MultiplyBlock(self, block: step.MultiplyBlock, at: _State, i: int) -> Iterator[Op]:
+        stage = self.stage(at.position)[0]
+        if block.ahead == 1:
+            yield op.BeginRead(self.stage(at.position + 1)[0], (at.number, at.k + 1))
+        yield op.Compute(block, (at.number, at.k), stage)
+        if block.releases:
+            yield op.EndRead(stage)
+            yield self.released(stage)
+
+    def _WaitProducts(self, wait: step.WaitProducts, at: _State, i: int) -> Iterator[Op]:
+        ended = at.running[: max(0, len(at.running) - wait.pending)]
+        at.running = at.running[len(ended) :]
+        yield from (op.EndRead(stage) for stage in ended)
+
+    def _Release(self, release: step.Release, at: _State, i: int) -> Iterator[Op]:
+        position = at.previous if release.previous else at.position
+        if position is not None:
+            yield self.released(self.stage(position)[0])
+
+    def released(self, stage: int) -> Op:
+        """A lane of each warp tells all CTAs that load to this stage."""
+        return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
+
+    def _Skip(self, skip: step.Skip, at: _State, i: int) -> Iterator[Op]:
+        turns = self.pipeline.turns
+        first, count = (0, self.consumer) if skip.whose == step.BEFORE else (at.number + 1, turns - 1)
+        at.position += sum(int(tile.k_count) for tile in self.tiles[first : first + count])
+        yield from ()
+
+    def _Advance(self, advance: step.Advance, at: _State, i: int) -> Iterator[Op]:
+        at.previous, at.position = at.position, at.position + 1
+        yield from ()
+
+    # --- turns and barriers of threads ----------------------------------------------------------------------
+
+    def _OpenTurns(self, turns: step.OpenTurns, at: _State, i: int) -> Iterator[Op]:
+        if self.consumer == self.pipeline.turns - 1 and self.tiles:
+            yield op.NamedArrive("turn", 0, self.threads)
+
+    def _AwaitTurn(self, turn: step.AwaitTurn, at: _State, i: int) -> Iterator[Op]:
+        yield op.NamedSync("turn", self.consumer, self.threads)
+        yield op.Enter(TENSOR_CORES)
+
+    def _HandOver(self, turn: step.HandOver, at: _State, i: int) -> Iterator[Op]:
+        yield op.Leave(TENSOR_CORES)
+        if at.number + 1 < len(self.tiles):
+            yield op.NamedArrive("turn", (self.consumer + 1) % self.pipeline.turns, self.threads)
+
+    def _Stagger(self, stagger: step.Stagger, at: _State, i: int) -> Iterator[Op]:
+        if self.tiles and self.tiles[0].k_count:
+            yield op.Wait("full", 0, 0)
+
+    def _SyncThreads(self, sync: step.SyncThreads, at: _State, i: int) -> Iterator[Op]:
+        yield op.NamedSync("read", 0, self.threads)
+
+    def _SyncSubtile(self, sync: step.SyncSubtile, at: _State, i: int) -> Iterator[Op]:
+        yield op.NamedSync("subtile", self.consumer, self.threads)
+
+    # --- registers ------------------------------------------------------------------------------------------
+
+    def _registers(self, each: Step, at: _State, i: int) -> Iterator[Op]:
+        yield op.Compute(each, (at.number, i))
+
+    _AddLevel = _Clear = _registers
+
+    def _Hold(self, hold: step.Hold, at: _State, i: int) -> Iterator[Op]:
+        yield op.Compute(hold, (at.number, i))
+        yield op.Mark(HELD, True)
+
+    # --- parts of a tile ------------------------------------------------------------------------------------
+
+    def counter(self, tile: Any) -> int:
+        """Of a consumer's rows of a CTA's tile."""
+        return self.place_of(int(tile.tile))
+
+    def place_of(self, slot: int) -> int:
+        """Of the sums of a consumer's rows of a CTA's tile in the workspace, counted as counters are."""
+        readers = self.pipeline.readers
+        own = self.consumer if readers > 1 else 0
+        return (slot * product(self.plan.cluster_mn) + self.rank) * readers + own
+
+    def _TakeTicket(self, ticket: step.TakeTicket, at: _State, i: int) -> Iterator[Op]:
+        if at.number >= len(self.tiles):
+            return
+        tile = self.tiles[at.number]
+        if tile.parts > 1 and self.place.warp == 0:
+            yield op.TakeTicket(self.counter(tile), self.consumer, (at.number, 0))
+
+    def _AddParts(self, parts: step.AddParts, at: _State, i: int) -> Iterator[Op]:
+        tile, warp = self.tiles[at.number], self.place.warp
+        if tile.parts < 2:
+            yield op.Mark(LAST, bool(tile.parts == 1))
+            return
+        counter, tag = self.counter(tile), (at.number, 0)
+        yield op.NamedSync("parts", self.consumer, self.threads)
+        yield op.ReadTicket(counter, self.consumer, int(tile.parts))
+        yield op.WriteSums(counter, self.place_of(tile.slot + tile.part), warp, tag)
+        if warp == 0:
+            yield op.AwaitSums(counter, int(tile.parts) - 1)
+            yield op.ResetCounter(counter)
+        yield op.NamedSync("parts", self.consumer, self.threads)
+        if warp == 0:
+            yield op.SignalSums(counter)
+        for part in range(int(tile.parts)):
+            if part != tile.part:
+                yield op.ReadSums(counter, self.place_of(tile.slot + part), warp, (at.number, part))
+        yield op.Compute(parts, tag)
+
+    # --- to global memory -----------------------------------------------------------------------------------
+
+    def slot_of(self, i: int) -> tuple[int, tuple[int, ...]]:
+        """The slot of a subtile among all of the CTA's, and its parts."""
+        assert self.slots is not None
+        return self.consumer * self.slots.count + self.slots.slot_at(i)[0], tuple(range(self.place.warps))
+
+    def _FetchTile(self, fetch: step.FetchTile, at: _State, i: int) -> Iterator[Op]:
+        assert self.slots is not None
+        if not self.reads_c:
+            return
+        count = self.slots.count
+        which = range(min(count, self.subtiles)) if fetch.ahead is None else (i + fetch.ahead,)
+        for subtile in which:
+            if fetch.ahead is None or count <= subtile < self.subtiles:
+                slot, parts = self.slot_of(subtile)
+                size_bytes = c_bytes(self.plan)
+                yield op.Expect("c", slot, size_bytes)
+                yield op.FetchSlot("c", slot, slot, parts, (at.number, subtile), size_bytes)
+
+    def _Evaluate(self, values: step.Evaluate, at: _State, i: int) -> Iterator[Op]:
+        if values.source == "slot" and self.reads_c:
+            assert self.slots is not None
+            slot, _ = self.slot_of(i)
+            yield op.Wait("c", slot, self.slots.slot_at(i)[1] & 1, turned=True)
+            yield op.ReadSlot(slot, self.place.warp, (at.number, i))
+        yield op.Compute(values, (at.number, i))
+
+    def _WaitStores(self, wait: step.WaitStores, at: _State, i: int) -> Iterator[Op]:
+        if wait.by != step.FIRST_WARP or self.place.warp == 0:
+            yield op.WaitStores(wait.pending)
+
+    def _WriteSlot(self, write: step.WriteSlot, at: _State, i: int) -> Iterator[Op]:
+        yield op.WriteSlot(self.slot_of(i)[0], self.place.warp, (at.number, i))
+
+    def _StoreSlot(self, store: step.StoreSlot, at: _State, i: int) -> Iterator[Op]:
+        slot, parts = self.slot_of(i)
+        tag = (at.number, i)
+        if store.by == step.ALL:
+            yield op.TakeSlot(slot, parts, tag, self.place.warps)
+        elif store.by == step.EACH_WARP:
+            yield op.StoreSlot(slot, (self.place.warp,), tag)
+        elif self.place.warp == 0:
+            yield op.StoreSlot(slot, parts, tag)
+
+    def _StoreTile(self, store: step.StoreTile, at: _State, i: int) -> Iterator[Op]:
+        yield op.Compute(store, (at.number, 0))
+        yield op.EndTile(self.counter(self.tiles[at.number]), self.place.warp)
+
+
+def loaded_bytes(plan: GemmPlan) -> tuple[int, int]:
+    """Of a k-tile of A and of B, as they come to one CTA."""
+    bm, bn, bk = plan.cta_tile
+    return bm * bk * plan.operands.a.dtype.bits // 8, bn * bk * plan.operands.b.dtype.bits // 8
+
+
+def c_bytes(plan: GemmPlan) -> int:
+    """Of a subtile of C, as it comes to a slot."""
+    assert plan.slots is not None
+    assert isinstance(plan.slots.load_c, TmaBox)
+    return product(plan.slots.subtile) * plan.slots.load_c.dtype.bits // 8

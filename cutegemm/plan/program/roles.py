@@ -1,0 +1,305 @@
+"""The programs of the roles of a plan with a ring of stages: the schedules, made of pieces that they share.
+
+| schedule      | the consumers                                                                             |
+|---------------|-------------------------------------------------------------------------------------------|
+| pingpong      | take the CTA's tiles in turn: one multiplies while another stores                         |
+| cooperative   | share each tile                                                                           |
+| deferred      | share each tile, and store it behind the products of the next one                         |
+| multistage    | share a tile; there is no producer, and a warp of theirs loads ahead                      |
+| of warps      | share each tile, a warp each: mma.sync, fragments read ahead                              |
+
+Sums on two levels, parts of a split K, and the way to global memory are pieces: any schedule may have them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cutegemm.plan.program.steps import (
+    ALL,
+    BEFORE,
+    EACH_WARP,
+    FIRST_WARP,
+    HAS_K_TILES,
+    HEAD,
+    IS_FIRST_WARP,
+    IS_LAST_PART,
+    IS_TILE,
+    OTHERS,
+    TAIL,
+    TILES_ARE_READ,
+    AddLevel,
+    AddParts,
+    Advance,
+    AwaitTurn,
+    Clear,
+    Evaluate,
+    FetchTile,
+    ForAhead,
+    ForKTiles,
+    ForStages,
+    ForSubtiles,
+    ForTiles,
+    HandOver,
+    HeldSubtile,
+    Hold,
+    If,
+    Load,
+    Multiply,
+    MultiplyBlock,
+    OpenTurns,
+    Program,
+    ReadFirst,
+    Release,
+    Skip,
+    Stagger,
+    Step,
+    StoreSlot,
+    StoreTile,
+    SyncSubtile,
+    SyncThreads,
+    TakeTicket,
+    Test,
+    Wait,
+    WaitProducts,
+    WaitStores,
+    WriteSlot,
+)
+from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+Steps = tuple[Step, ...]
+
+
+def producer(in_cluster: bool) -> Program:
+    """Fills the ring with the k-tiles of the CTA's tiles.
+
+    in_cluster   no CTA of a cluster ends while a consumer of another one may still arrive at its barriers
+    """
+    tiles = ForTiles((ForKTiles((Wait("empty"), Load())),))
+    return Program((tiles, ForStages((Wait("empty"),))) if in_cluster else (tiles,))
+
+
+def consumer(plan: GemmPlan) -> Program:
+    """The program of all consumers of a plan."""
+    pipeline = plan.pipeline
+    assert pipeline is not None
+    if plan.tiled_mma.atom.a_source == "register":
+        return _of_warps(plan)
+    if pipeline.kind == "single":
+        return _multistage(plan)
+    if pipeline.kind == "pingpong":
+        return _pingpong(plan)
+    return _deferred(plan) if pipeline.deferred else _cooperative(plan)
+
+
+# --- schedules --------------------------------------------------------------------------------------------------
+
+
+def _pingpong(plan: GemmPlan) -> Program:
+    tile = (
+        *_early(plan),
+        *_totals(plan),
+        AwaitTurn(),
+        *_products(plan),
+        HandOver(),
+        Skip(OTHERS),
+        *_ticket(plan),
+        *_products_end(plan),
+        *_end(plan, _leave(plan)),
+    )
+    assert plan.pipeline is not None
+    tiles = ForTiles(tile, every=plan.pipeline.turns)
+    return Program((Skip(BEFORE), OpenTurns(), tiles, *_stores_end(plan)))
+
+
+def _cooperative(plan: GemmPlan) -> Program:
+    tile = (
+        *_early(plan),
+        *_totals(plan),
+        *_products(plan),
+        *_ticket(plan),
+        *_products_end(plan),
+        *_end(plan, _leave(plan)),
+    )
+    return Program((*_stagger(plan), ForTiles(tile), *_stores_end(plan)))
+
+
+def _deferred(plan: GemmPlan) -> Program:
+    subtile = _subtile(plan, is_held=True)
+    tile = (
+        ForKTiles((Wait("full"), Multiply(), HeldSubtile(subtile), WaitProducts(1), Release(previous=True))),
+        ForSubtiles(subtile, held=True),
+        *_ticket(plan),
+        *_products_end(plan),
+        If(IS_TILE, _end(plan, (Evaluate(HEAD), Hold()))),
+    )
+    return Program((*_stagger(plan), ForTiles(tile, lasting=True), *_stores_end(plan)))
+
+
+def _multistage(plan: GemmPlan) -> Program:
+    ahead = plan.stages - 1
+    tile = (
+        *_early(plan),
+        ForAhead((Load(),), ahead),
+        ForKTiles((Wait("full"), Multiply(), WaitProducts(1), SyncThreads(), Load(ahead))),
+        WaitProducts(0),
+        *_leave(plan),
+    )
+    return Program((ForTiles(tile), *_stores_end(plan)))
+
+
+def _of_warps(plan: GemmPlan) -> Program:
+    """The last k-tile stands apart: nothing is read ahead there."""
+    tile = (
+        Clear("acc"),
+        If(
+            HAS_K_TILES,
+            (
+                Wait("full"),
+                ReadFirst(),
+                ForKTiles(tuple(_k_blocks(plan.k_blocks, reads_on=True)), but_last=True),
+                *_k_blocks(plan.k_blocks, reads_on=False),
+                Advance(),
+            ),
+        ),
+        *_leave(plan),
+    )
+    return Program((ForTiles(tile), *_stores_end(plan)))
+
+
+def _k_blocks(count: int, reads_on: bool) -> list[Step]:
+    """The products of a k-tile, k-block by k-block.
+
+    reads_on   on to the next k-tile, whose barrier is asked a k-block before it is needed
+    """
+    steps: list[Step] = []
+    for k_block in range(count):
+        is_last = k_block == count - 1
+        if reads_on and k_block == count - 2:
+            steps.append(Test("full", ahead=1))
+        if reads_on and is_last:
+            steps.append(Wait("full", ahead=1))
+        ahead = (1 if reads_on else None) if is_last else 0
+        steps.append(MultiplyBlock(k_block, ahead, releases=is_last))
+    return steps
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------
+
+
+def _products(plan: GemmPlan) -> Steps:
+    """Of all k-tiles. Those of the last one are still under way behind it, unless sums are on two levels."""
+    assert plan.pipeline is not None
+    if plan.pipeline.two_level:
+        body: Steps = (Wait("full"), Multiply(fresh=True), WaitProducts(0), Release(), AddLevel())
+    else:
+        body = (Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))
+    return (ForKTiles(body),)
+
+
+def _products_end(plan: GemmPlan) -> Steps:
+    assert plan.pipeline is not None
+    if plan.pipeline.two_level:
+        return (WaitProducts(0),)
+    return (WaitProducts(0), If(HAS_K_TILES, (Release(previous=True),)))
+
+
+def _totals(plan: GemmPlan) -> Steps:
+    """Before the turn and not after the products: ptxas would make them wait for each other."""
+    assert plan.pipeline is not None
+    return (Clear("total"),) if plan.pipeline.two_level else ()
+
+
+def _stagger(plan: GemmPlan) -> Steps:
+    assert plan.pipeline is not None
+    cycles = plan.pipeline.stagger_cycles
+    return (Stagger(cycles),) if cycles else ()
+
+
+def _ticket(plan: GemmPlan) -> Steps:
+    """It comes while the last products run."""
+    return (TakeTicket(),) if plan.split.is_split else ()
+
+
+def _end(plan: GemmPlan, leave: Steps) -> Steps:
+    """Where K is split, only the last part of a tile leaves."""
+    return (AddParts(), If(IS_LAST_PART, leave)) if plan.split.is_split else leave
+
+
+# --- to global memory -------------------------------------------------------------------------------------------
+
+
+def _fetches(plan: GemmPlan) -> bool:
+    """Whether tile operands of the epilogue come to the slots by TMA."""
+    return plan.slots is not None and plan.slots.load_c is not None
+
+
+def _fetch(plan: GemmPlan) -> Steps:
+    """The first subtiles of C, when the stores out of their slots have read them."""
+    if not _fetches(plan):
+        return ()
+    return (If(TILES_ARE_READ, (WaitStores(0, ALL), FetchTile())),)
+
+
+def _early(plan: GemmPlan) -> Steps:
+    """C is asked for before the products; of a split tile only the last part reads it, behind them."""
+    return () if plan.split.is_split else _fetch(plan)
+
+
+def _leave(plan: GemmPlan) -> Steps:
+    """The tile: straight out of registers, or through slots."""
+    late = _fetch(plan) if plan.split.is_split else ()
+    if plan.slots is None:
+        return (*late, Evaluate(HEAD), StoreTile("global" if plan.has_c else ""))
+    return (*late, Evaluate(HEAD), ForSubtiles(_subtile(plan)))
+
+
+def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
+    """A subtile's values through its slot.
+
+    A wait for stores comes as late as it can, so that what is converted and written meanwhile costs nothing. Where C
+    comes by TMA, it comes right after the store, as C is asked for behind it. Where each warp stores its own rows, it
+    waits for its own stores before it writes; where the threads copy the slot, they have all read it when they
+    come to the next subtile's barrier.
+
+    is_held   the values are those of D already
+    """
+    slots = plan.slots
+    assert slots is not None
+    fetches, count = _fetches(plan), slots.count
+    by_tma = isinstance(slots.store, TmaBox)
+    own_rows = by_tma and slots_are_stored_by_rows(plan)
+    source = "slot" if fetches else "global"
+    values: Steps = () if is_held else (Evaluate(TAIL, source if plan.has_c else ""),)
+    if own_rows:
+        body: Steps = (WaitStores(count - 1, EACH_WARP), WriteSlot(), StoreSlot(EACH_WARP))
+    elif not by_tma:
+        body = (WriteSlot(), SyncSubtile(), StoreSlot(ALL, by_tma=False))
+    else:
+        before = () if fetches else (WaitStores(count - 2, FIRST_WARP),)
+        body = (WriteSlot(), *before, SyncSubtile(), StoreSlot(FIRST_WARP))
+    behind: Steps = ()
+    if fetches:
+        behind = (If(IS_FIRST_WARP, (WaitStores(count - 2, ALL), FetchTile(ahead=2))),)
+    return (*values, *body, *behind)
+
+
+def slots_are_stored_by_rows(plan: GemmPlan) -> bool:
+    """Whether each warp stores its own rows of a slot by TMA: a box is lower than a subtile, or a consumer is
+    a warp."""
+    assert plan.slots is not None
+    assert plan.pipeline is not None
+    if not isinstance(plan.slots.store, TmaBox):
+        return False
+    rows = plan.slots.store.box[1] if plan.operands.d.major == "n" else plan.slots.subtile[0]
+    return plan.pipeline.consumer_warps == 1 or rows < plan.slots.subtile[0]
+
+
+def _stores_end(plan: GemmPlan) -> Steps:
+    """The slots live as long as their readers."""
+    if plan.slots is None or not isinstance(plan.slots.store, TmaBox):
+        return ()
+    return (WaitStores(0, ALL),)

@@ -1,0 +1,515 @@
+"""Steps: what a warp-specialized role does, one thing after the other; and programs made of them.
+
+A program is read from top to bottom. The kernel traces its steps into code, the simulator plays them as operations on
+barriers and memory (see `expand`), `str` prints them, and the barriers are counted from them (see `barriers`).
+
+A role goes through the ring of stages by a position: a stage, and the parity of the stage's phase. `ForKTiles`
+moves it on by one after each k-tile, `Skip` by the k-tiles that other roles take.
+
+| step                | in the kernel                                          | in shared memory, and at barriers     |
+|---------------------|--------------------------------------------------------|---------------------------------------|
+| Wait                | mbarrier.try_wait of a stage's full or empty barrier   | waits for a phase                     |
+| Test                | mbarrier.test_wait: whether the next Wait is needed    | -                                     |
+| Load                | expect_tx, and the boxes of A and B by TMA             | fills a stage, in each CTA of a       |
+|                     |                                                        | multicast                             |
+| Multiply            | wgmma of a k-tile, and commit                          | begins to read the stage              |
+| MultiplyBlock       | mma.sync of a k-block, fragments read ahead            | begins to read the stage              |
+| WaitProducts        | wgmma.wait_group                                       | ends reading                          |
+| Release             | a lane of each warp arrives at empty, in each CTA      | the stage is free                     |
+| Skip, Advance       | move the position                                      | -                                     |
+| OpenTurns, HandOver | bar.arrive                                             | the next consumer may begin           |
+| AwaitTurn           | bar.sync                                               | one consumer has the tensor cores     |
+| SyncThreads         | bar.sync 0                                             | all threads                           |
+| TakeTicket          | atom.add on the tile's counter                         | -                                     |
+| AddParts            | see `kernels.sm90.parts`                               | sums of parts, in the workspace       |
+| FetchTile           | C to the slots by TMA                                  | fills a slot                          |
+| Evaluate            | the epilogue's expression, on the accumulators or on   | reads a slot, where C comes to it     |
+|                     | a subtile                                              |                                       |
+| WaitStores          | cp.async.bulk.wait_group.read                          | stores of a warp have read their      |
+|                     |                                                        | slots                                 |
+| WriteSlot           | stmatrix, or st.shared                                 | writes a slot                         |
+| SyncSubtile         | bar.sync of the consumer                               | its warps                             |
+| StoreSlot           | a bulk store, or copies by the threads                 | reads a slot                          |
+| StoreTile           | registers to global memory                             | -                                     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Union
+
+# Conditions of `If`.
+HAS_K_TILES = "tile has k-tiles"
+IS_TILE = "there is a tile"
+IS_LAST_PART = "this is the last part of the tile"
+TILES_ARE_READ = "C is read: warp 0"
+IS_FIRST_WARP = "warp 0"
+
+EACH_WARP, FIRST_WARP, ALL = "each warp", "warp 0", "all warps"  # who carries out a step
+BEFORE, OTHERS = "the consumers before", "the other consumers"  # whose k-tiles are skipped
+_C_FROM = {"slot": ", with C out of the slot", "global": ", with C", "": ""}
+HEAD, TAIL = "head", "tail"  # of the epilogue's expression: without tile operands, and with them
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Until the stage is full, or empty.
+
+    ahead   k-tiles further in the ring than the one at the role's position
+    """
+
+    barrier: str
+    ahead: int = 0
+
+    def __str__(self) -> str:
+        return f"wait     {self.barrier}[k{_plus(self.ahead)}]"
+
+
+@dataclass(frozen=True)
+class Test:
+    """Whether the stage is full: asked ahead, so that the wait for it costs nothing."""
+
+    barrier: str
+    ahead: int = 0
+
+    def __str__(self) -> str:
+        return f"test     {self.barrier}[k{_plus(self.ahead)}]"
+
+
+@dataclass(frozen=True)
+class Load:
+    """One warp: A and B of the k-tile `ahead` of this one, to its stage; nothing past the last k-tile."""
+
+    ahead: int = 0
+
+    def __str__(self) -> str:
+        at = f"k{_plus(self.ahead)}"
+        return f"load     A[{at}], B[{at}] -> full[{at}]"
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """The products of a k-tile, which run on while the role goes on.
+
+    fresh   the sums begin anew with each k-tile
+    """
+
+    fresh: bool = False
+
+    def __str__(self) -> str:
+        return f"mma      A[k], B[k] -> acc{', begun anew' if self.fresh else ''}"
+
+
+@dataclass(frozen=True)
+class ReadFirst:
+    """The fragments of a k-tile's first k-block, out of its stage."""
+
+    def __str__(self) -> str:
+        return "read     A[k], B[k]: k-block 0"
+
+
+@dataclass(frozen=True)
+class MultiplyBlock:
+    """The products of a k-block, whose fragments have been read.
+
+    k_block    of the k-tile
+    ahead      of the k-tile whose fragments are read meanwhile: 0 the next k-block's, 1 the next k-tile's
+               first ones; None for none
+    releases   after the first products all of the stage has been read: it is released
+    """
+
+    k_block: int
+    ahead: int | None = 0
+    releases: bool = False
+
+    def __str__(self) -> str:
+        text = f"mma      A[k], B[k] -> acc: k-block {self.k_block}"
+        if self.ahead is not None:
+            text += f"; read {'k-block ' + str(self.k_block + 1) if not self.ahead else 'k-block 0 of k + 1'}"
+        return text + ("; release empty[k]" if self.releases else "")
+
+
+@dataclass(frozen=True)
+class WaitProducts:
+    """Until no more than `pending` k-tiles' products are under way."""
+
+    pending: int
+
+    def __str__(self) -> str:
+        which = f"the products of all but {self.pending} k-tiles" if self.pending else "all products"
+        return f"wait     for {which}"
+
+
+@dataclass(frozen=True)
+class Release:
+    """Each warp has read a stage, and says so in every CTA that loads to it.
+
+    previous   the stage of the k-tile before, or behind the loop that of the last one; at a tile's first
+               k-tile there is none
+    """
+
+    previous: bool = False
+
+    def __str__(self) -> str:
+        return f"release  empty[k{' - 1' if self.previous else ''}]"
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Past the k-tiles of others.
+
+    whose   `BEFORE`: of the consumers before this one; `OTHERS`: between this consumer's tile and its next
+    """
+
+    whose: str
+
+    def __str__(self) -> str:
+        return f"skip     the k-tiles of {self.whose}"
+
+
+@dataclass(frozen=True)
+class Advance:
+    """On to the stage of the next k-tile, behind one that stands outside of a loop."""
+
+    def __str__(self) -> str:
+        return "advance  past k"
+
+
+@dataclass(frozen=True)
+class AddLevel:
+    """The sums of a k-tile to those of the k-tiles before."""
+
+    def __str__(self) -> str:
+        return "add      acc to the total"
+
+
+@dataclass(frozen=True)
+class Clear:
+    """Sums of 0.
+
+    what   "acc" or "total"
+    """
+
+    what: str
+
+    def __str__(self) -> str:
+        return f"clear    {self.what}"
+
+
+@dataclass(frozen=True)
+class OpenTurns:
+    """The last consumer lets the first one begin."""
+
+    def __str__(self) -> str:
+        return "signal   turn[0], by the last consumer"
+
+
+@dataclass(frozen=True)
+class AwaitTurn:
+    """Until the consumer before has issued its products."""
+
+    def __str__(self) -> str:
+        return "wait     turn"
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """To the next consumer."""
+
+    def __str__(self) -> str:
+        return "signal   turn of the next consumer"
+
+
+@dataclass(frozen=True)
+class Stagger:
+    """Each consumer begins so many cycles after the one before, from when the first stage is full."""
+
+    cycles: int
+
+    def __str__(self) -> str:
+        return f"wait     full[0], then {self.cycles} cycles for each consumer before"
+
+
+@dataclass(frozen=True)
+class SyncThreads:
+    """The barrier of all threads: all have read what they had waited for."""
+
+    def __str__(self) -> str:
+        return "sync     read"
+
+
+@dataclass(frozen=True)
+class TakeTicket:
+    """Where a tile has parts: which of them to come this one is."""
+
+    def __str__(self) -> str:
+        return "ticket   of the tile, where it has parts"
+
+
+@dataclass(frozen=True)
+class AddParts:
+    """The last part adds the sums of all; the others write theirs to the workspace."""
+
+    def __str__(self) -> str:
+        return "parts    the last one adds all sums, the others write theirs"
+
+
+@dataclass(frozen=True)
+class FetchTile:
+    """One warp: the epilogue's tile operand, where it is read: subtiles to slots that are free.
+
+    ahead   None: those that have a slot, before the first subtile; else the subtile so many further, if it has
+            none yet
+    """
+
+    ahead: int | None = None
+
+    def __str__(self) -> str:
+        which = "the first subtiles" if self.ahead is None else f"subtile i + {self.ahead}"
+        return f"fetch    C -> c: {which}"
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """The epilogue's expression: what needs the accumulators alone, or what needs tile operands.
+
+    part     `HEAD` or `TAIL`
+    source   of the tile operands: "slot", "global", or "" where there are none
+    """
+
+    part: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        if self.part == HEAD:
+            return "values   of the accumulators"
+        return f"values   of subtile i{_C_FROM[self.source]}"
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The tile converted, in registers, to be stored behind the products of the next one."""
+
+    def __str__(self) -> str:
+        return "hold     the tile, converted"
+
+
+@dataclass(frozen=True)
+class WaitStores:
+    """Until no more than `pending` stores of this warp still read their slots.
+
+    by   `FIRST_WARP`, where it stores for all; `EACH_WARP`; or `ALL`, whoever stores
+    """
+
+    pending: int
+    by: str
+
+    def __str__(self) -> str:
+        which = f"all stores but {self.pending}" if self.pending else "all stores"
+        return f"wait     for {which}{'' if self.by == ALL else f', by {self.by}'}"
+
+
+@dataclass(frozen=True)
+class WriteSlot:
+    """A subtile's values to its slot."""
+
+    def __str__(self) -> str:
+        return "write    subtile i -> slot"
+
+
+@dataclass(frozen=True)
+class SyncSubtile:
+    """The warps of the consumer: all have written the slot, and may write to the next one."""
+
+    def __str__(self) -> str:
+        return "sync     subtile"
+
+
+@dataclass(frozen=True)
+class StoreSlot:
+    """A slot to global memory.
+
+    by       `FIRST_WARP`: all of the slot; `EACH_WARP`: its own rows; `ALL`: copies by all threads
+    by_tma   a bulk store, which is waited for by `WaitStores`
+    """
+
+    by: str
+    by_tma: bool = True
+
+    def __str__(self) -> str:
+        return f"store    slot -> D{' by TMA' if self.by_tma else ''}, by {self.by}"
+
+
+@dataclass(frozen=True)
+class StoreTile:
+    """The tile straight out of registers, with its tile operands.
+
+    source   of the tile operands: "global", or "" where there are none
+    """
+
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"store    acc{', with C,' if self.source else ''} -> D"
+
+
+# --- loops and branches ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ForTiles:
+    """The work tiles of the CTA, every `every`-th from the role's own turn.
+
+    lasting   one turn more, without a tile, where one is still held
+    """
+
+    steps: tuple[Step, ...]
+    every: int = 1
+    lasting: bool = False
+
+    def __str__(self) -> str:
+        which = f", every {self.every} from this consumer's" if self.every > 1 else ""
+        return f"for tile in work{which}{', and until all are stored' if self.lasting else ''}:"
+
+
+@dataclass(frozen=True)
+class ForKTiles:
+    """The k-tiles of the tile; the position moves on by one after each.
+
+    but_last   all but the last one, which stands apart
+    """
+
+    steps: tuple[Step, ...]
+    but_last: bool = False
+
+    def __str__(self) -> str:
+        return f"for k in tile.k_tiles{' but the last' if self.but_last else ''}:"
+
+
+@dataclass(frozen=True)
+class ForAhead:
+    """The first k-tiles of the tile, before the loop over all: the position stays where it is."""
+
+    steps: tuple[Step, ...]
+    count: int
+
+    def __str__(self) -> str:
+        return f"for k in the first {self.count} k-tiles:"
+
+
+@dataclass(frozen=True)
+class ForStages:
+    """Each stage of the ring once."""
+
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return "for k in the next stages, once around the ring:"
+
+
+@dataclass(frozen=True)
+class ForSubtiles:
+    """The subtiles of the consumer's tile.
+
+    held   of the tile that is held: those that are left
+    """
+
+    steps: tuple[Step, ...]
+    held: bool = False
+
+    def __str__(self) -> str:
+        return "for subtile i that is left of the tile held:" if self.held else "for subtile i:"
+
+
+@dataclass(frozen=True)
+class HeldSubtile:
+    """Behind the products of the k-th k-tile: the k-th subtile of the tile that is held, if it is left."""
+
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return "if subtile i = k of the tile held is left:"
+
+
+@dataclass(frozen=True)
+class If:
+    """The steps where a condition holds."""
+
+    condition: str
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return f"if {self.condition}:"
+
+
+Block = Union[ForTiles, ForKTiles, ForAhead, ForStages, ForSubtiles, HeldSubtile, If]
+BLOCKS = (ForTiles, ForKTiles, ForAhead, ForStages, ForSubtiles, HeldSubtile, If)
+Step = Union[
+    Block, Wait, Test, Load, Multiply, ReadFirst, MultiplyBlock, WaitProducts, Release, Skip, Advance,
+    AddLevel, Clear, OpenTurns, AwaitTurn, HandOver, Stagger, SyncThreads, TakeTicket, AddParts, FetchTile,
+    Evaluate, Hold, WaitStores, WriteSlot, SyncSubtile, StoreSlot, StoreTile,
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a role does.
+
+    >>> print(Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),)))
+    for tile in work:
+      for k in tile.k_tiles:
+        wait     empty[k]
+        load     A[k], B[k] -> full[k]
+    """
+
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self.steps, 0))
+
+    def walk(self) -> Iterator[Step]:
+        """Every step, those inside of loops and branches too, from top to bottom."""
+        return _walk(self.steps)
+
+    def has(self, kind: type) -> bool:
+        """Whether there is a step of a kind."""
+        return any(isinstance(step, kind) for step in self.walk())
+
+    def edited(self, edit: Any) -> Program:
+        """The program with each step put through `edit`, which returns a step, or None to take it out; loops
+        and branches after their steps. For planting faults.
+
+        >>> program = Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),))
+        >>> program.edited(lambda step: None if isinstance(step, Wait) else step).has(Wait)
+        False
+        """
+        return Program(_edited(self.steps, edit))
+
+
+def _walk(steps: tuple[Step, ...]) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        if isinstance(step, BLOCKS):
+            yield from _walk(step.steps)
+
+
+def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
+    for step in steps:
+        yield f"{'  ' * depth}{step}"
+        if isinstance(step, BLOCKS):
+            yield from _lines(step.steps, depth + 1)
+
+
+def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
+    out = []
+    for step in steps:
+        inner = replace(step, steps=_edited(step.steps, edit)) if isinstance(step, BLOCKS) else step
+        changed = edit(inner)
+        if changed is not None:
+            out.append(changed)
+    return tuple(out)
+
+
+def _plus(ahead: int) -> str:
+    return f" + {ahead}" if ahead else ""

@@ -1,0 +1,449 @@
+"""A plan whose roles differ on the CPU: its programs played with data.
+
+The protocol of the plan's programs is played by the same machine as in `protocol`, which here moves data
+besides: a load that lands fills a stage, products read it, subtiles go through slots, parts of a tile through
+the workspace. Loads land, and stores read their slots, as late as they can; so what is not waited for is not seen.
+
+Clusters that take as many tiles, of as many k-tiles, do the same in lockstep: they are played together, as
+arrays. Where K is split all clusters are played in one protocol, as they wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm.layout.inttuple import product
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.operations import (
+    Compute,
+    FetchSlot,
+    Load,
+    PartOp,
+    ReadSlot,
+    SlotOp,
+    StoreSlot,
+    Tag,
+    TakeSlot,
+    WriteSlot,
+    WriteSums,
+)
+from cutegemm.plan.program.steps import Program
+from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.shares import WorkTile
+from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes
+from cutegemm.simulate.checks import check_tables
+from cutegemm.simulate.copies import CtaGroup
+from cutegemm.simulate.epilogue import Epilogue
+from cutegemm.simulate.mainloop import as_factor
+from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.packing import pack
+from cutegemm.simulate.protocol.machine import Machine
+from cutegemm.simulate.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
+from cutegemm.simulate.slots import SlotStorage, held_by_consumers
+from cutegemm.simulate.tables import held_by_threads, plan_tables
+from cutegemm.simulate.task import Task
+from cutegemm.simulate.work import Workspace, work_tiles_of
+from cutegemm.tile.tma import TmaBox
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A work tile of one CTA, of each cluster that is played together.
+
+    group   where it lies, by CTA
+    tile    the work tile; its k-tiles are as many in each, the rest is the first cluster's
+    k_first by CTA
+    """
+
+    group: CtaGroup
+    tile: WorkTile
+    k_first: np.ndarray
+
+
+def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tuple[int, int, int, int, int]:
+    """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B).
+
+    programs   by role, instead of the plan's
+    """
+    plan, problem, report = task.plan, task.problem, task.report
+    stage = Stage(task)
+    tiles = work_tiles_of(plan, problem, report)
+    grid = plan.scheduler.of(problem)
+    casts = list(_casts(plan, grid, task.ctas_at_once))
+    for done, clusters in enumerate(casts):
+        work = [[grid.work_tile(number) for number in grid.numbers(c)] for c in _heads(plan, clusters)]
+        protocol = protocol_for(plan, work, programs=programs, reads_c="c" in task.matrices)
+        _play(stage, protocol, _shapes(plan, grid, clusters))
+        task.tell((done + 1) / len(casts))
+    if task.checked:
+        stage.finish()
+    bm, bn, bk = plan.cta_tile
+    return (
+        len(tiles),
+        plan.k_tiles(problem),
+        stage.multiplied * bm * bn * bk,
+        stage.loaded[0],
+        stage.loaded[1],
+    )
+
+
+def _casts(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int]]:
+    """Clusters that are played together."""
+    clusters = range(grid.clusters if grid.units else 0)
+    if plan.split.is_split:
+        return [list(clusters)] if clusters else []
+    at_once = max(1, ctas_at_once // product(plan.cluster_mn))
+    alike: dict[int, list[int]] = defaultdict(list)
+    for cluster in clusters:
+        alike[len([*grid.numbers(cluster)])].append(cluster)
+    return [own[first : first + at_once] for own in alike.values() for first in range(0, len(own), at_once)]
+
+
+def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
+    """Clusters of the protocol: one that stands for all, or where K is split each."""
+    return clusters if plan.split.is_split else clusters[:1]
+
+
+def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[list[Shape]]:
+    """The tiles of each CTA of the protocol, in their order."""
+    in_cluster = product(plan.cluster_mn)
+    played = [[c] for c in clusters] if plan.split.is_split else [list(clusters)]
+    out = []
+    for together in played:
+        numbers = np.array([[*grid.numbers(c)] for c in together], np.int64)  # (clusters, tiles)
+        for rank in range(in_cluster):
+            shapes = []
+            for column in numbers.T:
+                own = [grid.work_tile(int(number)) for number in column]
+                at = np.array([grid.tile_mnl(tile, rank) for tile in own], np.int64).T
+                position = np.array(together, np.int64) * in_cluster + rank
+                shapes.append(
+                    Shape(CtaGroup(position, *at), own[0], np.array([tile.k_first for tile in own], np.int64))
+                )
+            out.append(shapes)
+    return out
+
+
+def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
+    """The protocol to its end, one process as far as it can, then the next; copies end when no process can go on."""
+    machine = Player(stage, protocol, shapes)
+    count = len(protocol.processes)
+    try:
+        while True:
+            moved = False
+            for number in range(count):
+                while machine.is_ready(number):
+                    machine.step(number)
+                    moved = True
+            if moved:
+                continue
+            if machine.copies:
+                machine.step(count)
+            else:
+                break
+        texts = machine.leftovers() if machine.finished else [machine.stuck()]
+    except ProtocolError as error:
+        texts = [str(error)]
+    for text in texts:
+        stage.task.report.add("protocol", text)
+
+
+class Stage:
+    """Memory that all clusters share, the tables of a plan, and what has been done."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.plan = task, task.plan
+        plan, report, checked = task.plan, task.report, task.checked
+        self.matrices: dict[str, GlobalMatrix] = {
+            **task.matrices,
+            **{packing.name: pack(task, packing) for packing in plan.packs},
+        }
+        self.tables = _tables(plan)
+        if checked:
+            for tables in self.tables:
+                check_boxes(tables, report)
+            if plan.tiled_mma.atom.a_source == "register":  # each element is followed into the sums once
+                check_tables(plan, plan_tables(plan), report)
+        self.held = held_by_consumers(plan, report)
+        self.storage = None if plan.slots is None else SlotStorage(task)
+        self.direct = Epilogue(task, held_by_threads(plan)) if plan.slots is None else None
+        self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
+        self.loaded, self.multiplied = [0, 0], 0
+
+    def finish(self) -> None:
+        """After the last tile."""
+        for part in (self.storage, self.direct, self.workspace):
+            if part is not None:
+                part.finish()
+
+
+class Player(Machine):
+    """The machine of a protocol, which moves data."""
+
+    def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
+        super().__init__(protocol)
+        plan, task = stage.plan, stage.task
+        assert plan.pipeline is not None
+        self.stage, self.plan, self.pipeline, self.shapes = stage, plan, plan.pipeline, shapes
+        self.in_cluster = product(plan.cluster_mn)
+        groups = [own[0].group for own in shapes]
+        self.flows = [
+            [
+                BoxFlow(t, stage.matrices[name], group, task.report, task.checked)
+                for name, t in zip("ab", stage.tables, strict=True)
+            ]
+            for group in groups
+        ]
+        storage = stage.storage
+        self.slot_flows = [] if storage is None else [storage.flows(group) for group in groups]
+        self.products: dict[
+            tuple[int, Tag], list[Any]
+        ] = {}  # of a k-tile, and how many consumers are to take it
+        self.sums: dict[int, np.ndarray] = {}  # of a process: (CTAs, M, N)
+        self.totals: dict[int, np.ndarray] = {}
+        self.registers: dict[int, np.ndarray] = {}  # (CTAs, threads, registers), behind the epilogue's head
+        self.values: dict[int, np.ndarray] = {}  # of a subtile
+        self.of_c: dict[int, np.ndarray] = {}
+        self.kept: dict[int, list[np.ndarray]] = {}  # subtiles of the tile that is held
+        self.blocks: dict[int, int] = defaultdict(int)  # k-blocks multiplied so far
+        self.leaving: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(
+            dict
+        )  # sums of a tile, by consumer
+
+    # --- who, and where ------------------------------------------------------------------------------------
+
+    def consumer(self, process: Process) -> int:
+        """Which of the consumers a process is."""
+        return int(process.role.removeprefix("consumer "))
+
+    def shape(self, process: Process, number: int) -> Shape:
+        """The tile of that number of a process's CTA."""
+        return self.shapes[process.cta][number]
+
+    def own_group(self, process: Process, number: int) -> CtaGroup:
+        """The same in tiles of the consumer."""
+        group = self.shape(process, number).group
+        m, n, batch = self.plan.own_tile((group.m_tile, group.n_tile, group.batch), self.consumer(process))
+        return CtaGroup(group.position, m, n, batch)
+
+    def own_part(self, process: Process) -> tuple[Any, Any]:
+        """Rows and columns of the CTA's tile that a consumer sums up."""
+        if self.pipeline.readers == 1:
+            return slice(None), slice(None)
+        rows, columns = self.pipeline.consumer_tile
+        m, n, _ = self.plan.own_tile((0, 0, 0), self.consumer(process))
+        of_n = self.plan.column_of(n, np.arange(columns))
+        return slice(m * rows, (m + 1) * rows), of_n if columns != self.plan.cta_tile[1] else slice(None)
+
+    # --- stages --------------------------------------------------------------------------------------------
+
+    def _land(self, cta: int, load: Load) -> None:
+        super()._land(cta, load)
+        which = "AB".index(load.part[0])
+        parts = [part for part in self.protocol.parts[cta] if part[0] == load.part[0]]
+        if all(self.holds.get((cta, load.stage, part)) == load.tag for part in parts):
+            shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][which]
+            (bm, bn, bk), before = self.plan.cta_tile, flow.loaded_elems
+            flow.group = shape.group
+            first = (shape.group.m_tile * bm, shape.group.n_tile * bn)[which]
+            flow.load((first, (shape.k_first + load.tag[1]) * bk), load.stage)
+            self.stage.loaded[which] += flow.loaded_elems - before
+
+    def product(self, process: Process, op: Compute) -> np.ndarray:
+        """The consumer's part of the products of a k-tile (CTAs, M, N)."""
+        key = (process.cta, op.tag)
+        known = self.products.get(key)
+        if known is None:
+            operands = (self.plan.operands.a, self.plan.operands.b)
+            # In C's order, or the product is no matter of BLAS
+            of_a, of_b = (
+                np.ascontiguousarray(
+                    np.moveaxis(as_factor(flow.read(op.stage), operand.dtype, self.plan), 2, 0)
+                )
+                for flow, operand in zip(self.flows[process.cta], operands, strict=True)
+            )
+            known = self.products[key] = [of_a @ of_b.swapaxes(1, 2), self.pipeline.readers]
+            self.stage.multiplied += len(of_a)
+        known[1] -= 1
+        if not known[1]:
+            del self.products[key]
+        rows, columns = self.own_part(process)
+        out: np.ndarray = known[0][:, rows, columns]
+        return out
+
+    def _compute(self, number: int, process: Process, op: Compute) -> None:
+        each = op.step
+        if isinstance(each, (step.Multiply, step.MultiplyBlock)):
+            self._multiply(number, process, op)
+        elif isinstance(each, step.AddLevel):
+            before = self.totals.get(number, np.nan)  # nobody has cleared them
+            self.totals[number] = before + self.sums[number]
+        elif isinstance(each, step.Clear):
+            target = self.totals if each.what == "total" else self.sums
+            target[number] = self._nothing(process, op.tag[0])
+        elif isinstance(each, step.AddParts):
+            self._add_parts(number, process, op)
+        elif isinstance(each, step.Evaluate):
+            self._evaluate(number, process, op)
+        elif isinstance(each, step.Hold):
+            assert self.stage.storage is not None
+            registers, storage = self.registers[number], self.stage.storage
+            self.kept[number] = [storage.tail(registers, i, None) for i in range(self.subtiles)]
+        elif isinstance(each, step.StoreTile):
+            self._store_tile(number, process, op)
+
+    def _multiply(self, number: int, process: Process, op: Compute) -> None:
+        each = op.step
+        begins_anew = op.tag[1] == 0
+        if isinstance(each, step.MultiplyBlock):
+            if each.k_block != self.blocks[number]:
+                raise ProtocolError(
+                    f"{process} multiplies k-block {each.k_block} where {self.blocks[number]} is due."
+                )
+            self.blocks[number] = (each.k_block + 1) % self.plan.k_blocks
+            if self.blocks[number]:
+                return
+            begins_anew = False
+        elif isinstance(each, step.Multiply):
+            begins_anew |= each.fresh
+        product = self.product(process, op)
+        self.sums[number] = product.copy() if begins_anew else self.sums[number] + product
+
+    def _nothing(self, process: Process, number: int) -> np.ndarray:
+        """Sums of 0."""
+        ctas = len(self.shape(process, number).group)
+        return np.zeros((ctas, *self.pipeline.consumer_tile), self.plan.operands.acc.storage)
+
+    def total(self, number: int, process: Process, tile: int) -> np.ndarray:
+        """What is stored of a tile."""
+        if self.pipeline.two_level:
+            return self.totals[number]
+        if not self.shape(process, tile).tile.k_count:
+            return self._nothing(process, tile)
+        return self.sums[number]
+
+    # --- parts of a tile -----------------------------------------------------------------------------------
+
+    def _part(self, number: int, process: Process, op: PartOp) -> None:
+        super()._part(number, process, op)
+        if isinstance(op, WriteSums) and not self.sums_of_parts.last[number]:
+            assert self.stage.workspace is not None
+            sums = self.total(number, process, op.tag[0])[0]
+            tile, rank = self.shape(process, op.tag[0]).tile, process.cta % self.in_cluster
+            self.stage.workspace.write(sums, tile, rank, self.consumer(process))
+
+    def _add_parts(self, number: int, process: Process, op: Compute) -> None:
+        if not self.sums_of_parts.last[number]:
+            return
+        assert self.stage.workspace is not None
+        sums, tile = self.total(number, process, op.tag[0])[0], self.shape(process, op.tag[0]).tile
+        found = self.stage.workspace.total(sums, tile, process.cta % self.in_cluster, self.consumer(process))[
+            None
+        ]
+        self.sums[number] = self.totals[number] = found
+
+    # --- to global memory ----------------------------------------------------------------------------------
+
+    @property
+    def subtiles(self) -> int:
+        """Of a consumer's tile."""
+        assert self.plan.slots is not None
+        return product(self.plan.slots.subtiles(self.pipeline.consumer_tile))
+
+    def _evaluate(self, number: int, process: Process, op: Compute) -> None:
+        assert isinstance(op.step, step.Evaluate)
+        storage = self.stage.storage
+        if storage is None:
+            return  # `Epilogue` computes all of it where it stores
+        (tile, i), consumer = op.tag, self.consumer(process)
+        if op.step.part == step.HEAD:
+            sums = (
+                self.sums[number]
+                if self._has_total(number, process, tile)
+                else self.total(number, process, tile)
+            )
+            self.registers[number] = storage.head(storage.registers(sums, consumer))
+            return
+        c = self.of_c.pop(number, None)
+        if c is None and op.step.source == "global":
+            c = storage.straight(self.own_group(process, tile), i)
+        self.values[number] = storage.tail(self.registers[number], i, c)
+
+    def _has_total(self, number: int, process: Process, tile: int) -> bool:
+        """Whether the parts of a tile have been added up."""
+        return self.plan.split.is_split and self.shape(process, tile).tile.parts > 1
+
+    def _slot(self, number: int, process: Process, op: SlotOp) -> None:
+        super()._slot(number, process, op)
+        storage = self.stage.storage
+        assert storage is not None
+        if isinstance(op, ReadSlot):
+            stores, _ = self.slot_flows[process.cta]
+            self.of_c[number] = stores.shared[storage.in_slot(op.slot)].copy()
+        elif isinstance(op, WriteSlot):
+            values = self.kept[number][op.tag[1]] if number in self.kept else self.values[number]
+            stores, _ = self.slot_flows[process.cta]
+            stores.shared[storage.in_slot(op.slot)] = np.moveaxis(values, 0, 2)
+        elif isinstance(op, TakeSlot):
+            self._leaves(process, op)
+
+    def _slot_done(self, position: int) -> None:
+        number, _, _, op = self.slots.flights[position]
+        super()._slot_done(position)
+        process, storage = self.protocol.processes[number], self.stage.storage
+        assert storage is not None
+        if isinstance(op, StoreSlot):
+            self._leaves(process, op)
+        elif isinstance(op, FetchSlot):
+            _, loads = self.slot_flows[process.cta]
+            assert loads is not None
+            group = self.own_group(process, op.tag[0])
+            loads.group = group
+            loads.load(storage.at(group, op.tag[1]), op.slot)
+
+    def _leaves(self, process: Process, op: StoreSlot | TakeSlot) -> None:
+        """A slot to global memory; nothing lies in it any more."""
+        storage = self.stage.storage
+        assert storage is not None
+        stores, _ = self.slot_flows[process.cta]
+        group = self.own_group(process, op.tag[0])
+        stores.group = group
+        stores.store(storage.at(group, op.tag[1]), op.slot, storage.written)
+        stores.clear(op.slot)
+
+    def _store_tile(self, number: int, process: Process, op: Compute) -> None:
+        """Straight out of registers, as soon as all consumers of the tile have come to it."""
+        tile, direct = op.tag[0], self.stage.direct
+        assert direct is not None
+        sums = (
+            self.sums[number] if self._has_total(number, process, tile) else self.total(number, process, tile)
+        )
+        of_all = self.leaving[process.cta, tile]
+        of_all[self.consumer(process)] = sums
+        if len(of_all) < self.pipeline.readers:
+            return
+        group = self.shape(process, tile).group
+        whole = np.zeros((len(group), *self.plan.cta_tile[:2]), sums.dtype)
+        for other in self.protocol.processes:
+            if other.cta == process.cta and other.role != "producer" and self.consumer(other) in of_all:
+                rows, columns = self.own_part(other)
+                whole[:, rows, columns] = of_all[self.consumer(other)]
+        del self.leaving[process.cta, tile]
+        direct.write(np.moveaxis(whole[:, direct.rows, direct.columns], 0, 1), group)
+
+
+def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
+    bm, bn, bk = plan.cta_tile
+    out = []
+    for name, extent, mode in (("a", bm, "m"), ("b", bn, "n")):
+        box, smem = getattr(plan, f"load_{name}"), getattr(plan, f"smem_{name}")
+        assert isinstance(box, TmaBox)
+        inner = 1 if getattr(plan.loaded, name).major == "k" else 0
+        out.append(box_tables(name.upper(), (mode, "k"), box, smem, (extent, bk), inner))
+    return out[0], out[1]
