@@ -21,7 +21,9 @@ from cutegemm.errors import LayoutError
 from cutegemm.layout.inttuple import as_int_tuple, flatten, unflatten
 from cutegemm.layout.layout import MAX_TABLE, Layout, at_indices
 from cutegemm.layout.stride import F2
-from cutegemm.layout.swizzle import ComposedLayout, Swizzle
+from cutegemm.layout.swizzle import MAX_SWIZZLE_BIT, ComposedLayout, Swizzle
+
+MAX_BITS = 2 * MAX_SWIZZLE_BIT  # of the argument of a swizzle, as a matrix
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
     cutegemm.errors.LayoutError: to_f2: (2,2):(1,1) is not linear over F2:
       at index 3 = 1 XOR 2 it gives 2, not 1 XOR 1 = 0.
     """
+    if bits is not None and (type(bits) is not int or not 0 <= bits <= MAX_BITS):
+        raise LayoutError(f"to_f2: bits = {bits!r}; an integer from 0 to {MAX_BITS} is expected.")
     if isinstance(layout, Swizzle):
         touched = layout.base + layout.bits + abs(layout.shift)
         count = touched if bits is None else bits
@@ -235,7 +239,13 @@ def to_xor(layout: Layout | ComposedLayout) -> Layout:
     >>> print(to_xor(ComposedLayout(Swizzle(3, 0, 3), 0, Layout((8, 8), (8, 1)))))
     (8,8):(F2(9),F2(1))
     """
+    _require_shape("to_xor", layout)
     return from_f2(to_f2(layout), layout.shape, plain=False)
+
+
+def _require_shape(operation: str, layout: Any) -> None:
+    if not isinstance(layout, (Layout, ComposedLayout)):
+        raise LayoutError(f"{operation}: a layout is expected, not {layout!r}.")
 
 
 def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
@@ -247,6 +257,7 @@ def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
     >>> print(to_swizzled(Layout((8, 8), (F2(9), F2(1)))))
     S<3,0,3> o 0 o (8,8):(8,1)
     """
+    _require_shape("to_swizzled", layout)
     matrix = to_f2(layout)
     width = matrix.height
     candidates = [

@@ -186,6 +186,8 @@ def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
     >>> transform_leaf(lambda s, d: s * d, (4, (2, 3)), (1, (4, 8)))
     (4, (8, 24))
     """
+    if not values:
+        raise LayoutError("transform_leaf: no values are given, only a function.")
     return map_leaves(function, *[as_tuples(v) for v in values])
 
 

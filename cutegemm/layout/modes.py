@@ -15,6 +15,7 @@ from cutegemm.layout.tensor import Tensor
 AnyLayout = Union[Layout, ComposedLayout]
 T = TypeVar("T")
 _AROUND_A_LAYOUT = (ComposedLayout, Tensor)
+MAX_RANK = 1000  # that `append` and `prepend` extend to
 _WITH_LAYOUT = (Layout, *_AROUND_A_LAYOUT)
 
 
@@ -232,6 +233,10 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
             _extend(operation, value.stride, elem.stride, up_to_rank, at_end),
         )
     value, elem = as_tuples(value), as_tuples(elem)
+    if up_to_rank is not None and (type(up_to_rank) is not int or up_to_rank > MAX_RANK):
+        raise LayoutError(
+            f"{operation}: up_to_rank = {up_to_rank!r}; an integer of {MAX_RANK} at most is expected."
+        )
     modes = value if isinstance(value, tuple) else (value,)
     count = 1 if up_to_rank is None else up_to_rank - len(modes)
     if count < 0:
@@ -281,7 +286,7 @@ def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
     """
     require_layout("make_layout_image_mask", lay)
     coord = as_tuples(coord)
-    if not isinstance(coord, tuple) or not 0 <= mode < len(coord):
+    if not isinstance(coord, tuple) or type(mode) is not int or not 0 <= mode < len(coord):
         raise LayoutError(f"make_layout_image_mask: {_text(coord)} of {lay} has no mode {mode!r}.")
     row, start = lay.slice((*coord[:mode], None, *coord[mode + 1 :]))
     offsets = [start + offset for offset in row.offsets().tolist()]

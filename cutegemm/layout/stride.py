@@ -17,6 +17,14 @@ from typing import Any
 from cutegemm.errors import LayoutError
 
 
+def _integer(value: Any) -> int | None:
+    """A Python integer, or None for what is none."""
+    try:
+        return None if isinstance(value, bool) else to_int(value)
+    except TypeError:
+        return None
+
+
 class ScaledBasis:
     """`value` times the basis vector of the mode at `mode`, a path from the outside in.
 
@@ -35,9 +43,10 @@ class ScaledBasis:
         path = tuple(mode) if isinstance(mode, (tuple, list)) else (mode,)
         if not path or any(isinstance(m, bool) or not isinstance(m, int) or m < 0 for m in path):
             raise LayoutError(f"ScaledBasis: the mode {mode!r} is no path of non-negative integers.")
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        number = _integer(value)
+        if number is None:
             raise LayoutError(f"ScaledBasis: the value {value!r} is no integer.")
-        object.__setattr__(self, "value", to_int(value))
+        object.__setattr__(self, "value", number)
         object.__setattr__(self, "mode", path)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -97,9 +106,10 @@ class F2:
     value: int
 
     def __init__(self, value: int) -> None:
-        if isinstance(value, bool) or not hasattr(value, "__index__") or to_int(value) < 0:
+        number = _integer(value)
+        if number is None or number < 0:
             raise LayoutError(f"F2: the value {value!r} is no integer of 0 or more.")
-        object.__setattr__(self, "value", to_int(value))
+        object.__setattr__(self, "value", number)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"F2 is immutable; {name} cannot be set")

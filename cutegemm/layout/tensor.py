@@ -9,17 +9,17 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout.construction import make_identity_layout
-from cutegemm.layout.inttuple import IntTuple, product, product_each
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, product, product_each
 from cutegemm.layout.layout import Layout, has_none
 from cutegemm.layout.stride import ScaledBasis, add
 from cutegemm.layout.swizzle import ComposedLayout
 
 
 class Tensor:
-    """The elements array[offset + layout(c)] over the coordinates c of a layout.
+    """An array seen through a layout: at a coordinate c it has the element array[offset + layout(c)].
 
     Slices and partitions are views: they share the array. Without an array the elements are the offsets
-    themselves, which with coordinate strides is a tensor of coordinates.
+    themselves, or the coordinates that the layout gives.
 
     array    one-dimensional numpy array, or None
     layout   of offsets into the array, plain or composed
@@ -37,7 +37,13 @@ class Tensor:
     __slots__ = ("array", "layout", "offset")
 
     def __init__(self, array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any = 0) -> None:
+        if not isinstance(layout, (Layout, ComposedLayout)):
+            raise LayoutError(f"Tensor: the layout is {layout!r}; a Layout or a ComposedLayout is expected.")
         if array is not None:
+            if type(offset) is not int:
+                offset = as_int_tuple(offset, "Tensor: offset")
+            if isinstance(offset, tuple):
+                raise LayoutError(f"Tensor: the offset {offset} into an array is no integer.")
             if not isinstance(array, np.ndarray):
                 raise LayoutError(f"Tensor: the array is {array!r}; a numpy array or None is expected.")
             if array.ndim != 1:
@@ -51,7 +57,9 @@ class Tensor:
                     f"Tensor: {layout} at offset {offset} reaches from {low} to {high}, the array has "
                     f"{len(array)} elements."
                 )
-        elif isinstance(layout, Layout) and not layout.is_integral:
+        elif not isinstance(offset, int):
+            offset = as_int_tuple(offset, "Tensor: offset")
+        if array is None and isinstance(layout, Layout) and not layout.is_integral:
             # The coordinate that it starts at names every mode, also those of extent 1, which no stride
             # moves along after a divide.
             offset = add(offset, layout.offset_of(0))
@@ -83,6 +91,7 @@ class Tensor:
 
     def __getitem__(self, coord: Any) -> Any:
         """The element at a coordinate; where the coordinate holds None, a view of those modes."""
+        coord = as_tuples(coord)
         if has_none(coord):
             return self._view(coord)
         offset = add(self.offset, self.layout(coord))
@@ -109,6 +118,7 @@ class Tensor:
         """Assigns an element, or all elements of a view: a scalar, a Tensor, or values in index order."""
         if self.array is None:
             raise LayoutError(f"Tensor: {self} holds its own coordinates; nothing can be assigned.")
+        coord = as_tuples(coord)
         if not has_none(coord):
             self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value
             return

@@ -210,6 +210,10 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
+    if tiler.is_coordinates:
+        raise LayoutError(
+            f"the tiler {tiler} gives coordinates; a layout from copies to their numbers is expected."
+        )
     return composition(copies_of(block, tiler.cosize()), tiler)
 
 

@@ -1,18 +1,21 @@
-"""What an atom is: one instruction, told as data.
+"""Atoms: the description of one instruction by layouts.
 
-An MMA atom multiplies a small tile and says which thread holds which of its elements; a copy atom moves a
-vector and says which thread reads and which holds which of its elements. The tables of atoms are in
-`mma_atoms` and `copy_atoms`, each with the source that it was taken from.
+An MMA atom multiplies a small tile; its layouts give the elements that each thread holds. A copy atom moves a vector;
+its layouts give the elements that each thread reads and holds. The tables of atoms are in `mma_atoms` and
+`copy_atoms`, with the source of each table.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, wraps
+from inspect import signature
+from typing import Any, TypeVar, cast
 
 from cutegemm.dtypes import DType
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout.layout import Layout
 
 _ARCH = re.compile(r"sm_([0-9]+)([af]?)")
@@ -28,7 +31,7 @@ def runs_on(min_arch: str, arch: str) -> bool:
     >>> runs_on("sm_80", "sm_90a"), runs_on("sm_90a", "sm_90"), runs_on("sm_90a", "sm_100a")
     (True, False, False)
     """
-    need, have = _ARCH.fullmatch(min_arch), _ARCH.fullmatch(arch)
+    need, have = [_ARCH.fullmatch(a) if isinstance(a, str) else None for a in (min_arch, arch)]
     if need is None or have is None:
         raise UnsupportedError(f"runs_on: {arch if need else min_arch!r} is no architecture; sm_90a is one.")
     if need[2]:
@@ -48,8 +51,8 @@ class MmaAtom:
     layout_b_tv   the same in the (N, K) tile of B
     layout_c_tv   the same in the (M, N) tile of C and D. Elements that several threads hold have stride 0
     min_arch      the first architecture with the instruction, or the only one where it ends in `a`
-    source        where the tables were taken from
-    a_source      where A is read from: register or shared; in shared memory all threads hold all of it
+    source        of the tables
+    a_source      register or shared: the memory that A is read from; in shared memory all threads hold all of it
     b_source      the same of B
     a_major       the majorness of a shared operand: k or mn
     b_major       the same of B
@@ -96,14 +99,13 @@ class CopyAtom:
     dtype           the element type in which the layouts below are measured
     bits            moved for each thread, as the destination holds them
     thr_id          thread of the instruction -> thread, its size the number of threads
-    layout_src_tv   (thread, value) -> index among the elements moved, of whom a thread reads them
-    layout_dst_tv   the same of whom a thread writes or holds them
-    layout_ref_tv   the one of the two that lives in registers, by which a TiledCopy counts threads and
-                    values
+    layout_src_tv   (thread, value) -> index of the element that the thread reads, among the elements moved
+    layout_dst_tv   the same of the element that the thread writes or holds
+    layout_ref_tv   the one of the two that is in registers; a TiledCopy counts threads and values by it
     src, dst        memory spaces: global, shared or register; any serves between global and registers and
                     between shared memory and registers alike
     min_arch        the first architecture with the instruction
-    source          where the tables were taken from
+    source          of the tables
     aligned_bytes   to which the addresses must be aligned
     """
 
@@ -127,7 +129,7 @@ class CopyAtom:
 
     @property
     def is_async(self) -> bool:
-        """Whether it goes from global to shared memory by itself, to be waited for: cp.async or TMA."""
+        """Whether it copies from global to shared memory asynchronously, as cp.async and TMA do."""
         return self.src == "global" and self.dst == "shared"
 
     @property
@@ -143,6 +145,44 @@ class CopyAtom:
         return self.name
 
 
+_INTEGERS = ("bits", "size_bytes", "matrices", "k", "n")
+Make = TypeVar("Make", bound=Callable[..., Any])
+
+
+def table_of_atoms(make: Make) -> Make:
+    """A function that makes atoms, with its results kept and its arguments checked.
+
+    A type may be given by its name: "bf16" for `bf16`.
+
+    raises   UnsupportedError for a name that is no type, PlanError for an argument of another kind
+    """
+    kept, parameters = cache(make), signature(make)
+
+    @wraps(make)
+    def call(*args: Any, **options: Any) -> Any:
+        given = parameters.bind(*args, **options)
+        broken = []
+        for name, value in given.arguments.items():
+            if name.endswith("dtype"):
+                given.arguments[name] = None if value is None and name != "dtype" else DType.parse(value)
+                continue
+            kind = int if name in _INTEGERS else bool if name == "transpose" else str
+            if type(value) is not kind:
+                expected = {int: "an integer", bool: "True or False", str: "a text"}[kind]
+                broken.append(f"{name} = {value!r}; {expected} is expected")
+        if broken:
+            raise PlanError(make.__name__, broken)
+        return kept(*given.args, **given.kwargs)
+
+    return cast(Make, call)
+
+
+def require(operation: str, value: Any, kind: type, expected: str) -> None:
+    """Raises PlanError where a value is of another kind."""
+    if not isinstance(value, kind):
+        raise PlanError(operation, [f"{value!r} is given; {expected} is expected"])
+
+
 def fields_of(value: Any) -> tuple[Any, ...]:
-    """The fields of a dataclass in order: what equality, the hash and a pickle go by."""
+    """The fields of a dataclass in order, on which equality, the hash and pickles are based."""
     return tuple([getattr(value, name) for name in value.__dataclass_fields__])

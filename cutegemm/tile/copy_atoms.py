@@ -6,13 +6,11 @@ CuTe DSL does.
 
 from __future__ import annotations
 
-from functools import cache
-
 from cutegemm.dtypes import DType
 from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.recast import recast_layout
-from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.atoms import CopyAtom, table_of_atoms
 
 UNIVERSAL_BITS = (8, 16, 32, 64, 128)
 CP_ASYNC_BYTES = {"ca": (4, 8, 16), "cg": (16,)}
@@ -39,7 +37,7 @@ _HELD_TRANSPOSED = {
 }
 
 
-@cache
+@table_of_atoms
 def universal_copy(dtype: DType, bits: int) -> CopyAtom:
     """A plain load and store of one thread: `ld` and `st` of a vector.
 
@@ -59,7 +57,7 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
     )
 
 
-@cache
+@table_of_atoms
 def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
     """cp.async: global to shared memory without passing through registers.
 
@@ -97,7 +95,7 @@ def _one_thread(
     )
 
 
-@cache
+@table_of_atoms
 def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     """ldmatrix: 8x8 matrices of 16-bit elements from shared memory into the fragments of mma.
 
@@ -118,7 +116,7 @@ def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     )  # fmt: skip
 
 
-@cache
+@table_of_atoms
 def stmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     """stmatrix: the fragments of mma into 8x8 matrices of 16-bit elements in shared memory.
 

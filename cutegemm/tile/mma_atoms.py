@@ -13,7 +13,7 @@ from functools import cache
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout.layout import Layout
-from cutegemm.tile.atoms import MmaAtom
+from cutegemm.tile.atoms import MmaAtom, table_of_atoms
 
 _ONE = Layout((1, 1), (0, 0))
 _FMA_TYPES = ((f16, f16), (f16, f32), (bf16, f32), (f32, f32), (f64, f64))
@@ -70,7 +70,7 @@ WGMMA_C_TYPES = {
 }  # fmt: skip
 
 
-@cache
+@table_of_atoms
 def fma(dtype: DType = f32, c_dtype: DType | None = None) -> MmaAtom:
     """One fused multiply-add of one thread: d = a * b + c.
 
@@ -92,7 +92,7 @@ def fma(dtype: DType = f32, c_dtype: DType | None = None) -> MmaAtom:
     )  # fmt: skip
 
 
-@cache
+@table_of_atoms
 def mma_sync(dtype: DType, k: int, c_dtype: DType | None = None, b_dtype: DType | None = None) -> MmaAtom:
     """mma.sync.aligned.m16n8k{k}.row.col: a warp multiplies (16, k) by (k, 8) from registers.
 
@@ -128,7 +128,7 @@ def mma_sync(dtype: DType, k: int, c_dtype: DType | None = None, b_dtype: DType 
     return MmaAtom(name, (16, 8, k), dtype, other, into, _WARP, layout_a, layout_b, _C_16X8, arch, source)
 
 
-@cache
+@table_of_atoms
 def wgmma(
     dtype: DType,
     n: int,
@@ -237,13 +237,13 @@ def mma_atoms(arch: str | None = None) -> Iterator[MmaAtom]:
 def mma_atom(name: str) -> MmaAtom:
     """The MMA atom of a name.
 
-    raises   UnsupportedError where there is none; the message lists some that are near
+    raises   UnsupportedError for another name; the message lists similar ones
 
     >>> mma_atom("mma.m16n8k8.f32.tf32").shape_mnk
     (16, 8, 8)
     """
     atoms = _by_name()
-    if name not in atoms:
+    if not isinstance(name, str) or name not in atoms:
         near = [known for known in atoms if known.split(".")[:2] == str(name).split(".")[:2]]
         near = near or [f"{family}..." for family in sorted({known.split(".")[0] for known in atoms})]
         raise UnsupportedError(f"mma_atom: no atom is named {name!r}; there is {', '.join(near[:8])}.")

@@ -51,7 +51,7 @@ class Raster:
     group: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise LayoutError(f"Raster: the kind {self.kind!r} is none of {', '.join(KINDS)}.")
         if self.kind.startswith("along"):
             if self.group is not None:

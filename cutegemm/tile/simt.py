@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cutegemm.errors import PlanError
 from cutegemm.layout.layout import Layout
-from cutegemm.tile.atoms import MmaAtom
+from cutegemm.tile.atoms import MmaAtom, require
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -49,6 +49,7 @@ def simt_tiled_mma(
     ['((8,2),(4,2)):((4,64),(1,32))', '((4,4),(4,2)):((4,32),(1,16))', 'None']
     """
     atom = fma() if atom is None else atom
+    require("simt_tiled_mma", atom, MmaAtom, "an MMA atom")
     subject = f"simt_tiled_mma of block {_x(block_mn)}, warp {_x(warp_mn)}, thread {_x(thread_mn)}"
     rules = _violations(atom, block_mn, warp_mn, thread_mn, quad_mn, lanes_along, warps_along)
     if rules:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
+from cutegemm.tile.atoms import table_of_atoms
 
 # kind: bits of the swizzle, and bytes of a row, which are those that it permutes among 8 rows
 KINDS = {"interleave": (0, 16), "32B": (1, 32), "64B": (2, 64), "128B": (3, 128)}
 SMEM_ATOM_ROWS = 8
 
 
-@cache
+@table_of_atoms
 def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
     """The smallest tile of shared memory that wgmma knows: 8 rows, contiguous along `major`.
 
@@ -54,6 +53,9 @@ def widest_smem_kind(dtype: DType, extent: int) -> str:
     >>> widest_smem_kind(bf16, 64), widest_smem_kind(bf16, 96)
     ('128B', '64B')
     """
+    dtype = DType.parse(dtype)
+    if type(extent) is not int:
+        raise PlanError(f"widest_smem_kind of {dtype}", [f"extent = {extent!r}; an integer is expected"])
     for kind, (_, row_bytes) in reversed(KINDS.items()):
         if extent > 0 and extent * dtype.bits % (row_bytes * 8) == 0:
             return kind

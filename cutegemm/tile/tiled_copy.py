@@ -11,14 +11,14 @@ import numpy as np
 from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import hooks
 from cutegemm.layout.algebra import coalesce, composition, filter
-from cutegemm.layout.inttuple import as_int_tuple, product, product_each
+from cutegemm.layout.inttuple import as_int_tuple, as_tuples, product, product_each
 from cutegemm.layout.inverses import left_inverse, rest_of, right_inverse
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import on_layout, size
 from cutegemm.layout.recast import recast_layout
 from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_product, zipped_divide
-from cutegemm.tile.atoms import CopyAtom, fields_of
+from cutegemm.tile.atoms import CopyAtom, fields_of, require
 from cutegemm.tile.target import Target, as_tensor
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tv import make_layout_tv
@@ -49,8 +49,12 @@ class TiledCopy:
     fragment_shape: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.tiler_mn, list):
-            object.__setattr__(self, "tiler_mn", tuple(self.tiler_mn))
+        require("TiledCopy", self.atom, CopyAtom, "a copy atom")
+        object.__setattr__(self, "tiler_mn", as_tuples(self.tiler_mn))
+        if not isinstance(self.fragment_shape, (tuple, type(None))):
+            raise PlanError(
+                "TiledCopy", [f"fragment_shape = {self.fragment_shape!r}; a shape or None is expected"]
+            )
         rules = _violations(self.atom, self.layout_tv, self.tiler_mn) or self._torn()
         if rules:
             raise PlanError(f"TiledCopy of {self.atom}", rules)
@@ -289,6 +293,7 @@ def make_tiled_copy_C(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 
 
 def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -> TiledCopy:
+    require(f"make_tiled_copy_{operand}", tiled_mma, TiledMma, "a TiledMma")
     tile = (tiled_mma.tile_mnk[i], tiled_mma.tile_mnk[j])
     fragment_shape = getattr(tiled_mma, f"partition_shape_{operand}")(tile)
     return TiledCopy(atom, getattr(tiled_mma, f"tv_layout_{operand}_tiled"), tile, fragment_shape)
@@ -302,6 +307,8 @@ def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 
     source   CuTe, copy_atom.hpp:545, make_tiled_copy_C_atom
     """
+    require("make_tiled_copy_C_atom", tiled_mma, TiledMma, "a TiledMma")
+    require("make_tiled_copy_C_atom", atom, CopyAtom, "a copy atom")
     tile = tiled_mma.tile_mnk[:2]
     whole = tiled_mma.tv_layout_C_tiled
     if atom.values > whole[1].size():
@@ -319,11 +326,13 @@ def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 
 def make_tiled_copy_S(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
     """The copy by another atom whose threads hold the elements that those of `tiled_copy` read."""
+    require("make_tiled_copy_S", tiled_copy, TiledCopy, "a TiledCopy")
     return _of_copy(atom, tiled_copy, tiled_copy.layout_src_tv_tiled)
 
 
 def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
     """The copy by another atom whose threads hold the elements that those of `tiled_copy` write."""
+    require("make_tiled_copy_D", tiled_copy, TiledCopy, "a TiledCopy")
     return _of_copy(atom, tiled_copy, tiled_copy.layout_dst_tv_tiled)
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import hooks
 from cutegemm.layout.algebra import composition
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, ceil_div, product_each
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, ceil_div, product_each
 from cutegemm.layout.inverses import complement, right_inverse
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import on_layout
 from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_divide, tiled_product, zipped_divide
-from cutegemm.tile.atoms import MmaAtom, fields_of
+from cutegemm.tile.atoms import MmaAtom, fields_of, require
 from cutegemm.tile.target import Target, as_tensor, layout_of
 from cutegemm.tile.tv import numbers_once
 
@@ -51,10 +51,10 @@ class TiledMma:
     permutation_mnk: tuple[Any, Any, Any] = (None, None, None)
 
     def __post_init__(self) -> None:
+        require("TiledMma", self.atom, MmaAtom, "an MMA atom")
         if isinstance(self.atom_layout_mnk, (tuple, list)):
             object.__setattr__(self, "atom_layout_mnk", Layout(as_int_tuple(self.atom_layout_mnk)))
-        if isinstance(self.permutation_mnk, list):
-            object.__setattr__(self, "permutation_mnk", tuple(self.permutation_mnk))
+        object.__setattr__(self, "permutation_mnk", as_tuples(self.permutation_mnk))
         rules = _violations(self.atom, self.atom_layout_mnk, self.permutation_mnk) or self._torn()
         if rules:
             raise PlanError(f"TiledMma of {self.atom}", rules)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.layout.inttuple import product
+from cutegemm.layout.inttuple import as_int_tuple, product
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
-from cutegemm.tile.atoms import fields_of, runs_on
+from cutegemm.tile.atoms import fields_of, require, runs_on
 
 # CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "cp.async.bulk.tensor".
 TMA_MAX_RANK = 5
@@ -53,6 +53,13 @@ class TmaBox:
     min_arch = "sm_90"
 
     def __post_init__(self) -> None:
+        subject = f"TmaBox {self.direction} of {self.dtype}"
+        require(subject, self.dtype, DType, "an element type")
+        object.__setattr__(self, "box", as_int_tuple(self.box, "TmaBox: box"))
+        if not isinstance(self.box, tuple) or any(isinstance(extent, tuple) for extent in self.box):
+            raise PlanError(subject, [f"the box {self.box!r} is no tuple of extents"])
+        if type(self.multicast) is not int:
+            raise PlanError(subject, [f"multicast = {self.multicast!r}; an integer is expected"])
         rules = _violations(*fields_of(self))
         if rules:
             raise PlanError(f"TmaBox {self.direction} of {self.dtype} {'x'.join(map(str, self.box))}", rules)
@@ -96,9 +103,9 @@ def _violations(
 ) -> list[str]:
     rules = []
     if l2_policy not in L2_POLICIES:
-        rules.append(f"the L2 policy {l2_policy!r}; {', '.join(L2_POLICIES)} are there")
+        rules.append(f"the L2 policy {l2_policy!r}; {', '.join(L2_POLICIES)} are expected")
     if direction not in DIRECTIONS:
-        rules.append(f"the direction {direction!r}; {', '.join(DIRECTIONS)} are there")
+        rules.append(f"the direction {direction!r}; {', '.join(DIRECTIONS)} are expected")
     if not 1 <= len(box) <= TMA_MAX_RANK:
         rules.append(f"a box of rank {len(box)}; 1 to {TMA_MAX_RANK} are expected")
     for mode, extent in enumerate(box):
@@ -110,8 +117,8 @@ def _violations(
             f"the inner extent, {box[0]} elements of {dtype}, takes {inner_bits / 8:g} bytes, no multiple of "
             f"{TMA_INNER_ALIGNED_BYTES}"
         )
-    if swizzle not in TMA_SWIZZLES:
-        rules.append(f"the swizzle {swizzle!r}; {', '.join(TMA_SWIZZLES)} are there")
+    if not isinstance(swizzle, str) or swizzle not in TMA_SWIZZLES:
+        rules.append(f"the swizzle {swizzle!r}; {', '.join(TMA_SWIZZLES)} are expected")
     else:
         span = TMA_SWIZZLES[swizzle][1]
         if span is not None and inner_bits > span * 8:

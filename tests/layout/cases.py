@@ -50,7 +50,8 @@ def strides(rng: Random, sizes: list[int], kinds: str) -> list[Any]:
     """p: compact in some order; g: with gaps; d: padded; z: a zero; r: arbitrary; n: a negative one; b: coordinates."""
     kind = rng.choice(kinds)
     if kind == "b":
-        return [rng.choice((0, 1, 1, 2)) * E((m, 1) if rng.random() < 0.2 else m) for m in range(len(sizes))]
+        along = [E((m, 1) if rng.random() < 0.2 else m) for m in range(len(sizes))]
+        return [0 if rng.random() < 0.1 else rng.choice((1, 1, 2)) * e for e in along]
     if kind == "r":
         return [rng.choice((0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24)) for _ in sizes]
     out, running = [0] * len(sizes), 1
