@@ -36,7 +36,7 @@ class Measured:
     pack_along_k_gb_s       read and written by the kernel that packs operands along K, as wgmma multiplies them
     pack_along_mn_gb_s      the same along M or N, as threads multiply them
     sums_gb_s               sums of parts of K that one kernel writes and the next one reads, through L2
-    l2_kept_bytes           of A, B and D together, up to which a GEMM reads nothing from DRAM twice
+    l2_kept_bytes           of A and B together, or of D, up to which L2 keeps them from one use to the next
     cpc_bytes_per_clock     that the multiprocessors of a CPC take from L2 together
     """
 

@@ -4,7 +4,7 @@
     python -m docs.evidence simt --suite skinny --candidates 12              more plans for fewer shapes
 
 For each shape and layout the plan that `gemm` chooses runs, and those that its model puts next, in turns with
-torch.matmul: see `run.on_gpu`. `fit_simt` finds the rates of `plan.simt_catalog` from the times, and says how
+torch.matmul: see `run.on_gpu`. `fit_simt` finds the rates of `choose.simt.named` from the times, and says how
 good the choice is.
 """
 
