@@ -187,7 +187,8 @@ def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Seen]:
     affordable = [size for each in (sizes(_DEPTHS), shallow) for size in each if prod(size) <= most]
     grids = [*_grids(plan)]
     for size in affordable or shallow[:1]:
-        part = replace(problem, **dict(zip("mnkl", size, strict=True)))
+        m, n, k, l = size  # noqa: E741
+        part = replace(problem, m=m, n=n, k=k, l=l)
         yield from (_Seen(reduced, part) for reduced in grids)
 
 

@@ -25,7 +25,6 @@ from typer.core import TyperCommand
 from cutegemm.build.building import Complaints, made
 from cutegemm.choose.names import recipe_named
 from cutegemm.cli.corner import corner_of
-from cutegemm.choose.names import recipe_named
 from cutegemm.cli.inputs import Extents, dtype_of, extents_of, plan_for
 from cutegemm.cli.job import Job, Say
 from cutegemm.dtypes import DType, f32

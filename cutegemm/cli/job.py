@@ -104,9 +104,7 @@ class Job:
             return simulated.d, simulated.stats.ctas, simulated.stats.seconds
         from cutegemm.run.emulated import emulate
 
-        result = emulate(
-            plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress
-        )
+        result = emulate(plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress)
         return result.d, result.ctas, result.seconds
 
     def _agreement(self, d: np.ndarray) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def launch_all(cases: Sequence[Launchable], beta: float = 0.0) -> dict[str, Any]
 
     from cutegemm.run.torch_ops import device_arch
 
-    cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime: Any = torch.cuda.cudart
+    cudart = runtime()
     arch = device_arch(torch.cuda.current_device())
     os.environ.setdefault("CUTE_DSL_ARCH", arch)  # read when the DSL is first imported
     launched, failed = [], {}

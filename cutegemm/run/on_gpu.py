@@ -52,7 +52,8 @@ def in_turns(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
 
     def timed(call: Callable[[], Any]) -> tuple[Any, Any]:
         flush.zero_()  # also hides the launch: the device is busy while the host goes on
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        event: Any = torch.cuda.Event
+        start, end = (event(enable_timing=True) for _ in range(2))
         start.record()
         call()
         end.record()

@@ -96,8 +96,9 @@ def timed(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Problem, str], list[T
         if "us" not in row:
             continue
         recipe = recipe_named(row["plan"])
-        is_considered = isinstance(recipe, SimtRecipe) and recipe.rate
-        if not is_considered or (recipe.split is not None and recipe.split.reduction == "last"):
+        if not isinstance(recipe, SimtRecipe) or not recipe.rate:
+            continue
+        if recipe.split is not None and recipe.split.reduction == "last":
             continue
         problem = problem_of((row["m"], row["n"], row["k"], row["l"]), row["layout"])
         found.setdefault((problem, row["layout"]), []).append(Timed(recipe, problem, row["us"]))

@@ -82,8 +82,9 @@ def _recipe(name: str) -> Sm90Recipe | None:
         recipe = recipe_named(name)
     except CutegemmError:  # of the library, or a plan that is no more
         return None
-    is_ours = isinstance(recipe, Sm90Recipe) and not recipe.spelled_out and not recipe.is_packed
-    return recipe if is_ours else None
+    if not isinstance(recipe, Sm90Recipe) or recipe.spelled_out or recipe.is_packed:
+        return None
+    return recipe
 
 
 def losses(measured: Iterable[Sequence[Timed]], costs: Sm90Costs) -> list[float]:

@@ -179,7 +179,8 @@ def _repeat(call: Callable[[], Any], seconds: float) -> float:
     """Back to back for a while; returns the seconds of a call."""
     import torch
 
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    event: Any = torch.cuda.Event
+    first, last = (event(enable_timing=True) for _ in range(2))
     deadline, calls = time.perf_counter() + seconds, 0
     under_way: list[Any] = []
     first.record()
@@ -187,7 +188,7 @@ def _repeat(call: Callable[[], Any], seconds: float) -> float:
         for _ in range(_CALLS_AT_ONCE):
             call()
         calls += _CALLS_AT_ONCE
-        under_way.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
+        under_way.append(event())
         under_way[-1].record()
         if len(under_way) > 1:
             under_way.pop(0).synchronize()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.analysis import wavefronts
-from cutegemm.profile.compare import WAVEFRONTS, SASS_WAVEFRONTS, Comparison, Row
+from cutegemm.profile.compare import SASS_WAVEFRONTS, WAVEFRONTS, Comparison, Row
 
 _LANES = np.arange(32)
 _MATRIX_ROWS = 8
