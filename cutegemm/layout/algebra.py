@@ -12,8 +12,8 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import coordinates, f2
-from cutegemm.layout.inttuple import as_int_tuple, as_tuples, idx2crd, map_leaves, unflatten
-from cutegemm.layout.layout import MAX_TABLE, Layout, _text, at_indices, concatenate
+from cutegemm.layout.inttuple import as_int_tuple, as_tuples, idx2crd, map_leaves, refill, unflatten
+from cutegemm.layout.layout import MAX_TABLE, Layout, _text, at_indices, gathered
 from cutegemm.layout.modes import AnyLayout, get, on_layout
 from cutegemm.layout.stride import F2, ScaledBasis, XorArithmetic
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
@@ -47,7 +47,7 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
                 f"{_modes_of(layout)}. Give an entry for each mode, or fewer."
             )
         head = [coalesce(layout[m], p) for m, p in enumerate(target_profile)]
-        return concatenate(head + [layout[m] for m in range(len(head), len(layout))])
+        return gathered(head + [layout[m] for m in range(len(head), len(layout))])
     try:
         return from_flat(*coalesced(*layout.flat(), keep_last=False))
     except XorArithmetic:
@@ -170,7 +170,7 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
     rhs = as_tuples(rhs)
     if isinstance(rhs, tuple):
         require_fit("composition", lhs, rhs)
-        return concatenate([composition(lhs[m], t) for m, t in enumerate(rhs)])
+        return gathered([composition(lhs[m], t) for m, t in enumerate(rhs)])
     if isinstance(rhs, ComposedLayout):
         raise LayoutError(
             f"composition: {rhs} cannot stand to the right of {lhs}; no composed layout has its swizzle in "
@@ -206,7 +206,8 @@ def _compose(a: Layout, b: Layout) -> Layout:
     if type(b.shape) is int:
         return Layout._of(*leaves[0])
     return Layout._of(
-        unflatten([leaf[0] for leaf in leaves], b.shape), unflatten([leaf[1] for leaf in leaves], b.shape)
+        refill(iter([leaf[0] for leaf in leaves]), b.shape),
+        refill(iter([leaf[1] for leaf in leaves]), b.shape),
     )
 
 

@@ -27,9 +27,19 @@ def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
     >>> as_int_tuple([4, (2, 3)])
     (4, (2, 3))
     """
-    if type(value) is int or (type(value) is tuple and {*map(type, value)} <= {int}):
+    if type(value) is int or _holds_integers(value, 0):
         return value
     return _as_int_tuple(value, what, 0)
+
+
+def _holds_integers(value: Any, depth: int) -> bool:
+    """Whether it is a tuple of Python integers and such tuples, not too deep."""
+    if type(value) is not tuple or depth > MAX_DEPTH:
+        return False
+    for v in value:  # noqa: SIM110 - `all` of a generator takes three times as long
+        if type(v) is not int and not _holds_integers(v, depth + 1):
+            return False
+    return True
 
 
 def _as_int_tuple(value: Any, what: str, depth: int) -> IntTuple:
@@ -60,16 +70,18 @@ def as_tuples(value: Any, depth: int = 0) -> Any:
     (None, (2, 3))
     """
     kind = type(value)
-    if kind is int or (kind is not list and kind is not tuple):
+    if kind is not list and (kind is not tuple or not _holds_lists(value, depth)):
         return value
-    if kind is tuple:
-        for v in value:
-            if type(v) is list or type(v) is tuple:
-                break
-        else:
-            return value
     _check_depth("tuple", depth)
     return tuple([as_tuples(v, depth + 1) for v in value])
+
+
+def _holds_lists(value: tuple[Any, ...], depth: int) -> bool:
+    """Whether a tuple holds a list, or is too deep to tell."""
+    for v in value:  # noqa: SIM110 - see `_holds_integers`
+        if type(v) is list or (type(v) is tuple and (depth > MAX_DEPTH or _holds_lists(v, depth + 1))):
+            return True
+    return False
 
 
 def flatten(value: Any) -> tuple[Any, ...]:
@@ -106,12 +118,13 @@ def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
             f"unflatten: {len(leaves)} leaves {tuple(leaves)} do not fill the profile {profile}, "
             f"which has {count}."
         )
-    return _refill(iter(leaves), profile)
+    return refill(iter(leaves), profile)
 
 
-def _refill(leaves: Iterator[Any], profile: Any) -> Any:
+def refill(leaves: Iterator[Any], profile: Any) -> Any:
+    """As many leaves as a profile needs, in its hierarchy."""
     if isinstance(profile, tuple):
-        return tuple([_refill(leaves, p) for p in profile])
+        return tuple([refill(leaves, p) for p in profile])
     return next(leaves)
 
 
@@ -318,7 +331,7 @@ def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
         if len(index) != len(shape):
             raise LayoutError(f"idx2crd: the coordinate {index} does not fit the shape {shape}.")
         return tuple([_idx2crd(i, s) for i, s in zip(index, shape, strict=True)])
-    return _refill(iter(_idx2flat(index, flatten(shape))), shape)
+    return refill(iter(_idx2flat(index, flatten(shape))), shape)
 
 
 def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:

@@ -57,10 +57,11 @@ def rest_of(tile: Layout, target: IntTuple) -> Layout:
 def copies_of(block: Layout, count: int) -> Layout:
     """The complement of a block, with room for `count` copies or more."""
     total = block.size() * count
-    if block.is_integral and total > 0:
-        shape, _, period = _gaps(block, 0, padded=True)
-        total = max(total, period * -(-count // product(tuple(shape[:-1]))))
-    return _complement(block, total, padded=True)
+    if not block.is_integral or total == 0:
+        return _complement(block, total, padded=True)
+    shape, stride, _ = _gaps(block, total, padded=True)
+    shape[-1] = max(shape[-1], -(-count // (product(tuple(shape[:-1])) or 1)))
+    return from_flat(*coalesced(shape, stride, keep_last=False))
 
 
 def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:

@@ -499,3 +499,9 @@ def concatenate(layouts: Iterable[Layout]) -> Layout:
     """The layout whose modes are `layouts`."""
     parts = tuple(layouts)
     return Layout._joined(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))
+
+
+def gathered(parts: Iterable[Layout]) -> Layout:
+    """The layout whose modes are parts of one layout, so that their strides are of one kind."""
+    parts = tuple(parts)
+    return Layout._of(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))

@@ -263,13 +263,13 @@ def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
     >>> slice_and_offset((None, (1, None)), Layout((4, (2, 4)), (8, (1, 2))))
     (Layout((4, 4), (8, 2)), 1)
     """
+    if isinstance(value, Layout):
+        return value.slice(coord)
     coord = as_tuples(coord)
     if isinstance(value, Tensor):
         return (value[coord] if has_none(coord) else value.with_layout(lambda _: Layout((), ()))), 0
     if isinstance(value, ComposedLayout):
         return (value(coord) if has_none(coord) else value.with_outer(Layout((), ()))), 0
-    if isinstance(value, Layout):
-        return value.slice(coord)
     return _pick("slice_", as_tuples(value), coord, keep_none=True), 0
 
 

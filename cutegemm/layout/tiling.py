@@ -24,7 +24,7 @@ from cutegemm.layout.construction import make_identity_layout, make_ordered_layo
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, ceil_div, product_each
 from cutegemm.layout.inttuple import flatten as leaves_of
 from cutegemm.layout.inverses import copies_of, rest_of
-from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.layout import Layout, _text, concatenate, gathered
 from cutegemm.layout.modes import append, dice, on_layout, require_layout
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import ComposedLayout
@@ -76,9 +76,9 @@ def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
     if isinstance(tiler, tuple):
         require_fit("logical_divide", layout, tiler)
         parts = [_logical_divide(layout[m], t) for m, t in enumerate(tiler)]
-        return concatenate(parts + [layout[m] for m in range(len(parts), len(layout))])
+        return gathered(parts + [layout[m] for m in range(len(parts), len(layout))])
     if type(tiler) is int:
-        return concatenate(_tile_and_rest(layout, tiler))
+        return gathered(_tile_and_rest(layout, tiler))
     return _divided(layout, _as_layout("logical_divide", tiler))
 
 
@@ -86,7 +86,7 @@ def _divided(layout: Layout, tile: Layout) -> Layout:
     if not tile.is_coordinates:
         return composition(layout, concatenate([tile, rest_of(tile, layout.size())]))
     if tile.shape == leaves_of(tile.shape) and tile == make_identity_layout(tile.shape):
-        return concatenate(_tile_and_rest(layout, tile.shape))  # so many elements of each mode
+        return gathered(_tile_and_rest(layout, tile.shape))  # so many elements of each mode
     return composition(layout, concatenate([tile, rest_of(tile, layout.shape)]))
 
 
@@ -107,7 +107,7 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
         require_fit("logical_divide", layout, tiler)
         parts = [_tile_and_rest(layout[m], t) for m, t in enumerate(tiler)]
         rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
-        return concatenate([p[0] for p in parts]), concatenate(rest)
+        return gathered([p[0] for p in parts]), gathered(rest)
     tile = _as_layout("logical_divide", tiler)
     if type(tiler) is int and type(layout.shape) is int and type(layout.stride) is not F2:
         # A plain extent in tiles: no algebra is needed
@@ -128,7 +128,7 @@ def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
         return layout[0], layout[1]
     parts = [_unzip(layout[m], t) for m, t in enumerate(tiler)]
     rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
-    return concatenate([p[0] for p in parts]), concatenate(rest)
+    return gathered([p[0] for p in parts]), gathered(rest)
 
 
 def _opened(layout: Layout) -> list[Layout]:
@@ -136,7 +136,7 @@ def _opened(layout: Layout) -> list[Layout]:
 
 
 def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    return concatenate(_tile_and_rest(layout, tiler))
+    return gathered(_tile_and_rest(layout, tiler))
 
 
 @_explained
@@ -161,7 +161,7 @@ def tiled_divide(target: Target, tiler: Tiler) -> Target:
 
     def divide(layout: Layout) -> Layout:
         tile, rest = _tile_and_rest(layout, tiler)
-        return concatenate([tile] + _opened(rest))
+        return gathered([tile] + _opened(rest))
 
     return on_layout(divide, target)
 
@@ -178,7 +178,7 @@ def flat_divide(target: Target, tiler: Tiler) -> Target:
 
     def divide(layout: Layout) -> Layout:
         tile, rest = _tile_and_rest(layout, tiler)
-        return concatenate(_opened(tile) + _opened(rest))
+        return gathered(_opened(tile) + _opened(rest))
 
     return on_layout(divide, target)
 

@@ -13,9 +13,15 @@ from cutegemm.layout.tiling import raked_product
 
 def numbers_once(layout: Layout) -> bool:
     """Whether the offsets of a layout are the numbers below its size, each once."""
-    if layout.size() == 0 or not layout.is_integral:
+    extents, strides = layout.flat()
+    if not layout.is_integral:
         return False
-    return right_inverse(layout).size() == layout.size()
+    following = 1
+    for d, s in sorted(zip(strides, extents, strict=True)):
+        if s != 1 and d != following:
+            return False
+        following *= s
+    return following > 0
 
 
 def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
