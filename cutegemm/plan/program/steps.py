@@ -43,12 +43,12 @@ from typing import Any, Union
 HAS_K_TILES = "tile has k-tiles"
 IS_TILE = "there is a tile"
 IS_LAST_PART = "this is the last part of the tile"
-TILES_ARE_READ = "C is read: warp 0"
-IS_FIRST_WARP = "warp 0"
+TILES_ARE_READ = "C is read, in warp 0"
+IS_FIRST_WARP = "in warp 0"
 
 EACH_WARP, FIRST_WARP, ALL = "each warp", "warp 0", "all warps"  # who carries out a step
 BEFORE, OTHERS = "the consumers before", "the other consumers"  # whose k-tiles are skipped
-_C_FROM = {"slot": ", with C out of the slot", "global": ", with C", "": ""}
+_C_FROM = {"slot": ", with C from its slot (waits for c[i])", "global": ", with C from global memory", "": ""}
 HEAD, TAIL = "head", "tail"  # of the epilogue's expression: without tile operands, and with them
 
 
@@ -98,7 +98,7 @@ class Multiply:
     fresh: bool = False
 
     def __str__(self) -> str:
-        return f"mma      A[k], B[k] -> acc{', begun anew' if self.fresh else ''}"
+        return f"mma      A[k], B[k] -> acc{', from 0' if self.fresh else ''}"
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class WaitProducts:
     pending: int
 
     def __str__(self) -> str:
-        which = f"the products of all but {self.pending} k-tiles" if self.pending else "all products"
-        return f"wait     for {which}"
+        but = {0: "", 1: " but this k-tile's"}.get(self.pending, f" but those of {self.pending} k-tiles")
+        return f"wait     for all products{but}"
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class AddLevel:
     """The sums of a k-tile to those of the k-tiles before."""
 
     def __str__(self) -> str:
-        return "add      acc to the total"
+        return "add      acc to total"
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class AwaitTurn:
     """Until the consumer before has issued its products."""
 
     def __str__(self) -> str:
-        return "wait     turn"
+        return "wait     turn of this consumer"
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class AddParts:
     """The last part adds the sums of all; the others write theirs to the workspace."""
 
     def __str__(self) -> str:
-        return "parts    the last one adds all sums, the others write theirs"
+        return "reduce   the parts: the last one adds all sums, the others write theirs"
 
 
 @dataclass(frozen=True)
@@ -266,8 +266,9 @@ class FetchTile:
     ahead: int | None = None
 
     def __str__(self) -> str:
-        which = "the first subtiles" if self.ahead is None else f"subtile i + {self.ahead}"
-        return f"fetch    C -> c: {which}"
+        if self.ahead is None:
+            return "fetch    C of the first subtiles -> their slots, c"
+        return f"fetch    C of subtile i + {self.ahead} -> its slot, c[i + {self.ahead}]"
 
 
 @dataclass(frozen=True)
@@ -283,8 +284,8 @@ class Evaluate:
 
     def __str__(self) -> str:
         if self.part == HEAD:
-            return "values   of the accumulators"
-        return f"values   of subtile i{_C_FROM[self.source]}"
+            return "epilogue of acc"
+        return f"epilogue of subtile i{_C_FROM[self.source]}"
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,7 @@ class WaitStores:
 
     def __str__(self) -> str:
         which = f"all stores but {self.pending}" if self.pending else "all stores"
-        return f"wait     for {which}{'' if self.by == ALL else f', by {self.by}'}"
+        return f"wait     until {which} have read their slots{'' if self.by == ALL else f', by {self.by}'}"
 
 
 @dataclass(frozen=True)
@@ -351,7 +352,7 @@ class StoreTile:
     source: str = ""
 
     def __str__(self) -> str:
-        return f"store    acc{', with C,' if self.source else ''} -> D"
+        return f"store    acc{', with C from global memory,' if self.source else ''} -> D"
 
 
 # --- loops and branches ---------------------------------------------------------------------------------------
@@ -369,7 +370,8 @@ class ForTiles:
     lasting: bool = False
 
     def __str__(self) -> str:
-        which = f", every {self.every} from this consumer's" if self.every > 1 else ""
+        ordinal = {2: "2nd", 3: "3rd"}.get(self.every, f"{self.every}th")
+        which = f", every {ordinal} from this consumer's first" if self.every > 1 else ""
         return f"for tile in work{which}{', and until all are stored' if self.lasting else ''}:"
 
 
