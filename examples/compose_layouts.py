@@ -29,7 +29,7 @@ def main() -> None:
     print(f"(thread, value)       {tv}")
     print(f"thread 9, value 6 holds the element {idx2crd(tv(9, 6), tile)} of it\n")
 
-    # The same thread's elements in the memory of D: compose its tile with the thread-value layout.
+    # The elements of that thread in the memory of D: compose its tile with the thread-value layout.
     warp_tile = zipped_divide(tiles[0], tile)[0]
     held = composition(warp_tile, tv)
     print(f"warp tile in memory   {warp_tile}")

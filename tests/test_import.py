@@ -6,7 +6,10 @@ And what it promises is there: for `from cutegemm import *`, for tab completion,
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
+import importlib.util
+import inspect
 import json
 import subprocess
 import sys
@@ -81,3 +84,81 @@ def test_a_type_checker_sees_what_is_imported_later():
     assert seen == cutegemm._LATER
     assert (source.parent / "py.typed").exists()
     assert '"py.typed"' in (source.parent.parent / "pyproject.toml").read_text()
+
+
+def test_no_name_of_python_is_shadowed():
+    """`from cutegemm import *` leaves min, filter, round and the others what they are."""
+    names: dict[str, object] = {}
+    exec("from cutegemm import *", names)
+    assert not names.keys() & set(dir(builtins)) - {"__builtins__"}
+    assert cutegemm.filter(cutegemm.Layout((2, 3), (1, 0))) == cutegemm.Layout(
+        2, 1
+    )  # CuTe's, by its full name
+
+
+# Names that the CuTe DSL has for another thing: its types are made by functions, its gemm is one instruction.
+OF_ANOTHER_KIND = {
+    "ComposedLayout",
+    "CopyAtom",
+    "Layout",
+    "MmaAtom",
+    "Swizzle",
+    "Tensor",
+    "ThrCopy",
+    "ThrMma",
+}
+OF_ANOTHER_KIND |= {"TiledCopy", "TiledMma", "gemm", "fma"}
+
+
+def parameters(function) -> list[inspect.Parameter]:
+    """Without the DSL's places in the source, and what it passes on."""
+    found = inspect.signature(function).parameters.values()
+    return [
+        p for p in found if p.name not in ("loc", "ip") and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="the CuTe DSL is not installed")
+def test_an_expression_moves_from_the_cute_dsl_unchanged():
+    """Functions of one name take as many leading arguments, and the same ones by keyword."""
+    import cutlass.cute as cute
+
+    shared = [n for n in [*cutegemm.__all__, "filter"] if hasattr(cute, n) and n not in OF_ANOTHER_KIND]
+    assert len(shared) > 60
+    assert {"make_tiled_copy_A", "make_tiled_copy_C_atom", "make_tiled_mma", "make_layout_tv"} <= set(shared)
+    for name in shared:
+        theirs, ours = parameters(getattr(cute, name)), parameters(getattr(cutegemm, name))
+        needed = [p for p in theirs if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
+        assert len(ours) >= len(needed), name
+        assert all(p.default is not p.empty for p in ours[len(theirs) :]), name
+        by_keyword = {p.name for p in theirs if p.kind is p.KEYWORD_ONLY or p.default is not p.empty}
+        by_keyword |= {p.name for p in theirs} & {
+            "mode",
+            "order",
+            "coord",
+            "target_profile",
+            "up_to_rank",
+            "tiler",
+        }
+        assert by_keyword <= {p.name for p in ours}, name
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="the CuTe DSL is not installed")
+def test_methods_of_tiles_have_the_names_of_the_cute_dsl():
+    import cutlass.cute as cute
+
+    for ours, theirs, names in (
+        (cutegemm.ThrMma, cute.ThrMma, ("partition_A", "partition_B", "partition_C")),
+        (cutegemm.ThrCopy, cute.ThrCopy, ("partition_S", "partition_D", "retile")),
+        (
+            cutegemm.TiledMma,
+            cute.TiledMma,
+            ("get_slice", "partition_shape_C", "tv_layout_A_tiled", "thr_layout_vmnk"),
+        ),
+        (
+            cutegemm.TiledCopy,
+            cute.TiledCopy,
+            ("get_slice", "layout_src_tv_tiled", "layout_dst_tv_tiled", "retile"),
+        ),
+    ):
+        assert [n for n in names if not hasattr(ours, n) or not hasattr(theirs, n)] == []

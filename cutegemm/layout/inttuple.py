@@ -228,22 +228,22 @@ def prefix_product(shape: IntTuple, start: int = 1) -> IntTuple:
     return unflatten(out, shape)
 
 
-def ceil_div(a: IntTuple, b: IntTuple) -> IntTuple:
-    """a / b rounded up, leaf by leaf; modes of `a` beyond those of `b` stay as they are.
+def ceil_div(a: IntTuple, tiler: IntTuple) -> IntTuple:
+    """a / tiler rounded up, leaf by leaf; modes of `a` beyond those of the tiler stay as they are.
 
     raises   LayoutError for a divisor that is not positive, or one with more modes than `a`
 
     >>> ceil_div((10, 7, 3), (4, 2))
     (3, 4, 3)
     """
-    a, b = as_int_tuple(a, "ceil_div"), as_int_tuple(b, "ceil_div: divisor")
-    if isinstance(b, tuple):
-        if not isinstance(a, tuple) or len(a) < len(b):
-            raise LayoutError(f"ceil_div: the divisor {b} has more modes than {a}.")
-        return tuple([ceil_div(x, y) for x, y in zip(a, b, strict=False)]) + a[len(b) :]
-    if b <= 0:
-        raise LayoutError(f"ceil_div: {a} cannot be divided by {b}; a positive divisor is expected.")
-    return -(-product(a) // b)
+    a, tiler = as_int_tuple(a, "ceil_div"), as_int_tuple(tiler, "ceil_div: divisor")
+    if isinstance(tiler, tuple):
+        if not isinstance(a, tuple) or len(a) < len(tiler):
+            raise LayoutError(f"ceil_div: the divisor {tiler} has more modes than {a}.")
+        return tuple([ceil_div(x, y) for x, y in zip(a, tiler, strict=False)]) + a[len(tiler) :]
+    if tiler <= 0:
+        raise LayoutError(f"ceil_div: {a} cannot be divided by {tiler}; a positive divisor is expected.")
+    return -(-product(a) // tiler)
 
 
 def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
