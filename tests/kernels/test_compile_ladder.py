@@ -63,8 +63,9 @@ def test_packing_leaves_the_mainloop_of_operands_that_need_none(layout):
     assert sass.count(".section\t.text.kernel_cutlass_pack_kernel") == (2 if layout == "nt" else 1)
 
 
-@pytest.mark.parametrize("reduction", ["kernel", "last"])
-@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+@pytest.mark.parametrize(
+    ("reduction", "dtype"), [("kernel", "f32"), ("last", "f32"), ("kernel", "f64"), ("last", "f16")]
+)
 def test_split(reduction, dtype):
     plan = simt_plan(
         Operands.of(dtype),
