@@ -26,7 +26,7 @@ class DType:
     mantissa_bits   stored ones, without the leading 1; 0 for an integer type
     largest         the largest finite value
     storage         the numpy dtype that holds every value exactly; float32 for types that numpy lacks
-    rounding        what `round_to` does unless told otherwise: rne, or rna for tf32 (cvt.rna.tf32)
+    rounding        the default of `round_to`: rne, or rna for tf32 (cvt.rna.tf32)
     saturates       values past the largest become it, as cvt.rn.satfinite does; else infinity
     """
 
@@ -44,7 +44,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its name: there is one object of each type, in every process that compiles, too."""
+        """Pickled by name: each process has one object of each type."""
         return DType.parse, (self.name,)
 
     @property
@@ -61,7 +61,7 @@ class DType:
     def parse(name: str | DType) -> DType:
         """The type of that name; `float32`, `fp32`, `f32` and `torch.float32` are one.
 
-        raises   UnsupportedError, which lists the types there are
+        raises   UnsupportedError for another name; the message lists the types
 
         >>> DType.parse("torch.bfloat16"), str(DType.parse("fp8_e4m3"))
         (bf16, 'e4m3')
@@ -71,9 +71,7 @@ class DType:
         key = str(name).strip().lower().removeprefix("torch.").removeprefix("numpy.")
         if key not in _BY_NAME:
             known = ", ".join(t.name for t in DTYPES)
-            raise UnsupportedError(
-                f"DType.parse: {name!r} is no element type of this package; it has {known}."
-            )
+            raise UnsupportedError(f"DType.parse: {name!r} is no element type; the types are {known}.")
         return _BY_NAME[key]
 
     def __repr__(self) -> str:
@@ -112,7 +110,7 @@ def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarr
 
     rounding   rne   to nearest, ties to even
                rna   to nearest, ties away from zero
-               rz    towards zero: what mma does to the low bits of a tf32 operand
+               rz    towards zero, as mma truncates the low bits of a tf32 operand
                None  the type's own
     returns    an array of `dtype.storage`; NaN stays NaN (0 in an integer type), and where the type
                saturates an infinity becomes the largest value
@@ -156,7 +154,7 @@ def _to_integer(values: np.ndarray, mode: str) -> np.ndarray:
 
 
 def _bounded(out: np.ndarray, exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
-    """What lies past the largest value: saturated, or infinite."""
+    """Values with those past the largest one saturated, or infinite."""
     bounded: np.ndarray
     past = np.abs(out) > dtype.largest
     if not dtype.is_float:

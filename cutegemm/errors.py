@@ -13,15 +13,15 @@ class CutegemmError(Exception):
 
 
 class LayoutError(CutegemmError, ValueError):
-    """An operation of the layout algebra whose arguments admit no answer.
+    """An operation of the layout algebra has no answer for its arguments, or refuses an argument.
 
-    The message names the operation, the arguments as given, the condition that fails, a coordinate that
-    shows it where there is one, and what to do.
+    The message names the operation, the arguments as given, the condition that fails, a coordinate at which it
+    fails (where there is one), and a remedy.
     """
 
 
 class PlanError(CutegemmError, ValueError):
-    """A plan that breaks rules of the algebra or of the hardware.
+    """A plan breaks rules of the algebra or of the hardware.
 
     violations   every broken rule, a sentence each
     """
@@ -38,7 +38,7 @@ class PlanError(CutegemmError, ValueError):
 
 
 class SimulationError(CutegemmError):
-    """A plan that went wrong when it was carried out on the CPU.
+    """A plan computes wrong results, or makes a faulty access, when it is simulated on the CPU.
 
     faults   one for each kind of fault, with examples in words; see `cutegemm.simulate.Fault`
     """
@@ -53,22 +53,22 @@ class SimulationError(CutegemmError):
 
 
 class EmulationError(CutegemmError):
-    """A compiled kernel that did what it must not when it was executed on the CPU.
+    """A compiled kernel makes a faulty access, or ends in a deadlock, when it is executed on the CPU.
 
     The message names the kernel, the line of its PTX, the CTA, the thread and the address.
     """
 
 
 class UnsupportedError(CutegemmError):
-    """A request that is meaningful but that this package or this machine does not serve; says what is."""
+    """A meaningful request that this package or this machine does not support; the message lists what it does."""
 
 
 class CompileError(CutegemmError):
-    """The DSL, ptxas or the linker refused a plan; the message holds what it said."""
+    """The DSL, ptxas or the linker refused a plan; the message holds their messages."""
 
 
 class CopyWarning(UserWarning):
-    """`gemm` has to copy an operand before it can multiply: correct, and slower. The message says which."""
+    """`gemm` has to copy an operand before it can multiply: correct, but slower. The message names the operand."""
 
 
 @contextmanager

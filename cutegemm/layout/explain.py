@@ -1,4 +1,4 @@
-"""`explain`: how an operation of the algebra comes to its answer, step by step."""
+"""`explain`: the steps by which an operation of the algebra finds its answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 8  # offsets of a list
 
 
 def explain(operation: str | Callable[..., Any], *args: Any) -> str:
-    """The derivation as text; its last line is the operation's own answer, or what it refuses.
+    """The derivation of a result as text; the last line is the result, or the error.
 
     operation   coalesce, composition, complement, logical_divide, right_inverse or left_inverse, or its name
     raises      LayoutError for another operation
@@ -32,7 +32,9 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
     """
     name = operation if isinstance(operation, str) else getattr(operation, "__name__", str(operation))
     if name not in _STEPS:
-        raise LayoutError(f"explain: {name!r} is not explained; {', '.join(_STEPS)} are.")
+        raise LayoutError(
+            f"explain: there are no steps for {name!r}; the operations are {', '.join(_STEPS)}."
+        )
     function = next(getattr(where, name) for where in (algebra, inverses, tiling) if hasattr(where, name))
     takes = len(signature(_STEPS[name]).parameters)
     if len(args) != takes:
@@ -126,7 +128,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
     if s == 1 or d == 0:
         return [*steps, "  it never moves"]
     if not isinstance(d, int) or d < 0:
-        return [*steps, "  no rule of divisibility serves it: what A gives at each step decides"]
+        return [*steps, "  no rule of divisibility applies: a table of the offsets decides"]
     modes = _modes(a)
     left, step = s, d
     for j, (n, e) in enumerate(modes):
@@ -165,7 +167,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
 
 
 def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
-    """What no rule of divisibility settles, the offsets do: they have strides, or none."""
+    """The step for arguments that the rules of divisibility do not decide: a table of offsets decides."""
     shown = min(s, _SHOWN)
     more = ", ..." if s > shown else ""
     indices = ", ".join(str(i * d) for i in range(shown))

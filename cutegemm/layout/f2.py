@@ -1,9 +1,9 @@
 """Layouts as matrices over F2, and the algebra of layouts with XOR strides.
 
-The index of a layout with extents 2**k is a string of bits. Where what the bits contribute never carries, or
-is XORed, the layout is linear over F2: it is the matrix whose column j is the offset of index 2**j. A swizzle
-is such a matrix too, and a swizzled layout the product of two, so that it composes, divides and inverts as a
-layout with strides `F2(...)` does: by products, inverses and bases of subspaces.
+The index of a layout with extents 2**k is a string of bits. Where the contributions of the bits are XORed, or added
+without a carry, the layout is linear over F2: it is the matrix whose column j is the offset of index 2**j. A swizzle
+is such a matrix too, and a swizzled layout is the product of two. So compositions, divides and inverses of layouts with
+strides `F2(...)` are products, inverses and bases of subspaces.
 
 Source: Cecka, "CuTe Layout Representation and Algebra" (2026), on strides from F2; Zhou et al., "Linear
 Layouts" (2025), on layouts as matrices.
@@ -30,7 +30,7 @@ MAX_BITS = 2 * MAX_SWIZZLE_BIT  # of the argument of a swizzle, as a matrix
 class F2Matrix:
     """A linear map of bit strings.
 
-    columns   what each bit of the argument contributes, the lowest bit first
+    columns   the contribution of each bit of the argument, the lowest bit first
 
     >>> M = F2Matrix((1, 2, 4, 9))
     >>> M(0b1010), M.rank, str(M @ M) == str(F2Matrix((1, 2, 4, 8)))
@@ -69,7 +69,7 @@ class F2Matrix:
 
 
 def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Leading bit -> (an image that it leads, the bits of the argument that give it)."""
+    """Leading bit -> (an image with that leading bit, the bits of the argument that have this image)."""
     basis: dict[int, tuple[int, int]] = {}
     for place, column in enumerate(columns):
         image, bits = _reduced(basis, column, 1 << place)
@@ -155,7 +155,7 @@ def _check_no_carry(layout: Layout, columns: Sequence[int]) -> None:
 def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layout:
     """The layout of a matrix.
 
-    shape    extents 2**k, whose bits are those of the argument; one mode where left out, cut where needed
+    shape    extents 2**k with as many bits as the argument; None for the fewest modes
     plain    integer strides where no XOR differs from a sum; else strides over F2 throughout
     raises   LayoutError where the shape has another number of bits
 
@@ -251,7 +251,7 @@ def _require_shape(operation: str, layout: Any) -> None:
 def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
     """The same function as a plain layout, or else as a swizzle of one.
 
-    shape    that the plain layout is to have; the layout's where left out
+    shape    of the plain layout; None for that of `layout`
     raises   LayoutError where no swizzle of a plain layout gives it
 
     >>> print(to_swizzled(Layout((8, 8), (F2(9), F2(1)))))

@@ -261,7 +261,7 @@ def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
 
 
 def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
-    """The shape that is left of `a` after its first `b` elements are taken as one.
+    """The quotient of two shapes: the shape of `a` in units of `b` elements.
 
     Of two integers one must divide the other; the result is 1 where `b` is the larger. A tuple is consumed
     mode by mode, from the left.
@@ -292,7 +292,7 @@ def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
 
 
 def elem_less(a: IntTuple, b: IntTuple) -> bool:
-    """Whether every leaf of the coordinate `a` lies below that of `b`: the predicate of a ragged tile.
+    """Whether every leaf of the coordinate `a` is less than that of `b`: the predicate of a ragged tile.
 
     >>> elem_less((3, 7), (4, 8)), elem_less((3, 8), (4, 8))
     (True, False)
@@ -308,7 +308,7 @@ def elem_less(a: IntTuple, b: IntTuple) -> bool:
 
 
 def idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
-    """The coordinate of `shape` at a colexicographic index; the last leaf takes what is left over.
+    """The coordinate of `shape` at a colexicographic index.
 
     A tuple is converted mode by mode. An index past the product of `shape` runs on along the last leaf, as
     in CuTe.

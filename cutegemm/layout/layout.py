@@ -87,7 +87,7 @@ class Layout:
     def parse(text: str) -> Layout | ComposedLayout:
         """The layout that CuTe's notation describes.
 
-        raises   LayoutError, pointing at the character where the text goes wrong
+        raises   LayoutError with a caret under the first character that does not fit
 
         >>> Layout.parse("((2,4),8):((1,16),2)")
         Layout(((2, 4), 8), ((1, 16), 2))
@@ -361,7 +361,7 @@ def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
 
 
 def _largest_xor(extents: Iterable[int], strides: Iterable[Any]) -> int:
-    """The largest offset of strides over F2: the largest element of the span of what each bit contributes."""
+    """The largest offset of strides over F2: the largest element of the span of the contributions of all bits."""
     basis: dict[int, int] = {}  # by the leading bit
     for s, d in zip(extents, strides, strict=True):
         for place in range(s.bit_length() - 1 if type(d) is F2 else 0):
@@ -418,7 +418,7 @@ def _check_coordinates(
                 f"Layout: {_text(shape)}:{_text(stride)} mixes coordinates with offsets: its stride {d} is an "
                 "integer, others are basis vectors.\n  Give every mode a basis vector, or 0."
             )
-    in_order = sorted(paths)  # a path stands right before those that it begins
+    in_order = sorted(paths)  # so that a path comes right before the paths that begin with it
     for path, following in pairwise(in_order):
         if following[: len(path)] == path:
             raise LayoutError(

@@ -131,9 +131,9 @@ def shape(value: Any, mode: int | Sequence[int] | None = None) -> IntTuple:
 
 
 def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
-    """One mode of a layout or a hierarchical value; a list of numbers goes inward.
+    """One mode of a layout or a hierarchical value; a list of numbers is a path from the outside in.
 
-    raises   LayoutError where there is no such mode
+    raises   LayoutError for a mode that it does not have
 
     >>> get(Layout((4, (8, 3))), mode=[1, 0])
     Layout(8, 4)

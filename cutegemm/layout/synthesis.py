@@ -19,8 +19,7 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
     one with strides over F2.
 
     offsets   of every coordinate in colexicographic order, or an array with an axis for each mode
-    shape     the modes that the layout is to have, each refined as needed; the array's where left out, and
-              one mode for a list
+    shape     of the layout, which may refine its modes; None for the shape of the array, one mode of a list
     raises    LayoutError where no layout gives them, with the first coordinate that shows it
 
     >>> synthesize([0, 8, 16, 24, 1, 9, 17, 25])
@@ -76,7 +75,7 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
 
 
 def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
-    """The layout with integer strides, or the first index that it cannot serve."""
+    """The layout with integer strides, or the first index whose offset no strides give."""
     extents = flatten(shape)
     leaves, unit = [], 1
     for extent in extents:

@@ -218,7 +218,7 @@ def domain_offset(coord: Any, tensor: Tensor) -> Tensor:
         return Tensor._of(tensor.array, ComposedLayout(layout.inner, moved, layout.outer), start)
     if layout.is_xor:
         raise LayoutError(
-            f"domain_offset: {layout} has strides over F2; what {coord} contributes is XORed, not added."
+            f"domain_offset: {layout} has strides over F2; the part of {coord} is XORed, not added."
         )
     return Tensor._of(tensor.array, layout, add(start, layout.offset_of(coord)))
 

@@ -31,7 +31,7 @@ _SPACE = re.compile(r"\s*")
 def parse(text: str) -> Layout | ComposedLayout:
     """The layout that a text describes; `str` and `repr` of a layout both read back as that layout.
 
-    raises   LayoutError, with a caret under the character where the text goes wrong
+    raises   LayoutError with a caret under the first character that does not fit
 
     >>> parse("((2,4),8):((1,16),2)")
     Layout(((2, 4), 8), ((1, 16), 2))

@@ -1,4 +1,4 @@
-"""Who holds what: atoms, their repetition over threads and values, and the order of the tiles of D."""
+"""Atoms (instructions), their repetition over threads and values, and the order of the tiles of D."""
 
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, stmatrix, universal_copy

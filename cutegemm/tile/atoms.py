@@ -24,7 +24,8 @@ _ARCH = re.compile(r"sm_([0-9]+)([af]?)")
 def runs_on(min_arch: str, arch: str) -> bool:
     """Whether an instruction that needs `min_arch` exists on `arch`.
 
-    A plain architecture serves its successors too; one that ends in `a` serves itself alone.
+    An instruction of a plain architecture exists on its successors too; one of an architecture that ends in `a` exists
+    there alone.
 
     raises   UnsupportedError for a text that names no architecture
 
@@ -102,8 +103,8 @@ class CopyAtom:
     layout_src_tv   (thread, value) -> index of the element that the thread reads, among the elements moved
     layout_dst_tv   the same of the element that the thread writes or holds
     layout_ref_tv   the one of the two that is in registers; a TiledCopy counts threads and values by it
-    src, dst        memory spaces: global, shared or register; any serves between global and registers and
-                    between shared memory and registers alike
+    src, dst        memory spaces: global, shared or register; any is a copy between registers and either
+                    global or shared memory
     min_arch        the first architecture with the instruction
     source          of the tables
     aligned_bytes   to which the addresses must be aligned

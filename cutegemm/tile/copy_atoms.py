@@ -62,8 +62,8 @@ def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
     """cp.async: global to shared memory without passing through registers.
 
     size_bytes   4, 8 or 16, and a multiple of the width of the type
-    cache        ca keeps the lines in L1 too; cg goes around it, with 16 bytes alone
-    raises       PlanError for a size or a cache that there is none of
+    cache        ca caches the lines in L1 too; cg caches them in L2 alone, and moves 16 bytes
+    raises       PlanError for another size or cache
     source       PTX ISA, `cp.async`; CuTe, copy_traits_sm80.hpp:42,57
 
     >>> from cutegemm.dtypes import f32
@@ -101,7 +101,7 @@ def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
 
     matrices    1, 2 or 4
     transpose   each matrix is transposed on the way
-    raises      PlanError for another number, or an element type that the instruction would tear apart
+    raises      PlanError for another number, or an element type that the instruction would split
     source      PTX ISA, `ldmatrix`; CuTe, copy_traits_sm75.hpp:42-136
 
     >>> from cutegemm.dtypes import bf16
@@ -122,7 +122,7 @@ def stmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
 
     matrices    1, 2 or 4
     transpose   each matrix is transposed on the way
-    raises      PlanError for another number, or an element type that the instruction would tear apart
+    raises      PlanError for another number, or an element type that the instruction would split
     source      PTX ISA, `stmatrix`; CuTe, copy_traits_sm90.hpp:41-110
 
     >>> from cutegemm.dtypes import bf16

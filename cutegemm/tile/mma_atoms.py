@@ -85,7 +85,7 @@ def fma(dtype: DType = f32, c_dtype: DType | None = None) -> MmaAtom:
     wide = c_dtype if c_dtype is not None else (f32 if dtype in (f16, bf16) else dtype)
     if (dtype, wide) not in _FMA_TYPES:
         known = ", ".join(f"{a} into {c}" for a, c in _FMA_TYPES)
-        raise UnsupportedError(f"fma: no FMA of {dtype} operands into {wide}; there is {known}.")
+        raise UnsupportedError(f"fma: no FMA of {dtype} operands into {wide}; the choices are {known}.")
     return MmaAtom(
         f"fma.{wide}.{dtype}", (1, 1, 1), dtype, dtype, wide, Layout(1, 0), _ONE, _ONE, _ONE, "sm_50",
         "CuTe, mma_traits.hpp:70",
@@ -100,7 +100,7 @@ def mma_sync(dtype: DType, k: int, c_dtype: DType | None = None, b_dtype: DType 
     k         8, 16 for f16 and bf16; 4, 8 for tf32; 32 for e4m3 and e5m2; 16, 32 for s8
     c_dtype   of C and D: f32 (s32 for s8) where it is left out; f16 is there for f16, e4m3 and e5m2
     b_dtype   e4m3 and e5m2 may be mixed
-    raises    UnsupportedError, which says what there is
+    raises    UnsupportedError for another choice; the message lists the choices
     source    PTX ISA, "Matrix Fragments for mma.m16n8k8" and its neighbours; CuTe, mma_traits_sm80.hpp
 
     >>> atom = mma_sync(bf16, 16)
@@ -110,14 +110,14 @@ def mma_sync(dtype: DType, k: int, c_dtype: DType | None = None, b_dtype: DType 
     other = dtype if b_dtype is None else b_dtype
     if dtype not in _MMA_SYNC_TYPES:
         known = ", ".join(t.name for t in _MMA_SYNC_TYPES)
-        raise UnsupportedError(f"mma_sync: no mma.sync of {dtype} operands here; there are {known}.")
+        raise UnsupportedError(f"mma_sync: no mma.sync of {dtype} operands; the choices are {known}.")
     wide, shapes = _MMA_SYNC_TYPES[dtype]
     into = wide[-1] if c_dtype is None else c_dtype
     rules = []
     if k not in shapes:
-        rules.append(f"k = {k}; there is k = {_or(shapes)} of {dtype}")
+        rules.append(f"k = {k}; {_or(shapes)} is expected for {dtype}")
     if into not in wide:
-        rules.append(f"C of {into}; there is C of {_or(wide)} for {dtype}")
+        rules.append(f"C of {into}; C of {_or(wide)} is expected for {dtype}")
     if not _mixes(dtype, other):
         rules.append(f"A of {dtype} with B of {other}; e4m3 and e5m2 alone may be mixed")
     if rules:
@@ -186,12 +186,12 @@ def _wgmma_rules(
 ) -> list[str]:
     if dtype not in WGMMA_C_TYPES:
         known = ", ".join(t.name for t in WGMMA_C_TYPES)
-        return [f"no wgmma of {dtype} operands here; there are {known}"]
+        return [f"no wgmma of {dtype} operands; the choices are {known}"]
     rules = []
     if not _mixes(dtype, other):
         rules.append(f"A of {dtype} with B of {other}; e4m3 and e5m2 alone may be mixed")
     if into not in WGMMA_C_TYPES[dtype]:
-        rules.append(f"C of {into}; there is C of {_or(WGMMA_C_TYPES[dtype])} for {dtype}")
+        rules.append(f"C of {into}; C of {_or(WGMMA_C_TYPES[dtype])} is expected for {dtype}")
     if not (8 <= n <= 256 and n % 8 == 0):
         rules.append(f"n = {n}; multiples of 8 from 8 to 256 are expected")
     elif dtype is s8 and n > 32 and n % 16:
@@ -224,7 +224,7 @@ def _or(values: object) -> str:
 
 
 def mma_atoms(arch: str | None = None) -> Iterator[MmaAtom]:
-    """Every MMA atom, or those that an architecture has.
+    """Every MMA atom, or every one of an architecture.
 
     >>> [atom.name for atom in mma_atoms("sm_75")][-2:]
     ['mma.m16n8k8.f16.f16', 'mma.m16n8k8.f32.f16']
@@ -246,7 +246,9 @@ def mma_atom(name: str) -> MmaAtom:
     if not isinstance(name, str) or name not in atoms:
         near = [known for known in atoms if known.split(".")[:2] == str(name).split(".")[:2]]
         near = near or [f"{family}..." for family in sorted({known.split(".")[0] for known in atoms})]
-        raise UnsupportedError(f"mma_atom: no atom is named {name!r}; there is {', '.join(near[:8])}.")
+        raise UnsupportedError(
+            f"mma_atom: no atom is named {name!r}; similar names are {', '.join(near[:8])}."
+        )
     return atoms[name]
 
 

@@ -1,4 +1,4 @@
-"""The TiledMma of a SIMT kernel, from what a person would say: block, warp and thread tiles."""
+"""The TiledMma of a SIMT kernel from block, warp and thread tiles."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def simt_tiled_mma(
     lanes_along: str = "m",
     warps_along: str = "m",
 ) -> TiledMma:
-    """The TiledMma that says block > warp > thread > value.
+    """The TiledMma of the hierarchy block > warp > thread > value.
 
-    A block tile is cut into warp tiles, one a warp. A thread's tile is cut into quads; those that the lanes
-    of a warp have at one place lie side by side, so that a warp reads a contiguous stretch of shared memory
-    at a time, and a thread's next quad lies a stretch further. With 8x8 elements a thread in quads of 4x4,
-    and 8 x 4 lanes, a lane's rows in its warp tile of 64 rows are 4*lane .. 4*lane + 3 and these plus 32.
+    A block tile is divided into warp tiles, one for each warp. A thread's tile is divided into quads. The first quads
+    of all lanes of a warp lie side by side, so that a warp reads a contiguous run of shared memory, and the next
+    quads follow after that run. With 8x8 elements a thread in quads of 4x4, and 8 x 4 lanes, the rows of a lane in
+    its warp tile of 64 rows are 4*lane .. 4*lane + 3, and these plus 32.
 
     Law: thread t = lane + 32 * warp holds row
         warp_m * warp_tile_m + quad * (lanes_m * quad_m) + lane_m * quad_m + row

@@ -8,21 +8,21 @@ from cutegemm.layout.layout import Layout
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 from cutegemm.tile.atoms import table_of_atoms
 
-# kind: bits of the swizzle, and bytes of a row, which are those that it permutes among 8 rows
+# kind: (bits of the swizzle, bytes of a row)
 KINDS = {"interleave": (0, 16), "32B": (1, 32), "64B": (2, 64), "128B": (3, 128)}
 SMEM_ATOM_ROWS = 8
 
 
 @table_of_atoms
 def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
-    """The smallest tile of shared memory that wgmma knows: 8 rows, contiguous along `major`.
+    """The smallest tile of shared memory that wgmma reads: 8 rows, contiguous along `major`.
 
     Measured in elements: the 128-byte swizzle, S<3,4,3> on bytes, is S<3,3,3> on 16-bit elements. Tile it
     with `tile_to_shape` to a (M, K) or (N, K) tile, or to (M, K, stages).
 
     dtype    of the elements, 8 bits to 64
     major    k: (8, row):(row, 1), or mn: (row, 8):(1, row)
-    kind     interleave, 32B, 64B or 128B: the bytes of a row, over which the swizzle runs
+    kind     interleave, 32B, 64B or 128B: the bytes of a row, and the swizzle of 8 rows
     raises   PlanError with every rule that is broken
     source   CuTe, mma_traits_sm90_gmma.hpp:74-83; PTX ISA, "Shared Memory Matrix Layout" of wgmma
 
@@ -34,7 +34,7 @@ def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
     if major not in ("k", "mn"):
         rules.append(f"the majorness {major!r}; k or mn is expected")
     if kind not in KINDS:
-        rules.append(f"the kind {kind!r}; {', '.join(KINDS)} are there")
+        rules.append(f"the kind {kind!r}; {', '.join(KINDS)} are expected")
     if rules:
         raise PlanError(f"smem_atom of {dtype}", rules)
     bits, row_bytes = KINDS[kind]

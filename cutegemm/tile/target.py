@@ -1,4 +1,4 @@
-"""What is partitioned: a layout, a composed layout or a tensor."""
+"""Targets of a partition: layouts, composed layouts and tensors."""
 
 from __future__ import annotations
 

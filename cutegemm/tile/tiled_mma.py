@@ -86,7 +86,7 @@ class TiledMma:
 
     @property
     def shape_mnk(self) -> tuple[int, int, int]:
-        """Extents of the atom, as in CuTe; `tile_mnk` are those of the tile."""
+        """Extents of the atom, as in CuTe; `tile_mnk` has the extents of the tile."""
         return self.atom.shape_mnk
 
     @property

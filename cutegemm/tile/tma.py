@@ -1,4 +1,4 @@
-"""TMA boxes: what one bulk tensor copy moves between global and shared memory."""
+"""TMA boxes: the part of a tensor that one bulk tensor copy moves between global and shared memory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class TmaBox:
     dtype       of the elements
     box         extents, the contiguous mode first
     swizzle     none, 32B, 64B or 128B: how the rows are permuted in shared memory
-    multicast   a load may write the same box into so many CTAs of a cluster; 1 for none
-    l2_policy   evict_normal, evict_first or evict_last: how long the L2 cache is to keep it
+    multicast   CTAs of a cluster into which a load writes the same box; 1 for no multicast
+    l2_policy   evict_normal, evict_first or evict_last: the priority of its lines in the L2 cache
     raises      PlanError with every rule that is broken
     source      CUDA driver API, `cuTensorMapEncodeTiled`; PTX ISA, `cp.async.bulk.tensor`
 
@@ -72,7 +72,7 @@ class TmaBox:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of a box: what a barrier counts in each CTA that it arrives at."""
+        """Bytes of a box: the transaction count of the barrier, in each CTA that receives it."""
         return product(self.box) * self.dtype.bits // 8
 
     @property

@@ -183,7 +183,7 @@ make_layout_like: a Layout is expected, not Tensor<coordinates at (0, 0) o (4,8)
     (
         lambda: cg.domain_offset((1, 0), Tensor(None, Layout((4, 8), (F2(1), F2(4))))),
         """\
-domain_offset: (4,8):(F2(1),F2(4)) has strides over F2; what (1, 0) contributes is XORed, not added.""",
+domain_offset: (4,8):(F2(1),F2(4)) has strides over F2; the part of (1, 0) is XORed, not added.""",
     ),
     (
         lambda: cg.composition(Layout((2, 8), (2, 1)), Layout((2, 2**40), (F2(5), F2(16)))),

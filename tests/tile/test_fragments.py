@@ -160,9 +160,9 @@ def test_lists_name_each_atom_once():
 
 
 REFUSED = [
-    (lambda: mma_sync(bf16, 32), UnsupportedError, "k = 32; there is k = 8 or 16 of bf16"),
-    (lambda: mma_sync(bf16, 8, f16), UnsupportedError, "C of f16; there is C of f32 for bf16"),
-    (lambda: mma_sync(f32, 8), UnsupportedError, "no mma.sync of f32 operands here"),
+    (lambda: mma_sync(bf16, 32), UnsupportedError, "k = 32; 8 or 16 is expected for bf16"),
+    (lambda: mma_sync(bf16, 8, f16), UnsupportedError, "C of f16; C of f32 is expected for bf16"),
+    (lambda: mma_sync(f32, 8), UnsupportedError, "no mma.sync of f32 operands; the choices are f16"),
     (lambda: mma_sync(f16, 8, b_dtype=bf16), UnsupportedError, "A of f16 with B of bf16"),
     (lambda: wgmma(bf16, 12), PlanError, "n = 12; multiples of 8"),
     (lambda: wgmma(s8, 40), PlanError, "past 32 multiples of 16"),
@@ -171,7 +171,7 @@ REFUSED = [
     (lambda: wgmma(tf32, 64, "mn"), PlanError, "only f16 and bf16 may be mn-major"),
     (lambda: wgmma(f64, 64), PlanError, "no wgmma of f64"),
     (lambda: fma(e4m3), UnsupportedError, "no FMA of e4m3"),
-    (lambda: mma_atom("mma.m16n8k32.f32.bf16"), UnsupportedError, "there is mma.m16n8k32."),
+    (lambda: mma_atom("mma.m16n8k32.f32.bf16"), UnsupportedError, "similar names are mma.m16n8k32."),
     (lambda: universal_copy(f32, 16), PlanError, "does not hold whole elements of f32"),
     (lambda: universal_copy(f16, 96), PlanError, "8, 16, 32, 64 or 128"),
     (lambda: cp_async(f16, 8, "cg"), PlanError, "cp.async.cg moves 16"),
