@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.draw.canvas import PAD, Canvas, num, text_width
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import LayoutError
-from cutegemm.plan.program.operations import Compute, Load, WriteSlot
-from cutegemm.plan.program.steps import Multiply, StoreTile
+from cutegemm.plan.program.operations import Compute, FetchSlot, Load, StoreSlot, WriteSlot
+from cutegemm.plan.program.steps import Multiply, MultiplyBlock, StoreTile
 from cutegemm.simulate.protocol.machine import Machine
 
 if TYPE_CHECKING:
     from cutegemm.simulate.protocol.protocol import Protocol
 
+_OF_SLOTS = (FetchSlot, WriteSlot, StoreSlot)
 _LANE, _BAR = 34, 24
 _WIDE = 1080
 
@@ -97,10 +98,12 @@ def protocol_timeline(
     """A protocol of roles and barriers played with durations, as early as its barriers allow.
 
     cta        whose roles are drawn; all of them are played
-    load       from the moment that a bulk copy is asked for until it lands; asking takes 1
+    load       from the moment that a bulk copy of A, B or C is asked for until it lands; asking takes 1
     multiply   that the products of a k-tile take
-    store      that storing a tile takes a consumer
+    store      that storing a tile takes a consumer. A bulk store reads its slot for as long as writing the slot took
     raises     LayoutError where the roles wait for each other for ever
+
+    A role does one thing at a time: what it does while its products run is drawn behind them.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulate import protocol_of
@@ -108,23 +111,33 @@ def protocol_timeline(
     ('producer', 'consumer 0', 'consumer 1')
     """
     machine, programs = Machine(protocol), protocol.processes
-    of_tile = Counter([(p.role, op.tag[0]) for p in programs for op in p.ops if isinstance(op, WriteSlot)])
+    of_tile = Counter(
+        [(p.cta, p.role, op.tag[0]) for p in programs for op in p.ops if isinstance(op, WriteSlot)]
+    )
+    of_k_tile = Counter(
+        [
+            (p.cta, p.role, op.tag)
+            for p in programs
+            for op in p.ops
+            if isinstance(op, Compute) and isinstance(op.step, MultiplyBlock)
+        ]
+    )
     free, waits = [0.0] * len(programs), [-1.0] * len(programs)
-    lands: list[float] = []
+    loads: list[
+        float
+    ] = []  # when each copy that is under way ends, in the order in which the machine has them
+    copies: list[float] = []  # the same of copies to and from slots
     events: list[Event] = []
     now = 0.0
     while not machine.finished:
-        ready = [
-            c
-            for c in machine.choices()
-            if (free[c] if c < len(programs) else lands[c - len(programs)]) <= now
-        ]
+        ends = [*free, *loads, *copies]
+        ready = [choice for choice in machine.choices() if ends[choice] <= now]
         for number in range(len(programs)):
             over = machine.at[number] == len(programs[number].ops)
             if free[number] <= now and number not in ready and not over and waits[number] < 0:
                 waits[number] = now
         if not ready:
-            ahead = [t for t in (*free, *lands) if t > now]
+            ahead = [t for t in ends if t > now]
             if not ahead:
                 raise LayoutError(f"protocol_timeline: {machine.stuck()}")
             now = min(ahead)
@@ -132,21 +145,33 @@ def protocol_timeline(
         choice = ready[0]
         if choice >= len(programs):
             machine.step(choice)
-            lands.pop(choice - len(programs))
+            position = choice - len(programs)
+            if position < len(loads):
+                loads.pop(position)
+            else:
+                copies.pop(position - len(loads))
             continue
         program, op = programs[choice], programs[choice].ops[machine.at[choice]]
         if 0 <= waits[choice] < now and program.cta == cta:
             events.append(Event(program.role, "wait", None, waits[choice], now))
         waits[choice] = -1.0
         machine.step(choice)
-        lands += [now + load] * (len(machine.flights) - len(lands))
+        of_subtile = (
+            store / max(1, of_tile[program.cta, program.role, op.tag[0]]) if isinstance(op, _OF_SLOTS) else 0
+        )
+        loads += [now + load] * (len(machine.flights) - len(loads))
+        takes = load if isinstance(op, FetchSlot) else of_subtile
+        copies += [now + takes] * (len(machine.slots.flights) - len(copies))
         took, name, stage = 0.0, "", None
         if isinstance(op, Load):
             took, name, stage = 1, f"load {op.part}", op.stage
         elif isinstance(op, Compute) and isinstance(op.step, Multiply):
             took, name, stage = multiply, "multiply", op.stage
+        elif isinstance(op, Compute) and isinstance(op.step, MultiplyBlock):
+            took, name = multiply / of_k_tile[program.cta, program.role, op.tag], "multiply"
+            stage = op.stage
         elif isinstance(op, WriteSlot):
-            took, name = store / of_tile[program.role, op.tag[0]], "store"
+            took, name = of_subtile, "store"
         elif isinstance(op, Compute) and isinstance(op.step, StoreTile):
             took, name = store, "store"
         if took and program.cta == cta:

@@ -68,8 +68,11 @@ def test_what_is_refused_is_said_at_once():
     with pytest.raises(PlanError, match="bK = 16; without shared memory"):
         simt_plan(stages=0)
     with pytest.raises(PlanError) as caught:
-        simt_plan(waves=1, reduction="last", store="shared", persistent=0)
-    for part in ("0 CTAs; at least 1", "added by 'last'", "where K is split, D does not pass through shared"):
+        simt_plan(waves=1, persistent=0)
+    assert "persistent = 0; at least 1 is expected" in str(caught.value)
+    with pytest.raises(PlanError) as caught:
+        simt_plan(waves=1, reduction="last", store="shared", persistent=132)
+    for part in ("added by 'last'", "where K is split, D does not pass through shared"):
         assert part in str(caught.value)
     with pytest.raises(
         PlanError, match="1 waves of tiles are shared by a persistent grid of None CTAs; both or"

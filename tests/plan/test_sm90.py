@@ -197,21 +197,20 @@ def test_other_architectures_say_what_they_lack():
     assert any("sm_90a, which sm_100a is not" in rule for rule in sm90_plan().violations("sm_100a"))
 
 
-def test_a_barrier_that_counts_wrong_is_no_plan():
+def test_barriers_are_counted_and_not_given():
     plan = sm90_plan()
-    for name, changes, rule in (
-        ("empty", {"arrivals": 3}, "the barrier 'empty' has (count, arrivals, bytes) = (6, 3, 0)"),
-        ("full", {"transaction_bytes": 100}, "(6, 1, 100); what arrives asks for (6, 1, 32768)"),
-        ("order mainloop", {"count": 1}, "'order mainloop' has (count, arrivals, bytes) = (1, 256, 0)"),
-    ):
-        edited = tuple(replace(b, **changes) if b.name == name else b for b in plan.barriers)
-        with pytest.raises(PlanError, match=r"asks for"):
-            plan.with_(barriers=edited)
-        with pytest.raises(PlanError) as caught:
-            plan.with_(barriers=edited)
-        assert rule in str(caught.value)
-    with pytest.raises(PlanError, match="there is no barrier 'full'"):
+    with pytest.raises(PlanError, match="'barriers' is no field of a plan"):
         plan.with_(barriers=plan.barriers[1:])
+    with pytest.raises(
+        UnsupportedError, match="nothing is called 'parts'; there are full, empty, subtile, turn"
+    ):
+        plan.barrier("parts")
+
+
+def test_more_named_barriers_than_a_cta_has():
+    """6 consumers, each with a barrier for its turn, its subtiles and its parts: 18, and that of all threads."""
+    rule = "19 named barriers, that of all threads included; a CTA has 16."
+    assert rule in complaints(tile=(64, 16, 64), consumers=6, split_k=2)
 
 
 def test_roles_that_are_no_warpgroups():
@@ -377,10 +376,7 @@ def test_a_split_that_a_pipeline_does_not_carry_out():
         plan.with_(split=Split(2, "strided", "kernel"))
     assert "the parts of K are strided; neighbouring k-tiles" in str(caught.value)
     assert "reduction = 'last' is expected" in str(caught.value)
-    with pytest.raises(PlanError, match="there is no barrier 'parts'"):
-        plan.with_(barriers=plan.barriers[:-1])
-    with pytest.raises(PlanError, match="there is no barrier 'parts'"):
-        sm90_plan().with_(split=Split(2, reduction="last"))
+    assert sm90_plan().with_(split=Split(2, reduction="last")).barriers == plan.barriers
 
 
 def test_names_of_splits():

@@ -90,8 +90,6 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
             f"{plan.split.waves} waves of tiles are shared by a persistent grid of {plan.persistent} CTAs; both or "
             "none of them are given."
         )
-    if plan.persistent is not None and plan.persistent < 1:
-        yield f"a persistent grid has {plan.persistent} CTAs; at least 1 is expected."
     how = (plan.split.order, plan.split.reduction)
     if plan.schedule is not None and plan.split.waves and how != ("blocked", "kernel"):
         yield (

@@ -1,0 +1,462 @@
+"""Programs: what `show` prints of them, which steps there are and who knows them, and the barriers they ask for."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import cutegemm
+from cutegemm.build import mma_tma_plan, sm90_plan
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.barriers import barriers_of
+from cutegemm.plan.program.steps import BLOCKS, Program
+from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
+from tests.kernels.mma_sync_forms import form as mma_form
+from tests.kernels.sm90_forms import FORMS, form
+
+PACKAGE = Path(cutegemm.__file__).parent
+BF16 = Operands.of("bf16", layout="nt")
+E4M3 = Operands.of("e4m3", layout="nt", out="bf16")
+COOPERATIVE = {"schedule": "cooperative", "tile": (128, 128, 64)}
+
+# --- what is printed ---------------------------------------------------------------------------------------------
+
+PRODUCER = """
+for tile in work:
+  for k in tile.k_tiles:
+    wait     empty[k]
+    load     A[k], B[k] -> full[k]
+"""
+# No CTA of a cluster ends before all readers of its last stages have arrived at its barriers.
+PRODUCER_OF_A_CLUSTER = (
+    PRODUCER
+    + """
+for k in the next stages, once around the ring:
+  wait     empty[k]
+"""
+)
+STORED = """
+  epilogue of acc
+  for subtile i:
+    epilogue of subtile i
+    write    subtile i -> slot
+    wait     until all stores have read their slots, by warp 0
+    sync     subtile
+    store    slot -> D by TMA, by warp 0
+wait     until all stores have read their slots
+"""
+PINGPONG = (
+    """
+skip     the k-tiles of the consumers before
+signal   turn[0], by the last consumer
+for tile in work, every 2nd from this consumer's first:
+  wait     turn of this consumer
+  for k in tile.k_tiles:
+    wait     full[k]
+    mma      A[k], B[k] -> acc
+    wait     for all products but this k-tile's
+    release  empty[k - 1]
+  signal   turn of the next consumer
+  skip     the k-tiles of the other consumers
+  wait     for all products
+  if tile has k-tiles:
+    release  empty[k - 1]
+"""
+    + STORED
+)
+COOPERATIVE_TEXT = (
+    """
+for tile in work:
+  for k in tile.k_tiles:
+    wait     full[k]
+    mma      A[k], B[k] -> acc
+    wait     for all products but this k-tile's
+    release  empty[k - 1]
+  wait     for all products
+  if tile has k-tiles:
+    release  empty[k - 1]
+"""
+    + STORED
+)
+DEFERRED = """
+wait     full[0], then 300 cycles for each consumer before
+for tile in work, and until all are stored:
+  for k in tile.k_tiles:
+    wait     full[k]
+    mma      A[k], B[k] -> acc
+    if subtile i = k of the tile held is left:
+      write    subtile i -> slot
+      wait     until all stores have read their slots, by warp 0
+      sync     subtile
+      store    slot -> D by TMA, by warp 0
+    wait     for all products but this k-tile's
+    release  empty[k - 1]
+  for subtile i that is left of the tile held:
+    write    subtile i -> slot
+    wait     until all stores have read their slots, by warp 0
+    sync     subtile
+    store    slot -> D by TMA, by warp 0
+  wait     for all products
+  if tile has k-tiles:
+    release  empty[k - 1]
+  if there is a tile:
+    epilogue of acc
+    hold     the tile, converted
+wait     until all stores have read their slots
+"""
+TWO_LEVEL = """
+for tile in work:
+  clear    total
+  for k in tile.k_tiles:
+    wait     full[k]
+    mma      A[k], B[k] -> acc, from 0
+    wait     for all products
+    release  empty[k]
+    add      acc to total
+  wait     for all products
+  epilogue of acc
+  store    acc, with C from global memory, -> D
+"""
+MULTISTAGE = (
+    """
+for tile in work:
+  for k in the first 3 k-tiles:
+    load     A[k], B[k] -> full[k]
+  for k in tile.k_tiles:
+    wait     full[k]
+    mma      A[k], B[k] -> acc
+    wait     for all products but this k-tile's
+    sync     read
+    load     A[k + 3], B[k + 3] -> full[k + 3]
+  wait     for all products
+"""
+    + STORED
+)
+# 64 elements along K are four k-blocks of 16.
+WARPS = """
+for tile in work:
+  clear    acc
+  if tile has k-tiles:
+    wait     full[k]
+    read     A[k], B[k]: k-block 0
+    for k in tile.k_tiles but the last:
+      mma      A[k], B[k] -> acc: k-block 0; read k-block 1
+      mma      A[k], B[k] -> acc: k-block 1; read k-block 2
+      test     full[k + 1]
+      mma      A[k], B[k] -> acc: k-block 2; read k-block 3
+      wait     full[k + 1]
+      mma      A[k], B[k] -> acc: k-block 3; read k-block 0 of k + 1; release empty[k]
+    mma      A[k], B[k] -> acc: k-block 0; read k-block 1
+    mma      A[k], B[k] -> acc: k-block 1; read k-block 2
+    mma      A[k], B[k] -> acc: k-block 2; read k-block 3
+    mma      A[k], B[k] -> acc: k-block 3; release empty[k]
+    advance  past k
+  epilogue of acc
+  for subtile i:
+    epilogue of subtile i, with C from global memory
+    wait     until all stores but 1 have read their slots, by each warp
+    write    subtile i -> slot
+    store    slot -> D by TMA, by each warp
+wait     until all stores have read their slots
+"""
+FILLED = """
+for tile in work:
+  for k in tile.k_tiles:
+    wait     full[k]
+    mma      A[k], B[k] -> acc
+    wait     for all products but this k-tile's
+    release  empty[k - 1]
+  ticket   of the tile, where it has parts
+  wait     for all products
+  if tile has k-tiles:
+    release  empty[k - 1]
+  reduce   the parts: the last one adds all sums, the others write theirs
+  if this is the last part of the tile:
+    if C is read, in warp 0:
+      wait     until all stores have read their slots
+      fetch    C of the first subtiles -> their slots, c
+    epilogue of acc
+    for subtile i:
+      epilogue of subtile i, with C from its slot (waits for c[i])
+      write    subtile i -> slot
+      sync     subtile
+      store    slot -> D by TMA, by warp 0
+      if in warp 0:
+        wait     until all stores have read their slots
+        fetch    C of subtile i + 2 -> its slot, c[i + 2]
+wait     until all stores have read their slots
+"""
+PRINTED = {
+    "pingpong": (sm90_plan(BF16), PRODUCER, PINGPONG),
+    "cooperative": (sm90_plan(BF16, **COOPERATIVE, cluster=(2, 1)), PRODUCER_OF_A_CLUSTER, COOPERATIVE_TEXT),
+    "deferred": (sm90_plan(BF16, **COOPERATIVE, deferred=True, stagger_cycles=300), PRODUCER, DEFERRED),
+    "two-level": (
+        sm90_plan(
+            E4M3, **{**COOPERATIVE, "tile": (128, 128, 128)}, two_level=True, store="direct", with_c=True
+        ),
+        PRODUCER,
+        TWO_LEVEL,
+    ),
+    "multistage": (sm90_plan(BF16, schedule="single", stages=4), None, MULTISTAGE),
+    "warps": (mma_tma_plan(BF16), PRODUCER, WARPS),
+    "split and fill": (sm90_plan(BF16, **COOPERATIVE, fill=True, with_c=True), PRODUCER, FILLED),
+}
+
+
+def written(text: str) -> str:
+    """Without the empty lines of this file."""
+    return "\n".join(line for line in text.splitlines() if line)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_what_is_printed(name: str) -> None:
+    plan, loads, own = PRINTED[name]
+    wanted = {role.name: own if role.name.startswith("consumer") else loads for role in plan.roles}
+    assert ("producer" in wanted) == (loads is not None)
+    for role, text in wanted.items():
+        assert str(plan.program(role)) == written(text or ""), role
+    assert list(plan.programs) == list(wanted)
+
+
+# --- which steps there are, and who knows them -----------------------------------------------------------------
+
+
+def step_names() -> set[str]:
+    """Of all classes of steps."""
+    return {each.__name__ for each in (*get_args(step.Step), *BLOCKS) if inspect.isclass(each)}
+
+
+def methods(path: str) -> set[str]:
+    """The names of methods of a file, and of what is assigned in a class, read without importing it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef):
+                    found.add(each.name)
+                elif isinstance(each, ast.Assign):
+                    found |= {t.id for t in each.targets if isinstance(t, ast.Name)}
+    return found
+
+
+def all_plans() -> list[GemmPlan]:
+    """Every form of plans with a pipeline."""
+    made = [mma_form(name) for name in MMA_FORMS] + [form(name) for name in FORMS]
+    return [*(plan for plan in made if plan.pipeline is not None), *(plan for plan, _, _ in PRINTED.values())]
+
+
+def test_the_union_of_steps_holds_every_class_of_the_module() -> None:
+    """A class that the union lacks would be known to none of the tests below."""
+    defined = {
+        name
+        for name, each in vars(step).items()
+        if inspect.isclass(each) and each.__module__ == step.__name__
+    }
+    assert step_names() == defined - {"Program"}
+
+
+def test_every_step_is_used_by_a_program() -> None:
+    used = {
+        type(each).__name__
+        for plan in all_plans()
+        for program in plan.programs.values()
+        for each in program.walk()
+    }
+    assert used == step_names()
+
+
+def test_every_step_can_be_expanded() -> None:
+    assert step_names() - {name[1:] for name in methods("plan/program/expand.py")} == set()
+
+
+TRACERS = {  # the class that traces a role, after those that it derives from
+    "producer": ["trace.py", "sm90/loads.py"],
+    "consumer of wgmma": ["trace.py", "sm90/consumer.py"],
+    "consumer of mma.sync": ["trace.py", "sm90/consumer.py", "mma_sync/tma.py"],
+}
+
+
+@pytest.mark.parametrize("role", TRACERS)
+def test_every_step_of_a_role_can_be_traced(role: str) -> None:
+    known = {name[1:] for file in TRACERS[role] for name in methods(f"kernels/{file}")}
+    by_warps = role.endswith("mma.sync")
+    plans = [plan for plan in all_plans() if (plan.tiled_mma.atom.a_source == "register") == by_warps]
+    programs = [
+        plan.programs[name] for plan in plans for name in plan.programs if name.split()[0] == role.split()[0]
+    ]
+    used = {type(each).__name__ for program in programs for each in program.walk()}
+    assert len(used) > 3
+    assert used - known == set()
+
+
+def test_a_method_of_no_step_is_found() -> None:
+    """What `expand` has a method for is a step, or a name with no capital letter."""
+    for file in (
+        "plan/program/expand.py",
+        "kernels/trace.py",
+        "kernels/sm90/consumer.py",
+        "kernels/mma_sync/tma.py",
+    ):
+        named_as_steps = {name[1:] for name in methods(file) if re.match("_[A-Z]", name)}
+        assert named_as_steps, file
+        assert named_as_steps - step_names() == set(), file
+
+
+# --- what the options of a plan ask for -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({}, {"AwaitTurn", "HandOver", "OpenTurns", "Skip"}),
+        ({"stagger_cycles": 9, **COOPERATIVE}, {"Stagger"}),
+        ({"deferred": True, **COOPERATIVE}, {"Hold", "HeldSubtile"}),
+        ({"schedule": "single"}, {"ForAhead", "Load", "SyncThreads"}),
+        ({"split_k": 2}, {"TakeTicket", "AddParts"}),
+        ({"stream": 1}, {"TakeTicket", "AddParts"}),
+        ({"fill": True}, {"TakeTicket", "AddParts"}),
+        ({"with_c": True}, {"FetchTile"}),
+        ({"store": "direct"}, {"StoreTile"}),
+    ],
+    ids=str,
+)
+def test_an_option_is_in_the_program(options: dict, steps: set[str]) -> None:
+    """The steps that only such a plan has: a plain cooperative one has none of them."""
+
+    def kinds(plan: GemmPlan) -> set[str]:
+        return {type(each).__name__ for each in plan.program("consumer 0").walk()}
+
+    assert steps <= kinds(sm90_plan(BF16, **options))
+    assert not steps & kinds(sm90_plan(BF16, **COOPERATIVE))
+
+
+def test_two_levels_are_in_the_program() -> None:
+    plain, two = (
+        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 128, 128)}, two_level=two_level).program("consumer 0")
+        for two_level in (False, True)
+    )
+    assert (plain.has(step.AddLevel), two.has(step.AddLevel)) == (False, True)
+    assert {each.fresh for each in two.walk() if isinstance(each, step.Multiply)} == {True}
+
+
+def test_the_way_to_memory_is_in_the_program() -> None:
+    """(who stores a slot, by TMA, pending stores of each wait, in their order)."""
+
+    def way(**options: object) -> tuple[set[tuple[str, bool]], list[int]]:
+        program = sm90_plan(BF16, **options).program("consumer 0")
+        stores = {(each.by, each.by_tma) for each in program.walk() if isinstance(each, step.StoreSlot)}
+        return stores, [each.pending for each in program.walk() if isinstance(each, step.WaitStores)]
+
+    assert way(slots=4, subtile_n=32) == ({(step.FIRST_WARP, True)}, [2, 0])
+    assert way(slots=4, subtile_n=32, store="tma_warp") == ({(step.EACH_WARP, True)}, [3, 0])
+    assert way(shared_d="padded") == ({(step.ALL, False)}, [])
+    assert way(store="direct") == (set(), [])
+
+
+# --- barriers -----------------------------------------------------------------------------------------------------
+
+# Of 4 warps of 32 threads each consumer. "full": one arrival, that of the producer's expect_tx, and the bytes of A
+# and B. "empty": an arrival of each warp of every consumer that reads a stage, in every CTA that the CTA loads for:
+# its row and its column of the cluster, cm + cn - 1 CTAs. "subtile": the threads of a consumer. "turn": those of a
+# consumer that waits, and of the one before that signals. "c": expect_tx of one warp, for each slot. "parts": the
+# threads of a consumer.
+HAND_COUNTED = {
+    "pingpong": (  # a consumer reads a stage; 227 KiB - 1 KiB - 32 KiB hold 6 stages of 2 * 128 * 64 * 2 bytes
+        sm90_plan(BF16),
+        {"full": (6, 1, 32768), "empty": (6, 4, 0), "subtile": (2, 128, 0), "turn": (2, 256, 0)},
+    ),
+    "pingpong in a cluster of 2 x 1": (  # 4 warps * (2 + 1 - 1) CTAs
+        sm90_plan(BF16, cluster=(2, 1)),
+        {"full": (6, 1, 32768), "empty": (6, 8, 0), "subtile": (2, 128, 0), "turn": (2, 256, 0)},
+    ),
+    "pingpong of three": (  # turn: the one that waits and the one before, of three; (64 + 128) * 64 * 2 bytes
+        sm90_plan(BF16, tile=(64, 128, 64), consumers=3, stages=5),
+        {"full": (5, 1, 24576), "empty": (5, 4, 0), "subtile": (3, 128, 0), "turn": (3, 256, 0)},
+    ),
+    "cooperative": (  # 2 consumers * 4 warps; (128 + 256) * 64 * 2 bytes
+        sm90_plan(BF16, schedule="cooperative", tile=(128, 256, 64), stages=3),
+        {"full": (3, 1, 49152), "empty": (3, 8, 0), "subtile": (2, 128, 0)},
+    ),
+    "cooperative in a cluster of 2 x 2": (  # 8 warps * (2 + 2 - 1) CTAs
+        sm90_plan(BF16, schedule="cooperative", tile=(128, 256, 64), stages=3, cluster=(2, 2)),
+        {"full": (3, 1, 49152), "empty": (3, 24, 0), "subtile": (2, 128, 0)},
+    ),
+    "cooperative of three in a cluster of 1 x 2": (  # 12 warps * (1 + 2 - 1) CTAs; (192 + 128) * 64 * 2 bytes
+        sm90_plan(BF16, schedule="cooperative", tile=(192, 128, 64), consumers=3, stages=4, cluster=(1, 2)),
+        {"full": (4, 1, 40960), "empty": (4, 24, 0), "subtile": (3, 128, 0)},
+    ),
+    "C by TMA": (  # 2 slots of 2 consumers, of 64 x 64 elements of C, 2 bytes each
+        sm90_plan(BF16, with_c=True),
+        {
+            "full": (6, 1, 32768), "empty": (6, 4, 0), "subtile": (2, 128, 0), "c": (4, 1, 8192), "turn": (2, 256, 0),
+        },
+    ),
+    "split": (
+        sm90_plan(BF16, split_k=3),
+        {
+            "full": (6, 1, 32768), "empty": (6, 4, 0), "subtile": (2, 128, 0), "turn": (2, 256, 0),
+            "parts": (2, 128, 0),
+        },
+    ),
+    "fill, deferred, in a cluster": (  # (128 + 128) * 64 * 2 bytes; 8 warps * 2 CTAs
+        sm90_plan(BF16, **COOPERATIVE, fill=True, deferred=True, cluster=(2, 1), stages=4),
+        {"full": (4, 1, 32768), "empty": (4, 16, 0), "subtile": (2, 128, 0), "parts": (2, 128, 0)},
+    ),
+    "two-level": (  # (128 + 128) * 128 elements of a byte; nobody meets at a slot that D leaves without
+        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 128, 128)}, two_level=True, store="direct", stages=5),
+        {"full": (5, 1, 32768), "empty": (5, 8, 0)},
+    ),
+    "a warp stores its own rows": (  # nobody else writes there: no barrier of a subtile
+        sm90_plan(BF16, store="tma_warp"),
+        {"full": (6, 1, 32768), "empty": (6, 4, 0), "turn": (2, 256, 0)},
+    ),
+    "one consumer, multistage": (  # one warp expects; all threads have read a stage when they pass "read"
+        sm90_plan(BF16, schedule="single", stages=4),
+        {"full": (4, 1, 32768), "read": (1, 128, 0), "subtile": (1, 128, 0)},
+    ),
+    "two consumers, multistage": (
+        sm90_plan(BF16, schedule="single", stages=4, consumers=2),
+        {"full": (4, 1, 32768), "read": (1, 256, 0), "subtile": (2, 128, 0)},
+    ),
+    "eight warps": (  # each a consumer; (256 + 128) * 64 * 2 bytes
+        mma_tma_plan(BF16),
+        {"full": (4, 1, 49152), "empty": (4, 8, 0)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HAND_COUNTED)
+def test_barriers_counted_by_hand(name: str) -> None:
+    plan, wanted = HAND_COUNTED[name]
+    assert {b.name: (b.count, b.arrivals, b.transaction_bytes) for b in plan.barriers} == wanted
+
+
+def test_barriers_follow_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program with a step more, or less, asks for other barriers: they are stated nowhere else."""
+    plan = sm90_plan(BF16, **COOPERATIVE)
+    sound = plan.programs
+
+    def counted(edit) -> dict[str, int]:
+        changed = {
+            role: program.edited(edit) if role.startswith("consumer") else program
+            for role, program in sound.items()
+        }
+        monkeypatch.setattr(GemmPlan, "program", lambda _, role: changed[role])
+        return {barrier.name: barrier.arrivals for barrier in barriers_of(plan)}
+
+    assert counted(lambda each: each) == {"full": 1, "empty": 8, "subtile": 128}
+    assert "subtile" not in counted(lambda each: None if isinstance(each, step.SyncSubtile) else each)
+    assert "empty" not in counted(lambda each: None if isinstance(each, step.Release) else each)
+
+
+def test_a_program_with_a_step_taken_out() -> None:
+    program = Program((step.ForTiles((step.ForKTiles((step.Wait("full"), step.Multiply())),)),))
+    shorter = program.edited(lambda each: None if isinstance(each, step.Wait) else each)
+    assert [type(each).__name__ for each in program.walk()] == ["ForTiles", "ForKTiles", "Wait", "Multiply"]
+    assert str(shorter) == "for tile in work:\n  for k in tile.k_tiles:\n    mma      A[k], B[k] -> acc"
