@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
-from cutegemm.plan.plan import GemmPlan, Role, SharedLayout
+from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.role import Role
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import cp_async, universal_copy
 from cutegemm.tile.raster import Raster

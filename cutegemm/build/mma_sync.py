@@ -10,9 +10,10 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
 from cutegemm.plan.arguments import check_arguments
-from cutegemm.plan.plan import GemmPlan, SharedLayout
+from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.schedule import Schedule, multistage, single_stage
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync

@@ -16,8 +16,9 @@ from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.pipeline import Pipeline, Slots
-from cutegemm.plan.plan import GemmPlan, SharedLayout
+from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster

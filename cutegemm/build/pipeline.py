@@ -11,8 +11,10 @@ from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.pipeline import Pipeline, Slots
-from cutegemm.plan.plan import GemmPlan, Role, SharedLayout
+from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.role import Role
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy

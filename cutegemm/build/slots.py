@@ -11,9 +11,9 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, WARPGROUP_THREADS
 from cutegemm.plan.pipeline import Slots
-from cutegemm.plan.plan import SharedLayout
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
 from cutegemm.tile.mma_atoms import WGMMA_M

@@ -24,8 +24,9 @@ from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS, WAR
 from cutegemm.tile.tiled_copy import TiledCopy
 
 if TYPE_CHECKING:
-    from cutegemm.plan.plan import GemmPlan, SharedLayout
+    from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
+    from cutegemm.plan.shared import SharedLayout
 
 MAX_TILES = 1 << 20
 _NOBODY = 0xFFFF

@@ -24,7 +24,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle, composition, select
-from cutegemm.plan.plan import SharedLayout, smem_align_bytes
+from cutegemm.plan.shared import SharedLayout, smem_align_bytes
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma

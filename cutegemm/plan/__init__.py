@@ -9,8 +9,9 @@ when it may exist        `rules/`
 """
 
 from cutegemm.plan.pipeline import Pipeline, Slots
-from cutegemm.plan.plan import GemmPlan, Role
+from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.program.barriers import Barrier
+from cutegemm.plan.role import Role
 
 __all__ = ["Barrier", "GemmPlan", "Operand", "Operands", "Pipeline", "Problem", "Role", "Slots"]

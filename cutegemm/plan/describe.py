@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 from cutegemm.layout import size
@@ -25,6 +26,32 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
     ]
     head = f"{plan.name}: {plan.summary}" if plan.summary else plan.name
     return "\n".join([head, f"  {plan.operands}", *lines])
+
+
+def describe_programs(plan: GemmPlan) -> str:
+    """What each role does, under its name: roles of one program together, all threads where they follow a schedule.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> print(describe_programs(sm90_plan())[:86])
+    producer
+      for tile in work:
+        for k in tile.k_tiles:
+          wait     empty[k]
+    """
+    if plan.schedule is not None:
+        named = {"all threads": str(plan.schedule)}
+    else:
+        by_program: dict[str, list[str]] = {}
+        for role, program in plan.programs.items():
+            by_program.setdefault(str(program), []).append(role)
+        named = {_together(roles): text for text, roles in by_program.items()}
+    return "\n".join([f"{roles}\n{indent(text, '  ')}" for roles, text in named.items()])
+
+
+def _together(roles: list[str]) -> str:
+    """consumer 0, 1 of the names consumer 0 and consumer 1."""
+    first, *others = roles
+    return ", ".join([first, *[role.split()[-1] for role in others]])
 
 
 Row = tuple[str, str, str, str]
@@ -57,7 +84,7 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     for packing in plan.packs:
         rows.append((f"pack {packing.name.upper()}", "1", "x".join(map(str, packing.tile)), str(packing)))
     rows += [
-        ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {plan.ctas_per_sm} a multiprocessor"),
+        ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {_per_sm(plan)}"),
     ]
     if pipeline is not None:
         own = " x ".join(str(extent) for extent in pipeline.consumer_tile)
@@ -71,6 +98,10 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         ("atom", "1", " x ".join(str(e) for e in atom.shape_mnk), atom.name),
     ]
     return rows
+
+
+def _per_sm(plan: GemmPlan) -> str:
+    return f"{plan.ctas_per_sm} CTA{'s' if plan.ctas_per_sm > 1 else ''} per SM"
 
 
 def _memory(plan: GemmPlan) -> list[Row]:

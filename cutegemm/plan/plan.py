@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle, hooks, size
+from cutegemm.layout import Layout, hooks, size
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
-    SMEM_MAX_ALIGN_BYTES,
-    SMEM_UNIT_BYTES,
     WARP_THREADS,
     arch_named,
 )
@@ -24,6 +21,8 @@ from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
 from cutegemm.plan.program.schedule import Schedule
 from cutegemm.plan.program.steps import Program
+from cutegemm.plan.role import Role
+from cutegemm.plan.shared import SharedLayout, smem_align_bytes
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
@@ -36,24 +35,9 @@ from cutegemm.tile.tma import TmaBox
 if TYPE_CHECKING:
     from cutegemm.plan.memory.packing import Packing
 
-SharedLayout = Union[Layout, ComposedLayout]
-
 SUM_VECTOR = 4  # sums of a thread that a pipeline moves to and from the workspace at once: 16 bytes
 TICKET_BYTES = 4  # in shared memory, by which a consumer's threads learn whether theirs is a tile's last part
 _REGISTERS_BESIDES = 32  # of a consumer that adds parts: addresses and counters
-
-
-@dataclass(frozen=True)
-class Role:
-    """Warps that run one program.
-
-    warps       how many, counted on from those of the role before
-    registers   per thread while it runs (setmaxnreg), or None where the compiler decides
-    """
-
-    name: str
-    warps: int
-    registers: int | None = None
 
 
 _Part = TypeVar("_Part", Role, Barrier)
@@ -344,7 +328,9 @@ class GemmPlan:
         assert self.pipeline is not None
         if self.pipeline.readers == 1:
             return tile_mnl
-        down, across = [whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)]
+        down, across = [
+            whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)
+        ]
         m_tile, n_tile, batch = tile_mnl
         if across == 1:
             return m_tile * down + consumer, n_tile, batch
@@ -408,24 +394,6 @@ class GemmPlan:
     def _repr_html_(self) -> str:
         """The drawing that a notebook shows."""
         return str(hooks.notebook(self))
-
-
-def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
-    """What the base address of a buffer in shared memory is a multiple of: 128 bytes, or a swizzle's period.
-
-    The hardware swizzles addresses; that is the plan's permutation of offsets where the buffer begins at a
-    multiple of the period. No buffer can be aligned to more than 1024 bytes: under a longer period the
-    elements of a row change places as those of another row should, which leaves bank conflicts as they are.
-
-    >>> from cutegemm.dtypes import f16
-    >>> smem_align_bytes(f16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
-    1024
-    """
-    if not isinstance(layout, ComposedLayout) or not isinstance(layout.inner, Swizzle):
-        return SMEM_UNIT_BYTES
-    swizzle = layout.inner
-    period = 1 << (swizzle.base + swizzle.bits + abs(swizzle.shift))
-    return min(SMEM_MAX_ALIGN_BYTES, max(SMEM_UNIT_BYTES, period * dtype.bits // 8))
 
 
 def _of_name(plan: str, parts: tuple[_Part, ...], name: str) -> _Part:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.plan import SharedLayout
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report
 from cutegemm.tile.tiled_copy import TiledCopy

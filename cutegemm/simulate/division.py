@@ -1,4 +1,4 @@
-"""Which k-tiles of which tiles of D are multiplied one after the other, where all threads of a CTA follow a schedule."""
+"""How the k-tiles of a schedule plan are divided: the pieces of each CTA, and the slots of the workspace."""
 
 from __future__ import annotations
 

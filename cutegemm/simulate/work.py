@@ -51,8 +51,9 @@ def work_tiles_of(plan: GemmPlan, problem: Problem, report: Report) -> WorkTiles
     for rank in range(in_cluster):
         at = [of_mode + nought for of_mode in taken.tile_mnl(rank)]
         of_rank.append((taken.turn, taken.cluster * in_cluster + rank, nought + rank, *at))
-    every = [np.concatenate(of_field) for of_field in zip(*of_rank, strict=True)]
-    tiles = WorkTiles(*every, taken.work_tile.map(lambda of: np.tile(of, in_cluster)))
+    turn, cta, ranks, m, n, batch = (np.concatenate(of_field) for of_field in zip(*of_rank, strict=True))
+    tile = taken.work_tile.map(lambda of: np.tile(of, in_cluster))
+    tiles = WorkTiles(turn, cta, ranks, m, n, batch, tile)
     _check(tiles, plan.grid(problem), work.k_tiles, in_cluster, report)
     return tiles
 

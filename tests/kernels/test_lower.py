@@ -19,7 +19,7 @@ from cutegemm.layout import (  # noqa: E402
     make_identity_layout,
     make_identity_tensor,
 )
-from cutegemm.plan.plan import smem_align_bytes  # noqa: E402
+from cutegemm.plan.shared import smem_align_bytes  # noqa: E402
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, stmatrix, universal_copy  # noqa: E402
 from cutegemm.tile.mma_atoms import fma, mma_sync  # noqa: E402
 from cutegemm.tile.smem_atoms import KINDS, smem_atom  # noqa: E402

@@ -8,8 +8,8 @@ from typing import Any
 from cutegemm.build import Shared, simt_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.plan.plan import Role
 from cutegemm.plan.program.schedule import multistage
+from cutegemm.plan.role import Role
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster

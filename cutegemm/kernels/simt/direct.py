@@ -6,7 +6,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.simt.kernel import SimtGemm
+from cutegemm.kernels.simt.gemm import SimtGemm
 from cutegemm.tile.copy_atoms import universal_copy
 
 _UNROLL = 4

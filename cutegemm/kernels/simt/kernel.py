@@ -1,53 +1,19 @@
-"""A GEMM by fused multiply-adds of single threads: block, warp and thread tiles, as a SIMT plan says.
-
-All threads of a CTA follow the plan's schedule; `mainloop` tells how. Fragments are read by the vectors that
-the plan names, and Multiply is the outer product of two fragments.
-"""
+"""The kernels of SIMT plans: with shared memory, without it, and with a workspace."""
 
 from __future__ import annotations
 
-import cutlass.cute as cute
-
-from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments
-from cutegemm.kernels.threads.mainloop import Parts, ScheduledGemm, serpentine
+from cutegemm.kernels.simt.direct import DirectGemm
+from cutegemm.kernels.simt.gemm import SimtGemm
+from cutegemm.kernels.simt.workspace import WorkspaceGemm
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.program.schedule import Multiply, Read
 
-__all__ = ["SimtGemm", "fake_arguments", "host_function"]
+__all__ = ["fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> SimtGemm:
     """What is traced for a plan, of `LaunchArguments`."""
-    from cutegemm.kernels.simt.direct import DirectGemm
-    from cutegemm.kernels.simt.workspace import WorkspaceGemm
-
     if needs_workspace(plan):
         return WorkspaceGemm(plan)
     return DirectGemm(plan) if plan.stages == 0 else SimtGemm(plan)
-
-
-class SimtGemm(ScheduledGemm):
-    """The kernel of a SIMT plan."""
-
-    def read(self, parts: Parts, step: Read, stage, k_block) -> None:
-        """Fragments of a k-block, by the vectors that the plan names."""
-        buffer = step.k_block % self.plan.schedule.fragments
-        for atom, source, fragments in (
-            (self.plan.read_a, parts.tCsA, parts.tCrA),
-            (self.plan.read_b, parts.tCsB, parts.tCrB),
-        ):
-            vector = (atom.values,)
-            src = cute.zipped_divide(cute.coalesce(source[None, None, k_block, stage]), vector)
-            dst = cute.zipped_divide(cute.coalesce(fragments[None, None, buffer]), vector)
-            cute.copy(lower.copy_atom(atom), src, dst)
-
-    def multiply(self, parts: Parts, step: Multiply) -> None:
-        """acc += the outer product of the fragments of a k-block."""
-        buffer = step.k_block % self.plan.schedule.fragments
-        kind = parts.acc.element_type
-        a = [parts.tCrA[0, m, buffer].to(kind) for m in range(cute.size(parts.tCrA, mode=[1]))]
-        b = [parts.tCrB[0, n, buffer].to(kind) for n in range(cute.size(parts.tCrB, mode=[1]))]
-        for m, n in serpentine(len(a), len(b), self.plan.mma_order):
-            parts.acc[0, m, n] = cute.math.fma(a[m], b[n], parts.acc[0, m, n])

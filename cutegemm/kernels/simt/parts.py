@@ -31,7 +31,7 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.simt.kernel import SimtGemm
+from cutegemm.kernels.simt.gemm import SimtGemm
 from cutegemm.kernels.threads.mainloop import reread
 from cutegemm.kernels.values import Values
 from cutegemm.plan.memory.workspace import sums_layout

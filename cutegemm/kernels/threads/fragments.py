@@ -21,7 +21,8 @@ from cutlass import Uint16, Uint32
 from cutegemm.kernels import lower
 from cutegemm.layout import ComposedLayout, Swizzle
 from cutegemm.machine.arch import WARP_THREADS
-from cutegemm.plan.plan import GemmPlan, smem_align_bytes
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.tiled_copy import make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma

@@ -47,9 +47,9 @@ from cutegemm.kernels.arguments import LaunchArguments, launch_arguments
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
-from cutegemm.plan.plan import smem_align_bytes
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.program.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
+from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
 from cutegemm.plan.work.shares import WorkTile
 

@@ -15,8 +15,8 @@ from typing import Any
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
-from cutegemm.plan.plan import SharedLayout
 from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv

@@ -97,6 +97,24 @@ class Schedule:
     prologue: tuple[Step, ...]
     body: tuple[Step, ...]
 
+    def __str__(self) -> str:
+        """The steps as those of a role's program are printed.
+
+        >>> print(single_stage(k_blocks=8, unroll=1))
+        for k in tile.k_tiles:
+          fetch    A[k], B[k]
+          commit   the copies fetched
+          store    A[k], B[k] -> their stage, where they came to registers
+          wait     for all copies
+          sync     all threads
+          for i in 0, 1 .. 7:
+            read     A[k], B[k]: k-block i
+            mma      k-block i -> acc
+          sync     all threads
+        """
+        lines = [*_lines(self.prologue, 0, "0"), "for k in tile.k_tiles:", *_lines(self.body, 1, "k")]
+        return "\n".join(lines)
+
     def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
         """(t, step) in the order of execution; the prologue has t = 0. Nothing at all without k-tiles."""
         if k_tiles == 0:
@@ -125,6 +143,47 @@ class Schedule:
         if k_blocks is not None:
             watch.finish(k_blocks)
         return watch.found
+
+
+def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") -> Iterator[str]:
+    """Steps as text.
+
+    tile      the k-tile that `ahead` counts from: "0" before the loop, "k" in it
+    k_block   what the k-blocks of a loop over them are counted from
+    """
+    for step in steps:
+        yield "  " * depth + _line(step, tile, k_block)
+        if isinstance(step, Repeat):
+            yield from _lines(step.steps, depth + 1, tile, "i")
+
+
+def _line(step: Step, tile: str, k_block: str) -> str:
+    if isinstance(step, Repeat):
+        turns = [str(turn * step.stride) for turn in range(step.times)]
+        if len(turns) > 3:
+            turns = [f"{turns[0]}, {turns[1]} .. {turns[-1]}"]
+        return f"for i in {', '.join(turns)}:"
+    if isinstance(step, Commit):
+        return "commit   the copies fetched"
+    if isinstance(step, Wait):
+        late = {0: "", 1: " but those of the last commit"}
+        return f"wait     for all copies{late.get(step.pending, f' but those of the last {step.pending} commits')}"
+    if isinstance(step, Sync):
+        return "sync     all threads"
+    if isinstance(step, Multiply):
+        return f"mma      k-block {_counted(k_block, step.k_block)} -> acc"
+    at = _counted("" if tile == "0" else tile, step.ahead)
+    moved = f"A[{at}], B[{at}]"
+    if isinstance(step, Store):
+        return f"store    {moved} -> their stage, where they came to registers"
+    if isinstance(step, Read):
+        return f"read     {moved}: k-block {_counted(k_block, step.k_block)}"
+    return f"fetch    {moved}{f', part {step.part + 1} of {step.parts}' if step.parts > 1 else ''}"
+
+
+def _counted(start: str, number: int) -> str:
+    """A number counted from a name, or from 0."""
+    return str(number) if not start else f"{start} + {number}" if number else start
 
 
 class StageWatch:

@@ -20,7 +20,7 @@ import numpy as np
 from cutegemm.dtypes import DType
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product_each
 from cutegemm.machine.arch import ACCESS_BITS
-from cutegemm.plan.plan import SharedLayout
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS
 from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TMA_SWIZZLES, TmaBox
 

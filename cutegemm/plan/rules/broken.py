@@ -12,16 +12,15 @@ from cutegemm.dtypes import tf32
 from cutegemm.layout import product_each, size
 from cutegemm.machine.arch import (
     MAX_GRID_Y,
-    MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
-    REGISTER_UNIT,
     SMEM_RESERVED_BYTES,
-    WARP_THREADS,
     Arch,
 )
 from cutegemm.plan.rules.boxes import box_rules, overlapping, places
 from cutegemm.plan.rules.kinds import kind_rules
 from cutegemm.plan.rules.limits import limits
+from cutegemm.plan.rules.pipeline import pipeline_rules
+from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.rules.vectors import vector_rules
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
@@ -43,10 +42,13 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
     structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan)]
     out = [*_types(plan), *structure, *_threads(plan), *_instructions(plan, arch), *_schedule(plan)]
     if not structure:  # what follows evaluates the layouts, which must fit for that
-        out += [*box_rules(plan), *vector_rules(plan), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
+        out += [
+            *box_rules(plan),
+            *vector_rules(plan),
+            *_shared_budget(plan, arch),
+            *_register_budget(plan, arch),
+        ]
     if plan.pipeline is not None:
-        from cutegemm.plan.rules.pipeline import pipeline_rules
-
         out += pipeline_rules(plan, arch)
     elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
         out.append("TMA fills the queue of a pipeline; where all threads follow a schedule, they load.")
@@ -236,13 +238,6 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
             f"a thread needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; {plan.ctas_per_sm} "
             f"{'CTA' if plan.ctas_per_sm == 1 else 'CTAs'} of {plan.threads} threads leave {budget} each."
         )
-
-
-def register_budget(plan: GemmPlan, arch: Arch) -> int:
-    """Registers a thread may have where `ctas_per_sm` CTAs share a multiprocessor."""
-    warps = plan.ctas_per_sm * plan.threads // WARP_THREADS
-    per_warp = arch.registers_per_sm // max(1, warps) // REGISTER_UNIT * REGISTER_UNIT
-    return min(MAX_REGISTERS_PER_THREAD, per_warp // WARP_THREADS)
 
 
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:

@@ -16,7 +16,6 @@ from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARP_THREADS
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.memory.packing import Packing
 from cutegemm.plan.pipeline import Pipeline, Slots
-from cutegemm.plan.plan import Role
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.program.schedule import (
     Commit,
@@ -30,6 +29,7 @@ from cutegemm.plan.program.schedule import (
     Sync,
     Wait,
 )
+from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import layout_rule
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom

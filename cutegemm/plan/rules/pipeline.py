@@ -9,11 +9,13 @@ from cutegemm.layout import Layout, product_each, size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
+from cutegemm.plan.rules.registers import register_budget
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
 if TYPE_CHECKING:
-    from cutegemm.plan.plan import GemmPlan, Role
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.role import Role
 
 # PTX ISA, "setmaxnreg".
 SETMAXNREG_STEP, SETMAXNREG_LEAST, SETMAXNREG_MOST = 8, 24, 256
@@ -178,8 +180,6 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
 
 
 def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    from cutegemm.plan.rules.broken import register_budget
-
     at_launch = register_budget(plan, arch)
     by_wgmma = plan.tiled_mma.atom.a_source == "shared"
     words = -(

@@ -17,8 +17,9 @@ from cutegemm.tile.tiled_mma import TiledMma
 
 if TYPE_CHECKING:
     from cutegemm.plan.pipeline import Pipeline, Slots
-    from cutegemm.plan.plan import GemmPlan, SharedLayout
+    from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand
+    from cutegemm.plan.shared import SharedLayout
 
 
 def vector_rules(plan: GemmPlan) -> Iterator[str]:

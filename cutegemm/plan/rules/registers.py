@@ -1,0 +1,17 @@
+"""How many registers a thread may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cutegemm.machine.arch import MAX_REGISTERS_PER_THREAD, REGISTER_UNIT, WARP_THREADS, Arch
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+def register_budget(plan: GemmPlan, arch: Arch) -> int:
+    """Registers a thread may have where `ctas_per_sm` CTAs share a multiprocessor."""
+    warps = plan.ctas_per_sm * plan.threads // WARP_THREADS
+    per_warp = arch.registers_per_sm // max(1, warps) // REGISTER_UNIT * REGISTER_UNIT
+    return min(MAX_REGISTERS_PER_THREAD, per_warp // WARP_THREADS)
