@@ -26,7 +26,7 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
     """The layout with the fewest modes that is the same function of the index.
 
     Law: coalesce(L)(i) == L(i) for every i < size(L); no extent is 1 and no two neighbours merge. A layout whose
-    extents are all 1 becomes 1:0.
+    extents are all 1 becomes 1:0; one without modes stays ():().
 
     target_profile   a tuple: each of its entries coalesces one mode by itself; further modes stay as they are
     raises           LayoutError where the profile does not fit the layout
@@ -48,6 +48,8 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
             )
         head = [coalesce(layout[m], p) for m, p in enumerate(target_profile)]
         return gathered(head + [layout[m] for m in range(len(head), len(layout))])
+    if layout.shape == ():
+        return layout
     try:
         return from_flat(*coalesced(*layout.flat(), keep_last=False))
     except XorArithmetic:

@@ -593,6 +593,8 @@ def no_recast(new_bits: int, old_bits: int, layout: Any) -> str | None:
     for split in _splits(layout, parts):
         units = _units(split, layout, parts, wide)
         found = [(-(-extent // per), per * stride // wide) for extent, stride, per in units]
+        if any(r > 1 and per * stride % wide for (r, _), (_, stride, per) in zip(found, units, strict=True)):
+            continue  # steps of a fraction of a wide element
         result = Layout(tuple(s for s, _ in found), tuple(d for _, d in found))
         if recast_layout(result, new_bits, old_bits, layout) is None:
             return str(result)
