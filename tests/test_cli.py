@@ -12,10 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from cutegemm import __version__
-from cutegemm.choose.catalog import plans
+from cutegemm.choose.catalog import plan_named, plans
 from cutegemm.cli import app, main
 from cutegemm.errors import CutegemmError
+from cutegemm.plan import Operands
 from cutegemm.run.cubin import ResourceReport
+
+BF16 = Operands.of("bf16")
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -340,6 +343,66 @@ def test_show_a_plan(tmp_path: Path) -> None:
     said = run("show", "simt_128x128", "--problem", "512x512x512", "--html", str(tmp_path / "x.html"))
     assert "4 x 4 x 1 tiles" in said
     assert "<html" in (tmp_path / "x.html").read_text()[:200].lower()
+
+
+def test_show_the_programs_of_roles() -> None:
+    """Behind the table: each program once, under the names of its roles."""
+    said = run("show", "sm90_multistage").splitlines()
+    assert said[said.index("consumer 0") + 1] == "  for tile in work:"
+    said = run("show", "sm90_slots").splitlines()
+    producer, consumers = said.index("producer"), said.index("consumer 0, 1")
+    assert said[producer + 1 : consumers] == [
+        "  for tile in work:",
+        "    for k in tile.k_tiles:",
+        "      wait     empty[k]",
+        "      load     A[k], B[k] -> full[k]",
+    ]
+    own = [f"  {line}" for line in str(plan_named("sm90_slots", BF16).program("consumer 1")).splitlines()]
+    assert said[consumers + 1 :] == own
+    assert said[producer - 1] == ""
+
+
+def test_show_the_schedule_of_all_threads() -> None:
+    """Two fetches ahead of three stages; of 16 k-blocks 12 are a loop of four at a time."""
+    said = run("show", "simt:block=128x128x16,warp=64x32,thread=8x8,stages=3,unroll=4").splitlines()
+    steps = said[said.index("all threads") + 1 :]
+    loop = steps.index("  for k in tile.k_tiles:")
+    assert [line.split()[0] for line in steps[:loop]] == 2 * ["fetch", "commit", "store"] + [
+        "wait",
+        "sync",
+        "read",
+    ]
+    assert steps[loop + 1 : loop + 6] == [
+        "    fetch    A[k + 2], B[k + 2]",
+        "    commit   the copies fetched",
+        "    for i in 0, 4, 8:",
+        "      read     A[k], B[k]: k-block i + 1",
+        "      mma      k-block i -> acc",
+    ]
+    assert "    wait     for all copies but those of the last commit" in steps
+    assert steps[-1] == "    mma      k-block 15 -> acc"
+
+
+@pytest.mark.parametrize(
+    "name", ["sm90_slots", "sm90_multistage", "sm90_64x128/k4", "sm90_fill", "mma_tma_256x128"]
+)
+def test_show_a_timeline(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.svg"
+    said = run("show", name, "--timeline", "--svg", str(file))
+    roles = [role.name for role in plan_named(name, BF16).roles]
+    assert [line.split("│")[0].strip() for line in said.splitlines() if "│" in line] == roles
+    assert all(set("0123456789#. ") > set(line.split("│")[1]) for line in said.splitlines() if "│" in line)
+    assert f"{name}: " in said
+    drawn = file.read_text()
+    assert drawn.startswith("<svg")
+    assert all(f">{role}<" in drawn for role in roles)
+
+
+def test_a_timeline_of_what_has_no_roles() -> None:
+    with pytest.raises(CutegemmError, match="all threads of the plan 'simt_64x64' follow one schedule"):
+        run("show", "simt_64x64", "--timeline")
+    with pytest.raises(CutegemmError, match=r"--timeline is of a plan with roles, and S<3,3,3> is a layout"):
+        run("show", "S<3,3,3>", "--timeline")
 
 
 def test_plans_are_listed_by_family() -> None:

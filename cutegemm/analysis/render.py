@@ -115,7 +115,7 @@ def _print_occupancy(analysis: Analysis, console: Any) -> None:
     source = "compiled" if held.measured else "the most it may take"
     console.print("[bold]Occupancy[/bold]")
     console.print(
-        f"  {held.ctas} CTA{'' if held.ctas == 1 else 's'} a multiprocessor, "
+        f"  {held.ctas} CTA{'' if held.ctas == 1 else 's'} per SM, "
         f"{held.warps} of {held.max_warps} warps "
         f"({held.theoretical:.1%}); limited by {', '.join(held.limited_by)}",
         soft_wrap=True,

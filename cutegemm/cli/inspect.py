@@ -18,6 +18,7 @@ from cutegemm.cli.inputs import described
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
 from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.plan.describe import describe_programs
 
 _SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
 _NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
@@ -56,9 +57,12 @@ def show(
     problem: Extents = None,
     svg: Annotated[Path | None, typer.Option(help="Draw it into an SVG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Draw it into an HTML page.")] = None,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="What each role of a plan does when, instead of the plan.")
+    ] = False,
 ) -> None:
-    """A layout or a swizzle as a grid, or a plan as its hierarchy; --svg and --html draw it."""
-    from cutegemm.draw import draw, save
+    """A layout or a swizzle as a grid, or a plan as its hierarchy and programs; --svg and --html draw it."""
+    from cutegemm.draw import draw, plan_timeline, save
 
     wrong = [
         f"--{kind} {path} does not end in .{kind}."
@@ -71,6 +75,8 @@ def show(
     options: dict[str, Any] = {}
     drawn: Any
     swizzle = _SWIZZLE.fullmatch(thing)
+    if timeline and (swizzle is not None or _NOTATION.match(thing)):
+        raise UnsupportedError(f"show: --timeline is of a plan with roles, and {thing} is a layout.")
     if swizzle is not None:
         drawn = Swizzle(*map(int, swizzle.groups()))
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
@@ -79,8 +85,13 @@ def show(
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
     else:
         drawn, of = described("show", thing, dtype, layout, problem)
-        console.print(drawn.describe(of), markup=False, soft_wrap=True)
-        options = {} if of is None else {"problem": of}
+        if timeline:
+            drawn = plan_timeline(drawn)
+            console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
+        else:
+            console.print(drawn.describe(of), markup=False, soft_wrap=True)
+            console.print(f"\n{describe_programs(drawn)}", markup=False, soft_wrap=True)
+            options = {} if of is None else {"problem": of}
     for path in (svg, html):
         if path is not None:
             save(drawn, path, **options)

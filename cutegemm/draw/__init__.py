@@ -22,7 +22,7 @@ from cutegemm.draw.operations import composition_picture, slice_picture, swizzle
 from cutegemm.draw.owners import tv_picture
 from cutegemm.draw.plans import plan_picture
 from cutegemm.draw.rasters import raster_picture
-from cutegemm.draw.timeline import Event, Timeline, protocol_timeline
+from cutegemm.draw.timeline import Event, Timeline, plan_timeline, protocol_timeline
 from cutegemm.errors import CutegemmError, UnsupportedError
 
 KINDS = ("text", "svg", "html")
@@ -209,6 +209,7 @@ __all__ = [
     "notebook",
     "picture",
     "plan_picture",
+    "plan_timeline",
     "protocol_timeline",
     "raster_picture",
     "save",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.draw.canvas import PAD, Canvas, num, text_width
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import LayoutError
+from cutegemm.layout.inttuple import product
 from cutegemm.plan.program.operations import Compute, FetchSlot, Load, StoreSlot, WriteSlot
 from cutegemm.plan.program.steps import Multiply, MultiplyBlock, StoreTile
 from cutegemm.simulate.protocol.machine import Machine
+from cutegemm.simulate.protocol.protocol import protocol_of
 
 if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
     from cutegemm.simulate.protocol.protocol import Protocol
 
 _OF_SLOTS = (FetchSlot, WriteSlot, StoreSlot)
@@ -84,6 +87,29 @@ class Timeline:
     def span(self) -> tuple[float, float]:
         """From the first start to the last end."""
         return (min((e.start for e in self.events), default=0), max((e.end for e in self.events), default=0))
+
+
+def plan_timeline(plan: GemmPlan) -> Timeline:
+    """The roles of a plan on a few tiles of more k-tiles than there are stages; see `protocol_timeline`.
+
+    raises   UnsupportedError for a plan whose threads all follow one schedule
+
+    >>> from cutegemm.build import sm90_plan
+    >>> plan_timeline(sm90_plan(stages=4)).title
+    'sm90: 4 tiles of 5 k-tiles, 4 stages'
+    """
+    k_tiles, tiles, pipeline = plan.stages + 1, 4, plan.pipeline
+    if pipeline is not None and pipeline.ctas is None:
+        tiles = 1
+    if pipeline is not None and plan.split.is_split:
+        clusters = min(3, (pipeline.ctas or 3) // product(plan.cluster_mn))
+        few = None if pipeline.ctas is None else clusters * product(plan.cluster_mn)
+        plan = plan.with_(pipeline=replace(pipeline, ctas=few))
+        k_tiles *= 4  # enough to be divided
+    protocol = protocol_of(plan, k_tiles=k_tiles, tiles=tiles)
+    counted = f"{tiles} tile{'s' if tiles > 1 else ''} of {k_tiles} k-tiles"
+    shared = " in all" if plan.split.is_split else ""
+    return protocol_timeline(protocol, title=f"{plan.name}: {counted}{shared}, {plan.stages} stages")
 
 
 def protocol_timeline(

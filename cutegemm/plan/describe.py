@@ -29,14 +29,15 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
 
 
 def describe_programs(plan: GemmPlan) -> str:
-    """What each role does, under its name: roles of one program together, all threads where they follow a schedule.
+    r"""What each role does, under its name: roles of one program together, all threads where they follow a schedule.
 
     >>> from cutegemm.build import sm90_plan
-    >>> print(describe_programs(sm90_plan())[:86])
+    >>> print(*describe_programs(sm90_plan()).splitlines()[:5], sep="\n")
     producer
       for tile in work:
         for k in tile.k_tiles:
           wait     empty[k]
+          load     A[k], B[k] -> full[k]
     """
     if plan.schedule is not None:
         named = {"all threads": str(plan.schedule)}

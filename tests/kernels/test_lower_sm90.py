@@ -61,7 +61,7 @@ def test_boxes(name):
         parts = [
             (plan.load_a, mA, plan.smem_a, (bm, bk)),
             (plan.load_b, mB, plan.smem_b, (bn, bk)),
-            (slots.store, mD, plan.smem_d, made.leave.store_tile),
+            (slots.store, mD, plan.smem_d, made.storage.box_tile),
         ]
         if slots.load_c is not None:
             parts.append((slots.load_c, mD, plan.smem_d, slots.subtile))
