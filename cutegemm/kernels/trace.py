@@ -321,7 +321,7 @@ class Tracer:
         cm, cn = self.plan.cluster_mn
         peer = lane  # along one mode: everyone in the cluster
         if cutlass.const_expr(cm > 1 and cn > 1):
-            m, n = rank % cm, rank // cm
+            m, n = self.plan.scheduler.rank_mn(rank)
             peer = lane + n * cm  # lanes 0 .. cm - 1: along M
             if lane >= cm:  # then along N, without itself
                 other = lane - cm

@@ -318,6 +318,30 @@ class GemmPlan:
         first = own_n // across * bn + own_n % across * piece
         return first + column // piece * (piece * across) + column % piece
 
+    @property
+    def atoms_at_once(self) -> tuple[int, int]:
+        """Of a pipeline whose consumers are warps: atoms along M and N whose sums a warp writes to a slot by one
+        instruction, or by some that cover the same lines."""
+        assert self.slots is not None
+        atom, tile = self.tiled_mma.atom.shape_mnk, self.slots.to_shared.tiler_mn
+        return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
+
+    def order_of_sums(self, shape: tuple[int, int, int]) -> Layout:
+        """Of a pipeline: (values, MMA_M, MMA_N) of a thread to registers, in the order in which sums leave: those of
+        a subtile of a warp lie together.
+
+        >>> from cutegemm.build import mma_tma_plan
+        >>> mma_tma_plan(Operands.of("bf16", layout="nn"), block=(64, 64, 64), warp=(32, 32)).order_of_sums((4, 2, 4))
+        Layout((4, (1, 2), (2, 2)), (1, (4, 16), (4, 8)))
+        """
+        assert self.pipeline is not None
+        if self.pipeline.consumer_warps > 1 or self.slots is None:
+            return Layout(shape)
+        values, (m, n) = shape[0], self.atoms_at_once
+        down, across = shape[1] // m, shape[2] // n
+        stride = (1, (values, values * m * n * across), (values * m, values * m * n))
+        return Layout((values, (m, down), (n, across)), stride)
+
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
         """Of a pipeline: what a consumer stores of a CTA's tile, counted in consumers' tiles.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.dtypes import round_to
-from cutegemm.layout import Layout, size
+from cutegemm.layout import Layout
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulate.checks import misplaced
@@ -193,9 +193,8 @@ def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
     bm, bn, _ = plan.cta_tile
     rows, columns = pipeline.consumer_tile
     table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
-    if pipeline.consumer_warps == 1 and plan.slots is not None:
-        table = _by_subtiles(table, plan, plan.slots.to_shared)
-    flat = table.reshape(table.shape[0], -1, order="F")
+    flat = np.empty((table.shape[0], table[0].size), table.dtype)
+    flat[:, plan.order_of_sums(table.shape[1:]).offsets()] = table.reshape(flat.shape, order="F")
     if pipeline.kind == "pingpong":
         return np.broadcast_to(flat, (pipeline.consumers, *flat.shape))
     own = flat.reshape(pipeline.consumers, -1, flat.shape[1])
@@ -213,12 +212,3 @@ def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
         ),
     )
     return np.where(outside, 0, m + rows * n)
-
-
-def _by_subtiles(table: np.ndarray, plan: GemmPlan, copy: TiledCopy) -> np.ndarray:
-    """(threads, values, rest_m, rest_n) as a warp's registers hold them: what a copy to a slot moves together,
-    then along N, then along M."""
-    atom, (threads, values, rest_m, rest_n) = plan.tiled_mma.atom.shape_mnk, table.shape
-    m, n = (size(tile) // step for tile, step in zip(copy.tiler_mn, atom, strict=False))
-    split = table.reshape((threads, values, m, rest_m // m, n, rest_n // n), order="F")
-    return split.transpose(0, 1, 2, 4, 5, 3)

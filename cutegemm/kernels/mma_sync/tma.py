@@ -96,13 +96,8 @@ class WarpTracer(ConsumerTracer):
         of_atom, *rest = own.partition_shape_C(self.plan.cta_tile[:2])
         if self.plan.slots is None:
             return cute.make_layout((of_atom, *rest))
-        m, n = self.storage.atoms_at_once
-        down, across = [cute.size(extent) // step for extent, step in zip(rest, (m, n), strict=True)]
-        values = cute.size(of_atom)
-        return cute.make_layout(
-            (values, (m, down), (n, across)),
-            stride=(1, (values, values * m * n * across), (values * m, values * m * n)),
-        )
+        extents = tuple([cute.size(extent) for extent in (of_atom, *rest)])
+        return lower.layout(self.plan.order_of_sums(extents))
 
     def k_tile(self, loop, at: At, names, k_tile, values) -> tuple:
         """A k-tile, and where the next one is, whose first fragments are read in it."""

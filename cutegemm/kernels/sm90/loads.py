@@ -45,7 +45,7 @@ class Loads:
         plan, (tma_a, mA, tma_b, mB) = self.plan, self.given
         bM, bN, bK = plan.cta_tile
         cm, cn = plan.cluster_mn
-        m_rank, n_rank = rank % cm, rank // cm
+        m_rank, n_rank = plan.scheduler.rank_mn(rank)
         row = sum(1 << (n * cm) for n in range(cn))  # the ranks with the same m_rank, for m_rank = 0
         column = (1 << cm) - 1
         a = self.partition(plan.load_a, tma_a, mA, ring.sA, (bM, bK), n_rank, row << m_rank)

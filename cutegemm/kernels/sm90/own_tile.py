@@ -61,7 +61,7 @@ class OwnTile:
         """(MMA, MMA_M, MMA_N) as one mode, in the order in which the sums leave."""
         if self.plan.slots is None or self.plan.pipeline.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
-        m, n = self.atoms_at_once
+        m, n = self.plan.atoms_at_once
         split = cute.logical_divide(part, (None, cute.make_layout(m), cute.make_layout(n))).layout
         modes = ((0,), (1, 0), (2, 0), (2, 1), (1, 1))
         ordered = cute.make_layout(
@@ -69,10 +69,3 @@ class OwnTile:
             stride=tuple([cute.get(split, list(at)).stride for at in modes]),
         )
         return cute.group_modes(cute.make_tensor(part.iterator, ordered), 0, len(modes))
-
-    @property
-    def atoms_at_once(self) -> tuple[int, int]:
-        """Of a consumer that is a warp: atoms along M and N whose sums it writes to a slot by one instruction, or
-        by some that cover the same lines."""
-        atom, tile = self.plan.tiled_mma.atom.shape_mnk, self.plan.slots.to_shared.tiler_mn
-        return tile[0] // atom[0], tile[1] // atom[1]

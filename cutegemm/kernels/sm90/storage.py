@@ -161,9 +161,7 @@ class Storage(OwnTile):
         to = self.targets
         from_shared = lower.tiled_copy(self.slots.from_shared).get_slice(self.tid)
         tCsC = from_shared.partition_S(to.sD)
-        tCrC = cute.make_rmem_tensor(
-            tCsC[None, None, None, 0].shape, lower.dtype(self.plan.operands.c.dtype)
-        )
+        tCrC = cute.make_rmem_tensor(tCsC[None, None, None, 0].shape, lower.dtype(self.plan.operands.c.dtype))
         cute.arch.mbarrier_wait(to.arrived_c + slot, phase)
         cute.copy(from_shared, tCsC[None, None, None, slot], tCrC)
         return tCrC

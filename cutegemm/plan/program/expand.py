@@ -93,8 +93,11 @@ class _Expansion:
         rank = place.cta % (cm * cn)
         first = place.cta - rank
         self.rank = rank
-        self.row = tuple(range(first + rank % cm, first + cm * cn, cm))  # CTAs with the same rows of A
-        self.column = tuple(range(place.cta - rank % cm, place.cta - rank % cm + cm))  # the same columns of B
+        self.m_rank, self.n_rank = plan.scheduler.rank_mn(rank)
+        self.row = tuple(range(first + self.m_rank, first + cm * cn, cm))  # CTAs with the same rows of A
+        self.column = tuple(
+            range(place.cta - self.m_rank, place.cta - self.m_rank + cm)
+        )  # the same columns of B
         self.sources = tuple(sorted({*self.row, *self.column}))
         self.slots = plan.slots
         self.subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(plan.pipeline.consumer_tile))
@@ -188,12 +191,11 @@ class _Expansion:
         if self.place.role or self.place.warp or at.k + load.ahead >= self.k_tiles(at):
             return
         stage, _ = self.stage(at.position + load.ahead)
-        cm = self.plan.cluster_mn[0]
         tag, (of_a, of_b) = (at.number, at.k + load.ahead), loaded_bytes(self.plan)
         yield op.Expect("full", stage, of_a + of_b)
         for part, size_bytes, ctas in (
-            (f"A{self.rank // cm}", of_a, self.row),
-            (f"B{self.rank % cm}", of_b, self.column),
+            (f"A{self.n_rank}", of_a, self.row),
+            (f"B{self.m_rank}", of_b, self.column),
         ):
             yield op.Load("full", stage, stage, part, tag, size_bytes // len(ctas), ctas)
 
