@@ -146,6 +146,36 @@ ROWS = [
         "gaps at 2; the period 8 rounds 10 up to 16",
     ),
     (lambda: cg.complement(L(3, 0), 5), "5:1", "one offset: all 5 are gaps"),
+    (
+        lambda: cg.complement(L((4, 6), (1, 6)), 64),
+        "2:36",
+        "rows of 4 at a pitch of 6 end at 36; 64 / 36 is 2",
+    ),
+    (
+        lambda: cg.complement(L((4, 6), (1, 9)), 200),
+        "(2,4):(4,54)",
+        "9 has room for 2 rows of 4; 6 * 9 = 54; 200 / 54 is 4",
+    ),
+    (
+        lambda: cg.logical_product(L((4, 8), (20, 2)), L((3, 2), (2, 1))),
+        "((4,8),(3,2)):((20,2),(80,1))",
+        "Cecka 2026, section 3.5.1: one more copy fits between steps of 2, the next ones are 4 * 20 further",
+    ),
+    (
+        lambda: cg.blocked_product(L((8, 8), (9, 1)), L((2, 2))),
+        "((8,2),(8,2)):((9,72),(1,144))",
+        "8 rows at a pitch of 9 end at 72",
+    ),
+    (
+        lambda: cg.tile_to_shape(L((8, 8), (9, 1)), (8, 8), (0, 1)),
+        "((8,1),(8,1)):((9,0),(1,0))",
+        "its own shape: one copy",
+    ),
+    (
+        lambda: cg.logical_product(L((2, 2, 2), (1, 3, 11)), L(2)),
+        "((2,2,2),2):((1,3,11),22)",
+        "3 and 11 leave 1 and 5 offsets unused; the second copy starts at 2 * 11",
+    ),
     # Inverses
     (lambda: cg.right_inverse(L((4, 8), (8, 1))), "(8,4):(4,1)", "offset 8a + b has the index a + 4b"),
     (lambda: cg.right_inverse(L((4, 2), (1, 8))), "4:1", "4 to 7 are no offsets"),
@@ -158,6 +188,21 @@ ROWS = [
     (lambda: cg.left_inverse(L((4, 8), (1, 5))), "(5,8):(1,4)", "a + 5b back to a + 4b; offset 4 is a gap"),
     (lambda: cg.left_inverse(L((4, 2), (2, 1))), "(2,4):(4,1)", "1 has the index 4, 2 the index 1"),
     (lambda: cg.left_inverse(L(3, 4)), "(4,3):(0,1)", "4i back to i, what lies between to 0"),
+    (
+        lambda: cg.left_inverse(L(((2, 2), (2, 4)), ((0, 2), (0, 4)))),
+        "(2,2,4):(0,2,8)",
+        "Cecka 2026, table 6: of the offsets 2a + 4b the first indices 2a + 8b",
+    ),
+    (
+        lambda: cg.left_inverse(L(((2, 2), (2, 4)), ((0, 1), (0, 2)))),
+        "(2,4):(2,8)",
+        "Cecka 2026, table 6: of a + 2b the first index 2a + 8b",
+    ),
+    (
+        lambda: cg.left_inverse(L((5, 2), (0, E(0)))),
+        "(2):(5)",
+        "mode 0 repeats: coordinate c has the first index 5c",
+    ),
     (
         lambda: cg.nullspace(L((2, 3, 4), (0, 1, 0))),
         "(2,4):(1,6)",
@@ -255,6 +300,14 @@ ROWS = [
         "two 16-bit neighbours are one of 32",
     ),
     (lambda: cg.recast_layout(8, 32, L((4, 2), (2, 1))), "(4,8):(8,1)", "each 32-bit element is 4 bytes"),
+    (lambda: cg.recast_layout(32, 8, L(6)), "2:1", "6 bytes are in 2 words, the second half full"),
+    (
+        lambda: cg.recast_layout(32, 16, L((5, 4), (1, 6))),
+        "(3,4):(1,3)",
+        "rows of 5 at a pitch of 6 are 3 words each",
+    ),
+    (lambda: cg.recast_layout(16, 12, L(12)), "9:1", "12 * 12 bits are 9 * 16"),
+    (lambda: cg.to_swizzled(L(4, 0)), "4:0", "no swizzle is needed"),
     (
         lambda: cg.recast_layout(64, 16, L((2, 8), (1, 2))),
         "(1,4):(1,1)",
