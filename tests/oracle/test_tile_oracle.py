@@ -7,6 +7,8 @@ answer breaks, and only these exceptions pass:
   the repetitions along K as if they were more of N. Here threads that differ in k alone hold the same of C.
 - A copy whose layout takes a thread's elements across the modes of its tile unevenly: no layout of
   coordinates is the answer. The DSL returns one with other elements, or dies; here it is refused.
+- `retile` for a TiledMma whose permutation runs the values of a thread against the order of elements: the DSL pairs
+  registers with elements of other places.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ import pytest
 
 from cutegemm.dtypes import f32
 from cutegemm.errors import PlanError
+from cutegemm.layout.inttuple import product
 from cutegemm.layout.layout import Layout
+from cutegemm.layout.tensor import make_identity_tensor
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tiled_mma import TiledMma
 from tests.oracle import dsl
 from tests.oracle.dsl import Refused
 from tests.oracle.dsl_tile import CopyCase, MmaCase, ask
@@ -110,7 +115,7 @@ def leaves_the_tile(case: MmaCase, key: str, theirs: dict[str, Any]) -> bool:
 
 
 def test_random_tiled_copies(answers):
-    compared, refused, died = 0, 0, 0
+    compared, refused, died, against = 0, 0, 0, 0
     for case, ours, theirs in answers["random"]:
         if not isinstance(case, CopyCase):
             continue
@@ -124,12 +129,38 @@ def test_random_tiled_copies(answers):
             if isinstance(ours[key], Refused):
                 refused += 1
                 assert wrong_for_a_thread(case, theirs), (case, key)
+            elif key == "retile" and not tiled_copy(case).retiles_in_element_order:
+                against += 1
+                assert holds_what_is_moved(case, ours[key]), case
+                assert not holds_what_is_moved(case, theirs[key]), case
             else:
                 pytest.fail(f"{case}: {key} is {ours[key]}, the DSL's {theirs[key]}")
         compared += len(theirs)
     assert compared > 8 * RANDOM_COPIES
     assert refused < compared // 20
+    assert against < compared // 50
     assert died < RANDOM_COPIES // 20
+
+
+def holds_what_is_moved(case: CopyCase, retiled: Layout) -> bool:
+    """Whether a retiled fragment has each element where the copy moves it, for a few threads."""
+    copy, mma, operand = tiled_copy(case), TiledMma(*case.args), case.maker
+    assert case.fragment is not None
+    assert copy.fragment_shape is not None
+    tiles = [
+        product(rest) // product(of_one)
+        for rest, of_one in zip(case.fragment.shape[1:], copy.fragment_shape[1:], strict=True)
+    ]
+    shape = tuple([t * extent for t, extent in zip(tiles, copy.tiler_mn, strict=True)])
+    side = "partition_S" if operand == "c" else "partition_D"
+    for thr in (0, mma.threads - 1):
+        held = getattr(mma.get_slice(thr), f"partition_{operand.upper()}")(
+            make_identity_tensor(shape)
+        ).offsets()
+        moved = getattr(copy.get_slice(thr), side)(make_identity_tensor(shape)).offsets()
+        if (held[retiled.offsets()] != moved).any():
+            return False
+    return True
 
 
 def is_the_definition(case: CopyCase, ours: dict[str, Any]) -> bool:
