@@ -9,15 +9,17 @@ import numpy as np
 
 from cutegemm import GemmPlan, Operands, PlanError, Problem, sm90_plan
 from cutegemm.dtypes import round_to
-from cutegemm.simulate import epilogue_protocol, play_interleavings, protocol_of, simulate
+from cutegemm.plan.program.steps import HandOver
+from cutegemm.simulate import play_interleavings, protocol_of, simulate
 
 OPERANDS = Operands.of("bf16", layout="nt")
 
 
 def describe() -> GemmPlan:
-    """From tiles to layouts, boxes, roles and barriers."""
+    """From tiles to layouts, boxes, roles, their programs, and barriers."""
     plan = sm90_plan(OPERANDS, name="pingpong", tile=(128, 128, 64), slots=4, raster="along_n")
     print(plan.describe(Problem(8448, 9216, 512, operands=OPERANDS)))
+    print(f"\nWhat a consumer does:\n{plan.program('consumer 0')}")
     print("\nWhat the builder refuses, all at once:")
     try:
         sm90_plan(OPERANDS, tile=(128, 256, 64), cluster=(4, 4), slots=3)
@@ -29,12 +31,16 @@ def describe() -> GemmPlan:
 def check(plan: GemmPlan) -> None:
     """The barriers in many interleavings, sound and with a fault planted, and the data path on the CPU."""
     for k_tiles in (0, 1, plan.stages, 2 * plan.stages + 1):
-        report = play_interleavings(protocol_of(plan, k_blocks=k_tiles, tiles=3))
+        report = play_interleavings(protocol_of(plan, k_tiles=k_tiles, tiles=3))
         print(f"{k_tiles:3} k-tiles: {report.interleavings} interleavings, {len(report.faults)} faults")
-    report = play_interleavings(epilogue_protocol(plan, tiles=3))
-    print(f"the slots of D: {report.interleavings} interleavings, {len(report.faults)} faults")
-    wrong = protocol_of(plan, k_blocks=8, tiles=2).with_barrier("empty", arrivals=3)
+    wrong = protocol_of(plan, k_tiles=8, tiles=2).with_barrier("empty", arrivals=3)
     print(f"with one arrival too few: {play_interleavings(wrong).faults[0].text}")
+    programs = {
+        role: program.edited(lambda step: None if isinstance(step, HandOver) else step)
+        for role, program in plan.programs.items()
+    }
+    silent = protocol_of(plan, k_tiles=8, tiles=2, programs=programs)
+    print(f"where no consumer hands its turn over: {play_interleavings(silent).faults[0].text}")
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((300, 200), (200, 264)))
     result = simulate(plan, a, b)
