@@ -101,7 +101,9 @@ def mma_sync_plan(
         load=(load, LOADS), read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct"))
     )
     builder.choices(
-        warps_along=(warps_along, ("m", "n")), fragments=(fragments, (1, 2)), store_elems=(store_elems, (1, 2))
+        warps_along=(warps_along, ("m", "n")),
+        fragments=(fragments, (1, 2)),
+        store_elems=(store_elems, (1, 2)),
     )
     deep = ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
     atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
@@ -167,7 +169,7 @@ class _MmaBuilder(Builder):
         return TiledMma(atom, Layout((*counts, 1), strides), (permutation[0], permutation[1], None))
 
     def schedule(self, deep: int, fragments: int, shares: int | None) -> Schedule:
-        """One stage, or a queue of them."""
+        """One stage, or a ring of them."""
         k_blocks = self.block[2] // deep
         if k_blocks < 1 or self.block[2] % deep:
             raise PlanError(self.subject, [f"bK = {self.block[2]} is no multiple of the atom's {deep}."])

@@ -7,7 +7,7 @@ from typing import Any
 
 from cutegemm.build.building import made
 from cutegemm.build.mma_sync import ATOM_K_BITS, reader
-from cutegemm.build.pipeline import MAX_STAGES, QueueBuilder, registers_of
+from cutegemm.build.pipeline import MAX_STAGES, PipelineBuilder, registers_of
 from cutegemm.build.slots import SlotBuilder
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -45,7 +45,7 @@ def mma_tma_plan(
     ctas: int | None = DEFAULT_DEVICE.sms,
     arch: str = "sm_90a",
 ) -> GemmPlan:
-    """A plan of a producer, which fills a queue of k-tiles by TMA, and of warps that multiply by mma.sync.
+    """A plan of a producer, which fills a ring of stages with k-tiles by TMA, and of warps that multiply by mma.sync.
 
     operands    of f16, bf16 or tf32, aligned to 16 bytes; bf16, all rows contiguous, where left out
     block       (bM, bN, bK) elements of a CTA; 256 x 128 and rows of 128 bytes along K where left out
@@ -78,9 +78,9 @@ def mma_tma_plan(
     leaving = None
     if store == "shared" and ops.d.align_bytes >= TMA_INNER_ALIGNED_BYTES and mma is not None:
         leaving = b.attempt(lambda: b.leaving(mma, warp, stages))
-    queue = b.queue(ops, leaving, stages)
+    buffers = b.buffers(ops, leaving, stages)
     b.check()
-    tiled_mma, parts = made(mma), made(queue)
+    tiled_mma, parts = made(mma), made(buffers)
     consumers = tiled_mma.threads // WARP_THREADS
     pipeline = Pipeline("cooperative", parts.stages, consumers, warp, ctas, consumer_warps=1)
     registers = registers_of(pipeline, many=True)
@@ -99,7 +99,7 @@ def mma_tma_plan(
     )
 
 
-class _Builder(QueueBuilder):
+class _Builder(PipelineBuilder):
     """What is decided for these plans alone."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
@@ -146,9 +146,7 @@ class _Builder(QueueBuilder):
         """Whether the places of a fragment of A along M, and of B along N, are spread over a line."""
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
-    def leaving(
-        self, mma: TiledMma, warp: tuple[int, int], stages: int | None
-    ) -> tuple[Slots, SharedLayout]:
+    def leaving(self, mma: TiledMma, warp: tuple[int, int], stages: int | None) -> tuple[Slots, SharedLayout]:
         """Slots of each warp, for subtiles of some of its rows: those of an atom, or where its places are spread
         those of a line, and then fewer columns. As many slots as leave room for the most stages."""
         tile, own = [], []

@@ -38,7 +38,7 @@ def rounding_of(operands: Operands) -> str:
 
 
 @dataclass(frozen=True)
-class Queue:
+class Buffers:
     """How A and B come to shared memory, in so many stages; and D leaves, through slots or by `store` alone."""
 
     stages: int
@@ -51,8 +51,8 @@ class Queue:
     smem_d: SharedLayout | None
 
 
-class QueueBuilder(PlanBuilder):
-    """The parts of a plan whose producer fills a queue by TMA."""
+class PipelineBuilder(PlanBuilder):
+    """The parts of a plan whose producer fills a ring of stages by TMA."""
 
     def __init__(
         self, subject: str, operands: Operands, tile: tuple[int, int, int], arch: str = "sm_90a"
@@ -72,14 +72,14 @@ class QueueBuilder(PlanBuilder):
         free = arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES - used
         return min(MAX_STAGES, free // max(1, self.stage_bytes))
 
-    def queue(
+    def buffers(
         self,
         loaded: Operands,
         leaving: tuple[Slots, SharedLayout] | None,
         stages: int | None,
         cluster: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
-    ) -> Queue | None:
+    ) -> Buffers | None:
         """The stages, or as many as there is room for beside the slots of D; None with what is wrong noted.
 
         loaded    the operands as they are loaded
@@ -94,12 +94,12 @@ class QueueBuilder(PlanBuilder):
         store = slots.to_shared.atom if slots else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
-        return Queue(depth, a[0], b[0], a[1], b[1], store, slots, smem_d)
+        return Buffers(depth, a[0], b[0], a[1], b[1], store, slots, smem_d)
 
     def plan(
         self,
         mma: TiledMma,
-        queue: Queue,
+        buffers: Buffers,
         pipeline: Pipeline,
         registers: tuple[int, int] | None,
         cluster_mn: tuple[int, int] = (1, 1),
@@ -117,13 +117,13 @@ class QueueBuilder(PlanBuilder):
             arch=self.arch,
             cta_tile=self.tile,
             tiled_mma=mma,
-            smem_a=queue.smem_a,
-            smem_b=queue.smem_b,
-            load_a=queue.load_a,
-            load_b=queue.load_b,
-            store_d=queue.store,
-            smem_d=queue.smem_d,
-            slots=queue.slots,
+            smem_a=buffers.smem_a,
+            smem_b=buffers.smem_b,
+            load_a=buffers.load_a,
+            load_b=buffers.load_b,
+            store_d=buffers.store,
+            smem_d=buffers.smem_d,
+            slots=buffers.slots,
             schedule=None,
             roles=roles_of(pipeline, registers),
             pipeline=pipeline,

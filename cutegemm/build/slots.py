@@ -1,4 +1,4 @@
-"""How D leaves a plan with a queue: subtiles in slots of shared memory, and the copies into and out of them."""
+"""How D leaves a plan with a pipeline: subtiles in slots of shared memory, and the copies into and out of them."""
 
 from __future__ import annotations
 

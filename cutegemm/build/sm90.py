@@ -1,11 +1,11 @@
-"""Builder of Hopper plans: TMA fills a queue of k-tiles, wgmma empties it, and D leaves by TMA."""
+"""Builder of Hopper plans: TMA fills a ring of stages with k-tiles, wgmma empties it, and D leaves by TMA."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from cutegemm.build.building import made
-from cutegemm.build.pipeline import NORMAL_L2, QueueBuilder, registers_of
+from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
 from cutegemm.build.slots import SHARED_D, SlotBuilder
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
@@ -117,12 +117,12 @@ def sm90_plan(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
-    queue = b.queue(loaded, leaving, stages, cluster, policies)
+    buffers = b.buffers(loaded, leaving, stages, cluster, policies)
     split = b.attempt(lambda: by_last(split_k, stream, fill))
     b.check()
     pipeline = Pipeline(
         schedule,
-        made(queue).stages,
+        made(buffers).stages,
         count,
         consumer_tile,
         None if schedule == "single" else ctas,
@@ -132,7 +132,7 @@ def sm90_plan(
     )
     return b.plan(
         made(mma),
-        made(queue),
+        made(buffers),
         pipeline,
         registers or b.registers(pipeline),
         name=name,
@@ -148,7 +148,7 @@ def sm90_plan(
     )
 
 
-class _Builder(QueueBuilder):
+class _Builder(PipelineBuilder):
     """The parts of a Hopper plan."""
 
     def registers(self, pipeline: Pipeline) -> tuple[int, int] | None:

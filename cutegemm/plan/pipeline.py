@@ -13,12 +13,12 @@ PIPELINE_KINDS = ("pingpong", "cooperative", "single")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Who fills the queue of k-tiles in shared memory, and who works on which tile of D.
+    """Who fills the ring of stages in shared memory, and who works on which tile of D.
 
     kind             pingpong: the consumers take the tiles of a CTA in turn, so that one multiplies while
                      another stores. cooperative: they share each tile. single: there is no producer; a lane of
                      the consumers asks for a k-tile ahead between their products
-    stages           k-tiles that the queue holds
+    stages           of the ring, a k-tile each
     consumers        that multiply: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that one of them sums up at a time
     ctas             of a persistent grid, which take tile after tile; None: one for each tile of D

@@ -162,9 +162,9 @@ class GemmPlan:
     @property
     def stages(self) -> int:
         """Shared-memory stages of A and B; 0 where fragments are read from global memory."""
-        queue = self.schedule or self.pipeline
-        assert queue is not None
-        return queue.stages
+        staged = self.schedule or self.pipeline
+        assert staged is not None
+        return staged.stages
 
     @functools.cached_property
     def programs(self) -> dict[str, Program]:
@@ -285,7 +285,7 @@ class GemmPlan:
     def fragment_buffers(self) -> tuple[int, int]:
         """How many k-blocks' fragments of A and of B a thread holds.
 
-        A consumer of a queue reads one of them, of the mode that is outermost, anew as soon as it has been
+        A consumer of a pipeline reads one of them, of the mode that is outermost, anew as soon as it has been
         multiplied by all of the other, which is read a k-block ahead.
         """
         if self.schedule is not None:

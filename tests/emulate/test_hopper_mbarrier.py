@@ -27,7 +27,7 @@ def test_a_phase_ends_with_its_last_arrival_or_its_last_byte():
 
 def test_parity_tells_the_current_phase_from_the_one_before():
     # Phase 0 runs: parity 0 is not complete; parity 1, the phase before the first, is. So a producer that
-    # waits for parity 1 at first goes through an empty queue.
+    # waits for parity 1 at first goes through an empty ring.
     barrier = MBarrier(0, 1)
     seen = []
     for _ in range(3):

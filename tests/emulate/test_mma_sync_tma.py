@@ -15,7 +15,7 @@ from cutegemm.run.emulated import emulate
 from tests.emulate.snippets import edited
 from tests.kernels.mma_sync_forms import form
 
-# Ragged tiles of 64 x 64, three for each of two CTAs; with four k-tiles each, a queue of three turns over
+# Ragged tiles of 64 x 64, three for each of two CTAs; with four k-tiles each, a ring of three turns over
 RAGGED = (136, 72)
 
 

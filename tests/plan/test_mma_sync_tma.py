@@ -136,7 +136,7 @@ def test_the_names():
         ({"layout": "tn"}, {"block": (96, 64, 64), "warp": (48, 32)}, "48 along M end within lines"),
         ({}, {"block": (64, 64, 48)}, "an even number of k-blocks"),
         ({}, {"store": "tma"}, "store = 'tma' is neither 'shared' nor 'direct'"),
-        ({}, {"stages": 1}, "the queue has 1 stages"),
+        ({}, {"stages": 1}, "the ring has 1 stages"),
         ({}, {"block": (256, 128, 64), "warp": (64, 64), "arch": "sm_90"}, "leave 168 each"),
     ],
 )
@@ -166,5 +166,5 @@ def test_what_a_plan_cannot_become():
         with pytest.raises(PlanError, match=words):
             plan.with_(**changes)
     by_threads = mma_sync_plan(Operands.of("bf16", layout="nt"), **SMALL)
-    with pytest.raises(PlanError, match="TMA fills the queue of a pipeline"):
+    with pytest.raises(PlanError, match="TMA fills the ring of a pipeline"):
         by_threads.with_(load_a=plan.load_a)

@@ -132,7 +132,7 @@ def test_every_broken_rule_at_once():
     [
         ({"tile": (100, 128, 64)}, "100"),
         ({"tile": (128, 130, 64)}, "n = 130; multiples of 8"),
-        ({"stages": 1}, "the queue has 1 stages; at least 2"),
+        ({"stages": 1}, "the ring has 1 stages; at least 2"),
         ({"stages": 7}, "bytes is over the 232448"),
         ({"schedule": "pong"}, "schedule = 'pong' is neither 'pingpong' nor 'cooperative' nor 'single'"),
         ({"schedule": "pingpong", "consumers": 1}, "1 consumers cannot work as pingpong"),

@@ -1,6 +1,6 @@
 """The recipes of mma.sync plans.
 
-A name stands for tiles; how deep the queue of k-tiles is follows from the architecture's shared memory, and
+A name stands for tiles; how many stages there are follows from the architecture's shared memory, and
 how tiles travel from majorness and alignment. Operands of f32 are multiplied as tf32: who asks for such a
 plan by its name asks for that.
 """

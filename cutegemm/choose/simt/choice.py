@@ -39,7 +39,7 @@ def choose_simt(
         except PlanError as error:
             refusals += [(recipe, rule) for rule in error.violations]
             continue
-        # What is packed comes by cp.async alone, so that the queue may be deeper than that of the plan as it is
+        # What is packed comes by cp.async alone, so that there may be more stages than those of the plan as it is
         refused = [*plan.violations(arch), *limits(plan, problem)]
         if not refused:
             return plan

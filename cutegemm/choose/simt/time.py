@@ -46,7 +46,7 @@ class Costs:
 
 FITTED = Costs()
 
-_DEEP_K = 48  # of a queue that is as long in coming as `round_s` says
+_DEEP_K = 48  # of k-tiles that are as long in coming as `round_s` says
 
 
 def seconds(

@@ -28,7 +28,7 @@ LEAST_FILL_GAIN = 1.005
 LEAST_FILL_K_TILES = 24
 FILLED_TILES = ((128, 128), (128, 160), (128, 176), (128, 192), (128, 256), (256, 128))
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
-LEAST_K_TILES = 8  # of a part: it fills the queue of a large tile twice
+LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 
 PACK_START_US = 2.5  # of a kernel that packs an operand: a fit
 # Of wgmma's rate: 0.60 to 0.71 of tf32 in 2048 to 8192 cubed. Where threads load fewer than 16 bytes at a time, it was

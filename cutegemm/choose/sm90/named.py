@@ -31,7 +31,7 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_specialized",
-        "a producer warp fills the queue, so that the products never wait for the asking",
+        "a producer warp fills the ring, so that the products never wait for the asking",
         {"tile": (128, 128), "schedule": "cooperative", "consumers": 1, **_DIRECT, "ctas": None},
     ),
     Sm90Recipe(

@@ -51,7 +51,7 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
     if plan.pipeline is not None:
         out += pipeline_rules(plan, arch)
     elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
-        out.append("TMA fills the queue of a pipeline; where all threads follow a schedule, they load.")
+        out.append("TMA fills the ring of a pipeline; where all threads follow a schedule, they load.")
     if problem is not None:
         out += problem_rules(plan, problem)
     return out

@@ -60,7 +60,7 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield f"the pipeline is {pipeline.kind!r}; {', '.join(PIPELINE_KINDS)} are there."
         return
     if pipeline.stages < MIN_STAGES:
-        yield f"the queue has {pipeline.stages} stages; at least {MIN_STAGES} are needed. Shrink the tile."
+        yield f"the ring has {pipeline.stages} stages; at least {MIN_STAGES} are needed. Shrink the tile."
     count = pipeline.consumers
     if count < (2 if pipeline.kind == "pingpong" else 1):
         yield f"{count} consumers cannot work as {pipeline.kind}."
@@ -91,7 +91,7 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     if pipeline.kind == "pingpong" and pipeline.ctas is None:
         yield "pingpong consumers take tiles in turn, so the grid must be persistent."
     if pipeline.two_level and pipeline.kind == "single":
-        yield "sums are kept on two levels where a producer fills the queue."
+        yield "sums are kept on two levels where a producer fills the ring."
     if pipeline.stagger_cycles and pipeline.kind != "cooperative":
         yield "only cooperative consumers begin one after the other."
     if pipeline.deferred:
@@ -139,9 +139,9 @@ def _warps(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
             "turns."
         )
     if plan.split.is_split or pipeline.two_level or pipeline.deferred or pipeline.stagger_cycles:
-        yield "warps that consume a queue have all k-tiles of a tile, sums on one level, and their own time to store."
+        yield "warps that consume a ring have all k-tiles of a tile, sums on one level, and their own time to store."
     if plan.cluster_mn != (1, 1):
-        yield "to warps that consume a queue, a CTA loads by itself."
+        yield "to warps that consume a ring, a CTA loads by itself."
 
 
 def _cluster(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
@@ -264,11 +264,11 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
 def _split(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     split = plan.split
     if pipeline.kind == "single":
-        yield "K is split where a producer fills the queue: without one a CTA takes all k-tiles of a tile."
+        yield "K is split where a producer fills the ring: without one a CTA takes all k-tiles of a tile."
     if split.waves and pipeline.ctas is None:
         yield "the waves that are shared are those of a persistent grid; this one has a CTA for each tile."
     if split.order != "blocked":
-        yield f"the parts of K are {split.order}; neighbouring k-tiles are expected of a queue."
+        yield f"the parts of K are {split.order}; neighbouring k-tiles are expected of a pipeline."
     if split.reduction != "last":
         yield "the parts of a pipeline are added by the CTA that ends last: reduction = 'last' is expected."
     if max(split.parts, pipeline.ctas or 0) > MAX_PARTS:
