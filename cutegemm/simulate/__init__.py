@@ -1,10 +1,10 @@
 """The simulator: a plan carried out on the CPU, thread by thread, in numpy; and the barriers of its roles.
 
 what is given           `run`, `arguments`, `task`
-data, by one schedule   `scheduled`, `tables`, `checks`, `mainloop`, `copies`, `epilogue`
-                        `packing`, `division`, `parts`
-data, by a pipeline     `pipeline`, `units`, `boxes`, `leaving`
-memory and findings     `memory`, `report`
+by one schedule         `scheduled`, `tables`, `checks`, `mainloop`, `copies`, `division`, `parts`
+by programs of roles    `roles`, `work`, `boxes`, `slots`
+the epilogue            `values`, `tile_store`
+memory and findings     `memory`, `packing`, `report`
 who waits for whom      `protocol`
 """
 

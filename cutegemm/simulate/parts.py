@@ -13,7 +13,7 @@ from cutegemm.simulate.report import Report
 from cutegemm.simulate.tables import PlanTables
 
 
-class Parts:
+class PartSums:
     """The workspace that sums of parts pass through.
 
     slots   of a tile's sums, each

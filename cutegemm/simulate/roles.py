@@ -39,7 +39,6 @@ from cutegemm.plan.work.shares import WorkTile
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes
 from cutegemm.simulate.checks import check_tables
 from cutegemm.simulate.copies import CtaGroup
-from cutegemm.simulate.epilogue import Epilogue
 from cutegemm.simulate.mainloop import as_factor
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.packing import pack
@@ -48,6 +47,7 @@ from cutegemm.simulate.protocol.protocol import Process, Protocol, ProtocolError
 from cutegemm.simulate.slots import SlotStorage, held_by_consumers
 from cutegemm.simulate.tables import held_by_threads, plan_tables
 from cutegemm.simulate.task import Task
+from cutegemm.simulate.tile_store import TileStore
 from cutegemm.simulate.work import Workspace, work_tiles_of
 from cutegemm.tile.tma import TmaBox
 
@@ -172,7 +172,7 @@ class Stage:
                 check_tables(plan, plan_tables(plan), report)
         self.held = held_by_consumers(plan, report)
         self.storage = None if plan.slots is None else SlotStorage(task)
-        self.direct = Epilogue(task, held_by_threads(plan)) if plan.slots is None else None
+        self.direct = TileStore(task, held_by_threads(plan)) if plan.slots is None else None
         self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
         self.loaded, self.multiplied = [0, 0], 0
 
@@ -360,7 +360,7 @@ class Player(Machine):
         assert isinstance(op.step, step.Evaluate)
         storage = self.stage.storage
         if storage is None:
-            return  # `Epilogue` computes all of it where it stores
+            return  # `TileStore` computes all of it where it stores
         (tile, i), consumer = op.tag, self.consumer(process)
         if op.step.part == step.HEAD:
             sums = (

@@ -9,13 +9,13 @@ from cutegemm.plan.problem import Problem
 from cutegemm.simulate.checks import check_tables
 from cutegemm.simulate.copies import CtaGroup, OperandFlow
 from cutegemm.simulate.division import divided, workspace_slots
-from cutegemm.simulate.epilogue import Epilogue
 from cutegemm.simulate.mainloop import run_mainloop
 from cutegemm.simulate.packing import pack
-from cutegemm.simulate.parts import Parts
+from cutegemm.simulate.parts import PartSums
 from cutegemm.simulate.report import Report, tile_text
 from cutegemm.simulate.tables import plan_tables
 from cutegemm.simulate.task import Task
+from cutegemm.simulate.tile_store import TileStore
 from cutegemm.simulate.values import evaluate
 
 
@@ -27,7 +27,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     if checked:
         check_tables(plan, tables, report)
     of_total = plan.epilogue.of_total if plan.split.is_split else plan.epilogue
-    epilogue = Epilogue(task, tables.held, of_total)
+    epilogue = TileStore(task, tables.held, of_total)
     bm, bn, bk = plan.cta_tile
     assert plan.schedule is not None  # or there were no tables
     schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
@@ -44,7 +44,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
         task.tell(ticks / total)
 
     loaded = [0, 0]
-    shared = Parts(plan, tables, workspace_slots(plan, problem), report)
+    shared = PartSums(plan, tables, workspace_slots(plan, problem), report)
     for own, pieces in divided(plan, problem, ctas[:, 0], together, report):
         position, m_tile, n_tile, batch = ctas[own].T
         group = CtaGroup(position, m_tile, n_tile, batch)

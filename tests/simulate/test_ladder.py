@@ -13,7 +13,7 @@ from cutegemm.layout import Layout
 from cutegemm.plan import Operands
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.simulate import simulate
-from cutegemm.simulate.parts import Parts
+from cutegemm.simulate.parts import PartSums
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.tables import plan_tables
 from tests.simulate.plans import WARPS, broken
@@ -122,7 +122,7 @@ def test_a_part_that_is_left_out():
 def test_sums_that_go_to_the_same_place():
     """Two parts of one slot, and one of a slot that is not there."""
     plan = simt_plan(stages=3, split_k=2, **WARPS)
-    workspace = Parts(plan, plan_tables(plan), 2, report := Report())
+    workspace = PartSums(plan, plan_tables(plan), 2, report := Report())
     sums = np.zeros((*workspace.shape, 1))
     workspace.write(np.array([0]), sums)
     assert report.faults() == ()

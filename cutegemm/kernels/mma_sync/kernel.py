@@ -20,7 +20,7 @@ from cutlass import Float32, Int32
 
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.kernels.threads import fragments
-from cutegemm.kernels.threads.mainloop import Parts, ScheduledGemm, serpentine
+from cutegemm.kernels.threads.mainloop import ScheduledGemm, ThreadTiles, serpentine
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.schedule import Multiply, Read
 
@@ -39,12 +39,12 @@ def host_function(plan: GemmPlan) -> Any:
 class MmaSyncGemm(ScheduledGemm):
     """The kernel of an mma.sync plan."""
 
-    def prepare(self, parts: Parts, tid, sA, sB) -> None:
+    def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
         """How this thread reads the fragments of A and of B."""
         held = (("a", sA, parts.tCrA), ("b", sB, parts.tCrB))
         parts.reads = [fragments.reader(self.plan, name, tile, to, tid) for name, tile, to in held]
 
-    def read(self, parts: Parts, step: Read, stage, k_block) -> None:
+    def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
         """Fragments of a k-block, as ldmatrix distributes them or by plain loads."""
         buffer = step.k_block % self.plan.schedule.fragments
         for read in parts.reads:
@@ -56,7 +56,7 @@ class MmaSyncGemm(ScheduledGemm):
                 for i in range(cute.size(held)):
                     bits[i] = Int32(cute.arch.cvt_f32_tf32(values[i]))
 
-    def multiply(self, parts: Parts, step: Multiply) -> None:
+    def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
         """acc += A B, an atom at a time."""
         buffer = step.k_block % self.plan.schedule.fragments
         a, b = parts.tCrA[None, None, buffer], parts.tCrB[None, None, buffer]

@@ -9,14 +9,14 @@ from __future__ import annotations
 import cutlass.cute as cute
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.threads.mainloop import Parts, ScheduledGemm, serpentine
+from cutegemm.kernels.threads.mainloop import ScheduledGemm, ThreadTiles, serpentine
 from cutegemm.plan.program.schedule import Multiply, Read
 
 
 class SimtGemm(ScheduledGemm):
     """The kernel of a SIMT plan."""
 
-    def read(self, parts: Parts, step: Read, stage, k_block) -> None:
+    def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
         """Fragments of a k-block, by the vectors that the plan names."""
         buffer = step.k_block % self.plan.schedule.fragments
         for atom, source, fragments in (
@@ -28,7 +28,7 @@ class SimtGemm(ScheduledGemm):
             dst = cute.zipped_divide(cute.coalesce(fragments[None, None, buffer]), vector)
             cute.copy(lower.copy_atom(atom), src, dst)
 
-    def multiply(self, parts: Parts, step: Multiply) -> None:
+    def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
         """acc += the outer product of the fragments of a k-block."""
         buffer = step.k_block % self.plan.schedule.fragments
         kind = parts.acc.element_type

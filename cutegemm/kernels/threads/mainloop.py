@@ -57,7 +57,7 @@ _SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much share
 
 
 @dataclass
-class Load:
+class ThreadCopy:
     """How one thread moves its part of the tiles of A or of B.
 
     gX    global memory (V, REST_MN, REST_K, k_tiles)
@@ -78,7 +78,7 @@ class Load:
 
 
 @dataclass
-class Parts:
+class ThreadTiles:
     """What the steps of the schedule work on, for one thread.
 
     k_first      of the k-tiles of this CTA; k_tiles: how many it has
@@ -91,7 +91,7 @@ class Parts:
 
     k_first: Any
     k_tiles: Any
-    loads: tuple[Load, Load]
+    loads: tuple[ThreadCopy, ThreadCopy]
     tiled_mma: cute.TiledMma
     tCsA: cute.Tensor
     tCsB: cute.Tensor
@@ -200,7 +200,7 @@ class ScheduledGemm(ScheduledEpilogue):
         ]
         acc = cute.make_rmem_tensor(thr_mma.partition_shape_C((bM, bN)), lower.dtype(plan.operands.acc))
         acc.fill(0.0)
-        parts = Parts(k_first, k_tiles, (load_a, load_b), tiled_mma, tCsA, tCsB, tCrA, tCrB, acc)
+        parts = ThreadTiles(k_first, k_tiles, (load_a, load_b), tiled_mma, tCsA, tCsB, tCrA, tCrB, acc)
         self.prepare(parts, tid, sA, sB)
 
         self.trace(plan.schedule.prologue, parts, 0, 0)
@@ -231,7 +231,7 @@ class ScheduledGemm(ScheduledEpilogue):
         """What becomes of the sums."""
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, work.tiles.tile_mnl(tile), tid)
 
-    def prepare(self, parts: Parts, tid, sA, sB) -> None:
+    def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
         """What a family's steps need besides `parts`."""
 
     def shared_tensors(self):
@@ -258,7 +258,7 @@ class ScheduledGemm(ScheduledEpilogue):
         along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
         return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
 
-    def load(self, copy, mX, sX, tile_mn_l, residue, tid) -> Load:
+    def load(self, copy, mX, sX, tile_mn_l, residue, tid) -> ThreadCopy:
         """A thread's part of the row of tiles of A, or of B, that its CTA needs."""
         tile, batch = tile_mn_l
         tiled = lower.tiled_copy(copy)
@@ -274,7 +274,7 @@ class ScheduledGemm(ScheduledEpilogue):
             fill_with_zeros(tXrX)
         extent = mX.shape[0]
         inside = self.predicate(tXcX, 0, extent, with_k=False)
-        return Load(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
+        return ThreadCopy(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
         """Which accesses of a k-tile lie below `extent` along M or N and, if asked, not below k = 0."""
@@ -286,7 +286,7 @@ class ScheduledGemm(ScheduledEpilogue):
             out[v, i, j] = cute.elem_less((mn, -1), (extent, k)) if with_k else cute.elem_less(mn, extent)
         return out
 
-    def clear(self, load: Load) -> None:
+    def clear(self, load: ThreadCopy) -> None:
         """Zeros in all stages where cp.async will leave elements out. Registers are zero from the start."""
         if load.is_async:
             fill_with_zeros(load.sX)
@@ -305,13 +305,13 @@ class ScheduledGemm(ScheduledEpilogue):
             for load in cutlass.range_constexpr(2):
                 self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
-    def k_at(self, parts: Parts, k_tile):
+    def k_at(self, parts: ThreadTiles, k_tile):
         """Which k-tile of all one of this CTA's is."""
         if self.plan.split.k_step == 1:
             return k_tile
         return parts.k_first + k_tile * self.plan.split.k_step
 
-    def copy_from_global(self, load: Load, step: Fetch, k_tile, stage, ragged: bool) -> None:
+    def copy_from_global(self, load: ThreadCopy, step: Fetch, k_tile, stage, ragged: bool) -> None:
         inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
         source = load.gX[None, None, None, k_tile]
         held = load.sX[None, None, None, stage] if load.is_async else load.rX
@@ -338,7 +338,7 @@ class ScheduledGemm(ScheduledEpilogue):
             return further & (stages - 1)
         return cutlass.select_(further >= stages, further - stages, further)
 
-    def trace(self, steps, parts: Parts, k_tile, stage) -> None:
+    def trace(self, steps, parts: ThreadTiles, k_tile, stage) -> None:
         """Lays the steps out in the code, one after the other."""
         in_prologue = isinstance(k_tile, int)
         fetched_before = any(isinstance(step, Fetch) for step in self.plan.schedule.prologue)
@@ -367,7 +367,7 @@ class ScheduledGemm(ScheduledEpilogue):
         """Closes a group of copies."""
         cute.arch.cp_async_commit_group()
 
-    def wait(self, parts: Parts, step: Wait, k_tile, stage) -> None:
+    def wait(self, parts: ThreadTiles, step: Wait, k_tile, stage) -> None:
         """Until the tile that is due has come."""
         cute.arch.cp_async_wait_group(step.pending)
 
@@ -384,17 +384,17 @@ class ScheduledGemm(ScheduledEpilogue):
             else:
                 self.multiply(parts, step)
 
-    def store(self, parts: Parts, stage) -> None:
+    def store(self, parts: ThreadTiles, stage) -> None:
         """A tile in registers to its stage."""
         for load in parts.loads:
             if not load.is_async:
                 cute.autovec_copy(load.rX, load.sX[None, None, None, stage])
 
-    def read(self, parts: Parts, step: Read, stage, k_block) -> None:
+    def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
         """Fragments of a k-block, to their buffer."""
         raise NotImplementedError
 
-    def multiply(self, parts: Parts, step: Multiply) -> None:
+    def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
         """acc += the products of the fragments of a k-block."""
         raise NotImplementedError
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
-from cutegemm.plan.epilogue import Epilogue as Expressed
+from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
@@ -22,14 +22,14 @@ from cutegemm.simulate.task import Task
 from cutegemm.simulate.values import evaluate
 
 
-class Epilogue:
+class TileStore:
     """Writes the tiles of D and counts how often each element is written.
 
     held    (rest_m, rest_n, value, thread) element of the tile that each accumulator sums up
     apply   what becomes of the sums that it is given; the plan's epilogue where left out
     """
 
-    def __init__(self, task: Task, held: np.ndarray, apply: Expressed | None = None) -> None:
+    def __init__(self, task: Task, held: np.ndarray, apply: Epilogue | None = None) -> None:
         plan = task.plan
         self.plan, self.task, self.d = plan, task, task.matrices["d"]
         self.apply = plan.epilogue if apply is None else apply
