@@ -122,7 +122,7 @@ class PlanBuilder(Complaints):
 
 
 @dataclass(frozen=True)
-class Arriving:
+class Loading:
     """How a tile of A or B comes to the threads: from global memory, and out of shared memory to fragments."""
 
     load: TiledCopy
@@ -131,7 +131,7 @@ class Arriving:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class Storing:
     """How a tile of D leaves the threads: directly or, with the other two, as whole lines of shared memory."""
 
     store: CopyAtom
@@ -150,7 +150,7 @@ class Builder(PlanBuilder):
         if stages < self.least_stages:
             self.broken.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
-    def plan(self, mma: TiledMma, a: Arriving, b: Arriving, d: Leaving, **others: Any) -> GemmPlan:
+    def plan(self, mma: TiledMma, a: Loading, b: Loading, d: Storing, **others: Any) -> GemmPlan:
         """The plan of such parts, in which all threads have the same role and wait at the CTA's barrier.
 
         others   the fields of `GemmPlan` that do not follow from the parts

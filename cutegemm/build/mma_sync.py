@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import LOADS, Arriving, Builder, Leaving, Shared, made, vector_copy
+from cutegemm.build.building import LOADS, Builder, Loading, Shared, Storing, made, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
@@ -116,7 +116,7 @@ def mma_sync_plan(
     ]
     is_shared_out = all(each.load.atom.is_async for each in (a, b) if each is not None)
     schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_shared_out else 1))
-    d = builder.attempt(lambda: builder.leaving(mma.threads, store, store_elems))
+    d = builder.attempt(lambda: builder.storing(mma.threads, store, store_elems))
     builder.check()
     return builder.plan(
         mma,
@@ -191,7 +191,7 @@ class _MmaBuilder(Builder):
         load: str | None,
         load_bytes: int,
         **how: Any,
-    ) -> Arriving | None:
+    ) -> Loading | None:
         """How the tile of "a" or "b" comes, or None with what is wrong noted.
 
         how   see `Builder.copy`
@@ -205,14 +205,14 @@ class _MmaBuilder(Builder):
         copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, **how))
         if copy is None or layout is None:
             return None
-        return Arriving(copy, layout, reader(operand, read, layout))
+        return Loading(copy, layout, reader(operand, read, layout))
 
-    def leaving(self, threads: int, store: str, store_elems: int) -> Leaving:
+    def storing(self, threads: int, store: str, store_elems: int) -> Storing:
         """How D leaves: through shared memory that is swizzled for how the sums are held, or out of registers."""
         d, (bm, bn, _) = self.operands.d, self.block
         held = vector_copy(d, min(store_elems, d.align_elems) if d.major == "n" else 1)
         if store != "shared":
-            return Leaving(held)
+            return Storing(held)
         copy = self.copy_of_lines(min(ACCESS_BITS // d.dtype.bits, d.align_elems), threads)
         line = gcd(bn if d.major == "n" else bm, CACHE_LINE_BYTES * 8 // d.dtype.bits)
         # Eight rows of four lanes each are written at once: 16 bytes a row of 16-bit elements, 32 of 32-bit.
@@ -223,7 +223,7 @@ class _MmaBuilder(Builder):
         else:
             one, panels = Layout((line, SMEM_ATOM_ROWS), (1, line)), (0, 1)
         swizzle = Swizzle(min(bits, shift), 3, shift)
-        return Leaving(held, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
+        return Storing(held, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
 
 
 def _shared_out(extent: int, own: int, step: int) -> Layout:

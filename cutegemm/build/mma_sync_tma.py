@@ -75,10 +75,10 @@ def mma_tma_plan(
     order = b.order(raster)
     atom = b.attempt(lambda: mma_sync(ops.a.dtype, ATOM_K_BITS // ops.a.dtype.bits, ops.acc, ops.b.dtype))
     mma = None if atom is None else b.attempt(lambda: b.tiled_mma(atom, warp))
-    leaving = None
+    storing = None
     if store == "shared" and ops.d.align_bytes >= TMA_INNER_ALIGNED_BYTES and mma is not None:
-        leaving = b.attempt(lambda: b.leaving(mma, warp, stages))
-    buffers = b.buffers(ops, leaving, stages)
+        storing = b.attempt(lambda: b.storing(mma, warp, stages))
+    buffers = b.buffers(ops, storing, stages)
     b.check()
     tiled_mma, parts = made(mma), made(buffers)
     consumers = tiled_mma.threads // WARP_THREADS
@@ -146,7 +146,7 @@ class _Builder(PipelineBuilder):
         """Whether the places of a fragment of A along M, and of B along N, are spread over a line."""
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
-    def leaving(self, mma: TiledMma, warp: tuple[int, int], stages: int | None) -> tuple[Slots, SharedLayout]:
+    def storing(self, mma: TiledMma, warp: tuple[int, int], stages: int | None) -> tuple[Slots, SharedLayout]:
         """Slots of each warp, for subtiles of some of its rows: those of an atom, or where its places are spread
         those of a line, and then fewer columns. As many slots as leave room for the most stages."""
         tile, own = [], []

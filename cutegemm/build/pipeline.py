@@ -75,7 +75,7 @@ class PipelineBuilder(PlanBuilder):
     def buffers(
         self,
         loaded: Operands,
-        leaving: tuple[Slots, SharedLayout] | None,
+        storing: tuple[Slots, SharedLayout] | None,
         stages: int | None,
         cluster: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
@@ -83,10 +83,10 @@ class PipelineBuilder(PlanBuilder):
         """The stages, or as many as there is room for beside the slots of D; None with what is wrong noted.
 
         loaded    the operands as they are loaded
-        leaving   the slots of D, and their shared memory; None: D leaves straight out of registers
+        storing   the slots of D, and their shared memory; None: D leaves straight out of registers
         l2        how long the cache is to keep A, B and D
         """
-        slots, smem_d = leaving or (None, None)
+        slots, smem_d = storing or (None, None)
         depth = self.stages_that_fit(smem_d) if stages is None else stages
         bm, bn, _ = self.tile
         a = self.attempt(lambda: self.operand(loaded.a, bm, cluster[1], max(1, depth), l2[0]))

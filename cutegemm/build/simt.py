@@ -5,10 +5,10 @@ from __future__ import annotations
 from cutegemm.build.building import (
     K_RUN,
     LOADS,
-    Arriving,
     Builder,
-    Leaving,
+    Loading,
     Shared,
+    Storing,
     made,
     vector_copy,
 )
@@ -109,7 +109,7 @@ def simt_plan(
         raise PlanError(builder.subject, builder.broken)
     a = builder.operand("a", mma, packs, load_a, shared_a)
     b = builder.operand("b", mma, packs, load_b, shared_b)
-    d = builder.attempt(lambda: builder.leaving(mma.threads, store, split is not None and split.is_split))
+    d = builder.attempt(lambda: builder.storing(mma.threads, store, split is not None and split.is_split))
     builder.check()
     return builder.plan(
         mma,
@@ -175,7 +175,7 @@ class _SimtBuilder(Builder):
 
     def operand(
         self, name: str, mma: TiledMma, packs: tuple[Packing, ...], load: str | None, shared: Shared | None
-    ) -> Arriving | None:
+    ) -> Loading | None:
         """How the tile of "a" or "b" comes, or None with what is wrong noted."""
         first = "ab".index(name)
         extent, bk = self.block[first], self.block[2]
@@ -184,7 +184,7 @@ class _SimtBuilder(Builder):
         if self.stages == 0:
             atom = universal_copy(operand.dtype, operand.dtype.bits)
             direct_copy = (make_tiled_copy_A, make_tiled_copy_B)[first](atom, mma)
-            return Arriving(direct_copy, Layout((extent, bk, 0), (1, extent, 0)), None)
+            return Loading(direct_copy, Layout((extent, bk, 0), (1, extent, 0)), None)
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
         vector = min(elements, operand.align_elems)
@@ -197,9 +197,9 @@ class _SimtBuilder(Builder):
         if copy is None or layout is None:
             return None
         beside = min(self.quad[first], self.access_bits // operand.dtype.bits) if tile.major == "mn" else 1
-        return Arriving(copy, layout, vector_copy(operand, beside))
+        return Loading(copy, layout, vector_copy(operand, beside))
 
-    def leaving(self, threads: int, store: str | None, is_split: bool) -> Leaving:
+    def storing(self, threads: int, store: str | None, is_split: bool) -> Storing:
         """How D leaves: out of registers, or through shared memory.
 
         There a warp's lanes write vectors that lie a quad apart across the lines as well: the swizzle moves those of
@@ -212,11 +212,11 @@ class _SimtBuilder(Builder):
         atom = vector_copy(d, vector)
         is_narrow = d.align_elems < held and self.stages > 0 and not is_split
         if not (is_narrow if store is None else store == "shared"):
-            return Leaving(atom)
+            return Storing(atom)
         copy = self.copy_of_lines(vector, threads)
         outer = Layout((bm, bn), (bn, 1) if d.major == "n" else (1, bm))
         step, low = (bn if d.major == "n" else bm) * across, vector.bit_length() - 1
         if step & (step - 1) == 0 and step >> low >= 4:
             swizzle = Swizzle(2, low, step.bit_length() - 1 - low)
-            return Leaving(atom, ComposedLayout(swizzle, 0, outer), copy)
-        return Leaving(atom, outer, copy)
+            return Storing(atom, ComposedLayout(swizzle, 0, outer), copy)
+        return Storing(atom, outer, copy)

@@ -112,12 +112,12 @@ def sm90_plan(
     consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
     mma = b.attempt(lambda: b.tiled_mma(loaded, consumer_tile[0], count if is_shared else 1))
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
-    leaving = None if store == "direct" else b.attempt(
+    storing = None if store == "direct" else b.attempt(
         lambda: SlotBuilder(subject, ops).slots(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
-    buffers = b.buffers(loaded, leaving, stages, cluster, policies)
+    buffers = b.buffers(loaded, storing, stages, cluster, policies)
     split = b.attempt(lambda: by_last(split_k, stream, fill))
     b.check()
     pipeline = Pipeline(

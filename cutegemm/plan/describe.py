@@ -72,7 +72,7 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     pipeline = plan.pipeline
     if pipeline is not None:
         what = f"{pipeline.kind}, {'persistent' if pipeline.ctas else 'one tile each'}"
-        deferred = "D leaves behind the next tile's products" if pipeline.deferred else ""
+        deferred = "a tile is stored behind the products of the next" if pipeline.deferred else ""
         rows.append(("CTAs", str(pipeline.ctas or tiles), what, deferred))
     if plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
@@ -127,7 +127,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
     rows.append(("epilogue", "1", "an element of D", str(plan.epilogue)))
     rows.append(("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name))
     if plan.copy_d is not None:
-        rows.append(_copy("D leaves", plan.copy_d, (bm, bn)))
+        rows.append(_copy("shared to D", plan.copy_d, (bm, bn)))
     return rows + _epilogue(plan)
 
 
@@ -152,7 +152,7 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
         rows.append(
             ("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to where the sums are added to it")
         )
-    rows.append(_copy("D leaves", slots.store, slots.subtile))
+    rows.append(_copy("slot to D", slots.store, slots.subtile))
     return rows
 
 

@@ -148,7 +148,7 @@ def test_wide_warps_interleave_where_lines_would_be_torn():
 
 def test_a_plan_says_how_d_leaves():
     plan = mma_sync_plan(**SMALL)
-    assert "D leaves" in plan.describe()
+    assert "shared to D" in plan.describe()
     with pytest.raises(PlanError, match="a copy out of it"):
         plan.with_(copy_d=None)
     with pytest.raises(PlanError, match="a tile of \\(64, 64\\) passes through it"):
