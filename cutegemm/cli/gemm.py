@@ -228,6 +228,8 @@ def _print(report: dict[str, Any], console: Console) -> None:
             table.add_row("not exercised", f"[yellow]{escape(missing)}[/yellow]" if missing else "nothing")
     if "seconds" in report:
         table.add_row("", f"{report['ctas']} CTAs in {report['seconds']:.2f} s, no fault in any access")
+    if "orders" in report:
+        table.add_row("roles", f"played in {report['orders']} other orders, no fault at any barrier")
     verdict = "[green]correct[/green]" if report["correct"] else "[red]WRONG[/red]"
     table.add_row(
         "against float64",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import round_to, tf32
+from cutegemm.errors import SimulationError
 from cutegemm.plan import GemmPlan, Operands, Problem
 
 # |D - reference| / |reference| in the Frobenius norm, by the type of D: a few roundings of its values.
@@ -24,6 +25,11 @@ _KEY_INSTRUCTIONS = (
     "FFMA", "DFMA", "HMMA", "IMMA", "QMMA", "HGMMA", "IGMMA", "QGMMA",
     "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "STG", "UTMALDG", "UTMASTG", "BAR",
 )  # fmt: skip
+
+_ORDERS, _ORDERS_ON_CLUSTERS = (
+    6,
+    2,
+)  # in which roles are played, of so many clusters where these wait for each other
 
 Say = Callable[[str], None]
 
@@ -77,6 +83,9 @@ class Job:
             arch if emulated else None, lambda done: say(f"{verb}ing: {done:.0%}")
         )
         report.update(self._agreement(d))
+        if not emulated and self.plan.pipeline is not None:
+            say("playing other orders")
+            report["orders"] = self._orders()
         say(f"compiling for {arch}")
         report["compiled"] = _compiled(self.plan, arch)
         return report, d
@@ -106,6 +115,26 @@ class Job:
 
         result = emulate(plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress)
         return result.d, result.ctas, result.seconds
+
+    def _orders(self) -> int:
+        """Other orders in which the roles were played, as fast and slow against each other as may be: how many.
+
+        raises   SimulationError with what goes wrong in one of them
+        """
+        from cutegemm.simulate import Fault, play_interleavings, protocol_of
+
+        plan = self.plan if self.corner is None else self.corner.plan
+        k_tiles, ctas = 2 * plan.stages + 1, _ORDERS_ON_CLUSTERS * plan.scheduler.cluster_size
+        if plan.split.is_split and (plan.scheduler.persistent or 0) > ctas:
+            assert plan.pipeline is not None
+            plan = plan.with_(pipeline=replace(plan.pipeline, ctas=ctas))
+        tiles = 3 if plan.scheduler.persistent else 1
+        protocol = protocol_of(plan, k_tiles=k_tiles, tiles=tiles, reads_c=self.beta != 0)
+        played = play_interleavings(protocol, random_runs=_ORDERS, extremes=False)
+        if played.faults:
+            faults = tuple([Fault("protocol", 1, (str(fault),)) for fault in played.faults])
+            raise SimulationError(f"the roles of {plan.name!r} in another order", faults)
+        return played.interleavings
 
     def _agreement(self, d: np.ndarray) -> dict[str, Any]:
         """How far D is from float64."""

@@ -39,10 +39,13 @@ class ProtocolReport:
     exhaustive: bool = False
 
 
-def play_interleavings(protocol: Protocol, *, random_runs: int = 32, seed: int = 0) -> ProtocolReport:
+def play_interleavings(
+    protocol: Protocol, *, random_runs: int = 32, seed: int = 0, extremes: bool = True
+) -> ProtocolReport:
     """Plays a protocol with each role, and the loads, ahead of and behind all others, and at random.
 
     random_runs   with speeds drawn for each role, far apart
+    extremes      whether each role is also played ahead of and behind all others
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulate.protocol.protocol import protocol_of
@@ -51,7 +54,7 @@ def play_interleavings(protocol: Protocol, *, random_runs: int = 32, seed: int =
     """
     faults: dict[str, ProtocolFault] = {}
     runs = 0
-    for name, choose in _orders(protocol, random_runs, seed):
+    for name, choose in _orders(protocol, random_runs, seed, extremes):
         runs += 1
         for text, trace in _play(Machine(protocol), choose):
             faults.setdefault(text, ProtocolFault(text, name, trace))
@@ -113,10 +116,10 @@ def _play(machine: Machine, choose: Callable[[list[int]], int]) -> list[tuple[st
 
 
 def _orders(
-    protocol: Protocol, random_runs: int, seed: int
+    protocol: Protocol, random_runs: int, seed: int, extremes: bool
 ) -> Iterator[tuple[str, Callable[[list[int]], int]]]:
     count = len(protocol.processes)
-    for loads_first in (True, False):
+    for loads_first in (True, False) if extremes else ():
         loads = f"loads {'at once' if loads_first else 'as late as can be'}"
         for number, process in enumerate(protocol.processes):
             for first in (True, False):
