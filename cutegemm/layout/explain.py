@@ -111,7 +111,7 @@ def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
             part, of_b = get(a, path), coordinates.along(layout, path)
             steps += _along(path, f"A is {part}, B {of_b}", _composition(part, of_b)[1])
         return title, steps
-    flat = algebra.coalesce(a)
+    flat = algebra.coalesce(a) if a.flat()[0] else Layout(1, 0)
     steps = [f"A coalesced: {flat}"] if flat != a else []
     for s, d in _modes(layout):
         steps += _walk(flat, s, d)

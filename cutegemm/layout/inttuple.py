@@ -319,7 +319,11 @@ def idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
     >>> idx2crd(13, (4, (2, 3)))
     (1, (1, 1))
     """
-    return _idx2crd(as_int_tuple(index, "idx2crd: index"), as_int_tuple(shape, "idx2crd: shape"))
+    if type(index) is not int:
+        index = as_int_tuple(index, "idx2crd: index")
+    if type(shape) is not int and not _holds_integers(shape, 0):
+        shape = as_int_tuple(shape, "idx2crd: shape")
+    return _idx2crd(index, shape)
 
 
 def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
@@ -356,6 +360,8 @@ def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
     >>> flat_coord((1, 3), (4, (2, 3)))
     [1, 1, 1]
     """
+    if type(coord) is list:
+        coord = tuple(coord)
     if not isinstance(shape, tuple):
         if isinstance(coord, tuple):
             raise LayoutError(f"the coordinate {coord} is deeper than the shape {shape}.")

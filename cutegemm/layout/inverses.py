@@ -60,7 +60,10 @@ def copies_of(block: Layout, count: int) -> Layout:
     if not block.is_integral or total == 0:
         return _complement(block, total, padded=True)
     shape, stride, _ = _gaps(block, total, padded=True)
-    shape[-1] = max(shape[-1], -(-count // (product(tuple(shape[:-1])) or 1)))
+    room = 1  # for copies within a period
+    for extent in shape[:-1]:
+        room *= extent
+    shape[-1] = max(shape[-1], -(-count // room))
     return from_flat(*coalesced(shape, stride, keep_last=False))
 
 

@@ -56,14 +56,15 @@ class Layout:
 
     shape: IntTuple
     stride: Any
-    _flat: tuple[tuple[int, ...], tuple[Any, ...]]  # set when first asked for, as is _hash
-    _hash: int
+    _flat: tuple[tuple[int, ...], tuple[Any, ...]] | None
+    _hash: int  # set when first asked for
 
     def __init__(self, shape: IntTuple, stride: Any = None) -> None:
         if not _is_plain(shape, stride):
             shape, stride = _checked(shape, stride)
         _set_shape(self, shape)
         _set_stride(self, stride)
+        _set_flat(self, None)
 
     @staticmethod
     def _of(shape: IntTuple, stride: Any) -> Layout:
@@ -71,6 +72,7 @@ class Layout:
         out = _new(Layout)
         _set_shape(out, shape)
         _set_stride(out, stride)
+        _set_flat(out, None)
         return out
 
     @staticmethod
@@ -98,12 +100,11 @@ class Layout:
 
     def flat(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
         """The extents and the strides of all leaves."""
-        try:
-            return self._flat
-        except AttributeError:
+        flat = self._flat
+        if flat is None:
             flat = (flatten(self.shape), flatten(self.stride))
             _set_flat(self, flat)
-            return flat
+        return flat
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Layout and self.shape == other.shape and self.stride == other.stride
@@ -173,7 +174,6 @@ class Layout:
         >>> Layout((4, (2, 4)), (8, (1, 2))).slice((None, (1, None)))
         (Layout((4, 4), (8, 2)), 1)
         """
-        coord = as_tuples(coord)
         if self.is_xor:
             raise LayoutError(
                 f"slice: {self} has strides over F2; the part of a fixed coordinate is XORed, not added.\n"
@@ -487,6 +487,8 @@ def _slice(coord: Any, shape: IntTuple, stride: Any, kept: list[tuple[IntTuple, 
     if coord is None:
         kept.append((shape, stride))
         return 0
+    if type(coord) is list:
+        coord = tuple(coord)
     if isinstance(coord, tuple):
         if not isinstance(shape, tuple) or len(coord) != len(shape):
             raise LayoutError(f"slice: the coordinate {_text(coord)} does not fit {_text(shape)} in {whole}.")

@@ -210,11 +210,12 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
-    if tiler.is_coordinates:
+    count = tiler.cosize()
+    if type(count) is not int:
         raise LayoutError(
             f"the tiler {tiler} gives coordinates; a layout from copies to their numbers is expected."
         )
-    return composition(copies_of(block, tiler.cosize()), tiler)
+    return composition(copies_of(block, count), tiler)
 
 
 @_explained
