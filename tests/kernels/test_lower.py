@@ -44,7 +44,7 @@ LAYOUTS = [
     Layout(((2, 2), (3, (1, 5))), ((1, 30), (2, (0, 6)))),
     Layout((4, 8), (1, 0)),
     Layout((4, 8), (E(0), E(1))),
-    Layout((4, (2, 3)), (2 * E(1), (E((0, 1)), 5 * E(0)))),
+    Layout((4, (2, 3)), (2 * E(1), (E((0, 1)), 5 * E((0, 0))))),
     make_identity_layout((3, (4, 5))),
     ComposedLayout(Swizzle(3, 2, 3), 0, Layout((8, 32), (32, 1))),
     ComposedLayout(Swizzle(2, 0, -3), 7, Layout((8, 32), (1, 8))),
