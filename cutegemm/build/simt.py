@@ -93,7 +93,9 @@ def simt_plan(
     tiles = {"block": (block, 3), "warp": (warp, 2), "thread": (thread, 2), "quad": (quad, 2)}
     counts = {"stages": stages, "split_k": split_k, "waves": waves, "persistent": persistent or 0}
     check_arguments(subject, ops, tiles, counts, {"unroll": unroll, "ctas_per_sm": ctas_per_sm})
-    builder = _SimtBuilder(subject, ops, block, stages, quad, access_bits)
+    builder = _SimtBuilder(
+        subject, ops, block, stages, quad, access_bits if access_bits in UNIVERSAL_BITS else ACCESS_BITS
+    )
     builder.choices(access_bits=(access_bits, UNIVERSAL_BITS))
     builder.choices(load_a=(load_a, LOADS), load_b=(load_b, LOADS), store=(store, (None, "direct", "shared")))
     order = builder.order(raster)
@@ -154,8 +156,8 @@ class _SimtBuilder(Builder):
     @property
     def accessed(self) -> Operands:
         """The operands as threads access them: aligned to no more than the widest access that there is to be."""
-        if self.access_bits not in UNIVERSAL_BITS or self.access_bits >= ACCESS_BITS:
-            return self.operands  # another width is no choice, as is noted already
+        if self.access_bits >= ACCESS_BITS:
+            return self.operands
         return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
 
     def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:
