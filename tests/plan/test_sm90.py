@@ -15,6 +15,7 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
+from cutegemm.plan.epilogue import Accumulator, Epilogue, Scalar, Tile
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
@@ -211,6 +212,14 @@ def test_more_named_barriers_than_a_cta_has():
     """6 consumers, each with a barrier for its turn, its subtiles and its parts: 18, and that of all threads."""
     rule = "19 named barriers, that of all threads included; a CTA has 16."
     assert rule in complaints(tile=(64, 16, 64), consumers=6, split_k=2)
+
+
+def test_an_epilogue_of_further_operands():
+    """Its kernels have a signature of BLAS's operands; a constant is none."""
+    more = Epilogue(Scalar("gamma") * Accumulator() + Tile("e"))
+    with pytest.raises(PlanError, match=r"takes e, gamma; kernels with a pipeline take c, alpha, beta alone"):
+        sm90_plan().with_(epilogue=more)
+    assert sm90_plan().with_(epilogue=Epilogue(Scalar("alpha") * Accumulator() + 1)).has_c is False
 
 
 def test_roles_that_are_no_warpgroups():

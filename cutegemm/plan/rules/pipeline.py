@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cutegemm.layout import Layout, product_each, size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
+from cutegemm.plan.epilogue import LINEAR
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
@@ -26,6 +27,7 @@ WGMMA_REGISTERS_BESIDES = 26
 DEFERRED_REGISTERS_BESIDES = 32
 MAX_CLUSTER_CTAS = 8  # CUDA C++ Programming Guide, "Thread Block Clusters": the portable size
 WGMMA_ROWS = 64
+_OF_LINEAR = (*LINEAR.tiles, *LINEAR.scalars)
 MIN_STAGES = 2
 MIN_SLOTS = 2
 # A tile's counter has 16 bits for the parts that are summed up, and as many for those that are written.
@@ -220,6 +222,12 @@ def _barriers(plan: GemmPlan) -> Iterator[str]:
 
 def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     slots, d = plan.slots, plan.operands.d
+    further = [name for name in (*plan.epilogue.tiles, *plan.epilogue.scalars) if name not in _OF_LINEAR]
+    if further:
+        yield (
+            f"the epilogue {plan.epilogue} takes {', '.join(further)}; kernels with a pipeline take "
+            f"{', '.join(_OF_LINEAR)} alone."
+        )
     if (slots is None) != (plan.smem_d is None):
         yield "D passes through shared memory where there are slots, and only there."
         return
