@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.inttuple import as_int_tuple, flatten, unflatten
+from cutegemm.layout.inttuple import as_int_tuple, flatten, integer_of, unflatten
 from cutegemm.layout.layout import MAX_TABLE, Layout, at_indices
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import MAX_SWIZZLE_BIT, ComposedLayout, Swizzle
@@ -41,6 +41,10 @@ class F2Matrix:
 
     def __call__(self, bits: int) -> int:
         """The image of a bit string."""
+        if integer_of(bits) is None or bits < 0:
+            raise LayoutError(
+                f"F2Matrix: {bits!r} is no string of bits; an integer of 0 or more is expected."
+            )
         if bits >> len(self.columns):
             raise LayoutError(f"F2Matrix: {bits} has more than the {len(self.columns)} bits of its argument.")
         out = 0
@@ -51,6 +55,7 @@ class F2Matrix:
 
     def __matmul__(self, other: F2Matrix) -> F2Matrix:
         """First the other, then this one."""
+        _require_matrix("F2Matrix", other)
         return F2Matrix(tuple([self(column) for column in other.columns]))
 
     @property

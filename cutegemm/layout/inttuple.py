@@ -58,6 +58,18 @@ def _as_int_tuple(value: Any, what: str, depth: int) -> IntTuple:
         ) from None
 
 
+def integer_of(value: Any) -> int | None:
+    """A Python integer, also of numpy's integer scalars; None for a value of another kind.
+
+    >>> integer_of(3), integer_of(True), integer_of("3")
+    (3, None, None)
+    """
+    try:
+        return None if isinstance(value, bool) else to_int(value)
+    except TypeError:
+        return None
+
+
 def _check_depth(what: str, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise LayoutError(f"{what}: the tuples are nested more than {MAX_DEPTH} deep.")

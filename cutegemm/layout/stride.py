@@ -11,18 +11,10 @@ a plain one with such strides; see `f2`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index as to_int
 from typing import Any
 
 from cutegemm.errors import LayoutError
-
-
-def _integer(value: Any) -> int | None:
-    """A Python integer, or None for what is none."""
-    try:
-        return None if isinstance(value, bool) else to_int(value)
-    except TypeError:
-        return None
+from cutegemm.layout.inttuple import integer_of
 
 
 class ScaledBasis:
@@ -43,7 +35,7 @@ class ScaledBasis:
         path = tuple(mode) if isinstance(mode, (tuple, list)) else (mode,)
         if not path or any(isinstance(m, bool) or not isinstance(m, int) or m < 0 for m in path):
             raise LayoutError(f"ScaledBasis: the mode {mode!r} is no path of non-negative integers.")
-        number = _integer(value)
+        number = integer_of(value)
         if number is None:
             raise LayoutError(f"ScaledBasis: the value {value!r} is no integer.")
         object.__setattr__(self, "value", number)
@@ -106,7 +98,7 @@ class F2:
     value: int
 
     def __init__(self, value: int) -> None:
-        number = _integer(value)
+        number = integer_of(value)
         if number is None or number < 0:
             raise LayoutError(f"F2: the value {value!r} is no integer of 0 or more.")
         object.__setattr__(self, "value", number)
@@ -116,8 +108,10 @@ class F2:
 
     def at(self, coordinate: int) -> F2:
         """The contribution of a coordinate."""
-        if coordinate < 0:
-            raise LayoutError(f"{self}: the coordinate {coordinate} is negative.")
+        place = integer_of(coordinate)
+        if place is None or place < 0:
+            raise LayoutError(f"{self}: the coordinate {coordinate!r} is no integer of 0 or more.")
+        coordinate = place
         out, place = 0, 0
         while coordinate >> place:
             if coordinate >> place & 1:

@@ -71,9 +71,10 @@ class Swizzle:
         """
         if isinstance(offset, np.ndarray):
             return self._of_array(offset)
-        if isinstance(offset, (float, str, tuple, list)):
-            raise LayoutError(f"{self}: the offset {offset!r} is no integer.")
-        return self._swizzled(offset)
+        try:
+            return self._swizzled(offset)
+        except TypeError:
+            raise LayoutError(f"{self}: the offset {offset!r} is no integer.") from None
 
     def _swizzled(self, offset: Any) -> Any:
         field = (1 << self.bits) - 1
@@ -123,6 +124,8 @@ class Swizzle:
 
 
 def _log2_ratio(old_bits: int, new_bits: int) -> int:
+    if any(type(bits) is not int or bits <= 0 for bits in (old_bits, new_bits)):
+        raise LayoutError(f"recast: from {old_bits!r} to {new_bits!r} bits; positive integers are expected.")
     ratio = max(old_bits, new_bits) // min(old_bits, new_bits)
     if ratio * min(old_bits, new_bits) != max(old_bits, new_bits) or ratio & (ratio - 1):
         raise LayoutError(f"recast: {old_bits} and {new_bits} bits are not a power of two apart.")

@@ -118,7 +118,17 @@ class Tensor:
         """Assigns an element, or all elements of a view: a scalar, a Tensor, or values in index order."""
         if self.array is None:
             raise LayoutError(f"Tensor: {self} holds its own coordinates; nothing can be assigned.")
-        coord = as_tuples(coord)
+        try:
+            self._assign(as_tuples(coord), value)
+        except (TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, LayoutError):
+                raise
+            raise LayoutError(
+                f"Tensor: {value!r} cannot be assigned to elements of {self}: {error}"
+            ) from error
+
+    def _assign(self, coord: Any, value: Any) -> None:
+        assert self.array is not None
         if not has_none(coord):
             self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value
             return

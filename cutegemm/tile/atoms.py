@@ -82,7 +82,10 @@ class MmaAtom:
 
     def layout_tv(self, operand: str) -> Layout:
         """The thread-value layout of operand a, b or c."""
-        return {"a": self.layout_a_tv, "b": self.layout_b_tv, "c": self.layout_c_tv}[operand]
+        layouts = {"a": self.layout_a_tv, "b": self.layout_b_tv, "c": self.layout_c_tv}
+        if not isinstance(operand, str) or operand not in layouts:
+            raise UnsupportedError(f"{self}: the operand {operand!r}; a, b or c is expected.")
+        return layouts[operand]
 
     def runs_on(self, arch: str) -> bool:
         """Whether `arch` has the instruction."""

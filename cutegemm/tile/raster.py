@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError
+from cutegemm.layout.inttuple import integer_of
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import E
 
@@ -182,7 +183,8 @@ class Raster:
         return Layout(shape, (E(fast), E(slow), group * E(fast), E(2)))
 
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
-        if any(isinstance(e, bool) or not hasattr(e, "__index__") or e < 0 for e in (grid_m, grid_n, batch)):
+        extents = [integer_of(extent) for extent in (grid_m, grid_n, batch)]
+        if any(extent is None or extent < 0 for extent in extents):
             raise LayoutError(
                 f"Raster.{operation}: a grid of {grid_m!r}x{grid_n!r} tiles with batch {batch!r}; integers of 0 or "
                 "more are expected."

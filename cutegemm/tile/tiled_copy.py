@@ -11,7 +11,7 @@ import numpy as np
 from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import hooks
 from cutegemm.layout.algebra import coalesce, composition, filter
-from cutegemm.layout.inttuple import as_int_tuple, as_tuples, product, product_each
+from cutegemm.layout.inttuple import as_int_tuple, as_tuples, integer_of, product, product_each
 from cutegemm.layout.inverses import left_inverse, rest_of, right_inverse
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import on_layout, size
@@ -128,9 +128,10 @@ class TiledCopy:
 
         raises   LayoutError for a thread that does not take part
         """
-        if not hasattr(thr_idx, "__index__") or not 0 <= thr_idx < self.threads:
+        index = integer_of(thr_idx)
+        if index is None or not 0 <= index < self.threads:
             raise LayoutError(f"TiledCopy.get_slice: thread {thr_idx} of {self}; threads run from 0.")
-        return ThrCopy(self, int(thr_idx))
+        return ThrCopy(self, index)
 
     def tidfrg_s(self, target: Target) -> Any:
         """A source seen as (thread, (value, atom), (rest_m, rest_n, ...)).

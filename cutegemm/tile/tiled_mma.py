@@ -11,10 +11,11 @@ import numpy as np
 from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import hooks
 from cutegemm.layout.algebra import composition
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, ceil_div, product_each
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, ceil_div, integer_of, product_each
 from cutegemm.layout.inverses import complement, right_inverse
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import on_layout
+from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import Tensor
 from cutegemm.layout.tiling import logical_divide, tiled_product, zipped_divide
 from cutegemm.tile.atoms import MmaAtom, fields_of, require
@@ -160,6 +161,10 @@ class TiledMma:
         raises    LayoutError where the target has fewer modes, or no layout holds its parts
         source    CuTe, mma_atom.hpp:246, thrfrg_C
         """
+        if not isinstance(operand, str) or operand not in _MODES:
+            raise LayoutError(f"TiledMma: the operand {operand!r}; a, b or c is expected.")
+        if not isinstance(target, (Layout, ComposedLayout, Tensor)):
+            raise LayoutError(f"TiledMma: a layout or a tensor is expected, not {target!r}.")
         if len(layout_of(target)) < 2:
             raise LayoutError(
                 f"TiledMma: {layout_of(target)} has one mode; the operand {operand} has two or more."
@@ -181,9 +186,10 @@ class TiledMma:
 
         raises   LayoutError for a thread that does not take part
         """
-        if not hasattr(thr_idx, "__index__") or not 0 <= thr_idx < self.threads:
+        index = integer_of(thr_idx)
+        if index is None or not 0 <= index < self.threads:
             raise LayoutError(f"TiledMma.get_slice: thread {thr_idx} of {self}; threads run from 0.")
-        return ThrMma(self, int(thr_idx))
+        return ThrMma(self, index)
 
     def partition_shape_A(self, shape_mk: IntTuple) -> IntTuple:
         """The shape (value, rest_m, rest_k, ...) of a thread's part of an A of this shape.

@@ -105,3 +105,49 @@ def test_whatever_is_given_is_answered_or_refused_in_words(name, operation):
         except Exception as error:
             raise AssertionError(f"{name}{tuple(args)} ends in {type(error).__name__}: {error}") from error
         assert not silent
+
+
+MMA = tile.make_tiled_mma(tile.fma(f32), (4, 2, 1))
+COPY = tile.make_tiled_copy_tv(tile.universal_copy(f32, 32), Layout((4, 2)), Layout((2, 1)))
+METHODS = [
+    (f"{type(value).__name__}.{name}", getattr(value, name))
+    for value, names in (
+        (Layout((4, (2, 3))), ("__call__", "__getitem__", "slice", "offset_of")),
+        (make_identity_layout((4, 2)), ("__call__", "slice")),
+        (ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 4))), ("__call__", "__getitem__", "with_outer")),
+        (ComposedLayout(Layout((4, 2)), 0, make_identity_layout((4, 2))), ("__call__", "__getitem__")),
+        (Swizzle(2, 0, 3), ("__call__", "recast")),
+        (Tensor(np.arange(8), Layout((4, 2))), ("__getitem__", "__setitem__")),
+        (Tensor(None, Layout((4, 2))), ("__getitem__",)),
+        (cg.make_identity_tensor((4, 2)), ("__getitem__",)),
+        (F2(3), ("at",)),
+        (cg.F2Matrix((1, 2)), ("__call__", "__matmul__")),
+        (MMA, ("get_slice", "thrfrg", "partition_shape_A", "offsets_c")),
+        (MMA.get_slice(1), ("partition_A", "partition_C")),
+        (COPY, ("get_slice", "retile", "offsets_s", "tidfrg_d")),
+        (COPY.get_slice(1), ("partition_S", "retile")),
+        (tile.Raster("grouped_m", 2), ("order", "as_layout")),
+        (tile.fma(f32), ("layout_tv", "runs_on")),
+    )
+    for name in names
+]
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS, ids=[name for name, _ in METHODS])
+def test_a_method_answers_or_refuses_in_words(name, method):
+    rng = Random(f"junk for {name}")
+    parameters = inspect.signature(method).parameters.values()
+    many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = sum(p.default is p.empty for p in positional)
+    for _ in range(400):
+        args = [rng.choice(JUNK) for _ in range(rng.randint(needed, 3 if many else len(positional)))]
+        try:
+            method(*args)
+        except CutegemmError as error:
+            silent = not str(error).strip()
+        except Exception as error:
+            raise AssertionError(f"{name}{tuple(args)} ends in {type(error).__name__}: {error}") from error
+        else:
+            silent = False
+        assert not silent
