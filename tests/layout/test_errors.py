@@ -224,10 +224,28 @@ def test_one_base_class_catches_all():
 A_LAYOUT = Layout((4, 2))
 
 
+def nested(depth):
+    value = 2
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda: cg.product("ab"), "'ab' is a str"),
+        (lambda: cg.make_layout([Layout(4), Layout(2)], stride=(1, 2)), "the stride (1,2) is given beside layouts"),
+        (lambda: cg.make_layout(Layout(4), stride=1), "the stride 1 is given beside layouts"),
+        (lambda: cg.idx2crd(5, Layout((2, 3))), "idx2crd: shape: Layout((2, 3), (1, 2)) is a Layout"),
+        (lambda: cg.ceil_div((3, 8), Layout(2)), "ceil_div: divisor: Layout(2, 1) is a Layout"),
+        (lambda: cg.inner_product(Layout(2), 2), "inner_product: Layout(2, 1) is a Layout"),
+        (lambda: cg.prefix_product(Layout(2)), "prefix_product: Layout(2, 1) is a Layout"),
+        (lambda: Layout(nested(200)), "nested more than 100 deep"),
+        (lambda: cg.flatten(nested(200)), "nested more than 100 deep"),
+        (lambda: cg.composition(Layout(8), (2, 4)), "the tiler (2,4) has 2 entries, 8:1 has 1 mode"),
+        (lambda: Layout((4, 8))((5,)), "the coordinate (5,) does not fit the shape (4, 8)"),
+        (lambda: Layout(8)((5,)), "the coordinate (5,) is deeper than the shape 8"),
         (lambda: cg.ceil_div("a", 2), "'a' is a str"),
         (lambda: cg.idx2crd("a", (4, 8)), "'a' is a str"),
         (lambda: cg.idx2crd(1.5, 8), "1.5 is a float"),
