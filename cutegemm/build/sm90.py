@@ -77,7 +77,7 @@ def sm90_plan(
     with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
     ctas              of the persistent grid: as many as there are multiprocessors; None: one for each tile
     stagger_cycles, two_level, deferred   see `Pipeline`
-    split_k           units that share a tile of D, each with a part of the k-tiles
+    split_k           parts that the k-tiles of each tile of D are cut into, a work tile each
     stream            waves of the persistent grid whose k-tiles are divided evenly among it; see `Split`
     fill              the CTAs that the tiles leave idle at the end take the last k-tiles of some; see `Split.owned`
     pack              "a", "b" or "ab": operands that are copied first, to k-major ones that TMA loads; see

@@ -165,11 +165,11 @@ class Tracer:
         values: tuple,
     ):
         if cutlass.const_expr(loop.lasting):
-            while number < self.work.units or self.is_held(names, values):
+            while number < self.work.count or self.is_held(names, values):
                 values = self.tile(loop, at, names, number, values)
                 number = self.work.following(number, loop.every)
         else:
-            while number < self.work.units:
+            while number < self.work.count:
                 values = self.tile(loop, at, names, number, values)
                 number = self.work.following(number, loop.every)
         return values
@@ -183,9 +183,9 @@ class Tracer:
         tile = self.work.work_tile(number)
         known = {"number": number, "tile": tile, "k_count": tile.k_count}
         if loop.every > 1:
-            known["is_another"] = self.work.following(number) < self.work.units
+            known["is_another"] = self.work.following(number) < self.work.count
         if loop.lasting:
-            known["is_tile"] = number < self.work.units
+            known["is_tile"] = number < self.work.count
             known["k_count"] = self.k_count_of(known["is_tile"], tile.k_count)
         return self.inside(loop.steps, at, names, values, **known)
 

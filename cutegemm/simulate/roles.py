@@ -95,7 +95,7 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
 
 def _casts(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int]]:
     """Clusters that are played together."""
-    clusters = range(grid.clusters if grid.units else 0)
+    clusters = range(grid.clusters if grid.count else 0)
     if plan.split.is_split:
         return [list(clusters)] if clusters else []
     at_once = max(1, ctas_at_once // product(plan.cluster_mn))

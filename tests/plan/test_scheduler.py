@@ -109,7 +109,7 @@ def check_turns(scheduler, mnk, l, turns):  # noqa: E741
         numbers = [*work.numbers(cluster)]
         own = numbers[turn::turns]
         if not own:
-            assert work.first_of(cluster, turn, turns) >= work.units
+            assert work.first_of(cluster, turn, turns) >= work.count
             continue
         assert own[0] == work.first_of(cluster, turn, turns)
         passed = np.cumsum([0, *(work.work_tile(number).k_count for number in numbers)])
@@ -117,14 +117,14 @@ def check_turns(scheduler, mnk, l, turns):  # noqa: E741
         for i, number in enumerate(own):
             assert position == passed[turn + i * turns]
             position += work.work_tile(number).k_count + work.k_tiles_between(number, turns)
-            following = [*own, work.units][i + 1]
-            assert work.following(number, turns) == following or following == work.units
+            following = [*own, work.count][i + 1]
+            assert work.following(number, turns) == following or following == work.count
 
 
 def check_arrays_agree(scheduler, mnk, l):  # noqa: E741
     work = work_of(scheduler, mnk, l)
     taken = work.taken()
-    wanted = [number for number in range(work.units) if work.work_tile(number).parts]
+    wanted = [number for number in range(work.count) if work.work_tile(number).parts]
     assert taken.number.tolist() == wanted
     for field in fields(WorkTile):
         one_by_one = [getattr(work.work_tile(number), field.name) for number in wanted]
@@ -167,9 +167,9 @@ def test_a_kernel_finds_the_work_that_the_host_has_handed_it(scheduler, mnk, l):
     """By numbers that know + - * // % and no order, as a kernel's do."""
     host = work_of(scheduler, mnk, l)
     device = scheduler.from_values(host.host_values(Traced, lambda of: tuple(map(Traced, of))), TRACED)
-    assert value_of(device.units) == host.units
+    assert value_of(device.count) == host.count
     assert value_of(device.clusters) == host.clusters
-    for number in range(host.units):
+    for number in range(host.count):
         want, got = host.work_tile(number), device.work_tile(Traced(number))
         assert got.map(value_of) == want
         assert value_of(device.following(Traced(number), 2)) == host.following(number, 2)
@@ -298,7 +298,7 @@ def test_work_tiles_by_hand():
     """
     plan = sm90_plan(tile=(128, 128, 64), cluster=(2, 1), ctas=6, raster="along_n")
     work = plan.scheduler.of(Problem(300, 256, 512, operands=plan.operands))
-    assert (work.units, work.clusters, [*work.numbers(0)]) == (4, 3, [0, 3])
+    assert (work.count, work.clusters, [*work.numbers(0)]) == (4, 3, [0, 3])
     assert [work.tile_mnl(work.work_tile(3), rank) for rank in range(2)] == [(2, 1, 0), (3, 1, 0)]
     assert work.work_tile(3) == WorkTile(3, 0, 8, 1, 0, 0)
 
@@ -307,7 +307,7 @@ def test_parts_that_are_rows_of_the_grid():
     """3 tiles of 7 k-tiles in 2 parts of a SIMT plan: 4 and 3 k-tiles; part p of tile t has the slot 3p + t."""
     plan = simt_plan(Operands.of("f32"), block=(128, 128, 8), split_k=2)
     work = plan.scheduler.of(Problem(384, 128, 56))
-    assert (work.units, work.clusters, work.slots, work.shared) == (6, 6, 6, 3)
+    assert (work.count, work.clusters, work.slots, work.shared) == (6, 6, 6, 3)
     found = [work.work_tile(number) for number in range(6)]
     assert [(w.tile, w.part, w.k_first, w.k_count) for w in found] == [
         (0, 0, 0, 4), (1, 0, 0, 4), (2, 0, 0, 4), (0, 1, 4, 3), (1, 1, 4, 3), (2, 1, 4, 3),

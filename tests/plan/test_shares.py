@@ -19,13 +19,13 @@ from cutegemm.plan.work.split import FILLED, Split
 
 
 def units(shares):
-    return [shares.work_tile(number) for number in range(shares.units)]
+    return [shares.work_tile(number) for number in range(shares.count)]
 
 
 def numbers(shares, cluster, clusters):
     """Those of the work tiles of a cluster."""
     found = [cluster]
-    while (following := shares.following(found[-1], clusters)) < shares.units:
+    while (following := shares.following(found[-1], clusters)) < shares.count:
         found.append(following)
     return found
 
@@ -108,7 +108,7 @@ def test_tiles_with_owners_by_hand():
     """
     assert PART_K_TILES == 5
     shares = shares_of(FILLED, 11, 95, 4)
-    assert (shares.shared, shares.owned, shares.span, shares.pieces, shares.units) == (3, 75, 20, 4, 24)
+    assert (shares.shared, shares.owned, shares.span, shares.pieces, shares.count) == (3, 75, 20, 4, 24)
     assert rows(shares) == [
         (0, 0, 75, 0, 2, 0), (1, 0, 75, 0, 2, 2), (2, 0, 75, 0, 2, 4),
         (0, 75, 20, 1, 2, 0), (1, 75, 20, 1, 2, 2), (2, 75, 20, 1, 2, 4),
@@ -124,7 +124,7 @@ def test_tiles_with_owners_by_hand():
 def test_owners_are_left_alone_where_little_is_to_be_had():
     """128 tiles of 128 k-tiles, a grid of 132: 128 * 133 / 132 = 128.97 would be kept, all that there are."""
     shares = shares_of(FILLED, 128, 128, 132)
-    assert (shares.shared, shares.units, shares.slots) == (0, 128, 0)
+    assert (shares.shared, shares.count, shares.slots) == (0, 128, 0)
     assert rows(shares) == [(tile, 0, 128, 0, 1, 0) for tile in range(128)]
 
 
@@ -185,11 +185,11 @@ def test_with_owners_all_have_about_as_much_to_do(tiles, k_tiles, grid):
     """Nobody has more than the owners: what a worker takes, with what its parts cost, is at most what an owner keeps,
     and a piece; and it is less in all than if the tiles were whole."""
     shares = shares_of(FILLED, tiles, k_tiles, grid)
-    clusters = min(grid, shares.units)
+    clusters = min(grid, shares.count)
     taken = [
         [shares.work_tile(number) for number in numbers(shares, cta, clusters)] for cta in range(clusters)
     ]
-    assert sum(len(of_one) for of_one in taken) <= shares.units
+    assert sum(len(of_one) for of_one in taken) <= shares.count
     assert sorted(u.tile for of_one in taken for u in of_one if u.parts and u.part == 0) == list(range(tiles))
     assert sum(u.k_count for of_one in taken for u in of_one) == tiles * k_tiles
     parts = [[u for u in of_one if u.parts > 1] for of_one in taken]
@@ -207,10 +207,10 @@ def test_arrays_of_numbers_are_divided_alike():
     for split, tiles, k_tiles in ((Split(3), 7, 30), (Split(waves=2), 7, 30), (FILLED, 11, 95)):
         one = shares_of(split, tiles, k_tiles, 4)
         many = shares_of(split, tiles, k_tiles, 4, np.minimum, np.maximum)
-        found = many.work_tile(np.arange(one.units))
+        found = many.work_tile(np.arange(one.count))
         for name in WorkTile.__dataclass_fields__:
-            wanted = [getattr(one.work_tile(i), name) for i in range(one.units)]
-            assert (np.zeros(one.units, int) + getattr(found, name)).tolist() == wanted
+            wanted = [getattr(one.work_tile(i), name) for i in range(one.count)]
+            assert (np.zeros(one.count, int) + getattr(found, name)).tolist() == wanted
 
 
 def test_a_split_says_what_it_cannot_be():

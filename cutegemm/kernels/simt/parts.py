@@ -77,7 +77,7 @@ class PartsGemm(SimtGemm):
             self.tile(mA, mB, mD)
         else:
             number, _, _ = cute.arch.block_idx()
-            while number < self.tiles(mD).along(opaque(mA.shape[1])).units:
+            while number < self.tiles(mD).along(opaque(mA.shape[1])).count:
                 self.take(number, mA, mB, mD)
                 number = self.tiles(mD).along(mA.shape[1]).following(number)
 

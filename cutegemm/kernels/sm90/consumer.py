@@ -114,7 +114,7 @@ class ConsumerTracer(Tracer):
     @cute.jit
     def open_turns(self, first: Int32):
         """The first turn is the first consumer's, where there is a tile."""
-        if self.who.consumer == self.pipeline.turns - 1 and first < self.work.units:
+        if self.who.consumer == self.pipeline.turns - 1 and first < self.work.count:
             self.hand_over()
 
     def _AwaitTurn(self, turn: step.AwaitTurn, at: At) -> None:
@@ -131,7 +131,7 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def _Stagger(self, stagger: cutlass.Constexpr, at: cutlass.Constexpr):
-        if self.work.work_tile(at.number).k_count > 0 and at.number < self.work.units:
+        if self.work.work_tile(at.number).k_count > 0 and at.number < self.work.count:
             cute.arch.mbarrier_wait(self.ring.full, 0)
         begun = cute.arch.clock()
         now = begun

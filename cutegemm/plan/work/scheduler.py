@@ -121,7 +121,7 @@ class TileScheduler:
 
         >>> from cutegemm.build import sm90_plan
         >>> from cutegemm.plan import Problem
-        >>> sm90_plan(split_k=4).scheduler.of(Problem(128, 1024, 4096)).units
+        >>> sm90_plan(split_k=4).scheduler.of(Problem(128, 1024, 4096)).count
         32
         """
         return self.tiles(problem.m, problem.n, problem.l).along(problem.k)
@@ -143,18 +143,18 @@ class TileScheduler:
 
         How many tiles and slots there are in all is known to the host alone.
         """
-        k_tiles, m_tiles, n_tiles, divisors, units, clusters, handed = values
+        k_tiles, m_tiles, n_tiles, divisors, count, clusters, handed = values
         shares = None
         if self.split.is_split:
             names = (*_HANDED_OWNED, "divisors") if self.split.owned else _HANDED
             known = {"pieces": self.split.waves + 1, **dict(zip(names, handed, strict=True))}
-            columns = self.persistent_clusters if self.split.waves else units
+            columns = self.persistent_clusters if self.split.waves else count
             shares = Shares(
-                k_tiles=k_tiles, columns=columns, units=units, slots=None, minimum=arithmetic.minimum,
+                k_tiles=k_tiles, columns=columns, count=count, slots=None, minimum=arithmetic.minimum,
                 maximum=arithmetic.maximum, **known,
             )  # fmt: skip
         return WorkGrid(
-            TileGrid(self, m_tiles, n_tiles, None, arithmetic, divisors), k_tiles, units, clusters, shares
+            TileGrid(self, m_tiles, n_tiles, None, arithmetic, divisors), k_tiles, count, clusters, shares
         )
 
 
@@ -212,30 +212,30 @@ class TileGrid:
     def work(self, k_tiles: Any) -> WorkGrid:
         """The work tiles, where each tile has so many k-tiles."""
         scheduler, arithmetic = self.scheduler, self.arithmetic
-        units, shares = self.count, None
+        count, shares = self.count, None
         if scheduler.parts_are_rows:
-            units = self.count * scheduler.split.parts
+            count = self.count * scheduler.split.parts
         elif scheduler.split.is_split:
             grid = scheduler.persistent_clusters or 1
             shares = shares_of(
                 scheduler.split, self.count, k_tiles, grid, arithmetic.minimum, arithmetic.maximum
             )
-            units = shares.units
-        clusters = units
+            count = shares.count
+        clusters = count
         if scheduler.persistent_clusters is not None:
             clusters = scheduler.persistent_clusters
             if not scheduler.idle_ctas:
-                clusters = arithmetic.minimum(units, clusters)
-        return WorkGrid(self, k_tiles, units, clusters, shares)
+                clusters = arithmetic.minimum(count, clusters)
+        return WorkGrid(self, k_tiles, count, clusters, shares)
 
 
 @dataclass(frozen=True)
 class WorkGrid:
-    """The work tiles of a problem, 0 to `units` - 1, and the clusters that take them.
+    """The work tiles of a problem, 0 to `count` - 1, and the clusters that take them.
 
     tiles      of D
     k_tiles    of each tile
-    units      numbers of work tiles; of some of stream-K nobody has anything to do
+    count      numbers of work tiles; of some of stream-K nobody has anything to do
     clusters   that are launched; cluster c begins with the work tile c
     shares     how K is divided, where the parts of a tile are neither all of it nor rows of the grid
 
@@ -249,7 +249,7 @@ class WorkGrid:
 
     tiles: TileGrid
     k_tiles: Any
-    units: Any
+    count: Any
     clusters: Any
     shares: Shares | None
 
@@ -261,7 +261,7 @@ class WorkGrid:
     # --- what a number is --------------------------------------------------------------------------------------
 
     def work_tile(self, number: Any) -> WorkTile:
-        """The work tile of a number below `units`; one that nobody has anything to do for has 0 parts."""
+        """The work tile of a number below `count`; one that nobody has anything to do for has 0 parts."""
         if self.scheduler.parts_are_rows:
             return self.part_of(number % self.tiles.count, number // self.tiles.count)
         return self.whole(number) if self.shares is None else self.shares.work_tile(number)
@@ -294,7 +294,7 @@ class WorkGrid:
     def numbers(self, cluster: int) -> Iterator[int]:
         """Those of the work tiles that a cluster takes, in their order."""
         number = cluster
-        while number < self.units:
+        while number < self.count:
             yield number
             number = self.following(number)
 
@@ -344,7 +344,7 @@ class WorkGrid:
     def slots(self) -> Any:
         """Slots of the workspace, each for the sums of one part of a cluster's tile."""
         if self.scheduler.parts_are_rows:
-            return self.units
+            return self.count
         return 0 if self.shares is None else self.shares.slots
 
     def peers(self, tile: Any) -> WorkTile:
@@ -384,7 +384,7 @@ class WorkGrid:
             self.tiles.m_tiles,
             self.tiles.n_tiles,
             of_raster,
-            self.units,
+            self.count,
             self.clusters,
             handed,
         )
@@ -398,11 +398,11 @@ class WorkGrid:
 
     def taken(self) -> Taken:
         """Every work tile that has something to do, and who takes it; where extents are known integers."""
-        work, number = self.of_arrays(), np.arange(self.units, dtype=np.int64)
+        work, number = self.of_arrays(), np.arange(self.count, dtype=np.int64)
         clusters = max(1, self.clusters)
         cluster, turn = number % clusters, number // clusters
         if self.scheduler.split.owned:
-            for first in range(min(clusters, self.units)):
+            for first in range(min(clusters, self.count)):
                 own = [*self.numbers(first)]
                 turn[own] = np.arange(len(own))
         work_tiles = work.work_tile(number).map(lambda value: value + 0 * number)

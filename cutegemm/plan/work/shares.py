@@ -68,7 +68,7 @@ class Shares:
     workers    that cut the line; the first `longer` of them take `run` + 1 of it, the others `run`
     columns    numbers from one work tile of a worker to its next
     pieces     work tiles of a worker
-    units      numbers of work tiles in all, the whole tiles with them
+    count      numbers of work tiles in all, the whole tiles with them
     slots      of a shared tile's sums in the workspace
     minimum, maximum   of two values
     owned      k-tiles of a shared tile that its owner takes, and which are not on the line; the first columns are the
@@ -84,7 +84,7 @@ class Shares:
     longer: Any
     columns: Any
     pieces: int
-    units: Any
+    count: Any
     slots: Any
     minimum: Callable[[Any, Any], Any] = min
     maximum: Callable[[Any, Any], Any] = max
@@ -92,11 +92,11 @@ class Shares:
     divisors: tuple[Any, ...] | None = None
 
     def work_tile(self, number: Any) -> WorkTile:
-        """The work tile of a number below `units`; one that has no k-tiles to take has 0 parts.
+        """The work tile of a number below `count`; one that has no k-tiles to take has 0 parts.
 
         >>> from cutegemm.plan.work.split import Split
         >>> shares = shares_of(Split(waves=1), 3, 5, 4, least_run=1)
-        >>> [(u.tile, u.k_first, u.k_count) for u in map(shares.work_tile, range(shares.units)) if u.parts]
+        >>> [(u.tile, u.k_first, u.k_count) for u in map(shares.work_tile, range(shares.count)) if u.parts]
         [(0, 0, 4), (0, 4, 1), (1, 3, 2), (2, 2, 3), (1, 0, 3), (2, 0, 2)]
         """
         if self.owned is None and self.pieces == 1:  # a split: each run is a work tile
@@ -209,15 +209,15 @@ def shares_of(
     grid      CTAs, or clusters where tiles are counted in clusters
 
     >>> from cutegemm.plan.work.split import Split
-    >>> shares_of(Split(3), 4, 7, 132).units, shares_of(Split(waves=2), 448, 128, 132).shared
+    >>> shares_of(Split(3), 4, 7, 132).count, shares_of(Split(waves=2), 448, 128, 132).shared
     (12, 184)
     """
     if split.waves == 0:
         run = maximum((k_tiles + (split.parts - 1)) // split.parts, 1)
         parts = maximum((k_tiles + (run - 1)) // run, 1)
-        units = tiles * parts
+        count = tiles * parts
         return Shares(
-            k_tiles, tiles, run * parts, units, run, 0, units, 1, units, units, minimum, maximum
+            k_tiles, tiles, run * parts, count, run, 0, count, 1, count, count, minimum, maximum
         )  # fmt: skip
     if split.owned:
         return _owned(tiles, k_tiles, grid, minimum, maximum, least_run)

@@ -38,7 +38,7 @@ class PartState:
     def __init__(self) -> None:
         self.counters: dict[int, tuple[int, int]] = {}  # tile -> tickets taken, parts written
         self.tickets: dict[Key, tuple[int, int]] = {}  # -> (tile, how many had come before)
-        self.last: dict[int, bool] = {}  # process -> whether its unit is the last part
+        self.last: dict[int, bool] = {}  # process -> whether its work tile is the last part
         self.slots: dict[tuple[int, int], int] = {}  # (slot, warp) -> the tile whose sums it has
         self.stored: dict[tuple[int, int], int] = {}  # (tile, warp) -> times
 
