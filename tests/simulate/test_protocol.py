@@ -39,12 +39,12 @@ def texts(protocol, **options):
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-@pytest.mark.parametrize("k_tiles", [0, 1, STAGES - 1, STAGES, STAGES + 1, 11])
+@pytest.mark.parametrize("k_tiles", [0, 1, STAGES, 2 * STAGES + 1])
 @pytest.mark.parametrize("schedule", ["pingpong", "cooperative"])
 def test_the_sound_protocol_has_no_faults(schedule, k_tiles, cluster):
     options = {"schedule": schedule, "tile": (128, 128, 64) if schedule == "cooperative" else (64, 128, 64)}
-    for tiles in (1, 2, 3):
-        assert texts(sound(k_tiles, tiles, cluster, **options), random_runs=4) == ""
+    for tiles in (3,) if cluster == (2, 2) else (1, 3):
+        assert texts(sound(k_tiles, tiles, cluster, **options), random_runs=2) == ""
 
 
 @pytest.mark.parametrize(("stages", "k_tiles", "tiles"), [(2, 1, 3), (2, 2, 2), (2, 3, 2), (3, 2, 2)])
