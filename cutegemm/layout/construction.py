@@ -22,20 +22,18 @@ def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> La
     >>> make_layout([Layout(4, 8), Layout((2, 4))])
     Layout((4, (2, 4)), (8, (1, 2)))
     """
-    if isinstance(shape, Layout):
-        parts: Any = shape
-    elif isinstance(shape, Iterable):
-        parts = tuple(shape)
-        if not parts or {*map(type, parts)} != {Layout}:
-            return Layout(parts, stride)
-    else:
-        return Layout(shape, stride)
+    given: Any = shape
+    if not isinstance(given, Layout):
+        if type(given) not in (list, tuple) and isinstance(given, Iterable):
+            given = tuple(given)
+        if type(given) not in (list, tuple) or {*map(type, given)} != {Layout}:
+            return Layout(given, stride)
     if stride is not None:
         raise LayoutError(
             f"make_layout: the stride {_text(stride)} is given beside layouts, which have strides of their own. "
             "Give a shape and a stride, or layouts alone."
         )
-    return parts if isinstance(parts, Layout) else concatenate(parts)
+    return given if isinstance(given, Layout) else concatenate(given)
 
 
 def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:

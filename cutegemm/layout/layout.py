@@ -123,7 +123,13 @@ class Layout:
         return f"Layout({self.shape!r}, {self.stride!r})"
 
     def __str__(self) -> str:
-        return f"{_text(self.shape)}:{_text(self.stride)}"
+        try:
+            text = f"{self.shape}:{self.stride}"
+        except ValueError:  # an integer that is too long for Python to write
+            text = "S"
+        if "S" in text or "F" in text:  # of ScaledBasis, F2
+            return f"{_text(self.shape)}:{_text(self.stride)}"
+        return text.replace(" ", "").replace(",)", ")")
 
     def _repr_html_(self) -> str:
         """The drawing that a notebook shows."""
