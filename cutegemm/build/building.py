@@ -67,7 +67,7 @@ def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
 
 
 class Complaints:
-    """What is wrong with several arguments, so that all of it can be said at once.
+    """Complaints about several arguments, so that all can be said at once.
 
     subject   what they are arguments of
 
@@ -81,7 +81,7 @@ class Complaints:
         self.broken: list[str] = []
 
     def attempt(self, make: Callable[[], T]) -> T | None:
-        """What `make` returns, or None with its complaint noted."""
+        """The result of `make`, or None with its complaint noted."""
         try:
             return make()
         except PlanError as error:
@@ -103,7 +103,7 @@ def made(part: T | None) -> T:
 
 
 class PlanBuilder(Complaints):
-    """What all builders of plans do alike."""
+    """The base of all builders of plans."""
 
     def __init__(self, subject: str, operands: Operands) -> None:
         super().__init__(subject)

@@ -149,7 +149,7 @@ def _runs_along_k(shared: SharedLayout) -> bool:
 
 
 class _MmaBuilder(Builder):
-    """What is decided for mma.sync plans alone."""
+    """The parts of an mma.sync plan."""
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
         """Warps with a part of the tile each, that lies together."""

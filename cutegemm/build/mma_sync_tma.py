@@ -100,7 +100,7 @@ def mma_tma_plan(
 
 
 class _Builder(PipelineBuilder):
-    """What is decided for these plans alone."""
+    """The parts of a plan of warps that TMA loads for."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
         """Warps with a part of the tile each, that lies together."""
@@ -133,7 +133,7 @@ class _Builder(PipelineBuilder):
         return TiledMma(atom, Layout((*counts, 1), (counts[1], 1, 0)), (permutation[0], permutation[1], None))
 
     def piece(self, mode: str, extent: int, own: int) -> int:
-        """What lies together of a warp's rows or columns: all of them, or where lines of shared memory would be
+        """How many of a warp's rows or columns lie together: all of them, or where lines of shared memory would be
         torn, the greatest pieces of them that it holds whole."""
         operand = self.operands.a if mode == "M" else self.operands.b
         if operand.major == "k":
@@ -173,7 +173,7 @@ def _is_spread(operand: Operand) -> bool:
 
 
 def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
-    """Where the places of an atom, and the atoms of a warp, lie along M or N.
+    """The permutation along M or N: where the places of an atom, and the atoms of a warp, lie.
 
     In memory that TMA swizzles, k chooses among the eight chunks of 16 bytes of a line by exclusive or. Of 8
     neighbours two chunks are read, for four k the same two twice over. Chunks 0 and 4 and their likes for other

@@ -33,7 +33,7 @@ _REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
 
 
 def rounding_of(operands: Operands) -> str:
-    """What TMA does on the way: it rounds tf32 to nearest, as it is told that it loads tf32."""
+    """How operands are rounded by TMA: tf32 to nearest, as it is told that it loads tf32."""
     return "rne" if operands.a.dtype is tf32 else "rz"
 
 
@@ -161,7 +161,8 @@ class PipelineBuilder(PlanBuilder):
 
 
 def registers_of(pipeline: Pipeline, many: bool) -> tuple[int, int] | None:
-    """What a producer leaves to the consumers; with one, each thread is launched with all it may have.
+    """Registers of a thread of the producer and of a consumer; with one consumer, each thread is launched with all it
+    may have.
 
     many   whether a consumer needs all that it can get
     """

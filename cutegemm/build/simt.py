@@ -133,7 +133,7 @@ def simt_plan(
 
 
 class _SimtBuilder(Builder):
-    """What is decided for SIMT plans alone.
+    """The parts of a SIMT plan.
 
     quad          (M, N) elements of a thread that lie side by side
     access_bits   the widest access to any memory

@@ -93,7 +93,7 @@ class SlotBuilder:
         return Slots(shape, ring, to_shared, store, from_shared, load_c), layout
 
     def check_columns(self, columns: int, of_tile: int) -> None:
-        """That subtiles of so many columns, as they were asked for, fill a tile."""
+        """Checks that subtiles of so many columns, as they were asked for, fill a tile."""
         step = self.tile[1]
         if of_tile % columns or columns % step:
             serving = [n for n in range(step, of_tile + 1, step) if of_tile % n == 0]

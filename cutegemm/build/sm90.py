@@ -152,12 +152,12 @@ class _Builder(PipelineBuilder):
     """The parts of a Hopper plan."""
 
     def registers(self, pipeline: Pipeline) -> tuple[int, int] | None:
-        """What a producer leaves to the consumers."""
+        """Registers of a thread of the producer and of a consumer."""
         sums = product(pipeline.consumer_tile) * self.operands.acc.bits // (32 * WARPGROUP_THREADS)
         return registers_of(pipeline, sums * (1 + pipeline.two_level) > _MANY_SUMS)
 
     def policies(self, l2: tuple[str, str, str]) -> tuple[str, str, str]:
-        """Those of A, B and D; the usual ones with the complaint noted where they are none."""
+        """The L2 policies of A, B and D; the usual ones, with a complaint noted, where they are none."""
         if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
             return l2
         self.broken.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")

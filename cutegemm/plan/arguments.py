@@ -1,4 +1,4 @@
-"""What a caller passes by mistake for a plan, for operands or for a tile; said before anything is computed of it."""
+"""Checks of arguments: whether a plan, operands and tiles are what they should be, before they are used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_arguments(
     counts: Mapping[str, Any],
     optional: Mapping[str, Any] | None = None,
 ) -> None:
-    """That a builder can compute with its arguments.
+    """Checks that a builder can compute with its arguments.
 
     tiles      by name a tile, and of how many modes it has to be
     counts     by name what has to be an integer
@@ -61,7 +61,7 @@ def not_operands(value: Any) -> list[str]:
 
 
 def check_is_plan(operation: str, plan: Any) -> None:
-    """That an operation which takes no names was given a plan.
+    """Checks that an operation which takes no names was given a plan.
 
     raises   UnsupportedError
 

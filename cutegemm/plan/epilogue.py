@@ -94,7 +94,7 @@ class Expression:
         return self.with_children(*[child.replaced(old, new) for child in self.children])
 
     def given(self, values: Mapping[str, float]) -> Expression:
-        """What is left where some scalars have these values.
+        """The expression where some scalars have these values.
 
         A product with 0 is 0, also where its other factor is not a number: BLAS reads no C where beta is 0. A product
         with 1 and a sum with 0 are the other operand.
@@ -132,7 +132,7 @@ class Constant(Expression):
 
 @dataclass(frozen=True)
 class Operand(Expression):
-    """What the caller passes.
+    """A value that the caller passes.
 
     name   by which it is passed
     """
@@ -294,27 +294,27 @@ class Epilogue:
 
     @cached_property
     def head(self) -> Epilogue:
-        """What needs no tile: the steps before the first that reads one."""
+        """The part that needs no tile: the steps before the first that reads one."""
         return self._of(self.steps[: self._count(lambda step: not step.tiles)])
 
     @cached_property
     def tail(self) -> Epilogue:
-        """What is computed of the head's values: the steps from the first that reads a tile."""
+        """The part computed of the head's values: the steps from the first that reads a tile."""
         return self._of(self.steps[self._count(lambda step: not step.tiles) :])
 
     @cached_property
     def of_parts(self) -> Epilogue:
-        """Where the sums are added up of parts: what each part may be multiplied by before that."""
+        """Of a split K: the factors by which each part's sums may be multiplied before they are added."""
         return self._of(self.steps[: self._count(lambda step: step.is_scaling)])
 
     @cached_property
     def of_total(self) -> Epilogue:
-        """Where the sums are added up of parts: what is computed of the parts' total after `of_parts`."""
+        """Of a split K: the steps on the total of the parts, after `of_parts`."""
         return self._of(self.steps[self._count(lambda step: step.is_scaling) :])
 
     @cached_property
     def without_tiles(self) -> Epilogue:
-        """What is left where all steps that read tiles are idle."""
+        """The epilogue where all steps that read tiles are idle."""
         return self._of([step for step in self.steps if not step.tiles])
 
     def tiles_read(self, scalars: Mapping[str, float]) -> tuple[str, ...]:

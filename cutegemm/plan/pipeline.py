@@ -13,7 +13,7 @@ PIPELINE_KINDS = ("pingpong", "cooperative", "single")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Who fills the ring of stages in shared memory, and who works on which tile of D.
+    """The roles of a plan: who fills the ring of stages in shared memory, and who works on which tile of D.
 
     kind             pingpong: the consumers take the tiles of a CTA in turn, so that one multiplies while
                      another stores. cooperative: they share each tile. single: there is no producer; a lane of
@@ -82,7 +82,7 @@ class Slots:
         return consumer_tile[0] // self.subtile[0], consumer_tile[1] // self.subtile[1]
 
     def subtile_at(self, i: int, consumer_tile: tuple[int, int]) -> tuple[int, int]:
-        """Where the i-th subtile of a consumer's tile lies, counted in subtiles along M and N: along N first."""
+        """The place (m, n) of the i-th subtile in a consumer's tile, counted in subtiles: along N first."""
         across = self.subtiles(consumer_tile)[1]
         return i // across, i % across
 

@@ -168,7 +168,7 @@ class GemmPlan:
 
     @functools.cached_property
     def programs(self) -> dict[str, Program]:
-        """What each role does, by its name; nothing where all threads follow the schedule.
+        """The program of each role, by its name; none where all threads follow a schedule.
 
         >>> from cutegemm.build import sm90_plan
         >>> print(sm90_plan().programs["producer"])
@@ -184,12 +184,12 @@ class GemmPlan:
         return {role.name: loads if role.name == "producer" else own for role in self.roles}
 
     def program(self, role: str) -> Program:
-        """That of a role."""
+        """The program of a role."""
         return self.programs[role]
 
     @functools.cached_property
     def barriers(self) -> tuple[Barrier, ...]:
-        """What holds the roles together, counted from their programs."""
+        """The barriers by which the roles wait for each other, counted from their programs."""
         if self.pipeline is None:
             return (Barrier("cta", "cta", 1, self.threads),)
         return barriers_of(self)

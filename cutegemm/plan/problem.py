@@ -107,7 +107,7 @@ class Operands:
         return Operands(a, b, d, d, total, batched)
 
     def matrix(self, name: str) -> Operand:
-        """That of A, B, C or D, or of another tile that an epilogue reads: it is as C is.
+        """The operand A, B, C or D; another tile operand of an epilogue is described by C.
 
         >>> operands = Operands.of("f32")
         >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c

@@ -98,7 +98,7 @@ class Packing:
         return (extents[1], 1) if self.major == "k" else (1, extents[0])
 
     def ctas(self, rows: Any, columns: Any, batch: Any) -> Any:
-        """Those that pack a matrix (rows, columns, batch); also of values that a kernel computes with.
+        """The CTAs that pack a matrix (rows, columns, batch); also of values that a kernel computes with.
 
         >>> make_packing(Operands.of("f32"), "a", "m").ctas(100, 65, 3)
         12

@@ -114,7 +114,7 @@ def _readers(plan: GemmPlan) -> int:
 
 
 def sums_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """Where the parts' sums lie: (vector, threads, vectors, slots), in elements.
+    """The layout of the parts' sums: (vector, threads, vectors, slots), in elements.
 
     A thread writes its sums as the vectors that D is stored by, and neighbours lie side by side. The slots are
     those of `WorkGrid.slot_of`. For plans with a pipeline see `slot_layout`.
@@ -130,7 +130,7 @@ def sums_layout(plan: GemmPlan, slots: Any) -> Layout:
 
 
 def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """Where the sums lie of a plan with a pipeline: (vector, threads, vectors, consumers, CTAs, slots).
+    """The layout of the parts' sums of a plan with a pipeline: (vector, threads, vectors, consumers, CTAs, slots).
 
     A thread writes its own sums in their order, 16 bytes at a time; the vectors of neighbours lie side by side.
     The consumers are those that share a tile, the CTAs those of a cluster, the slots those of `WorkGrid.slot_of`.

@@ -37,7 +37,7 @@ class Barrier:
 
 
 def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
-    """Those of a plan whose roles differ.
+    """The barriers of a plan whose warps have roles.
 
     Each role of each CTA of a cluster is taken through one tile of one k-tile for each consumer, on a ring so
     long that no stage comes twice: what arrives at a barrier of CTA 0 then is one phase, or one for each time

@@ -22,7 +22,7 @@ TENSOR_CORES = "tensor cores"
 
 @dataclass(frozen=True)
 class Place:
-    """Who carries out a program.
+    """Where a program is carried out: the CTA, the role, and the warps of the role.
 
     cta        of the grid; the CTAs of a cluster follow one another, those along M first
     role       its number among the plan's roles
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass
 class _State:
-    """Where a role is in its program.
+    """A role's position in its program.
 
     position    of the ring: k-tiles that have passed
     previous    the position of the k-tile before, of this tile; None where there is none

@@ -242,7 +242,7 @@ class WriteSums:
 
 @dataclass(frozen=True)
 class SignalSums:
-    """It is added to a tile's counter that a part has been written, unless it is the last one."""
+    """1 is added to a tile's counter of parts whose sums are written, unless this is the last part."""
 
     tile: int
 

@@ -220,12 +220,12 @@ def _stagger(plan: GemmPlan) -> Steps:
 
 
 def _ticket(plan: GemmPlan) -> Steps:
-    """It comes while the last products run."""
+    """The ticket of a part, which is drawn while the last products run."""
     return (TakeTicket(),) if plan.split.is_split else ()
 
 
 def _end(plan: GemmPlan, leave: Steps) -> Steps:
-    """Where K is split, only the last part of a tile leaves."""
+    """The sums to D; where K is split, those of a tile's last part alone, with the other parts' added."""
     return (AddParts(), If(IS_LAST_PART, leave)) if plan.split.is_split else leave
 
 

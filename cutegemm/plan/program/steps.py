@@ -241,7 +241,7 @@ class SyncThreads:
 
 @dataclass(frozen=True)
 class TakeTicket:
-    """Where a tile has parts: which of them to come this one is."""
+    """The number of this part among those of its tile that have ended, where the tile has parts."""
 
     def __str__(self) -> str:
         return "ticket   of the tile, where it has parts"

@@ -108,7 +108,7 @@ def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
 
 
 def box_rules(plan: GemmPlan) -> Iterator[str]:
-    """What the boxes, and the products out of shared memory, break of a plan whose shared memory has its shape."""
+    """The rules that boxes and the MMA's descriptors break, of a plan whose shared memory has its shape."""
     (bm, bn, bk), atom, loaded = plan.cta_tile, plan.tiled_mma.atom, plan.loaded
     for name, extent, box, layout, operand, source, major, step in (
         ("A", bm, plan.load_a, plan.smem_a, loaded.a, atom.a_source, atom.a_major, atom.shape_mnk[0]),
@@ -128,7 +128,7 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _slot_rules(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
-    """What the slots of D break."""
+    """The rules that the slots of D break."""
     ops = plan.operands
     if product_each(layout.shape) != (*slots.subtile, slots.count, pipeline.consumers):
         return  # said with the other rules of slots
@@ -156,7 +156,7 @@ def _slot_rules(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: Shared
 
 @lru_cache(maxsize=4096)
 def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayout) -> tuple[str, ...]:
-    """Where boxes of a swizzle put elements elsewhere than the layout has them."""
+    """Elements that a swizzled box puts elsewhere than the layout has them."""
     outer, swizzle = _parts(layout)
     width, rows = box
     bits = tile.dtype.bits
@@ -195,7 +195,7 @@ def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayou
 
 @lru_cache(maxsize=4096)
 def _not_stated(tile: _Tile, layout: SharedLayout, rows: int, k: int, instruction: str) -> tuple[str, ...]:
-    """Where a layout is none that a descriptor of wgmma states.
+    """Why a layout is none that a descriptor of wgmma can state.
 
     rows, k   that one instruction reads
     source    PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"; CuTe, mma_traits_sm90_gmma.hpp,

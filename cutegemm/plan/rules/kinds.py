@@ -85,7 +85,7 @@ _MOST_STEPS = 1 << 16  # of a schedule, those of its loops one by one
 
 
 def kind_rules(plan: GemmPlan) -> Iterator[str]:
-    """What no rule can compute with."""
+    """Bounds of the fields, beyond which the other rules could not compute."""
     wrong = [*_types("", plan, _FIELDS)]
     if plan.slots is not None and not wrong:
         wrong += _types("slots.", plan.slots, _SLOTS)
@@ -240,7 +240,7 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
-    """What a plan whose threads follow a schedule has, and what it has not."""
+    """The fields that a plan with a schedule has, and those that it has not."""
     if plan.cluster_mn != (1, 1):
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if plan.slots is not None:
@@ -251,7 +251,7 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
 
 
 def _piped(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
-    """What the programs of roles are made from."""
+    """The fields from which the programs of roles are made."""
     if plan.copy_d is not None:
         yield "copy_d is given; consumers of a pipeline store D by its slots, or out of registers."
     if pipeline.deferred and (plan.slots is None or not isinstance(plan.slots.store, TmaBox)):

@@ -15,7 +15,7 @@ _MOST = 2**31 - 1  # that a signed number of 32 bits holds
 
 
 def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """What of a problem is more than a plan's kernels can count, in words.
+    """The extents of a problem that a plan's kernels cannot count, in words.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem

@@ -120,7 +120,7 @@ def _deferred(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
 
 
 def _warps(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
-    """What is so where each consumer is a warp that multiplies fragments in registers."""
+    """Rules of consumers that are warps, which multiply fragments in registers."""
     bm, bn, _ = plan.cta_tile
     (m, n), mma = pipeline.consumer_tile, plan.tiled_mma
     if pipeline.kind != "cooperative" or pipeline.consumer_warps != 1:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def vector_rules(plan: GemmPlan) -> Iterator[str]:
-    """What an access of more than one element breaks, of a plan whose layouts fit."""
+    """The rules that wide accesses break, of a plan whose layouts fit."""
     for name in "AB":
         yield from _in_words(f"the accesses to {name}", _operand_vectors(plan, name))
     yield from _in_words("the stores of D", _stored_vector(plan))
@@ -191,7 +191,7 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
 
 
 def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
-    """That the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
+    """Whether the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
     mma, (bm, bn, _), (rows, columns) = plan.tiled_mma, plan.cta_tile, pipeline.consumer_tile
     along_n = mma.permutation_mnk[1]
     by_warps = mma.atom.a_source == "register"

@@ -99,7 +99,7 @@ class TileScheduler:
         return self.cluster_mn[0] * self.cluster_mn[1]
 
     def rank_mn(self, rank: Any) -> tuple[Any, Any]:
-        """Where in its cluster a CTA is: ranks are counted along M first.
+        """The place of a CTA in its cluster, (m, n): ranks are counted along M first.
 
         >>> [TileScheduler(Raster(), Split(), (64, 64, 64), (2, 2)).rank_mn(rank) for rank in range(4)]
         [(0, 0), (1, 0), (0, 1), (1, 1)]
@@ -292,7 +292,7 @@ class WorkGrid:
         return number
 
     def numbers(self, cluster: int) -> Iterator[int]:
-        """Those of the work tiles that a cluster takes, in their order."""
+        """The numbers of the work tiles that a cluster takes, in their order."""
         number = cluster
         while number < self.count:
             yield number
@@ -367,7 +367,7 @@ class WorkGrid:
         integer: Callable[[Any], Any] = int,
         divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple,
     ) -> tuple[Any, ...]:
-        """What a kernel is handed of the work, for `TileScheduler.from_values`: numbers, and tuples of them.
+        """The values that the host hands to a kernel for `TileScheduler.from_values`: numbers, and tuples of them.
 
         integer    makes an argument of a number
         divisors   makes numbers that are faster to divide by of some that are not negative

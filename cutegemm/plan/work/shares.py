@@ -129,13 +129,13 @@ class Shares:
         return number + clusters * (1 + self._is_below(number, self.shared) * (self.pieces - 1))
 
     def _kept(self, owner: Any, piece: Any) -> WorkTile:
-        """What the owner of a tile takes of it; nothing by another piece than its first."""
+        """The k-tiles that the owner of a tile takes of it, by its first piece alone."""
         parts, slot = self.sums_of(owner)
         is_first = self._is_below(piece, 1)
         return WorkTile(owner, 0, self.owned * is_first, parts * is_first, 0, slot)
 
     def _piece(self, column: Any, piece: Any) -> WorkTile:
-        """What the worker of a column takes off the line."""
+        """The k-tiles that the worker of a column takes off the line."""
         worker, kept = column, 0
         if self.owned is not None:
             worker, kept = self.maximum(column - self.shared, 0), self.owned
@@ -187,7 +187,7 @@ class Shares:
 
     @property
     def divided_by(self) -> tuple[Any, ...]:
-        """What places on the line are divided by: a tile's span, a longer run, and another one."""
+        """The divisors of places on the line: a tile's span, a longer run, and another one."""
         if self.divisors is not None:
             return self.divisors
         return self.maximum(self.span, 1), self.run + 1, self.maximum(self.run, 1)

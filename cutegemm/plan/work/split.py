@@ -87,7 +87,7 @@ class Split:
 
 
 def by_last(split_k: int = 1, stream: int = 0, fill: bool = False) -> Split:
-    """What the arguments of `sm90_plan` say; the CTA that ends last adds the sums.
+    """The split that the arguments of `sm90_plan` ask for; the CTA that ends last adds the sums.
 
     raises   PlanError with every rule that is broken
 
