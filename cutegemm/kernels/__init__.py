@@ -1,11 +1,9 @@
 """Kernels in the CuTe DSL, each carrying out the plans of one family. Importing one imports the DSL.
 
-what a plan holds, lowered     `lower`; what a kernel is traced with: `arguments`
-one schedule for all threads   `mainloop`, `epilogue`
-  SIMT                         `simt`; `simt_direct`, `simt_workspace` (packed, split K), `simt_parts`
-  mma.sync                     `mma_sync`, `fragments`; `mma_sync_tma`
-roles: Hopper                  `sm90`; `sm90_queue`, `sm90_producer`, `sm90_consumer`; its end: `sm90_epilogue`,
-                               `sm90_leaving`, `sm90_parts`
-operands packed before         `packing`
-for measurements alone         `bench`
+A plan's layouts and atoms lowered    `lower`; the arguments that a kernel is traced with: `arguments`
+The tile scheduler and the epilogue   `work`, `values`
+Programs of roles                     `trace`; `sm90`: `kernel`, `loads`, `consumer`, `storage`, `own_tile`, `parts`;
+                                      `mma_sync.tma`: warps that TMA loads for
+One schedule for all threads          `threads` (`mainloop`, `epilogue`, `fragments`); `simt` and `mma_sync.kernel`
+Operands packed before                `pack`
 """

@@ -20,7 +20,7 @@ SPACE_ALIGN_BYTES = 16  # of a workspace
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """What a compiled function is called with, in this order: (a, b, *tiles, d, *spaces, *scalars, stream).
+    """The arguments of a compiled function, in this order: (a, b, *tiles, d, *spaces, *scalars, stream).
 
     tiles     of the epilogue: C, and further ones
     spaces    where the plan needs a workspace: its bytes; before them, where a plan with a pipeline splits K, its

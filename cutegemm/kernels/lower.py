@@ -151,7 +151,7 @@ def tma_atom(
 
 
 def _slot(given: SharedLayout, tile: tuple[int, int], kind: DType) -> Any:
-    """Where a tile lies from the base of its slot on; the swizzle permutes addresses of bytes."""
+    """The layout of a tile from the base of its slot on; the swizzle permutes addresses of bytes."""
     outer = given.outer if isinstance(given, ComposedLayout) else given
     one = layout(composition(select(outer, [0, 1]), tile))
     bytewise = given.inner.recast(kind.bits, 8) if isinstance(given, ComposedLayout) else Swizzle(0, 4, 3)
@@ -159,7 +159,7 @@ def _slot(given: SharedLayout, tile: tuple[int, int], kind: DType) -> Any:
 
 
 def l2_policy(box: TmaBox) -> dict[str, Any]:
-    """What `cute.copy` is told of how long the L2 cache is to keep a box."""
+    """Arguments of `cute.copy` for how long the L2 cache is to keep a box."""
     value = _L2_POLICIES.get(box.l2_policy)
     return {} if value is None else {"cache_policy": cutlass.Int64(value)}
 

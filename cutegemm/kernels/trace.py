@@ -43,7 +43,7 @@ class Ring:
 
 @dataclass
 class Who:
-    """Who traces.
+    """The thread, warp and CTA for which a program is traced.
 
     warp_idx    of the warp among those of all roles of its kind: the producer, or the consumers
     consumer    which of the consumers
@@ -62,7 +62,7 @@ class Who:
 
 @dataclass
 class At:
-    """Where a role is in its program.
+    """A role's position in its program.
 
     stage, phase   of the ring; last: the stage of the k-tile before
     first          number of the role's first work tile; of the CTA's it is the cluster
@@ -106,7 +106,7 @@ class At:
 
 
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    """What steps change of where a role is."""
+    """The fields of `At` that steps change."""
     names = [name for each in Program(steps).walk() for name in CHANGES.get(type(each), ())]
     return tuple(dict.fromkeys(names))
 

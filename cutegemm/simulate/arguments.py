@@ -1,4 +1,4 @@
-"""What a person gives to `simulate` or `emulate`: arrays, and the problem that they are."""
+"""Arguments of `simulate` and `emulate`: arrays, and the problem that they are."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class BoxFlow:
         self.shared[t.dest[copy]] = np.where(inside, self.matrix.buffer[np.where(inside, index, 0)], 0)
 
     def read(self, copy: int) -> np.ndarray:
-        """What lies in a buffer, by the layout: (X, Y, C)."""
+        """The values in a buffer, by the layout: (X, Y, C)."""
         t = self.tables
         held = self.shared[t.shared[copy]]
         if self.checked:

@@ -1,4 +1,4 @@
-"""What can be said of a plan's tables before any number is moved.
+"""Faults of a plan's tables, told before any number is moved.
 
 Each element of a tile is followed from global memory through shared memory and a fragment into the sums;
 all k-tiles and all CTAs take the same way, so it is followed once.
@@ -71,7 +71,7 @@ def _copied(t: OperandTables, report: Report) -> None:
 
 
 def _fragments(t: OperandTables, report: Report) -> None:
-    """What a fragment holds, by what the copy has put there."""
+    """The elements that a fragment holds, as its copy has put them there."""
     for stage, dest in enumerate(t.dest):
         labels = np.full(t.shared_elems, -1)
         labels[dest] = t.source

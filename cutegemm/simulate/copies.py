@@ -110,7 +110,7 @@ class OperandFlow(StageWatch):
             self.values = values if mask is None else np.where(mask, values, self.values)
 
     def started(self, tile: int, stage: int) -> None:
-        """What the stage held is gone, and what comes is not there yet."""
+        """The stage is poisoned: what it held is gone, and what comes is not there yet."""
         if not self.is_async:
             self.moving[tile] = (self.values, None)
         self._write(stage, poison((), self.matrix.dtype), self.moving[tile][1])
@@ -138,7 +138,7 @@ class OperandFlow(StageWatch):
                 )
 
     def _check_accesses(self, index: np.ndarray, mask: np.ndarray | None, k_start: int) -> None:
-        """That the elements of an access are neighbours (once), and that it is aligned."""
+        """Checks that the elements of an access are neighbours (once), and that it is aligned."""
         vector = self.tables.copy_vector
         if vector == 1:
             return

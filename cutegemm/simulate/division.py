@@ -51,7 +51,7 @@ def divided(
 
 
 def _pieces(work: WorkGrid, report: Report) -> dict[int, list[Piece]]:
-    """Those of each tile, in the order of its parts; what is wrong with them is told."""
+    """The parts of each tile, in their order; faults of them are reported."""
     found: dict[int, list[Piece]] = {}
     work_tile = work.taken().work_tile
     order = np.lexsort((work_tile.part, work_tile.tile))

@@ -31,7 +31,7 @@ def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
 
 
 def is_poison(values: np.ndarray) -> np.ndarray:
-    """Where memory is read that nothing has been written to. Nowhere for integers, which have no poison."""
+    """A mask of the values that nobody has written; all False for integers, which have no poison."""
     size = values.dtype.itemsize
     if values.dtype.kind != "f":
         return np.zeros(values.shape, bool)
@@ -78,7 +78,7 @@ class GlobalMatrix:
         return rows * self.strides[0] + columns * self.strides[1]
 
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """What is at these places of `buffer`, and which lie outside the matrix; None if none does."""
+        """The values at these places of `buffer`, and a mask of those outside the matrix; None if none is."""
         belongs = self.belongs(index)
         if belongs is None:
             return self.buffer[index], None

@@ -55,7 +55,7 @@ def pack(task: Task, packing: Packing) -> GlobalMatrix:
 
 
 def _packed(task: Task, packing: Packing) -> GlobalMatrix:
-    """Where the packed matrix lies; nothing has been written there yet."""
+    """Memory for the packed matrix; nothing has been written there yet."""
     rows, k, _ = task.matrices[packing.name].extents
     extents = packing.extents(rows, k)
     leading = max(1, max(packing.strides(extents)))

@@ -1,4 +1,4 @@
-"""What went wrong in a simulation, in words: at most so many examples of a kind, with counts."""
+"""Faults of a simulation, in words: at most so many examples of a kind, with counts."""
 
 from __future__ import annotations
 

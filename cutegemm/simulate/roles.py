@@ -321,7 +321,7 @@ class Player(Machine):
         return np.zeros((ctas, *self.pipeline.consumer_tile), self.plan.operands.acc.storage)
 
     def total(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """What is stored of a tile."""
+        """The values of a tile that are stored."""
         if self.pipeline.two_level:
             return self.totals[number]
         if not self.shape(process, tile).tile.k_count:

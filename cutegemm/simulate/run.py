@@ -22,7 +22,7 @@ from cutegemm.simulate.task import Task
 
 @dataclass(frozen=True)
 class SimulationStats:
-    """What a simulation did.
+    """Counts of what a simulation carried out.
 
     ctas, k_tiles   CTAs that ran, and steps of each along K
     multiply_adds   those of the ragged edges included

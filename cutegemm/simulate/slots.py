@@ -120,7 +120,7 @@ class SlotStorage:
         return out
 
     def head(self, registers: np.ndarray) -> np.ndarray:
-        """What the epilogue makes of the sums alone."""
+        """The epilogue's head: its values of the sums alone."""
         return evaluate(self.plan.epilogue.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
 
     def tail(self, registers: np.ndarray, i: int, c: np.ndarray | None) -> np.ndarray:
@@ -134,7 +134,7 @@ class SlotStorage:
         return round_to(result, evaluate(self.plan.epilogue.tail, own, self.task.scalars, tiles, result))
 
     def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the i-th subtile lies in D; `group` counts the consumers' tiles."""
+        """The place of the i-th subtile in D; `group` counts the consumers' tiles."""
         origin = self._origin(i)
         rows = self.pipeline.consumer_tile[0]
         return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
@@ -154,11 +154,11 @@ class SlotStorage:
         return out
 
     def straight(self, group: CtaGroup, i: int) -> np.ndarray | None:
-        """What a thread reads of C for each of its registers, where it reads it straight from global memory."""
+        """C for each register of a thread, where it is read straight from global memory."""
         return None if self.c is None or self.loads is not None else self._straight(self.at(group, i), group)
 
     def _straight(self, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """What a thread reads of C for each of its registers, (threads, registers, C); zeros outside of C."""
+        """C for each register of a thread, (threads, registers, C); zeros outside of C."""
         assert self.c is not None
         rows = self.slots.subtile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]

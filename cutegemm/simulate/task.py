@@ -1,4 +1,4 @@
-"""What is to be carried out."""
+"""A task of the simulator: a plan, a problem, and its matrices."""
 
 from __future__ import annotations
 

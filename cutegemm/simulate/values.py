@@ -18,7 +18,7 @@ def evaluate(
     tiles: Mapping[str, np.ndarray],
     result: DType,
 ) -> np.ndarray:
-    """What becomes of some sums, before it is rounded to the type of D.
+    """The values of an epilogue for some sums, before they are rounded to the type of D.
 
     sums      of any shape; whole numbers are computed with as float64, which holds them
     tiles     of that shape: those that are read for these scalars

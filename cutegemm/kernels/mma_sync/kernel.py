@@ -28,7 +28,7 @@ __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> Any:
-    """What is traced for a plan, of `LaunchArguments`."""
+    """The host function that is traced for a plan, of `LaunchArguments`."""
     if plan.pipeline is not None:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 

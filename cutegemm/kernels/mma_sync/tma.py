@@ -31,7 +31,7 @@ from cutegemm.plan.program import steps as step
 
 @dataclass
 class Products:
-    """What a warp multiplies.
+    """Fragments and sums of a warp.
 
     a, b     fragments (MMA, MMA_MN, buffers)
     inner    reads those of the operand that is read as a whole; outer: of the other one

@@ -13,7 +13,7 @@ __all__ = ["fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> SimtGemm:
-    """What is traced for a plan, of `LaunchArguments`."""
+    """The host function that is traced for a plan, of `LaunchArguments`."""
     if needs_workspace(plan):
         return WorkspaceGemm(plan)
     return DirectGemm(plan) if plan.stages == 0 else SimtGemm(plan)

@@ -1,4 +1,4 @@
-"""Where CTAs share tiles of D: each one's sums to the workspace, and there they are added.
+"""Tiles of D that CTAs share: each one's sums go to the workspace, and there they are added.
 
 | reduction | launches                                                                                       |
 |-----------|------------------------------------------------------------------------------------------------|
@@ -222,7 +222,7 @@ class PartsGemm(SimtGemm):
         return work.slot_of(work_tile, Int64(part) if work.scheduler.parts_are_rows else part)
 
     def sums_at(self, tid, slot) -> cute.Tensor:
-        """Where a thread's sums lie in a slot: (vector, vectors)."""
+        """A thread's sums in a slot: (vector, vectors)."""
         layout = sums_layout(self.plan, 1)
         vector, by_thread, by_vector, by_slot = layout.stride
         first = cute.assume(Int64(slot) * by_slot + tid * by_thread, divby=layout.shape[0])

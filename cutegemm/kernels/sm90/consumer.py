@@ -20,7 +20,7 @@ from cutegemm.plan.program import steps as step
 
 @dataclass
 class Products:
-    """What a consumer multiplies.
+    """Fragments and sums of a consumer.
 
     tCrA, tCrB   (MMA, MMA_MN, MMA_K, stages): descriptors of shared memory
     acc          (MMA, MMA_M, MMA_N)
@@ -185,7 +185,7 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def ticket_where(self, at: cutlass.Constexpr, is_tile):
-        """Where there is a tile."""
+        """The ticket, where there is a tile."""
         found = Int32(0)
         if is_tile:
             found = self.ticket_of(at)
@@ -293,7 +293,7 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def store_left(self, loop: cutlass.Constexpr, at: cutlass.Constexpr, k_count: Int32, left: Int32):
-        """Those for which there were too few k-tiles."""
+        """Stores the subtiles for which there were too few k-tiles."""
         for i in cutlass.range(cutlass.min(k_count, left), left, unroll=1):
             self.store_held(loop.steps, at, i)
 

@@ -36,7 +36,7 @@ __all__ = ["Sm90Gemm", "SplitSm90Gemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> Sm90Gemm:
-    """What is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None.
+    """The host function that is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None.
 
     Counters of arrivals and a workspace follow d where the plan splits K, a workspace alone where it packs operands.
     """
@@ -54,7 +54,7 @@ class Sm90Gemm:
         self.storage = Storage(plan)
 
     def consumers(self, storage: Storage, parts: Parts | None, loads: Loads) -> ConsumerTracer:
-        """What traces the consumers' program."""
+        """The tracer of the consumers' program."""
         return ConsumerTracer(self.plan, storage, parts, loads)
 
     # --- host ----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Boxes:
 
 
 class Loads:
-    """What a CTA loads: its share of the A of its row of the cluster, and of the B of its column.
+    """The loads of a CTA: its share of the A of its row of the cluster, and of the B of its column.
 
     tma_a, mA, tma_b, mB   the copies by TMA, and the tensors that they take
     """

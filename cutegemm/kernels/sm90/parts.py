@@ -45,7 +45,7 @@ class Parts:
         self.plan, self.arrivals, self.sums, self.tickets = plan, arrivals, sums, tickets
 
     def counter(self, tile: WorkTile, rank, consumer) -> cute.Pointer:
-        """That of a tile, or of a consumer's rows of it."""
+        """The counter of a tile, or of a consumer's rows of it."""
         return self.arrivals.iterator + counter_of(self.plan, tile.tile, rank, self.own(consumer))
 
     def own(self, consumer):
@@ -107,7 +107,7 @@ class Parts:
         )
 
     def place(self, slot, rank, own, tid) -> cute.Tensor:
-        """Where a thread's sums lie in a slot: (vector, vectors)."""
+        """A thread's sums in a slot: (vector, vectors)."""
         layout = slot_layout(self.plan, 1)
         vector, by_thread, by_vector, by_consumer, by_cta, by_slot = layout.stride
         first = Int64(slot) * by_slot + (rank * by_cta + own * by_consumer + tid * by_thread)

@@ -73,12 +73,12 @@ class Storage(OwnTile):
     # --- device --------------------------------------------------------------------------------------------
 
     def descriptors(self, tma_c, tma_d) -> Sequence[cute.CopyAtom]:
-        """Those to be fetched ahead."""
+        """The TMA descriptors to be prefetched."""
         used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma))
         return tuple([atom for atom, is_used in used if is_used])
 
     def use(self, targets: Targets, values: Values) -> None:
-        """What a kernel has been given."""
+        """Takes over the arguments of the kernel."""
         self.targets, self.values = targets, values
 
     def set_up(self, who: Who) -> None:
@@ -89,7 +89,7 @@ class Storage(OwnTile):
             to.arrived_c = to.arrived_c + who.consumer * self.slots.count
 
     def head(self, sums, k_tiles):
-        """What the epilogue makes of the sums alone."""
+        """The epilogue's head: its values of the sums alone."""
         return self.values.head(sums, k_tiles, self.plan.operands.d.dtype)
 
     def by_subtiles(self, acc):

@@ -1,1 +1,1 @@
-"""What the kernels share whose threads all follow one schedule."""
+"""The base of the kernels whose threads all follow one schedule."""

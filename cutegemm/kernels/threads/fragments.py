@@ -34,7 +34,7 @@ _WIDEST_BYTES = 16
 
 @dataclass
 class Reader:
-    """What reads a thread's fragments of an operand: (buffer, k_block, stage) -> None.
+    """A function that reads a thread's fragments of an operand: (buffer, k_block, stage) -> None.
 
     parts   that it can be done in: `read_part`(part, buffer, k_block, stage), each of whole atoms, in their order
     """
@@ -48,7 +48,7 @@ class Reader:
 
 
 def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, tid) -> Reader:
-    """What reads a thread's fragments.
+    """The reader of a thread's fragments.
 
     operand   "a" or "b"
     tile      (bM or bN, bK, stages) in shared memory
@@ -113,7 +113,7 @@ def _turned(swizzle: Swizzle) -> int:
 
 
 class Addresses:
-    """Where a thread's part of a swizzled tile lies.
+    """The place of a thread's part of a swizzled tile.
 
     part      (V, REST_MN, k_blocks, stages) as if nothing were swizzled
     swizzle   in elements

@@ -1,4 +1,4 @@
-"""What the kernels have in common in which all threads of a CTA follow one schedule.
+"""The base of the kernels in which all threads of a CTA follow one schedule.
 
 | when            | what                                                                                |
 |-----------------|-------------------------------------------------------------------------------------|
@@ -170,7 +170,7 @@ class ScheduledGemm(ScheduledEpilogue):
 
     @cute.jit
     def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
-        """What a CTA does: its work tile, from its first k-tile to the end."""
+        """A CTA's work: its work tile, from its first k-tile to the end."""
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
@@ -218,21 +218,21 @@ class ScheduledGemm(ScheduledEpilogue):
         return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
-        """What of that tile this CTA takes: all its k-tiles."""
+        """The work tile of this CTA: all k-tiles of a tile."""
         return work.whole(tile)
 
     def first_k(self, residue, k_first):
-        """Where its loads begin: at the first of its k-tiles, where these are neighbours; see `k_at`."""
+        """The k at which its loads begin: that of the first of its k-tiles, where these are neighbours; see `k_at`."""
         if not self.plan.split.is_split or self.plan.split.k_step > 1:
             return residue
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
-        """What becomes of the sums."""
+        """The end of a tile: its sums through the epilogue to D."""
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, work.tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """What a family's steps need besides `parts`."""
+        """Makes what the steps of a family need besides `parts`."""
 
     def shared_tensors(self):
         """A, B and D in shared memory, D's tile over those of A and B."""
@@ -253,7 +253,7 @@ class ScheduledGemm(ScheduledEpilogue):
     # --- loads ---------------------------------------------------------------------------------------------
 
     def k_vector(self) -> int:
-        """What the first k of every k-tile is a multiple of: K holds whole vectors, and bK too."""
+        """A divisor of the first k of every k-tile: K holds whole vectors, and bK too."""
         ops = self.plan.loaded
         along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
         return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])

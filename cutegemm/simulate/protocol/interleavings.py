@@ -14,7 +14,7 @@ _TRACE = 12  # of the last things that happened, told with a fault
 
 @dataclass(frozen=True)
 class ProtocolFault:
-    """What goes wrong, in which interleaving it was seen first, and what happened before it."""
+    """A fault, the interleaving in which it was seen first, and the operations before it."""
 
     text: str
     interleaving: str
@@ -132,7 +132,7 @@ def _orders(
 
 
 def _by_rank(ranks: list[int]) -> Callable[[list[int]], int]:
-    """What has the least rank, the first of several; the last rank is that of the loads."""
+    """The choice of the least rank, the first of several; the last rank is that of the loads."""
     loads = len(ranks) - 1
     return lambda choices: min(choices, key=lambda c: ranks[c] if c < loads else ranks[loads])
 

@@ -102,7 +102,7 @@ class Machine:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """What two states that go on alike have in common."""
+        """A key that is equal for states that go on alike."""
         return (
             tuple(self.at),
             tuple(self.turn_awaited),
@@ -119,7 +119,7 @@ class Machine:
         )
 
     def choices(self) -> list[int]:
-        """Processs that can go on, by number, then bulk copies that may land, counted on from those."""
+        """Processes that can go on, by number, then bulk copies that may land, counted on from those."""
         processes = self.protocol.processes
         ready = [number for number in range(len(processes)) if self.is_ready(number)]
         return ready + [len(processes) + flight for flight in range(self.copies)]
@@ -195,7 +195,7 @@ class Machine:
         return "deadlock: " + "; ".join(waiting) + "."
 
     def leftovers(self) -> list[str]:
-        """What is wrong when all processes have ended."""
+        """Faults that show when all processes have ended."""
         unread = [
             f"stage {stage} of CTA {cta} is filled, but {count} of its reads never happen."
             for (cta, stage), count in self.unread.items()

@@ -50,7 +50,7 @@ class PartState:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """What two states that go on alike have in common."""
+        """A key that is equal for states that go on alike."""
         return tuple([frozenset(value.items()) for value in vars(self).values()])
 
     def waits(self, process: int, op: AwaitSums) -> bool:
@@ -58,7 +58,7 @@ class PartState:
         return self.last.get(process, False) and self.counters[op.tile][1] < op.others
 
     def missing(self, op: AwaitSums) -> str:
-        """What is waited for, in words."""
+        """The parts that are waited for, in words."""
         return f"{op.others} other parts of tile {op.tile}, of which {self.counters[op.tile][1]} are written"
 
     def act(self, process: int, cta: int, op: PartOp) -> bool | None:
@@ -113,7 +113,7 @@ class PartState:
                 )
 
     def leftovers(self, tiles: frozenset[int]) -> list[str]:
-        """What is wrong when all processes have ended.
+        """Faults that show when all processes have ended.
 
         tiles   that are to be stored
         """

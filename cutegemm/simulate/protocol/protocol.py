@@ -18,7 +18,7 @@ from cutegemm.plan.work.shares import WorkTile
 
 @dataclass(frozen=True)
 class Process:
-    """What one role of one CTA does, or one warp of it.
+    """The operations of one role of one CTA, or of one warp of it.
 
     name   in messages
     role   by which it holds what one role has at a time
@@ -68,11 +68,11 @@ class Protocol:
 
 
 class ProtocolError(Exception):
-    """What goes wrong in one interleaving."""
+    """A fault in one interleaving."""
 
 
 class Misuse(Exception):
-    """What must not happen, before it is known which process did it; the machine makes a `ProtocolError` of it."""
+    """A fault before it is known which process did it; the machine makes a `ProtocolError` of it."""
 
 
 def protocol_of(

@@ -48,7 +48,7 @@ class SlotState:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """What two states that go on alike have in common."""
+        """A key that is equal for states that go on alike."""
         return (
             frozenset(self.parts.items()),
             frozenset(self.taken.items()),
