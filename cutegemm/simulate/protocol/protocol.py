@@ -148,7 +148,7 @@ def work_of(plan: GemmPlan, *, k_tiles: int | Sequence[int], tiles: int = 1) -> 
 
     >>> from cutegemm.build import sm90_plan
     >>> [[tile.k_count for tile in own] for own in work_of(sm90_plan(stream=1, ctas=2), tiles=5, k_tiles=30)]
-    [[15, 0, 30, 30], [15, 0, 30]]
+    [[15, 0, 30, 30], [15, 0, 30, 30]]
     """
     if not plan.split.is_split:
         counts = [k_tiles] * tiles if isinstance(k_tiles, int) else list(k_tiles)
