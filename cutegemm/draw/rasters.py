@@ -27,7 +27,7 @@ def raster_picture(
 
     grid            tiles along M and N
     cluster         CTAs of a cluster along M and N: the raster is the order of clusters
-    ctas_per_wave   that run at a time: multiprocessors times CTAs a multiprocessor
+    ctas_per_wave   that run at a time: SMs times CTAs per SM
     """
     order = Raster.parse(raster) if isinstance(raster, str) else raster
     grid_m, grid_n = grid

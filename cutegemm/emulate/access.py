@@ -71,7 +71,7 @@ def global_places(
 
 
 def _access(m: Machine, group: Group, which: Any, strength: Strength) -> Access:
-    """That of the instruction at hand by some threads of a group; None for all."""
+    """The access of the instruction at hand by some threads of a group; None for all."""
     threads = group.threads if which is None else group.threads[which]
     return Access(m.program[m.at].instruction, threads, strength)
 

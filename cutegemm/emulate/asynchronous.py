@@ -42,7 +42,7 @@ class _Copies:
     group: np.ndarray
 
     def some(self, which: np.ndarray) -> _Copies:
-        """Those of some threads."""
+        """The copies of some threads."""
         parts = (self.threads, self.flat, self.data, self.state, self.group)
         return _Copies(*[part[which] for part in parts])
 

@@ -60,12 +60,12 @@ class Access:
 
 
 def scope_of(instruction: Instruction) -> int:
-    """That of a strong access or of a fence: the device where it says nothing else."""
+    """The scope of a strong access or of a fence: the device where it names none."""
     return next((_SCOPES[part] for part in instruction.opcode if part in _SCOPES), DEVICE)
 
 
 def strength_of(instruction: Instruction) -> Strength:
-    """That of ld, st, atom or red.
+    """The strength of ld, st, atom or red.
 
     >>> line = Instruction(1, "", ("red", "release", "gpu", "global", "add", "s32"), ())
     >>> strength_of(line)
@@ -338,11 +338,11 @@ class GlobalOrder:
 
 
 def _thread(accesses: np.ndarray) -> np.ndarray:
-    """Of what units keep: the threads, numbered over the launch."""
+    """The threads of accesses as they are kept, numbered over the launch."""
     return accesses & ((1 << _THREAD_BITS) - 1)
 
 
 def _join(clocks: dict[_Key, np.ndarray], key: _Key, clock: np.ndarray) -> None:
-    """What lies at a key is that and this."""
+    """Joins a clock to the one that is kept under a key: the later of the two, agent by agent."""
     held = clocks.get(key)
     clocks[key] = clock if held is None else np.maximum(held, clock)

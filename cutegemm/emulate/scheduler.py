@@ -146,7 +146,7 @@ class Scheduler:
 
     @property
     def machine(self) -> Machine:
-        """This, as what it is in full."""
+        """This object, with the type of the class that derives from it."""
         return cast("Machine", self)
 
     def run(self) -> None:

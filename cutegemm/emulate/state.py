@@ -183,7 +183,7 @@ class Step:
 
     @property
     def operands(self) -> tuple[Any, ...]:
-        """Those of the instruction."""
+        """The operands of the instruction."""
         return self.instruction.operands
 
     def get(self, operand: Any, dtype: Any) -> np.ndarray:

@@ -38,7 +38,7 @@ def _log(folder: Path) -> Path:
 
 
 def environment() -> dict[str, str]:
-    """This process's, with this package where it is, whatever folder a child runs in."""
+    """The environment of a child: that of this process, in which this package is found from any folder."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path}
 

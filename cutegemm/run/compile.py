@@ -96,7 +96,7 @@ class CompiledKernel:
 
     @cached_property
     def _sizes(self) -> Callable[[int, int, int, int], Sizes]:
-        """Those of M, N, K and L, remembered for the last few."""
+        """The sizes of the workspace for M, N, K and L, remembered for the last few."""
         return functools.lru_cache(maxsize=256)(functools.partial(sizes_of, self.plan))
 
     @cached_property

@@ -43,7 +43,7 @@ def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: 
 
 
 class Spaces:
-    """Those of one kernel. torch is imported when the first is made."""
+    """The workspaces of one kernel. torch is imported when the first is made."""
 
     def __init__(self) -> None:
         import torch

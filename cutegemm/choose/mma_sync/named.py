@@ -16,7 +16,7 @@ MMA_SYNC_PLANS = (
     ),
     MmaSyncRecipe(
         "mma_128x128",
-        "4 warps of 64 x 64; two CTAs a multiprocessor, so that one covers the other's barriers",
+        "4 warps of 64 x 64; two CTAs per SM, so that one covers the other's barriers",
         {"block": (128, 128), "ctas_per_sm": 2},
         0.90,
     ),

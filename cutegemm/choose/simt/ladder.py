@@ -169,7 +169,7 @@ SIMT_LADDER = Ladder(
         ),
         _step(
             "sgemm_14_async_3", 14, "cp.async, 3 stages: no register holds a tile on its way",
-            "Threads of 8x16 fit two CTAs a multiprocessor. A k-major A is turned round an element at a "
+            "Threads of 8x16 fit two CTAs per SM. A k-major A is turned round an element at a "
             "time.",
             {**_ASYNC, "stages": 3},
         ),

@@ -48,7 +48,7 @@ SIMT_PLANS = (
     ),
     SimtRecipe(
         "simt_128x128",
-        "8x16 elements a thread, 4 warps; two CTAs a multiprocessor, so that one covers the other's barriers",
+        "8x16 elements a thread, 4 warps; two CTAs per SM, so that one covers the other's barriers",
         {
             "block": (128, 128, 16), "warp": (64, 64), "thread": (8, 16), "stages": (4, 2), "unroll": 4,
             "mma_order": "n", "ctas_per_sm": 2,
@@ -57,7 +57,7 @@ SIMT_PLANS = (
     ),
     SimtRecipe(
         "simt_64x256",
-        "8x16 elements a thread, 4 warps side by side, two CTAs a multiprocessor; for few rows",
+        "8x16 elements a thread, 4 warps side by side, two CTAs per SM; for few rows",
         {
             "block": (64, 256, 16), "warp": (64, 64), "thread": (8, 16), "stages": (3, 2), "unroll": 4,
             "mma_order": "n", "ctas_per_sm": 2,
@@ -75,7 +75,7 @@ SIMT_PLANS = (
     ),
     SimtRecipe(
         "simt_256x64",
-        "16x8 elements a thread, 4 warps on top of each other, two CTAs a multiprocessor; for few columns",
+        "16x8 elements a thread, 4 warps on top of each other, two CTAs per SM; for few columns",
         {
             "block": (256, 64, 16), "warp": (64, 64), "thread": (16, 8), "stages": (3, 2), "unroll": 4,
             "ctas_per_sm": 2, "store": "direct",  # loads of C ahead of stores to shared memory would spill

@@ -41,7 +41,7 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_persistent",
-        "one CTA a multiprocessor takes tile after tile: the next one's k-tiles come while D is written",
+        "one CTA per SM takes tile after tile: the next one's k-tiles come while D is written",
         {"tile": (128, 256), **COOPERATIVE, **_DIRECT},
     ),
     Sm90Recipe(

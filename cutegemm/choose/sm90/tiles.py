@@ -28,7 +28,7 @@ _WIDEST_DEFERRED = {192: 160, 256: 128}  # beside the sums, those of the tile be
 
 
 def every_tile() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Those that `choose` considers: (bM, bN), and the cluster."""
+    """The tiles that `choose` considers: (bM, bN), and the cluster."""
     for rows, widths in COLUMNS.items():
         for columns in widths:
             for cluster in CLUSTERS:

@@ -17,7 +17,7 @@ _MOST_TOLD = 6  # barriers, in the report of a deadlock
 
 
 def barriers_of(machine: Machine, slot: int) -> MBarriers:
-    """Those of a CTA."""
+    """The mbarriers of a CTA."""
     private = machine.blocks[slot].private
     if "mbarriers" not in private:
         private["mbarriers"] = MBarriers()

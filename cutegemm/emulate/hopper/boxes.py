@@ -29,7 +29,7 @@ class Boxes:
         self.corners = np.stack([step.get(c, np.int32) for c in at.coordinates.items], axis=1).tolist()
 
     def of(self, i: int) -> tuple[TensorMap, tuple[int, ...]]:
-        """That of the i-th thread. raises RuleBroken"""
+        """The tensor map and the corner of the i-th thread's box. raises RuleBroken"""
         found = map_at(self.step, int(self.addresses[i]))
         corner = tuple(self.corners[i])
         if len(corner) != len(found.extents):

@@ -90,7 +90,7 @@ class AsyncProxy:
         return known
 
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
-        """These agents of a CTA take over what lies at a key, also of the other CTAs of their cluster."""
+        """Agents of a CTA learn what is kept under a key, also for the other CTAs of their cluster."""
         clocks, order = self.machine.clocks, self.machine.order
         if clocks is None or order is None:
             return

@@ -45,7 +45,7 @@ class _Warpgroup:
 
     @property
     def products(self) -> Iterator[_Product]:
-        """Those under way."""
+        """The products under way."""
         for group in (*self.groups, self.open):
             yield from group
 

@@ -90,7 +90,7 @@ class PartsGemm(SimtGemm):
             self.tile(mA, mB, mD)
 
     def tile_number(self, again: bool = False):
-        """That of the work tile at hand, worked out `again` instead of kept in registers; else of the CTA."""
+        """The tile of the work tile at hand, worked out `again` instead of kept in registers; else that of the CTA."""
         if self.plan.persistent is None:
             return SimtGemm.tile_number(self, again)
         if again:
