@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 import cutegemm
-from cutegemm.build import mma_tma_plan, sm90_plan
+from cutegemm.build import mma_tma_plan, simt_plan, sm90_plan
+from cutegemm.errors import PlanError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.barriers import barriers_of
+from cutegemm.plan.program.schedule import single_stage
 from cutegemm.plan.program.steps import BLOCKS, Program
 from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
 from tests.kernels.mma_sync_forms import form as mma_form
@@ -460,3 +463,11 @@ def test_a_program_with_a_step_taken_out() -> None:
     shorter = program.edited(lambda each: None if isinstance(each, step.Wait) else each)
     assert [type(each).__name__ for each in program.walk()] == ["ForTiles", "ForKTiles", "Wait", "Multiply"]
     assert str(shorter) == "for tile in work:\n  for k in tile.k_tiles:\n    mma      A[k], B[k] -> acc"
+
+
+def test_a_schedule_of_what_is_no_step_can_be_printed() -> None:
+    """So that a message can hold it; of a plan a rule refuses it."""
+    odd = replace(single_stage(2), prologue=(None,))
+    assert str(odd).splitlines()[:2] == ["None", "for k in tile.k_tiles:"]
+    with pytest.raises(PlanError, match="prologue"):
+        simt_plan().with_(schedule=odd)

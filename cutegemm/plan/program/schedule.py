@@ -170,6 +170,8 @@ def _line(step: Step, tile: str, k_block: str) -> str:
         return f"wait     for all copies{late.get(step.pending, f' but those of the last {step.pending} commits')}"
     if isinstance(step, Sync):
         return "sync     all threads"
+    if not isinstance(step, (Fetch, Store, Read, Multiply)):
+        return repr(step)  # no step: a rule of plans says so
     if isinstance(step, Multiply):
         return f"mma      k-block {_counted(k_block, step.k_block)} -> acc"
     at = _counted("" if tile == "0" else tile, step.ahead)
