@@ -20,7 +20,7 @@ from cutegemm.machine.arch import (
     Arch,
     arch_named,
 )
-from cutegemm.plan.rules.broken import register_budget
+from cutegemm.plan.rules.registers import register_budget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

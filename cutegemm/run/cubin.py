@@ -71,7 +71,7 @@ class ResourceReport:
 
     def violations(self, plan: GemmPlan, arch: str) -> list[str]:
         """Where the code takes more than the plan has for it, in words."""
-        from cutegemm.plan.rules.broken import register_budget
+        from cutegemm.plan.rules.registers import register_budget
 
         budget, found = register_budget(plan, arch_named(arch)), []
         if self.registers > budget:
