@@ -125,7 +125,11 @@ def roofline(
         ),
         _level("register", covered * register_bytes(plan), "bytes", flops, None),
         _level(
-            "shared", wavefronts * SMEM_WAVEFRONT_BYTES, "bytes", flops, wavefronts / (device.sms * clock) / share
+            "shared",
+            wavefronts * SMEM_WAVEFRONT_BYTES,
+            "bytes",
+            flops,
+            wavefronts / (device.sms * clock) / share,
         ),
         _level("L2", l2, "bytes", flops, l2 / device.l2_bytes_per_s),
         _level("DRAM", dram, "bytes", flops, dram / (device.dram_gb_s * 1e9)),

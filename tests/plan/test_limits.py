@@ -60,7 +60,9 @@ def test_a_packed_plan_is_chosen_only_where_it_fits():
     assert plan_named("simt_32x32+pack", operands).violations("sm_86")
     for mnk in ((3, 8, 12), (1592, 63, 1936), (2624, 12384, 13)):
         problem = Problem(*mnk, operands=operands)
-        assert choose(operands, problem, "sm_86", DEFAULT_DEVICE.with_sms(84)).violations("sm_86", problem) == []
+        assert (
+            choose(operands, problem, "sm_86", DEFAULT_DEVICE.with_sms(84)).violations("sm_86", problem) == []
+        )
 
 
 def test_the_choice_serves_any_problem_or_says_what_is_too_large():
