@@ -261,7 +261,8 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
 
 GEMM = "gemm:"  # the public function, instead of a form: for a type, or all that is left
 OTHERS, PACKED = "others", "packed"
-GEMMS = tuple([f"{GEMM}{part}" for part in ("bfloat16", "float16", OTHERS, PACKED)])
+_PACKED = tuple([f"{PACKED}{part}" for part in range(sm90_packed.PARTS)])
+GEMMS = tuple([f"{GEMM}{part}" for part in (*_PACKED, "bfloat16", "float16", OTHERS)])
 _GEMM_SHAPES = (
     (512, 768, 256),
     (200, 136, 72),
@@ -396,8 +397,9 @@ def main(names: list[str]) -> None:
         try:
             if name.startswith(REPEAT):
                 found = check_repeats(name, pulse)
-            elif name == GEMM + PACKED:
-                bad = sm90_packed.check(lambda what, name=name: pulse.beat(f"{name}: {what}"))
+            elif name.startswith(GEMM + PACKED):
+                part = int(name.removeprefix(GEMM + PACKED))
+                bad = sm90_packed.check(part, lambda what, name=name: pulse.beat(f"{name}: {what}"))
                 found = {"name": name, "bad": bad[:8], "worst": 0.0}
             else:
                 found = check_gemm(name, pulse) if name.startswith(GEMM) else check(name, pulse)
