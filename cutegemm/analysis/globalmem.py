@@ -148,18 +148,18 @@ def global_accesses(
 
 def _tiles_read(plan: GemmPlan, scalars: Mapping[str, float] | None) -> tuple[str, ...]:
     if scalars is not None:
-        return plan.epilogue.tiles_read(scalars)
-    always = [step.tiles for step in plan.epilogue.steps if not step.idle]
+        return plan.epilogue.tensors_read(scalars)
+    always = [step.tensors for step in plan.epilogue.steps if not step.idle]
     return tuple(dict.fromkeys(sum(always, ())))
 
 
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
     """A tile of the epilogue: by TMA to the slots that D leaves through, or to where its thread has the sums."""
     label, operand, (bm, bn, _) = f"load {name.upper()}", plan.operands.matrix(name), plan.cta_tile
-    if plan.slots is not None and plan.slots.load_c is not None:
+    if plan.slots is not None and plan.slots.load_c is not None and name == plan.fetched_tile:
         return replace(_boxes(label, plan.slots.load_c, bm * bn, operand), per="tile")
     elements = stored_by_lanes(plan, operand.major)
-    return _sectors(plan, name, label, "ld", elements, plan.read_c.bits, operand, problem, "tile")
+    return _sectors(plan, name, label, "ld", elements, plan.access(name).bits, operand, problem, "tile")
 
 
 def _sums_of_parts(plan: GemmPlan) -> list[Sectors]:

@@ -14,15 +14,17 @@ from cutegemm.kernels import lower
 from cutegemm.plan.epilogue import launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operand
 
 SPACE_ALIGN_BYTES = 16  # of a workspace
 
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """The arguments of a compiled function, in this order: (a, b, *tiles, d, *spaces, *scalars, stream).
+    """The arguments of a compiled function, in this order: (a, b, *tensors, d, *results, *spaces, *scalars, stream).
 
-    tiles     of the epilogue: C, and further ones
+    tensors   of the epilogue: C, and further ones
+    results   of the epilogue beside D
     spaces    where the plan needs a workspace: its bytes; before them, where a plan with a pipeline splits K, its
               counters of arrivals
     scalars   of the epilogue: alpha, beta, and further ones
@@ -30,8 +32,9 @@ class LaunchArguments:
 
     a: Any
     b: Any
-    tiles: tuple[Any, ...]
+    tensors: tuple[Any, ...]
     d: Any
+    results: tuple[Any, ...]
     spaces: tuple[Any, ...]
     scalars: tuple[Any, ...]
     stream: Any
@@ -39,11 +42,13 @@ class LaunchArguments:
 
 def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArguments:
     """The arguments of a compiled function by what they are."""
-    tiles, scalars = launch_operands(plan.epilogue)
+    names = launch_operands(plan.epilogue)
     a, b, *rest, stream = arguments
-    d, first_scalar = len(tiles), len(rest) - len(scalars)
+    d, first_scalar = len(names.tensors), len(rest) - len(names.scalars)
+    space = d + 1 + len(names.results)
+    tensors, results = tuple(rest[:d]), tuple(rest[d + 1 : space])
     return LaunchArguments(
-        a, b, tuple(rest[:d]), rest[d], tuple(rest[d + 1 : first_scalar]), tuple(rest[first_scalar:]), stream
+        a, b, tensors, rest[d], results, tuple(rest[space:first_scalar]), tuple(rest[first_scalar:]), stream
     )
 
 
@@ -55,13 +60,13 @@ def scalar_type(plan: GemmPlan) -> Any:
 
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
     """The arguments of a compiled function, see `LaunchArguments`: any extents, any leading strides."""
-    tiles, scalars = launch_operands(plan.epilogue)
+    names = launch_operands(plan.epilogue)
     counted = plan.pipeline is not None and plan.split.is_split
     spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
     return (
-        *[_fake_tensor(plan, name) for name in ("a", "b", *tiles, "d")],
+        *[_fake_tensor(plan, name) for name in ("a", "b", *names.tensors, "d", *names.results)],
         *[_fake_space(kind) for kind in spaces if needs_workspace(plan)],
-        *[scalar_type(plan)(0.0) for _ in scalars],
+        *[scalar_type(plan)(0.0) for _ in names.scalars],
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
     )
 
@@ -74,6 +79,8 @@ def _fake_tensor(plan: GemmPlan, name: str) -> cute.Tensor:
     """(rows, columns) or (L, rows, columns) as the caller has it; TMA asks of strides alone, not of extents."""
     operand, batched = plan.operands.matrix(name), plan.operands.batched
     align = operand.align_elems
+    if operand.broadcast:
+        return _fake_broadcast(plan, operand)
     by_box = plan.pipeline is not None and all(packing.name != name for packing in plan.packs)
     is_first = operand.major == ("k" if name == "b" else "m")
     extents = [
@@ -90,4 +97,51 @@ def _fake_tensor(plan: GemmPlan, name: str) -> cute.Tensor:
         kind = f32
     return cute.runtime.make_fake_tensor(
         lower.dtype(kind), tuple(extents), tuple(strides), assumed_align=operand.align_bytes
+    )
+
+
+def _fake_broadcast(plan: GemmPlan, operand: Operand) -> cute.Tensor:
+    """A row, a column or a single element: (extent) or (L, extent), whose elements lie side by side."""
+    extents: list[Any] = [cute.sym_int32()]
+    strides: list[Any] = [1]
+    if plan.operands.batched:
+        extents = [cute.sym_int32(), *extents]
+        strides = [cute.sym_int64(divisibility=operand.align_elems), *strides]
+    return cute.runtime.make_fake_tensor(
+        lower.dtype(operand.dtype), tuple(extents), tuple(strides), assumed_align=operand.align_bytes
+    )
+
+
+def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Tensor) -> cute.Tensor:
+    """An epilogue's operand as (M, N, L): one that stays the same along a mode has a stride of 0 there.
+
+    like   D as (M, N, L)
+    """
+    stride = tensor.layout.stride
+    if operand.broadcast:
+        by_batch = stride[0] if batched else 0
+        strides = (0 if "m" in operand.broadcast else 1, 0 if "n" in operand.broadcast else 1, by_batch)
+        return cute.make_tensor(tensor.iterator, cute.make_layout(like.shape, stride=strides))
+    order = [1, 2, 0] if batched else [0, 1]
+    matrix = cute.select(tensor.layout, mode=order)
+    return cute.make_tensor(
+        tensor.iterator, matrix if batched else cute.append(matrix, cute.make_layout(1, stride=0))
+    )
+
+
+def operands_seen(
+    plan: GemmPlan, given: LaunchArguments, like: cute.Tensor
+) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
+    """The epilogue's tensors and results, each as (M, N, L)."""
+    names = launch_operands(plan.epilogue)
+    return tuple(  # type: ignore[return-value]
+        [
+            tuple(
+                [
+                    seen_as(tensor, plan.operands.matrix(name), plan.operands.batched, like)
+                    for name, tensor in zip(own, tensors, strict=True)
+                ]
+            )
+            for own, tensors in ((names.tensors, given.tensors), (names.results, given.results))
+        ]
     )

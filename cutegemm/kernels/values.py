@@ -5,7 +5,7 @@ Two ways to compute it, for two ways to store:
 `element`                the whole expression of one sum, where a thread stores a vector of D as soon as it has its
                          operands
 `head`, `carry_out`      first the head, on all sums of a thread where they are; then the tail's steps, on a fragment,
-                         each with the tiles that it fetches. A step that changes nothing is left out at run time
+                         each with the operands that it fetches. A step that changes nothing is left out at run time
 
 Sums that are whole numbers stay what they are where a factor is 1; else a product is one of f32, of which what is no
 whole number is cut off.
@@ -13,56 +13,96 @@ whole number is cut off.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
+from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import scalar_type
+from cutegemm.kernels.functions import BINARY, FUNCTIONS
 from cutegemm.plan.epilogue import (
     Accumulator,
     Add,
+    Cast,
+    Compare,
     Constant,
+    Divide,
     Epilogue,
     Expression,
+    Function,
+    Maximum,
+    Minimum,
     Multiply,
+    Negative,
     Scalar,
     Step,
-    Tile,
+    Subtract,
+    Tensor,
+    Where,
     launch_operands,
 )
 from cutegemm.plan.plan import GemmPlan
+
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 class Values:
     """The operands of an epilogue. Methods without a decorator are plain Python, run while tracing.
 
-    tiles     tensors of global memory by name, or what stands for them
+    tensors   (M, N, L) in global memory by name, or what stands for them
+    results   where what is stored beside D goes, likewise
     scalars   numbers of one type by name
-    kind      that type, in which products are computed
+    kind      that type, in which all is computed
     """
 
     def __init__(
-        self, epilogue: Epilogue, tiles: Mapping[str, Any], scalars: Mapping[str, Any], kind: Any
+        self,
+        epilogue: Epilogue,
+        tensors: Mapping[str, Any],
+        results: Mapping[str, Any],
+        scalars: Mapping[str, Any],
+        kind: Any,
     ) -> None:
-        self.epilogue, self.tiles, self.scalars, self.kind = epilogue, tiles, scalars, kind
+        self.epilogue, self.tensors, self.results = epilogue, tensors, results
+        self.scalars, self.kind = scalars, kind
 
     @staticmethod
     def of(
-        plan: GemmPlan, tiles: Sequence[Any], scalars: Sequence[Any], part: Epilogue | None = None
+        plan: GemmPlan,
+        operands: Sequence[Sequence[Any]],
+        scalars: Sequence[Any],
+        part: Epilogue | None = None,
     ) -> Values:
         """Of the operands of a compiled function in their order; or, as `operands_of` gives them, of a part of the
-        plan's epilogue."""
-        names = launch_operands(plan.epilogue) if part is None else (part.tiles, part.scalars)
-        named = [dict(zip(of, given, strict=True)) for of, given in zip(names, (tiles, scalars), strict=True)]
-        return Values(plan.epilogue if part is None else part, *named, scalar_type(plan))
+        plan's epilogue.
 
-    def operands_of(self, part: Epilogue) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The tiles and the scalars of a part of the epilogue, for a kernel that computes no more."""
-        tiles = [self.tiles[name] for name in part.tiles]
-        return tuple(tiles), tuple([self.scalars[name] for name in part.scalars])
+        operands   tensors, and results
+        """
+        own = plan.epilogue if part is None else part
+        names = launch_operands(own)
+        wanted = (names.tensors, names.results, names.scalars)
+        if part is not None:
+            wanted = (part.tensors, part.outputs[1:], part.scalars)
+        given = (*operands, scalars)
+        named = [dict(zip(of, each, strict=True)) for of, each in zip(wanted, given, strict=True)]
+        return Values(own, *named, scalar_type(plan))
+
+    def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
+        """Tensors and results, and the scalars, of a part of the epilogue, for a kernel that computes no more."""
+        tensors = tuple([self.tensors[name] for name in part.tensors])
+        results = tuple([self.results[name] for name in part.outputs[1:]])
+        return (tensors, results), tuple([self.scalars[name] for name in part.scalars])
 
     def acts(self, step: Step) -> Any:
         """Whether a step changes anything, and so reads its tiles: True, or known when the kernel runs."""
@@ -82,29 +122,60 @@ class Values:
             out = condition if out is False else out | condition
         return out
 
-    def element(self, expression: Expression, accumulated: Any, tiles: Mapping[str, Any], kind: Any) -> Any:
+    def element(
+        self,
+        expression: Expression,
+        accumulated: Any,
+        operands: Mapping[str, Any],
+        kind: Any,
+        known: dict[Expression, Any] | None = None,
+    ) -> Any:
         """The value of an expression for one element.
 
         accumulated   in the place of the accumulator
-        tiles         the element of each tile, by name
+        operands      the element of each operand in memory, by name
         kind          the type of sums, and of the result
+        known         values of this element that have been worked out, which are not worked out again
         """
-        if isinstance(expression, Accumulator):
+        known = {} if known is None else known
+        if expression not in known:
+            known[expression] = self._element(expression, accumulated, operands, kind, known)
+        return known[expression]
+
+    def _element(self, node: Expression, accumulated: Any, operands: Any, kind: Any, known: Any) -> Any:
+        if isinstance(node, Accumulator):
             return accumulated
-        if isinstance(expression, Constant):
-            return self.kind(expression.value)
-        if isinstance(expression, Scalar):
-            return self.scalars[expression.name]
-        if isinstance(expression, Tile):
-            return tiles[expression.name]
-        left, right = [self.element(child, accumulated, tiles, kind) for child in expression.children]
+        if isinstance(node, Constant):
+            return self.kind(node.value)
+        if isinstance(node, Scalar):
+            return self.scalars[node.name]
+        if isinstance(node, Tensor):
+            return operands[node.name]
+        children = [self.element(child, accumulated, operands, kind, known) for child in node.children]
         # Of scalars alone it is no value of an element yet, and nothing is cut off
-        kind = kind if expression.has_accumulator or expression.tiles else self.kind
-        if isinstance(expression, Add):
-            return left.to(kind) + right.to(kind)
-        if isinstance(expression, Multiply):
-            return (left.to(self.kind) * right.to(self.kind)).to(kind)
-        raise TypeError(f"no kernel has an expression {expression!r}")
+        kind = kind if node.has_accumulator or node.tensors else self.kind
+        if isinstance(node, Add):
+            return children[0].to(kind) + children[1].to(kind)
+        if isinstance(node, Where):
+            return self.kind(cutlass.select_(children[0], *[child.to(self.kind) for child in children[1:]]))
+        values = [child.to(self.kind) for child in children]
+        if isinstance(node, Multiply):
+            return (values[0] * values[1]).to(kind)
+        if isinstance(node, Subtract):
+            return values[0] - values[1]
+        if isinstance(node, Divide):
+            return BINARY["divide"](*values)
+        if isinstance(node, Negative):
+            return -values[0]
+        if isinstance(node, Minimum):  # a Maximum is one
+            return BINARY["maximum" if isinstance(node, Maximum) else "minimum"](*values)
+        if isinstance(node, Compare):
+            return _COMPARED[node.symbol](*values)
+        if isinstance(node, Cast):
+            return values[0].to(lower.dtype(node.dtype)).to(self.kind)
+        if isinstance(node, Function):
+            return FUNCTIONS[node.name](values[0])
+        raise TypeError(f"no kernel has an expression {node!r}")
 
     # --- on fragments --------------------------------------------------------------------------------------
 
@@ -144,20 +215,29 @@ class Values:
             self.apply(step, sums, {})
 
     @cute.jit
-    def carry_out(self, step: cutlass.Constexpr, sums: cutlass.Constexpr, fetch: cutlass.Constexpr):
-        """A step on a fragment where it changes anything, and then only its tiles are fetched.
+    def carry_out(
+        self,
+        step: cutlass.Constexpr,
+        sums: cutlass.Constexpr,
+        fetch: cutlass.Constexpr,
+        further: cutlass.Constexpr = None,
+    ):
+        """A step on a fragment where it changes anything, and then only what it reads is fetched.
 
-        fetch   a tile's values for the fragment, by the tile's name
+        fetch     an operand's values for the fragment, by the operand's name
+        further   fragments for the values of other results, by name
         """
         if self.acts(step):
-            self.apply(step, sums, {name: fetch(name) for name in step.tiles})
+            self.apply(step, sums, {name: fetch(name) for name in step.tensors}, further)
 
-    def apply(self, step: Step, sums: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
+    def apply(self, step: Step, sums: cute.Tensor, held: Mapping[str, Any], further: Any = None) -> None:
         """A step on a fragment, in its place.
 
-        held   the values of the step's tiles for it, by name
+        held   the values of the step's operands for it, by name
         """
-        if self.kind is Float32 and not sums.element_type.is_float:
+        if step.further:
+            self._all(step, sums, held, further)
+        elif self.kind is Float32 and not sums.element_type.is_float:
             self._whole(step.expression, sums, held, step.factors)
         else:
             self._each(step.expression, sums, held)
@@ -182,5 +262,20 @@ class Values:
     def _each(self, expression: Expression, sums: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
         """Register by register: as one vector it takes 150 instructions more."""
         for i in range(cute.size(sums)):
-            tiles = {name: tile[i] for name, tile in held.items()}
-            sums[i] = self.element(expression, sums[i], tiles, sums.element_type).to(sums.element_type)
+            operands = {name: values[i] for name, values in held.items()}
+            sums[i] = self.element(expression, sums[i], operands, sums.element_type).to(sums.element_type)
+
+    def _all(
+        self, step: Step, sums: cute.Tensor, held: Mapping[str, Any], further: Mapping[str, Any]
+    ) -> None:
+        """D's values in the place of the sums, those of other results to fragments of their types."""
+        for i in range(cute.size(sums)):
+            operands, known = {name: values[i] for name, values in held.items()}, {}
+            accumulated = sums[i]
+            for name, expression in step.further:
+                out = further[name]
+                out[i] = self.element(expression, accumulated, operands, self.kind, known).to(
+                    out.element_type
+                )
+            value = self.element(step.expression, accumulated, operands, self.kind, known)
+            sums[i] = value.to(sums.element_type)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.memory.packing import Packing
 
 SUM_VECTOR = 4  # sums of a thread that a pipeline moves to and from the workspace at once: 16 bytes
+MAX_ACCESS_BITS = 128  # of a thread at once
 TICKET_BYTES = 4  # in shared memory, by which a consumer's threads learn whether theirs is a tile's last part
 _REGISTERS_BESIDES = 32  # of a consumer that adds parts: addresses and counters
 
@@ -146,6 +147,12 @@ class GemmPlan:
     def has_c(self) -> bool:
         """Whether the kernel can read C."""
         return "c" in self.epilogue.tiles
+
+    @property
+    def fetched_tile(self) -> str:
+        """The tile operand of the epilogue that TMA brings to the slots; "" where there is none."""
+        fetches = self.slots is not None and self.slots.load_c is not None and self.epilogue.tiles
+        return self.epilogue.tiles[0] if fetches else ""
 
     @property
     def split_k(self) -> int:
@@ -360,16 +367,17 @@ class GemmPlan:
             return m_tile * down + consumer, n_tile, batch
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
-    @property
-    def read_c(self) -> CopyAtom:
-        """Global memory of C to registers, and of each other tile of the epilogue: the vectors that D is stored by,
-        where C allows it; in a pipeline the two neighbours of a row that a thread has the sums of."""
-        c, d = self.operands.c, self.operands.d
+    def access(self, name: str) -> CopyAtom:
+        """Global memory to registers, or back, of an operand or a result of the epilogue: the vectors that D is stored
+        by, where they lie together there; in a pipeline the two neighbours of a row that a thread has the sums of."""
+        operand, d = self.operands.matrix(name), self.operands.d
         if self.pipeline is not None:
-            elements = 2 if c.major == "n" else 1
+            elements = 2 if operand.major == "n" and "n" not in operand.broadcast else 1
         else:
-            elements = self.store_d.bits // d.dtype.bits if c.major == d.major else 1
-        return universal_copy(c.dtype, c.dtype.bits * min(elements, c.align_elems))
+            lies_along = operand.major == d.major and d.major not in operand.broadcast
+            elements = self.store_d.bits // d.dtype.bits if lies_along else 1
+        most = max(1, MAX_ACCESS_BITS // operand.dtype.bits)
+        return universal_copy(operand.dtype, operand.dtype.bits * min(elements, operand.align_elems, most))
 
     @functools.cached_property
     def scheduler(self) -> TileScheduler:

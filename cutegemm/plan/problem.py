@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from cutegemm.dtypes import DType, f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
+from cutegemm.plan.epilogue import BROADCAST, Tensor
 
 _TRANSPOSED = {"m": "n", "n": "m", "k": "k"}
 _MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
@@ -25,19 +26,52 @@ class Operand:
     dtype         element type
     major         "m", "n" or "k": the mode of stride 1
     align_bytes   the base address and every other stride are multiples of it; a power of two
+    broadcast     modes along which it stays the same: "m" of a row of N numbers, "n" of a column of M
     """
 
     dtype: DType
     major: str
     align_bytes: int = 16
+    broadcast: tuple[str, ...] = ()
+
+    @property
+    def transposed(self) -> Operand:
+        """What runs along M runs along N, and the other way round.
+
+        >>> print(Operand(f32, "m", 4, ("n",)).transposed)
+        f32 row of N, 4-byte aligned
+        """
+        turned = tuple(_TRANSPOSED[mode] for mode in reversed(self.broadcast))
+        major = "n" if len(turned) == 2 else _TRANSPOSED[self.major]
+        return replace(self, major=major, broadcast=turned)
 
     @property
     def align_elems(self) -> int:
         """Elements that one aligned access may hold."""
         return max(1, self.align_bytes * 8 // self.dtype.bits)
 
+    @staticmethod
+    def of_kind(
+        kind: type[Tensor], dtype: DType, major: str = "n", align_bytes: int | None = None
+    ) -> Operand:
+        """An operand of an epilogue in the device's memory.
+
+        kind          Tile, Row, Column or Element
+        major         of a tile
+        align_bytes   of one element where left out
+
+        >>> from cutegemm.plan.epilogue import Row
+        >>> print(Operand.of_kind(Row, f32))
+        f32 row of N, 4-byte aligned
+        """
+        along = {("m",): "n", ("n",): "m", ("m", "n"): "n"}.get(BROADCAST[kind], major)
+        return Operand(dtype, along, align_bytes or max(1, dtype.bits // 8), BROADCAST[kind])
+
     def __str__(self) -> str:
-        return f"{self.dtype} {self.major}-major, {self.align_bytes}-byte aligned"
+        lies = {("m",): "row of N", ("n",): "column of M", ("m", "n"): "one element"}
+        return (
+            f"{self.dtype} {lies.get(self.broadcast, f'{self.major}-major')}, {self.align_bytes}-byte aligned"
+        )
 
 
 @dataclass(frozen=True)
@@ -45,6 +79,7 @@ class Operands:
     """Element types, majorness and alignment of all four matrices, and the type that sums are kept in.
 
     batched   whether the matrices carry a batch mode L
+    further   operands and results of an epilogue that are made otherwise than C, or than D, by name
     raises    PlanError with every rule that is broken
 
     >>> Operands.of("f32", layout="nt").b.major
@@ -57,11 +92,13 @@ class Operands:
     d: Operand
     acc: DType
     batched: bool = False
+    further: tuple[tuple[str, Operand], ...] = ()
 
     def __post_init__(self) -> None:
         broken = []
-        for name, modes in _MODES.items():
-            operand = getattr(self, name)
+        of_epilogue = [(name, operand, _MODES["d"]) for name, operand in self.further]
+        of_gemm = [(name, getattr(self, name), modes) for name, modes in _MODES.items()]
+        for name, operand, modes in (*of_gemm, *of_epilogue):
             if operand.major not in modes:
                 broken.append(
                     f"{name.upper()} is {operand.major!r}-major; it has the modes {' and '.join(modes)}."
@@ -107,12 +144,15 @@ class Operands:
         return Operands(a, b, d, d, total, batched)
 
     def matrix(self, name: str) -> Operand:
-        """The operand A, B, C or D; another tile operand of an epilogue is described by C.
+        """The operand A, B, C or D, or one of an epilogue, which is like C where nothing else is said of it.
 
         >>> operands = Operands.of("f32")
         >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c
         (True, True)
         """
+        found = dict(self.further).get(name)
+        if found is not None:
+            return found
         operand: Operand = getattr(self, name if name in _MODES else "c")
         return operand
 
@@ -141,6 +181,10 @@ class Operands:
             parts[name] = replace(operand, align_bytes=align)
         return replace(self, **parts)
 
+    def with_further(self, **operands: Operand) -> Operands:
+        """The same operands, with others of an epilogue by name."""
+        return replace(self, further=tuple({**dict(self.further), **operands}.items()))
+
     @property
     def transposed(self) -> Operands:
         """The operands of D^T = B^T A^T: what ran along M runs along N, and the other way round.
@@ -150,10 +194,11 @@ class Operands:
         ('nn', 'n')
         """
         parts = {
-            name: replace(getattr(self, of), major=_TRANSPOSED[getattr(self, of).major])
+            name: getattr(self, of).transposed
             for name, of in (("a", "b"), ("b", "a"), ("c", "c"), ("d", "d"))
         }
-        return replace(self, **parts)
+        further = tuple([(name, operand.transposed) for name, operand in self.further])
+        return replace(self, **parts, further=further)
 
     @property
     def as_tf32(self) -> Operands:
@@ -177,7 +222,8 @@ class Operands:
 
     def __str__(self) -> str:
         batch = ", batched" if self.batched else ""
-        return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}; sums in {self.acc}{batch}"
+        further = "".join([f"; {name} {operand}" for name, operand in self.further])
+        return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}{further}; sums in {self.acc}{batch}"
 
 
 def _accumulator(dtype: DType) -> DType:
@@ -219,11 +265,12 @@ class Problem:
             broken.append(f"l = {self.l}, but the operands have no batch mode. Make them batched=True.")
         leading = dict(self.ld)
         for name in leading:
-            if name not in _MODES:
-                broken.append(f"ld names {name!r}; the operands are a, b, c and d.")
+            if name not in (*_MODES, *dict(self.operands.further)):
+                known = ", ".join(["a, b, c", *dict(self.operands.further)])
+                broken.append(f"ld names {name!r}; the operands are {known} and d.")
         if not broken:
             for name, value in leading.items():
-                needed = self._extent(getattr(self.operands, name).major)
+                needed = self._extent(self.operands.matrix(name).major)
                 if value < max(1, needed):
                     broken.append(
                         f"the leading stride of {name.upper()} is {value}, less than its contiguous extent {needed}."
@@ -237,12 +284,26 @@ class Problem:
     def layout(self, name: str) -> Layout:
         """The layout (M, K, L), (N, K, L) or (M, N, L) of operand "a", "b", "c" or "d" in its memory.
 
-        That of another tile that an epilogue reads is the layout of C.
+        That of another tile that an epilogue reads is the layout of C; those of its rows, columns and single elements
+        have strides of 0.
+
+        >>> from cutegemm.plan.epilogue import Row
+        >>> operands = Operands.of("f32").with_further(bias=Operand.of_kind(Row, f32))
+        >>> str(Problem(4, 6, 8, operands=operands).layout("bias"))
+        '(4,6,1):(0,1,6)'
         """
-        name = name if name in _MODES else "c"
-        modes, operand = _MODES[name], self.operands.matrix(name)
+        operand = self.operands.matrix(name)
+        modes = _MODES.get(name, _MODES["d"])
         shape = tuple(self._extent(mode) for mode in modes)
-        leading = dict(self.ld).get(name, max(1, self._extent(operand.major)))
+        if operand.broadcast:
+            along = [self._extent(mode) for mode in modes if mode not in operand.broadcast]
+            unit = operand.align_elems
+            of_batch = -(-max([1, *along]) // unit) * unit
+            return Layout(
+                (*shape, self.l), (*[int(mode not in operand.broadcast) for mode in modes], of_batch)
+            )
+        like = name if name in _MODES or name in dict(self.operands.further) else "c"
+        leading = dict(self.ld).get(like, max(1, self._extent(operand.major)))
         stride = tuple(1 if mode == operand.major else leading for mode in modes)
         other = shape[0] if modes[1] == operand.major else shape[1]
         return Layout((*shape, self.l), (*stride, leading * max(1, other)))

@@ -39,7 +39,7 @@ def wrong_choices(plan: Any, accumulate: Any, allow_tf32: Any) -> list[str]:
     return found
 
 
-def wrong_dtypes(given: dict[str, Any], torch_ops: Any) -> list[str]:
+def wrong_dtypes(given: dict[str, Any], torch_ops: Any, out_dtype: Any = None) -> list[str]:
     kinds = {name: _name(tensor.dtype) for name, tensor in given.items()}
     served = ", ".join(_name(t) for t in torch_ops.RESULTS)
     strange = [name for name in ("a", "b") if given[name].dtype not in torch_ops.RESULTS]
@@ -52,6 +52,10 @@ def wrong_dtypes(given: dict[str, Any], torch_ops: Any) -> list[str]:
     for name in ("c", "out"):
         if name in given and allowed and kinds[name] not in allowed:
             found.append(f"{name} is of {kinds[name]}; {' or '.join(allowed)} is expected.")
+    if out_dtype is not None and out_dtype not in torch_ops.RESULTS.get(given["a"].dtype, (out_dtype,)):
+        found.append(f"out_dtype = {_name(out_dtype)}; {' or '.join(allowed)} is expected.")
+    if out_dtype is not None and "out" in given and given["out"].dtype != out_dtype:
+        found.append(f"out is of {kinds['out']}, but out_dtype = {_name(out_dtype)}. Leave one of them out.")
     of_bytes = given["a"].dtype.is_floating_point and given["a"].element_size() == 1  # C is then read apart
     if "c" in given and "out" in given and kinds["c"] != kinds["out"] and not of_bytes:
         found.append(f"c is of {kinds['c']}, out of {kinds['out']}; they must be of one type.")

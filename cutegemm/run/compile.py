@@ -47,7 +47,8 @@ _compiling = threading.Lock()  # the DSL traces one function at a time
 class CompiledKernel:
     """A plan's kernel, loaded: `kernel(a, b, c, d, alpha, beta)` computes d = alpha * a @ b + beta * c.
 
-    In general it is `kernel(a, b, *tiles, d, *scalars)`, of the operands of `plan.epilogue`: see `launch_operands`.
+    In general it is `kernel(a, b, *tensors, d, *results, *scalars)`, of the operands of `plan.epilogue`: see
+    `launch_operands`.
 
     a, b, c, d   CUDA tensors (torch's, or anything with DLPack), M x K, K x N, M x N, M x N, with L in front
                  where the plan is batched; of the types, majorness and alignment of `plan.operands`. c may be
@@ -63,7 +64,7 @@ class CompiledKernel:
         self.plan, self.arch, self.folder, self.function = plan, arch, folder, function
 
     def __call__(self, a: Any, b: Any, *operands: Any) -> None:
-        _, names = launch_operands(self.plan.epilogue)
+        names = launch_operands(self.plan.epilogue).scalars
         beta = operands[names.index("beta") - len(names)]
         if beta != 0 and not self.plan.has_c:
             raise UnsupportedError(
@@ -91,8 +92,8 @@ class CompiledKernel:
         of_plan = launch_operands(self.plan.epilogue)
         if of_plan == launch_operands(LINEAR):  # of nearly every call: without slices
             return lambda a, b, c, d, alpha, beta: function(a, b, c, d, *take(a, sizes), alpha, beta)
-        d = 2 + len(of_plan[0])
-        return lambda *given: function(*given[: d + 1], *take(given[0], sizes), *given[d + 1 :])
+        space = 3 + len(of_plan.tensors) + len(of_plan.results)
+        return lambda *given: function(*given[:space], *take(given[0], sizes), *given[space:])
 
     @cached_property
     def _sizes(self) -> Callable[[int, int, int, int], Sizes]:

@@ -36,12 +36,14 @@ _THREADS_AT_ONCE = 4096  # of the CTAs that are in flight together, where they n
 class Emulation:
     """D, and what was executed.
 
+    further        results of the epilogue beside D, by name
     instructions   how many threads have carried out each opcode, over all kernels; the most frequent first
     launches       the kernel launches of the host function
     seconds        it took, without compiling
     """
 
     d: np.ndarray
+    further: dict[str, np.ndarray]
     instructions: dict[str, int]
     launches: tuple[Launch, ...]
     seconds: float
@@ -102,13 +104,13 @@ def emulate(
     compiled = compile_plan(plan, arch)
     started = time.perf_counter()
     decoded = programs(compiled.ptx if ptx is None else ptx)
-    matrices = laid_out(problem, given)
+    outputs = plan.epilogue.outputs
+    matrices = laid_out(problem, given, outputs)
     memory = GlobalMemory()
-    buffers = {name: _placed(memory, matrix, name != "d") for name, matrix in matrices.items()}
-    tiles, _ = launch_operands(plan.epilogue)
+    buffers = {name: _placed(memory, matrix, name not in outputs) for name, matrix in matrices.items()}
+    tensors = [name if name in matrices else "d" for name in launch_operands(plan.epilogue).tensors]
     arguments = [
-        _argument(plan, matrices[name], buffers[name], name)
-        for name in ("a", "b", *[tile if tile in matrices else "d" for tile in tiles], "d")
+        _argument(plan, matrices[name], buffers[name], name) for name in ("a", "b", *tensors, *outputs)
     ]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
@@ -125,13 +127,16 @@ def emulate(
             done += count
             if progress is not None:
                 progress(done / total)
-    _check_written(plan, buffers["d"], matrices["d"])
+    for name in outputs:
+        _check_written(plan, buffers[name], matrices[name])
     if len(spaces) == 2 and spaces[0][1].data.any():
         raise EmulationError("the counters of arrivals are not left at zero, as the next launch needs them.")
-    d = _values(matrices["d"], buffers["d"])
-    batched = any(array.ndim == 3 for array in given.values())
+    batched = given["a"].ndim == 3
+    found = {name: _values(matrices[name], buffers[name]) for name in outputs}
+    d, *further = [values if batched else values[0] for values in found.values()]
     profile = dict(counts.most_common())
-    return Emulation(d if batched else d[0], profile, tuple(launches), time.perf_counter() - started)
+    named_further = dict(zip(outputs[1:], further, strict=True))
+    return Emulation(d, named_further, profile, tuple(launches), time.perf_counter() - started)
 
 
 def execute(
@@ -197,13 +202,19 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
     """The matrix as the caller of the kernel has it: rows, columns, with L in front where batched."""
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
     order: tuple[int, ...] = (1, 0) if name == "b" else (0, 1)  # (N, K) is K x N to the caller
+    broadcast = plan.operands.matrix(name).broadcast
+    if broadcast:
+        order = (0,) if "m" not in broadcast else (1,)
     if plan.operands.batched:
         order = (2, *order)
+    extents, strides = list(matrix.extents), list(matrix.strides)
+    if len(broadcast) == 2:
+        extents[1], strides[1] = 1, 1
     return TensorArgument(
         buffer.base + matrix.base * (kind.bits // 8),
         kind,
-        tuple([matrix.extents[i] for i in order]),
-        tuple([matrix.strides[i] for i in order]),
+        tuple([extents[i] for i in order]),
+        tuple([strides[i] for i in order]),
     )
 
 
@@ -243,9 +254,11 @@ def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None
     never = np.flatnonzero(matrix.inside & (state != FULL).any(axis=1))
     if len(never):
         raise EmulationError(
-            f"emulate: {plan.name} never writes {len(never)} elements of D; the first is "
+            f"emulate: {plan.name} never writes {len(never)} elements of {matrix.name}; the first is "
             f"{buffer.place(int(never[0]) * size)}."
         )
     extra = buffer.stored_bytes - int(matrix.inside.sum()) * size
     if extra:
-        raise EmulationError(f"emulate: {plan.name} writes {extra // size} elements of D more than once.")
+        raise EmulationError(
+            f"emulate: {plan.name} writes {extra // size} elements of {matrix.name} more than once."
+        )

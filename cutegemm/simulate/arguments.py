@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,12 @@ def given_operands(
     """
     check_is_plan(operation, plan)
     epilogue = plan.epilogue
-    tiles, names = launch_operands(epilogue)
+    operands = launch_operands(epilogue)
+    names = operands.scalars
     broken = [
         f"{name} is no operand of the plan {plan.name!r}, whose epilogue is {epilogue}."
         for name in given
-        if name not in ("a", "b", *tiles, *names)
+        if name not in ("a", "b", *operands.tensors, *names)
     ]
     broken += [f"{name} is not given; the epilogue is {epilogue}." for name in names if name not in given]
     scalars = {name: given[name] for name in names if name in given}
@@ -41,7 +42,7 @@ def given_operands(
     if not plan.has_c and scalars["beta"] != 0:
         reads = f"the plan {plan.name!r} cannot read C. Make it with_c=True."
         broken.append(f"beta is {scalars['beta']}, but {reads}")
-    read, arrays = epilogue.tiles_read(scalars), {}
+    read, arrays = epilogue.tensors_read(scalars), {}
     for name in ("a", "b", *read):
         value = given.get(name)
         if value is None and name in read:
@@ -61,24 +62,26 @@ def given_operands(
 
 def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:
     """The scalars by whose values a tile is read."""
-    idle = [step.idle for step in epilogue.steps if tile in step.tiles and not step.is_idle(scalars)]
+    idle = [step.idle for step in epilogue.steps if tile in step.tensors and not step.is_idle(scalars)]
     why = [f"{name} is {scalars[name]}" for name, _ in idle[0]]
     return " and ".join(why) or f"the epilogue is {epilogue}"
 
 
-def laid_out(problem: Problem, given: dict[str, np.ndarray]) -> dict[str, GlobalMatrix]:
-    """The arrays and D in memory as a problem lays them out, by the problem's types."""
-    matrices = {name: GlobalMatrix(problem, name) for name in (*given, "d")}
+def laid_out(
+    problem: Problem, given: dict[str, np.ndarray], results: Sequence[str] = ("d",)
+) -> dict[str, GlobalMatrix]:
+    """The arrays and the results in memory as a problem lays them out, by the problem's types."""
+    matrices = {name: GlobalMatrix(problem, name) for name in (*given, *results)}
     for name, array in given.items():
         kind = matrices[name].dtype
-        seen = _as_modes(array, name)
+        seen = np.broadcast_to(_as_modes(array, name), matrices[name].extents)
         matrices[name].view(matrices[name].buffer)[...] = seen if kind is tf32 else round_to(kind, seen)
     return matrices
 
 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
-    """(M, K, L), (N, K, L) or (M, N, L) of an array as the caller has it."""
-    stacked = array if array.ndim == 3 else array[None]
+    """(M, K, L), (N, K, L) or (M, N, L) of an array as the caller has it; extents of 1 where it has fewer modes."""
+    stacked = array.reshape((1,) * (3 - array.ndim) + array.shape)
     return np.moveaxis(stacked, 0, 2) if name != "b" else stacked.transpose(2, 1, 0)
 
 
@@ -89,7 +92,7 @@ def problem_of(
     broken = [
         f"{name.upper()} has the shape {array.shape}; two modes are expected, or three with a batch."
         for name, array in given.items()
-        if array.ndim not in (2, 3)
+        if array.ndim not in (2, 3) and not _is_broadcast(plan, name)
     ]
     if broken:
         raise PlanError(operation, broken)
@@ -98,8 +101,17 @@ def problem_of(
     n = shapes["b"][0]
     expected = {"a": (m, k, batch), "b": (n, k, batch)}
     told = {name: array.shape for name, array in given.items()}
-    if any(shape != expected.get(name, (m, n, batch)) for name, shape in shapes.items()):
+    matrices = {name: shape for name, shape in shapes.items() if not _is_broadcast(plan, name)}
+    if any(shape != expected.get(name, (m, n, batch)) for name, shape in matrices.items()):
         raise PlanError(operation, [f"the shapes {told} do not fit D = A @ B + C."])
+    broken = [
+        f"{name} has the shape {told[name]}; it is a {_lies(plan, name)}, of which {_of_kind(plan, name, m, n)} is "
+        "expected, or as many for each of the batch."
+        for name, shape in shapes.items()
+        if name not in matrices and not _fits(plan, name, shape, (m, n, batch))
+    ]
+    if broken:
+        raise PlanError(operation, broken)
     if problem is None:
         return Problem(m, n, k, batch, plan.operands, _padded(plan, {"m": m, "n": n, "k": k}))
     if (problem.m, problem.n, problem.k, problem.l) != (m, n, k, batch):
@@ -107,11 +119,35 @@ def problem_of(
     return problem
 
 
+def _is_broadcast(plan: GemmPlan, name: str) -> bool:
+    """Whether an operand stays the same along a mode of D."""
+    return bool(plan.operands.matrix(name).broadcast)
+
+
+def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int, int, int]) -> bool:
+    """Whether a row, a column or a single element is of these extents of D, of a batch or of one for all of it."""
+    same = plan.operands.matrix(name).broadcast
+    wanted = [1 if mode in same else extent for mode, extent in zip("mn", extents, strict=False)]
+    return list(shape[:2]) == wanted and shape[2] in (1, extents[2])
+
+
+def _lies(plan: GemmPlan, name: str) -> str:
+    return plan.epilogue.kinds[name].__name__.lower()
+
+
+def _of_kind(plan: GemmPlan, name: str, m: int, n: int) -> str:
+    """The shape of a row, a column or a single element."""
+    shapes = {("m",): (n,), ("n",): (m, 1), ("m", "n"): (1,)}
+    return str(shapes[plan.operands.matrix(name).broadcast])
+
+
 def _padded(plan: GemmPlan, extents: dict[str, int]) -> tuple[tuple[str, int], ...]:
     """Leading strides with a gap of one aligned access, and aligned as the plan needs."""
     out = []
-    for name in ("a", "b", "c", "d"):
-        operand = getattr(plan.operands, name)
+    for name in ("a", "b", "c", "d", *dict(plan.operands.further)):
+        operand = plan.operands.matrix(name)
+        if operand.broadcast:
+            continue
         units = -(-extents[operand.major] // operand.align_elems) + 1
         out.append((name, units * operand.align_elems))
     return tuple(out)

@@ -78,7 +78,9 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
     casts = list(_casts(plan, grid, task.ctas_at_once))
     for done, clusters in enumerate(casts):
         work = [[grid.work_tile(number) for number in grid.numbers(c)] for c in _heads(plan, clusters)]
-        protocol = protocol_for(plan, work, programs=programs, reads_c="c" in task.matrices)
+        protocol = protocol_for(
+            plan, work, programs=programs, reads_c=any(t in task.matrices for t in plan.epilogue.tiles)
+        )
         _play(stage, protocol, _shapes(plan, grid, clusters))
         task.tell((done + 1) / len(casts))
     if task.checked:
@@ -208,8 +210,8 @@ class Player(Machine):
         self.sums: dict[int, np.ndarray] = {}  # of a process: (CTAs, M, N)
         self.totals: dict[int, np.ndarray] = {}
         self.registers: dict[int, np.ndarray] = {}  # (CTAs, threads, registers), behind the epilogue's head
-        self.values: dict[int, np.ndarray] = {}  # of a subtile
-        self.of_c: dict[int, np.ndarray] = {}
+        self.values: dict[int, dict[str, np.ndarray]] = {}  # results of a subtile, by name
+        self.fetched: dict[int, np.ndarray] = {}  # of a tile that has come to a slot
         self.kept: dict[int, list[np.ndarray]] = {}  # subtiles of the tile that is held
         self.blocks: dict[int, int] = defaultdict(int)  # k-blocks multiplied so far
         self.leaving: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(
@@ -294,7 +296,15 @@ class Player(Machine):
         elif isinstance(each, step.Hold):
             assert self.stage.storage is not None
             registers, storage = self.registers[number], self.stage.storage
-            self.kept[number] = [storage.tail(registers, i, None) for i in range(self.subtiles)]
+            group = self.own_group(process, op.tag[0])
+            found = [storage.tail(registers, i, group) for i in range(self.subtiles)]
+            for i, values in enumerate(found):
+                storage.store_further(values, i, group)
+            self.kept[number] = [values["d"] for values in found]
+        elif isinstance(each, step.StoreFurther):
+            assert self.stage.storage is not None
+            (tile, i), storage = op.tag, self.stage.storage
+            storage.store_further(self.values[number], i, self.own_group(process, tile))
         elif isinstance(each, step.StoreTile):
             self._store_tile(number, process, op)
 
@@ -370,10 +380,8 @@ class Player(Machine):
             )
             self.registers[number] = storage.head(storage.registers(sums, consumer))
             return
-        c = self.of_c.pop(number, None)
-        if c is None and op.step.source == "global":
-            c = storage.straight(self.own_group(process, tile), i)
-        self.values[number] = storage.tail(self.registers[number], i, c)
+        fetched = self.fetched.pop(number, None)
+        self.values[number] = storage.tail(self.registers[number], i, self.own_group(process, tile), fetched)
 
     def _has_total(self, number: int, process: Process, tile: int) -> bool:
         """Whether the parts of a tile have been added up."""
@@ -385,9 +393,9 @@ class Player(Machine):
         assert storage is not None
         if isinstance(op, ReadSlot):
             stores, _ = self.slot_flows[process.cta]
-            self.of_c[number] = stores.shared[storage.in_slot(op.slot)].copy()
+            self.fetched[number] = stores.shared[storage.in_slot(op.slot)].copy()
         elif isinstance(op, WriteSlot):
-            values = self.kept[number][op.tag[1]] if number in self.kept else self.values[number]
+            values = self.kept[number][op.tag[1]] if number in self.kept else self.values[number]["d"]
             stores, _ = self.slot_flows[process.cta]
             stores.shared[storage.in_slot(op.slot)] = np.moveaxis(values, 0, 2)
         elif isinstance(op, TakeSlot):

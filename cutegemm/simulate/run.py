@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
 from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
+from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.report import Fault, Report
 from cutegemm.simulate.roles import run_roles
 from cutegemm.simulate.scheduled import run_schedule
@@ -40,11 +41,15 @@ class SimulationStats:
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """D, what went wrong on the way, and what was done."""
+    """D, what went wrong on the way, and what was done.
+
+    further   results of the epilogue beside D, by name
+    """
 
     d: np.ndarray
     faults: tuple[Fault, ...]
     stats: SimulationStats
+    further: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def simulate(
@@ -94,15 +99,24 @@ def simulate(
         if broken:
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", broken)
     report = Report()
-    matrices = laid_out(problem, given)
+    matrices = laid_out(problem, given, plan.epilogue.outputs)
     carry_out = run_schedule if plan.pipeline is None else run_roles
     with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
         stats = carry_out(Task(plan, problem, matrices, scalars, report, check is not False, progress))
     faults = report.faults()
     if faults and check is True:
         raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)
-    d = np.moveaxis(matrices["d"].view(matrices["d"].buffer), 2, 0).copy()
-    batched = any(array.ndim == 3 for array in given.values())
+    batched = any(array.ndim == 3 for name, array in given.items() if name in ("a", "b"))
+    d, *further = [result_of(matrices[name], batched) for name in plan.epilogue.outputs]
     return SimulationResult(
-        d if batched else d[0], faults, SimulationStats(*stats, time.perf_counter() - started)
+        d,
+        faults,
+        SimulationStats(*stats, time.perf_counter() - started),
+        dict(zip(plan.epilogue.outputs[1:], further, strict=True)),
     )
+
+
+def result_of(matrix: GlobalMatrix, batched: bool) -> np.ndarray:
+    """What lies in a matrix of D's extents, as (L, M, N), or (M, N) without a batch."""
+    out = np.moveaxis(matrix.view(matrix.buffer), 2, 0).copy()
+    return out if batched else out[0]

@@ -26,7 +26,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     tables = plan_tables(plan)
     if checked:
         check_tables(plan, tables, report)
-    of_total = plan.epilogue.of_total if plan.split.is_split else plan.epilogue
+    of_total = plan.epilogue.tail if plan.split.is_split else plan.epilogue
     epilogue = TileStore(task, tables.held, of_total)
     bm, bn, bk = plan.cta_tile
     assert plan.schedule is not None  # or there were no tables
@@ -61,7 +61,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
             sums = run_mainloop(plan, tables, schedule, flows, piece.k_count, report, ticked)
             loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
             if plan.split.is_split:
-                sums = evaluate(plan.epilogue.of_parts, sums, task.scalars, {}, plan.operands.acc)
+                sums = evaluate(plan.epilogue.head, sums, task.scalars, {}, plan.operands.acc)
             if piece.slots is not None:
                 shared.write(piece.slots, sums)
         slots = [piece.slots for piece in pieces if piece.slots is not None]

@@ -12,9 +12,11 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
+from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
-from cutegemm.simulate.values import evaluate
+from cutegemm.simulate.tile_store import check_written, further_results
+from cutegemm.simulate.values import evaluate, results
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -31,9 +33,10 @@ class SlotStorage:
         assert plan.slots is not None
         assert plan.pipeline is not None
         self.plan, self.pipeline, self.slots = plan, plan.pipeline, plan.slots
-        self.d, self.c = task.matrices["d"], task.matrices.get("c")
+        self.d, self.fetched = task.matrices["d"], task.matrices.get(plan.fetched_tile)
         self.task, self.report, self.checked = task, report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
+        self.further = further_results(task)
         self.held = held_by_consumers(plan, report)
         inner = 1 if plan.operands.d.major == "n" else 0
         subtile = self.slots.subtile
@@ -43,7 +46,9 @@ class SlotStorage:
         self.stores: BoxTables = tables("D", ("m", "n"), store, plan.smem_d, subtile, inner)
         self.loads: BoxTables | None = None
         if self.slots.load_c is not None:
-            self.loads = box_tables("C", ("m", "n"), self.slots.load_c, plan.smem_d, subtile, inner)
+            self.loads = box_tables(
+                plan.fetched_tile.upper(), ("m", "n"), self.slots.load_c, plan.smem_d, subtile, inner
+            )
         # (threads, registers of a subtile): element of the subtile, and where it lies in slot 0 of consumer 0
         self.moved = _registers(self.slots.to_shared, Layout(subtile))
         self.place = self._places()
@@ -123,15 +128,31 @@ class SlotStorage:
         """The epilogue's head: its values of the sums alone."""
         return evaluate(self.plan.epilogue.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
 
-    def tail(self, registers: np.ndarray, i: int, c: np.ndarray | None) -> np.ndarray:
-        """The i-th subtile as D has it, (C, threads, registers of a subtile).
+    def tail(
+        self, registers: np.ndarray, i: int, group: CtaGroup, fetched: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """The results of the i-th subtile, each (C, threads, registers of a subtile) and rounded to its type.
 
-        c   (threads, registers, C) of the tile operand, where it is read
+        group     counts the consumers' tiles
+        fetched   (threads, registers, C) of the tile that has come to the slot
         """
-        per, result = self.moved.shape[1], self.plan.operands.d.dtype
-        tiles = {} if c is None else dict.fromkeys(self.plan.epilogue.tiles, np.moveaxis(c, 2, 0))
+        per, kind, epilogue = self.moved.shape[1], self.plan.operands.d.dtype, self.plan.epilogue.tail
+        held = {} if fetched is None else {self.plan.fetched_tile: fetched}
+        for name in epilogue.tensors_read(self.task.scalars):
+            if name not in held:
+                held[name] = self._straight(self.task.matrices[name], self.at(group, i), group)
+        tensors = {name: np.moveaxis(values, 2, 0) for name, values in held.items()}
         own = registers[:, :, i * per : (i + 1) * per]
-        return round_to(result, evaluate(self.plan.epilogue.tail, own, self.task.scalars, tiles, result))
+        found = results(epilogue, own, self.task.scalars, tensors, kind)
+        return {
+            name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in found.items()
+        }
+
+    def store_further(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
+        """Results beside D, of the i-th subtile: out of registers to global memory."""
+        for name, result in self.further.items():
+            inside, index = self._places_in(result.matrix, self.at(group, i), group)
+            result.write(index[inside], np.moveaxis(values[name], 0, 2)[inside])
 
     def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
         """The place of the i-th subtile in D; `group` counts the consumers' tiles."""
@@ -142,9 +163,9 @@ class SlotStorage:
     def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
         """Of D, and of C where it comes by TMA, through the slots of so many CTAs; both have the same memory."""
         stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
-        if self.c is None or self.loads is None:
+        if self.fetched is None or self.loads is None:
             return stores, None
-        loads = BoxFlow(self.loads, self.c, group, self.report, self.checked)
+        loads = BoxFlow(self.loads, self.fetched, group, self.report, self.checked)
         loads.shared = stores.shared
         return stores, loads
 
@@ -153,31 +174,33 @@ class SlotStorage:
         out: np.ndarray = self.place[slot][self.moved]
         return out
 
-    def straight(self, group: CtaGroup, i: int) -> np.ndarray | None:
-        """C for each register of a thread, where it is read straight from global memory."""
-        return None if self.c is None or self.loads is not None else self._straight(self.at(group, i), group)
-
-    def _straight(self, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """C for each register of a thread, (threads, registers, C); zeros outside of C."""
-        assert self.c is not None
+    def _places_in(
+        self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of each register of a thread, (threads, registers, C): whether it is inside, and its place in memory."""
         rows = self.slots.subtile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
-        inside = (m < self.c.extents[0]) & (n < self.c.extents[1])
-        index = self.c.base + self.c.addresses(m, n) + group.batch * self.c.strides[2]
-        out = np.zeros(index.shape, self.c.buffer.dtype)
-        out[inside], outside = self.c.read(index[inside])
+        inside = (m < matrix.extents[0]) & (n < matrix.extents[1])
+        return inside, matrix.base + matrix.addresses(m, n) + group.batch * matrix.strides[2]
+
+    def _straight(
+        self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup
+    ) -> np.ndarray:
+        """An operand for each register of a thread, (threads, registers, C); zeros outside."""
+        inside, index = self._places_in(matrix, origin, group)
+        out = np.zeros(index.shape, matrix.buffer.dtype)
+        out[inside], outside = matrix.read(index[inside])
         if outside is not None:
-            self.report.add("outside", f"C is read at {int(outside.sum())} places that are not in it.")
+            self.report.add(
+                "outside", f"{matrix.name} is read at {int(outside.sum())} places that are not in it."
+            )
         return out
 
     def finish(self) -> None:
         """After the last CTA: each element of D must have been written once."""
-        times = self.d.view(self.written)
-        self.report.add_each(
-            "result",
-            np.argwhere(times != 1),
-            lambda at: f"D(m {at[0]}, n {at[1]}, l {at[2]}) is written {int(times[tuple(at)])} times.",
-        )
+        check_written(self.d, self.written, self.report)
+        for result in self.further.values():
+            result.finish()
 
 
 def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:

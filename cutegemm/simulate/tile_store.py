@@ -19,7 +19,7 @@ from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
-from cutegemm.simulate.values import evaluate
+from cutegemm.simulate.values import results
 
 
 class TileStore:
@@ -35,6 +35,7 @@ class TileStore:
         self.apply = plan.epilogue if apply is None else apply
         self.report, self.checked = task.report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
+        self.further = further_results(task)
         self.vector = plan.store_d.values
         bm = plan.cta_tile[0]
         self.shape, self.threads, self.major = held.shape, held.shape[3], plan.operands.d.major
@@ -58,15 +59,19 @@ class TileStore:
         index_d = self._index(self.d, group, m0, n0)
         if self.checked and self.through is None:
             self._check_accesses(index_d, inside, group)
-        tiles = {}
-        for name in self.apply.tiles_read(self.task.scalars):
+        tensors = {}
+        for name in self.apply.tensors_read(self.task.scalars):
             matrix = self.task.matrices[name]
-            tiles[name], outside = matrix.read(self._index(matrix, group, m0, n0)[where])
+            tensors[name], outside = matrix.read(self._index(matrix, group, m0, n0)[where])
             if outside is not None:
                 count = int(outside.sum())
                 self.report.add("outside", f"{matrix.name} is read at {count} places that are not in it.")
         result = self.plan.operands.d.dtype
-        out = round_to(result, evaluate(self.apply, totals[where], self.task.scalars, tiles, result))
+        of_all = results(self.apply, totals[where], self.task.scalars, tensors, result)
+        for name, values in of_all.items():
+            if name != "d":
+                self.further[name].write(self._index(self.task.matrices[name], group, m0, n0)[where], values)
+        out = round_to(result, of_all["d"])
         threads = self.threads
         if self.through is not None:
             out, inside, index_d = self._through_shared(out, where, inside.shape, group, m0, n0)
@@ -147,6 +152,8 @@ class TileStore:
     def finish(self) -> None:
         """After the last CTA."""
         check_written(self.d, self.written, self.report)
+        for result in self.further.values():
+            result.finish()
 
     def _index(self, matrix: GlobalMatrix, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> np.ndarray:
         start = matrix.base + matrix.addresses(m0, n0) + group.batch * matrix.strides[2]
@@ -230,8 +237,38 @@ def _leads(held: np.ndarray, vector: int, major: str) -> np.ndarray:
     return np.take(held, first, axis=axis)
 
 
+class FurtherResult:
+    """A result of an epilogue beside D, which goes from registers straight to global memory."""
+
+    def __init__(self, matrix: GlobalMatrix, report: Report) -> None:
+        self.matrix, self.report = matrix, report
+        self.written = np.zeros(len(matrix.buffer), np.uint16)
+
+    def write(self, index: np.ndarray, values: np.ndarray) -> None:
+        """Values to places of its memory, rounded to its type."""
+        belongs = self.matrix.belongs(index)
+        if belongs is not None:
+            outside = int((~belongs).sum())
+            self.report.add(
+                "outside", f"{self.matrix.name} is written at {outside} places that are not in it."
+            )
+            index, values = index[belongs], values[belongs]
+        self.matrix.buffer[index] = round_to(self.matrix.dtype, values)
+        np.add.at(self.written, index.reshape(-1), 1)
+
+    def finish(self) -> None:
+        """After the last CTA."""
+        check_written(self.matrix, self.written, self.report)
+
+
+def further_results(task: Task) -> dict[str, FurtherResult]:
+    """The results of a plan's epilogue beside D, by name."""
+    names = task.plan.epilogue.outputs[1:]
+    return {name: FurtherResult(task.matrices[name], task.report) for name in names}
+
+
 def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
-    """Each element of D must have been written once.
+    """Each element of D, or of another result, must have been written once.
 
     written   how often each place of D's memory was
     """
@@ -239,5 +276,5 @@ def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
     report.add_each(
         "result",
         np.argwhere(times != 1),
-        lambda at: f"D(m {at[0]}, n {at[1]}, l {at[2]}) is written {int(times[tuple(at)])} times.",
+        lambda at: f"{d.name}(m {at[0]}, n {at[1]}, l {at[2]}) is written {int(times[tuple(at)])} times.",
     )

@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from cutegemm.dtypes import DType
-from cutegemm.plan.epilogue import Accumulator, Add, Constant, Epilogue, Expression, Multiply, Scalar, Tile
+from cutegemm.dtypes import DType, round_to
+from cutegemm.plan.epilogue import (
+    Accumulator,
+    Add,
+    Cast,
+    Compare,
+    Constant,
+    Divide,
+    Epilogue,
+    Expression,
+    Function,
+    Maximum,
+    Minimum,
+    Multiply,
+    Negative,
+    Scalar,
+    Subtract,
+    Tensor,
+    Where,
+)
+from cutegemm.simulate.functions import BINARY, FUNCTIONS
+
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+}
 
 
 def evaluate(
     epilogue: Epilogue,
     sums: np.ndarray,
     scalars: Mapping[str, float],
-    tiles: Mapping[str, np.ndarray],
+    tensors: Mapping[str, np.ndarray],
     result: DType,
 ) -> np.ndarray:
-    """The values of an epilogue for some sums, before they are rounded to the type of D.
+    """D's values of an epilogue for some sums, before they are rounded to the type of D.
 
     sums      of any shape; whole numbers are computed with as float64, which holds them
-    tiles     of that shape: those that are read for these scalars
+    tensors   of that shape, or one that numpy makes that: those that are read for these scalars
     result    the type of D. On the way to whole numbers a product is one of f32, of which what is no whole number is
               cut off; a factor that is 1 is left out, so that whole numbers stay what they are
 
@@ -33,38 +61,86 @@ def evaluate(
     >>> evaluate(LINEAR, np.float32([1.5]), {"alpha": 2.0, "beta": 0.0}, {}, f32).tolist()
     [3.0]
     """
+    return results(epilogue, sums, scalars, tensors, result)["d"]
+
+
+def results(
+    epilogue: Epilogue,
+    sums: np.ndarray,
+    scalars: Mapping[str, float],
+    tensors: Mapping[str, np.ndarray],
+    result: DType,
+) -> dict[str, np.ndarray]:
+    """All that an epilogue stores, by name; "d" is D. As `evaluate` has it.
+
+    >>> from cutegemm.dtypes import f32
+    >>> from cutegemm.plan.epilogue import epilogue_of
+    >>> both = epilogue_of(lambda acc: (acc * 2, acc), {})
+    >>> {name: values.tolist() for name, values in results(both, np.float32([1.5]), {}, {}, f32).items()}
+    {'d': [3.0], 'aux': [1.5]}
+    """
     kind = sums.dtype if sums.dtype.kind == "f" else np.dtype(np.float64)
-    values = sums.astype(kind)
+    values, further = sums.astype(kind), {}
     for step in epilogue.steps:
         if not step.is_idle(scalars):
             ones = {name: 1.0 for name in step.factors if scalars[name] == 1}
-            values = _Elements(values, scalars, tiles, result).of(step.expression.given(ones))
-    return values
+            elements = _Elements(values, scalars, tensors, result)
+            further = {name: elements.of(expression) for name, expression in step.further}
+            values = elements.of(step.expression.given(ones))
+    return {name: np.broadcast_to(each, sums.shape) for name, each in (("d", values), *further.items())}
 
 
 class _Elements:
     """The operands of an expression whose accumulator has these values."""
 
     def __init__(
-        self, values: np.ndarray, scalars: Mapping[str, float], tiles: Mapping[str, np.ndarray], result: DType
+        self,
+        values: np.ndarray,
+        scalars: Mapping[str, float],
+        tensors: Mapping[str, np.ndarray],
+        result: DType,
     ) -> None:
-        self.values, self.scalars, self.tiles = values, scalars, tiles
+        self.values, self.scalars, self.tensors = values, scalars, tensors
         self.kind, self.cuts_off = values.dtype, not result.is_float
+        self.known: dict[Expression, Any] = {}
 
     def of(self, node: Expression) -> Any:
-        """An expression's values."""
+        """An expression's values, each worked out once."""
+        if node not in self.known:
+            with np.errstate(all="ignore"):
+                self.known[node] = self._of(node)
+        return self.known[node]
+
+    def _of(self, node: Expression) -> Any:
         if isinstance(node, Accumulator):
             return self.values
         if isinstance(node, Constant):
             return self.kind.type(node.value)
         if isinstance(node, Scalar):
             return self.kind.type(self.scalars[node.name])
-        if isinstance(node, Tile):
-            return self.tiles[node.name].astype(self.kind)
+        if isinstance(node, Tensor):
+            return self.tensors[node.name].astype(self.kind)
+        children = [self.of(child) for child in node.children]
         if isinstance(node, Add):
-            return self.sum(node, self.of(node.left), self.of(node.right))
+            return self.sum(node, *children)
+        if isinstance(node, Subtract):
+            return children[0] - children[1]
         if isinstance(node, Multiply):
-            return self.product(node, self.of(node.left), self.of(node.right))
+            return self.product(node, *children)
+        if isinstance(node, Divide):
+            return BINARY["divide"](*children)
+        if isinstance(node, Negative):
+            return -children[0]
+        if isinstance(node, Minimum):  # a Maximum is one
+            return BINARY["maximum" if isinstance(node, Maximum) else "minimum"](*children)
+        if isinstance(node, Compare):
+            return _COMPARED[node.symbol](*children)
+        if isinstance(node, Where):
+            return np.where(*children)
+        if isinstance(node, Cast):
+            return round_to(node.dtype, children[0]).astype(self.kind)
+        if isinstance(node, Function):
+            return FUNCTIONS[node.name](np.asarray(children[0]))
         raise TypeError(f"no value of {node!r} is known to the simulator")
 
     def sum(self, node: Add, left: Any, right: Any) -> Any:
@@ -81,4 +157,4 @@ class _Elements:
 
     def are_whole(self, node: Expression) -> bool:
         """Whether its values are whole numbers: not those of scalars alone, which are no elements yet."""
-        return self.cuts_off and (node.has_accumulator or bool(node.tiles))
+        return self.cuts_off and (node.has_accumulator or bool(node.tensors))

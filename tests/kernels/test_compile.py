@@ -107,7 +107,7 @@ def test_the_large_plans_are_what_they_say(layout, arch):
     asynchronous = [load.atom.is_async for load in (plan.load_a, plan.load_b)]
     wide = re.compile(r"LDGSTS\..*128$")
     assert any(wide.match(name) for name in report.instructions) == any(asynchronous)
-    of_c = of_thread * plan.operands.c.dtype.bits // plan.read_c.bits
+    of_c = of_thread * plan.operands.c.dtype.bits // plan.access("c").bits
     assert (report.count("LDG.E.128") > of_c) == (not all(asynchronous))
     assert report.count("BAR") >= 1
 

@@ -11,11 +11,12 @@ from cutegemm.analysis import check
 from cutegemm.build import sm90_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.sm90.named import SM90_LADDER
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
-from cutegemm.plan.epilogue import Accumulator, Epilogue, Scalar, Tile
+from cutegemm.plan.epilogue import Accumulator, Epilogue, Row, Scalar, Tile
+from cutegemm.plan.problem import Operand
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
@@ -215,10 +216,16 @@ def test_more_named_barriers_than_a_cta_has():
 
 
 def test_an_epilogue_of_further_operands():
-    """Its kernels have a signature of BLAS's operands; a constant is none."""
-    more = Epilogue(Scalar("gamma") * Accumulator() + Tile("e"))
-    with pytest.raises(PlanError, match=r"takes e, gamma; kernels with a pipeline take c, alpha, beta alone"):
-        sm90_plan().with_(epilogue=more)
+    more = sm90_plan().with_(epilogue=Epilogue(Scalar("gamma") * Accumulator() + Tile("e")))
+    assert more.fetched_tile == ""
+    assert "epilogue of subtile i, with E from global memory" in str(more.program("consumer 0"))
+    by_tma = sm90_plan(with_c=True)
+    renamed = by_tma.with_(epilogue=Epilogue(Accumulator() + Tile("residual") * Row("bias")))
+    assert renamed.fetched_tile == "residual"
+    text = "epilogue of subtile i, with residual from its slot (waits for c[i]) and bias from global memory"
+    assert text in str(renamed.program("consumer 0"))
+    with pytest.raises(PlanError, match="residual is f32 n-major; the slots that it comes to hold bf16, n-major"):
+        renamed.with_(operands=renamed.operands.with_further(residual=Operand(f32, "n")))
     assert sm90_plan().with_(epilogue=Epilogue(Scalar("alpha") * Accumulator() + 1)).has_c is False
 
 

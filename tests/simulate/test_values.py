@@ -91,9 +91,8 @@ def test_steps_one_after_the_other_are_the_expression(expression, alpha, beta, e
     got = evaluate(epilogue, acc, scalars, {"c": c, "e": e}, f32)
     names = {"acc": acc[0], "c": c[0], "e": e[0], **scalars}
     assert got.tolist() == [eval(str(epilogue), names)]
-    for first, second in ((epilogue.head, epilogue.tail), (epilogue.of_parts, epilogue.of_total)):
-        between = evaluate(first, acc, scalars, {"c": c, "e": e}, f32)
-        assert evaluate(second, between, scalars, {"c": c, "e": e}, f32) == got
+    between = evaluate(epilogue.head, acc, scalars, {"c": c, "e": e}, f32)
+    assert evaluate(epilogue.tail, between, scalars, {"c": c, "e": e}, f32) == got
 
 
 # --- in plans ----------------------------------------------------------------------------------------------

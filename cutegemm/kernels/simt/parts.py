@@ -64,7 +64,7 @@ class PartsGemm(SimtGemm):
         self,
         mA: cute.Tensor,
         mB: cute.Tensor,
-        tiles: tuple,
+        operands: tuple,
         mD: cute.Tensor,
         sums: cute.Tensor,
         arrivals: cute.Tensor,
@@ -72,7 +72,7 @@ class PartsGemm(SimtGemm):
     ):
         """A part of a tile, or all of it; of a persistent plan the work tiles of a CTA, one after the other."""
         self.sums, self.arrivals = sums, arrivals
-        self.values = Values.of(self.plan, tiles, scalars)
+        self.values = Values.of(self.plan, operands, scalars)
         if cutlass.const_expr(self.plan.persistent is None):
             self.tile(mA, mB, mD)
         else:
@@ -128,7 +128,7 @@ class PartsGemm(SimtGemm):
 
     def hand_over(self, thr_mma, mD, sA, acc, tid, work: WorkGrid, work_tile: WorkTile) -> None:
         """The sums of a part to the workspace, from which the last one takes them all."""
-        scaled = self.plan.epilogue.of_parts.expression
+        scaled = self.plan.epilogue.head.expression
         vAcc, own = self.by_vectors(acc), self.sums_at(tid, self.slot_of(work, work_tile, work_tile.part))
         for i in range(cute.size(vAcc, mode=[1])):
             line = cute.make_rmem_tensor((self.plan.store_d.values,), acc.element_type)
@@ -156,7 +156,7 @@ class PartsGemm(SimtGemm):
             acc.fill(0.0)
             for part in cutlass.range(parts, unroll=1):
                 self.add(vAcc, self.sums_at(tid, self.slot_of(work, work_tile, part)))
-            self.store_d(thr_mma, mD, None, acc, self.plan.epilogue.of_total, work.tile_mnl(work_tile), tid)
+            self.store_d(thr_mma, mD, None, acc, self.plan.epilogue.tail, work.tile_mnl(work_tile), tid)
 
     def add(self, vAcc, theirs) -> None:
         """A part's sums (vector, vectors) to those that are there."""
@@ -167,17 +167,17 @@ class PartsGemm(SimtGemm):
     def add_kernel(
         self,
         k: Int32,
-        tiles: tuple,
+        operands: tuple,
         mD: cute.Tensor,
         sums: cute.Tensor,
         scalars: tuple,
     ):
         """One vector of each thread of a tile: the parts' sums, in their order, then D.
 
-        tiles, scalars   that become D together with the total of the parts' sums
+        operands, scalars   that become D together with the total of the parts' sums
         """
         self.sums = sums
-        self.values = Values.of(self.plan, tiles, scalars, self.plan.epilogue.of_total)
+        self.values = Values.of(self.plan, operands, scalars, self.plan.epilogue.tail)
         tid, _, _ = cute.arch.thread_idx()
         tile, which, _ = cute.arch.block_idx()
         total = cute.make_rmem_tensor((self.plan.store_d.values,), sums.element_type)
@@ -214,7 +214,7 @@ class PartsGemm(SimtGemm):
     def finish(self, mD, total, work: WorkGrid, work_tile: WorkTile, tid, which) -> None:
         """A vector of D from the sums of all of K."""
         thr_mma = lower.tiled_mma(self.plan.tiled_mma).get_slice(tid)
-        of_total = self.plan.epilogue.of_total
+        of_total = self.plan.epilogue.tail
         self.store_d(thr_mma, mD, None, total, of_total, work.tile_mnl(work_tile), tid, which)
 
     def slot_of(self, work: WorkGrid, work_tile: WorkTile, part):

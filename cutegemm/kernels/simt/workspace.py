@@ -52,7 +52,7 @@ class WorkspaceGemm(PartsGemm):
         if cutlass.const_expr(plan.split.is_split and plan.split.reduction == "kernel"):
             vectors = bM * bN // (plan.threads * plan.store_d.values)
             added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
-            of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.of_total)
+            of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.tail)
             self.add_kernel(K, of_d, mD, sums, scalars).launch(
                 grid=(added, vectors, 1), block=(plan.threads, 1, 1), stream=stream
             )

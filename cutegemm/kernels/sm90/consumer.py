@@ -234,13 +234,14 @@ class ConsumerTracer(Tracer):
             self.sums = self.storage.head(self.products.total, at.k_count)
             if not self.holds:  # where it lies is worked out as late as it can be
                 self.own_mnl = self.own_tile(at)
-        elif values.source == "slot":
-            self.storage.tail_from_slot(self.subtile_sums(at.i), at.i, at.c_phase)
-        elif values.source:
-            self.storage.tail_from_global(self.subtile_sums(at.i), at.i, self.own_mnl)
-        if values.part == step.TAIL:
-            self.out = self.storage.converted(self.subtile_sums(at.i))
+        else:
+            own = self.subtile_sums(at.i)
+            self.further = self.storage.tail(own, at.i, self.own_mnl, at.c_phase)
+            self.out = self.storage.converted(own)
             self.storage.find_warp()
+
+    def _StoreFurther(self, store: step.StoreFurther, at: At) -> None:
+        self.storage.store_further(self.further, at.i, self.own_mnl)
 
     def subtile_sums(self, i: int):
         """The sums of a subtile."""
@@ -281,9 +282,14 @@ class ConsumerTracer(Tracer):
         self.held = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.d.dtype))
 
     def _Hold(self, hold: step.Hold, at: At) -> None:
+        own_mnl = self.own_tile(at)
+        for i in range(self.storage.subtiles):
+            sums = self.subtile_sums(i)
+            further = self.storage.tail(sums, i, own_mnl, None)
+            self.storage.store_further(further, i, own_mnl)
         self.held.store(self.storage.by_subtiles(self.sums).load().to(self.held.element_type))
         at.left = Int32(self.storage.subtiles)
-        at.held_m, at.held_n, at.held_l = self.own_tile(at)
+        at.held_m, at.held_n, at.held_l = own_mnl
 
     @cute.jit
     def _HeldSubtile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):

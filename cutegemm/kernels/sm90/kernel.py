@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.arguments import fake_arguments
+from cutegemm.kernels.arguments import fake_arguments, launch_arguments, operands_seen
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer
@@ -32,17 +32,12 @@ from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.memory.workspace import regions
 from cutegemm.plan.plan import GemmPlan
 
-__all__ = ["Sm90Gemm", "SplitSm90Gemm", "fake_arguments", "host_function"]
+__all__ = ["Sm90Gemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan) -> Sm90Gemm:
-    """The host function that is traced for a plan: (a, b, c, d, alpha, beta, stream) -> None.
-
-    Counters of arrivals and a workspace follow d where the plan splits K, a workspace alone where it packs operands.
-    """
-    if plan.split.is_split:
-        return SplitSm90Gemm(plan)
-    return PackedSm90Gemm(plan) if plan.packs else Sm90Gemm(plan)
+    """The host function that is traced for a plan; its arguments are `LaunchArguments`."""
+    return Sm90Gemm(plan)
 
 
 class Sm90Gemm:
@@ -60,41 +55,29 @@ class Sm90Gemm:
     # --- host ----------------------------------------------------------------------------------------------
 
     @cute.jit
-    def __call__(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        c: cute.Tensor,
-        d: cute.Tensor,
-        alpha: Float32,
-        beta: Float32,
-        stream,
-    ):
-        self.launch(a, b, c, d, None, None, (alpha, beta), stream)
-
-    def launch(self, a, b, c, d, arrivals, space, scalars, stream) -> None:
-        """Packs operands, makes the descriptors, hands over the work, and launches the kernel.
-
-        scalars   of the epilogue
-        """
-        plan = self.plan
+    def __call__(self, *arguments):
+        """Packs operands, makes the descriptors, hands over the work, and launches the kernel."""
+        plan, given = self.plan, launch_arguments(self.plan, arguments)
+        a, b, stream = given.a, given.b, given.stream
+        arrivals, space = (None, None, *given.spaces)[-2:]
         bM, bN, bK = plan.cta_tile
         cm, cn = plan.cluster_mn
         K = a.shape[1 + plan.operands.batched]
         at_least_one = cutlass.max(K, 1)  # a descriptor has no extent of 0; with K = 0 nothing is loaded
         # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
-        given = {"a": (a, 0, 1), "b": (b, 1, 0)}
-        loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in given.items()}
-        mC, mD = self.seen_as(c, 0, 1), self.seen_as(d, 0, 1)
+        sources = {"a": (a, 0, 1), "b": (b, 1, 0)}
+        loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in sources.items()}
+        mD = self.seen_as(given.d, 0, 1)
+        operands = operands_seen(plan, given, mD)
         extents = [Int64(extent) for extent in (mD.shape[0], mD.shape[1], K, mD.shape[2])]
         firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
         for packing in plan.packs:
-            source = self.seen_as(*given[packing.name])
+            source = self.seen_as(*sources[packing.name])
             loaded[packing.name] = Packer(packing).launch(source, space, firsts[packing.name], stream)
         sums = region(space, firsts["sums"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
         tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
         tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, (bN, bK))
-        (tma_c, tC), (tma_d, tD) = self.storage.tma_atoms(mC, mD, tma_a)
+        (tma_c, tC), (tma_d, tD) = self.storage.tma_atoms(operands, mD, tma_a)
         work = plan.scheduler.tiles(mD.shape[0], mD.shape[1], mD.shape[2], TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
         self.kernel(
@@ -106,7 +89,8 @@ class Sm90Gemm:
             tC,
             tma_d,
             tD,
-            scalars,
+            operands,
+            given.scalars,
             values,
             arrivals,
             sums,
@@ -146,6 +130,7 @@ class Sm90Gemm:
         mC: cute.Tensor,
         tma_d: cute.CopyAtom,
         mD: cute.Tensor,
+        operands: tuple,
         scalars: tuple,
         values: tuple,
         arrivals,
@@ -188,7 +173,7 @@ class Sm90Gemm:
             parts = Parts(plan, arrivals, sums, tickets)
         ring = Ring(sA, sB, at["full"], at.get("empty", at["full"]))
         self.storage.use(
-            Targets(tma_c, mC, tma_d, mD, sD, at.get("c", at["full"])), Values.of(plan, (mC,), scalars)
+            Targets(tma_c, mC, tma_d, mD, sD, at.get("c", at["full"])), Values.of(plan, operands, scalars)
         )
         loads = Loads(plan, tma_a, mA, tma_b, mB)
         consumers = self.consumers(self.storage, parts, loads)
@@ -216,40 +201,3 @@ class Sm90Gemm:
         tid = cute.arch.thread_idx()[0] % (WARP_THREADS * pipeline.consumer_warps)
         who = Who(warp_idx, consumer, tid, None, rank, cluster)
         consumers.trace(self.plan.program(self.plan.roles[-1].name), who, ring, work)
-
-
-class PackedSm90Gemm(Sm90Gemm):
-    """The kernels of a plan that packs operands: it takes memory."""
-
-    @cute.jit
-    def __call__(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        c: cute.Tensor,
-        d: cute.Tensor,
-        space: cute.Tensor,
-        alpha: Float32,
-        beta: Float32,
-        stream,
-    ):
-        self.launch(a, b, c, d, None, space, (alpha, beta), stream)
-
-
-class SplitSm90Gemm(Sm90Gemm):
-    """The kernels of a plan that splits K: it takes counters, which it leaves as zero as they came, and memory."""
-
-    @cute.jit
-    def __call__(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        c: cute.Tensor,
-        d: cute.Tensor,
-        arrivals: cute.Tensor,
-        space: cute.Tensor,
-        alpha: Float32,
-        beta: Float32,
-        stream,
-    ):
-        self.launch(a, b, c, d, arrivals, space, (alpha, beta), stream)

@@ -15,8 +15,6 @@ class OwnTile:
     def __init__(self, plan: GemmPlan) -> None:
         assert plan.pipeline is not None
         self.plan, self.tile = plan, plan.pipeline.consumer_tile
-        c = plan.operands.c
-        self.c_values = 2 if c.major == "n" and c.align_elems >= 2 else 1  # of a row, that lie together
 
     def own_tile(self, mX, own_mnl):
         """The consumer's part of C or of D."""
@@ -36,21 +34,44 @@ class OwnTile:
         return cute.group_modes(pieces[None, ((None, n_tile % across), None)], 1, 3)
 
     @cute.jit
-    def read_inside(self, gC, held: cutlass.Constexpr, at, extents: cutlass.Constexpr):
-        """Neighbours of a row of C, where the first is inside: so are the others then."""
-        if cute.elem_less(at, extents):
-            self.read_c(gC, held)
+    def copy_inside(
+        self,
+        name: cutlass.Constexpr,
+        source,
+        target,
+        at,
+        extents: cutlass.Constexpr,
+        modes: cutlass.Constexpr,
+    ):
+        """Neighbours of a row, between registers and an operand or a result of the epilogue, where the first is inside:
+        so are the others then.
 
-    def read_c(self, gC, held) -> None:
-        """Neighbours of a row of C, in as few accesses as it allows."""
-        bits = gC.element_type.width * min(self.c_values, cute.size(gC))
-        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), gC.element_type, num_bits_per_copy=bits)
-        cute.copy(atom, cute.coalesce(gC), held)
+        modes   of D, along which it may be outside
+        """
+        if cutlass.const_expr(not modes):
+            self.copy(name, source, target)
+        elif cutlass.const_expr(len(modes) == 2):
+            if cute.elem_less(at, extents):
+                self.copy(name, source, target)
+        else:
+            if at[modes[0]] < extents[modes[0]]:
+                self.copy(name, source, target)
 
-    def by_vectors(self, vector: int, own_mnl, tid, *tensors, sums=None):
-        """A thread's part of each tensor's tile as (vector, vectors); of coordinates for None, and of `sums`."""
+    def copy(self, name: str, source, target) -> None:
+        """Neighbours of a row, in as few accesses as it allows."""
+        access = self.plan.access(name)
+        bits = min(access.bits, access.dtype.bits * cute.size(source))
+        atom = cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), lower.dtype(access.dtype), num_bits_per_copy=bits
+        )
+        cute.copy(atom, cute.coalesce(source), cute.coalesce(target))
+
+    def by_vectors(self, vector: int, own_mnl, tid, *tensors, sums, extents):
+        """A thread's part of each tensor's tile as (vector, vectors); of coordinates for None, and of `sums`.
+
+        extents   of D
+        """
         own = lower.tiled_mma(self.plan.consumer_mma).get_slice(tid)
-        extents = next(tensor for tensor in tensors if tensor is not None).shape[:2]
         coords = self.part_of(cute.make_identity_tensor(extents), own_mnl)
         tiles = [coords if tensor is None else self.own_tile(tensor, own_mnl) for tensor in tensors]
         parts = [self.in_order(own.partition_C(tile)) for tile in tiles]

@@ -21,6 +21,7 @@ from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.epilogue import launch_operands
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
@@ -54,11 +55,13 @@ class Storage(OwnTile):
 
     # --- host ----------------------------------------------------------------------------------------------
 
-    def tma_atoms(self, mC, mD, unused):
-        """For C and for D: the copy by TMA and the tensor that it takes; else the tensors themselves."""
+    def tma_atoms(self, operands, mD, unused):
+        """For the tile that TMA brings and for D: the copy by TMA and the tensor that it takes; else D itself."""
         plan, slots = self.plan, self.slots
-        c, d = (unused, mC), (unused, mD)
+        c, d = (unused, mD), (unused, mD)
         if self.c_by_tma:
+            names = launch_operands(plan.epilogue).tensors
+            mC = operands[0][names.index(plan.fetched_tile)]
             c = lower.tma_atom(slots.load_c, mC, plan.smem_d, slots.subtile)
         if self.by_tma:
             d = lower.tma_atom(slots.store, mD, plan.smem_d, self.box_tile)
@@ -80,6 +83,7 @@ class Storage(OwnTile):
     def use(self, targets: Targets, values: Values) -> None:
         """Takes over the arguments of the kernel."""
         self.targets, self.values = targets, values
+        self.extents = targets.mD.shape[:2]
 
     def set_up(self, who: Who) -> None:
         """The consumer's own slots, and their barriers."""
@@ -109,7 +113,7 @@ class Storage(OwnTile):
         self.warp = cute.arch.make_warp_uniform(self.tid // WARP_THREADS)
         return self.warp
 
-    # --- tile operands -------------------------------------------------------------------------------------
+    # --- operands -------------------------------------------------------------------------------------
 
     def reads_tiles(self):
         """Whether a tile operand is read."""
@@ -150,37 +154,81 @@ class Storage(OwnTile):
             )
         cute.copy(to.tma_c, tCgC, tCsC[None, slot], tma_bar_ptr=to.arrived_c + slot)
 
-    def tail_from_slot(self, sums, i: int, phase) -> None:
-        """The tail on a subtile whose C has come to its slot."""
-        slot, used = self.slots.slot_at(i)
+    def tail(self, sums, i: int, own_mnl, phase) -> dict[str, Any]:
+        """The tail on the sums of a subtile, in their place; other results by name.
+
+        phase   of the barriers of slots, where a tile comes to a slot
+        """
+
+        def fetch(name: str) -> Any:
+            if self.c_by_tma and name == self.plan.fetched_tile:
+                slot, used = self.slots.slot_at(i)
+                return self.read_slot(slot, phase ^ (used & 1))
+            return self.read_global(name, sums, i, own_mnl)
+
+        out = {
+            name: cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.matrix(name).dtype))
+            for name in self.values.epilogue.outputs[1:]
+        }
         for each in self.values.epilogue.tail.steps:
-            self.values.carry_out(each, sums, lambda _: self.read_slot(slot, phase ^ (used & 1)))
+            self.values.carry_out(each, sums, fetch, out)
+        return out
 
     def read_slot(self, slot: int, phase) -> cute.Tensor:
         """A thread's values of the subtile that has come to a slot."""
-        to = self.targets
+        to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
         from_shared = lower.tiled_copy(self.slots.from_shared).get_slice(self.tid)
         tCsC = from_shared.partition_S(to.sD)
-        tCrC = cute.make_rmem_tensor(tCsC[None, None, None, 0].shape, lower.dtype(self.plan.operands.c.dtype))
+        tCrC = cute.make_rmem_tensor(tCsC[None, None, None, 0].shape, lower.dtype(operand.dtype))
         cute.arch.mbarrier_wait(to.arrived_c + slot, phase)
         cute.copy(from_shared, tCsC[None, None, None, slot], tCrC)
         return tCrC
 
-    def tail_from_global(self, sums, i: int, own_mnl) -> None:
-        """The tail on a subtile."""
-        for each in self.values.epilogue.tail.steps:
-            self.values.carry_out(each, sums, lambda name: self.read_global(name, sums, i, own_mnl))
-
-    def read_global(self, name: str, sums, i: int, own_mnl) -> cute.Tensor:
-        """A thread's values of a tile for the i-th subtile, (vector, vectors): all of its loads; zeros outside."""
-        mX = self.values.tiles[name]
-        vX, vcX, vSums = self.by_vectors(self.c_values, own_mnl, self.tid, mX, None, sums=sums)
-        held = cute.make_rmem_tensor(vSums.shape, mX.element_type)
-        held.fill(0)
-        first, count = i * cute.size(vSums, mode=[1]), cute.size(vSums, mode=[1])
+    def read_global(self, name: str, sums, i: int, own_mnl) -> Any:
+        """A thread's values of an operand for the i-th subtile, an element for each sum: all of its loads first; zeros
+        outside. What stays the same along a mode is read once."""
+        mX, operand = self.values.tensors[name], self.plan.operands.matrix(name)
+        vX, vcX, vSums = self.by_vectors(
+            self.vector_of(name), own_mnl, self.tid, mX, None, sums=sums, extents=self.extents
+        )
+        vector, count = cute.size(vSums, mode=[0]), cute.size(vSums, mode=[1])
+        first, modes = i * count, [mode for mode, of in enumerate("mn") if of not in operand.broadcast]
+        known: dict[int, Any] = {}
+        if not operand.broadcast:
+            held = cute.make_rmem_tensor(vSums.shape, mX.element_type)
+            held.fill(0)
+            for j in range(count):
+                at = vcX[0, first + j]
+                self.copy_inside(name, vX[None, first + j], held[None, j], at, self.extents, modes)
+            return held
+        out: list[Any] = []
         for j in range(count):
-            self.read_inside(vX[None, first + j], held[None, j], vcX[0, first + j], mX.shape[:2])
-        return held
+            place = cute.crd2idx((0, first + j), vX.layout)
+            if place not in known:
+                distinct = vector if cute.cosize(vX[None, first + j].layout) > 1 else 1
+                known[place] = held = cute.make_rmem_tensor((distinct,), mX.element_type)
+                held.fill(0)
+                source = cute.make_tensor(vX[None, first + j].iterator, cute.make_layout((distinct,)))
+                self.copy_inside(name, source, held, vcX[0, first + j], self.extents, modes)
+            out += [(known[place], v if cute.size(known[place]) > 1 else 0) for v in range(vector)]
+        return Spread(out)
+
+    def vector_of(self, name: str) -> int:
+        """Neighbours of a row that a thread moves at once, of an operand or a result of the epilogue."""
+        access = self.plan.access(name)
+        return access.bits // access.dtype.bits
+
+    def store_further(self, results: dict[str, Any], i: int, own_mnl) -> None:
+        """Results beside D, of the i-th subtile: out of registers to global memory."""
+        for name, values in results.items():
+            mX = self.values.results[name]
+            vX, vcX, vOut = self.by_vectors(
+                self.vector_of(name), own_mnl, self.tid, mX, None, sums=values, extents=self.extents
+            )
+            count = cute.size(vOut, mode=[1])
+            for j in range(count):
+                at = i * count + j
+                self.copy_inside(name, vOut[None, j], vX[None, at], vcX[0, at], self.extents, (0, 1))
 
     # --- through slots -------------------------------------------------------------------------------------
 
@@ -271,30 +319,46 @@ class Storage(OwnTile):
 
     def store_tile(self, acc, own_mnl) -> None:
         """Neighbours that a thread holds are stored together, those inside of D alone."""
-        to, vector = self.targets, self.plan.store_d.values
-        tiles = self.values.tiles
-        parts = self.by_vectors(vector, own_mnl, self.tid, to.mD, *tiles.values(), None, sums=acc)
-        vD, *vX, vcD, vAcc = parts
-        for i in range(cute.size(vD, mode=[1])):
-            read = {name: vx[None, i] for name, vx in zip(tiles, vX, strict=True)}
-            self.store_vector(vAcc[None, i], read, vD[None, i], vcD[0, i], to.mD.shape[:2])
+        vector = self.plan.store_d.values
+        tensors, results = self.values.tensors, self.values.results
+        given = {"d": self.targets.mD, **tensors, **results}
+        *parts, vcD, vAcc = self.by_vectors(
+            vector, own_mnl, self.tid, *given.values(), None, sums=acc, extents=self.extents
+        )
+        for i in range(cute.size(parts[0], mode=[1])):
+            gX = {name: part[None, i] for name, part in zip(given, parts, strict=True)}
+            self.store_vector(vAcc[None, i], gX, vcD[0, i], self.extents)
 
     @cute.jit
-    def store_vector(
-        self, sums: cutlass.Constexpr, gX: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr
-    ):
-        """One access to D, where its first element is inside: so are the others then."""
-        kind = self.targets.mD.element_type
+    def store_vector(self, sums: cutlass.Constexpr, gX: cutlass.Constexpr, at, extents: cutlass.Constexpr):
+        """One access to each result, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
+            of_results = {name: gX[name].element_type for name in self.values.epilogue.outputs[1:]}
+            further = {name: cute.make_rmem_tensor(sums.shape, kind) for name, kind in of_results.items()}
             for each in self.values.epilogue.tail.steps:
-                self.values.carry_out(each, sums, lambda name: self.read_vector(gX[name]))
-            out = cute.make_rmem_tensor(sums.shape, kind)
+                self.values.carry_out(each, sums, lambda name: self.read_vector(name, gX[name]), further)
+            for name, values in further.items():
+                self.copy(name, values, gX[name])
+            out = cute.make_rmem_tensor(sums.shape, gX["d"].element_type)
             for v in cutlass.range_constexpr(cute.size(sums)):
-                out[v] = sums[v].to(kind)
-            cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(gD))
+                out[v] = sums[v].to(gX["d"].element_type)
+            cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(gX["d"]))
 
-    def read_vector(self, gX) -> cute.Tensor:
-        """A vector of a tile, inside of it."""
-        held = cute.make_rmem_tensor(gX.shape, gX.element_type)
-        self.read_c(gX, held)
-        return held
+    def read_vector(self, name: str, gX) -> Any:
+        """A vector of an operand, inside of it: an element for each of its elements."""
+        one = cute.cosize(gX.layout) == 1
+        source = cute.make_tensor(gX.iterator, cute.make_layout((1,))) if one else gX
+        held = cute.make_rmem_tensor(source.shape, gX.element_type)
+        self.copy(name, source, held)
+        return [held[0]] * cute.size(gX) if one else held
+
+
+class Spread:
+    """Elements of fragments, one for each sum; several sums may have the same."""
+
+    def __init__(self, places: list[tuple[Any, int]]) -> None:
+        self.places = places
+
+    def __getitem__(self, i: int) -> Any:
+        held, at = self.places[i]
+        return held[at]

@@ -8,6 +8,7 @@ after it; then whole lines are copied to global memory.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -17,9 +18,64 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.values import Values
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operand
 
 # Of each tile that an epilogue reads, under way for a thread with up to so many registers of sums; half with more.
 _VECTORS_OF_TILES, _SUMS_BESIDE_THEM = 4, 128
+
+
+class Reader:
+    """Reads an epilogue's operands for the vectors of a thread. All of it is run while tracing.
+
+    parts   (vector, vectors) of the thread, of each operand, by name; coords: likewise, of coordinates
+
+    What stays the same along a mode is read once.
+    """
+
+    def __init__(
+        self, end: ScheduledEpilogue, epilogue: Epilogue, parts: dict[str, Any], coords, extents
+    ) -> None:
+        self.end, self.plan, self.parts, self.coords, self.extents = end, end.plan, parts, coords, extents
+        # Where there are several, one of them may be read and another one not
+        tiles = epilogue.tiles
+        self.wanted = {name: True if len(tiles) == 1 else end.values.reads(epilogue, name) for name in tiles}
+        self.known: dict[tuple[str, int], cute.Tensor] = {}
+
+    def read(self, i: int, is_inside) -> dict[str, Any]:
+        """The operands of the i-th vector: something with an element for each of its elements."""
+        return {name: self.of(name, i, is_inside) for name in self.parts}
+
+    def of(self, name: str, i: int, is_inside):
+        part, operand = self.parts[name][None, i], self.plan.operands.matrix(name)
+        if not operand.broadcast:
+            wanted = self.wanted[name]
+            return self.loaded(name, part, is_inside if wanted is True else is_inside & wanted)
+        key = (name, cute.crd2idx((0, i), self.parts[name].layout))
+        if key not in self.known:
+            self.known[key] = self.spread(name, part, self.is_there(operand, self.coords[0, i]))
+        return self.known[key]
+
+    def is_there(self, operand: Operand, at):
+        """Whether an operand that stays the same along a mode has an element at these coordinates."""
+        modes = [mode for mode, name in enumerate("mn") if name not in operand.broadcast]
+        return at[modes[0]] < self.extents[modes[0]] if modes else Boolean(True)
+
+    def loaded(self, name: str, part, where) -> cute.Tensor:
+        """A vector that lies in memory as it does in D; zeros where it is not to be read."""
+        to = cute.make_rmem_tensor((self.plan.store_d.values,), part.element_type)
+        to.fill(0.0)
+        self.end.copy_vector(self.plan.access(name), part, to, where)
+        return to
+
+    def spread(self, name: str, part, where):
+        """A vector of a row or of a column: its elements, or the one that all of them are."""
+        if cute.cosize(part.layout) > 1:
+            return self.loaded(name, part, where)
+        one = cute.make_tensor(part.iterator, cute.make_layout((1,)))
+        to = cute.make_rmem_tensor((1,), part.element_type)
+        to.fill(0.0)
+        self.end.copy_vector(self.plan.access(name), one, to, where)
+        return [to[0]] * self.plan.store_d.values
 
 
 class ScheduledEpilogue:
@@ -72,10 +128,12 @@ class ScheduledEpilogue:
 
         which   a vector of it, of which alone `acc` holds the sums; None for all
         """
-        vector, values, names = self.plan.store_d.values, self.values, epilogue.tiles
-        operands = [values.tiles[name] for name in names]
-        gD, *gX, coords = self.tiles_of((mD, *operands), tile_mnl)
-        parts = [thr_mma.partition_C(tile) for tile in (gD, *gX, coords, gD if sD is None else sD)]
+        values, names, results = self.values, epilogue.tensors, epilogue.outputs[1:]
+        gD, *others, coords = self.tiles_of(
+            (mD, *[values.tensors[name] for name in names], *[values.results[name] for name in results]),
+            tile_mnl,
+        )
+        parts = [thr_mma.partition_C(tile) for tile in (gD, *others, coords, gD if sD is None else sD)]
         vD, *vX, vcD, vsD = [self.by_vectors(part) for part in parts]
         held_by = {which: acc}
         if which is None:
@@ -83,27 +141,36 @@ class ScheduledEpilogue:
             held_by = {i: vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))}
         many = self.plan.registers()["accumulators"] > _SUMS_BESIDE_THEM
         at_once = _VECTORS_OF_TILES // 2 if many else _VECTORS_OF_TILES
-        # Where there are several, one of them may be read and another one not
-        wanted = [True if len(names) == 1 else values.reads(epilogue, name) for name in names]
+        extents = (mD.shape[0], mD.shape[1])
+        reader = Reader(self, epilogue, dict(zip(names, vX, strict=False)), vcD, extents)
         for first in range(0, len(held_by), at_once):
             group = list(held_by)[first : first + at_once]
-            inside = [cute.elem_less(vcD[0, i], (mD.shape[0], mD.shape[1])) for i in group]
-            old = [[cute.make_rmem_tensor((vector,), mX.element_type) for mX in operands] for _ in group]
-            for i, is_inside, held in zip(group, inside, old, strict=True):
-                for tile, to, is_wanted in zip(vX, held, wanted, strict=True):
-                    to.fill(0.0)
-                    where = is_inside if is_wanted is True else is_inside & is_wanted
-                    self.copy_vector(self.plan.read_c, tile[None, i], to, where)
-            for i, is_inside, held in zip(group, inside, old, strict=True):
-                out = cute.make_rmem_tensor((vector,), mD.element_type)
-                for v in range(vector):
-                    elements = {name: tile[v] for name, tile in zip(names, held, strict=True)}
-                    total = values.element(epilogue.expression, held_by[i][v], elements, values.kind)
-                    out[v] = total.to(mD.element_type)
+            inside = [cute.elem_less(vcD[0, i], extents) for i in group]
+            old = [reader.read(i, is_inside) for i, is_inside in zip(group, inside, strict=True)]
+            for i, is_inside, operands in zip(group, inside, old, strict=True):
+                out = self.computed(epilogue, held_by[i], operands, mD.element_type)
+                for name, to in zip(results, vX[len(names) :], strict=True):
+                    self.copy_vector(self.plan.access(name), out[name], to[None, i], is_inside)
                 if sD is None:
-                    self.copy_vector(self.plan.store_d, out, vD[None, i], is_inside)
+                    self.copy_vector(self.plan.store_d, out["d"], vD[None, i], is_inside)
                 else:
-                    cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(vsD[None, i]))
+                    cute.copy(lower.copy_atom(self.plan.store_d), out["d"], cute.coalesce(vsD[None, i]))
+
+    def computed(self, epilogue: Epilogue, sums, operands, kind) -> dict[str, cute.Tensor]:
+        """All results of a vector of sums, by name.
+
+        operands   (vector) of each operand
+        kind       the type of D
+        """
+        vector, values = self.plan.store_d.values, self.values
+        kinds = {name: values.results[name].element_type for name in epilogue.outputs[1:]}
+        out = {name: cute.make_rmem_tensor((vector,), of) for name, of in {"d": kind, **kinds}.items()}
+        for v in range(vector):
+            elements, known = {name: held[v] for name, held in operands.items()}, {}
+            for name, expression in epilogue.results:
+                total = values.element(expression, sums[v], elements, values.kind, known)
+                out[name][v] = total.to(out[name].element_type)
+        return out
 
     def by_vectors(self, tensor) -> cute.Tensor:
         """A thread's part of a tile of D as (vector, vectors): as it is stored."""

@@ -43,7 +43,7 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.arguments import LaunchArguments, launch_arguments
+from cutegemm.kernels.arguments import LaunchArguments, launch_arguments, operands_seen
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
@@ -118,8 +118,8 @@ class ScheduledGemm(ScheduledEpilogue):
     @cute.jit
     def __call__(self, *arguments):
         given = launch_arguments(self.plan, arguments)
-        mA, mB, mD, tiles = self.matrices(given)
-        self.kernel(mA, mB, tiles, mD, given.scalars).launch(
+        mA, mB, mD, operands = self.matrices(given)
+        self.kernel(mA, mB, operands, mD, given.scalars).launch(
             grid=(self.tiles(mD).count, 1, 1),
             block=(self.plan.threads, 1, 1),
             stream=given.stream,
@@ -128,12 +128,15 @@ class ScheduledGemm(ScheduledEpilogue):
         )
 
     def matrices(self, given: LaunchArguments) -> tuple[Any, ...]:
-        """The caller's as (M, K, L), (N, K, L), (M, N, L), and the epilogue's tiles, each (M, N, L); A and B by the
-        type that is multiplied."""
-        mA, *tiles, mD = [self.seen_as(tensor, 0, 1) for tensor in (given.a, *given.tiles, given.d)]
-        mA = self.as_operand(mA, self.plan.operands.a)
-        mB = self.as_operand(self.seen_as(given.b, 1, 0), self.plan.operands.b)
-        return mA, mB, mD, tuple(tiles)
+        """The caller's as (M, K, L), (N, K, L), (M, N, L), and the epilogue's tensors and results, each (M, N, L).
+
+        A and B are of the type that is multiplied.
+        """
+        plan = self.plan
+        mA, mD = [self.seen_as(tensor, 0, 1) for tensor in (given.a, given.d)]
+        mA = self.as_operand(mA, plan.operands.a)
+        mB = self.as_operand(self.seen_as(given.b, 1, 0), plan.operands.b)
+        return mA, mB, mD, operands_seen(plan, given, mD)
 
     def tiles(self, mD: cute.Tensor) -> TileGrid:
         """The tiles of D, of all matrices of the batch."""
@@ -161,11 +164,11 @@ class ScheduledGemm(ScheduledEpilogue):
         self,
         mA: cute.Tensor,
         mB: cute.Tensor,
-        tiles: tuple,
+        operands: tuple,
         mD: cute.Tensor,
         scalars: tuple,
     ):
-        self.values = Values.of(self.plan, tiles, scalars)
+        self.values = Values.of(self.plan, operands, scalars)
         self.tile(mA, mB, mD)
 
     @cute.jit

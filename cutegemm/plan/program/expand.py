@@ -84,7 +84,7 @@ class _Expansion:
     ) -> None:
         assert plan.pipeline is not None
         self.plan, self.pipeline, self.place, self.tiles = plan, plan.pipeline, place, tiles
-        self.stages, self.reads_c = stages, reads_c and plan.has_c
+        self.stages, self.reads_c = stages, reads_c and bool(plan.epilogue.tiles)
         self.role = plan.roles[place.role]
         self.first_consumer = len(plan.roles) - plan.pipeline.consumers
         self.consumer = place.role - self.first_consumer
@@ -271,7 +271,7 @@ class _Expansion:
     def _registers(self, each: Step, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(each, (at.number, i))
 
-    _AddLevel = _Clear = _registers
+    _AddLevel = _Clear = _StoreFurther = _registers
 
     def _Hold(self, hold: step.Hold, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(hold, (at.number, i))
@@ -337,7 +337,7 @@ class _Expansion:
                 yield op.FetchSlot("c", slot, slot, parts, (at.number, subtile), size_bytes)
 
     def _Evaluate(self, values: step.Evaluate, at: _State, i: int) -> Iterator[Op]:
-        if values.source == "slot" and self.reads_c:
+        if values.fetched and self.reads_c:
             assert self.slots is not None
             slot, _ = self.slot_of(i)
             yield op.Wait("c", slot, self.slots.slot_at(i)[1] & 1, turned=True)

@@ -54,6 +54,7 @@ from cutegemm.plan.program.steps import (
     Skip,
     Stagger,
     Step,
+    StoreFurther,
     StoreSlot,
     StoreTile,
     SyncSubtile,
@@ -128,13 +129,13 @@ def _cooperative(plan: GemmPlan) -> Program:
 
 
 def _deferred(plan: GemmPlan) -> Program:
-    subtile = _subtile(plan, is_held=True)
+    subtile, further = _subtile(plan, is_held=True), plan.epilogue.outputs[1:]
     tile = (
         ForKTiles((Wait("full"), Multiply(), HeldSubtile(subtile), WaitProducts(1), Release(previous=True))),
         ForSubtiles(subtile, held=True),
         *_ticket(plan),
         *_products_end(plan),
-        If(IS_TILE, _end(plan, (Evaluate(HEAD), Hold()))),
+        If(IS_TILE, _end(plan, (Evaluate(HEAD), Hold(plan.epilogue.tail.tensors, further)))),
     )
     return Program((*_stagger(plan), ForTiles(tile, lasting=True), *_stores_end(plan)))
 
@@ -253,7 +254,7 @@ def _leave(plan: GemmPlan) -> Steps:
     """The tile: straight out of registers, or through slots."""
     late = _fetch(plan) if plan.split.is_split else ()
     if plan.slots is None:
-        return (*late, Evaluate(HEAD), StoreTile("global" if plan.has_c else ""))
+        return (*late, Evaluate(HEAD), StoreTile(plan.epilogue.tail.tensors, plan.epilogue.outputs[1:]))
     return (*late, Evaluate(HEAD), ForSubtiles(_subtile(plan)))
 
 
@@ -272,8 +273,7 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
     fetches, count = _fetches(plan), slots.count
     by_tma = isinstance(slots.store, TmaBox)
     own_rows = by_tma and slots_are_stored_by_rows(plan)
-    source = "slot" if fetches else "global"
-    values: Steps = () if is_held else (Evaluate(TAIL, source if plan.has_c else ""),)
+    values: Steps = () if is_held else _values(plan)
     if own_rows:
         body: Steps = (WaitStores(count - 1, EACH_WARP), WriteSlot(), StoreSlot(EACH_WARP))
     elif not by_tma:
@@ -285,6 +285,15 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
     if fetches:
         behind = (If(IS_FIRST_WARP, (WaitStores(count - 2, ALL), FetchTile(ahead=2))),)
     return (*values, *body, *behind)
+
+
+def _values(plan: GemmPlan) -> Steps:
+    """A subtile's values of D; other results leave at once."""
+    epilogue, fetched = plan.epilogue, plan.fetched_tile
+    read = tuple([name for name in epilogue.tail.tensors if name != fetched])
+    further = epilogue.outputs[1:]
+    values = Evaluate(TAIL, fetched, read)
+    return (values, StoreFurther(further)) if further else (values,)
 
 
 def slots_are_stored_by_rows(plan: GemmPlan) -> bool:

@@ -48,8 +48,7 @@ IS_FIRST_WARP = "in warp 0"
 
 EACH_WARP, FIRST_WARP, ALL = "each warp", "warp 0", "all warps"  # who carries out a step
 BEFORE, OTHERS = "the consumers before", "the other consumers"  # whose k-tiles are skipped
-_C_FROM = {"slot": ", with C from its slot (waits for c[i])", "global": ", with C from global memory", "": ""}
-HEAD, TAIL = "head", "tail"  # of the epilogue's expression: without tile operands, and with them
+HEAD, TAIL = "head", "tail"  # of the epilogue's expression: of all sums, and of a subtile's after the other
 
 
 @dataclass(frozen=True)
@@ -273,27 +272,53 @@ class FetchTile:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """The epilogue's expression: what needs the accumulators alone, or what needs tile operands.
+    """The epilogue's expression: what scales the sums, or what is computed of a subtile's.
 
-    part     `HEAD` or `TAIL`
-    source   of the tile operands: "slot", "global", or "" where there are none
+    part      `HEAD` or `TAIL`
+    fetched   the tile operand that has come to the subtile's slot, or ""
+    read      operands that are read from global memory
     """
 
     part: str
-    source: str = ""
+    fetched: str = ""
+    read: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.part == HEAD:
             return "epilogue of acc"
-        return f"epilogue of subtile i{_C_FROM[self.source]}"
+        sources = [f"{_matrix(self.fetched)} from its slot (waits for c[i])"] if self.fetched else []
+        sources += [_from_global(self.read)] if self.read else []
+        return f"epilogue of subtile i{', with ' if sources else ''}{' and '.join(sources)}"
+
+
+@dataclass(frozen=True)
+class StoreFurther:
+    """Results beside D, of a subtile: out of registers to global memory.
+
+    names   of the results
+    """
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"store    {', '.join(self.names)} of subtile i -> global memory"
 
 
 @dataclass(frozen=True)
 class Hold:
-    """The tile converted, in registers, to be stored behind the products of the next one."""
+    """What the epilogue makes of the tile, in registers, to be stored behind the products of the next one.
+
+    read      operands of the epilogue, which are read from global memory
+    further   results that are stored beside D, at once
+    """
+
+    read: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "hold     the tile, converted"
+        sources = f", with {_from_global(self.read)}" if self.read else ""
+        stored = f"; store {', '.join(self.further)}" if self.further else ""
+        return f"hold     the tile, converted{sources}{stored}"
 
 
 @dataclass(frozen=True)
@@ -344,15 +369,26 @@ class StoreSlot:
 
 @dataclass(frozen=True)
 class StoreTile:
-    """The tile straight out of registers, with its tile operands.
+    """The tile straight out of registers.
 
-    source   of the tile operands: "global", or "" where there are none
+    read      operands of the epilogue, which are read from global memory
+    further   results that are stored beside D
     """
 
-    source: str = ""
+    read: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"store    acc{', with C from global memory,' if self.source else ''} -> D"
+        sources = f", with {_from_global(self.read)}," if self.read else ""
+        return f"store    acc{sources} -> {', '.join(['D', *self.further])}"
+
+
+def _matrix(name: str) -> str:
+    return name.upper() if len(name) == 1 else name
+
+
+def _from_global(names: tuple[str, ...]) -> str:
+    return f"{', '.join([_matrix(name) for name in names])} from global memory"
 
 
 # --- loops and branches ---------------------------------------------------------------------------------------
@@ -450,7 +486,7 @@ BLOCKS = (ForTiles, ForKTiles, ForAhead, ForStages, ForSubtiles, HeldSubtile, If
 Step = Union[
     Block, Wait, Test, Load, Multiply, ReadFirst, MultiplyBlock, WaitProducts, Release, Skip, Advance,
     AddLevel, Clear, OpenTurns, AwaitTurn, HandOver, Stagger, SyncThreads, TakeTicket, AddParts, FetchTile,
-    Evaluate, Hold, WaitStores, WriteSlot, SyncSubtile, StoreSlot, StoreTile,
+    Evaluate, StoreFurther, Hold, WaitStores, WriteSlot, SyncSubtile, StoreSlot, StoreTile,
 ]  # fmt: skip
 
 

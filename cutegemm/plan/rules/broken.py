@@ -243,8 +243,8 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     """The rules that a problem breaks: what the plan's accesses need of its extents and strides."""
     ops, have = plan.operands, problem.operands
-    for name in ("a", "b", "c", "d") if plan.epilogue.tiles else ("a", "b", "d"):
-        ours, theirs = getattr(ops, name), getattr(have, name)
+    for name in ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs):
+        ours, theirs = ops.matrix(name), have.matrix(name)
         if ours.dtype != theirs.dtype or ours.major != theirs.major:
             yield f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."
         elif theirs.align_bytes < ours.align_bytes:
@@ -252,7 +252,7 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
                 f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}."
             )
         else:
-            yield from _strides(name, ours, problem, _by_box(plan, name))
+            yield from _strides(name, ours, problem, _by_box(plan, name) or bool(ours.broadcast))
     yield from limits(plan, problem)
 
 
@@ -260,12 +260,12 @@ def _by_box(plan: GemmPlan, name: str) -> bool:
     """Whether the caller's operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
     if name in ("a", "b"):
         return isinstance(getattr(plan, f"load_{name}"), TmaBox) and all(p.name != name for p in plan.packs)
-    return name == "c" and plan.slots is not None and plan.slots.load_c is not None
+    return name == plan.fetched_tile
 
 
 def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:
     layout = problem.layout(name)
-    contiguous = 0 if layout.stride[0] == 1 and operand.major == _FIRST_MODE[name] else 1
+    contiguous = 0 if layout.stride[0] == 1 and operand.major == _FIRST_MODE.get(name, "m") else 1
     extent = layout.shape[contiguous]
     have = extent * operand.dtype.bits // 8
     if not any_extent and have % operand.align_bytes:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cutegemm.layout import Layout, product_each, size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
-from cutegemm.plan.epilogue import LINEAR
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
@@ -27,7 +26,6 @@ WGMMA_REGISTERS_BESIDES = 26
 DEFERRED_REGISTERS_BESIDES = 32
 MAX_CLUSTER_CTAS = 8  # CUDA C++ Programming Guide, "Thread Block Clusters": the portable size
 WGMMA_ROWS = 64
-_OF_LINEAR = (*LINEAR.tiles, *LINEAR.scalars)
 MIN_STAGES = 2
 MIN_SLOTS = 2
 # A tile's counter has 16 bits for the parts that are summed up, and as many for those that are written.
@@ -105,7 +103,10 @@ def _deferred(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
     if plan.slots is None or not isinstance(plan.slots.store, TmaBox):
         yield "a tile that is stored behind the products of the next leaves through slots, by TMA."
-    for is_there, what in ((plan.has_c, "C is added"), (pipeline.two_level, "sums are kept on two levels")):
+    for is_there, what in (
+        (bool(plan.epilogue.tiles), "C is added"),
+        (pipeline.two_level, "sums are kept on two levels"),
+    ):
         if is_there:
             yield f"where {what}, a tile is not stored behind the products of the next."
     threads_bits = 32 * WARPGROUP_THREADS
@@ -222,12 +223,6 @@ def _barriers(plan: GemmPlan) -> Iterator[str]:
 
 def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     slots, d = plan.slots, plan.operands.d
-    further = [name for name in (*plan.epilogue.tiles, *plan.epilogue.scalars) if name not in _OF_LINEAR]
-    if further:
-        yield (
-            f"the epilogue {plan.epilogue} takes {', '.join(further)}; kernels with a pipeline take "
-            f"{', '.join(_OF_LINEAR)} alone."
-        )
     if (slots is None) != (plan.smem_d is None):
         yield "D passes through shared memory where there are slots, and only there."
         return
@@ -262,10 +257,16 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
             yield f"the copy of a slot is made for {store.threads} threads; a consumer has {have}."
         if rows % size(store.tiler_mn[0]) or cols % size(store.tiler_mn[1]):
             yield f"the copy of a slot, {store}, does not divide subtiles of {rows} x {cols}."
-    if load_c is not None and plan.operands.c.align_bytes < TMA_INNER_ALIGNED_BYTES:
-        have = plan.operands.c.align_bytes
-        yield f"C is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}."
-    if (load_c is None) != (slots.from_shared is None) or (load_c is not None and not plan.has_c):
+    fetched = plan.operands.matrix(plan.fetched_tile or "c")
+    if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:
+        name, have = plan.fetched_tile.upper(), fetched.align_bytes
+        yield f"{name} is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}."
+    if load_c is not None and (fetched.dtype, fetched.major) != (load_c.dtype, d.major):
+        yield (
+            f"{plan.fetched_tile} is {fetched.dtype} {fetched.major}-major; the slots that it comes to hold "
+            f"{load_c.dtype}, {d.major}-major."
+        )
+    if (load_c is None) != (slots.from_shared is None) or (load_c is not None and not plan.epilogue.tiles):
         yield "C comes by TMA where the slots say both how it comes and how it is read, and only if it is read."
 
 

@@ -1,0 +1,36 @@
+"""What the epilogue of `gemm` may be made of, by the names of the field.
+
+>>> from cutegemm.epilogue import gelu, softcap, where
+>>> from cutegemm.plan.epilogue import Row, epilogue_of
+>>> print(epilogue_of(lambda acc, bias: gelu(acc + bias), {"bias": Row}))
+gelu(acc + bias)
+"""
+
+from cutegemm.plan.epilogue.functions import (
+    abs,
+    cast,
+    clamp,
+    equal,
+    erf,
+    exp,
+    gelu,
+    gelu_tanh,
+    log,
+    maximum,
+    minimum,
+    not_equal,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    softcap,
+    sqrt,
+    square,
+    tanh,
+    where,
+)
+
+__all__ = [
+    "abs", "cast", "clamp", "equal", "erf", "exp", "gelu", "gelu_tanh", "log", "maximum", "minimum", "not_equal",
+    "relu", "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "tanh", "where",
+]  # fmt: skip

@@ -1,0 +1,75 @@
+"""What a kernel computes at its end, as expressions of its sums and of operands.
+
+expression   the nodes: the accumulator, operands, operations
+functions    what an expression may be made of, by the names of the field
+epilogue     expressions in the order in which a kernel computes them
+symbols      from a Python function to expressions
+"""
+
+from cutegemm.plan.epilogue.epilogue import (
+    LINEAR,
+    SCALED,
+    Epilogue,
+    LaunchOperands,
+    Step,
+    launch_operands,
+)
+from cutegemm.plan.epilogue.expression import (
+    BROADCAST,
+    Accumulator,
+    Add,
+    Binary,
+    Cast,
+    Column,
+    Compare,
+    Constant,
+    Divide,
+    Element,
+    Expression,
+    Function,
+    Input,
+    Maximum,
+    Minimum,
+    Multiply,
+    Negative,
+    Row,
+    Scalar,
+    Subtract,
+    Tensor,
+    Tile,
+    Where,
+)
+from cutegemm.plan.epilogue.symbols import epilogue_of
+
+__all__ = [
+    "BROADCAST",
+    "LINEAR",
+    "SCALED",
+    "Accumulator",
+    "Add",
+    "Binary",
+    "Cast",
+    "Column",
+    "Compare",
+    "Constant",
+    "Divide",
+    "Element",
+    "Epilogue",
+    "Expression",
+    "Function",
+    "Input",
+    "LaunchOperands",
+    "Maximum",
+    "Minimum",
+    "Multiply",
+    "Negative",
+    "Row",
+    "Scalar",
+    "Step",
+    "Subtract",
+    "Tensor",
+    "Tile",
+    "Where",
+    "epilogue_of",
+    "launch_operands",
+]

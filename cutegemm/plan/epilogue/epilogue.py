@@ -1,0 +1,325 @@
+"""What a kernel computes at its end: `alpha * acc + beta * c`, or any expression; D, and what else is stored.
+
+An epilogue knows nothing of how a tile is stored. Storage asks it three things: its `head`, which is computed of all
+sums before storage begins; the `steps` of its `tail`, each with the operands that it reads, which are fetched first;
+and for which values of the scalars a step changes nothing, so that nothing is read for it. These values follow from the
+expression:
+
+>>> acc, alpha, beta, c = Accumulator(), Scalar("alpha"), Scalar("beta"), Tile("c")
+>>> epilogue = Epilogue(alpha * acc + beta * c)
+>>> print(epilogue)
+alpha * acc + beta * c
+>>> print(epilogue.head, "|", epilogue.tail)
+alpha * acc | acc + beta * c
+>>> [(str(step), step.tensors, step.idle) for step in epilogue.steps]
+[('alpha * acc', (), (('alpha', 1.0),)), ('acc + beta * c', ('c',), (('beta', 0.0),))]
+
+`simulate.values` evaluates an expression by numpy, `kernels.values` by the CuTe DSL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from cutegemm.errors import PlanError
+from cutegemm.plan.epilogue.expression import (
+    Accumulator,
+    Column,
+    Compare,
+    Constant,
+    Expression,
+    Input,
+    Multiply,
+    Row,
+    Scalar,
+    Tile,
+)
+
+_TAKEN = ("a", "b", "d", "acc")  # names of what is no operand of an epilogue
+LARGEST = 256  # operations of an expression: each of them is several instructions for each element of D
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation on all that was computed before it, which it knows as the accumulator.
+
+    further   other values that are made of the same, by name: auxiliary results
+    """
+
+    expression: Expression
+    further: tuple[tuple[str, Expression], ...] = ()
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """All that it computes."""
+        return (self.expression, *[expression for _, expression in self.further])
+
+    @property
+    def tiles(self) -> tuple[str, ...]:
+        """The tiles that it reads."""
+        return _distinct([expression.tiles for expression in self.expressions])
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The operands in the device's memory that it reads."""
+        return _distinct([expression.tensors for expression in self.expressions])
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The scalars that it takes."""
+        return _distinct([expression.scalars for expression in self.expressions])
+
+    @cached_property
+    def idle(self) -> tuple[tuple[str, float], ...]:
+        """Scalars and their values, each of which alone makes the step change nothing; nothing is read for it then.
+
+        >>> acc, s, t, e = Accumulator(), Scalar("s"), Scalar("t"), Tile("e")
+        >>> Step(acc + s * (t * e)).idle, Step(acc + e).idle
+        ((('s', 0.0), ('t', 0.0)), ())
+        """
+        if self.further:
+            return ()
+        pairs = [(name, value) for name in self.scalars for value in (0.0, 1.0)]
+        return tuple([p for p in pairs if self.expression.given(dict([p])) == Accumulator()])
+
+    @cached_property
+    def factors(self) -> tuple[str, ...]:
+        """Scalars that it multiplies by, and need not where they are 1: those by which it is idle then left out."""
+        products = _products(self.expression)
+        saves = [name for name in self.scalars if _products(self.expression.given({name: 1.0})) < products]
+        return tuple([name for name in saves if (name, 1.0) not in self.idle])
+
+    def is_idle(self, scalars: Mapping[str, float]) -> bool:
+        """Whether it changes nothing for these values of the scalars."""
+        return any(scalars[name] == value for name, value in self.idle)
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether it multiplies by scalars alone, so that parts of a sum may be multiplied before they are added."""
+        node = self.expression
+        if not isinstance(node, Multiply) or self.tensors or self.further:
+            return False
+        return [child.has_accumulator for child in node.children].count(True) == 1
+
+    def __str__(self) -> str:
+        return _printed(self.expression, self.further)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes D, and what is stored beside it.
+
+    expression   D's, with the accumulator and operands of names of their own
+    further      auxiliary results of D's extents, by name
+    raises       PlanError with every rule that is broken
+
+    >>> from cutegemm.plan.epilogue import Function, Row
+    >>> acc, bias = Accumulator(), Row("bias")
+    >>> print(Epilogue(Function("relu", acc + bias), (("preact", acc + bias),)))
+    relu(acc + bias), preact = acc + bias
+    >>> Epilogue(Scalar("c") * Tile("c"))
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.PlanError: epilogue c * c: 2 rules are broken.
+      - the sums of A @ B do not appear in it. Make it of an Accumulator().
+      - 'c' names a Scalar and a Tile. Give each operand a name of its own.
+    """
+
+    expression: Expression
+    further: tuple[tuple[str, Expression], ...] = ()
+
+    def __post_init__(self) -> None:
+        for each in (self.expression, *[expression for _, expression in self.further]):
+            if not isinstance(each, Expression):
+                raise PlanError("epilogue", [f"expression = {each!r}; an Expression is expected."])
+        broken = list(_broken(self))
+        if broken:
+            raise PlanError(f"epilogue {self}", broken)
+
+    @property
+    def _whole(self) -> Step:
+        return Step(self.expression, self.further)
+
+    @property
+    def results(self) -> tuple[tuple[str, Expression], ...]:
+        """All that is stored, D first.
+
+        >>> [name for name, _ in Epilogue(Accumulator(), (("preact", Accumulator()),)).results]
+        ['d', 'preact']
+        """
+        return (("d", self.expression), *self.further)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what is stored, D first."""
+        return tuple([name for name, _ in self.results])
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The scalars that it takes, in the order in which they first appear."""
+        return self._whole.scalars
+
+    @property
+    def tiles(self) -> tuple[str, ...]:
+        """The tiles that it may read."""
+        return self._whole.tiles
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The operands in the device's memory that it may read."""
+        return self._whole.tensors
+
+    @cached_property
+    def kinds(self) -> dict[str, type[Input]]:
+        """What each operand is, by its name."""
+        nodes = [node for each in self._whole.expressions for node in each.nodes()]
+        return {node.name: type(node) for node in nodes if isinstance(node, Input)}
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The operations, the first one on the sums themselves: one on the result of the other is the expression. Of
+        several results there is one step, which computes them all."""
+        if self.further:
+            return (self._whole,)
+        return tuple([Step(part) for part in _chain(self.expression)])
+
+    @cached_property
+    def head(self) -> Epilogue:
+        """The part that is computed of all sums before the first is stored: the steps that scale them."""
+        return self._of(self.steps[: self._count(lambda step: step.is_scaling)])
+
+    @cached_property
+    def tail(self) -> Epilogue:
+        """The part that is computed of the head's values, of a piece after the other."""
+        return self._of(self.steps[self._count(lambda step: step.is_scaling) :])
+
+    @cached_property
+    def transposed(self) -> Epilogue:
+        """Of D^T = B^T A^T: what is a row of D is a column of its transpose.
+
+        >>> from cutegemm.plan.epilogue import Row
+        >>> Epilogue(Accumulator() + Row("bias")).transposed.expression.right
+        Column(name='bias')
+        """
+        further = tuple([(name, _transposed(each)) for name, each in self.further])
+        return Epilogue(_transposed(self.expression), further)
+
+    @cached_property
+    def without_tiles(self) -> Epilogue:
+        """The epilogue where all steps that read tiles are idle."""
+        return self._of([step for step in self.steps if not step.tiles])
+
+    def tensors_read(self, scalars: Mapping[str, float]) -> tuple[str, ...]:
+        """The operands in the device's memory that are read for these values of the scalars.
+
+        >>> LINEAR.tensors_read({"alpha": 1.0, "beta": 0.5}), LINEAR.tensors_read({"alpha": 1.0, "beta": 0.0})
+        (('c',), ())
+        """
+        return _distinct([step.tensors for step in self.steps if not step.is_idle(scalars)])
+
+    def _count(self, fits: Callable[[Step], bool]) -> int:
+        """How many of the first steps are of a kind."""
+        return next((i for i, step in enumerate(self.steps) if not fits(step)), len(self.steps))
+
+    @staticmethod
+    def _of(steps: Sequence[Step]) -> Epilogue:
+        whole: Expression = Accumulator()
+        for step in steps:
+            if step.further:
+                return Epilogue(step.expression, step.further)  # there is no other
+            whole = step.expression.replaced(Accumulator(), whole)
+        return Epilogue(whole)
+
+    def __str__(self) -> str:
+        return _printed(self.expression, self.further)
+
+
+def _transposed(node: Expression) -> Expression:
+    if isinstance(node, Row):
+        return Column(node.name)
+    if isinstance(node, Column):
+        return Row(node.name)
+    return node.with_children(*map(_transposed, node.children)) if node.children else node
+
+
+def _printed(expression: Expression, further: tuple[tuple[str, Expression], ...]) -> str:
+    return ", ".join([str(expression), *[f"{name} = {each}" for name, each in further]])
+
+
+def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([name for each in names for name in each]))
+
+
+def _products(expression: Expression) -> int:
+    return sum(isinstance(node, Multiply) for node in expression.nodes())
+
+
+def _chain(expression: Expression) -> list[Expression]:
+    """Expressions of the accumulator, the innermost first, of which each is put in the next one's accumulator."""
+    if isinstance(expression, Accumulator):
+        return []
+    inner = [child for child in expression.children if child.has_accumulator]
+    if len(inner) > 1 or isinstance(inner[0], Compare):
+        return [expression]
+    children = [Accumulator() if child is inner[0] else child for child in expression.children]
+    return [*_chain(inner[0]), expression.with_children(*children)]
+
+
+def _broken(epilogue: Epilogue) -> Iterator[str]:
+    if not any(each.has_accumulator for _, each in epilogue.results):
+        yield "the sums of A @ B do not appear in it. Make it of an Accumulator()."
+    nodes = [node for _, each in epilogue.results for node in each.nodes()]
+    if len(nodes) > LARGEST:
+        yield f"it has {len(nodes)} operations; {LARGEST} at most are served."
+    kinds: dict[str, set[str]] = {}
+    for node in nodes:
+        if isinstance(node, Input):
+            kinds.setdefault(node.name, set()).add(type(node).__name__)
+        if isinstance(node, Constant) and not math.isfinite(node.value):
+            yield f"it has the constant {node.value}; finite numbers are served."
+    for name in dict.fromkeys([*kinds, *[name for name, _ in epilogue.further]]):
+        if not name.isidentifier() or name in _TAKEN:
+            yield f"{name!r} is no name of an operand: an identifier other than {', '.join(_TAKEN)} is expected."
+        found = [*sorted(kinds.get(name, ())), *["result" for other, _ in epilogue.further if other == name]]
+        if len(found) > 1:
+            yield f"{name!r} names a {' and a '.join(found)}. Give each operand a name of its own."
+    for name, each in epilogue.results:
+        if isinstance(each, Compare):
+            yield f"{name} is the comparison {each}, no number. Take where({each}, 1, 0)."
+
+
+_ACC, _ALPHA = Accumulator(), Scalar("alpha")
+LINEAR = Epilogue(_ALPHA * _ACC + Scalar("beta") * Tile("c"))  # BLAS's
+SCALED = Epilogue(_ALPHA * _ACC)  # of a kernel that reads no C
+
+
+@dataclass(frozen=True)
+class LaunchOperands:
+    """Operands of a compiled function by name: BLAS's, whether they are used or not, then further ones.
+
+    Every plan is so called alike: (a, b, *tensors, d, *results, *scalars).
+
+    tensors   that are read, in the device's memory
+    results   that are written beside D
+    scalars   numbers
+    """
+
+    tensors: tuple[str, ...]
+    results: tuple[str, ...]
+    scalars: tuple[str, ...]
+
+
+def launch_operands(epilogue: Epilogue) -> LaunchOperands:
+    """The operands of a compiled function.
+
+    >>> launch_operands(SCALED)
+    LaunchOperands(tensors=('c',), results=(), scalars=('alpha', 'beta'))
+    """
+    return LaunchOperands(
+        _distinct([LINEAR.tensors, epilogue.tensors]),
+        epilogue.outputs[1:],
+        _distinct([LINEAR.scalars, epilogue.scalars]),
+    )

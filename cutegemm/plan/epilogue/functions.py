@@ -1,0 +1,167 @@
+"""The functions of which an epilogue may be made. Each takes expressions or numbers and returns an expression.
+
+>>> from cutegemm.plan.epilogue import Accumulator, Row
+>>> print(gelu(Accumulator() + Row("bias")))
+gelu(acc + bias)
+>>> print(clamp(Accumulator(), 0, 6))
+minimum(maximum(acc, 0), 6)
+
+What they compute in each type, and how exactly, is in the [table of functions](functions.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutegemm.dtypes import DType
+from cutegemm.plan.epilogue.expression import (
+    Cast,
+    Compare,
+    Expression,
+    Function,
+    Maximum,
+    Minimum,
+    Where,
+    expression_of,
+)
+
+# Functions of one value that are nodes of their own; all others are made of them.
+NAMES = (
+    "abs", "square", "sqrt", "rsqrt", "exp", "log", "tanh", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu",
+)  # fmt: skip
+
+
+def _expression(of: str, value: Any) -> Expression:
+    found = expression_of(value)
+    if found is None:
+        raise TypeError(
+            f"{of} of {value!r}: an expression of an epilogue, or a number, is expected. Operands are passed by name: "
+            "gemm(a, b, epilogue=lambda acc, bias: gelu(acc + bias), bias=bias)."
+        )
+    return found
+
+
+def abs(x: Any) -> Expression:
+    """|x|."""
+    return Function("abs", _expression("abs", x))
+
+
+def square(x: Any) -> Expression:
+    """x * x."""
+    return Function("square", _expression("square", x))
+
+
+def sqrt(x: Any) -> Expression:
+    """The square root of x; not a number where x is less than 0."""
+    return Function("sqrt", _expression("sqrt", x))
+
+
+def rsqrt(x: Any) -> Expression:
+    """1 / sqrt(x)."""
+    return Function("rsqrt", _expression("rsqrt", x))
+
+
+def exp(x: Any) -> Expression:
+    """e to the power of x."""
+    return Function("exp", _expression("exp", x))
+
+
+def log(x: Any) -> Expression:
+    """The natural logarithm of x."""
+    return Function("log", _expression("log", x))
+
+
+def tanh(x: Any) -> Expression:
+    """The hyperbolic tangent of x."""
+    return Function("tanh", _expression("tanh", x))
+
+
+def erf(x: Any) -> Expression:
+    """The error function of x."""
+    return Function("erf", _expression("erf", x))
+
+
+def sigmoid(x: Any) -> Expression:
+    """1 / (1 + exp(-x))."""
+    return Function("sigmoid", _expression("sigmoid", x))
+
+
+def relu(x: Any) -> Expression:
+    """x where it is more than 0, else 0."""
+    return Function("relu", _expression("relu", x))
+
+
+def gelu(x: Any) -> Expression:
+    """x * (1 + erf(x / sqrt(2))) / 2, as torch has it by default."""
+    return Function("gelu", _expression("gelu", x))
+
+
+def gelu_tanh(x: Any) -> Expression:
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2: torch's approximate="tanh"."""
+    return Function("gelu_tanh", _expression("gelu_tanh", x))
+
+
+def silu(x: Any) -> Expression:
+    """x * sigmoid(x), which is also called swish."""
+    return Function("silu", _expression("silu", x))
+
+
+def minimum(x: Any, y: Any) -> Expression:
+    """The lesser of both; not a number where one of them is none, as torch has it."""
+    return Minimum(_expression("minimum", x), _expression("minimum", y))
+
+
+def maximum(x: Any, y: Any) -> Expression:
+    """The greater of both; not a number where one of them is none, as torch has it."""
+    return Maximum(_expression("maximum", x), _expression("maximum", y))
+
+
+def clamp(x: Any, low: Any = None, high: Any = None) -> Expression:
+    """x, but not less than `low` and not more than `high`, where they are given."""
+    out = _expression("clamp", x)
+    out = out if low is None else maximum(out, low)
+    return out if high is None else minimum(out, high)
+
+
+def softcap(x: Any, cap: float) -> Expression:
+    """cap * tanh(x / cap): nearly x where it is small, and never more than `cap`.
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> print(softcap(Accumulator(), 50))
+    50 * tanh(acc * 0.02)
+    """
+    return cap * tanh(_expression("softcap", x) * (1 / cap))
+
+
+def where(condition: Any, x: Any, y: Any) -> Expression:
+    """x where the condition holds, else y.
+
+    condition   a comparison: of expressions by <, <=, >, >=, or `equal`, `not_equal`
+
+    >>> from cutegemm.plan.epilogue import Accumulator, Tile
+    >>> print(where(Tile("preact") > 0, Accumulator(), 0))
+    where(preact > 0, acc, 0)
+    """
+    if not isinstance(condition, Compare):
+        raise TypeError(f"where: the condition is {condition!r}; a comparison such as acc > 0 is expected.")
+    return Where(condition, _expression("where", x), _expression("where", y))
+
+
+def equal(x: Any, y: Any) -> Expression:
+    """Whether two values are equal."""
+    return Compare("==", _expression("equal", x), _expression("equal", y))
+
+
+def not_equal(x: Any, y: Any) -> Expression:
+    """Whether two values differ."""
+    return Compare("!=", _expression("not_equal", x), _expression("not_equal", y))
+
+
+def cast(x: Any, dtype: DType | str) -> Expression:
+    """x rounded to what an element type holds, to nearest even.
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> print(cast(Accumulator(), "bf16") * 2)
+    bf16(acc) * 2
+    """
+    return Cast(_expression("cast", x), DType.parse(dtype))

@@ -1,0 +1,95 @@
+"""From a Python function of the sums and of operands to an epilogue: the function is called once, with symbols.
+
+>>> from cutegemm.plan.epilogue import Row
+>>> from cutegemm.plan.epilogue.functions import relu
+>>> print(epilogue_of(lambda acc, bias: relu(acc + bias), {"bias": Row}))
+relu(acc + bias)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cutegemm.errors import PlanError
+from cutegemm.plan.epilogue.epilogue import Epilogue
+from cutegemm.plan.epilogue.expression import Accumulator, Expression, Input, expression_of
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def result_name(position: int) -> str:
+    """The name of an auxiliary result: "aux", "aux2" and so on; 0 is the first.
+
+    >>> result_name(0), result_name(1)
+    ('aux', 'aux2')
+    """
+    return f"aux{position + 1}" if position else "aux"
+
+
+def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) -> Epilogue:
+    """The epilogue that a function computes.
+
+    function   of the accumulator, which comes first, and of operands by name. It returns an expression: D's; or
+               several of them, D's first: those behind it are stored as well, as "aux", "aux2" and so on
+    kinds      what each operand is that the caller passes: Scalar, Row, Column, Tile or Element
+    raises     PlanError with every rule that is broken
+
+    >>> from cutegemm.plan.epilogue import Row
+    >>> epilogue_of(lambda acc, bais: acc + bais, {"bias": Row})
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.PlanError: epilogue (acc, bais): 2 rules are broken.
+      - it takes 'bais', which is not passed. Pass it by this name: bais=...
+      - 'bias' is passed, but it takes no operand of this name.
+    """
+    if not callable(function):
+        raise PlanError("epilogue", [f"epilogue = {function!r}; a function of the accumulator is expected."])
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    broken, others = [], parameters[1:]
+    if not parameters or parameters[0].kind not in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY):
+        broken.append("it takes no accumulator. Its first parameter is the sums of A @ B.")
+    names = [each.name for each in others if each.kind in _BY_NAME]
+    for each in others:
+        if each.kind not in _BY_NAME:
+            broken.append(f"its parameter {each} has no name of its own. Name each operand.")
+        elif each.name not in kinds and each.default is each.empty:
+            broken.append(
+                f"it takes {each.name!r}, which is not passed. Pass it by this name: {each.name}=..."
+            )
+    broken += [
+        f"{name!r} is passed, but it takes no operand of this name." for name in kinds if name not in names
+    ]
+    if broken:
+        raise PlanError(f"epilogue {signature}", broken)
+    symbols = {name: kind(name) for name, kind in kinds.items()}
+    try:
+        returned = function(Accumulator(), **symbols)
+    except PlanError:
+        raise
+    except Exception as error:  # of the caller's own function, which may raise anything
+        made_of = "An epilogue is made of + - * /, comparisons and the functions of cutegemm.epilogue."
+        raise PlanError(
+            f"epilogue {signature}", [f"it raised {type(error).__name__}: {error} {made_of}"]
+        ) from error
+    several = returned if isinstance(returned, tuple | list) else (returned,)
+    results = [each for each in map(expression_of, several) if each is not None]
+    if not several or len(results) < len(several):
+        raise PlanError(
+            f"epilogue {signature}",
+            [f"it returned {returned!r}; an expression of the accumulator, or a tuple of them, is expected."],
+        )
+    unused = [name for name in kinds if not any(_has(each, name) for each in results)]
+    if unused:
+        raise PlanError(
+            f"epilogue {signature}",
+            [f"{name!r} is passed, but what it returns is not made of it." for name in unused],
+        )
+    first_result, *further = results
+    return Epilogue(first_result, tuple([(result_name(i), each) for i, each in enumerate(further)]))
+
+
+def _has(expression: Expression, name: str) -> bool:
+    return any(isinstance(node, Input) and node.name == name for node in expression.nodes())

@@ -1,0 +1,369 @@
+"""gemm with an epilogue: operands by name, their kinds by their shapes, several results.
+
+A warm call looks up the signature of all arguments, allocates what it returns, and launches, as a plain one does. The
+epilogue's function is called with symbols when its signature is first seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cutegemm.errors import CutegemmError, UnsupportedError
+from cutegemm.plan.epilogue import (
+    BROADCAST,
+    Column,
+    Element,
+    Epilogue,
+    Input,
+    Row,
+    Scalar,
+    Tensor,
+    Tile,
+    epilogue_of,
+    launch_operands,
+)
+from cutegemm.plan.problem import Operand
+from cutegemm.run.checks import (
+    check_out,
+    extents_of,
+    refused,
+    shapes_of,
+    without_addresses,
+    wrong_devices,
+    wrong_extents,
+    wrong_memory,
+    wrong_values,
+)
+from cutegemm.run.prepare import Ending, How, Prepared, named, prepare
+from cutegemm.run.views import ALIGN_BYTES, MODES, View
+
+_MOST_SIGNATURES = 4096
+_BLAS = {"alpha": 1.0, "beta": 0.0}  # parameters of `gemm` that an epilogue may take as scalars
+
+_calls: dict[Any, _Call] = {}
+
+
+class _Call:
+    """What a warm call needs.
+
+    launch    takes a, b, the tensors, D, further results, the scalars
+    tensors   of the launch: for each the place among the operands that are passed and how it is seen; None for D
+    scalars   of the launch: for each the place among the operands that are passed, or a number
+    shape     of D and of the further results, `dtypes` in torch
+    """
+
+    def __init__(
+        self, prepared: Prepared, epilogue: Epilogue, passed: Sequence[str], dtypes: Sequence[Any], held: Any
+    ):
+        from torch.autograd.graph import increment_version
+
+        from cutegemm.run.torch_ops import devices
+
+        self.prepared, self.shape, self.dtypes, self.held = prepared, prepared.shape, tuple(dtypes), held
+        self.written = increment_version
+        self.is_single = devices() == 1
+        places = {name: place for place, name in enumerate(passed)}
+        wanted = launch_operands(epilogue)
+        turned, batched = prepared.turned, len(prepared.shape) == 3
+        self.tensors = tuple(
+            [
+                (places[name], _seen(epilogue.kinds[name], prepared.shape if batched else None, turned))
+                if name in epilogue.tensors
+                else None
+                for name in wanted.tensors
+            ]
+        )
+        self.scalars = tuple([(places.get(name), _BLAS.get(name)) for name in wanted.scalars])
+        self.launch: Callable[..., Any] | None = None
+        if prepared.kernel is not None:
+            strides = [view.strides for view in prepared.views]
+            self.launch = _launcher(prepared.function, turned, (strides[0], strides[1], strides[3]))
+
+
+def _launcher(function: Callable[..., Any], turned: bool, strides: Sequence[Any]) -> Callable[..., Any]:
+    """What takes a, b, the epilogue's tensors as the kernel sees them, all results, and the scalars."""
+    if not turned and not any(strides):
+        return lambda a, b, tensors, results, scalars: function(a, b, *tensors, *results, *scalars)
+
+    def seen(tensor: Any, of: Any) -> Any:
+        return tensor if of is None else tensor.as_strided(tensor.shape, of)
+
+    def launch(a: Any, b: Any, tensors: Any, results: Any, scalars: Any) -> None:
+        a, b = seen(a, strides[0]), seen(b, strides[1])
+        results = [seen(result, strides[2]) for result in results]
+        if turned:
+            a, b, results = b.mT, a.mT, [result.mT for result in results]
+        function(a, b, *tensors, *results, *scalars)
+
+    return launch
+
+
+def fused(
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: float,
+    beta: float,
+    out: Any,
+    how: How,
+    epilogue: Callable[..., Any] | None,
+    operands: Mapping[str, Any],
+) -> Any:
+    """`gemm` with an epilogue and its operands."""
+    given = dict(operands)
+    if c is not None:
+        given["c"] = c
+    outs = out if out is None or isinstance(out, tuple | list) else (out,)
+    plan = how.plan
+    try:
+        key = (
+            _signature(a), _signature(b), plan if plan.__class__ is str else id(plan), how.accumulate, how.allow_tf32,
+            how.out_dtype, _identity(epilogue), alpha == 1, beta == 0,
+            None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
+            tuple([(name, _signature(value)) for name, value in given.items()]),
+        )  # fmt: skip
+    except (AttributeError, RuntimeError, TypeError):
+        key = None
+    call = _calls.get(key) if key is not None else None
+    if call is None:
+        call = _prepared(a, b, alpha, beta, outs, how, epilogue, given)
+        if key is not None:
+            if len(_calls) >= _MOST_SIGNATURES:
+                _calls.clear()
+            _calls[key] = call
+    wanting = [each for each in (a, b, *given.values()) if getattr(each, "requires_grad", False)]
+    if wanting:
+        wrong = wrong_values({**named(a, b, None, None), **_tensors(given)}, 0.0)
+        if wrong:
+            raise refused(a, b, wrong)
+    results = _results(a, b, outs, call, given)
+    if call.launch is not None:
+        values = tuple(given.values())
+        tensors = [results[0] if at is None else at[1](values[at[0]]) for at in call.tensors]
+        if call.prepared.turned:
+            tensors = [
+                results[0].mT if at is None else each for at, each in zip(call.tensors, tensors, strict=True)
+            ]
+        own = {"alpha": alpha, "beta": beta}
+        names = tuple(own)
+        scalars = [
+            values[place] if place is not None else own[names[i]] if i < len(names) else default
+            for i, (place, default) in enumerate(call.scalars)
+        ]
+        try:
+            if call.is_single:
+                call.launch(a, b, tensors, results, scalars)
+            else:
+                from torch.cuda import device
+
+                with device(a.get_device()):
+                    call.launch(a, b, tensors, results, scalars)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.prepared.kernel!r}: {error}") from error
+    if outs is not None:
+        for each in outs:
+            if each is not None:
+                call.written(each)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _results(a: Any, b: Any, outs: Sequence[Any] | None, call: _Call, given: Mapping[str, Any]) -> list[Any]:
+    """D and what is stored beside it: those that are given, else new ones."""
+    found = [None] * len(call.dtypes) if outs is None else list(outs)
+    if len(found) != len(call.dtypes):
+        raise refused(
+            a,
+            b,
+            [
+                f"out is {len(found)} tensors; the epilogue returns {len(call.dtypes)}. Pass one for each, or None."
+            ],
+        )
+    tiles = [value for value in _tensors(given).values() if value.dim() >= 2]
+    for each in found:
+        if each is not None:
+            for tile in [None, *[t for t in tiles if t.shape[-2:] == each.shape[-2:]]]:
+                views = [*call.prepared.views]
+                if tile is not None:
+                    views[2] = View.of("c", tile, tile.dim() == 3)
+                check_out(a, b, tile, each, views)
+    return [
+        a.new_empty(call.shape, dtype=dtype) if each is None else each
+        for each, dtype in zip(found, call.dtypes, strict=True)
+    ]
+
+
+def _signature(value: Any) -> Any:
+    """Of a tensor, all that decides which kernel takes it; of a number, its kind."""
+    if isinstance(value, int | float):
+        return float
+    return (
+        value.__class__,
+        value.dtype,
+        value.shape,
+        value.stride(),
+        value.data_ptr() & 15,
+        value.get_device(),
+        value.is_neg(),
+    )
+
+
+def _identity(epilogue: Callable[..., Any] | None) -> Any:
+    """The same for functions that do the same: one that is made anew for each call, as a lambda is, has one code."""
+    code = getattr(epilogue, "__code__", None)
+    if code is None:
+        return epilogue
+    cells = tuple([cell.cell_contents for cell in epilogue.__closure__ or ()])  # type: ignore[union-attr]
+    return (code, cells, epilogue.__defaults__, tuple((epilogue.__kwdefaults__ or {}).items()))  # type: ignore[union-attr]
+
+
+def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if not isinstance(value, int | float)}
+
+
+def _prepared(
+    a: Any,
+    b: Any,
+    alpha: float,
+    beta: float,
+    outs: Sequence[Any] | None,
+    how: How,
+    function: Callable[..., Any] | None,
+    given: Mapping[str, Any],
+) -> _Call:
+    """Checks a signature that is new, and finds its kernel."""
+    from cutegemm.run import torch_ops
+
+    tensors = torch_ops.tensors_of({"a": a, "b": b, **_tensors(given)})
+    wrong = without_addresses(tensors) or wrong_extents({"a": tensors["a"], "b": tensors["b"]})
+    if wrong:
+        raise refused(a, b, wrong)
+    if function is None:
+        raise refused(
+            a, b, [f"{', '.join(given)} given without an epilogue that takes them. Pass epilogue=."]
+        )
+    m, n, _, l = extents_of(a, b)  # noqa: E741
+    batched = a.dim() == 3
+    shapes = {name: tuple(value.shape) for name, value in _tensors(given).items()}
+    kinds: dict[str, type[Input]] = {name: Scalar for name in given if name not in shapes}
+    wrong = []
+    for name, shape in shapes.items():
+        kind = kind_of(shape, m, n, l if batched else None)
+        if kind is None:
+            batch = f", with or without {l} in front" if batched else ""
+            wrong.append(
+                f"{name} has shape {shape}; () for one number, {(n,)} for one to a column, {(m, 1)} for one to a row, or "
+                f"{(m, n)} for one to each element of the result is expected{batch}."
+            )
+        else:
+            kinds[name] = kind
+    operands = {name: tensors[name] for name in shapes}
+    known = tuple(torch_ops.DTYPES)
+    wrong += [
+        f"{name} is of {str(value.dtype).removeprefix('torch.')}, which no kernel reads."
+        for name, value in operands.items()
+        if value.dtype not in known
+    ]
+    wrong += wrong_devices(tensors) + wrong_memory(tensors)
+    if wrong:
+        raise refused(a, b, wrong)
+    blas = {name: Scalar for name, value in (("alpha", alpha), ("beta", beta)) if value != _BLAS[name]}
+    epilogue = epilogue_of(function, {**kinds, **blas})
+    first = next(iter(epilogue.tiles), None)
+    result = (outs or [None])[0]
+    main = next((each for each in (result,) if each is not None), None)
+    d = main.dtype if main is not None else how.out_dtype or torch_ops.RESULTS[a.dtype][0]
+    dtypes = [d] * len(epilogue.outputs)
+    for place, each in enumerate(outs or []):
+        if each is not None and place < len(dtypes):
+            dtypes[place] = each.dtype
+    further = {
+        name: _operand(epilogue.kinds[name], operands[name], torch_ops, batched)  # type: ignore[arg-type]
+        for name in epilogue.tensors
+        if name != first
+    }
+    shape = (l, m, n) if batched else (m, n)
+    for name, dtype, each in zip(
+        epilogue.outputs[1:], dtypes[1:], [*(outs or []), *[None] * len(dtypes)][1:], strict=False
+    ):
+        of = torch_ops.DTYPES[dtype]
+        view = View.fresh(shape, of.bits // 8, batched) if each is None else View.of("out", each, batched)
+        further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
+    tile = _as_batch(operands[first], l if batched else None) if first is not None else None
+    ending = Ending(epilogue, further)
+    prepared = prepare(a, b, tile, main, 0.0, replace(how, out_dtype=d if main is None else None), ending)
+    if isinstance(prepared, list):
+        raise UnsupportedError(
+            f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
+            f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
+        )
+    return _Call(prepared, epilogue, tuple(given), dtypes, (how.plan, function))
+
+
+def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741
+    """What an operand of a shape is beside an M x N result, of a batch of l or of None; None for a shape that fits
+    nothing. Where M or N is 1, a tile is what it is taken for last.
+
+    >>> [kind.__name__ for kind in (kind_of((), 4, 6, None), kind_of((6,), 4, 6, None), kind_of((4, 1), 4, 6, None))]
+    ['Element', 'Row', 'Column']
+    >>> kind_of((4, 6), 4, 6, None).__name__, kind_of((3, 1, 6), 4, 6, 3).__name__, kind_of((4,), 4, 6, None)
+    ('Tile', 'Row', None)
+    """
+    if len(shape) == 3:
+        if l is None or shape[0] not in (1, l):
+            return None
+        shape = shape[1:]
+    if all(extent == 1 for extent in shape):
+        return Element
+    if shape in ((n,), (1, n)):
+        return Row
+    if shape == (m, 1):
+        return Column
+    return Tile if shape == (m, n) else None
+
+
+def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool) -> Operand:
+    """What an operand is made of, as the kernel will see it."""
+    of = torch_ops.DTYPES[tensor.dtype]
+    if kind is Tile:
+        view = View.of(
+            "c",
+            _as_batch(tensor, tensor.shape[0] if tensor.dim() == 3 else 1) if batched else tensor,
+            batched,
+        )
+        return Operand(of, MODES["c"][view.major or 0], view.align)
+    align = tensor.data_ptr() | ALIGN_BYTES
+    if tensor.dim() == 3:
+        align |= tensor.stride(0) * (of.bits // 8)
+    along = tensor.numel() * (of.bits // 8)
+    align |= along  # whole vectors, up to its end
+    return Operand.of_kind(kind, of, align_bytes=min(ALIGN_BYTES, align & -align))
+
+
+def _as_batch(tensor: Any, l: int | None) -> Any:  # noqa: E741
+    """A tile as one for each of a batch of l."""
+    return tensor if l is None else tensor.expand(l, *tensor.shape[-2:])
+
+
+def _seen(kind: type[Input], shape: tuple[int, ...] | None, turned: bool) -> Callable[[Any], Any]:
+    """How the kernel is given an operand: a row, a column or an element as one mode, with the batch before it.
+
+    shape   of D, where it is a batch
+    """
+    if issubclass(kind, Tile):
+        if shape is None:
+            return (lambda tensor: tensor.mT) if turned else (lambda tensor: tensor)
+        whole = shape
+        return (lambda tensor: tensor.expand(whole).mT) if turned else (lambda tensor: tensor.expand(whole))
+    assert kind in BROADCAST
+    if shape is None:
+        return lambda tensor: tensor.reshape(-1)
+    batch = shape[0]
+    extent = {Row: shape[2], Column: shape[1], Element: 1}[kind]  # type: ignore[index]
+
+    def spread(tensor: Any) -> Any:
+        rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, extent)
+        return rows.expand(batch, extent)
+
+    return spread

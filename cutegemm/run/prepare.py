@@ -1,0 +1,213 @@
+"""From the arguments of a call to what carries it out: checks, the plan, the kernel, what it is to be called with.
+
+All of it follows from the signature of the arguments (types, shapes, strides, alignment, device), and is done once for
+each that is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cutegemm.choose.catalog import by_simt, by_wgmma, choose, prefers_transposed
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.recipe import Recipe
+from cutegemm.dtypes import f32, tf32
+from cutegemm.machine.device import Device
+from cutegemm.plan.epilogue import Epilogue
+from cutegemm.plan.memory.packing import to_pack_for_wgmma
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.rules.limits import limits
+from cutegemm.run.checks import (
+    check_plan,
+    extents_of,
+    refused,
+    wanted_mode,
+    wrong_choices,
+    wrong_devices,
+    wrong_dtypes,
+    wrong_extents,
+    wrong_memory,
+    wrong_values,
+)
+from cutegemm.run.compile import CompiledKernel, compile_plan
+from cutegemm.run.views import View, operands_of
+from cutegemm.tile.tma import TmaBox
+
+
+@dataclass(frozen=True)
+class How:
+    """How a product is to be computed: the options of `gemm`."""
+
+    plan: GemmPlan | str | None = None
+    accumulate: str = "fast"
+    allow_tf32: bool = False
+    out_dtype: Any = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What becomes of the sums, where it is not alpha * acc + beta * c.
+
+    epilogue   the expressions
+    further    what its operands and results are made of, all but the tile that is passed as `c`
+    """
+
+    epilogue: Epilogue
+    further: dict[str, Operand]
+
+    def on(self, plan: GemmPlan, turned: bool) -> GemmPlan:
+        """A plan that ends so.
+
+        turned   whether it is for the transposed problem
+        """
+        epilogue = self.epilogue.transposed if turned else self.epilogue
+        further = {name: each.transposed if turned else each for name, each in self.further.items()}
+        return plan.with_(operands=plan.operands.with_further(**further), epilogue=epilogue)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What follows from a signature.
+
+    kernel   the compiled kernel, or None where D is empty
+    views    of a, b, c and out
+    shape    of D, and `dtype`, in torch
+    turned   whether the kernel computes D^T = B^T A^T
+    problem  that the kernel is called for
+    """
+
+    kernel: CompiledKernel | None
+    views: tuple[View, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+    turned: bool = False
+    problem: Problem | None = None
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The compiled function, or what gives it a workspace besides."""
+        assert self.kernel is not None
+        assert self.problem is not None
+        problem = self.problem
+        function: Callable[..., Any] = self.kernel.for_problem(problem.m, problem.n, problem.k, problem.l)
+        return function
+
+
+def named(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments that are given, by name; those needed also where they are None."""
+    all_of_them = (("a", a), ("b", b), ("c", c), ("out", out))
+    return {name: value for name, value in all_of_them if value is not None or name in needed}
+
+
+def prepare(
+    a: Any, b: Any, c: Any, out: Any, beta: float, how: How, ending: Ending | None = None
+) -> Prepared | list[str]:
+    """Checks a signature that is new, and finds its kernel.
+
+    returns   what was found, or the names of the operands that have no stride of 1
+    raises    CutegemmError in words
+    """
+    plan = how.plan
+    from cutegemm.run import torch_ops
+
+    given = named(a, b, c, out)
+    wrong = [
+        *wrong_choices(plan, how.accumulate, how.allow_tf32),
+        *wrong_dtypes(given, torch_ops, how.out_dtype),
+        *wrong_extents(given),
+        *wrong_values(given, beta),
+        *wrong_memory(given),
+        *wrong_devices(given),
+    ]
+    if wrong:
+        raise refused(a, b, wrong)
+    batched, (m, n, k, l) = a.dim() == 3, extents_of(a, b)  # noqa: E741
+    result = (l, m, n) if batched else (m, n)
+    dtype = given["out"].dtype if "out" in given else how.out_dtype
+    if dtype is None and "c" in given and ending is None:
+        dtype = given["c"].dtype
+    dtype = dtype or torch_ops.RESULTS[a.dtype][0]
+    views = {
+        name: View.of(name, tensor, batched, wanted_mode(plan, name, tensor))
+        for name, tensor in given.items()
+    }
+    copies = [name for name, view in views.items() if view.major is None]
+    if copies:
+        return copies
+    if out is None:
+        views["out"] = View.fresh(result, torch_ops.DTYPES[dtype].bits // 8, batched)
+    views.setdefault("c", views["out"])
+    ordered = [views[name] for name in ("a", "b", "c", "out")]
+    if 0 in result:
+        return Prepared(None, tuple(ordered), result, dtype)
+    index = a.get_device()
+    arch, device = torch_ops.device_arch(index), torch_ops.device_of(index)
+    kinds = torch_ops.DTYPES[a.dtype], torch_ops.DTYPES[dtype]
+    if plan is None and how.allow_tf32 and kinds[0] is f32:
+        kinds = tf32, kinds[1]
+    has_c = "c" in given
+
+    def operands(by_box: str | None) -> Operands:
+        found = operands_of(views, *kinds, batched, by_box, torch_ops.DTYPES[c.dtype] if has_c else None)
+        return found.with_further(**ending.further) if ending else found
+
+    asked = recipe_named(plan) if isinstance(plan, str) else plan
+    boxed, problem = operands("ab"), Problem(m, n, k, l, operands(None))
+    seen = operands(_loaded_by_box(asked, boxed))
+    if asked is None:
+        turned = prefers_transposed(boxed, replace(problem, operands=boxed), arch, device)
+        chosen = _chosen(seen, problem, turned, arch, device, has_c, how.accumulate)
+    elif isinstance(asked, Recipe):
+        turned = asked.transposed
+        chosen = asked.build(seen, has_c, arch, device)
+    else:
+        turned = False
+        chosen = check_plan(asked, seen, problem, has_c and ending is None)
+    if ending is not None:
+        chosen = ending.on(chosen, turned)
+    if turned:
+        problem = problem.transposed
+    too_large = list(limits(chosen, problem))
+    if too_large:
+        raise refused(a, b, too_large)
+    return Prepared(compile_plan(chosen, arch), tuple(ordered), result, dtype, turned, problem)
+
+
+def _loaded_by_box(asked: GemmPlan | Recipe | None, boxed: Operands) -> str | None:
+    """Which operands TMA loads for a plan, or for a Hopper plan that is chosen; None where threads load them all.
+
+    boxed   the operands as TMA would load them all
+    """
+    if isinstance(asked, Recipe):
+        return asked.boxes(boxed)
+    if asked is not None and not isinstance(asked.load_a, TmaBox):
+        return None
+    packed = to_pack_for_wgmma(boxed) if asked is None else [packing.name for packing in asked.packs]
+    return "".join([name for name in "ab" if name not in packed])
+
+
+def _chosen(
+    boxed: Operands,
+    problem: Problem,
+    turned: bool,
+    arch: str,
+    device: Device,
+    has_c: bool,
+    accumulate: str,
+) -> GemmPlan:
+    """By wgmma where the device has it and it is held to be faster, else by mma.sync or by threads.
+
+    boxed    the operands as TMA loads those that are not to be packed
+    turned   whether the plan is for the transposed problem
+    """
+    if turned:
+        boxed, problem = boxed.transposed, problem.transposed
+    if arch == "sm_90a" and not by_simt(boxed.a.dtype):
+        found = by_wgmma(boxed, problem, device, has_c, accumulate)
+        if found is not None:
+            return found
+        arch = "sm_90"  # by what is left
+    return choose(problem.operands, problem, arch, device, has_c)
