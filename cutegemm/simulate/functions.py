@@ -115,7 +115,7 @@ def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def evaluated(x: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return function(np.asarray(x, np.float64)).astype(x.dtype)
+            return function(x.astype(np.float64)).astype(x.dtype)
 
     return evaluated
 
