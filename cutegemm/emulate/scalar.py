@@ -15,6 +15,7 @@ import numpy as np
 from cutegemm.dtypes import DType, e4m3, e5m2, round_to
 from cutegemm.dtypes import tf32 as tf32_type
 from cutegemm.emulate.bits import BIT_OPERATIONS
+from cutegemm.emulate.special import SPECIAL
 from cutegemm.emulate.state import GENERIC_PARAM, GENERIC_SHARED, Instruction, Register
 
 Compute = Callable[..., Any]
@@ -162,6 +163,7 @@ def _fma64(a: Any, b: Any, c: Any) -> Any:
 
 
 _FLOAT: dict[tuple[str, str], Compute] = {
+    **SPECIAL,
     ("fma.rn", "f32"): _fma32,
     ("fma.rn", "f64"): _fma64,
     **{
@@ -292,6 +294,9 @@ def _cvt(instruction: Instruction, mods: list[str]) -> Pure | None:
     if to not in TYPES or source not in TYPES or "bf16" in (to, source):
         return None
     result, seen = TYPES[to], TYPES[source]
+    rounds = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}.get(".".join(how))
+    if result == seen and result.kind == "f":
+        return None if rounds is None else Pure(rounds, (seen,), result)
     if result.kind == "f" and seen.kind == "f":
         widens = result.itemsize > seen.itemsize
         if how == ([] if widens else ["rn"]):
@@ -300,7 +305,6 @@ def _cvt(instruction: Instruction, mods: list[str]) -> Pure | None:
     if result.kind == "f":
         return Pure(lambda a: a.astype(result), (seen,), result) if how == ["rn"] else None
     if seen.kind == "f":
-        rounds = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}.get(".".join(how))
         return None if rounds is None else Pure(_to_integer(rounds, result), (seen,), result)
     if how:
         return None

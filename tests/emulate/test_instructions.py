@@ -74,7 +74,30 @@ FLOATS = [
         bits(1 + 2**-23),
     ),
     ("min.f32 %r9, %r1, %r2;", (NAN, bits(2)), bits(2)),  # the number, of a number and a NaN
+    ("min.NaN.f32 %r9, %r1, %r2;", (NAN, bits(2)), NAN),
+    ("max.NaN.f32 %r9, %r1, %r2;", (bits(2), NAN), NAN),
+    ("max.NaN.f32 %r9, %r1, %r2;", (bits(-2), bits(1)), bits(1)),
     ("neg.f32 %r9, %r1;", (bits(0),), 0x80000000),
+    ("copysign.f32 %r9, %r1, %r2;", (bits(-3), bits(2)), bits(-2)),  # the first one's sign
+    ("ex2.approx.f32 %r9, %r1;", (bits(-130),), bits(2.0**-130)),
+    ("ex2.approx.ftz.f32 %r9, %r1;", (bits(-130),), 0),
+    ("ex2.approx.ftz.f32 %r9, %r1;", (bits(128),), bits(float("inf"))),
+    ("lg2.approx.f32 %r9, %r1;", (bits(2.0**-130),), bits(-130)),
+    ("lg2.approx.ftz.f32 %r9, %r1;", (bits(2.0**-130),), bits(float("-inf"))),  # of zero
+    ("lg2.approx.f32 %r9, %r1;", (bits(-1),), bits(float("-nan"))),
+    ("rcp.approx.ftz.f32 %r9, %r1;", (bits(-4),), bits(-0.25)),
+    ("rcp.approx.ftz.f32 %r9, %r1;", (bits(2.0**127),), 0),
+    ("rcp.approx.ftz.f32 %r9, %r1;", (bits(-(2.0**-128)),), bits(float("-inf"))),
+    ("rcp.rn.f32 %r9, %r1;", (bits(3),), 0x3EAAAAAB),  # 1/3 = 0x0.AAAAAA|AA..., up
+    ("sqrt.approx.f32 %r9, %r1;", (bits(2.0**-140),), bits(2.0**-70)),
+    ("sqrt.approx.ftz.f32 %r9, %r1;", (bits(2.0**-140),), 0),
+    ("sqrt.rn.f32 %r9, %r1;", (bits(9),), bits(3)),
+    ("rsqrt.approx.f32 %r9, %r1;", (bits(2.0**-140),), bits(2.0**70)),
+    ("tanh.approx.f32 %r9, %r1;", (bits(-20),), bits(-1)),
+    ("div.full.f32 %r9, %r1, %r2;", (bits(2.0**-20), bits(2.0**127)), 1 << 2),  # 2**-147 = 4 * 2**-149
+    ("div.full.f32 %r9, %r1, %r2;", (bits(-1), bits(0)), bits(float("-inf"))),
+    ("cvt.rni.f32.f32 %r9, %r1;", (bits(-2.5),), bits(-2)),  # a tie, to even
+    ("cvt.rmi.f32.f32 %r9, %r1;", (bits(-2.5),), bits(-3)),
     ("setp.ne.f32 %p1, %r1, %r1; selp.b32 %r9, 1, 0, %p1;", (NAN,), 0),  # ordered: false for NaN
     ("setp.neu.f32 %p1, %r1, %r1; selp.b32 %r9, 1, 0, %p1;", (NAN,), 1),
     ("setp.geu.f32 %p1, %r1, %r2; selp.b32 %r9, 1, 0, %p1;", (bits(1), bits(2)), 0),
@@ -109,6 +132,26 @@ def test_f64():
     """
     out = run(body, np.array([1 + 2.0**-30, -(1 + 2.0**-29)]), 2)
     assert out.view(np.float64)[0] == 2.0**-60
+
+
+@pytest.mark.parametrize(
+    ("opcode", "given", "expected"),
+    [
+        ("rcp.approx.ftz.f64", 3.0, 0x3FD55555_00000000),  # 1/3, its upper half
+        ("rsqrt.approx.ftz.f64", 4.0, 0x3FE00000_00000000),
+        ("rcp.approx.ftz.f64", 5e-324, 0x7FF00000_00000000),  # subnormal: zero
+        ("rsqrt.approx.f64", 0.25, 0x40000000_00000000),
+        ("sqrt.rn.f64", 2.25, 0x3FF80000_00000000),
+    ],
+)
+def test_approximations_of_f64(opcode, given, expected):
+    body = f"""
+    ld.global.b64 %d2, [%d0];
+    {opcode} %d4, %d2;
+    setp.eq.s32 %p1, %r0, 0;
+    @%p1 st.global.b64 [%d1], %d4;
+    """
+    assert hex(run(body, np.array([given]), 2).view(np.uint64)[0]) == hex(expected)
 
 
 STORE = "mul.wide.u32 %d9, %r0, 4; add.s64 %d9, %d1, %d9; st.global.b32 [%d9], %r9;"

@@ -1,0 +1,259 @@
+"""Errors and instructions of the elementwise functions: their kernels, on a GPU or emulated, against float64."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cutegemm.emulate.decode import programs
+from cutegemm.emulate.launch import Launch
+from cutegemm.emulate.scalar import bf16_bits
+from cutegemm.emulate.state import EMPTY, FULL, GlobalMemory
+from cutegemm.machine.functions import COSTS, Cost
+from cutegemm.run import cubin
+from cutegemm.run.emulated import execute
+from cutegemm.simulate.functions import BINARY, FUNCTIONS
+from docs.evidence.machine import cpu, this_machine
+from docs.evidence.pages.markdown import table as markdown
+
+NAMES = (*FUNCTIONS, *BINARY)
+FLOATS = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
+_LEAST = 2.0**-10  # of results whose error is told in units of the last place
+_TINY = 2.0**-100  # less counts in no relative error
+_STEPS = {False: 1 << 15, True: 499}  # emulated, on a GPU
+_TYPICAL = 1 << 15  # inputs from a normal distribution, as sums in a network are
+_FP32 = ("FADD", "FMUL", "FFMA", "FMNMX", "FSEL", "FSETP", "LOP3")
+_THREADS = 256  # of a CTA of the kernels
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The largest errors of a function, over all inputs.
+
+    units       in units of the last place of the exact result, where that is 2**-10 or more
+    relative    the same by the exact result
+    absolute    where the exact result is less than 1
+    everywhere  relative, where the exact result is 2**-100 or more
+    wrong       results that are NaN or infinite where the exact one is not, or the other way round
+    bf16, f16   the share of results that are not the exact ones rounded to that type, of normally distributed inputs
+    """
+
+    units: float
+    relative: float
+    absolute: float
+    everywhere: float
+    wrong: int
+    bf16: float
+    f16: float
+
+
+# --- inputs and results ------------------------------------------------------------------------------------
+
+
+def inputs(kind: str, step: int) -> np.ndarray:
+    """Every `step`-th pattern of bits of a type, all exponents and both signs; numbers around zero; special ones.
+
+    step   of the patterns of f32; f64 has as many, each with the same upper half
+    """
+    dtype = FLOATS[kind]
+    patterns = np.arange(0, 1 << 32, step, dtype=np.uint64)
+    if kind == "f64":
+        patterns = (patterns << np.uint64(32)) | (patterns * np.uint64(2654435761) & np.uint64(0xFFFFFFFF))
+    every = patterns.astype(f"u{dtype.itemsize}").view(dtype)
+    limits = np.finfo(dtype)
+    special = [
+        0.0,
+        np.inf,
+        np.nan,
+        limits.max,
+        limits.tiny,
+        limits.smallest_subnormal,
+        1.0,
+        2.0,
+        0.55,
+        0.7,
+        0.75,
+    ]
+    around = np.linspace(-20, 20, max(4001, (1 << 30) // step), dtype=dtype)
+    at = np.array(special, dtype)
+    with np.errstate(over="ignore"):
+        both = np.concatenate([at, np.nextafter(at, dtype.type(np.inf)), np.nextafter(at, dtype.type(0))])
+    return np.concatenate([every, around, both, -both])
+
+
+def typical(kind: str) -> np.ndarray:
+    """Normally distributed numbers, of deviations from 1/2 to 4."""
+    random = np.random.default_rng(0)
+    return (random.normal(size=_TYPICAL) * random.uniform(0.5, 4, _TYPICAL)).astype(FLOATS[kind])
+
+
+def partners(x: np.ndarray) -> np.ndarray:
+    """Second operands for first ones: near ones, and any."""
+    turned = np.roll(x[::-1], len(x) // 3)
+    return np.where(np.arange(len(x)) % 2 == 0, turned, np.roll(x, 1))
+
+
+def exact(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The function's values in float64."""
+    with np.errstate(invalid="ignore"):  # a NaN that signals
+        wide = [v.astype(np.float64) for v in (x, y)]
+    return BINARY[name](*wide) if name in BINARY else FUNCTIONS[name](wide[0])
+
+
+@cache
+def compiled(kind: str) -> tuple[str, Path]:
+    """The PTX and the cubin of all kernels of a type, for sm_90a."""
+    from docs.evidence.kernels.functions import AllFunctions
+
+    folder = Path(tempfile.mkdtemp(prefix="functions_"))
+    AllFunctions(NAMES, kind).compiled(folder)
+    (ptx,), (binary,) = folder.glob("*.ptx"), folder.glob("*.cubin")
+    return ptx.read_text(), binary
+
+
+def in_order(names: Iterable[str]) -> dict[str, str]:
+    """The kernel of each function: they are numbered in the order in which they are launched."""
+    numbered = sorted(names, key=lambda name: int(re.findall(r"\d+", name)[-1]))
+    return dict(zip(NAMES, numbered, strict=True))
+
+
+def emulated(kind: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """The values of all functions, by their PTX."""
+    ptx, _ = compiled(kind)
+    decoded = programs(ptx)
+    memory = GlobalMemory()
+    addresses = []
+    for name, data in (("x", x), ("y", y)):
+        raw = np.ascontiguousarray(data).view(np.uint8)
+        addresses.append(memory.add(name, raw, np.full(len(raw), FULL, np.uint8), given=True).base)
+    found = {}
+    for name, kernel in in_order(decoded).items():
+        out = memory.add(name, np.zeros(x.nbytes, np.uint8), np.full(x.nbytes, EMPTY, np.uint8))
+        params = np.array([*addresses, out.base, len(x)], np.uint64).view(np.uint8)[:28]
+        launch = Launch(kernel, (-(-len(x) // _THREADS), 1, 1), (_THREADS, 1, 1), 1, 0, params)
+        for _ in execute(*decoded[kernel], launch, memory, False, None, Counter()):
+            pass
+        found[name] = out.data[: x.nbytes].view(x.dtype).copy()
+    return found
+
+
+def on_gpu(kind: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """The same on the GPU that is here."""
+    import torch
+
+    from docs.evidence.kernels.functions import AllFunctions
+
+    given = [torch.from_numpy(v).cuda() for v in (x, y)]
+    out = torch.full((len(NAMES), len(x)), 1e-3, dtype=given[0].dtype, device="cuda")
+    AllFunctions(NAMES, kind).compiled()(*given, out)
+    return dict(zip(NAMES, out.cpu().numpy(), strict=True))
+
+
+# --- errors ------------------------------------------------------------------------------------------------
+
+
+def errors(got: np.ndarray, want: np.ndarray, ordinary: slice) -> Errors:
+    """The errors of values.
+
+    want       in float64
+    ordinary   which of them are of typical inputs
+    """
+    with np.errstate(all="ignore"):
+        rounded = want.astype(got.dtype)
+        # At the end of the range a little error makes an infinity, or none.
+        end = float(np.finfo(got.dtype).max)
+        at_end = (
+            (np.abs(want) > end * (1 - 1e-5)) & (np.abs(want) < end * (1 + 1e-5)) & (np.abs(got) > end / 2)
+        )
+        same = (got == rounded) | (np.isnan(got) & np.isnan(rounded)) | at_end
+        counted = np.isfinite(got) & np.isfinite(rounded) & ~at_end
+        off = np.where(counted, np.abs(got.astype(np.float64) - want), 0.0)
+        size = np.where(counted, np.abs(want), 1.0)
+        units = off / np.spacing(np.abs(np.where(counted, rounded, 1))).astype(np.float64)
+        large = size >= _LEAST
+        relative = np.where(size >= _TINY, off / size, 0.0)
+    shares = []
+    for narrow in (bf16_bits, lambda v: np.float32(v).astype(np.float16).view(np.uint16)):
+        with np.errstate(all="ignore"):
+            pair = [narrow(v[ordinary].astype(np.float32)) for v in (got, want)]
+        numbers = ~np.isnan(want[ordinary])
+        shares.append(float((pair[0] != pair[1])[numbers].mean()))
+    return Errors(
+        units=float(units[large].max()),
+        relative=float(relative[large].max()),
+        absolute=float(off[size < 1].max(initial=0.0)),
+        everywhere=float(relative.max()),
+        wrong=int((~same & ~counted).sum()),
+        bf16=shares[0],
+        f16=shares[1],
+    )
+
+
+def measured(kind: str, gpu: bool, step: int) -> dict[str, Errors]:
+    """The errors of all functions."""
+    x, ordinary = inputs(kind, step), typical(kind)
+    y = np.concatenate([partners(x), partners(ordinary)])
+    x = np.concatenate([x, ordinary])
+    values = (on_gpu if gpu else emulated)(kind, x, y)
+    tail = slice(len(x) - len(ordinary), None)
+    return {name: errors(got, exact(name, x, y), tail) for name, got in values.items()}
+
+
+# --- machine code ------------------------------------------------------------------------------------------
+
+
+@cache
+def listings(kind: str) -> dict[str, dict[str, int]]:
+    """How often each opcode of Hopper stands in the kernel of each function."""
+    ptx, binary = compiled(kind)
+    sass = cubin.disassemble(binary)
+    kernels = in_order(re.findall(r"\.entry\s+(\w+)", ptx))
+    return {name: cubin.instructions(cubin.listing_of(sass, kernel)) for name, kernel in kernels.items()}
+
+
+def counted(instructions: dict[str, int]) -> Cost:
+    """What a function takes of a kernel's instructions: constants, of which a loop needs one load, are left out."""
+    fp32 = sum(count for opcode, count in instructions.items() if opcode.split(".")[0] in _FP32)
+    special = sum(count for opcode, count in instructions.items() if opcode.split(".")[0] == "MUFU")
+    return Cost(fp32, special)
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+def run(kind: str = "f32", gpu: bool = False, step: int | None = None) -> dict[str, Any]:
+    """The machine, and a row for each function."""
+    found = measured(kind, gpu, step or _STEPS[gpu])
+    machine = this_machine("python -m docs.evidence functions") if gpu else cpu()
+    return {"machine": machine, "kind": kind, "rows": [{"name": n, **vars(e)} for n, e in found.items()]}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The rows as a table of Markdown."""
+    head = (
+        "function",
+        "instructions",
+        "units",
+        "relative",
+        "absolute",
+        "relative, all",
+        "bf16",
+        "f16",
+        "wrong",
+    )
+    rows = []
+    for row in found["rows"]:
+        cost = COSTS[row["name"]]
+        numbers = [f"{row[key]:.1e}" for key in ("relative", "absolute", "everywhere")]
+        shares = [f"{row[key]:.2%}" for key in ("bf16", "f16")]
+        of = f"{cost.fp32} + {cost.special}" if found["kind"] == "f32" else ""
+        rows.append((f"`{row['name']}`", of, f"{row['units']:.1f}", *numbers, *shares, str(row["wrong"])))
+    return markdown(head, rows)
