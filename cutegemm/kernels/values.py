@@ -13,6 +13,7 @@ whole number is cut off.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import scalar_type
@@ -55,6 +58,13 @@ _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+
+
+@dsl_user_op
+def branch(*, loc=None, ip=None) -> None:
+    """Nothing; but what stands behind it in a branch is not moved out of the branch."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm(None, [], "", "", asm_dialect=llvm.AsmDialect.AD_ATT)
 
 
 class Values:
@@ -200,6 +210,7 @@ class Values:
     @cute.jit
     def _clear(self, sums: cutlass.Constexpr, k_tiles: Int32):
         if k_tiles == 0:
+            branch()  # or each sum would be selected, of all tiles
             sums.fill(0)
 
     @cute.jit

@@ -83,6 +83,7 @@ class Storage(OwnTile):
     def use(self, targets: Targets, values: Values) -> None:
         """Takes over the arguments of the kernel."""
         self.targets, self.values = targets, values
+        self.ahead: dict[int, dict[str, Spread]] = {}  # of subtiles, what has been asked for
         self.extents = targets.mD.shape[:2]
 
     def set_up(self, who: Who) -> None:
@@ -158,13 +159,18 @@ class Storage(OwnTile):
         """The tail on the sums of a subtile, in their place; other results by name.
 
         phase   of the barriers of slots, where a tile comes to a slot
+
+        Rows and columns of the next subtile are asked for before this one is computed.
         """
+        spread = self.spread_ahead(i, sums, own_mnl)
+        if i + 1 < self.subtiles:
+            self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
 
         def fetch(name: str) -> Any:
             if self.c_by_tma and name == self.plan.fetched_tile:
                 slot, used = self.slots.slot_at(i)
                 return self.read_slot(slot, phase ^ (used & 1))
-            return self.read_global(name, sums, i, own_mnl)
+            return spread[name] if name in spread else self.read_global(name, sums, i, own_mnl)
 
         out = {
             name: cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.matrix(name).dtype))
@@ -173,6 +179,13 @@ class Storage(OwnTile):
         for each in self.values.epilogue.tail.steps:
             self.values.carry_out(each, sums, fetch, out)
         return out
+
+    def spread_ahead(self, i: int, sums, own_mnl) -> dict[str, Spread]:
+        """Operands that stay the same along a mode, of the i-th subtile: those that have been asked for, or now."""
+        if i in self.ahead:
+            return self.ahead.pop(i)
+        names = [name for name in self.values.epilogue.tensors if self.plan.operands.matrix(name).broadcast]
+        return {name: self.read_spread(name, sums, i, own_mnl) for name in names}
 
     def read_slot(self, slot: int, phase) -> cute.Tensor:
         """A thread's values of the subtile that has come to a slot."""
@@ -185,33 +198,59 @@ class Storage(OwnTile):
         return tCrC
 
     def read_global(self, name: str, sums, i: int, own_mnl) -> Any:
-        """A thread's values of an operand for the i-th subtile, an element for each sum: all of its loads first; zeros
-        outside. What stays the same along a mode is read once."""
+        """A thread's values of a tile for the i-th subtile, (vector, vectors): all of its loads; zeros outside."""
+        mX = self.values.tensors[name]
+        vX, vcX, vSums = self.vectors(name, mX, sums, own_mnl)
+        held = cute.make_rmem_tensor(vSums.shape, mX.element_type)
+        held.fill(0)
+        count = cute.size(vSums, mode=[1])
+        for j in range(count):
+            at = i * count + j
+            self.copy_inside(name, vX[None, at], held[None, j], vcX[0, at], self.extents, (0, 1))
+        return held
+
+    def read_spread(self, name: str, sums, i: int, own_mnl) -> Spread:
+        """A thread's values of an operand that stays the same along a mode, for the i-th subtile; each is read once."""
         mX, operand = self.values.tensors[name], self.plan.operands.matrix(name)
-        vX, vcX, vSums = self.by_vectors(
+        vX, vcX, vSums = self.vectors(name, mX, sums, own_mnl)
+        vector, count = cute.size(vSums, mode=[0]), cute.size(vSums, mode=[1])
+        modes = tuple([mode for mode, of in enumerate("mn") if of not in operand.broadcast])
+        loads, places = {}, []
+        for j in range(i * count, (i + 1) * count):
+            place = cute.crd2idx((0, j), vX.layout)
+            if place not in loads:
+                distinct = vector if cute.cosize(vX[None, j].layout) > 1 else 1
+                source = cute.make_tensor(vX[None, j].iterator, cute.make_layout((distinct,)))
+                loads[place] = (source, cute.make_rmem_tensor((distinct,), mX.element_type), vcX[0, j])
+            held = loads[place][1]
+            places += [(held, v if cute.size(held) > 1 else 0) for v in range(vector)]
+        if modes:
+            last = loads[max(loads)]
+            end = last[2][modes[0]] + cute.size(last[1])
+            self.load_spread(name, tuple(loads.values()), modes, end <= self.extents[modes[0]])
+        else:
+            for source, held, _ in loads.values():
+                self.copy(name, source, held)
+        return Spread(places)
+
+    @cute.jit
+    def load_spread(
+        self, name: cutlass.Constexpr, loads: cutlass.Constexpr, modes: cutlass.Constexpr, all_inside
+    ):
+        """Reads what is inside. Nearly always that is all of it, and then one address serves all loads."""
+        if all_inside:
+            for source, held, _ in loads:
+                self.copy(name, source, held)
+        else:
+            for source, held, at in loads:
+                held.fill(0)
+                self.copy_inside(name, source, held, at, self.extents, modes)
+
+    def vectors(self, name: str, mX, sums, own_mnl):
+        """A thread's part of an operand or of a result, its coordinates, and sums, as (vector, vectors)."""
+        return self.by_vectors(
             self.vector_of(name), own_mnl, self.tid, mX, None, sums=sums, extents=self.extents
         )
-        vector, count = cute.size(vSums, mode=[0]), cute.size(vSums, mode=[1])
-        first, modes = i * count, [mode for mode, of in enumerate("mn") if of not in operand.broadcast]
-        known: dict[int, Any] = {}
-        if not operand.broadcast:
-            held = cute.make_rmem_tensor(vSums.shape, mX.element_type)
-            held.fill(0)
-            for j in range(count):
-                at = vcX[0, first + j]
-                self.copy_inside(name, vX[None, first + j], held[None, j], at, self.extents, modes)
-            return held
-        out: list[Any] = []
-        for j in range(count):
-            place = cute.crd2idx((0, first + j), vX.layout)
-            if place not in known:
-                distinct = vector if cute.cosize(vX[None, first + j].layout) > 1 else 1
-                known[place] = held = cute.make_rmem_tensor((distinct,), mX.element_type)
-                held.fill(0)
-                source = cute.make_tensor(vX[None, first + j].iterator, cute.make_layout((distinct,)))
-                self.copy_inside(name, source, held, vcX[0, first + j], self.extents, modes)
-            out += [(known[place], v if cute.size(known[place]) > 1 else 0) for v in range(vector)]
-        return Spread(out)
 
     def vector_of(self, name: str) -> int:
         """Neighbours of a row that a thread moves at once, of an operand or a result of the epilogue."""
@@ -221,10 +260,7 @@ class Storage(OwnTile):
     def store_further(self, results: dict[str, Any], i: int, own_mnl) -> None:
         """Results beside D, of the i-th subtile: out of registers to global memory."""
         for name, values in results.items():
-            mX = self.values.results[name]
-            vX, vcX, vOut = self.by_vectors(
-                self.vector_of(name), own_mnl, self.tid, mX, None, sums=values, extents=self.extents
-            )
+            vX, vcX, vOut = self.vectors(name, self.values.results[name], values, own_mnl)
             count = cute.size(vOut, mode=[1])
             for j in range(count):
                 at = i * count + j

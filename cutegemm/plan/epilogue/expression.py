@@ -152,7 +152,8 @@ class Constant(Expression):
     value: float
 
     def __str__(self) -> str:
-        return f"{self.value:g}"
+        short = f"{self.value:g}"
+        return short if float(short) == self.value else repr(self.value)
 
 
 # --- operands ---------------------------------------------------------------------------------------------------

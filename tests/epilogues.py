@@ -1,0 +1,134 @@
+"""Epilogues that tests of all kinds carry out, and their values in float64, worked out by another way.
+
+The reference is the printed expression, evaluated by Python with numpy's functions: it shares no code with the
+simulator, the kernels or the emulator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm import epilogue as e
+from cutegemm.dtypes import DType, bf16, f16, f32, round_to
+from cutegemm.plan.epilogue import Column, Element, Epilogue, Input, Row, Scalar, Tensor, Tile, epilogue_of
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operand
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+NAMESPACE: dict[str, Any] = {
+    "abs": np.abs,
+    "square": np.square,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "sigmoid": _sigmoid,
+    "relu": lambda x: np.where(x > 0, x, x * 0),
+    "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "silu": lambda x: x * _sigmoid(x),
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "where": np.where,
+    "f16": lambda x: round_to(f16, x).astype(np.float64),
+    "bf16": lambda x: round_to(bf16, x).astype(np.float64),
+    "f32": lambda x: round_to(f32, x).astype(np.float64),
+}
+
+
+def reference(epilogue: Epilogue, acc: np.ndarray, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """All results of an epilogue in float64, by name.
+
+    operands   of any shape that numpy makes that of the sums
+    """
+    names = {name: np.float64(value) for name, value in operands.items()}
+    with np.errstate(all="ignore"):
+        return {
+            name: np.broadcast_to(
+                eval(str(each), {**NAMESPACE, **names, "acc": acc.astype(np.float64)}), acc.shape
+            )
+            for name, each in epilogue.results
+        }
+
+
+@dataclass(frozen=True)
+class Case:
+    """An epilogue as a user writes it.
+
+    kinds    of its operands
+    dtypes   of its operands in memory and of its further results, where they are not the type of D
+    """
+
+    function: Callable[..., Any]
+    kinds: dict[str, type[Input]]
+    dtypes: dict[str, DType]
+
+    @property
+    def epilogue(self) -> Epilogue:
+        return epilogue_of(self.function, self.kinds)
+
+    def on(self, plan: GemmPlan, align_bytes: int | None = None) -> GemmPlan:
+        """A plan that ends so."""
+        d, epilogue = plan.operands.d, self.epilogue
+        of_kind = {
+            name: Operand.of_kind(kind, self.dtypes.get(name, d.dtype), d.major, align_bytes)  # type: ignore[arg-type]
+            for name, kind in self.kinds.items()
+            if issubclass(kind, Tensor)
+        }
+        stored = {name: Operand(self.dtypes.get(name, d.dtype), d.major, d.align_bytes) for name in epilogue.outputs[1:]}
+        return plan.with_(operands=plan.operands.with_further(**of_kind, **stored), epilogue=epilogue)
+
+    def operands(self, rng: np.random.Generator, m: int, n: int, batch: int | None = None) -> dict[str, Any]:
+        """Values of all operands: numbers, and arrays of their shapes; a batch has rows and columns of its own."""
+        shapes = {Row: (1, n), Column: (m, 1), Tile: (m, n), Element: (1, 1)}
+        lead = () if batch is None else (batch,)
+        return {
+            name: 0.75 if kind is Scalar else rng.standard_normal((*lead, *shapes[kind]))  # type: ignore[index]
+            for name, kind in self.kinds.items()
+        }
+
+
+def _bias(name: str) -> Case:
+    function = getattr(e, name)
+    return Case(lambda acc, bias: function(acc + bias), {"bias": Row}, {"bias": f32})
+
+
+CASES: dict[str, Case] = {
+    **{f"bias_{name}": _bias(name) for name in ("gelu", "gelu_tanh", "silu", "relu", "sigmoid", "tanh")},
+    "residual": Case(lambda acc, residual: acc + residual, {"residual": Tile}, {}),
+    "scales": Case(
+        lambda acc, by_row, by_column, scale: acc * by_row * by_column * scale,
+        {"by_row": Column, "by_column": Row, "scale": Element},
+        {"by_row": f32, "by_column": f32, "scale": f32},
+    ),
+    "preact": Case(
+        lambda acc, bias: (e.gelu(acc + bias), acc + bias), {"bias": Row}, {"bias": f32}
+    ),
+    "three": Case(
+        lambda acc, bias, gate, s: (e.silu(acc * s + bias) * gate, acc * s + bias, e.square(acc)),
+        {"bias": Row, "gate": Tile, "s": Scalar},
+        {"bias": f32, "aux2": f32},
+    ),
+    "all_kinds": Case(
+        lambda acc, row, column, tile, one, s: e.where(acc > row, acc * column - tile / one, e.maximum(s, -tile)),
+        {"row": Row, "column": Column, "tile": Tile, "one": Element, "s": Scalar},
+        {"row": f32, "column": f32, "one": f32},
+    ),
+    "capped": Case(lambda acc, s: e.clamp(e.softcap(acc * s, 30), -20, 25), {"s": Scalar}, {}),
+    "roots": Case(
+        lambda acc: e.sqrt(e.abs(acc)) + e.rsqrt(1 + e.square(acc)) + e.log(1 + e.exp(-e.abs(acc))) + e.erf(acc), {}, {}
+    ),
+}  # fmt: skip
