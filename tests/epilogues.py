@@ -88,7 +88,10 @@ class Case:
             for name, kind in self.kinds.items()
             if issubclass(kind, Tensor)
         }
-        stored = {name: Operand(self.dtypes.get(name, d.dtype), d.major, d.align_bytes) for name in epilogue.outputs[1:]}
+        stored = {
+            name: Operand(self.dtypes.get(name, d.dtype), d.major, d.align_bytes)
+            for name in epilogue.outputs[1:]
+        }
         return plan.with_(operands=plan.operands.with_further(**of_kind, **stored), epilogue=epilogue)
 
     def operands(self, rng: np.random.Generator, m: int, n: int, batch: int | None = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ ROWS = (
     ("layout",),
     ("machine", "tile"),
     ("plan",),
-    ("build",),
+    ("build", "epilogue"),
     ("analysis", "choose", "emulate", "simulate"),
     ("draw",),
     ("kernels",),

@@ -103,6 +103,11 @@ class Operands:
                 broken.append(
                     f"{name.upper()} is {operand.major!r}-major; it has the modes {' and '.join(modes)}."
                 )
+            if operand.broadcast and (name, operand) not in self.further:
+                broken.append(
+                    f"{name.upper()} stays the same along {' and '.join(operand.broadcast)}; rows, columns and single "
+                    "elements are operands of an epilogue alone."
+                )
             align = operand.align_bytes
             if align < 1 or align & (align - 1):
                 broken.append(f"{name.upper()} is aligned to {align} bytes, which is no power of two.")

@@ -46,7 +46,11 @@ def operand(values, dtype, transposed):
 @pytest.mark.parametrize("kind", PLANS)
 def test_against_float64(kind, case):
     plan, name, layout = PLANS[kind]
-    dtype, each, rng = getattr(torch, name), CASES[case], np.random.default_rng(abs(hash((kind, case))) % 2**32)
+    dtype, each, rng = (
+        getattr(torch, name),
+        CASES[case],
+        np.random.default_rng(abs(hash((kind, case))) % 2**32),
+    )
     result = RESULTS.get(name, dtype)
     for m, n, k in SHAPES:
         for batch in (None, 2):
@@ -56,7 +60,9 @@ def test_against_float64(kind, case):
             given = {}
             for of, values in each.operands(rng, m, n, batch).items():
                 kind_of = result if each.kinds[of].__name__ == "Tile" else torch.float32
-                given[of] = values if each.kinds[of] is Scalar else torch.from_numpy(values).cuda().to(kind_of)
+                given[of] = (
+                    values if each.kinds[of] is Scalar else torch.from_numpy(values).cuda().to(kind_of)
+                )
             try:
                 got = gemm(a, b, plan=plan, epilogue=each.function, **given)
             except PlanError:
@@ -68,13 +74,37 @@ def test_against_float64(kind, case):
             expected = reference(each.epilogue, acc, values)
             # As far as the sums are off, the values are, by what the functions make of it
             of_sums = (a.double().abs() @ b.double().abs()).cpu().numpy() * (
-                2.0**-9 if "tensor cores" in kind else 2.0**-45 if name == "float64" else 2.0**-14 if "e4m3" in name else 2.0**-19
+                2.0**-9
+                if "tensor cores" in kind
+                else 2.0**-45
+                if name == "float64"
+                else 2.0**-14
+                if "e4m3" in name
+                else 2.0**-19
             )
             for found, (of, want) in zip(got, expected.items(), strict=True):
                 around = [reference(each.epilogue, acc + s * of_sums, values)[of] for s in (-1.0, 1.0)]
                 spread = np.maximum(np.abs(around[0] - want), np.abs(around[1] - want))
-                eps = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-19, torch.float64: 1e-12}
+                eps = {
+                    torch.bfloat16: 2.0**-8,
+                    torch.float16: 2.0**-11,
+                    torch.float32: 2.0**-19,
+                    torch.float64: 1e-12,
+                }
                 allowed = 2 * spread + np.abs(want) * eps[found.dtype] + 2e-6
-                jumps = np.sign(acc + of_sums - values["row"]) != np.sign(acc - of_sums - values["row"]) if "row" in values else False
+                jumps = (
+                    np.sign(acc + of_sums - values["row"]) != np.sign(acc - of_sums - values["row"])
+                    if "row" in values
+                    else False
+                )
                 wrong = (np.abs(found.double().cpu().numpy() - want) > allowed) & ~np.asarray(jumps)
-                assert not wrong.any(), (m, n, k, batch, of, int(wrong.sum()), wrong.size, np.argwhere(wrong)[:3])
+                assert not wrong.any(), (
+                    m,
+                    n,
+                    k,
+                    batch,
+                    of,
+                    int(wrong.sum()),
+                    wrong.size,
+                    np.argwhere(wrong)[:3],
+                )

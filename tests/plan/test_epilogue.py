@@ -192,7 +192,9 @@ def test_the_order_of_a_launch():
     assert launch_operands(LINEAR) == launch_operands(SCALED)
     assert launch_operands(LINEAR) == LaunchOperands(("c",), (), ("alpha", "beta"))
     more = Epilogue(GAMMA * E + ALPHA * ACC * Row("bias"), (("preact", ACC),))
-    assert launch_operands(more) == LaunchOperands(("c", "e", "bias"), ("preact",), ("alpha", "beta", "gamma"))
+    assert launch_operands(more) == LaunchOperands(
+        ("c", "e", "bias"), ("preact",), ("alpha", "beta", "gamma")
+    )
 
 
 def test_a_plan_holds_its_epilogue():

@@ -21,6 +21,7 @@ from cutegemm.plan.program.schedule import single_stage
 from cutegemm.plan.program.steps import BLOCKS, Program
 from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
 from tests.kernels.mma_sync_forms import form as mma_form
+from tests.epilogues import CASES
 from tests.kernels.sm90_forms import FORMS, form
 
 PACKAGE = Path(cutegemm.__file__).parent
@@ -195,8 +196,34 @@ for tile in work:
         fetch    C of subtile i + 2 -> its slot, c[i + 2]
 wait     until all stores have read their slots
 """
+FUSED = """
+skip     the k-tiles of the consumers before
+signal   turn[0], by the last consumer
+for tile in work, every 2nd from this consumer's first:
+  wait     turn of this consumer
+  for k in tile.k_tiles:
+    wait     full[k]
+    mma      A[k], B[k] -> acc
+    wait     for all products but this k-tile's
+    release  empty[k - 1]
+  signal   turn of the next consumer
+  skip     the k-tiles of the other consumers
+  wait     for all products
+  if tile has k-tiles:
+    release  empty[k - 1]
+  epilogue of acc
+  for subtile i:
+    epilogue of subtile i, with bias from global memory
+    store    aux of subtile i -> global memory
+    write    subtile i -> slot
+    wait     until all stores have read their slots, by warp 0
+    sync     subtile
+    store    slot -> D by TMA, by warp 0
+wait     until all stores have read their slots
+"""
 PRINTED = {
     "pingpong": (sm90_plan(BF16), PRODUCER, PINGPONG),
+    "fused": (CASES["preact"].on(sm90_plan(BF16)), PRODUCER, FUSED),
     "cooperative": (sm90_plan(BF16, **COOPERATIVE, cluster=(2, 1)), PRODUCER_OF_A_CLUSTER, COOPERATIVE_TEXT),
     "deferred": (sm90_plan(BF16, **COOPERATIVE, deferred=True, stagger_cycles=300), PRODUCER, DEFERRED),
     "two-level": (

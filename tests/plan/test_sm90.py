@@ -224,7 +224,9 @@ def test_an_epilogue_of_further_operands():
     assert renamed.fetched_tile == "residual"
     text = "epilogue of subtile i, with residual from its slot (waits for c[i]) and bias from global memory"
     assert text in str(renamed.program("consumer 0"))
-    with pytest.raises(PlanError, match="residual is f32 n-major; the slots that it comes to hold bf16, n-major"):
+    with pytest.raises(
+        PlanError, match="residual is f32 n-major; the slots that it comes to hold bf16, n-major"
+    ):
         renamed.with_(operands=renamed.operands.with_further(residual=Operand(f32, "n")))
     assert sm90_plan().with_(epilogue=Epilogue(Scalar("alpha") * Accumulator() + 1)).has_c is False
 
