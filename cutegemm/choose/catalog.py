@@ -17,7 +17,7 @@ from cutegemm.choose.mma_sync.choice import choose_mma_sync
 from cutegemm.choose.names import plans as plans
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.simt.choice import choose_simt
-from cutegemm.choose.sm90.choice import best_predicted_us, choose_sm90, packing_pays
+from cutegemm.choose.sm90.choice import Suits, best_predicted_us, choose_sm90, packing_pays
 from cutegemm.dtypes import DType, f32, f64
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -97,9 +97,11 @@ def by_wgmma(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
     accumulate: str = "fast",
+    suits: Suits | None = None,
 ) -> GemmPlan | None:
     """The Hopper plan to take; None where mma.sync is held to be faster, or alone serves the operands.
 
+    suits    see `choose_sm90`
     raises   PlanError where nothing serves operands of 8 bits
 
     >>> [by_wgmma(Operands.of("tf32"), Problem(n, n, n)) is None for n in (256, 4096)]
@@ -108,7 +110,7 @@ def by_wgmma(
     if not _wgmma_pays(operands, problem, device):
         return None
     with nullcontext() if operands.a.dtype.bits == 8 else suppress(PlanError):
-        return choose_sm90(operands, problem, device, with_c, accumulate)
+        return choose_sm90(operands, problem, device, with_c, accumulate, suits)
     return None
 
 

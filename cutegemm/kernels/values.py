@@ -226,32 +226,43 @@ class Values:
             self.apply(step, sums, {})
 
     @cute.jit
-    def carry_out(
-        self,
-        step: cutlass.Constexpr,
-        sums: cutlass.Constexpr,
-        fetch: cutlass.Constexpr,
-        further: cutlass.Constexpr = None,
-    ):
+    def carry_out(self, step: cutlass.Constexpr, sums: cutlass.Constexpr, fetch: cutlass.Constexpr):
         """A step on a fragment where it changes anything, and then only what it reads is fetched.
 
-        fetch     an operand's values for the fragment, by the operand's name
-        further   fragments for the values of other results, by name
+        fetch   an operand's values for the fragment, by the operand's name
         """
         if self.acts(step):
-            self.apply(step, sums, {name: fetch(name) for name in step.tensors}, further)
+            self.apply(step, sums, {name: fetch(name) for name in step.tensors})
 
-    def apply(self, step: Step, sums: cute.Tensor, held: Mapping[str, Any], further: Any = None) -> None:
+    def apply(self, step: Step, sums: cute.Tensor, held: Mapping[str, Any]) -> None:
         """A step on a fragment, in its place.
 
         held   the values of the step's operands for it, by name
         """
-        if step.further:
-            self._all(step, sums, held, further)
-        elif self.kind is Float32 and not sums.element_type.is_float:
+        if self.kind is Float32 and not sums.element_type.is_float:
             self._whole(step.expression, sums, held, step.factors)
         else:
             self._each(step.expression, sums, held)
+
+    def worked_out(
+        self, epilogue: Epilogue, sums: cute.Tensor, fetch: Callable[[str], Any]
+    ) -> Callable[[str, Any], cute.Tensor]:
+        """What an epilogue of several results makes of a fragment, which stays as it is.
+
+        fetch     an operand's values for the fragment, by the operand's name; all are fetched first
+        returns   of the name of a result and its type: a fragment of its values, worked out when it is asked for
+        """
+        held = {name: fetch(name) for name in epilogue.tensors}
+        expressions = dict(epilogue.results)
+
+        def of(name: str, kind: Any) -> cute.Tensor:
+            out = cute.make_rmem_tensor(sums.shape, kind)
+            for i in range(cute.size(sums)):
+                operands = {operand: values[i] for operand, values in held.items()}
+                out[i] = self.element(expressions[name], sums[i], operands, self.kind).to(kind)
+            return out
+
+        return of
 
     @cute.jit
     def _whole(
@@ -275,18 +286,3 @@ class Values:
         for i in range(cute.size(sums)):
             operands = {name: values[i] for name, values in held.items()}
             sums[i] = self.element(expression, sums[i], operands, sums.element_type).to(sums.element_type)
-
-    def _all(
-        self, step: Step, sums: cute.Tensor, held: Mapping[str, Any], further: Mapping[str, Any]
-    ) -> None:
-        """D's values in the place of the sums, those of other results to fragments of their types."""
-        for i in range(cute.size(sums)):
-            operands, known = {name: values[i] for name, values in held.items()}, {}
-            accumulated = sums[i]
-            for name, expression in step.further:
-                out = further[name]
-                out[i] = self.element(expression, accumulated, operands, self.kind, known).to(
-                    out.element_type
-                )
-            value = self.element(step.expression, accumulated, operands, self.kind, known)
-            sums[i] = value.to(sums.element_type)

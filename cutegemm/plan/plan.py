@@ -154,6 +154,34 @@ class GemmPlan:
         fetches = self.slots is not None and self.slots.load_c is not None and self.epilogue.tiles
         return self.epilogue.tiles[0] if fetches else ""
 
+    @functools.cached_property
+    def slot_results(self) -> tuple[str, ...]:
+        """The results of the epilogue that leave through slots, each through one of its own; D is the last.
+
+        Those of another type or majorness than D's leave out of registers; so do all but D where a tile comes to the
+        slots, and where tiles are held.
+        """
+        if self.slots is None:
+            return ()
+        assert self.pipeline is not None
+        if self.fetched_tile or self.pipeline.deferred:
+            return ("d",)
+        d, alike = self.operands.d, []
+        for name in self.epilogue.outputs[1:]:
+            operand = self.operands.matrix(name)
+            if (operand.dtype, operand.major) == (d.dtype, d.major) and operand.align_bytes >= d.align_bytes:
+                alike.append(name)
+        return (*alike, "d")
+
+    def slot_number(self, i: int, result: str = "d") -> int:
+        """Of a pipeline with slots: how many stores of a tile come before that of a result's i-th subtile."""
+        return i * len(self.slot_results) + self.slot_results.index(result)
+
+    @property
+    def further_results(self) -> tuple[str, ...]:
+        """The results beside D that leave out of registers."""
+        return tuple([name for name in self.epilogue.outputs[1:] if name not in self.slot_results])
+
     @property
     def split_k(self) -> int:
         """Parts that K is cut into."""

@@ -253,8 +253,8 @@ def _prepared(
         if kind is None:
             batch = f", with or without {l} in front" if batched else ""
             wrong.append(
-                f"{name} has shape {shape}; () for one number, {(n,)} for one to a column, {(m, 1)} for one to a row, or "
-                f"{(m, n)} for one to each element of the result is expected{batch}."
+                f"{name} has shape {shape}; () for one number, {(n,)} for one to a column, {(m, 1)} for one to a row, "
+                f"or {(m, n)} for one to each element of the result is expected{batch}."
             )
         else:
             kinds[name] = kind
@@ -360,7 +360,7 @@ def _seen(kind: type[Input], shape: tuple[int, ...] | None, turned: bool) -> Cal
     if shape is None:
         return lambda tensor: tensor.reshape(-1)
     batch = shape[0]
-    extent = {Row: shape[2], Column: shape[1], Element: 1}[kind]  # type: ignore[index]
+    extent = {Row: shape[2], Column: shape[1], Element: 1}[kind]
 
     def spread(tensor: Any) -> Any:
         rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, extent)

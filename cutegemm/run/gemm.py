@@ -48,7 +48,7 @@ class _Call:
         self.kernel, self.shape, self.dtype = prepared.kernel, prepared.shape, prepared.dtype
         self.views, self.held, self.written = prepared.views, held, increment_version
         self.strides = tuple([view.strides for view in prepared.views])
-        self.on_views = None if self.kernel is None else _callable(prepared)
+        self.on_views: Any = None if self.kernel is None else _callable(prepared)
         is_plain = self.kernel is not None and not any(self.strides) and devices() == 1
         self.function = self.on_views if is_plain else None
 
@@ -142,7 +142,7 @@ def gemm(
     try:
         if call.function is not None:
             call.function(a, b, result if c is None else c, result, alpha, beta)
-        elif call.kernel is not None:
+        elif call.on_views is not None:
             _launch_as_seen(call, (a, b, result if c is None else c, result), alpha, beta)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.kernel!r}: {error}") from error
@@ -163,7 +163,7 @@ def _launch_as_seen(call: _Call, tensors: Sequence[Any], alpha: float, beta: flo
     """The launch where another device may be the current one, or an extent of 1 has any stride."""
     from torch.cuda import device
 
-    assert call.kernel is not None
+    assert call.on_views is not None
     seen = [
         tensor if strides is None else tensor.as_strided(tensor.shape, strides)
         for tensor, strides in zip(tensors, call.strides, strict=True)

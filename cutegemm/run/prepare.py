@@ -13,9 +13,10 @@ from typing import Any
 from cutegemm.choose.catalog import by_simt, by_wgmma, choose, prefers_transposed
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.sm90.choice import Suits
 from cutegemm.dtypes import f32, tf32
 from cutegemm.machine.device import Device
-from cutegemm.plan.epilogue import Epilogue
+from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
@@ -35,6 +36,11 @@ from cutegemm.run.checks import (
 from cutegemm.run.compile import CompiledKernel, compile_plan
 from cutegemm.run.views import View, operands_of
 from cutegemm.tile.tma import TmaBox
+
+# Of a thread, whose epilogue has several results: with 192 their kernels were seen to spill.
+_MOST_SUMS_OF_SEVERAL = 160
+# Elements, from which on cooperative consumers were seen to lose 8% by a gelu that pingpong hides (H200, K = 4096).
+_LARGE_TILE = 128 * 256
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,20 @@ class Ending:
 
     epilogue: Epilogue
     further: dict[str, Operand]
+
+    def suits(self, plan: GemmPlan) -> bool:
+        """Whether a plan has time and registers for the epilogue.
+
+        Of large tiles, that is where others multiply meanwhile; of several results, where there are fewer sums.
+        """
+        pipeline = plan.pipeline
+        if pipeline is None:
+            return True
+        if self.epilogue.further and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
+            return False
+        computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
+        is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
+        return not computes or not (pipeline.deferred or (pipeline.kind == "cooperative" and is_large))
 
     def on(self, plan: GemmPlan, turned: bool) -> GemmPlan:
         """A plan that ends so.
@@ -159,7 +179,8 @@ def prepare(
     seen = operands(_loaded_by_box(asked, boxed))
     if asked is None:
         turned = prefers_transposed(boxed, replace(problem, operands=boxed), arch, device)
-        chosen = _chosen(seen, problem, turned, arch, device, has_c, how.accumulate)
+        suits = ending.suits if ending is not None else None
+        chosen = _chosen(seen, problem, turned, arch, device, has_c, how.accumulate, suits)
     elif isinstance(asked, Recipe):
         turned = asked.transposed
         chosen = asked.build(seen, has_c, arch, device)
@@ -197,6 +218,7 @@ def _chosen(
     device: Device,
     has_c: bool,
     accumulate: str,
+    suits: Suits | None = None,
 ) -> GemmPlan:
     """By wgmma where the device has it and it is held to be faster, else by mma.sync or by threads.
 
@@ -206,7 +228,7 @@ def _chosen(
     if turned:
         boxed, problem = boxed.transposed, problem.transposed
     if arch == "sm_90a" and not by_simt(boxed.a.dtype):
-        found = by_wgmma(boxed, problem, device, has_c, accumulate)
+        found = by_wgmma(boxed, problem, device, has_c, accumulate, suits)
         if found is not None:
             return found
         arch = "sm_90"  # by what is left

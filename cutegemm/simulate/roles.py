@@ -395,7 +395,8 @@ class Player(Machine):
             stores, _ = self.slot_flows[process.cta]
             self.fetched[number] = stores.shared[storage.in_slot(op.slot)].copy()
         elif isinstance(op, WriteSlot):
-            values = self.kept[number][op.tag[1]] if number in self.kept else self.values[number]["d"]
+            kept = number in self.kept
+            values = self.kept[number][op.tag[1]] if kept else self.values[number][op.result]
             stores, _ = self.slot_flows[process.cta]
             stores.shared[storage.in_slot(op.slot)] = np.moveaxis(values, 0, 2)
         elif isinstance(op, TakeSlot):
@@ -419,10 +420,12 @@ class Player(Machine):
         """A slot to global memory; nothing lies in it any more."""
         storage = self.stage.storage
         assert storage is not None
-        stores, _ = self.slot_flows[process.cta]
         group = self.own_group(process, op.tag[0])
+        stores, written = self.slot_flows[process.cta][0], storage.written
+        if op.result != "d":
+            stores, written = storage.flow_of(op.result, stores, group), storage.further[op.result].written
         stores.group = group
-        stores.store(storage.at(group, op.tag[1]), op.slot, storage.written)
+        stores.store(storage.at(group, op.tag[1]), op.slot, written)
         stores.clear(op.slot)
 
     def _store_tile(self, number: int, process: Process, op: Compute) -> None:

@@ -150,7 +150,8 @@ class SlotStorage:
 
     def store_further(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
         """Results beside D, of the i-th subtile: out of registers to global memory."""
-        for name, result in self.further.items():
+        for name in self.plan.further_results:
+            result = self.further[name]
             inside, index = self._places_in(result.matrix, self.at(group, i), group)
             result.write(index[inside], np.moveaxis(values[name], 0, 2)[inside])
 
@@ -168,6 +169,12 @@ class SlotStorage:
         loads = BoxFlow(self.loads, self.fetched, group, self.report, self.checked)
         loads.shared = stores.shared
         return stores, loads
+
+    def flow_of(self, result: str, stores: BoxFlow, group: CtaGroup) -> BoxFlow:
+        """Of a result beside D, through the same memory as D's."""
+        flow = BoxFlow(self.stores, self.task.matrices[result], group, self.report, self.checked)
+        flow.shared = stores.shared
+        return flow
 
     def in_slot(self, slot: int) -> np.ndarray:
         """(threads, registers) place in shared memory of each register of a subtile."""

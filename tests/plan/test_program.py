@@ -19,9 +19,9 @@ from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.barriers import barriers_of
 from cutegemm.plan.program.schedule import single_stage
 from cutegemm.plan.program.steps import BLOCKS, Program
+from tests.epilogues import CASES
 from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
 from tests.kernels.mma_sync_forms import form as mma_form
-from tests.epilogues import CASES
 from tests.kernels.sm90_forms import FORMS, form
 
 PACKAGE = Path(cutegemm.__file__).parent
@@ -213,8 +213,12 @@ for tile in work, every 2nd from this consumer's first:
     release  empty[k - 1]
   epilogue of acc
   for subtile i:
-    epilogue of subtile i, with bias from global memory
-    store    aux of subtile i -> global memory
+    epilogue of subtile i, with bias, gate from global memory
+    store    aux2 of subtile i -> global memory
+    write    aux of subtile i -> slot
+    wait     until all stores have read their slots, by warp 0
+    sync     subtile
+    store    slot -> aux by TMA, by warp 0
     write    subtile i -> slot
     wait     until all stores have read their slots, by warp 0
     sync     subtile
@@ -223,7 +227,7 @@ wait     until all stores have read their slots
 """
 PRINTED = {
     "pingpong": (sm90_plan(BF16), PRODUCER, PINGPONG),
-    "fused": (CASES["preact"].on(sm90_plan(BF16)), PRODUCER, FUSED),
+    "fused": (CASES["three"].on(sm90_plan(BF16), 16), PRODUCER, FUSED),
     "cooperative": (sm90_plan(BF16, **COOPERATIVE, cluster=(2, 1)), PRODUCER_OF_A_CLUSTER, COOPERATIVE_TEXT),
     "deferred": (sm90_plan(BF16, **COOPERATIVE, deferred=True, stagger_cycles=300), PRODUCER, DEFERRED),
     "two-level": (

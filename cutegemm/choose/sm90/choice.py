@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from cutegemm.choose.candidate import Candidate
@@ -20,6 +20,7 @@ from cutegemm.plan.work.shares import shares_of
 from cutegemm.plan.work.split import FILLED, Split, by_last
 
 ACCUMULATIONS = ("fast", "two_level")
+Suits = Callable[[GemmPlan], bool]
 
 LEAST_GAIN = 1.03  # by which a split must be faster to be taken
 # Where idle CTAs take the ends of the last tiles: by which that must be faster, of how many k-tiles the tiles must be,
@@ -42,6 +43,7 @@ def choose_sm90(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
     accumulate: str = "fast",
+    suits: Suits | None = None,
 ) -> GemmPlan:
     """The named plan that `predicted_us` holds to be the fastest; K is split where that gains enough.
 
@@ -49,6 +51,7 @@ def choose_sm90(
 
     accumulate   of fp8: "fast" sums up as wgmma does, with about 14 bits; "two_level" adds the sums of each k-tile
                  up in f32. Other types are summed up in full either way
+    suits        of a plan: whether it is what is wanted, beside its time; one that is not is taken where none is
     raises       PlanError where no named plan serves the operands
 
     >>> operands = Operands.of("bf16", layout="nt")
@@ -63,6 +66,7 @@ def choose_sm90(
         raise PlanError(
             "choose_sm90", [f"accumulate = {accumulate!r}; {' or '.join(ACCUMULATIONS)} is expected."]
         )
+    second: GemmPlan | None = None
     unsuited: list[tuple[object, str]] = []
     too_large: list[tuple[object, str]] = []
     for recipe in ranked(considered(operands, accumulate), operands, problem, device):
@@ -72,9 +76,12 @@ def choose_sm90(
             unsuited += [(recipe, rule) for rule in error.violations]
             continue
         beyond = list(limits(plan, problem))
-        if not beyond:
+        if not beyond and (suits is None or suits(plan)):
             return plan
+        second = second or (None if beyond else plan)
         too_large += [(recipe, rule) for rule in beyond]
+    if second is not None:
+        return second
     # A problem that is too large for plans of its operands is so whatever the other plans cannot do
     raise PlanError(f"choose_sm90: no named plan for {operands}", by_reason(too_large or unsuited))
 

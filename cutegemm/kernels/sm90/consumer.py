@@ -236,12 +236,11 @@ class ConsumerTracer(Tracer):
                 self.own_mnl = self.own_tile(at)
         else:
             own = self.subtile_sums(at.i)
-            self.further = self.storage.tail(own, at.i, self.own_mnl, at.c_phase)
-            self.out = self.storage.converted(own)
+            self.results = self.storage.tail(own, at.i, self.own_mnl, at.c_phase)
             self.storage.find_warp()
 
     def _StoreFurther(self, store: step.StoreFurther, at: At) -> None:
-        self.storage.store_further(self.further, at.i, self.own_mnl)
+        self.storage.store_further(self.results, at.i, self.own_mnl)
 
     def subtile_sums(self, i: int):
         """The sums of a subtile."""
@@ -262,14 +261,14 @@ class ConsumerTracer(Tracer):
         self.storage.wait_stores(wait.pending, wait.by)
 
     def _WriteSlot(self, write: step.WriteSlot, at: At) -> None:
-        self.storage.write_slot(self.out, at.i)
+        self.storage.write_slot(self.results(write.result), at.i, write.result)
 
     def _SyncSubtile(self, sync: step.SyncSubtile, at: At) -> None:
         self.sync("subtile", self.who.consumer)
 
     def _StoreSlot(self, store: step.StoreSlot, at: At) -> None:
         held = (at.held_m, at.held_n, at.held_l)
-        self.storage.store_slot(store.by, at.i, held if self.holds else self.own_mnl)
+        self.storage.store_slot(store.by, at.i, held if self.holds else self.own_mnl, store.result)
 
     def _StoreTile(self, store: step.StoreTile, at: At) -> None:
         self.storage.store_tile(self.sums, self.own_mnl)
@@ -283,11 +282,13 @@ class ConsumerTracer(Tracer):
 
     def _Hold(self, hold: step.Hold, at: At) -> None:
         own_mnl = self.own_tile(at)
-        for i in range(self.storage.subtiles):
-            sums = self.subtile_sums(i)
-            further = self.storage.tail(sums, i, own_mnl, None)
-            self.storage.store_further(further, i, own_mnl)
-        self.held.store(self.storage.by_subtiles(self.sums).load().to(self.held.element_type))
+        if self.plan.epilogue.tail.steps:
+            for i in range(self.storage.subtiles):
+                results = self.storage.tail(self.subtile_sums(i), i, own_mnl, None)
+                self.storage.store_further(results, i, own_mnl)
+                self.held[None, i].store(results("d").load())
+        else:
+            self.held.store(self.storage.by_subtiles(self.sums).load().to(self.held.element_type))
         at.left = Int32(self.storage.subtiles)
         at.held_m, at.held_n, at.held_l = own_mnl
 
@@ -312,6 +313,6 @@ class ConsumerTracer(Tracer):
 
     def store_one(self, steps, at: At, j: int) -> None:
         """The j-th subtile of the tile that is held."""
-        self.out = self.held[None, j]
+        self.results = lambda _: self.held[None, j]
         self.storage.find_warp()
         self.steps(steps, At(i=j, held_m=at.held_m, held_n=at.held_n, held_l=at.held_l))

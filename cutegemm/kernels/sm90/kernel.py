@@ -77,7 +77,7 @@ class Sm90Gemm:
         sums = region(space, firsts["sums"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
         tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
         tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, (bN, bK))
-        (tma_c, tC), (tma_d, tD) = self.storage.tma_atoms(operands, mD, tma_a)
+        (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, tma_a)
         work = plan.scheduler.tiles(mD.shape[0], mD.shape[1], mD.shape[2], TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
         self.kernel(
@@ -89,6 +89,7 @@ class Sm90Gemm:
             tC,
             tma_d,
             tD,
+            more,
             operands,
             given.scalars,
             values,
@@ -130,6 +131,7 @@ class Sm90Gemm:
         mC: cute.Tensor,
         tma_d: cute.CopyAtom,
         mD: cute.Tensor,
+        more: tuple,
         operands: tuple,
         scalars: tuple,
         values: tuple,
@@ -154,7 +156,7 @@ class Sm90Gemm:
         if cutlass.const_expr(plan.split.is_split):
             tickets = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
         if warp_idx == 0:
-            for atom in (tma_a, tma_b, *self.storage.descriptors(tma_c, tma_d)):
+            for atom in (tma_a, tma_b, *self.storage.descriptors(tma_c, tma_d, more)):
                 cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
                 for barrier in mbarriers:
@@ -173,7 +175,8 @@ class Sm90Gemm:
             parts = Parts(plan, arrivals, sums, tickets)
         ring = Ring(sA, sB, at["full"], at.get("empty", at["full"]))
         self.storage.use(
-            Targets(tma_c, mC, tma_d, mD, sD, at.get("c", at["full"])), Values.of(plan, operands, scalars)
+            Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"])),
+            Values.of(plan, operands, scalars),
         )
         loads = Loads(plan, tma_a, mA, tma_b, mB)
         consumers = self.consumers(self.storage, parts, loads)

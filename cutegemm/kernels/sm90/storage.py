@@ -6,7 +6,7 @@ behind which barrier, is in the plan's program: see `plan.program.roles`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from cutegemm.tile.tma import TmaBox
 class Targets:
     """C and D in global memory, and the slots. mC and mD are coordinates where TMA moves them, else tensors.
 
+    more        of results beside D that leave through slots: a copy and a tensor for each, as for D
     sD          (M, N, slots, consumers) of subtiles; after `set_up` (M, N, slots) of this consumer
     arrived_c   barriers of the slots
     """
@@ -39,6 +40,7 @@ class Targets:
     mC: cute.Tensor
     tma_d: cute.CopyAtom
     mD: cute.Tensor
+    more: tuple[tuple[cute.CopyAtom, cute.Tensor], ...] = ()
     sD: Any = None
     arrived_c: Any = None
 
@@ -56,16 +58,20 @@ class Storage(OwnTile):
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, operands, mD, unused):
-        """For the tile that TMA brings and for D: the copy by TMA and the tensor that it takes; else D itself."""
-        plan, slots = self.plan, self.slots
+        """For the tile that TMA brings, for D, and for each result beside it that leaves through slots: the copy by TMA
+        and the tensor that it takes; else the tensor itself."""
+        plan, slots, names = self.plan, self.slots, launch_operands(self.plan.epilogue)
         c, d = (unused, mD), (unused, mD)
+        more = [(unused, operands[1][names.results.index(name)]) for name in plan.slot_results[:-1]]
         if self.c_by_tma:
-            names = launch_operands(plan.epilogue).tensors
-            mC = operands[0][names.index(plan.fetched_tile)]
+            mC = operands[0][names.tensors.index(plan.fetched_tile)]
             c = lower.tma_atom(slots.load_c, mC, plan.smem_d, slots.subtile)
         if self.by_tma:
-            d = lower.tma_atom(slots.store, mD, plan.smem_d, self.box_tile)
-        return c, d
+            d, *more = [
+                lower.tma_atom(slots.store, mX, plan.smem_d, self.box_tile)
+                for mX in (mD, *[mX for _, mX in more])
+            ]
+        return c, d, tuple(more)
 
     @property
     def box_tile(self) -> tuple[int, int]:
@@ -75,9 +81,9 @@ class Storage(OwnTile):
 
     # --- device --------------------------------------------------------------------------------------------
 
-    def descriptors(self, tma_c, tma_d) -> Sequence[cute.CopyAtom]:
+    def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
         """The TMA descriptors to be prefetched."""
-        used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma))
+        used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma), *[(atom, self.by_tma) for atom, _ in more])
         return tuple([atom for atom, is_used in used if is_used])
 
     def use(self, targets: Targets, values: Values) -> None:
@@ -155,12 +161,13 @@ class Storage(OwnTile):
             )
         cute.copy(to.tma_c, tCgC, tCsC[None, slot], tma_bar_ptr=to.arrived_c + slot)
 
-    def tail(self, sums, i: int, own_mnl, phase) -> dict[str, Any]:
-        """The tail on the sums of a subtile, in their place; other results by name.
+    def tail(self, sums, i: int, own_mnl, phase) -> Callable[[str], cute.Tensor]:
+        """The tail on the sums of a subtile: what its results are, by name, each of its type.
 
         phase   of the barriers of slots, where a tile comes to a slot
 
-        Rows and columns of the next subtile are asked for before this one is computed.
+        Rows and columns of the next subtile are asked for before this one is computed. Of several results each is
+        worked out when it is asked for, so that registers hold one of them; where D is alone, it is computed here.
         """
         spread = self.spread_ahead(i, sums, own_mnl)
         if i + 1 < self.subtiles:
@@ -172,13 +179,14 @@ class Storage(OwnTile):
                 return self.read_slot(slot, phase ^ (used & 1))
             return spread[name] if name in spread else self.read_global(name, sums, i, own_mnl)
 
-        out = {
-            name: cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.matrix(name).dtype))
-            for name in self.values.epilogue.outputs[1:]
-        }
-        for each in self.values.epilogue.tail.steps:
-            self.values.carry_out(each, sums, fetch, out)
-        return out
+        tail = self.values.epilogue.tail
+        if tail.further:
+            of = self.values.worked_out(tail, sums, fetch)
+            return lambda name: of(name, lower.dtype(self.plan.operands.matrix(name).dtype))
+        for each in tail.steps:
+            self.values.carry_out(each, sums, fetch)
+        values = self.converted(sums)
+        return lambda _: values
 
     def spread_ahead(self, i: int, sums, own_mnl) -> dict[str, Spread]:
         """Operands that stay the same along a mode, of the i-th subtile: those that have been asked for, or now."""
@@ -257,9 +265,10 @@ class Storage(OwnTile):
         access = self.plan.access(name)
         return access.bits // access.dtype.bits
 
-    def store_further(self, results: dict[str, Any], i: int, own_mnl) -> None:
+    def store_further(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
         """Results beside D, of the i-th subtile: out of registers to global memory."""
-        for name, values in results.items():
+        for name in self.plan.further_results:
+            values = results(name)
             vX, vcX, vOut = self.vectors(name, self.values.results[name], values, own_mnl)
             count = cute.size(vOut, mode=[1])
             for j in range(count):
@@ -282,62 +291,72 @@ class Storage(OwnTile):
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
-    def write_slot(self, values, i: int) -> None:
-        """The values of the i-th subtile into its slot."""
+    def write_slot(self, values, i: int, result: str) -> None:
+        """The values of the i-th subtile of a result into its slot."""
         to_shared = lower.tiled_copy(self.slots.to_shared).get_slice(self.tid)
-        tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.slots.slot_at(i)[0]]
+        tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.slot_of(i, result)]
         tDrD = cute.make_tensor(values.iterator, cute.make_layout(tDsD.shape))
         cute.copy(to_shared, tDrD, tDsD)
         if self.by_tma:
             cute.arch.fence_proxy("async.shared", space="cta")
 
-    def store_slot(self, by: str, i: int, own_mnl) -> None:
-        """The i-th subtile out of its slot."""
+    def slot_of(self, i: int, result: str) -> int:
+        """The slot of the i-th subtile of a result."""
+        return self.slots.slot_at(self.plan.slot_number(i, result))[0]
+
+    def target_of(self, result: str):
+        """The copy by TMA of a result, and the tensor that it takes."""
+        to, further = self.targets, self.plan.slot_results[:-1]
+        return to.more[further.index(result)] if result in further else (to.tma_d, to.mD)
+
+    def store_slot(self, by: str, i: int, own_mnl, result: str) -> None:
+        """The i-th subtile of a result out of its slot."""
         if by == step.ALL:
-            self.copy_slot(i, own_mnl)
+            self.copy_slot(i, own_mnl, result)
         elif by == step.EACH_WARP:
             cute.arch.sync_warp()
             box = Int32(0) if self.plan.pipeline.consumer_warps == 1 else self.warp
-            self.store_box(i, own_mnl, box)
+            self.store_box(i, own_mnl, box, result)
         else:
-            self.store_by_first(i, own_mnl)
+            self.store_by_first(i, own_mnl, result)
 
     @cute.jit
-    def store_by_first(self, i: cutlass.Constexpr, own_mnl):
+    def store_by_first(self, i: cutlass.Constexpr, own_mnl, result: cutlass.Constexpr):
         if self.warp == 0:
-            self.store_box(i, own_mnl, Int32(0))
+            self.store_box(i, own_mnl, Int32(0), result)
 
-    def store_box(self, i: int, own_mnl, box) -> None:
-        """One warp: the i-th subtile by TMA, all of the slot or a warp's rows.
+    def store_box(self, i: int, own_mnl, box, result: str) -> None:
+        """One warp: the i-th subtile of a result by TMA, all of the slot or a warp's rows.
 
         box   which rows of the slot
         """
         slots, to = self.slots, self.targets
+        tma, mX = self.target_of(result)
         boxes = slots.subtile[0] // self.box_tile[0]
         sBox = cute.zipped_divide(to.sD, self.box_tile)  # (box, (boxes M, 1, slots))
-        gBox = cute.zipped_divide(self.own_tile(to.mD, own_mnl), self.box_tile)  # (box, (boxes M, boxes N))
-        tBsD, tBgD = cpasync.tma_partition(to.tma_d, 0, cute.make_layout(1), sBox, gBox)
+        gBox = cute.zipped_divide(self.own_tile(mX, own_mnl), self.box_tile)  # (box, (boxes M, boxes N))
+        tBsD, tBgD = cpasync.tma_partition(tma, 0, cute.make_layout(1), sBox, gBox)
         m, n = slots.subtile_at(i, self.tile)
-        slot, _ = slots.slot_at(i)
+        slot = self.slot_of(i, result)
         cute.copy(
-            to.tma_d,
+            tma,
             tBsD[None, (box, 0, slot)],
             tBgD[None, (m * boxes + box, n)],
             **lower.l2_policy(slots.store),
         )
         cute.arch.cp_async_bulk_commit_group()
 
-    def copy_slot(self, i: int, own_mnl) -> None:
-        """A slot to D by the consumer's threads: all that a thread reads first, then what is inside of D."""
+    def copy_slot(self, i: int, own_mnl, result: str) -> None:
+        """A slot to global memory by the consumer's threads: a thread's reads first, then what is inside of D."""
         slots, to = self.slots, self.targets
         down, across = slots.subtiles(self.tile)
         (m, n), (m_tile, n_tile, batch) = slots.subtile_at(i, self.tile), own_mnl
-        extents = to.mD.shape[:2]
-        tiles = [to.mD[None, None, batch], cute.make_identity_tensor(extents)]
+        extents, (_, mX) = to.mD.shape[:2], self.target_of(result)
+        tiles = [mX[None, None, batch], cute.make_identity_tensor(extents)]
         at = (m_tile * down + m, n_tile * across + n)
         gD, coords = [cute.local_tile(tensor, slots.subtile, at) for tensor in tiles]
         own = lower.tiled_copy(slots.store).get_slice(self.tid)
-        tDsD = own.partition_S(to.sD)[None, None, None, slots.slot_at(i)[0]]
+        tDsD = own.partition_S(to.sD)[None, None, None, self.slot_of(i, result)]
         tDgD, tDcD = own.partition_D(gD), own.partition_D(coords)
         tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
         cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
@@ -369,16 +388,23 @@ class Storage(OwnTile):
     def store_vector(self, sums: cutlass.Constexpr, gX: cutlass.Constexpr, at, extents: cutlass.Constexpr):
         """One access to each result, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
-            of_results = {name: gX[name].element_type for name in self.values.epilogue.outputs[1:]}
-            further = {name: cute.make_rmem_tensor(sums.shape, kind) for name, kind in of_results.items()}
-            for each in self.values.epilogue.tail.steps:
-                self.values.carry_out(each, sums, lambda name: self.read_vector(name, gX[name]), further)
-            for name, values in further.items():
-                self.copy(name, values, gX[name])
-            out = cute.make_rmem_tensor(sums.shape, gX["d"].element_type)
-            for v in cutlass.range_constexpr(cute.size(sums)):
-                out[v] = sums[v].to(gX["d"].element_type)
-            cute.copy(lower.copy_atom(self.plan.store_d), out, cute.coalesce(gX["d"]))
+            tail = self.values.epilogue.tail
+            if cutlass.const_expr(tail.further):
+                of = self.values.worked_out(tail, sums, lambda name: self.read_vector(name, gX[name]))
+                for name in tail.outputs[1:]:
+                    self.copy(name, of(name, gX[name].element_type), gX[name])
+                self.store_values(of("d", gX["d"].element_type), gX["d"])
+            else:
+                for each in tail.steps:
+                    self.values.carry_out(each, sums, lambda name: self.read_vector(name, gX[name]))
+                out = cute.make_rmem_tensor(sums.shape, gX["d"].element_type)
+                for v in cutlass.range_constexpr(cute.size(sums)):
+                    out[v] = sums[v].to(gX["d"].element_type)
+                self.store_values(out, gX["d"])
+
+    def store_values(self, values, gD) -> None:
+        """One access to D."""
+        cute.copy(lower.copy_atom(self.plan.store_d), values, cute.coalesce(gD))
 
     def read_vector(self, name: str, gX) -> Any:
         """A vector of an operand, inside of it: an element for each of its elements."""

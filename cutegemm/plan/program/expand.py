@@ -318,10 +318,11 @@ class _Expansion:
 
     # --- to global memory -----------------------------------------------------------------------------------
 
-    def slot_of(self, i: int) -> tuple[int, tuple[int, ...]]:
-        """The slot of a subtile among all of the CTA's, and its parts."""
+    def slot_of(self, i: int, result: str = "d") -> tuple[int, tuple[int, ...]]:
+        """The slot of a subtile of a result among all of the CTA's, and its parts."""
         assert self.slots is not None
-        return self.consumer * self.slots.count + self.slots.slot_at(i)[0], tuple(range(self.place.warps))
+        slot, _ = self.slots.slot_at(self.plan.slot_number(i, result))
+        return self.consumer * self.slots.count + slot, tuple(range(self.place.warps))
 
     def _FetchTile(self, fetch: step.FetchTile, at: _State, i: int) -> Iterator[Op]:
         assert self.slots is not None
@@ -349,17 +350,18 @@ class _Expansion:
             yield op.WaitStores(wait.pending)
 
     def _WriteSlot(self, write: step.WriteSlot, at: _State, i: int) -> Iterator[Op]:
-        yield op.WriteSlot(self.slot_of(i)[0], self.place.warp, (at.number, i))
+        slot, _ = self.slot_of(i, write.result)
+        yield op.WriteSlot(slot, self.place.warp, (at.number, i), write.result)
 
     def _StoreSlot(self, store: step.StoreSlot, at: _State, i: int) -> Iterator[Op]:
-        slot, parts = self.slot_of(i)
-        tag = (at.number, i)
+        slot, parts = self.slot_of(i, store.result)
+        tag, result = (at.number, i), store.result
         if store.by == step.ALL:
-            yield op.TakeSlot(slot, parts, tag, self.place.warps)
+            yield op.TakeSlot(slot, parts, tag, self.place.warps, result)
         elif store.by == step.EACH_WARP:
-            yield op.StoreSlot(slot, (self.place.warp,), tag)
+            yield op.StoreSlot(slot, (self.place.warp,), tag, result)
         elif self.place.warp == 0:
-            yield op.StoreSlot(slot, parts, tag)
+            yield op.StoreSlot(slot, parts, tag, result)
 
     def _StoreTile(self, store: step.StoreTile, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(store, (at.number, 0))

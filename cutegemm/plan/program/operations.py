@@ -170,11 +170,12 @@ class ReadSlot:
 
 @dataclass(frozen=True)
 class WriteSlot:
-    """D into a part of a slot."""
+    """A result, such as D, into a part of a slot."""
 
     slot: int
     part: int
     tag: Tag
+    result: str = "d"
 
 
 @dataclass(frozen=True)
@@ -184,16 +185,19 @@ class StoreSlot:
     slot: int
     parts: tuple[int, ...]
     tag: Tag
+    result: str = "d"
 
 
 @dataclass(frozen=True)
 class TakeSlot:
-    """Some parts of a slot copied to D by one of so many warps, which have all read them before they are free."""
+    """Some parts of a slot copied to global memory by one of so many warps, which have all read them before they are
+    free."""
 
     slot: int
     parts: tuple[int, ...]
     tag: Tag
     readers: int
+    result: str = "d"
 
 
 @dataclass(frozen=True)

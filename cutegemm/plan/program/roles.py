@@ -274,13 +274,15 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
     by_tma = isinstance(slots.store, TmaBox)
     own_rows = by_tma and slots_are_stored_by_rows(plan)
     values: Steps = () if is_held else _values(plan)
-    if own_rows:
-        body: Steps = (WaitStores(count - 1, EACH_WARP), WriteSlot(), StoreSlot(EACH_WARP))
-    elif not by_tma:
-        body = (WriteSlot(), SyncSubtile(), StoreSlot(ALL, by_tma=False))
-    else:
-        before = () if fetches else (WaitStores(count - 2, FIRST_WARP),)
-        body = (WriteSlot(), *before, SyncSubtile(), StoreSlot(FIRST_WARP))
+    body: list[Step] = []
+    for name in plan.slot_results:
+        if own_rows:
+            body += [WaitStores(count - 1, EACH_WARP), WriteSlot(name), StoreSlot(EACH_WARP, result=name)]
+        elif not by_tma:
+            body += [WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
+        else:
+            before = [] if fetches else [WaitStores(count - 2, FIRST_WARP)]
+            body += [WriteSlot(name), *before, SyncSubtile(), StoreSlot(FIRST_WARP, result=name)]
     behind: Steps = ()
     if fetches:
         behind = (If(IS_FIRST_WARP, (WaitStores(count - 2, ALL), FetchTile(ahead=2))),)
@@ -291,7 +293,7 @@ def _values(plan: GemmPlan) -> Steps:
     """A subtile's values of D; other results leave at once."""
     epilogue, fetched = plan.epilogue, plan.fetched_tile
     read = tuple([name for name in epilogue.tail.tensors if name != fetched])
-    further = epilogue.outputs[1:]
+    further = plan.further_results
     values = Evaluate(TAIL, fetched, read)
     return (values, StoreFurther(further)) if further else (values,)
 

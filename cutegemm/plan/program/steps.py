@@ -338,10 +338,15 @@ class WaitStores:
 
 @dataclass(frozen=True)
 class WriteSlot:
-    """A subtile's values to its slot."""
+    """A subtile's values to its slot.
+
+    result   of the epilogue: D, or one beside it, which has a slot of its own
+    """
+
+    result: str = "d"
 
     def __str__(self) -> str:
-        return "write    subtile i -> slot"
+        return f"write    {'' if self.result == 'd' else f'{self.result} of '}subtile i -> slot"
 
 
 @dataclass(frozen=True)
@@ -358,13 +363,15 @@ class StoreSlot:
 
     by       `FIRST_WARP`: all of the slot; `EACH_WARP`: its own rows; `ALL`: copies by all threads
     by_tma   a bulk store, which is waited for by `WaitStores`
+    result   of the epilogue
     """
 
     by: str
     by_tma: bool = True
+    result: str = "d"
 
     def __str__(self) -> str:
-        return f"store    slot -> D{' by TMA' if self.by_tma else ''}, by {self.by}"
+        return f"store    slot -> {_matrix(self.result)}{' by TMA' if self.by_tma else ''}, by {self.by}"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from cutegemm.plan.program.operations import (
 )
 from cutegemm.simulate.protocol.protocol import Misuse
 
-Held = Union[None, tuple[str, Tag]]  # ("C" or "D", which)
+Held = Union[None, tuple[str, Tag]]  # ("C", "D" or another result, which)
 Flight = tuple[int, int, int, Union[FetchSlot, StoreSlot]]  # (process, its number there, CTA, what)
 Place = tuple[int, int, int]  # (CTA, slot, part)
 
@@ -110,13 +110,14 @@ class SlotState:
 
     def _write(self, cta: int, op: WriteSlot) -> None:
         """No bulk copy may still be at the part, and nothing that is yet to be stored may lie there."""
-        self._free(cta, op.slot, (op.part,), f"D of subtile {op.tag} is written to slot {op.slot}")
+        name = op.result.upper()
+        self._free(cta, op.slot, (op.part,), f"{name} of subtile {op.tag} is written to slot {op.slot}")
         held = self.parts.get((cta, op.slot, op.part))
-        if held is not None and held[0] == "D":
+        if held is not None and held[0] != "C":
             raise Misuse(
-                f"D of subtile {op.tag} is written to slot {op.slot}, which still has {_words(held)}."
+                f"{name} of subtile {op.tag} is written to slot {op.slot}, which still has {_words(held)}."
             )
-        self.parts[cta, op.slot, op.part] = ("D", op.tag)
+        self.parts[cta, op.slot, op.part] = (name, op.tag)
 
     def _store(self, process: int, cta: int, op: StoreSlot) -> None:
         """All parts must have been written."""
@@ -138,9 +139,10 @@ class SlotState:
     def _written(self, cta: int, op: StoreSlot | TakeSlot) -> None:
         for part in op.parts:
             held = self.parts.get((cta, op.slot, part))
-            if held != ("D", op.tag):
+            if held != (op.result.upper(), op.tag):
+                which = "" if op.result == "d" else f"{op.result} of "
                 raise Misuse(
-                    f"slot {op.slot} is stored as subtile {op.tag}, but its part {part} has {_words(held)}: "
+                    f"slot {op.slot} is stored as {which}subtile {op.tag}, but its part {part} has {_words(held)}: "
                     "early store."
                 )
 
