@@ -27,6 +27,7 @@ from cutegemm.torch.product import product
 from cutegemm.torch.refusals import (
     refuse,
     wrong_factors,
+    wrong_gradients,
     wrong_operand,
     wrong_out_dtype,
     wrong_tensors,
@@ -100,6 +101,7 @@ def addmm(
         if mat1.dim() == mat2.dim() == 2:
             shape = (mat1.shape[0], mat2.shape[1])
             rules += wrong_operand("input", input, shape) + _wrong_out(out, shape, mat1)
+        rules += wrong_gradients(given, out)
     refuse("addmm", given, rules)
     operands, numbers, text = (input,), (float(alpha), float(beta)), LINEAR
     if beta == 0:
@@ -381,7 +383,7 @@ def _into(
     operands: tuple[torch.Tensor, ...],
     scalars: tuple[float, ...],
 ) -> torch.Tensor:
-    """The product where the caller wants it; autograd is told by torch's own rule for such functions."""
+    """The product where the caller wants it."""
     if route_of(a, b, out, *operands) is Route.DIRECT:
         compute(a, (b,), text, operands, scalars, out=out)
     elif text == PLAIN:
@@ -401,6 +403,7 @@ def _check_matrices(
         if not rules:
             length = [max(x.shape[0] for x in (a, b) if x.dim() == 3)] if rank == 3 else []
             rules = _wrong_out(out, (*length, a.shape[-2], b.shape[-1]), a)
+        rules += wrong_gradients(given, out)
     refuse(called, given, rules)
 
 

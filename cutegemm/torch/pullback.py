@@ -24,7 +24,7 @@ from cutegemm.plan.epilogue import (
     Minimum,
     Multiply,
     Negative,
-    Operand,
+    Input,
     Subtract,
     Where,
     functions,
@@ -203,7 +203,7 @@ def pullback(
 
 
 def _leaf(node: Expression) -> str:
-    return ACC if isinstance(node, Accumulator) else node.name if isinstance(node, Operand) else ""
+    return ACC if isinstance(node, Accumulator) else node.name if isinstance(node, Input) else ""
 
 
 def _terms(

@@ -85,3 +85,18 @@ def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
             "last is expected."
         ]
     )
+
+
+def wrong_gradients(given: Mapping[str, Any], out: torch.Tensor | None) -> list[str]:
+    """Of gradients where a result is written to memory of the caller: none are recorded then."""
+    if out is None or not torch.is_grad_enabled():
+        return []
+    named = {**given, "out": out}
+    names = [name for name, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not names:
+        return []
+    are = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
+    return [
+        f"{are} to have gradients, and out is given, of which none are recorded. Leave out away, or call it under "
+        "torch.no_grad()."
+    ]

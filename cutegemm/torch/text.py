@@ -21,7 +21,7 @@ from cutegemm.plan.epilogue import (
     Constant,
     Expression,
     Negative,
-    Operand,
+    Input,
     Scalar,
     Tensor,
     epilogue_of,
@@ -152,7 +152,7 @@ def _text(node: Expression) -> str:
         return "acc"
     if isinstance(node, Constant):
         return f"{node.value:g}" if float(f"{node.value:g}") == node.value else repr(node.value)
-    if isinstance(node, Operand):
+    if isinstance(node, Input):
         return node.name
     if isinstance(node, Negative):
         return f"-{_within(node.child, node.precedence)}"

@@ -24,7 +24,7 @@ from cutegemm.plan.epilogue import (
     Minimum,
     Multiply,
     Negative,
-    Operand,
+    Input,
     Subtract,
     Where,
 )
@@ -92,7 +92,7 @@ class Values:
             return self._acc()
         if isinstance(node, Constant):
             return node.value
-        if isinstance(node, Operand):
+        if isinstance(node, Input):
             return self._operands[node.name]
         given = [self(child) for child in node.children]
         if isinstance(node, Binary):
