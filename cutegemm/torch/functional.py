@@ -22,7 +22,7 @@ from cutegemm.torch.activations import (
     gated,
     wrong_activation,
 )
-from cutegemm.torch.launch import AS_CHOSEN, LINEAR, PLAIN, How, compute
+from cutegemm.torch.launch import AS_CHOSEN, LINEAR, PLAIN, Choice, compute
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import (
     refuse,
@@ -35,7 +35,7 @@ from cutegemm.torch.refusals import (
 from cutegemm.torch.route import Route, route_of
 
 _AS_CHOSEN = astuple(AS_CHOSEN)
-_FAST, _TWO_LEVEL = How(accumulate="fast"), How(accumulate="two_level")
+_FAST, _TWO_LEVEL = Choice(accumulate="fast"), Choice(accumulate="two_level")
 
 
 def mm(

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Expression, Tensor
-from cutegemm.torch.launch import AS_CHOSEN, How, joined, sums_dtype
+from cutegemm.torch.launch import AS_CHOSEN, Choice, joined, sums_dtype
 from cutegemm.torch.pullback import ACC, OfExpressions, OfTensors, pullback, used
 from cutegemm.torch.text import formula, text_of
 from cutegemm.torch.traced import constant
 from cutegemm.torch.values import Values, nodes_of
 
-Multiply = Callable[[torch.Tensor, torch.Tensor, torch.dtype, How], torch.Tensor]
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.dtype, Choice], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Call:
     text: str
     scalars: tuple[float, ...] = ()
     out_dtype: torch.dtype | None = None
-    how: How = AS_CHOSEN
+    how: Choice = AS_CHOSEN
 
 
 @dataclass(frozen=True)

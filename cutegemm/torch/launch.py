@@ -24,15 +24,15 @@ LINEAR = "lambda acc, c, alpha, beta: alpha * acc + beta * c"
 
 
 @dataclass(frozen=True)
-class How:
-    """The arguments of `gemm` that say how, and not what."""
+class Choice:
+    """The arguments of `gemm` that a plan is chosen by."""
 
     plan: Any = None
     accumulate: str = "fast"
     allow_tf32: bool = False
 
 
-AS_CHOSEN = How()
+AS_CHOSEN = Choice()
 
 
 def result_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
@@ -103,7 +103,7 @@ def compute(
     operands: Sequence[torch.Tensor] = (),
     scalars: Sequence[float] = (),
     out_dtype: torch.dtype | None = None,
-    how: How = AS_CHOSEN,
+    how: Choice = AS_CHOSEN,
     out: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """The results of a product and its epilogue, D first.

@@ -20,7 +20,7 @@ import torch
 
 from cutegemm.torch.batches import batched_gemm, batched_mm
 from cutegemm.torch.gradients import Call
-from cutegemm.torch.launch import PLAIN, How, allocated, compute
+from cutegemm.torch.launch import PLAIN, Choice, allocated, compute
 from cutegemm.torch.product import backward, keep
 
 # Of `gemm` no argument has a default: torch leaves those out that equal it, and then takes the gradients of a call with
@@ -54,7 +54,7 @@ def _gemm(
     accumulate: str,
     allow_tf32: bool,
 ) -> list[torch.Tensor]:
-    return compute(a, b, epilogue, operands, scalars, out_dtype, How(plan, accumulate, allow_tf32))
+    return compute(a, b, epilogue, operands, scalars, out_dtype, Choice(plan, accumulate, allow_tf32))
 
 
 def _gemm_out(
@@ -68,7 +68,7 @@ def _gemm_out(
     accumulate: str,
     allow_tf32: bool,
 ) -> None:
-    compute(a, b, epilogue, operands, scalars, how=How(plan, accumulate, allow_tf32), out=out)
+    compute(a, b, epilogue, operands, scalars, how=Choice(plan, accumulate, allow_tf32), out=out)
 
 
 def _fake_mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -100,7 +100,7 @@ def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]
     a, b, epilogue, operands, scalars, out_dtype, *how = inputs
     tensors = (a, *b, *operands)
     keep(
-        ctx, Call(epilogue, tuple(scalars), out_dtype, How(*how)), len(b), tensors, output, _wanting(*tensors)
+        ctx, Call(epilogue, tuple(scalars), out_dtype, Choice(*how)), len(b), tensors, output, _wanting(*tensors)
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.torch.gradients import Call, Extents, gradients, saved, with_kept
-from cutegemm.torch.launch import AS_CHOSEN, PLAIN, How, by_torch, compute, joined
+from cutegemm.torch.launch import AS_CHOSEN, PLAIN, Choice, by_torch, compute, joined
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula
 
@@ -21,7 +21,7 @@ def product(
     operands: tuple[torch.Tensor, ...] = (),
     scalars: tuple[float, ...] = (),
     out_dtype: torch.dtype | None = None,
-    how: How = AS_CHOSEN,
+    how: Choice = AS_CHOSEN,
 ) -> Sequence[torch.Tensor]:
     """The results of an epilogue of a @ b, D first, and perhaps what the backward pass reads behind them.
 
@@ -51,7 +51,7 @@ def kept_text(text: str, a: torch.Tensor, b: Sequence[torch.Tensor], operands: S
     return with_kept(text, len(operands))
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, how: How) -> torch.Tensor:
+def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, how: Choice) -> torch.Tensor:
     """a @ b alone, as the backward pass asks for it."""
     return product(a, (b,), out_dtype=dtype, how=how)[0]
 
@@ -63,7 +63,7 @@ def by_operator(
     operands: Sequence[torch.Tensor],
     scalars: Sequence[float],
     out_dtype: torch.dtype | None,
-    how: How,
+    how: Choice,
 ) -> Sequence[torch.Tensor]:
     """The product by its operator of torch.library."""
     if text == PLAIN and len(b) == 1 and how == AS_CHOSEN:

@@ -74,12 +74,14 @@ def test_a_whole_graph_of_dynamic_rows(name, on_cpu):
     torch._dynamo.reset()
     compiles = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(FUNCTIONS[name], fullgraph=True, dynamic=True, backend=compiles)
-    for rows in (5, 9):
+    counts = []
+    for rows in (5, 9, 12):
         x = normal(rows, 8, grad=True)
         ours, eager = compiled(x, W, BIAS), FUNCTIONS[name](x, W, BIAS)
         given = [t for t in (x, W) if t is not None]
         close(gradients(ours, given), gradients(eager, given))
-    assert compiles.frame_count == 1
+        counts.append(compiles.frame_count)
+    assert len(set(counts)) == 1, counts
 
 
 def test_the_graph_holds_the_operator_and_its_epilogue():
