@@ -74,7 +74,7 @@ _LATER = {
     "wgmma": "cutegemm.tile",
     "widest_smem_kind": "cutegemm.tile",
 }
-_OF_TORCH = {  # of the face to torch; not in `__all__`, so that `import *` needs no torch, and shadows none of its names
+_OF_TORCH = {  # not in `__all__`: `import *` needs no torch, and none of its names are shadowed
     "addmm": "cutegemm.torch",
     "bmm": "cutegemm.torch",
     "GatedMLP": "cutegemm.torch",

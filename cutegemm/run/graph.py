@@ -14,7 +14,9 @@ from cutegemm.layout.hooks import Hook
 if TYPE_CHECKING:
     from cutegemm.run.prepare import How
 
-through_torch = Hook("gemm as torch sees it")  # the arguments of `gemm` by name -> its result; registered by `cutegemm`
+through_torch = Hook(
+    "gemm as torch sees it"
+)  # the arguments of `gemm` by name -> its result; registered by `cutegemm`
 
 
 def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any]) -> bool:

@@ -420,7 +420,8 @@ def _wrong_product(
     if a.shape[-1] != b.shape[-2]:
         turned = f" Pass {y}.mT, which fits." if a.shape[-1] == b.shape[-1] else ""
         found.append(f"{x} has {a.shape[-1]} columns, {y} has {b.shape[-2]} rows; both are K.{turned}")
-    if a.dim() == b.dim() == 3 and a.shape[0] != b.shape[0] and 1 not in (a.shape[0], b.shape[0]):
+    lengths = (a.shape[0], b.shape[0]) if a.dim() == b.dim() == 3 else (1, 1)
+    if lengths[0] != lengths[1] and lengths[0] != 1 and lengths[1] != 1:
         found.append(
             f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1."
         )

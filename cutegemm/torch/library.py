@@ -100,7 +100,12 @@ def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]
     a, b, epilogue, operands, scalars, out_dtype, *how = inputs
     tensors = (a, *b, *operands)
     keep(
-        ctx, Call(epilogue, tuple(scalars), out_dtype, Choice(*how)), len(b), tensors, output, _wanting(*tensors)
+        ctx,
+        Call(epilogue, tuple(scalars), out_dtype, Choice(*how)),
+        len(b),
+        tensors,
+        output,
+        _wanting(*tensors),
     )
 
 

@@ -74,17 +74,14 @@ def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
     if x is None:
         return []
     own, wide = tuple(x.shape), tuple(shape)
-    fits = len(own) <= len(wide) and all(e in (1, w) for e, w in zip(own[::-1], wide[::-1], strict=False))
+    pairs = zip(own[::-1], wide[::-1], strict=False)
+    # Comparisons one by one: `in` does not look at the value of an extent that a graph has by name.
+    if len(own) <= len(wide) and all(extent == 1 or extent == of for extent, of in pairs):
+        return []
     *batch, m, n = wide
     would = [(n,), (m, 1), (m, n), *([(*batch, m, n)] if batch else [])]
-    return (
-        []
-        if fits
-        else [
-            f"{name} has shape {own}; a number, {', '.join(str(each) for each in would)} or what broadcasts to the "
-            "last is expected."
-        ]
-    )
+    listed = ", ".join([f"{each}" for each in would])
+    return [f"{name} has shape {own}; a number, {listed} or what broadcasts to the last is expected."]
 
 
 def wrong_gradients(given: Mapping[str, Any], out: torch.Tensor | None) -> list[str]:

@@ -20,11 +20,11 @@ from cutegemm.plan.epilogue import (
     Divide,
     Expression,
     Function,
+    Input,
     Maximum,
     Minimum,
     Multiply,
     Negative,
-    Input,
     Subtract,
     Where,
 )

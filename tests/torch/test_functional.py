@@ -182,7 +182,9 @@ def test_of_bfloat16_it_errs_as_torch_does():
             given = [t.to(torch.bfloat16).requires_grad_() for t in (x, w, bias)]
             result = call(*given)
             found = [result.detach(), *gradients(result, given)]
-            errors.append([float((f.double() - e).norm() / e.norm()) for f, e in zip(found, wanted, strict=True)])
+            errors.append(
+                [float((f.double() - e).norm() / e.norm()) for f, e in zip(found, wanted, strict=True)]
+            )
         assert all(ours <= 1.1 * theirs for ours, theirs in zip(*errors, strict=True)), (activation, errors)
 
 
