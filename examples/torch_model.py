@@ -30,7 +30,10 @@ WIDTH, HIDDEN, HEADS, LAYERS, WORDS, BATCH, TOKENS = SIZE
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.qkv_proj, self.o_proj = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.qkv_proj, self.o_proj = (
+            nn.Linear(WIDTH, 3 * WIDTH, bias=False),
+            nn.Linear(WIDTH, WIDTH, bias=False),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv_proj(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
@@ -43,7 +46,10 @@ class MLP(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj = nn.Linear(WIDTH, HIDDEN, bias=False), nn.Linear(WIDTH, HIDDEN, bias=False)
+        self.gate_proj, self.up_proj = (
+            nn.Linear(WIDTH, HIDDEN, bias=False),
+            nn.Linear(WIDTH, HIDDEN, bias=False),
+        )
         self.down_proj, self.act_fn = nn.Linear(HIDDEN, WIDTH, bias=False), nn.SiLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -64,7 +70,10 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.blocks = nn.Embedding(WORDS, WIDTH), nn.ModuleList(Block() for _ in range(LAYERS))
+        self.embedding, self.blocks = (
+            nn.Embedding(WORDS, WIDTH),
+            nn.ModuleList(Block() for _ in range(LAYERS)),
+        )
         self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
@@ -104,7 +113,9 @@ def main() -> None:
     words = torch.randint(WORDS, (BATCH, TOKENS), device=DEVICE)
     model = Decoder().to(DEVICE)
     for parameter in model.parameters():
-        parameter.data = parameter.data.bfloat16().float()  # values that bfloat16 has: both compute with the same
+        parameter.data = (
+            parameter.data.bfloat16().float()
+        )  # values that bfloat16 has: both compute with the same
     exact = step(model, words)
     model.bfloat16()
 
