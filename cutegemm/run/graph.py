@@ -33,10 +33,11 @@ def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any]) -> bool:
     if not torch.is_grad_enabled():
         return False
     try:
-        wanted = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
+        if a.requires_grad or b.requires_grad or (c is not None and c.requires_grad):
+            return True
     except AttributeError:  # arrays of another framework
         return False
-    return wanted or any([getattr(x, "requires_grad", False) for x in operands.values()])  # noqa: C419
+    return bool(operands) and any(getattr(x, "requires_grad", False) for x in operands.values())
 
 
 def are_stood_for(tensors: Mapping[str, Any]) -> bool:

@@ -8,10 +8,13 @@ torch.compile, torch.export and torch.vmap, and with torch.autocast.
 from __future__ import annotations
 
 from dataclasses import astuple
+from functools import cache
 from typing import Any
 
 import torch
 
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.run.gemm import gemm
 from cutegemm.torch import library as library  # the operators are registered by it
 from cutegemm.torch.activations import (
     ACTIVATIONS,
@@ -32,7 +35,8 @@ from cutegemm.torch.refusals import (
     wrong_out_dtype,
     wrong_tensors,
 )
-from cutegemm.torch.route import Route, route_of
+from cutegemm.torch.route import Route, is_direct, route_of
+from cutegemm.torch.text import formula
 
 _AS_CHOSEN = astuple(AS_CHOSEN)
 _FAST, _TWO_LEVEL = Choice(accumulate="fast"), Choice(accumulate="two_level")
@@ -53,8 +57,21 @@ def mm(
     tensor([[ 3.,  3.],
             [12., 12.]])
     """
+    if out is None and is_direct(a, b):
+        try:
+            return _matrices(a, b, out_dtype)
+        except (UnsupportedError, RuntimeError):
+            _check_matrices("mm", a, b, 2, out_dtype, out)
+            raise
     _check_matrices("mm", a, b, 2, out_dtype, out)
     return _multiplied(a, b, out_dtype, out)
+
+
+def _matrices(a: Any, b: Any, out_dtype: torch.dtype | None) -> torch.Tensor:
+    """`mm` on CUDA tensors, of which torch needs to see nothing."""
+    if a.dim() != 2 or b.dim() != 2:
+        raise UnsupportedError("mm: two matrices are expected.")
+    return gemm(a, b, out_dtype=out_dtype)
 
 
 def bmm(
@@ -127,9 +144,14 @@ def linear(
     >>> linear(x, w, bias, "relu")
     tensor([[[1., 0.]]])
     """
+    if is_direct(x, w, bias):
+        try:
+            return _linear_now(x, w, bias, activation)
+        except (UnsupportedError, PlanError, RuntimeError, KeyError):
+            _check_linear(x, w, bias, activation)  # which says it of these arguments, where it is of them
+            raise
     x, w, bias = _as_autocast(x, w, bias)
-    if not (x.is_cuda and route_of(x) is Route.DIRECT and x.shape[-1] == w.shape[-1]):
-        _check_linear(x, w, bias, activation)
+    _check_linear(x, w, bias, activation)
     flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     if bias is None:
         text = PLAIN if activation is None else activated(activation, ())
@@ -137,6 +159,24 @@ def linear(
     else:
         found = product(flat, (w.t(),), activated(activation, ("bias",)), (bias,))[0]
     return found if x.dim() == 2 else found.view(*x.shape[:-1], w.shape[0])
+
+
+def _linear_now(x: Any, w: Any, bias: Any, activation: str | None) -> torch.Tensor:
+    """`linear` on CUDA tensors, of which torch needs to see nothing."""
+    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    if bias is not None:
+        found = gemm(flat, w.t(), epilogue=_function(activation, True), bias=bias)
+    elif activation is not None:
+        found = gemm(flat, w.t(), epilogue=_function(activation, False))
+    else:
+        found = gemm(flat, w.t())
+    return found if flat is x else found.view(*x.shape[:-1], found.shape[-1])
+
+
+@cache
+def _function(activation: str | None, has_bias: bool) -> Any:
+    """One object for one epilogue."""
+    return formula(activated(activation, ("bias",) if has_bias else ())).function
 
 
 def gemm_act(
