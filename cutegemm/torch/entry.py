@@ -11,7 +11,7 @@ import torch
 from cutegemm.run import torch_ops
 from cutegemm.run.checks import refused, wrong_choices, wrong_devices, wrong_dtypes, wrong_extents
 from cutegemm.torch import library as library  # the operators are registered by it
-from cutegemm.torch.launch import LINEAR, PLAIN, Choice
+from cutegemm.torch.launch import LINEAR, PLAIN, SCALED, Choice
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import wrong_gradients
 from cutegemm.torch.text import formula, text_of_function
@@ -75,7 +75,7 @@ def _epilogue(given: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], 
     if given["c"] is not None and beta != 0:
         return LINEAR, (given["c"],), (float(alpha), float(beta))
     if alpha != 1:
-        return "lambda acc, alpha: alpha * acc", (), (float(alpha),)
+        return SCALED, (), (float(alpha),)
     return PLAIN, (), ()
 
 

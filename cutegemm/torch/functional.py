@@ -25,7 +25,7 @@ from cutegemm.torch.activations import (
     gated,
     wrong_activation,
 )
-from cutegemm.torch.launch import AS_CHOSEN, LINEAR, PLAIN, Choice, compute
+from cutegemm.torch.launch import AS_CHOSEN, LINEAR, PLAIN, SCALED, Choice, compute
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import (
     refuse,
@@ -122,7 +122,7 @@ def addmm(
     refuse("addmm", given, rules)
     operands, numbers, text = (input,), (float(alpha), float(beta)), LINEAR
     if beta == 0:
-        operands, numbers, text = (), (float(alpha),), "lambda acc, alpha: alpha * acc"  # type: ignore[assignment]
+        operands, numbers, text = (), (float(alpha),), SCALED  # type: ignore[assignment]
     if out is not None:
         return _into(out, mat1, mat2, text, operands, numbers)
     return product(mat1, (mat2,), text, operands, numbers, out_dtype)[0]

@@ -8,7 +8,7 @@ stored, or is stored for them (`with_kept`); otherwise the product is computed o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -166,8 +166,10 @@ def gradients(
     pairs = reversed(list(zip(read.results, results, strict=True)))
     known = {expression: x for expression, x in pairs if x is not None}
 
+    how = replace(call.how, plan=None)  # the plan of a product that is not transposed is none of these
+
     def times(x: Any, y: Any, dtype: torch.dtype) -> torch.Tensor:
-        return multiply(x, y, dtype, call.how)
+        return multiply(x, y, dtype, how)
 
     def again() -> torch.Tensor:
         return times(a, joined(b), sums_dtype(extents[0].dtype))

@@ -11,7 +11,11 @@ import torch
 from cutegemm.plan.epilogue import Expression
 from cutegemm.plan.epilogue import functions as _functions
 
-if not hasattr(_functions, "halves"):
+IN_KERNELS = hasattr(
+    _functions, "halves"
+)  # else the products alone are computed by a kernel, and the rest by torch
+
+if not IN_KERNELS:
 
     @dataclass(frozen=True)
     class Half(Expression):

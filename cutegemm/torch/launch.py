@@ -6,7 +6,7 @@ rounding at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,14 @@ import torch
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.gemm import gemm
 from cutegemm.run.torch_ops import RESULTS
-from cutegemm.torch.halves import is_gated
+from cutegemm.torch.halves import IN_KERNELS, is_gated
 from cutegemm.torch.text import Formula, formula
 from cutegemm.torch.values import Values, stored, tensor_of
 
 PLAIN = "lambda acc: acc"
-LINEAR = "lambda acc, c, alpha, beta: alpha * acc + beta * c"
+# Of names that are no arguments of `gemm`, which gives those to an epilogue only where they are not what they are by default.
+SCALED = "lambda acc, factor: factor * acc"
+LINEAR = "lambda acc, addend, factor, weight: factor * acc + weight * addend"
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,9 @@ def compute(
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda:
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out)
+    if not IN_KERNELS and any(is_gated(result) for result in formula(text).results):
+        own = _SumsByKernel(a, whole, how)
+        return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out, own)
     keywords: dict[str, Any] = {"plan": how.plan, "accumulate": how.accumulate, "allow_tf32": how.allow_tf32}
     if out is not None:
         keywords["out"] = out
@@ -123,7 +128,14 @@ def compute(
         keywords["out_dtype"] = out_dtype
     if text == PLAIN:
         return [gemm(a, whole, **keywords)]
-    if text == LINEAR and operands[0].shape == (*a.shape[:-1], whole.shape[-1]):
+    if text == SCALED:
+        return [gemm(a, whole, alpha=scalars[0], **keywords)]
+    dtype = result_dtype(a, out_dtype) if out is None else out.dtype
+    if (
+        text == LINEAR
+        and operands[0].shape == (*a.shape[:-1], whole.shape[-1])
+        and operands[0].dtype == dtype
+    ):
         return [gemm(a, whole, c=operands[0], alpha=scalars[0], beta=scalars[1], **keywords)]
     read = formula(text)
     found = gemm(a, whole, epilogue=read.function, **keywords, **read.named([*operands, *scalars]))
@@ -137,10 +149,14 @@ def by_torch(
     given: Sequence[Any],
     out_dtype: torch.dtype | None,
     out: torch.Tensor | None = None,
+    acc: Callable[[], torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
-    """The results by torch's own operations, each of which it can differentiate and transform."""
+    """The results by torch's own operations, each of which it can differentiate and transform.
+
+    acc   what gives the sums, where it is not torch
+    """
     dtype = out.dtype if out is not None else result_dtype(a, out_dtype)
-    values = Values(lambda: sums(a, b), read.named(given))
+    values = Values(acc or (lambda: sums(a, b)), read.named(given))
     found = []
     for result in read.results:
         shape = (*a.shape[:-1], b.shape[-1] // 2 if is_gated(result) else b.shape[-1])
@@ -148,6 +164,20 @@ def by_torch(
     if out is not None:
         found[0] = out.copy_(found[0])
     return found
+
+
+@dataclass(frozen=True)
+class _SumsByKernel:
+    """The sums of a @ b by `gemm`, in the type that they are kept in."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    how: Choice
+
+    def __call__(self) -> torch.Tensor:
+        kind = sums_dtype(self.a.dtype)
+        found: torch.Tensor = gemm(self.a, self.b, out_dtype=kind, **vars(self.how))
+        return found
 
 
 def sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
