@@ -20,7 +20,7 @@ from cutegemm.torch.text import Formula, formula
 from cutegemm.torch.values import Values, stored, tensor_of
 
 PLAIN = "lambda acc: acc"
-# Of names that are no arguments of `gemm`, which gives those to an epilogue only where they are not what they are by default.
+# Their operands have other names than arguments of `gemm`, of which an epilogue is given only what is no default.
 SCALED = "lambda acc, factor: factor * acc"
 LINEAR = "lambda acc, addend, factor, weight: factor * acc + weight * addend"
 
