@@ -19,9 +19,9 @@ from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.barriers import barriers_of
 from cutegemm.plan.program.schedule import single_stage
 from cutegemm.plan.program.steps import BLOCKS, Program
-from tests.epilogues import CASES
 from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
 from tests.kernels.mma_sync_forms import form as mma_form
+from tests.epilogues import CASES
 from tests.kernels.sm90_forms import FORMS, form
 
 PACKAGE = Path(cutegemm.__file__).parent
