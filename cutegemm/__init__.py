@@ -18,6 +18,7 @@ from cutegemm.layout import *  # noqa: F403
 from cutegemm.layout import __all__ as _algebra
 from cutegemm.layout import filter as filter  # not in __all__: `import *` must not shadow Python's
 from cutegemm.layout import hooks as _hooks
+from cutegemm.run import graph as _graph
 
 __version__ = "0.1.0"
 
@@ -73,6 +74,20 @@ _LATER = {
     "wgmma": "cutegemm.tile",
     "widest_smem_kind": "cutegemm.tile",
 }
+_OF_TORCH = {  # not in `__all__`: `import *` needs no torch, and none of its names are shadowed
+    "addmm": "cutegemm.torch",
+    "bmm": "cutegemm.torch",
+    "GatedMLP": "cutegemm.torch",
+    "gemm_act": "cutegemm.torch",
+    "gemm_dact": "cutegemm.torch",
+    "gemm_dgated": "cutegemm.torch",
+    "gemm_gated": "cutegemm.torch",
+    "linear": "cutegemm.torch",
+    "Linear": "cutegemm.torch",
+    "mm": "cutegemm.torch",
+    "scaled_mm": "cutegemm.torch",
+    "use": "cutegemm.torch",
+}
 _MODULES = (
     "analysis",
     "build",
@@ -85,6 +100,7 @@ _MODULES = (
     "run",
     "simulate",
     "tile",
+    "torch",
 )
 
 __all__ = [
@@ -151,18 +167,32 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.tile import universal_copy as universal_copy
     from cutegemm.tile import wgmma as wgmma
     from cutegemm.tile import widest_smem_kind as widest_smem_kind
+    from cutegemm.torch import GatedMLP as GatedMLP
+    from cutegemm.torch import Linear as Linear
+    from cutegemm.torch import addmm as addmm
+    from cutegemm.torch import bmm as bmm
+    from cutegemm.torch import gemm_act as gemm_act
+    from cutegemm.torch import gemm_dact as gemm_dact
+    from cutegemm.torch import gemm_dgated as gemm_dgated
+    from cutegemm.torch import gemm_gated as gemm_gated
+    from cutegemm.torch import linear as linear
+    from cutegemm.torch import mm as mm
+    from cutegemm.torch import scaled_mm as scaled_mm
+    from cutegemm.torch import use as use
 else:
 
     def __getattr__(name: str) -> Any:
         if name in _LATER:
             return getattr(import_module(_LATER[name]), name)
+        if name in _OF_TORCH:
+            return getattr(import_module(_OF_TORCH[name]), name)
         if name in _MODULES:
             return import_module(f"cutegemm.{name}")
         raise AttributeError(f"module 'cutegemm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_OF_TORCH, *_MODULES, *(name for name in globals() if name.startswith("__"))})
 
 
 def _notebook(thing: Any) -> Any:
@@ -170,3 +200,12 @@ def _notebook(thing: Any) -> Any:
 
 
 _hooks.notebook.register(_notebook)
+
+
+def _through_torch(given: Any) -> Any:
+    from cutegemm.torch.entry import gemm_in_torch  # a statement, which Dynamo follows
+
+    return gemm_in_torch(given)
+
+
+_graph.through_torch.register(_through_torch)

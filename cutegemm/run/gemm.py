@@ -21,6 +21,7 @@ from cutegemm.run.checks import (
     without_addresses,
     wrong_values,
 )
+from cutegemm.run.graph import are_stood_for, arguments, through_torch, torch_sees
 from cutegemm.run.prepare import How, Prepared, named, prepare
 
 _MOST_SIGNATURES = 4096
@@ -101,6 +102,9 @@ def gemm(
     >>> d = gemm(a, b)  # doctest: +SKIP
     >>> d = gemm(a, b, c=d, alpha=0.5, beta=1.0, out=d, plan="simt_256x128")  # doctest: +SKIP
     """
+    if torch_sees(a, b, c, operands):
+        how = How(plan, accumulate, allow_tf32, out_dtype)
+        return through_torch(arguments(a, b, c, alpha, beta, out, how, epilogue, operands))
     if epilogue is not None or operands:
         from cutegemm.run.fused import fused
 
@@ -185,6 +189,8 @@ def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, 
         ) from error
     given = torch_ops.tensors_of(named(a, b, c, out, needed=("a", "b")))
     wrong = without_addresses(given)
+    if wrong and are_stood_for(given):
+        return through_torch(arguments(a, b, c, alpha, beta, out, how))
     if wrong:
         raise refused(given["a"], given["b"], wrong)
     result = gemm(

@@ -166,6 +166,10 @@ STEPS: tuple[Step, ...] = (
     _gemm(
         "mma_power_bf16", 40, "mma.sync by itself, bf16: clock and power", f"--dtype bfloat16 {_POWER}", (GPU,)
     ),
+    Step(
+        "models", "models of the sizes of Llama and GPT-2 before and after `use(model)`: errors, tokens per second",
+        ("-m", "docs.evidence", "models", "--json", "models.json"), 180, (HOPPER,),
+    ),
     _counters("plans", 55, "predictions beside counters: 33 SIMT plans"),
     _counters("mma", 30, "predictions beside counters: mma.sync plans"),
     _counters("hopper", 25, "predictions beside counters: Hopper plans"),

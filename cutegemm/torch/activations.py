@@ -1,0 +1,102 @@
+"""Activations by the names that the field has for them, as text of epilogues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cutegemm.plan.epilogue import Accumulator
+from cutegemm.torch.pullback import derivative
+from cutegemm.torch.text import formula, text_of
+from cutegemm.torch.traced import constant
+
+# Of one value.
+ACTIVATIONS: Mapping[str | None, str] = {
+    None: "{x}",
+    "relu": "relu({x})",
+    "relu_sq": "square(relu({x}))",
+    "gelu": "gelu({x})",
+    "gelu_tanh": "gelu_tanh({x})",
+    "silu": "silu({x})",
+    "sigmoid": "sigmoid({x})",
+    "tanh": "tanh({x})",
+}
+# Of a gate and what it lets through.
+GATED: Mapping[str, str] = {
+    "swiglu": "silu({gate}) * {up}",
+    "geglu": "gelu({gate}) * {up}",
+    "geglu_tanh": "gelu_tanh({gate}) * {up}",
+    "reglu": "relu({gate}) * {up}",
+    "glu": "sigmoid({gate}) * {up}",
+}
+ALIASES = {
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_tanh_approx": "gelu_tanh",
+    "relu2": "relu_sq",
+    "swish": "silu",
+}
+OF_GATE = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu", "sigmoid": "glu"}
+
+
+def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:
+    """What is to be said of a name that is not known."""
+    if isinstance(name, (str, type(None))) and ALIASES.get(name, name) in known:  # type: ignore[arg-type]
+        return []
+    listed = ", ".join(
+        repr(each) for each in [*known, *(other for other, own in ALIASES.items() if own in known)]
+    )
+    return [f"activation = {name!r}; {listed} are there."]
+
+
+@constant
+def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = False) -> str:
+    """The text of act(acc + each operand).
+
+    >>> activated("gelu", ("bias",), True)
+    'lambda acc, bias: (gelu(acc + bias), acc + bias)'
+    """
+    x = " + ".join(["acc", *operands])
+    y = ACTIVATIONS[ALIASES.get(name, name)].format(x=x)  # type: ignore[arg-type]
+    return _lambda(operands, [y, x] if with_preact else [y])
+
+
+@constant
+def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: bool) -> str:
+    """The text of act(gate) * up, of the two halves of the columns of acc + each operand, or of pairs of neighbours.
+
+    >>> gated("swiglu", (), False, False)
+    'lambda acc: silu(halves(acc)[0]) * halves(acc)[1]'
+    """
+    x = " + ".join(["acc", *operands])
+    parted = f"{'pairs' if interleaved else 'halves'}({x})"
+    y = GATED[name].format(gate=f"{parted}[0]", up=f"{parted}[1]")
+    return _lambda(operands, [y, x] if with_preact else [y])
+
+
+@constant
+def dactivated(name: str | None) -> str:
+    """The text of acc * act'(preact), and act(preact) beside it.
+
+    >>> dactivated("tanh")
+    'lambda acc, preact: (acc * (1 - tanh(preact) * tanh(preact)), tanh(preact))'
+    """
+    body = ACTIVATIONS[ALIASES.get(name, name)].format(x="preact")  # type: ignore[arg-type]
+    (y,) = formula(f"lambda acc, preact: {body} + 0 * acc").results
+    y = y.children[0]
+    return text_of([derivative(y, "preact", Accumulator()), y], ["preact"])
+
+
+@constant
+def dgated(name: str) -> str:
+    """The text of acc times the derivatives of act(gate) * up by gate and by up, and act(gate) * up beside them."""
+    (y,) = formula(f"lambda acc, gate, up: {GATED[name].format(gate='gate', up='up')} + 0 * acc").results
+    y = y.children[0]
+    names = ["gate", "up"]
+    return text_of([*[derivative(y, each, Accumulator()) for each in names], y], names)
+
+
+def _lambda(operands: Sequence[str], results: Sequence[str]) -> str:
+    body = results[0] if len(results) == 1 else f"({', '.join(results)})"
+    return f"lambda {', '.join(['acc', *operands])}: {body}"

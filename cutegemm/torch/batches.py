@@ -1,0 +1,81 @@
+"""The operators under vmap: a product for each of a batch is one product with more rows, or a batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+import torch
+
+from cutegemm.torch.launch import AS_CHOSEN, PLAIN
+
+Dims = Sequence[int | None]
+_AS_CHOSEN = astuple(AS_CHOSEN)
+
+
+def batched_mm(
+    info: Any, in_dims: Any, a: Any, b: Any, out_dtype: torch.dtype | None = None
+) -> tuple[Any, Any]:
+    """`cutegemm::mm` over a batch."""
+    dims: Any = (in_dims[0], [in_dims[1]], None, [])
+    found, _ = batched_gemm(info, dims, a, [b], PLAIN, [], [], out_dtype, *_AS_CHOSEN)
+    return found[0], 0
+
+
+def batched_gemm(
+    info: Any,
+    in_dims: Any,
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    epilogue: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: torch.dtype | None,
+    *how: Any,
+) -> tuple[Any, Any]:
+    """`cutegemm::gemm` over a batch."""
+    size, of_a, of_b, of_operands = info.batch_size, in_dims[0], in_dims[1], in_dims[3]
+    of_b, of_operands = _each(of_b, b), _each(of_operands, operands)
+    rank = a.dim() - (of_a is not None)
+    rows = a.movedim(of_a, 0) if of_a is not None else a.expand(size, *a.shape)
+    folds = of_a is not None and rank == 2 and all(dim is None for dim in of_b)
+    if folds and all(dim is None and x.dim() < 2 for dim, x in zip(of_operands, operands, strict=True)):
+        found = _gemm(rows.reshape(-1, rows.shape[-1]), b, epilogue, operands, scalars, out_dtype, how)
+        results = [each.reshape(size, -1, each.shape[-1]) for each in found]
+        return results, [0] * len(results)
+    length = () if rank == 2 else (rows.shape[1],)
+
+    def in_front(x: torch.Tensor, dim: int | None, own: int) -> torch.Tensor:
+        """(vmap's batch, its own batch, matrix), then both batches as one."""
+        x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        while x.dim() < own + 1:
+            x = x.unsqueeze(1)
+        return x.expand(size, *length, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+
+    whole = [in_front(x, dim, rank) for x, dim in zip(b, of_b, strict=True)]
+    given = [in_front(x, dim, rank) for x, dim in zip(operands, of_operands, strict=True)]
+    found = _gemm(rows.reshape(-1, *rows.shape[-2:]), whole, epilogue, given, scalars, out_dtype, how)
+    results = [each.reshape(size, *length, *each.shape[-2:]) for each in found]
+    return results, [0] * len(results)
+
+
+def _each(dims: Any, tensors: Sequence[torch.Tensor]) -> Dims:
+    return list(dims) if isinstance(dims, (list, tuple)) else [dims] * len(tensors)
+
+
+def _gemm(
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    epilogue: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: torch.dtype | None,
+    how: Sequence[Any],
+) -> Sequence[torch.Tensor]:
+    if epilogue == PLAIN and len(b) == 1 and tuple(how) == _AS_CHOSEN:
+        return [torch.ops.cutegemm.mm(a, b[0], out_dtype)]
+    found: Sequence[torch.Tensor] = torch.ops.cutegemm.gemm(
+        a, list(b), epilogue, list(operands), list(scalars), out_dtype, *how
+    )
+    return found

@@ -1,0 +1,85 @@
+"""`cutegemm.gemm` where torch has to see it: in a graph, under a transformation, or with gradients to record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple
+from typing import Any
+
+import torch
+
+from cutegemm.run import torch_ops
+from cutegemm.run.checks import refused, wrong_choices, wrong_devices, wrong_dtypes, wrong_extents
+from cutegemm.torch import library as library  # the operators are registered by it
+from cutegemm.torch.launch import LINEAR, PLAIN, SCALED, Choice
+from cutegemm.torch.product import product
+from cutegemm.torch.refusals import wrong_gradients
+from cutegemm.torch.text import formula, text_of_function
+from cutegemm.torch.traced import constant
+
+_BLAS = {"alpha": 1.0, "beta": 0.0}  # arguments of `gemm` that an epilogue may take
+
+
+def gemm_in_torch(given: Mapping[str, Any]) -> Any:
+    """The result of `gemm`.
+
+    given    the arguments of `gemm` by name; of `operands`, those of the epilogue
+    raises   UnsupportedError with every rule that is broken, PlanError for an epilogue that is none
+    """
+    a, b, out = given["a"], given["b"], given["out"]
+    named = {name: given[name] for name in ("a", "b", "c", "out") if given[name] is not None}
+    how = given["how"]
+    wrong = [
+        *wrong_choices(how.plan, how.accumulate, how.allow_tf32),
+        *wrong_dtypes(named, torch_ops, how.out_dtype),
+        *wrong_extents(named),
+        *wrong_values(given),
+        *wrong_devices(named),
+    ]
+    if wrong:
+        raise refused(a, b, wrong)
+    text, operands, scalars = _epilogue(given)
+    choice = Choice(how.plan, how.accumulate, how.allow_tf32)
+    if out is not None:
+        torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *astuple(choice))
+        return out
+    out_dtype = how.out_dtype
+    if out_dtype is None and given["c"] is not None and given["epilogue"] is None:
+        out_dtype = given["c"].dtype
+    found = product(a, (b,), text, operands, scalars, out_dtype, choice)
+    count = int(_results(text))
+    return found[0] if count == 1 else tuple(found[:count])
+
+
+def wrong_values(given: Mapping[str, Any]) -> list[str]:
+    """What is asked for and has no answer: a c that is not there, gradients of what is written to `out`."""
+    found = []
+    if given["epilogue"] is None and given["c"] is None and given["beta"] != 0:
+        found.append(f"beta = {given['beta']!r}, but no c is given. Pass c, or leave beta at 0.")
+    tensors = {name: given[name] for name in ("a", "b", "c")}
+    found += wrong_gradients({**tensors, **given["operands"]}, given["out"])
+    return found
+
+
+def _epilogue(given: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], tuple[float, ...]]:
+    """Its text, the operands in memory, and those that are numbers."""
+    if given["epilogue"] is not None:
+        passed = dict(given["operands"])
+        passed |= {} if given["c"] is None else {"c": given["c"]}
+        passed |= {name: given[name] for name, default in _BLAS.items() if given[name] != default}
+        tensors = {name: x for name, x in passed.items() if isinstance(x, torch.Tensor)}
+        numbers = {name: x for name, x in passed.items() if name not in tensors}
+        text = text_of_function(given["epilogue"], tuple(tensors), tuple(numbers))
+        return text, tuple(tensors.values()), tuple([float(x) for x in numbers.values()])
+    alpha, beta = given["alpha"], given["beta"]
+    if given["c"] is not None and beta != 0:
+        return LINEAR, (given["c"],), (float(alpha), float(beta))
+    if alpha != 1:
+        return SCALED, (), (float(alpha),)
+    return PLAIN, (), ()
+
+
+@constant
+def _results(text: str) -> str:
+    """How many results an epilogue has."""
+    return str(len(formula(text).results))

@@ -1,0 +1,496 @@
+"""Products as torch and quack name them, with activations, in one kernel each, and with gradients.
+
+Each is computed by `cutegemm.gemm` on CUDA tensors. On tensors of a CPU torch computes the same: sums in float32, the
+epilogue on them, one rounding; so that a model can be tested where there is no GPU. All work under autograd,
+torch.compile, torch.export and torch.vmap, and with torch.autocast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from functools import cache
+from typing import Any
+
+import torch
+
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.run.gemm import gemm
+from cutegemm.torch import library as library  # the operators are registered by it
+from cutegemm.torch.activations import (
+    ACTIVATIONS,
+    GATED,
+    activated,
+    dactivated,
+    dgated,
+    gated,
+    wrong_activation,
+)
+from cutegemm.torch.launch import AS_CHOSEN, LINEAR, PLAIN, SCALED, Choice, compute
+from cutegemm.torch.product import product
+from cutegemm.torch.refusals import (
+    refuse,
+    wrong_factors,
+    wrong_gradients,
+    wrong_operand,
+    wrong_out_dtype,
+    wrong_tensors,
+)
+from cutegemm.torch.route import Route, is_direct, route_of
+from cutegemm.torch.text import formula
+
+_AS_CHOSEN = astuple(AS_CHOSEN)
+_FAST, _TWO_LEVEL = Choice(accumulate="fast"), Choice(accumulate="two_level")
+
+
+def mm(
+    a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """a @ b of two matrices, as torch.mm.
+
+    a, b       M x K and K x N, of one type that `cutegemm.gemm` multiplies
+    out_dtype  of the result, where it is not the first that `gemm` gives of a's type
+    out        where the result goes; no gradients are recorded then
+    raises     UnsupportedError with every rule that is broken
+
+    >>> a, b = torch.arange(6.0).view(2, 3), torch.ones(3, 2)
+    >>> mm(a, b)
+    tensor([[ 3.,  3.],
+            [12., 12.]])
+    """
+    if out is None and is_direct(a, b):
+        try:
+            return _matrices(a, b, out_dtype)
+        except (UnsupportedError, RuntimeError):
+            _check_matrices("mm", a, b, 2, out_dtype, out)
+            raise
+    _check_matrices("mm", a, b, 2, out_dtype, out)
+    return _multiplied(a, b, out_dtype, out)
+
+
+def _matrices(a: Any, b: Any, out_dtype: torch.dtype | None) -> torch.Tensor:
+    """`mm` on CUDA tensors, of which torch needs to see nothing."""
+    if a.dim() != 2 or b.dim() != 2:
+        raise UnsupportedError("mm: two matrices are expected.")
+    return gemm(a, b, out_dtype=out_dtype)
+
+
+def bmm(
+    a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """a @ b of batches of matrices, as torch.bmm; a batch of 1, or a single matrix, is that of each product.
+
+    a, b       L x M x K and L x K x N
+    out_dtype, out, raises   as of `mm`
+
+    >>> bmm(torch.ones(4, 2, 3), torch.ones(3, 5)).shape
+    torch.Size([4, 2, 5])
+    """
+    _check_matrices("bmm", a, b, 3, out_dtype, out)
+    if b.dim() == 2 and out is None:
+        return _multiplied(a.reshape(-1, a.shape[-1]), b, out_dtype, None).unflatten(0, a.shape[:-1])
+    length = max(a.shape[0] if a.dim() == 3 else 1, b.shape[0] if b.dim() == 3 else 1)
+    return _multiplied(a.expand(length, *a.shape[-2:]), b.expand(length, *b.shape[-2:]), out_dtype, out)
+
+
+def addmm(
+    input: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,
+    *,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """beta * input + alpha * (mat1 @ mat2), as torch.addmm; where beta is 0, input is not read.
+
+    input        what broadcasts to M x N: (N,), (M, 1), (M, N) or one element
+    mat1, mat2   M x K and K x N
+    out_dtype, out, raises   as of `mm`
+
+    >>> addmm(torch.tensor([1.0, 2.0]), torch.ones(1, 3), torch.ones(3, 2), beta=10)
+    tensor([[13., 23.]])
+    """
+    given = {"input": input, "mat1": mat1, "mat2": mat2}
+    rules = wrong_tensors(given)
+    if not rules:
+        rules = _wrong_product(("mat1", "mat2"), mat1, mat2, 2, out_dtype)
+        if mat1.dim() == mat2.dim() == 2:
+            shape = (mat1.shape[0], mat2.shape[1])
+            rules += wrong_operand("input", input, shape) + _wrong_out(out, shape, mat1)
+        rules += wrong_gradients(given, out)
+    refuse("addmm", given, rules)
+    operands, numbers, text = (input,), (float(alpha), float(beta)), LINEAR
+    if beta == 0:
+        operands, numbers, text = (), (float(alpha),), SCALED  # type: ignore[assignment]
+    if out is not None:
+        return _into(out, mat1, mat2, text, operands, numbers)
+    return product(mat1, (mat2,), text, operands, numbers, out_dtype)[0]
+
+
+def linear(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, activation: str | None = None
+) -> torch.Tensor:
+    """act(x @ w.T + bias), as torch.nn.functional.linear.
+
+    x            (..., K)
+    w            N x K
+    bias         (N,)
+    activation   None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"
+    returns      (..., N)
+    raises       UnsupportedError with every rule that is broken
+
+    >>> x, w, bias = torch.tensor([[[1.0, 2.0]]]), torch.eye(2), torch.tensor([0.0, -3.0])
+    >>> linear(x, w, bias, "relu")
+    tensor([[[1., 0.]]])
+    """
+    if is_direct(x, w, bias):
+        try:
+            return _linear_now(x, w, bias, activation)
+        except (UnsupportedError, PlanError, RuntimeError, KeyError):
+            _check_linear(x, w, bias, activation)  # which says it of these arguments, where it is of them
+            raise
+    x, w, bias = _as_autocast(x, w, bias)
+    _check_linear(x, w, bias, activation)
+    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    if bias is None:
+        text = PLAIN if activation is None else activated(activation, ())
+        found = product(flat, (w.t(),), text)[0]
+    else:
+        found = product(flat, (w.t(),), activated(activation, ("bias",)), (bias,))[0]
+    return found if x.dim() == 2 else found.view(*x.shape[:-1], w.shape[0])
+
+
+def _linear_now(x: Any, w: Any, bias: Any, activation: str | None) -> torch.Tensor:
+    """`linear` on CUDA tensors, of which torch needs to see nothing."""
+    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    if bias is not None:
+        found = gemm(flat, w.t(), epilogue=_function(activation, True), bias=bias)
+    elif activation is not None:
+        found = gemm(flat, w.t(), epilogue=_function(activation, False))
+    else:
+        found = gemm(flat, w.t())
+    return found if flat is x else found.view(*x.shape[:-1], found.shape[-1])
+
+
+@cache
+def _function(activation: str | None, has_bias: bool) -> Any:
+    """One object for one epilogue."""
+    return formula(activated(activation, ("bias",) if has_bias else ())).function
+
+
+def gemm_act(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    c: torch.Tensor | None = None,
+    activation: str | None = None,
+    store_preact: bool = True,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """preact = a @ b + bias + c and postact = act(preact), by one kernel.
+
+    a, b           M x K and K x N, or batches of them
+    bias           (N,)
+    c              M x N, or what broadcasts to it
+    activation     as of `linear`
+    store_preact   whether preact is wanted; None is returned for it where not
+    out_dtype      of both
+    returns        preact, postact
+    raises         UnsupportedError with every rule that is broken
+
+    >>> preact, postact = gemm_act(torch.tensor([[1.0, -2.0]]), torch.eye(2), activation="relu")
+    >>> preact, postact
+    (tensor([[ 1., -2.]]), tensor([[1., 0.]]))
+    """
+    a, b, bias, c = _as_autocast(a, b, bias, c)
+    given = {"a": a, "b": b, "bias": bias, "c": c}
+    rules = wrong_tensors(given, ("bias", "c")) or [
+        *wrong_activation(activation, ACTIVATIONS),
+        *_wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
+        *wrong_operand("bias", bias, (*a.shape[:-1], b.shape[-1])),
+        *wrong_operand("c", c, (*a.shape[:-1], b.shape[-1])),
+    ]
+    refuse("gemm_act", given, rules)
+    named = {name: x for name, x in (("bias", bias), ("c", c)) if x is not None}
+    found = product(
+        a, (b,), activated(activation, tuple(named), store_preact), tuple(named.values()), (), out_dtype
+    )
+    return (found[1] if store_preact else None), found[0]
+
+
+def gemm_gated(
+    a: torch.Tensor,
+    b: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    bias: torch.Tensor | None = None,
+    activation: str = "swiglu",
+    store_preact: bool = True,
+    interleaved: bool = False,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """preact = a @ b + bias, and postact = act(gate) * up of its columns, by one kernel.
+
+    a, b           M x K and K x N, or batches of them. b may be a pair (of gate, of up), each K x N/2: two views of one
+                   weight that lie side by side in memory are read as they are, others are copied together first
+    bias           (N,)
+    activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu, sigmoid of the gate
+    interleaved    whether gate and up are columns 2j and 2j + 1; else j and j + N/2
+    store_preact   whether preact is wanted; None is returned for it where not
+    returns        preact, M x N, and postact, M x N/2
+    raises         UnsupportedError with every rule that is broken
+
+    >>> preact, postact = gemm_gated(torch.tensor([[1.0, 3.0]]), torch.eye(2), activation="reglu")
+    >>> postact
+    tensor([[3.]])
+    """
+    parts = tuple(b) if isinstance(b, (tuple, list)) else (b,)
+    a, bias, *parts = _as_autocast(a, bias, *parts)  # type: ignore[assignment]
+    names = ("b",) if len(parts) == 1 else ("b[0]", "b[1]")
+    given = {"a": a, **dict(zip(names, parts, strict=False)), "bias": bias}
+    rules = wrong_tensors(given, ("bias",)) or [
+        *wrong_activation(activation, GATED),
+        *[
+            rule
+            for name, x in zip(names, parts, strict=True)
+            for rule in _wrong_product(("a", name), a, x, a.dim(), out_dtype)
+        ],
+    ]
+    n = sum(x.shape[-1] for x in parts) if not rules else 0
+    if not rules and n % 2:
+        rules.append(f"b has {n} columns; an even number of them is expected, of gate and up.")
+    if not rules and len(parts) == 2 and (interleaved or parts[0].shape != parts[1].shape):
+        rules.append(
+            f"b is a pair of {tuple(parts[0].shape)} and {tuple(parts[1].shape)}, interleaved = {interleaved}; two "
+            "halves of one shape are expected. Pass one matrix where they are interleaved."
+        )
+    rules += wrong_operand("bias", bias, (*a.shape[:-1], n)) if not rules else []
+    refuse("gemm_gated", given, rules)
+    names = () if bias is None else ("bias",)  # type: ignore[assignment]
+    text = gated(activation, names, interleaved, store_preact)
+    found = product(a, tuple(parts), text, () if bias is None else (bias,), (), out_dtype)
+    return (found[1] if store_preact else None), found[0]
+
+
+def gemm_dact(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    preact: torch.Tensor,
+    activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dx = (a @ b) * act'(preact) and postact = act(preact), by one kernel: the way back through `gemm_act`.
+
+    a, b         M x K and K x N: the gradient of what follows, and the transposed weight of it
+    preact       M x N, of `gemm_act`
+    activation   as of `linear`
+    returns      dx, the gradient of preact, and postact, both M x N
+    raises       UnsupportedError with every rule that is broken
+
+    >>> dx, postact = gemm_dact(torch.ones(1, 1), torch.ones(1, 2), torch.tensor([[-1.0, 2.0]]), "relu")
+    >>> dx, postact
+    (tensor([[0., 1.]]), tensor([[0., 2.]]))
+    """
+    given = {"a": a, "b": b, "preact": preact}
+    rules = wrong_tensors(given) or [
+        *wrong_activation(activation, ACTIVATIONS),
+        *_wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
+        *wrong_operand("preact", preact, (*a.shape[:-1], b.shape[-1])),
+    ]
+    refuse("gemm_dact", given, rules)
+    found = product(a, (b,), dactivated(activation), (preact,), (), out_dtype)
+    return found[0], found[1]
+
+
+def gemm_dgated(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    preact: torch.Tensor,
+    activation: str = "swiglu",
+    interleaved: bool = False,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient of preact, of postact's gradient a @ b, and postact itself: the way back through `gemm_gated`.
+
+    a, b          M x K and K x N: the gradient of what follows, and the transposed weight of it
+    preact        M x 2N, of `gemm_gated`
+    activation    as of `gemm_gated`, and `interleaved`
+    returns       dx, M x 2N, in the order of preact, and postact, M x N
+    raises        UnsupportedError with every rule that is broken
+
+    >>> dx, postact = gemm_dgated(torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[2.0, 5.0]]), "reglu")
+    >>> dx, postact
+    (tensor([[5., 2.]]), tensor([[10.]]))
+    """
+    given = {"a": a, "b": b, "preact": preact}
+    rules = wrong_tensors(given) or [
+        *wrong_activation(activation, GATED),
+        *_wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
+    ]
+    expected = (*a.shape[:-1], 2 * b.shape[-1]) if not rules else ()
+    if not rules and tuple(preact.shape) != tuple(expected):
+        rules.append(
+            f"preact has shape {tuple(preact.shape)}; {tuple(expected)} is expected, of gate and up."
+        )
+    refuse("gemm_dgated", given, rules)
+    if interleaved:
+        gate, up = (x.contiguous() for x in (preact[..., 0::2], preact[..., 1::2]))
+    else:
+        gate, up = preact.split(b.shape[-1], -1)
+    dgate, dup, postact = product(a, (b,), dgated(activation), (gate, up), (), out_dtype)[:3]
+    dx = torch.stack([dgate, dup], -1).flatten(-2) if interleaved else torch.cat([dgate, dup], -1)
+    return dx, postact
+
+
+def scaled_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    """(mat_a @ mat_b) * scale_a * scale_b + bias, with torch._scaled_mm's order of arguments.
+
+    mat_a, mat_b       M x K and K x N, of float8_e4m3fn or float8_e5m2, or of int8
+    scale_a, scale_b   float32: of a tensor, one element; or of each row of mat_a, (M, 1), and of each column of mat_b,
+                       (1, N)
+    bias               (N,)
+    out_dtype          bfloat16 where left out
+    use_fast_accum     whether sums may be those of the tensor cores alone, of about 14 bits; see `cutegemm.gemm`
+    raises             UnsupportedError with every rule that is broken
+
+    >>> a, b = torch.ones(2, 16).to(torch.float8_e4m3fn), torch.ones(16, 2).to(torch.float8_e4m3fn)
+    >>> scaled_mm(a, b, torch.tensor([[0.5], [1.0]]), torch.tensor([[1.0, 2.0]]))
+    tensor([[ 8., 16.],
+            [16., 32.]], dtype=torch.bfloat16)
+    """
+    given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
+    rules = wrong_tensors(given, ("bias",))
+    if not rules:
+        dtype = out_dtype if out_dtype is not None else torch.bfloat16
+        rules = _wrong_product(("mat_a", "mat_b"), mat_a, mat_b, 2, None)
+        (m, n) = (mat_a.shape[0], mat_b.shape[-1])
+        for name, scale, wide, rows in (
+            ("scale_a", scale_a, (m, 1), "row"),
+            ("scale_b", scale_b, (1, n), "column"),
+        ):
+            if scale.numel() != 1 and tuple(scale.shape) != wide:
+                rules.append(
+                    f"{name} has shape {tuple(scale.shape)}; one element, or {wide}, one of each {rows}, is expected."
+                )
+            if scale.dtype != torch.float32:
+                rules.append(f"{name} is of {scale.dtype}; float32 is expected. Pass {name}.float().")
+        if bias is not None and tuple(bias.shape) != (n,):
+            rules.append(f"bias has shape {tuple(bias.shape)}; {(n,)} is expected.")
+    refuse("scaled_mm", given, rules)
+    text = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
+    operands: tuple[torch.Tensor, ...] = (scale_a, scale_b)
+    if bias is not None:
+        text, operands = (
+            "lambda acc, scale_a, scale_b, bias: acc * scale_a * scale_b + bias",
+            (*operands, bias),
+        )
+    how = _FAST if use_fast_accum else _TWO_LEVEL
+    return product(
+        mat_a, (mat_b,), text, operands, (), dtype, how if mat_a.dtype.is_floating_point else AS_CHOSEN
+    )[0]
+
+
+def _as_autocast(*tensors: Any) -> tuple[Any, ...]:
+    """The tensors as torch.autocast would have them, where it is on."""
+    device = tensors[0].device.type if isinstance(tensors[0], torch.Tensor) else "cpu"
+    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    wide = (torch.float32, torch.float16, torch.bfloat16)
+    return tuple([x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in wide else x for x in tensors])
+
+
+def _multiplied(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None, out: torch.Tensor | None
+) -> torch.Tensor:
+    if out is not None:
+        return _into(out, a, b, PLAIN, (), ())
+    return product(a, (b,), out_dtype=out_dtype)[0]
+
+
+def _into(
+    out: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    text: str,
+    operands: tuple[torch.Tensor, ...],
+    scalars: tuple[float, ...],
+) -> torch.Tensor:
+    """The product where the caller wants it."""
+    if route_of(a, b, out, *operands) is Route.DIRECT:
+        compute(a, (b,), text, operands, scalars, out=out)
+    elif text == PLAIN:
+        torch.ops.cutegemm.mm_out(a, b, out)
+    else:
+        torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *_AS_CHOSEN)
+    return out
+
+
+def _check_matrices(
+    called: str, a: Any, b: Any, rank: int, out_dtype: torch.dtype | None, out: torch.Tensor | None
+) -> None:
+    given = {"a": a, "b": b}
+    rules = wrong_tensors(given)
+    if not rules:
+        rules = _wrong_product(("a", "b"), a, b, rank, out_dtype)
+        if not rules:
+            length = [max(x.shape[0] for x in (a, b) if x.dim() == 3)] if rank == 3 else []
+            rules = _wrong_out(out, (*length, a.shape[-2], b.shape[-1]), a)
+        rules += wrong_gradients(given, out)
+    refuse(called, given, rules)
+
+
+def _wrong_product(
+    names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None
+) -> list[str]:
+    """Of two factors: their dimensions, the extent they share, their types, and that of the result."""
+    x, y = names
+    found = wrong_factors(names, a, b) + wrong_out_dtype(a, out_dtype)
+    ranks = (2,) if rank == 2 else (2, 3)
+    if a.dim() not in ranks or b.dim() not in ranks or rank not in (2, 3, a.dim()):
+        wanted = "two matrices are" if rank == 2 else "matrices, or batches of them, are"
+        return [*found, f"{x} has shape {tuple(a.shape)}, {y} {tuple(b.shape)}; {wanted} expected."]
+    if a.shape[-1] != b.shape[-2]:
+        turned = f" Pass {y}.mT, which fits." if a.shape[-1] == b.shape[-1] else ""
+        found.append(f"{x} has {a.shape[-1]} columns, {y} has {b.shape[-2]} rows; both are K.{turned}")
+    lengths = (a.shape[0], b.shape[0]) if a.dim() == b.dim() == 3 else (1, 1)
+    if lengths[0] != lengths[1] and lengths[0] != 1 and lengths[1] != 1:
+        found.append(
+            f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1."
+        )
+    return found
+
+
+def _wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor) -> list[str]:
+    if out is None:
+        return []
+    if not isinstance(out, torch.Tensor):
+        return [f"out is a {type(out).__name__}; a torch tensor is expected."]
+    if tuple(out.shape) != shape:
+        return [f"out has shape {tuple(out.shape)}; {shape} is expected."]
+    return [rule.replace("out_dtype = ", "out is of ") for rule in wrong_out_dtype(a, out.dtype)]
+
+
+def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:
+    given = {"x": x, "w": w, "bias": bias}
+    rules = wrong_tensors(given, ("bias",))
+    if not rules:
+        rules = wrong_activation(activation, ACTIVATIONS) + wrong_factors(("x", "w"), x, w)
+        if w.dim() != 2 or x.dim() == 0:
+            rules.append(
+                f"x has shape {tuple(x.shape)}, w {tuple(w.shape)}; (..., K) and N x K are expected."
+            )
+        else:
+            if x.shape[-1] != w.shape[1]:
+                turned = " Pass w.t(), which fits." if x.shape[-1] == w.shape[0] else ""
+                rules.append(f"x has rows of {x.shape[-1]}, w of {w.shape[1]}; both are K.{turned}")
+            if bias is not None and tuple(bias.shape) != (w.shape[0],):
+                rules.append(f"bias has shape {tuple(bias.shape)}; {(w.shape[0],)} is expected.")
+    refuse("linear", given, rules)

@@ -1,0 +1,135 @@
+"""What `use` knows of other people's modules: which are activations, which are MLPs, and what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cutegemm.torch.values import FUNCTIONS
+
+# By the name of the class: those of transformers are not imported for it.
+_BY_CLASS = {
+    "SiLU": "silu", "SiLUActivation": "silu", "Swish": "silu",
+    "GELUActivation": "gelu",
+    "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh", "PytorchGELUTanh": "gelu_tanh",
+    "GELUTanh": "gelu_tanh", "AccurateGELUActivation": "gelu_tanh",
+    "ReLU": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "ReLUSquaredActivation": "relu_sq",
+}  # fmt: skip
+_BY_FUNCTION = {F.silu: "silu", F.gelu: "gelu", F.relu: "relu", torch.tanh: "tanh", torch.sigmoid: "sigmoid"}
+
+
+def activation_of(act: Any) -> str | None:
+    """The name of an activation that somebody's module computes, or None.
+
+    >>> activation_of(nn.SiLU()), activation_of(nn.GELU("tanh")), activation_of(F.gelu), activation_of(nn.Softplus())
+    ('silu', 'gelu_tanh', 'gelu', None)
+    """
+    if isinstance(act, nn.GELU):
+        return "gelu_tanh" if act.approximate == "tanh" else "gelu"
+    if isinstance(act, nn.Module):
+        return _BY_CLASS.get(type(act).__name__)
+    return _BY_FUNCTION.get(act)
+
+
+def apply(activation: str, x: torch.Tensor) -> torch.Tensor:
+    """An activation by torch."""
+    if activation == "relu_sq":
+        return F.relu(x).square()
+    return FUNCTIONS[activation](x)
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether it is the linear layer of transformers' GPT-2, whose weight is K x N."""
+    weight = getattr(module, "weight", None)
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and getattr(weight, "ndim", 0) == 2
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The names of the parts of an MLP.
+
+    up     the layers in front of the activation: one, or gate and up
+    act    the activation
+    down   the layer behind it
+    last   what may come last, such as dropout
+    """
+
+    up: tuple[str, ...]
+    act: tuple[str, ...]
+    down: str
+    last: tuple[str, ...] = ()
+
+
+MLPS = (
+    Parts(("gate_proj", "up_proj"), ("act_fn", "act", "activation_fn"), "down_proj"),
+    Parts(("c_fc",), ("act",), "c_proj", ("dropout",)),
+    Parts(("fc1",), ("activation_fn", "act", "act_fn"), "fc2"),
+    Parts(("fc_in",), ("act",), "fc_out", ("dropout",)),
+    Parts(("dense_h_to_4h",), ("act",), "dense_4h_to_h"),
+)
+
+
+def parts_of(module: nn.Module) -> Parts | None:
+    """Its parts by name, where it has those of an MLP and no other; `act` and `last` are those that it has."""
+    children = dict(module.named_children())
+    for parts in MLPS:
+        act = [name for name in parts.act if getattr(module, name, None) is not None]
+        last = [name for name in parts.last if name in children]
+        if len(act) == 1 and {*parts.up, parts.down} <= children.keys() <= {
+            *parts.up,
+            parts.down,
+            *act,
+            *last,
+        }:
+            return Parts(parts.up, tuple(act), parts.down, tuple(last))
+    return None
+
+
+def computed(
+    module: nn.Module,
+    parts: Parts,
+    activation: str,
+    layer: Callable[[str, torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+) -> torch.Tensor:
+    """What an MLP of these parts is expected to compute.
+
+    layer   applies the layer of a name
+    """
+    inner = apply(activation, layer(parts.up[0], x))
+    if len(parts.up) == 2:
+        inner = inner * layer(parts.up[1], x)
+    found = layer(parts.down, inner)
+    for name in parts.last:
+        found = getattr(module, name)(found)
+    return found
+
+
+def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
+    """Whether a module gives, of four rows, what an MLP of these parts does; believed on no device."""
+    first = getattr(module, parts.up[0])
+    if first.weight.device.type == "meta":
+        return True
+    k = first.weight.shape[0] if is_conv1d(first) else first.weight.shape[1]
+    x = torch.randn(4, k, generator=torch.Generator().manual_seed(0)).to(first.weight)
+    was_training = [each for each in module.modules() if each.training]
+    try:
+        with torch.no_grad():
+            module.eval()
+            theirs = type(module).forward(module, x)
+            expected = computed(module, parts, activation, lambda name, x: getattr(module, name)(x), x)
+    except Exception:  # somebody's own forward, which may ask for more than a tensor
+        return False
+    finally:
+        for each in was_training:
+            each.training = True
+    if not isinstance(theirs, torch.Tensor) or theirs.shape != expected.shape:
+        return False
+    return torch.allclose(
+        theirs.float(), expected.float(), rtol=0.02, atol=0.02 * float(expected.float().abs().max())
+    )

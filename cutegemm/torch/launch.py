@@ -1,0 +1,186 @@
+"""What the functions and the operators compute: by `gemm` on CUDA tensors, by torch itself on all others.
+
+The way by torch is the reference: sums in float32 (float64 of float64, int32 of int8), the epilogue on them, and one
+rounding at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.run.gemm import gemm
+from cutegemm.run.torch_ops import RESULTS
+from cutegemm.torch.halves import IN_KERNELS, is_gated
+from cutegemm.torch.text import Formula, formula
+from cutegemm.torch.values import Values, stored, tensor_of
+
+PLAIN = "lambda acc: acc"
+# Their operands have other names than arguments of `gemm`, of which an epilogue is given only what is no default.
+SCALED = "lambda acc, factor: factor * acc"
+LINEAR = "lambda acc, addend, factor, weight: factor * acc + weight * addend"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The arguments of `gemm` that a plan is chosen by."""
+
+    plan: Any = None
+    accumulate: str = "fast"
+    allow_tf32: bool = False
+
+
+AS_CHOSEN = Choice()
+
+
+def result_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
+    """The type of a result: what is asked for, or the first that `gemm` gives of a's type.
+
+    raises   UnsupportedError for a type that is not multiplied
+    """
+    if a.dtype not in RESULTS:
+        served = ", ".join(str(kind).removeprefix("torch.") for kind in RESULTS)
+        raise UnsupportedError(f"a product of {a.dtype}: {served} are served.")
+    return out_dtype or RESULTS[a.dtype][0]
+
+
+def sums_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type of the sums of products of a type."""
+    if not dtype.is_floating_point:
+        return torch.int32
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def allocated(
+    a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: torch.dtype | None
+) -> list[torch.Tensor]:
+    """Where the results of a product go: row-major, not filled. What a graph is told of a product follows from it."""
+    n = sum(part.shape[-1] for part in b)
+    dtype = result_dtype(a, out_dtype)
+    return [
+        a.new_empty((*a.shape[:-1], n // 2 if is_gated(result) else n), dtype=dtype)
+        for result in formula(text).results
+    ]
+
+
+def joined(b: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Matrices side by side as one: a view where they follow each other in memory already, else a copy.
+
+    >>> whole = torch.randn(8, 16)
+    >>> joined([whole[:4].t(), whole[4:].t()]).data_ptr() == whole.data_ptr()
+    True
+    >>> joined([whole[4:].t(), whole[:4].t()]).data_ptr() == whole.data_ptr()
+    False
+    """
+    if len(b) == 1:
+        return b[0]
+    first = b[0]
+    if first.__class__ in (torch.Tensor, torch.nn.Parameter) and _follow(b):
+        columns = sum(part.shape[-1] for part in b)
+        return first.as_strided((*first.shape[:-1], columns), first.stride())
+    return torch.cat(list(b), -1)
+
+
+def _follow(b: Sequence[torch.Tensor]) -> bool:
+    """Whether each part begins in memory where the columns of the one before it end."""
+    first = b[0]
+    storage, at = first.untyped_storage().data_ptr(), first.data_ptr()
+    for part in b:
+        if part.data_ptr() != at or part.stride() != first.stride() or part.dtype != first.dtype:
+            return False
+        if part.untyped_storage().data_ptr() != storage:
+            return False
+        at += part.shape[-1] * part.stride(-1) * part.element_size()
+    return True
+
+
+def compute(
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    text: str,
+    operands: Sequence[torch.Tensor] = (),
+    scalars: Sequence[float] = (),
+    out_dtype: torch.dtype | None = None,
+    how: Choice = AS_CHOSEN,
+    out: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
+    """The results of a product and its epilogue, D first.
+
+    b          matrices side by side
+    text       the epilogue: see `text`
+    operands   of the epilogue, in the order of its parameters; `scalars` come behind them
+    out        where D goes
+    """
+    whole = b[0] if len(b) == 1 else joined(b)
+    if not a.is_cuda:
+        return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out)
+    if not IN_KERNELS and any(is_gated(result) for result in formula(text).results):
+        own = _SumsByKernel(a, whole, how)
+        return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out, own)
+    keywords: dict[str, Any] = {"plan": how.plan, "accumulate": how.accumulate, "allow_tf32": how.allow_tf32}
+    if out is not None:
+        keywords["out"] = out
+    elif out_dtype is not None:
+        keywords["out_dtype"] = out_dtype
+    if text == PLAIN:
+        return [gemm(a, whole, **keywords)]
+    if text == SCALED:
+        return [gemm(a, whole, alpha=scalars[0], **keywords)]
+    dtype = result_dtype(a, out_dtype) if out is None else out.dtype
+    if (
+        text == LINEAR
+        and operands[0].shape == (*a.shape[:-1], whole.shape[-1])
+        and operands[0].dtype == dtype
+    ):
+        return [gemm(a, whole, c=operands[0], alpha=scalars[0], beta=scalars[1], **keywords)]
+    read = formula(text)
+    found = gemm(a, whole, epilogue=read.function, **keywords, **read.named([*operands, *scalars]))
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+def by_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    read: Formula,
+    given: Sequence[Any],
+    out_dtype: torch.dtype | None,
+    out: torch.Tensor | None = None,
+    acc: Callable[[], torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
+    """The results by torch's own operations, each of which it can differentiate and transform.
+
+    acc   what gives the sums, where it is not torch
+    """
+    dtype = out.dtype if out is not None else result_dtype(a, out_dtype)
+    values = Values(acc or (lambda: sums(a, b)), read.named(given))
+    found = []
+    for result in read.results:
+        shape = (*a.shape[:-1], b.shape[-1] // 2 if is_gated(result) else b.shape[-1])
+        found.append(stored(tensor_of(values(result)), dtype).expand(shape).contiguous())
+    if out is not None:
+        found[0] = out.copy_(found[0])
+    return found
+
+
+@dataclass(frozen=True)
+class _SumsByKernel:
+    """The sums of a @ b by `gemm`, in the type that they are kept in."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    how: Choice
+
+    def __call__(self) -> torch.Tensor:
+        kind = sums_dtype(self.a.dtype)
+        found: torch.Tensor = gemm(self.a, self.b, out_dtype=kind, **vars(self.how))
+        return found
+
+
+def sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b in the type of its sums, by torch."""
+    kind = sums_dtype(a.dtype)
+    return torch.matmul(a.to(kind), b.to(kind))

@@ -1,0 +1,143 @@
+"""The operators of torch.library, which graphs of torch.compile and torch.export hold, and transformations see.
+
+| operator               | gives                                                                                     |
+|------------------------|-------------------------------------------------------------------------------------------|
+| `cutegemm::mm`         | a @ b, of matrices or of batches                                                          |
+| `cutegemm::mm_out`     | the same into `out`                                                                       |
+| `cutegemm::gemm`       | the results of an epilogue of a @ b; the epilogue as `text`, b in parts side by side      |
+| `cutegemm::gemm_out`   | the same into `out`: D alone                                                              |
+
+Each has a kernel for CUDA and for CPU tensors, a fake from the function that allocates, derivatives, and a rule for
+vmap: a batch of products with one b is one product with more rows; other batches are batches of `gemm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from cutegemm.torch.batches import batched_gemm, batched_mm
+from cutegemm.torch.gradients import Call
+from cutegemm.torch.launch import PLAIN, Choice, allocated, compute
+from cutegemm.torch.product import backward, keep
+
+# Of `gemm` no argument has a default: torch leaves those out that equal it, and then takes the gradients of a call with
+# lists of tensors for too many.
+_PRODUCT = "Tensor a, Tensor[] b, str epilogue, Tensor[] operands, float[] scalars"
+_HOW = "str? plan, str accumulate, bool allow_tf32"
+SCHEMAS = {
+    "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor",
+    "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",
+    "cutegemm::gemm": f"({_PRODUCT}, ScalarType? out_dtype, {_HOW}) -> Tensor[]",
+    "cutegemm::gemm_out": f"({_PRODUCT}, Tensor(a!) out, {_HOW}) -> ()",
+}
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    return compute(a, (b,), PLAIN, out_dtype=out_dtype)[0]
+
+
+def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    compute(a, (b,), PLAIN, out=out)
+
+
+def _gemm(
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    epilogue: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: torch.dtype | None,
+    plan: str | None,
+    accumulate: str,
+    allow_tf32: bool,
+) -> list[torch.Tensor]:
+    return compute(a, b, epilogue, operands, scalars, out_dtype, Choice(plan, accumulate, allow_tf32))
+
+
+def _gemm_out(
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    epilogue: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out: torch.Tensor,
+    plan: str | None,
+    accumulate: str,
+    allow_tf32: bool,
+) -> None:
+    compute(a, b, epilogue, operands, scalars, how=Choice(plan, accumulate, allow_tf32), out=out)
+
+
+def _fake_mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    return allocated(a, (b,), PLAIN, out_dtype)[0]
+
+
+def _fake_gemm(
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    epilogue: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: torch.dtype | None,
+    *how: Any,
+) -> list[torch.Tensor]:
+    return allocated(a, b, epilogue, out_dtype)
+
+
+def _keep_mm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, out_dtype = inputs
+    keep(ctx, Call(PLAIN, (), out_dtype), 1, (a, b), (output,), _wanting(a, b))
+
+
+def _backward_mm(ctx: Any, upstream: torch.Tensor | None) -> tuple[Any, ...]:
+    return (*backward(ctx, (upstream,), ctx.needs), None)
+
+
+def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
+    a, b, epilogue, operands, scalars, out_dtype, *how = inputs
+    tensors = (a, *b, *operands)
+    keep(
+        ctx,
+        Call(epilogue, tuple(scalars), out_dtype, Choice(*how)),
+        len(b),
+        tensors,
+        output,
+        _wanting(*tensors),
+    )
+
+
+def _backward_gemm(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    a, *others = backward(ctx, upstream, ctx.needs)
+    of_scalars: Any = None if ctx.call.scalars else []  # as torch flattens lists: an empty one has no leaf
+    return a, others[: ctx.parts], None, others[ctx.parts :], of_scalars, None, None, None, None
+
+
+def _wanting(*tensors: torch.Tensor) -> tuple[bool, ...]:
+    return tuple([x.requires_grad for x in tensors])
+
+
+def _define() -> None:
+    for name, schema in SCHEMAS.items():
+        torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
+    kernels = {
+        "cutegemm::mm": _mm,
+        "cutegemm::mm_out": _mm_out,
+        "cutegemm::gemm": _gemm,
+        "cutegemm::gemm_out": _gemm_out,
+    }
+    for name, kernel in kernels.items():
+        torch.library.impl(name, ("cpu", "cuda"), kernel)
+    torch.library.register_fake("cutegemm::mm", _fake_mm)
+    torch.library.register_fake("cutegemm::gemm", _fake_gemm)
+    for name in ("cutegemm::mm_out", "cutegemm::gemm_out"):
+        torch.library.register_fake(name, lambda *given, **named: None)
+    torch.library.register_autograd("cutegemm::mm", _backward_mm, setup_context=_keep_mm)
+    torch.library.register_autograd("cutegemm::gemm", _backward_gemm, setup_context=_keep_gemm)
+    torch.library.register_vmap("cutegemm::mm", batched_mm)
+    torch.library.register_vmap("cutegemm::gemm", batched_gemm)
+
+
+_define()

@@ -1,0 +1,131 @@
+"""Modules: `Linear` with an activation, and the gated MLP of Llama and its kin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
+from cutegemm.torch.functional import gemm_gated, linear
+from cutegemm.torch.weights import side_by_side
+
+
+class Linear(nn.Linear):  # type: ignore[misc]
+    """act(x @ weight.T + bias): torch.nn.Linear, its parameters and its state_dict, and an activation.
+
+    in_features, out_features, bias, device, dtype   as of torch.nn.Linear
+    activation   as of `cutegemm.linear`
+    raises       UnsupportedError for an activation that is not there
+
+    >>> layer = Linear(8, 4, activation="gelu")
+    >>> layer
+    Linear(in_features=8, out_features=4, bias=True, activation=gelu)
+    >>> layer(torch.zeros(2, 3, 8)).shape
+    torch.Size([2, 3, 4])
+    """
+
+    activation: str | None = None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        activation: str | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        rules = wrong_activation(activation, ACTIVATIONS)
+        if rules:
+            raise UnsupportedError(f"Linear: {rules[0]}")
+        super().__init__(in_features, out_features, bias, device, dtype)
+        if activation is not None:
+            self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.weight, self.bias, self.activation)
+
+    def extra_repr(self) -> str:
+        own = "" if self.activation is None else f", activation={self.activation}"
+        return f"{super().extra_repr()}{own}"
+
+
+class JoinedWeights(nn.Module):  # type: ignore[misc]
+    """Keeps the weights of its children `gate_proj` and `up_proj` side by side in memory: one kernel reads both.
+
+    They stay two parameters, under their names and of their identity. `load_state_dict` fills them where they are.
+    `.to()`, `.half()`, `.cuda()`, and `load_state_dict` with `assign=True`, put them elsewhere; they are joined again.
+    Where something else does (a deep copy, a tensor in the place of `weight.data`), the next eager call joins them once
+    more; a compiled one copies them in each call until then. Weights that are parts of larger memory, as FSDP has them,
+    stay there, and are copied in each call.
+    """
+
+    def join(self) -> None:
+        """Puts both weights side by side, unless they lie so."""
+        side_by_side(self.gate_proj.weight, self.up_proj.weight)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        found = super()._apply(fn, recurse)
+        self.join()
+        return found
+
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """act(gate(x)) * up(x)."""
+        gate, up = self.gate_proj, self.up_proj
+        if not torch.compiler.is_compiling():
+            self.join()
+        bias = None if gate.bias is None else torch.cat([gate.bias, up.bias])
+        flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        found = gemm_gated(flat, (gate.weight.t(), up.weight.t()), bias, activation, store_preact=False)[1]
+        return found if x.dim() == 2 else found.view(*x.shape[:-1], found.shape[-1])
+
+
+def joined_after_load(module: JoinedWeights, _: Any) -> None:
+    """A hook behind `load_state_dict`."""
+    module.join()
+
+
+class GatedMLP(JoinedWeights):
+    """down_proj(act(gate_proj(x)) * up_proj(x)), with the names that Llama's MLP has: a state_dict of it can be loaded.
+
+    in_features    of x, and of what is returned
+    hidden         of gate and up
+    bias           whether the three have one
+    activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu"
+    raises         UnsupportedError for another activation
+
+    gate and up are computed by one kernel; see `JoinedWeights` for how their weights lie.
+
+    >>> mlp = GatedMLP(8, 16)
+    >>> sorted(mlp.state_dict()), mlp(torch.zeros(2, 3, 8)).shape
+    (['down_proj.weight', 'gate_proj.weight', 'up_proj.weight'], torch.Size([2, 3, 8]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        bias: bool = False,
+        activation: str = "swiglu",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        rules = wrong_activation(activation, GATED)
+        if rules:
+            raise UnsupportedError(f"GatedMLP: {rules[0]}")
+        self.activation = activation
+        self.gate_proj = Linear(in_features, hidden, bias, device=device, dtype=dtype)
+        self.up_proj = Linear(in_features, hidden, bias, device=device, dtype=dtype)
+        self.down_proj = Linear(hidden, in_features, bias, device=device, dtype=dtype)
+        self.register_load_state_dict_post_hook(joined_after_load)
+        self.join()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.gated(x, self.activation))
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation}"

@@ -1,0 +1,140 @@
+"""A product with an epilogue, by the shortest way that torch allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.torch.gradients import Call, Extents, gradients, saved, with_kept
+from cutegemm.torch.launch import AS_CHOSEN, PLAIN, Choice, by_torch, compute, joined
+from cutegemm.torch.route import Route, route_of
+from cutegemm.torch.text import formula
+
+
+def product(
+    a: torch.Tensor,
+    b: tuple[torch.Tensor, ...],
+    text: str = PLAIN,
+    operands: tuple[torch.Tensor, ...] = (),
+    scalars: tuple[float, ...] = (),
+    out_dtype: torch.dtype | None = None,
+    how: Choice = AS_CHOSEN,
+) -> Sequence[torch.Tensor]:
+    """The results of an epilogue of a @ b, D first, and perhaps what the backward pass reads behind them.
+
+    a, b       M x K and K x N, or batches of them of one length; b in parts, side by side
+    text       the epilogue: see `text`
+    operands   of the epilogue, which broadcast against D; `scalars` come behind them
+    """
+    route = route_of(a, *b, *operands)
+    if route is Route.DIRECT:
+        return compute(a, b, text, operands, scalars, out_dtype, how)
+    if torch.is_grad_enabled():
+        text = kept_text(text, a, b, operands)
+    if route is Route.RECORDED:
+        return Recorded.apply(Call(text, scalars, out_dtype, how), len(b), a, *b, *operands)
+    if route is Route.TRANSFORMED:
+        return Transformed.apply(Call(text, scalars, out_dtype, how), len(b), a, *b, *operands)
+    if route is Route.DECOMPOSED:
+        return by_torch(a, joined(b), formula(text), [*operands, *scalars], out_dtype)
+    return by_operator(a, b, text, operands, scalars, out_dtype, how)
+
+
+def kept_text(text: str, a: torch.Tensor, b: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> str:
+    """The epilogue with what its derivatives read, where gradients are to be recorded."""
+    if text == PLAIN or not any(x.requires_grad for x in (a, *b, *operands)):
+        return text
+    # Every operand's: one more result is a matter of the epilogue, not of who is trained.
+    return with_kept(text, len(operands))
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, how: Choice) -> torch.Tensor:
+    """a @ b alone, as the backward pass asks for it."""
+    return product(a, (b,), out_dtype=dtype, how=how)[0]
+
+
+def by_operator(
+    a: torch.Tensor,
+    b: Sequence[torch.Tensor],
+    text: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: torch.dtype | None,
+    how: Choice,
+) -> Sequence[torch.Tensor]:
+    """The product by its operator of torch.library."""
+    if text == PLAIN and len(b) == 1 and how == AS_CHOSEN:
+        return [torch.ops.cutegemm.mm(a, b[0], out_dtype)]
+    if how.plan is not None and not isinstance(how.plan, str):
+        raise UnsupportedError(
+            f"gemm: plan is a {type(how.plan).__name__}, which no graph can hold. Pass the name of a plan, or none."
+        )
+    found: Sequence[torch.Tensor] = torch.ops.cutegemm.gemm(
+        a, list(b), text, list(operands), list(scalars), out_dtype, how.plan, how.accumulate, how.allow_tf32
+    )
+    return found
+
+
+class Recorded(torch.autograd.Function):  # type: ignore[misc]
+    """A product in autograd's record, without torch's dispatcher.
+
+    apply(call, parts of b, a, *b, *operands) gives the results.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, parts: int, a: torch.Tensor, *others: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        results = compute(
+            a, others[:parts], call.text, others[parts:], call.scalars, call.out_dtype, call.how
+        )
+        keep(ctx, call, parts, (a, *others), results, ctx.needs_input_grad[2:])
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor | None) -> tuple[Any, ...]:
+        return (None, None, *backward(ctx, upstream, ctx.needs_input_grad[2:]))
+
+
+class Transformed(Recorded):
+    """The same for torch.func's transformations, which take it apart: the product by its operator, and the way back."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(call: Call, parts: int, a: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        b, operands = others[:parts], others[parts:]
+        return tuple(by_operator(a, b, call.text, operands, call.scalars, call.out_dtype, call.how))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
+        call, parts, *tensors = inputs
+        keep(ctx, call, parts, tensors, output, [True] * len(tensors))
+
+
+def keep(
+    ctx: Any,
+    call: Call,
+    parts: int,
+    tensors: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    needs: Sequence[bool],
+) -> None:
+    """Notes in the context of a call what its backward pass reads."""
+    ctx.call, ctx.parts, ctx.needs = call, parts, tuple(needs)
+    ctx.extents = tuple([Extents.of(x) for x in tensors])
+    ctx.save_for_backward(*saved(call, tensors, results, needs, parts))
+    ctx.set_materialize_grads(False)
+
+
+def backward(
+    ctx: Any, upstream: Sequence[torch.Tensor | None], needs: Sequence[bool]
+) -> list[torch.Tensor | None]:
+    """The gradients by a, the parts of b and the operands.
+
+    needs   which of them are asked for: none that `keep` was not told of
+    """
+    return gradients(ctx.call, ctx.extents, ctx.parts, ctx.saved_tensors, upstream, needs, multiply)

@@ -1,0 +1,99 @@
+"""What the functions ask of their tensors: every rule that is broken, in the caller's own values, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.run.torch_ops import RESULTS
+
+
+def refuse(called: str, given: Mapping[str, Any], rules: Sequence[str]) -> None:
+    """Raises UnsupportedError with every rule that a call breaks; returns where there is none.
+
+    called   the function
+    given    what it was given, by name
+    """
+    if not rules:
+        return
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items() if isinstance(x, torch.Tensor))
+    if len(rules) == 1:
+        raise UnsupportedError(f"{called} of {shapes}: {rules[0]}")
+    listed = "\n".join(f"  - {rule}" for rule in rules)
+    raise UnsupportedError(f"{called} of {shapes}: {len(rules)} rules are broken.\n{listed}")
+
+
+def wrong_tensors(given: Mapping[str, Any], optional: Sequence[str] = ()) -> list[str]:
+    """Of what is no tensor, of another device than the first, or of a type that is not multiplied."""
+    strange = [
+        f"{name} is a {type(x).__name__}; a torch tensor is expected."
+        for name, x in given.items()
+        if not isinstance(x, torch.Tensor) and not (x is None and name in optional)
+    ]
+    if strange:
+        return strange
+    tensors = {name: x for name, x in given.items() if x is not None}
+    places = {name: x.device for name, x in tensors.items()}
+    found = []
+    if len(set(places.values())) > 1:
+        said = ", ".join(f"{name} is on {device}" for name, device in places.items())
+        found.append(f"{said}; all must be on one device.")
+    return found
+
+
+def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> list[str]:
+    """Of the types of what is multiplied."""
+    kinds = [str(x.dtype).removeprefix("torch.") for x in (a, b)]
+    found = []
+    both_of_bytes = all(x.dtype.is_floating_point and x.dtype.itemsize == 1 for x in (a, b))
+    if a.dtype != b.dtype and not both_of_bytes:
+        found.append(
+            f"{names[0]} is of {kinds[0]}, {names[1]} of {kinds[1]}; they must be of one type. "
+            f"Pass {names[1]}.to({names[0]}.dtype), or run it under torch.autocast."
+        )
+    if a.dtype not in RESULTS:
+        served = ", ".join(str(kind).removeprefix("torch.") for kind in RESULTS)
+        found.append(f"{names[0]} is of {kinds[0]}; {served} are served.")
+    return found
+
+
+def wrong_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> list[str]:
+    """Of the type of a result."""
+    allowed = RESULTS.get(a.dtype, ())
+    if out_dtype is None or not allowed or out_dtype in allowed:
+        return []
+    said = " or ".join(str(kind).removeprefix("torch.") for kind in allowed)
+    return [f"out_dtype = {out_dtype}; of {str(a.dtype).removeprefix('torch.')} {said} is served."]
+
+
+def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
+    """Of an operand that does not broadcast against a result."""
+    if x is None:
+        return []
+    own, wide = tuple(x.shape), tuple(shape)
+    pairs = zip(own[::-1], wide[::-1], strict=False)
+    # Comparisons one by one: `in` does not look at the value of an extent that a graph has by name.
+    if len(own) <= len(wide) and all(extent == 1 or extent == of for extent, of in pairs):
+        return []
+    *batch, m, n = wide
+    would = [(n,), (m, 1), (m, n), *([(*batch, m, n)] if batch else [])]
+    listed = ", ".join([f"{each}" for each in would])
+    return [f"{name} has shape {own}; a number, {listed} or what broadcasts to the last is expected."]
+
+
+def wrong_gradients(given: Mapping[str, Any], out: torch.Tensor | None) -> list[str]:
+    """Of gradients where a result is written to memory of the caller: none are recorded then."""
+    if out is None or not torch.is_grad_enabled():
+        return []
+    named = {**given, "out": out}
+    names = [name for name, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not names:
+        return []
+    are = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
+    return [
+        f"{are} to have gradients, and out is given, of which none are recorded. Leave out away, or call it under "
+        "torch.no_grad()."
+    ]

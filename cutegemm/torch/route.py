@@ -1,0 +1,74 @@
+"""How a call gets to its kernel: past torch's dispatcher where torch needs to see nothing of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+
+_PLAIN = frozenset([torch.Tensor, torch.nn.Parameter])
+
+
+class Route(Enum):
+    """What torch has to see of a call."""
+
+    DIRECT = "nothing: plain tensors, whose gradients nobody wants"
+    RECORDED = "its gradients, in autograd's own record"
+    TRANSFORMED = "a function that torch.func's transformations know how to take apart"
+    DECOMPOSED = "torch's own operations: derivatives are carried forward, which only these can do"
+    OPERATOR = "the operator: a graph is made, or another kind of tensor stands before the kernel"
+
+
+def route_of(*tensors: Any) -> Route:
+    """By which way a call goes.
+
+    >>> route_of(torch.ones(2, 2)), route_of(torch.ones(2, 2, requires_grad=True))
+    (<Route.DIRECT: ...>, <Route.RECORDED: ...>)
+    >>> route_of(torch.ones(2, 2, device="meta"))
+    <Route.OPERATOR: ...>
+    """
+    if is_compiling():
+        return Route.OPERATOR
+    if forward_ad._current_level >= 0:
+        return Route.DECOMPOSED
+    if _are_functorch_transforms_active():
+        return Route.TRANSFORMED
+    if _len_torch_dispatch_stack():
+        return Route.OPERATOR
+    records, wanted = is_grad_enabled(), False
+    for tensor in tensors:
+        if tensor.__class__ not in _PLAIN or not (tensor.is_cuda or tensor.is_cpu):
+            return Route.OPERATOR
+        if records and tensor.requires_grad:
+            wanted = True
+    return Route.RECORDED if wanted else Route.DIRECT
+
+
+def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
+    """Whether a call on CUDA tensors may go straight to its kernel, as they are: no more is asked than that needs.
+
+    It is `route_of` for the call that is made most, in less than a microsecond, and asks for torch.autocast besides.
+
+    >>> is_direct(torch.ones(2, 2), torch.ones(2, 2))  # on the CPU there is none
+    False
+    """
+    if (
+        is_compiling()
+        or a.__class__ not in _PLAIN
+        or b.__class__ not in _PLAIN
+        or not a.is_cuda
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+        or is_autocast_enabled("cuda")
+    ):
+        return False
+    wanted = is_grad_enabled()
+    if wanted and (a.requires_grad or b.requires_grad):
+        return False
+    return bias is None or (bias.__class__ in _PLAIN and not (wanted and bias.requires_grad))

@@ -1,0 +1,165 @@
+"""Models before and after `cutegemm.use(model)`: errors against float32, and tokens per second. See `decoders`.
+
+python -m docs.evidence models --model llama --seconds 5 --json models.json
+python -m docs.evidence models --tiny     # small, on a CPU too: errors alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from docs.evidence.files import write_whole
+from docs.evidence.machine import cpu
+from docs.evidence.measure import need_gpu
+
+_SEED = 0
+
+
+def errors(found: Sequence[Any], exact: Sequence[Any]) -> dict[str, float]:
+    """|found - exact| / |exact| of the output, of all gradients as one vector, and the largest of a single gradient.
+
+    found, exact   the output, and gradients
+    """
+    wrong = [float((f.double() - e.double()).norm()) for f, e in zip(found, exact, strict=True)]
+    right = [float(e.double().norm()) for e in exact]
+    each = [w / r for w, r in zip(wrong, right, strict=True) if r]
+    together = sum(w * w for w in wrong[1:]) ** 0.5 / sum(r * r for r in right[1:]) ** 0.5
+    return {"output": each[0], "gradients": together, "worst_gradient": max(each[1:])}
+
+
+def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
+    """The errors of torch and of cutegemm, and, on a GPU, the tokens per second of both, compiled and not.
+
+    name      "llama" or "gpt2"
+    is_tiny   a small model, whose speed is not measured
+    seconds   of measuring, of each kind of pass
+    raises    UnsupportedError without a GPU, where one is needed
+    """
+    import torch
+
+    import cutegemm
+    from docs.evidence import decoders
+
+    if not is_tiny:
+        need_gpu()
+    size = (decoders.TINY if is_tiny else decoders.SIZES)[name]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(_SEED)
+    model = decoders.stack(name, size).to(device)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()  # both types hold the same values
+    x = torch.randn(size.batch, size.tokens, size.width, device=device).bfloat16()
+    upstream = torch.randn_like(x)
+
+    def step(run: Any, of: Any, dtype: Any) -> list[Any]:
+        """The output and the gradients of a step."""
+        of.zero_grad(set_to_none=True)
+        given = x.to(dtype, copy=True).requires_grad_()
+        output = decoders.through(run, given)
+        output.backward(upstream.to(dtype))
+        return [output.detach(), given.grad, *[p.grad for p in of.parameters() if p.grad is not None]]
+
+    exact = [each.cpu() for each in step(model, model, torch.float32)]
+    model.bfloat16()
+    ours = copy.deepcopy(model)
+    replaced = cutegemm.use(ours)
+    found: dict[str, Any] = {
+        "size": vars(size),
+        "source": decoders.source(),
+        "replaced": len(replaced.replaced),
+        "left": replaced.left,
+        "errors": {
+            "torch": errors([each.cpu() for each in step(model, model, torch.bfloat16)], exact),
+            "cutegemm": errors([each.cpu() for each in step(ours, ours, torch.bfloat16)], exact),
+        },
+    }
+    if not is_tiny:
+        found["tokens_per_second"] = _speeds(model, ours, step, x, seconds)
+    return found
+
+
+def _speeds(
+    model: Any, ours: Any, step: Callable[..., Any], x: Any, seconds: float
+) -> dict[str, dict[str, float]]:
+    """Of a forward pass alone, and of a forward and a backward pass."""
+    import torch
+
+    from cutegemm.run.on_gpu import in_turns
+    from docs.evidence import decoders
+
+    runs = {
+        "torch": (model, model),
+        "torch, compiled": (torch.compile(model), model),
+        "cutegemm": (ours, ours),
+        "cutegemm, compiled": (torch.compile(ours), ours),
+    }
+
+    def forward(run: Any) -> None:
+        with torch.no_grad():
+            decoders.through(run, x)
+
+    def train(run: Any, of: Any) -> None:
+        step(run, of, torch.bfloat16)
+
+    kinds: dict[str, list[Callable[[], Any]]] = {
+        "forward": [partial(forward, run) for run, _ in runs.values()],
+        "training": [partial(train, run, of) for run, of in runs.values()],
+    }
+    tokens = x.shape[0] * x.shape[1]
+    found = {}
+    for kind, calls in kinds.items():
+        for call in calls:  # compiled, and planned, before it is measured
+            for _ in range(3):
+                call()
+        torch.cuda.synchronize()
+        found[kind] = {name: tokens / took for name, took in zip(runs, in_turns(calls, seconds), strict=True)}
+    return found
+
+
+def table(name: str, found: dict[str, Any]) -> str:
+    """Lines to read."""
+    lines = [f"{name}, {found['source']}: {found['replaced']} modules replaced, {len(found['left'])} left"]
+    for whose, wrong in found["errors"].items():
+        said = ", ".join(f"{what} {value:.2e}" for what, value in wrong.items())
+        lines.append(f"  error of {whose:9} against float32: {said}")
+    for kind, speeds in found.get("tokens_per_second", {}).items():
+        said = ", ".join(f"{whose} {value:,.0f}" for whose, value in speeds.items())
+        lines.append(f"  tokens/s, {kind}: {said}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.evidence models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--model", action="append", choices=("llama", "gpt2"), help="may be repeated; both where left out"
+    )
+    parser.add_argument("--seconds", type=float, default=4.0, help="of measuring, of each kind of pass")
+    parser.add_argument("--tiny", action="store_true", help="small models, without speeds; a CPU will do")
+    parser.add_argument("--json", type=Path, help="write all numbers there")
+    given = parser.parse_args(arguments)
+    found: dict[str, Any] = {"machine": {}, "models": {}}
+    for name in given.model or ("llama", "gpt2"):
+        found["models"][name] = run(name, given.tiny, given.seconds)
+        found["machine"] = _machine(given.tiny)
+        print(table(name, found["models"][name]), flush=True)
+        if given.json:
+            write_whole(given.json, json.dumps(found, indent=1) + "\n")
+
+
+def _machine(is_tiny: bool) -> dict[str, str]:
+    if is_tiny:
+        return cpu()
+    from docs.evidence.measure import machine
+
+    return machine()

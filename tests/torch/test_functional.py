@@ -1,0 +1,256 @@
+"""The functions against torch's own, in values and in gradients, on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.nn.functional as F  # noqa: E402
+
+import cutegemm  # noqa: E402
+from cutegemm.errors import UnsupportedError  # noqa: E402
+from cutegemm.torch import (  # noqa: E402
+    addmm,
+    bmm,
+    gemm_act,
+    gemm_dact,
+    gemm_dgated,
+    gemm_gated,
+    linear,
+    mm,
+    scaled_mm,
+)
+from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
+
+
+def test_the_package_has_them_at_its_top():
+    assert cutegemm.linear is linear
+    assert "use" in dir(cutegemm)
+    assert "linear" not in cutegemm.__all__  # `import *` needs no torch
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("lead", [(5,), (2, 3), (), (2, 1, 2)])
+def test_linear(activation, has_bias, lead):
+    x, w = normal(*lead, 8, grad=True), normal(6, 8, seed=1, grad=True)
+    bias = normal(6, seed=2, grad=True) if has_bias else None
+    theirs = ACTIVATIONS[activation](F.linear(x, w, bias))
+    ours = linear(x, w, bias, activation)
+    given = [t for t in (x, w, bias) if t is not None]
+    close([ours.detach(), *gradients(ours, given)], [theirs.detach(), *gradients(theirs, given)])
+
+
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name not in ("relu", "relu_sq")])
+def test_gradients_of_linear_and_theirs(activation):
+    given = normal(3, 4, grad=True), normal(5, 4, seed=1, grad=True), normal(5, seed=2, grad=True)
+    assert torch.autograd.gradcheck(lambda *t: linear(*t, activation), given)
+    assert torch.autograd.gradgradcheck(lambda *t: linear(*t, activation), given)
+
+
+def test_products():
+    a, b, c = normal(4, 6, grad=True), normal(6, 8, seed=1, grad=True), normal(4, 8, seed=2, grad=True)
+    close([mm(a, b)], [a @ b])
+    assert torch.autograd.gradcheck(mm, (a, b))
+    assert torch.autograd.gradgradcheck(mm, (a, b))
+    for shape in ((4, 8), (8,), (1, 8), (4, 1), ()):
+        part = normal(*shape, seed=3, grad=True)
+        close([addmm(part, a, b, beta=0.5, alpha=-2.0)], [torch.addmm(part, a, b, beta=0.5, alpha=-2.0)])
+        assert torch.autograd.gradcheck(lambda *t: addmm(*t, beta=0.5, alpha=-2.0), (part, a, b))
+    missing = torch.full_like(c, torch.nan)
+    assert addmm(missing, a, b, beta=0).isfinite().all()
+
+
+def test_batches():
+    a, b = normal(3, 4, 6, grad=True), normal(3, 6, 5, seed=1, grad=True)
+    close([bmm(a, b)], [a @ b])
+    assert torch.autograd.gradcheck(bmm, (a, b))
+    for x, y in ((a, b[0]), (a[0], b), (a[:1], b), (a, b[:1])):
+        close([bmm(x, y)], [x @ y])
+        assert torch.autograd.gradcheck(bmm, (x.detach().requires_grad_(), y.detach().requires_grad_()))
+
+
+def test_results_of_another_type_and_where_they_are_wanted():
+    a, b = normal(4, 6, dtype=torch.bfloat16), normal(6, 8, seed=1, dtype=torch.bfloat16)
+    exact = a.double() @ b.double()
+    assert mm(a, b).dtype == torch.bfloat16
+    assert (mm(a, b, out_dtype=torch.float32).double() - exact).abs().max() < 1e-5
+    out = torch.empty(4, 8, dtype=torch.float32)
+    assert mm(a, b, out=out) is out
+    assert torch.equal(out, mm(a, b, out_dtype=torch.float32))
+    batch = torch.empty(3, 4, 8, dtype=torch.bfloat16)
+    assert bmm(a.expand(3, 4, 6), b, out=batch) is batch
+    assert torch.equal(batch[1], mm(a, b))
+    c = normal(8, seed=2, dtype=torch.bfloat16)
+    assert addmm(c, a, b, out=out) is out
+    assert (out.double() - (exact + c.double())).abs().max() < 1e-5
+    with pytest.raises(UnsupportedError, match="a is to have gradients, and out is given"):
+        mm(a.clone().requires_grad_(), b, out=out)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gemm_act_and_the_way_back(activation):
+    a, b = normal(4, 6, grad=True), normal(6, 8, seed=1, grad=True)
+    bias, c = normal(8, seed=2, grad=True), normal(4, 8, seed=3, grad=True)
+    act = ACTIVATIONS[activation]
+    preact, postact = gemm_act(a, b, bias, c, activation)
+    expected = a @ b + bias + c
+    close([preact, postact], [expected, act(expected)])
+    given = (a, b, bias, c)
+    close(gradients((preact, postact), given), gradients((expected, act(expected)), given))
+    alone = gemm_act(a, b, bias, c, activation, store_preact=False)
+    assert alone[0] is None
+    close([alone[1]], [postact])
+    up, w = normal(4, 3, seed=4), normal(3, 8, seed=5)
+    dx, again = gemm_dact(up, w, preact.detach(), activation)
+    x = preact.detach().requires_grad_()
+    close([dx, again], [*torch.autograd.grad(act(x), x, up @ w), act(x).detach()])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("activation", GATED)
+def test_gemm_gated_and_the_way_back(activation, interleaved):
+    a, b, bias = normal(4, 6, grad=True), normal(6, 8, seed=1, grad=True), normal(8, seed=2, grad=True)
+
+    def by_torch(x):
+        gate, up = parted(x, interleaved)
+        return GATED[activation](gate) * up
+
+    preact, postact = gemm_gated(a, b, bias, activation, interleaved=interleaved)
+    expected = a @ b + bias
+    close([preact, postact], [expected, by_torch(expected)])
+    given = (a, b, bias)
+    close(gradients((preact, postact), given), gradients((expected, by_torch(expected)), given))
+    alone = gemm_gated(a, b, bias, activation, False, interleaved)
+    assert alone[0] is None
+    close(gradients(alone[1], given), gradients(by_torch(a @ b + bias), given))
+    if activation != "reglu":
+        calls = lambda *t: gemm_gated(*t, activation, False, interleaved)[1]  # noqa: E731
+        assert torch.autograd.gradgradcheck(calls, given)
+    up, w = normal(4, 3, seed=4), normal(3, 4, seed=5)
+    dx, again = gemm_dgated(up, w, preact.detach(), activation, interleaved)
+    x = preact.detach().requires_grad_()
+    close([dx, again], [*torch.autograd.grad(by_torch(x), x, up @ w), by_torch(x).detach()])
+
+
+def test_a_weight_in_two_parts():
+    """Each has its gradient; where they lie side by side they are one matrix, and else are copied together."""
+    whole = normal(8, 6, seed=1)
+    x = normal(5, 6, grad=True)
+    for gate, up in ((whole[:4], whole[4:]), (whole[4:].clone(), whole[:4].clone())):
+        gate, up = gate.detach().requires_grad_(), up.detach().requires_grad_()
+        ours = gemm_gated(x, (gate.t(), up.t()), store_preact=False)[1]
+        theirs = F.silu(x @ gate.t()) * (x @ up.t())
+        close([ours, *gradients(ours, (x, gate, up))], [theirs, *gradients(theirs, (x, gate, up))])
+
+
+def test_gradients_have_the_order_of_memory_of_their_parameters():
+    """Else autograd copies them once more."""
+    x, w = normal(5, 8, grad=True), normal(6, 8, seed=1, grad=True)
+    gate, up = normal(3, 8, grad=True), normal(3, 8, seed=1, grad=True)
+    for result, given in ((linear(x, w), (x, w)), (gemm_gated(x, (gate.t(), up.t()))[1], (x, gate, up))):
+        assert all(g.stride() == t.stride() for g, t in zip(gradients(result, given), given, strict=True))
+
+
+def test_what_is_saved_for_the_way_back():
+    """Without an activation no result; of gelu what it is computed of; of relu its value alone."""
+
+    def saved(activation, has_bias=True):
+        x, w, bias = normal(5, 8, grad=True), normal(6, 8, seed=1, grad=True), normal(6, grad=True)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
+            linear(x, w, bias if has_bias else None, activation)
+        return sorted(tuple(shape) for shape in kept)
+
+    assert saved(None) == [(5, 8), (8, 6)]
+    assert saved("gelu") == saved("relu") == [(5, 6), (5, 8), (8, 6)]
+
+
+def test_of_bfloat16_it_errs_as_torch_does():
+    """Against float64, in values and gradients."""
+    x, w, bias = normal(64, 128), normal(96, 128, seed=1) / 11, normal(96, seed=2)
+    for activation in ("gelu", "silu", "relu"):
+        errors = []
+        exact_in = [t.clone().requires_grad_() for t in (x, w, bias)]
+        exact = ACTIVATIONS[activation](F.linear(*exact_in))
+        wanted = [exact.detach(), *gradients(exact, exact_in)]
+        for call in (
+            lambda *t: linear(*t, activation),  # noqa: B023
+            lambda *t: ACTIVATIONS[activation](F.linear(*t)),  # noqa: B023
+        ):
+            given = [t.to(torch.bfloat16).requires_grad_() for t in (x, w, bias)]
+            result = call(*given)
+            found = [result.detach(), *gradients(result, given)]
+            errors.append(
+                [float((f.double() - e).norm() / e.norm()) for f, e in zip(found, wanted, strict=True)]
+            )
+        assert all(ours <= 1.1 * theirs for ours, theirs in zip(*errors, strict=True)), (activation, errors)
+
+
+def test_scales():
+    a, b = normal(4, 16).to(torch.float8_e4m3fn), normal(8, 16, seed=1).to(torch.float8_e4m3fn).t()
+    rows, columns = normal(4, 1, dtype=torch.float32).abs(), normal(1, 8, dtype=torch.float32).abs()
+    bias = normal(8, seed=3, dtype=torch.bfloat16)
+    exact = (a.double() @ b.double()) * rows * columns + bias
+    for ours in (
+        scaled_mm(a, b, rows, columns, bias, torch.float32),
+        scaled_mm(a, b, rows, columns, bias, torch.float32, use_fast_accum=True),
+    ):
+        assert (ours.double() - exact).abs().max() < 1e-4
+    assert scaled_mm(a, b, rows, columns).dtype == torch.bfloat16
+    one = scaled_mm(a, b, torch.tensor(0.5), torch.tensor([2.0]), out_dtype=torch.float32)
+    assert (one.double() - a.double() @ b.double()).abs().max() < 1e-4
+    into8 = scaled_mm(a, b, torch.tensor(1e4), torch.tensor(1.0), out_dtype=torch.float8_e4m3fn)
+    assert into8.float().abs().max() == 448
+
+
+def test_autocast():
+    x, w, bias = (normal(*shape, dtype=torch.float32) for shape in ((5, 8), (6, 8), (6,)))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(x, w, bias, "gelu").dtype == torch.bfloat16
+        assert linear(x.double(), w.double()).dtype == torch.float64
+    w.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        linear(x, w, bias).sum().backward()
+    assert w.grad.dtype == torch.float32
+
+
+A, B = normal(4, 6), normal(6, 8, seed=1)
+REFUSED = [
+    (lambda: mm(A, A), r"mm of a \(4, 6\), b \(4, 6\): a has 6 columns, b has 4 rows; both are K. Pass b.mT"),
+    (lambda: mm(A, B[0]), r"a has shape \(4, 6\), b \(8,\); two matrices are expected"),
+    (lambda: mm(A, B.float()), r"a is of float64, b of float32; .* Pass b.to\(a.dtype\)"),
+    (lambda: mm(A.int(), B.int()), "a is of int32; float16, bfloat16, .* are served"),
+    (lambda: mm(A, [1.0]), "b is a list; a torch tensor is expected"),
+    (lambda: mm(A, B.to("meta")), "a is on cpu, b is on meta; all must be on one device"),
+    (lambda: mm(A, B, out_dtype=torch.int8), "out_dtype = torch.int8; of float64 float64 is served"),
+    (lambda: mm(A, B, out=torch.empty(4, 7)), r"out has shape \(4, 7\); \(4, 8\) is expected"),
+    (lambda: bmm(A.expand(2, 4, 6), B.expand(3, 6, 8)), "a is a batch of 2, b of 3; they must be of one length"),
+    (lambda: addmm(normal(3), A, B), r"input has shape \(3,\); a number, \(8,\), \(4, 1\), \(4, 8\)"),
+    (lambda: linear(A, B), "x has rows of 6, w of 8; both are K. Pass w.t"),
+    (lambda: linear(A, B.t(), normal(6)), r"bias has shape \(6,\); \(8,\) is expected"),
+    (lambda: linear(A, B.t(), None, "mish"), "activation = 'mish'; None, 'relu', .*'gelu_new'.* are there"),
+    (lambda: gemm_act(A, B, activation="swiglu"), "activation = 'swiglu'; None, 'relu'"),
+    (lambda: gemm_gated(A, B[:, :7]), "b has 7 columns; an even number of them is expected"),
+    (lambda: gemm_gated(A, (B, B), interleaved=True), "interleaved = True; two halves of one shape"),
+    (lambda: gemm_dgated(A, B, A), r"preact has shape \(4, 6\); \(4, 16\) is expected"),
+    (
+        lambda: scaled_mm(A.to(torch.float8_e4m3fn), B.to(torch.float8_e4m3fn), normal(4), normal(1)),
+        r"(?s)scale_a has shape \(4,\); one element, or \(4, 1\), .*scale_b is of torch.float64; float32",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED)
+def test_what_is_refused(call, words):
+    with pytest.raises(UnsupportedError, match=words):
+        call()
+
+
+def test_every_broken_rule_is_said_at_once():
+    with pytest.raises(UnsupportedError) as refused:
+        linear(A, B.float(), normal(3), "mish")
+    first, *rules = str(refused.value).split("\n  - ")
+    assert first == "linear of x (4, 6), w (6, 8), bias (3,): 4 rules are broken."
+    assert [rule.split()[0] for rule in rules] == ["activation", "x", "x", "bias"]

@@ -1,0 +1,325 @@
+"""Modules, and `use`: what is replaced, what it computes, that parameters stay what they are, and the way back."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+import cutegemm  # noqa: E402
+from cutegemm.errors import UnsupportedError  # noqa: E402
+from cutegemm.torch import GatedMLP, Linear, use  # noqa: E402
+from cutegemm.torch.launch import joined  # noqa: E402
+from cutegemm.torch.weights import are_side_by_side  # noqa: E402
+from tests.torch.cases import close, normal  # noqa: E402
+
+
+class LlamaMLP(nn.Module):
+    """Of the parts and the names that transformers has."""
+
+    def __init__(self, k=8, hidden=12, bias=False, act=None):
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(k, hidden, bias), nn.Linear(k, hidden, bias)
+        self.down_proj = nn.Linear(hidden, k, bias)
+        self.act_fn = act or nn.SiLU()
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Conv1D(nn.Module):
+    """GPT-2's linear layer: its weight is K x N."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf = nf
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf) / 3), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], self.nf)
+
+
+class GPT2MLP(nn.Module):
+    def __init__(self, k=8, hidden=12):
+        super().__init__()
+        self.c_fc, self.c_proj = Conv1D(hidden, k), Conv1D(k, hidden)
+        self.act, self.dropout = nn.GELU("tanh"), nn.Dropout(0.1)
+
+    def forward(self, x):
+        return self.dropout(self.c_proj(self.act(self.c_fc(x))))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.mlp, self.other, self.norm = nn.Linear(8, 8), LlamaMLP(), GPT2MLP(), nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.other(self.mlp(self.norm(x)) + self.q_proj(x))
+
+
+@pytest.fixture
+def block():
+    torch.manual_seed(0)
+    return Block().double().eval()
+
+
+X = normal(2, 3, 8)
+
+
+def outcome(model):
+    """The result, and the gradients of all parameters by name."""
+    model.zero_grad()
+    result = model(X)
+    result.square().sum().backward()
+    return [result.detach(), *[p.grad.clone() for _, p in sorted(model.named_parameters())]]
+
+
+def test_linear_is_torch_s_with_an_activation():
+    theirs = nn.Linear(8, 6).double()
+    ours = Linear(8, 6, activation="gelu").double()
+    ours.load_state_dict(theirs.state_dict())
+    close([ours(X)], [F.gelu(theirs(X))])
+    assert isinstance(ours, nn.Linear)
+    with pytest.raises(UnsupportedError, match="Linear: activation = 'mish'; None, 'relu'"):
+        Linear(8, 6, activation="mish")
+    with pytest.raises(UnsupportedError, match="GatedMLP: activation = 'silu'; 'swiglu', "):
+        GatedMLP(8, 6, activation="silu")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_gated_mlp_loads_what_llama_saved(bias):
+    theirs, ours = LlamaMLP(bias=bias).double(), GatedMLP(8, 12, bias).double()
+    ours.load_state_dict(theirs.state_dict())
+    close(outcome(ours), outcome(theirs))
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+
+
+MOVES = {
+    "as it was made": lambda mlp: mlp,
+    "to another type": lambda mlp: mlp.float().double(),
+    "loaded": lambda mlp: mlp.load_state_dict(copy.deepcopy(mlp.state_dict())),
+    "loaded by assignment": lambda mlp: mlp.load_state_dict(copy.deepcopy(mlp.state_dict()), assign=True),
+    "moved in a larger module": lambda mlp: nn.Sequential(mlp).to("cpu", torch.float32).double(),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_weights_stay_side_by_side(move):
+    mlp = GatedMLP(8, 12).double()
+    MOVES[move](mlp)
+    gate, up = mlp.gate_proj.weight, mlp.up_proj.weight
+    assert are_side_by_side(gate, up)
+    assert joined([gate.t(), up.t()]).data_ptr() == gate.data_ptr()
+    assert gate.is_leaf
+    assert isinstance(gate, nn.Parameter)
+
+
+def test_weights_that_something_else_has_moved():
+    """Right at once, and side by side again after one call; parts of larger memory stay where they are."""
+    mlp = GatedMLP(8, 12).double()
+    expected = mlp(X).detach()
+    for moved in (mlp, copy.deepcopy(mlp)):
+        moved.gate_proj.weight.data = moved.gate_proj.weight.data.clone()
+        assert not are_side_by_side(moved.gate_proj.weight, moved.up_proj.weight)
+        close([moved(X)], [expected])
+        assert are_side_by_side(moved.gate_proj.weight, moved.up_proj.weight)
+    flat = torch.zeros(4 * 96, dtype=torch.float64)
+    flat[:96].view(12, 8).copy_(mlp.gate_proj.weight.data)
+    mlp.gate_proj.weight.data = flat[:96].view(12, 8)
+    close([mlp(X)], [expected])
+    assert mlp.gate_proj.weight.data_ptr() == flat.data_ptr()
+    with torch.no_grad():
+        flat[:96] = 0
+    assert not mlp(X).any()
+
+
+def test_an_optimizer_trains_both_weights():
+    ours, theirs = GatedMLP(8, 12).double(), LlamaMLP().double()
+    theirs.load_state_dict(ours.state_dict())
+    for mlp in (ours, theirs):
+        optimizer = torch.optim.AdamW(mlp.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            mlp(X).square().sum().backward()
+            optimizer.step()
+    close(
+        [p for _, p in sorted(ours.named_parameters())],
+        [p for _, p in sorted(theirs.named_parameters())],
+        1e-9,
+    )
+
+
+def test_use_computes_the_same_and_can_be_undone(block):
+    before, parameters = outcome(block), dict(block.named_parameters())
+    kinds = {name: type(module) for name, module in block.named_modules()}
+    saved = copy.deepcopy(block.state_dict())
+    replaced = use(block)
+    assert sorted(replaced.replaced) == [
+        "mlp", "mlp.down_proj", "mlp.gate_proj", "mlp.up_proj", "other", "other.c_fc", "other.c_proj", "q_proj",
+    ]  # fmt: skip
+    assert replaced.left == {}
+    close(outcome(block), before)
+    assert all(parameter is parameters[name] for name, parameter in block.named_parameters())
+    assert block.state_dict().keys() == saved.keys()
+    block.load_state_dict(saved)
+    close(outcome(block), before)
+    assert isinstance(block.mlp, LlamaMLP)
+    replaced.undo()
+    assert {name: type(module) for name, module in block.named_modules()} == kinds
+    assert not [name for module in block.modules() for name in vars(module) if "cutegemm" in name]
+    close(outcome(block), before)
+    replaced.undo()  # there is nothing left to undo
+
+
+def test_it_does_call_the_kernels(block, monkeypatch):
+    """What is computed goes through `linear` and `gemm_gated`, with the activation in it."""
+    from cutegemm.torch import launch
+
+    texts = []
+
+    def noted(a, b, text, *rest):
+        texts.append(text)
+        return launch.compute(a, b, text, *rest)
+
+    monkeypatch.setattr("cutegemm.torch.product.compute", noted)
+    with use(block), torch.no_grad():
+        block(X)
+    assert texts == [
+        "lambda acc: silu(halves(acc)[0]) * halves(acc)[1]", "lambda acc: acc", "lambda acc, bias: acc + bias",
+        "lambda acc, bias: gelu_tanh(acc + bias)", "lambda acc, bias: acc + bias",
+    ]  # fmt: skip
+    texts.clear()
+    block(X)
+    assert texts == []
+
+
+def test_a_second_use_replaces_what_is_new(block):
+    first = use(block)
+    assert use(block).replaced == {}
+    block.added = nn.Linear(8, 8).double()
+    second = use(block)
+    assert list(second.replaced) == ["added"]
+    first.undo()
+    assert type(block.added) is Linear
+    second.undo()
+    assert type(block.added) is nn.Linear
+
+
+def test_a_model_that_is_itself_one_of_these():
+    layer = nn.Linear(8, 6)
+    with use(layer) as replaced:
+        assert list(replaced.replaced) == [""]
+        assert type(layer) is Linear
+    assert type(layer) is nn.Linear
+
+
+def test_copies_and_pickles(block):
+    expected = block(X).detach()
+    use(block)
+    kept = io.BytesIO()
+    torch.save(block, kept)
+    kept.seek(0)
+    for again in (copy.deepcopy(block), torch.load(kept, weights_only=False)):
+        assert isinstance(again.mlp, LlamaMLP)
+        assert type(again.mlp) is type(block.mlp)
+        close([again(X)], [expected])
+
+
+def test_a_compiled_model(block):
+    expected = outcome(block)
+    use(block)
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    block.zero_grad()
+    result = compiled(X)
+    result.square().sum().backward()
+    close([result, *[p.grad for _, p in sorted(block.named_parameters())]], expected)
+
+
+class Scaled(LlamaMLP):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Lora(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + x.sum()
+
+
+LEFT = [
+    (Scaled, "", "of four rows it computes something else"),
+    (lambda: LlamaMLP(act=nn.Softplus()), "", "its activation is a Softplus, which is not known"),
+    (lambda: LlamaMLP(act=nn.Tanh()), "", "its activation is tanh, which gates nothing here; silu, gelu"),
+    (lambda: nn.Sequential(Lora(8, 8)), "0", "Lora, a subclass of Linear, may compute something else"),
+    (lambda: nn.Sequential(nn.Linear(8, 8).to(torch.complex64)), "0", "its weight is of torch.complex64"),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "words"), LEFT)
+def test_what_is_left_and_why(make, name, words):
+    model = make()
+    replaced = use(model)
+    assert words in replaced.left[name]
+    assert f"left: {name or 'the model itself'}: {replaced.left[name]}" in str(replaced)
+    assert type(model.get_submodule(name)).__module__ != "cutegemm.torch.replace"
+
+
+def test_parts_with_hooks_are_called(block):
+    seen = []
+    block.mlp.gate_proj.register_forward_hook(lambda *given: seen.append(given))
+    replaced = use(block)
+    assert replaced.left == {"mlp": "its gate_proj have hooks, which would not be called"}
+    block(X)
+    assert len(seen) == 1
+
+
+def test_dropout_stays_dropout(block):
+    use(block)
+    block.train()
+    torch.manual_seed(1)
+    first = block(X)
+    assert not torch.equal(first, block(X))
+
+
+def test_use_of_what_is_no_module():
+    with pytest.raises(UnsupportedError, match=r"use: model is a dict; a torch\.nn\.Module is expected"):
+        cutegemm.use({})
+
+
+TRANSFORMERS = {
+    "llama": lambda t: t.LlamaForCausalLM(
+        t.LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                      num_key_value_heads=2)
+    ),
+    "gpt2": lambda t: t.GPT2LMHeadModel(
+        t.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_models_of_transformers(name):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    model = TRANSFORMERS[name](transformers).double().eval()
+    ids = torch.arange(24).view(2, 12)
+
+    def run():
+        model.zero_grad()
+        found = model(ids, labels=ids)
+        found.loss.backward()
+        return [found.logits.detach(), *[p.grad.clone() for p in model.parameters()]]
+
+    before = run()
+    with use(model) as replaced:
+        assert replaced.left == {}
+        assert len([said for said in replaced.replaced.values() if "MLP" in said]) == 2
+        close(run(), before, 1e-10)
+    close(run(), before, 0.0)

@@ -1,0 +1,280 @@
+"""The operators of torch.library: in graphs that are compiled or exported, under transformations, from threads."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.nn.functional as F  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
+import cutegemm  # noqa: E402
+from cutegemm.epilogue import gelu  # noqa: E402
+from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
+from cutegemm.torch import addmm, bmm, entry, gemm_act, gemm_gated, linear, mm, scaled_mm  # noqa: E402
+from cutegemm.torch import library as registered  # noqa: E402
+from tests.torch.cases import close, gradients, normal  # noqa: E402
+
+OPS = torch.ops.cutegemm
+HOW = (None, "fast", False)
+A, W, BIAS = normal(5, 8, grad=True), normal(6, 8, seed=1, grad=True), normal(6, seed=2, grad=True)
+CALLS = [
+    (OPS.mm, (A, W.t())),
+    (OPS.mm, (normal(2, 5, 8, grad=True), normal(2, 8, 3, grad=True))),
+    (OPS.mm, (A.detach().to(torch.bfloat16), W.detach().to(torch.bfloat16).t(), torch.float32)),
+    (OPS.mm_out, (A.detach(), W.detach().t(), torch.empty(5, 6, dtype=torch.float64))),
+    (OPS.gemm, (A, [W.t()], "lambda acc, bias: (gelu(acc + bias), acc + bias)", [BIAS], [], None, *HOW)),
+    (OPS.gemm, (A, [W.t()], "lambda acc, bias, s: tanh(acc + bias) * s", [BIAS], [2.0], None, *HOW)),
+    (OPS.gemm, (A, [W[:3].t(), W[3:].t()], "lambda acc: silu(halves(acc)[0]) * halves(acc)[1]", [], [], None, *HOW)),
+    (OPS.gemm, (A, [W.t()], "lambda acc, c: minimum(acc * c, 1)", [normal(5, 1, grad=True)], [], None, *HOW)),
+    (
+        OPS.gemm_out,
+        (A.detach(), [W.detach().t()], "lambda acc, bias: relu(acc + bias)", [BIAS.detach()], [],
+         torch.empty(5, 6, dtype=torch.float64), *HOW),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operator", "given"), CALLS)
+def test_opcheck(operator, given):
+    """torch's own examination: schema, fake, autograd, and both in a graph of dynamic shapes."""
+    found = torch.library.opcheck(operator.default, given)
+    assert set(found.values()) == {"SUCCESS"}
+    assert len(found) == 4
+
+
+def test_the_operators_are_those_that_are_named():
+    assert sorted(registered.SCHEMAS) == [
+        "cutegemm::gemm",
+        "cutegemm::gemm_out",
+        "cutegemm::mm",
+        "cutegemm::mm_out",
+    ]
+
+
+FUNCTIONS = {
+    "mm": lambda x, w, bias: mm(x, w.t()),
+    "addmm": lambda x, w, bias: addmm(bias, x, w.t(), alpha=0.5),
+    "bmm": lambda x, w, bias: bmm(x.expand(2, *x.shape), w.t()),
+    "linear": linear,
+    "linear, gelu": lambda x, w, bias: linear(x[None], w, bias, "gelu"),
+    "gemm_act": lambda x, w, bias: gemm_act(x, w.t(), bias, activation="silu"),
+    "gemm_gated": lambda x, w, bias: gemm_gated(x, (w[:3].t(), w[3:].t()), bias, store_preact=False)[1],
+    "gemm": lambda x, w, bias: cutegemm.gemm(x, w.t(), alpha=2.0),
+}
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """`cutegemm.gemm` as if the CPU were a GPU."""
+    monkeypatch.setattr(entry, "wrong_devices", lambda given: [])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_whole_graph_of_dynamic_rows(name, on_cpu):
+    """torch.compile without a break; the second number of rows compiles nothing anew; gradients too."""
+    torch._dynamo.reset()
+    compiles = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(FUNCTIONS[name], fullgraph=True, dynamic=True, backend=compiles)
+    counts = []
+    for rows in (5, 9, 12):
+        x = normal(rows, 8, grad=True)
+        ours, eager = compiled(x, W, BIAS), FUNCTIONS[name](x, W, BIAS)
+        given = [t for t in (x, W) if t is not None]
+        close(gradients(ours, given), gradients(eager, given))
+        counts.append(compiles.frame_count)
+    assert len(set(counts)) == 1, counts
+
+
+def test_the_graph_holds_the_operator_and_its_epilogue():
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(lambda x: linear(x, W, BIAS, "gelu"), fullgraph=True, backend=keep)(A)
+    code = graphs[0].code
+    assert "torch.ops.cutegemm.gemm" in code
+    assert "lambda acc, bias: gelu(acc + bias)" in code
+
+
+def biased_gelu(acc, bias, scale):
+    return gelu(acc + bias) * scale, acc + bias
+
+
+def test_gemm_with_an_epilogue(on_cpu):
+    """In a graph and with gradients: a function of the module, and one that is made while the graph is."""
+    torch._dynamo.reset()
+
+    def named(x):
+        return cutegemm.gemm(x, W.t(), epilogue=biased_gelu, bias=BIAS, scale=0.5)
+
+    def anonymous(x):
+        def epilogue(acc, bias, scale):
+            return biased_gelu(acc, bias, scale)
+
+        return cutegemm.gemm(x, W.t(), epilogue=epilogue, bias=BIAS, scale=0.5)
+
+    preact = F.linear(A, W, BIAS)
+    expected = F.gelu(preact) * 0.5, preact
+    wanted = gradients(expected, (A, W, BIAS))
+    for call in (named, anonymous):
+        for run in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+            result = run(A)
+            close(result, expected)
+            close(gradients(result, (A, W, BIAS)), wanted)
+    close([cutegemm.gemm(A, W.t(), c=preact.detach(), alpha=0.5, beta=2.0)], [2.5 * preact - 0.5 * BIAS])
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(normal(6, 8, seed=1))
+        self.bias = torch.nn.Parameter(normal(6, seed=2))
+
+    def forward(self, x):
+        return linear(x, self.weight, self.bias, "gelu_tanh")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_of_dynamic_rows(strict, tmp_path):
+    layer = Layer()
+    dynamic = {"x": {0: torch.export.Dim("rows", min=2, max=4096)}}
+    exported = torch.export.export(layer, (normal(5, 8),), dynamic_shapes=dynamic, strict=strict)
+    assert any(node.target is OPS.gemm.default for node in exported.graph.nodes)
+    torch.export.save(exported, tmp_path / "layer.pt2")
+    again = torch.export.load(tmp_path / "layer.pt2").module()
+    x = normal(11, 8, seed=5)
+    close([again(x)], [layer(x)])
+
+
+def test_vmap():
+    x, w, bias = normal(3, 5, 8), normal(3, 6, 8, seed=1), normal(3, 6, seed=2)
+
+    def by_torch(x, w, bias):
+        return F.gelu(x @ w.t() + bias)
+
+    call = lambda *t: linear(*t, "gelu")  # noqa: E731
+    for dims in ((0, 0, 0), (0, None, None), (None, 0, None), (0, None, 0), (None, None, 0), (0, 0, None)):
+        given = [t if dim == 0 else t[0] for t, dim in zip((x, w, bias), dims, strict=True)]
+        close([torch.vmap(call, dims)(*given)], [torch.vmap(by_torch, dims)(*given)])
+    turned = torch.vmap(call, (1, None, None))(x.transpose(0, 1), w[0], bias[0])
+    close([turned], [by_torch(x, w[0], bias[0])])
+    close([torch.vmap(mm)(x, w.mT)], [x @ w.mT])
+    nested = torch.vmap(torch.vmap(mm, (0, None)), (None, 0))(x, w.mT)
+    close([nested], [x[None] @ w.mT[:, None]])
+    pairs = torch.vmap(bmm)(x[:, None].expand(3, 2, 5, 8), w.mT[:, None].expand(3, 2, 8, 6))
+    close([pairs], [(x @ w.mT)[:, None].expand(3, 2, 5, 6)])
+
+
+def test_operators_alone_under_vmap():
+    """As a graph has them, without the functions."""
+    x, w, c = normal(3, 5, 8), normal(8, 6, seed=1), normal(3, 5, 6, seed=2)
+    text = "lambda acc, c: relu(acc + c)"
+    found = torch.vmap(lambda x, c: OPS.gemm(x, [w], text, [c], [], None, *HOW)[0])(x, c)
+    close([found], [F.relu(x @ w + c)])
+    batches = normal(3, 2, 5, 8)
+    close([torch.vmap(lambda x: OPS.mm(x, w.expand(2, 8, 6)))(batches)], [batches @ w])
+
+
+def test_transformations():
+    """Gradients of each sample, and derivatives forward and twice."""
+    x, w, bias = normal(3, 4, 8), normal(6, 8, seed=1), normal(6, seed=2)
+
+    def loss(w, x, act):
+        return act(x, w).square().sum()
+
+    ours = lambda x, w: linear(x, w, bias, "gelu")  # noqa: E731
+    theirs = lambda x, w: F.gelu(F.linear(x, w, bias))  # noqa: E731
+    per_sample = [torch.vmap(torch.func.grad(loss), (None, 0, None))(w, x, act) for act in (ours, theirs)]
+    close(per_sample[:1], per_sample[1:])
+    forward = [torch.func.jvp(lambda x, act=act: act(x, w), (x[0],), (x[1],))[1] for act in (ours, theirs)]
+    close(forward[:1], forward[1:])
+    twice = [torch.func.hessian(loss)(w, x[0, :1], act) for act in (ours, theirs)]
+    close(twice[:1], twice[1:])
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x[0], x[1])
+        close([torch.autograd.forward_ad.unpack_dual(ours(dual, w)).tangent], forward[1:])
+
+
+def test_tensors_without_memory():
+    """Shapes alone: on the meta device, and in torch's mode of fakes."""
+    meta = linear(torch.empty(2, 5, 8, device="meta"), torch.empty(6, 8, device="meta"), None, "relu")
+    assert (meta.shape, meta.device.type) == ((2, 5, 6), "meta")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x, w = torch.empty(5, 8, device="cuda"), torch.empty(6, 8, device="cuda")
+        scale = torch.empty((), device="cuda")
+        assert gemm_gated(x, w.t())[1].shape == (5, 3)
+        assert cutegemm.gemm(x, w.t()).shape == (5, 6)
+        of_bytes = scaled_mm(x.to(torch.float8_e4m3fn), w.t().to(torch.float8_e4m3fn), scale, scale)
+        assert (of_bytes.shape, of_bytes.dtype) == ((5, 6), torch.bfloat16)
+
+
+def test_several_threads():
+    x, w, bias = A.detach(), W.detach(), BIAS.detach()
+    found = [None] * 8
+
+    def work(i):
+        found[i] = linear(x * i, w, bias, "silu")
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    close(found, [F.silu(F.linear(x * i, w, bias)) for i in range(8)])
+
+
+def test_gemm_records_gradients(on_cpu):
+    given = normal(5, 8, grad=True), normal(8, 6, seed=1, grad=True), normal(5, 6, seed=2, grad=True)
+    assert torch.autograd.gradcheck(lambda a, b, c: cutegemm.gemm(a, b, c=c, alpha=0.5, beta=-2.0), given)
+    assert torch.autograd.gradgradcheck(lambda a, b, c: cutegemm.gemm(a, b), given)
+    with pytest.raises(UnsupportedError, match="a and b are to have gradients, and out is given"):
+        cutegemm.gemm(*given[:2], out=torch.empty(5, 6, dtype=torch.float64))
+    with pytest.raises(UnsupportedError, match=r"beta = 1\.0, but no c is given"):
+        cutegemm.gemm(*given[:2], beta=1.0)
+
+
+def test_gemm_with_gradients_is_refused_in_words_as_without():
+    with pytest.raises(UnsupportedError, match=r"(?s)a has 8 columns, b has 6 rows; .*a and b are on cpu"):
+        cutegemm.gemm(A, W)
+
+
+def test_what_a_graph_cannot_hold(on_cpu):
+    from cutegemm.build import simt_plan
+
+    with pytest.raises(UnsupportedError, match="plan is a GemmPlan, which no graph can hold"):
+        torch.vmap(lambda x: cutegemm.gemm(x, W.detach().t(), plan=simt_plan()))(normal(2, 5, 8))
+    with pytest.raises(PlanError, match=r"no place in an epilogue"):
+        OPS.gemm(A, [W.t()], "lambda acc: acc.detach()", [], [], None, *HOW)
+    with pytest.raises(PlanError, match="1 operands are passed; none are expected"):
+        OPS.gemm(A, [W.t()], "lambda acc: acc * 2", [BIAS], [], None, *HOW)
+
+
+def test_the_direct_way_meets_no_dispatcher():
+    """What is plain goes to the kernel without torch in between."""
+    seen = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    from cutegemm.torch.route import Route, route_of
+
+    assert route_of(A.detach(), W.detach()) is Route.DIRECT
+    assert route_of(A, W.detach()) is Route.RECORDED
+    with torch.no_grad():
+        assert route_of(A, torch.nn.Parameter(W)) is Route.DIRECT
+    with Watch():
+        assert route_of(A, W) is Route.OPERATOR
+        linear(A.detach(), W.detach())
+    assert "cutegemm.mm.default" in seen
