@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.run import gemm as launch
-from cutegemm.run import torch_ops
+from cutegemm.run import prepare, torch_ops
 
 
 class Noted:
@@ -33,8 +33,8 @@ def note_launches(monkeypatch, multiprocessors):
         return kernels[-1]
 
     monkeypatch.setattr(launch, "_calls", {})
-    monkeypatch.setattr(launch, "compile_plan", take)
-    monkeypatch.setattr(launch, "wrong_devices", lambda given: [])
+    monkeypatch.setattr(prepare, "compile_plan", take)
+    monkeypatch.setattr(prepare, "wrong_devices", lambda given: [])
     monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
     monkeypatch.setattr(torch_ops, "device_of", lambda index: DEFAULT_DEVICE.with_sms(multiprocessors))
     monkeypatch.setattr(torch_ops, "devices", lambda: 1)
