@@ -25,7 +25,7 @@ from docs.evidence.machine import cpu, this_machine
 from docs.evidence.pages.markdown import table as markdown
 
 NAMES = (*FUNCTIONS, *BINARY)
-FLOATS = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
+FLOATS: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 _LEAST = 2.0**-10  # of results whose error is told in units of the last place
 _TINY = 2.0**-100  # less counts in no relative error
 _STEPS = {False: 1 << 15, True: 499}  # emulated, on a GPU
