@@ -7,14 +7,14 @@
 | tanh, erf, log                     | near their zero a polynomial; else 1 - 2 RCP(EX2 + 1), 1 - EX2(polynomial), LG2 |
 | sqrt, rsqrt, divide                | the instruction of that name, of operands that are scaled first                 |
 
-The special-function unit takes 16 values a cycle of a multiprocessor, where 128 instructions of threads are issued: up
-to 7 others beside one of its own cost nothing. `machine.functions` counts them, `docs/functions.md` says how large
-the errors are. TANH, of 11 bits, is not taken: every hundredth result in bf16 would be another one.
+The special-function unit takes 16 values a cycle of a multiprocessor, which issues 128 instructions of threads: beside
+one of these, 7 others cost nothing. `machine.functions` counts them, `docs/functions.md` says how large the errors are.
+TANH is not taken: its error of 2**-11 is half a place of f16 and more.
 
 No branch and no call; NaN gives NaN, and an infinity the function's limit there. Results below 2**-126 may be zero.
 Products that are added are written as `fma`, so that the compiler has nothing to fuse, and the emulator rounds alike.
 
-f64: the DSL's own functions, to the last bits.
+f64: the DSL's own functions, with errors of a few units in the last place.
 """
 
 from __future__ import annotations

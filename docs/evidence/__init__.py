@@ -1,6 +1,7 @@
 """Measurements that the documents show, and the pages made of them: `python -m docs.evidence`, from the repository.
 
 measured on a CPU      `algebra`, `simulate`; `machine` says on which
+                       `functions`: errors of the elementwise functions, emulated or on a GPU
 measured on a GPU      `gemm` any plans, `simt` the f32 problems, `ladder` a ladder's steps: each a `contest` with the
                        library and `peer`s, GEMMs of others; `measure`, `power`: data, clock and power
                        `candidates`: lists of plans to try; `rows`: what is read from the results

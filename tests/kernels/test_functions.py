@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,6 +152,15 @@ def test_instructions(name):
     assert not [op for op in listed if op.split(".")[0] in ("CALL", "BSSY", "LDL", "STL", "I2F", "F2I")]
     constants = sum(count for op, count in listed.items() if op.split(".")[0] in ("HFMA2", "MOV"))
     assert constants <= 4
+
+
+def test_the_page_has_these_instructions():
+    """`docs/functions.md`, in both of its tables."""
+    page = (Path(__file__).parents[2] / "docs" / "functions.md").read_text()
+    for name, cost in COSTS.items():
+        rows = [row for row in page.splitlines() if row.startswith("| ") and f"`{name}`" in row.split("|")[1]]
+        assert len(rows) == 2, name
+        assert all(f"| {cost.fp32} + {cost.special} |" in row for row in rows), name
 
 
 @pytest.mark.parametrize("name", evidence.NAMES)
