@@ -26,7 +26,7 @@ from cutlass.cutlass_dsl import dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import scalar_type
-from cutegemm.kernels.functions import BINARY, FUNCTIONS
+from cutegemm.kernels.functions import BINARY, function
 from cutegemm.plan.epilogue import (
     Accumulator,
     Add,
@@ -74,6 +74,7 @@ class Values:
     results   where what is stored beside D goes, likewise
     scalars   numbers of one type by name
     kind      that type, in which all is computed
+    bits      of the significand with which results are stored, at most
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class Values:
         results: Mapping[str, Any],
         scalars: Mapping[str, Any],
         kind: Any,
+        bits: int,
     ) -> None:
         self.epilogue, self.tensors, self.results = epilogue, tensors, results
-        self.scalars, self.kind = scalars, kind
+        self.scalars, self.kind, self.bits = scalars, kind, bits
 
     @staticmethod
     def of(
@@ -106,7 +108,8 @@ class Values:
             wanted = (part.tensors, part.outputs[1:], part.scalars)
         given = (*operands, scalars)
         named = [dict(zip(of, each, strict=True)) for of, each in zip(wanted, given, strict=True)]
-        return Values(own, *named, scalar_type(plan))
+        bits = max([1 + plan.operands.matrix(name).dtype.mantissa_bits for name in own.outputs])
+        return Values(own, *named, scalar_type(plan), bits)
 
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
         """Tensors and results, and the scalars, of a part of the epilogue, for a kernel that computes no more."""
@@ -184,7 +187,7 @@ class Values:
         if isinstance(node, Cast):
             return values[0].to(lower.dtype(node.dtype)).to(self.kind)
         if isinstance(node, Function):
-            return FUNCTIONS[node.name](values[0])
+            return function(node.name, self.bits)(values[0])
         raise TypeError(f"no kernel has an expression {node!r}")
 
     # --- on fragments --------------------------------------------------------------------------------------
