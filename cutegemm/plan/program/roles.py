@@ -204,7 +204,7 @@ def _products(plan: GemmPlan) -> Steps:
 def _products_end(plan: GemmPlan) -> Steps:
     assert plan.pipeline is not None
     if plan.pipeline.two_level:
-        return WaitProducts(0)
+        return (WaitProducts(0),)
     return (WaitProducts(0), If(HAS_K_TILES, (Release(previous=True),)))
 
 
