@@ -34,9 +34,8 @@ from cutegemm.run.checks import (
     wrong_devices,
     wrong_extents,
     wrong_memory,
-    wrong_values,
 )
-from cutegemm.run.prepare import Ending, How, Prepared, named, prepare
+from cutegemm.run.prepare import Ending, How, Prepared, prepare
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
 
 _MOST_SIGNATURES = 4096
@@ -48,56 +47,77 @@ _calls: dict[Any, _Call] = {}
 class _Call:
     """What a warm call needs.
 
-    launch    takes a, b, the tensors, D, further results, the scalars
-    tensors   of the launch: for each the place among the operands that are passed and how it is seen; None for D
-    scalars   of the launch: for each the place among the operands that are passed, or a number
-    shape     of D and of the further results, `dtypes` in torch
+    launch     takes a, b, the operands that are passed, and the results
+    shape      of D and of the further results; `dtypes` in torch
+    held       what the signature names by its id
     """
 
-    def __init__(
-        self, prepared: Prepared, epilogue: Epilogue, passed: Sequence[str], dtypes: Sequence[Any], held: Any
-    ):
-        from torch.autograd.graph import increment_version
+    __slots__ = ("dtypes", "held", "launch", "prepared", "shape", "written")
 
-        from cutegemm.run.torch_ops import devices
+    def __init__(
+        self,
+        prepared: Prepared,
+        epilogue: Epilogue,
+        given: Mapping[str, Any],
+        dtypes: Sequence[Any],
+        held: Any,
+    ) -> None:
+        from torch.autograd.graph import increment_version
 
         self.prepared, self.shape, self.dtypes, self.held = prepared, prepared.shape, tuple(dtypes), held
         self.written = increment_version
-        self.is_single = devices() == 1
-        places = {name: place for place, name in enumerate(passed)}
-        wanted = launch_operands(epilogue)
-        turned, batched = prepared.turned, len(prepared.shape) == 3
-        self.tensors = tuple(
-            [
-                (places[name], _seen(epilogue.kinds[name], prepared.shape if batched else None, turned))
-                if name in epilogue.tensors
-                else None
-                for name in wanted.tensors
-            ]
-        )
-        self.scalars = tuple([(places.get(name), _BLAS.get(name)) for name in wanted.scalars])
-        self.launch: Callable[..., Any] | None = None
-        if prepared.kernel is not None:
-            strides = [view.strides for view in prepared.views]
-            self.launch = _launcher(prepared.function, turned, (strides[0], strides[1], strides[3]))
+        self.launch = None if prepared.kernel is None else _launcher(prepared, epilogue, given)
 
 
-def _launcher(function: Callable[..., Any], turned: bool, strides: Sequence[Any]) -> Callable[..., Any]:
-    """What takes a, b, the epilogue's tensors as the kernel sees them, all results, and the scalars."""
-    if not turned and not any(strides):
-        return lambda a, b, tensors, results, scalars: function(a, b, *tensors, *results, *scalars)
+def _launcher(prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any]) -> Callable[..., None]:
+    """The launch of a kernel: (a, b, operands in the order of `given`, results) -> None.
+
+    What the kernel is not called with as it is passed is seen otherwise; where all is, nothing is asked again.
+    """
+    from cutegemm.run.torch_ops import devices
+
+    function, turned, batched = prepared.function, prepared.turned, len(prepared.shape) == 3
+    places = {name: place for place, name in enumerate(given)}
+    wanted = launch_operands(epilogue)
+    views: list[tuple[int, Callable[[Any], Any] | None] | None] = [
+        (places[name], _seen(epilogue, name, given[name], prepared.shape if batched else None, turned))
+        if name in epilogue.tensors
+        else None  # which the kernel does not read: D in its place
+        for name in wanted.tensors
+    ]
+    scalars = [places.get(name, _BLAS.get(name)) for name in wanted.scalars]
+    passed = [name in places for name in wanted.scalars]
+    strides = [view.strides for view in prepared.views]
+    of_a, of_b, _, of_d = strides
+
+    def tensors(values: Sequence[Any], d: Any) -> list[Any]:
+        return [d if at is None else values[at[0]] if at[1] is None else at[1](values[at[0]]) for at in views]
+
+    def numbers(values: Sequence[Any]) -> list[Any]:
+        return [
+            values[at] if is_passed else at  # type: ignore[index]
+            for at, is_passed in zip(scalars, passed, strict=True)
+        ]
+
+    constant = None if any(passed) else tuple(numbers(()))
+
+    def plain(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
+        of_scalars = numbers(values) if constant is None else constant
+        function(a, b, *tensors(values, results[0]), *results, *of_scalars)
 
     def seen(tensor: Any, of: Any) -> Any:
         return tensor if of is None else tensor.as_strided(tensor.shape, of)
 
-    def launch(a: Any, b: Any, tensors: Any, results: Any, scalars: Any) -> None:
-        a, b = seen(a, strides[0]), seen(b, strides[1])
-        results = [seen(result, strides[2]) for result in results]
+    def as_seen(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
+        from torch.cuda import device
+
+        a, b, results = seen(a, of_a), seen(b, of_b), [seen(result, of_d) for result in results]
         if turned:
             a, b, results = b.mT, a.mT, [result.mT for result in results]
-        function(a, b, *tensors, *results, *scalars)
+        with device(a.get_device()):
+            plain(a, b, values, results)
 
-    return launch
+    return plain if not turned and not any((of_a, of_b, of_d)) and devices() == 1 else as_seen
 
 
 def fused(
@@ -107,81 +127,61 @@ def fused(
     alpha: float,
     beta: float,
     out: Any,
-    how: How,
+    how: tuple[Any, str, bool, Any],
     epilogue: Callable[..., Any] | None,
-    operands: Mapping[str, Any],
+    operands: dict[str, Any],
 ) -> Any:
-    """`gemm` with an epilogue and its operands."""
-    given = dict(operands)
+    """`gemm` with an epilogue and its operands.
+
+    how        the fields of a `How`
+    operands   by name; alpha, beta and c become some where they are given
+    """
     if c is not None:
-        given["c"] = c
+        operands["c"] = c
+    if alpha != 1 or beta != 0:
+        operands |= {
+            name: value for name, value in (("alpha", alpha), ("beta", beta)) if value != _BLAS[name]
+        }
     outs = out if out is None or isinstance(out, tuple | list) else (out,)
-    plan = how.plan
+    plan, values = how[0], tuple(operands.values())
+    key: Any
     try:
         key = (
-            _signature(a), _signature(b), plan if plan.__class__ is str else id(plan), how.accumulate, how.allow_tf32,
-            how.out_dtype, _identity(epilogue), alpha == 1, beta == 0,
+            _signature(a), _signature(b), plan if plan.__class__ is str else id(plan), *how[1:], _identity(epilogue),
             None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
-            tuple([(name, _signature(value)) for name, value in given.items()]),
+            *operands, *[_signature(value) for value in values],
         )  # fmt: skip
+        call = _calls.get(key)
     except (AttributeError, RuntimeError, TypeError):
-        key = None
-    call = _calls.get(key) if key is not None else None
+        key = call = None
     if call is None:
-        call = _prepared(a, b, alpha, beta, outs, how, epilogue, given)
+        call = _prepared(a, b, outs, How(*how), epilogue, operands)
         if key is not None:
             if len(_calls) >= _MOST_SIGNATURES:
                 _calls.clear()
             _calls[key] = call
-    wanting = [each for each in (a, b, *given.values()) if getattr(each, "requires_grad", False)]
-    if wanting:
-        wrong = wrong_values({**named(a, b, None, None), **_tensors(given)}, 0.0)
-        if wrong:
-            raise refused(a, b, wrong)
-    results = _results(a, b, outs, call, given)
+    if outs is None:
+        results = [a.new_empty(call.shape, dtype=dtype) for dtype in call.dtypes]
+    else:
+        results = _results(a, b, outs, call, operands)
     if call.launch is not None:
-        values = tuple(given.values())
-        tensors = [results[0] if at is None else at[1](values[at[0]]) for at in call.tensors]
-        if call.prepared.turned:
-            tensors = [
-                results[0].mT if at is None else each for at, each in zip(call.tensors, tensors, strict=True)
-            ]
-        own = {"alpha": alpha, "beta": beta}
-        names = tuple(own)
-        scalars = [
-            values[place] if place is not None else own[names[i]] if i < len(names) else default
-            for i, (place, default) in enumerate(call.scalars)
-        ]
         try:
-            if call.is_single:
-                call.launch(a, b, tensors, results, scalars)
-            else:
-                from torch.cuda import device
-
-                with device(a.get_device()):
-                    call.launch(a, b, tensors, results, scalars)
+            call.launch(a, b, values, results)
         except (TypeError, ValueError, RuntimeError) as error:
             raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.prepared.kernel!r}: {error}") from error
-    if outs is not None:
-        for each in outs:
-            if each is not None:
-                call.written(each)
+    for each in outs or ():
+        if each is not None:
+            call.written(each)  # so that autograd sees that it has changed
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _results(a: Any, b: Any, outs: Sequence[Any] | None, call: _Call, given: Mapping[str, Any]) -> list[Any]:
+def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[str, Any]) -> list[Any]:
     """D and what is stored beside it: those that are given, else new ones."""
-    found = [None] * len(call.dtypes) if outs is None else list(outs)
-    if len(found) != len(call.dtypes):
-        raise refused(
-            a,
-            b,
-            [
-                f"out is {len(found)} tensors; the epilogue returns {len(call.dtypes)}. Pass one for each, or None."
-            ],
-        )
+    if len(outs) != len(call.dtypes):
+        told = f"out is {len(outs)} tensors; the epilogue returns {len(call.dtypes)}."
+        raise refused(a, b, [f"{told} Pass one for each, or None."])
     tiles = [value for value in _tensors(given).values() if value.dim() >= 2]
-    for each in found:
+    for each in outs:
         if each is not None:
             for tile in [None, *[t for t in tiles if t.shape[-2:] == each.shape[-2:]]]:
                 views = [*call.prepared.views]
@@ -190,23 +190,18 @@ def _results(a: Any, b: Any, outs: Sequence[Any] | None, call: _Call, given: Map
                 check_out(a, b, tile, each, views)
     return [
         a.new_empty(call.shape, dtype=dtype) if each is None else each
-        for each, dtype in zip(found, call.dtypes, strict=True)
+        for each, dtype in zip(outs, call.dtypes, strict=True)
     ]
 
 
 def _signature(value: Any) -> Any:
     """Of a tensor, all that decides which kernel takes it; of a number, its kind."""
-    if isinstance(value, int | float):
+    if value.__class__ is float or value.__class__ is int:
         return float
     return (
-        value.__class__,
-        value.dtype,
-        value.shape,
-        value.stride(),
-        value.data_ptr() & 15,
-        value.get_device(),
+        value.__class__, value.dtype, value.shape, value.stride(), value.data_ptr() & 15, value.get_device(),
         value.is_neg(),
-    )
+    )  # fmt: skip
 
 
 def _identity(epilogue: Callable[..., Any] | None) -> Any:
@@ -214,8 +209,11 @@ def _identity(epilogue: Callable[..., Any] | None) -> Any:
     code = getattr(epilogue, "__code__", None)
     if code is None:
         return epilogue
-    cells = tuple([cell.cell_contents for cell in epilogue.__closure__ or ()])  # type: ignore[union-attr]
-    return (code, cells, epilogue.__defaults__, tuple((epilogue.__kwdefaults__ or {}).items()))  # type: ignore[union-attr]
+    assert epilogue is not None
+    if epilogue.__closure__ is None and epilogue.__defaults__ is None and epilogue.__kwdefaults__ is None:
+        return code
+    cells = tuple([cell.cell_contents for cell in epilogue.__closure__ or ()])
+    return code, cells, epilogue.__defaults__, tuple((epilogue.__kwdefaults__ or {}).items())
 
 
 def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,8 +223,6 @@ def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
 def _prepared(
     a: Any,
     b: Any,
-    alpha: float,
-    beta: float,
     outs: Sequence[Any] | None,
     how: How,
     function: Callable[..., Any] | None,
@@ -268,8 +264,7 @@ def _prepared(
     wrong += wrong_devices(tensors) + wrong_memory(tensors)
     if wrong:
         raise refused(a, b, wrong)
-    blas = {name: Scalar for name, value in (("alpha", alpha), ("beta", beta)) if value != _BLAS[name]}
-    epilogue = epilogue_of(function, {**kinds, **blas})
+    epilogue = epilogue_of(function, kinds)
     first = next(iter(epilogue.tiles), None)
     result = (outs or [None])[0]
     main = next((each for each in (result,) if each is not None), None)
@@ -298,7 +293,7 @@ def _prepared(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
             f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
         )
-    return _Call(prepared, epilogue, tuple(given), dtypes, (how.plan, function))
+    return _Call(prepared, epilogue, given, dtypes, (how.plan, function))
 
 
 def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741
@@ -346,24 +341,27 @@ def _as_batch(tensor: Any, l: int | None) -> Any:  # noqa: E741
     return tensor if l is None else tensor.expand(l, *tensor.shape[-2:])
 
 
-def _seen(kind: type[Input], shape: tuple[int, ...] | None, turned: bool) -> Callable[[Any], Any]:
-    """How the kernel is given an operand: a row, a column or an element as one mode, with the batch before it.
+def _seen(
+    epilogue: Epilogue, name: str, value: Any, shape: tuple[int, ...] | None, turned: bool
+) -> Callable[[Any], Any] | None:
+    """How the kernel is given an operand: a row, a column or an element as one mode, with the batch before it; None
+    where that is how it is passed.
 
     shape   of D, where it is a batch
     """
+    kind = epilogue.kinds[name]
     if issubclass(kind, Tile):
-        if shape is None:
-            return (lambda tensor: tensor.mT) if turned else (lambda tensor: tensor)
-        whole = shape
-        return (lambda tensor: tensor.expand(whole).mT) if turned else (lambda tensor: tensor.expand(whole))
+        if shape is None or value.dim() == 3:
+            return (lambda tensor: tensor.mT) if turned else None
+        return (lambda tensor: tensor.expand(shape).mT) if turned else (lambda tensor: tensor.expand(shape))
     assert kind in BROADCAST
     if shape is None:
-        return lambda tensor: tensor.reshape(-1)
+        is_flat = value.dim() == 1 and (value.stride(0) == 1 or value.shape[0] == 1)
+        return None if is_flat and value.is_contiguous() else lambda tensor: tensor.reshape(-1).contiguous()
     batch = shape[0]
-    extent = {Row: shape[2], Column: shape[1], Element: 1}[kind]
 
     def spread(tensor: Any) -> Any:
-        rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, extent)
-        return rows.expand(batch, extent)
+        rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, -1)
+        return rows.contiguous().expand(batch, -1)
 
     return spread
