@@ -135,7 +135,7 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
     slots, pipeline = plan.slots, plan.pipeline
     if slots is None or pipeline is None:
         return []
-    count = str(product(slots.subtiles(pipeline.consumer_tile)))
+    count = str(product(slots.subtiles(plan.consumer_d_tile)))
     rows = [_copy("D to a slot", slots.to_shared, slots.subtile)]
     rows.insert(
         0,

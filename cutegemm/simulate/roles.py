@@ -40,7 +40,7 @@ from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes
 from cutegemm.simulate.checks import check_tables
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.mainloop import as_factor
-from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.memory import GatedB, GlobalMatrix
 from cutegemm.simulate.packing import pack
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
@@ -166,6 +166,8 @@ class Stage:
             **task.matrices,
             **{packing.name: pack(task, packing) for packing in plan.packs},
         }
+        if plan.gating is not None:
+            self.matrices["b"] = GatedB(self.matrices["b"], plan.gating)
         self.tables = _tables(plan)
         if checked:
             for tables in self.tables:
@@ -364,7 +366,7 @@ class Player(Machine):
     def subtiles(self) -> int:
         """Of a consumer's tile."""
         assert self.plan.slots is not None
-        return product(self.plan.slots.subtiles(self.pipeline.consumer_tile))
+        return product(self.plan.slots.subtiles(self.plan.consumer_d_tile))
 
     def _evaluate(self, number: int, process: Process, op: Compute) -> None:
         assert isinstance(op.step, step.Evaluate)

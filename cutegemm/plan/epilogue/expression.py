@@ -202,6 +202,39 @@ class Element(Tensor):
     """One number for all of D, in the device's memory."""
 
 
+@dataclass(frozen=True)
+class Half(Expression):
+    """Of a gated epilogue: one of the two columns of A @ B that a column of D is made of, or of a row's two numbers
+    for them.
+
+    child   the accumulator, or a row of as many numbers as A @ B has columns
+    which   "gate" or "up"
+    by      where the two columns of D's column j lie: "halves", j and j + N / 2, or "pairs", 2 j and 2 j + 1
+
+    >>> print(Half(Accumulator(), "gate", "halves") * Half(Row("bias"), "up", "halves"))
+    acc.gate * bias.up
+    """
+
+    child: Expression
+    which: str
+    by: str
+
+    @property
+    def children(self) -> tuple[Expression, ...]:
+        return (self.child,)
+
+    def with_children(self, *children: Expression) -> Expression:
+        return Half(children[0], self.which, self.by)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is the second of the two."""
+        return self.which == "up"
+
+    def __str__(self) -> str:
+        return f"{self.child}.{self.which}"
+
+
 BROADCAST: dict[type[Tensor], tuple[str, ...]] = {  # modes of D along which an operand stays the same
     Tile: (),
     Row: ("m",),

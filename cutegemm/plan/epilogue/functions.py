@@ -14,13 +14,18 @@ from __future__ import annotations
 from typing import Any
 
 from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
 from cutegemm.plan.epilogue.expression import (
+    Accumulator,
     Cast,
     Compare,
     Expression,
     Function,
+    Half,
     Maximum,
     Minimum,
+    Row,
+    Tile,
     Where,
     expression_of,
 )
@@ -165,3 +170,76 @@ def cast(x: Any, dtype: DType | str) -> Expression:
     bf16(acc) * 2
     """
     return Cast(_expression("cast", x), DType.parse(dtype))
+
+
+# --- gated: an element of D is made of two columns of A @ B, and D has half of its columns -----------------------
+
+
+def halves(x: Any) -> tuple[Expression, Expression]:
+    """(gate, up): x of the columns j and j + N / 2 of A @ B, for column j of an M x N / 2 result.
+
+    x        an expression of the accumulator, and of rows of N numbers, columns and scalars
+    raises   PlanError where it has a tile, which has the columns of the result, or has been divided already
+
+    >>> from cutegemm.plan.epilogue import Accumulator, Row
+    >>> gate, up = halves(Accumulator() + Row("bias"))
+    >>> print(silu(gate) * up)
+    silu(acc.gate + bias.gate) * (acc.up + bias.up)
+    """
+    return _divided(x, "halves")
+
+
+def pairs(x: Any) -> tuple[Expression, Expression]:
+    """(gate, up): x of the columns 2 j and 2 j + 1 of A @ B, for column j of an M x N / 2 result; see `halves`."""
+    return _divided(x, "pairs")
+
+
+def _divided(x: Any, by: str) -> tuple[Expression, Expression]:
+    whole = _expression(by, x)
+    broken = [
+        f"{node} has the columns of the result, half of those of A @ B. Take it outside of {by}()."
+        for node in whole.nodes()
+        if isinstance(node, Tile)
+    ]
+    if any(isinstance(node, Half) for node in whole.nodes()):
+        broken.append("it is made of one of two columns already. Divide the sums once.")
+    if broken:
+        raise PlanError(f"{by}({whole})", broken)
+
+    def part(node: Expression, which: str) -> Expression:
+        if isinstance(node, Accumulator | Row):
+            return Half(node, which, by)
+        return node.with_children(*[part(child, which) for child in node.children])
+
+    return part(whole, "gate"), part(whole, "up")
+
+
+def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
+    gate, up = (pairs if interleaved else halves)(x)
+    out: Expression = activation(gate) * up
+    return out
+
+
+def swiglu(x: Any, interleaved: bool = False) -> Expression:
+    """silu(gate) * up of `halves`; of `pairs` where interleaved.
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> print(swiglu(Accumulator()))
+    silu(acc.gate) * acc.up
+    """
+    return _gated(silu, x, interleaved)
+
+
+def geglu(x: Any, interleaved: bool = False) -> Expression:
+    """gelu(gate) * up; see `swiglu`."""
+    return _gated(gelu, x, interleaved)
+
+
+def reglu(x: Any, interleaved: bool = False) -> Expression:
+    """relu(gate) * up; see `swiglu`."""
+    return _gated(relu, x, interleaved)
+
+
+def glu(x: Any, interleaved: bool = False) -> Expression:
+    """sigmoid(gate) * up; see `swiglu`. torch's `glu` has the sigmoid of the second half."""
+    return _gated(sigmoid, x, interleaved)

@@ -147,7 +147,7 @@ def _aligned_in_slots(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple
 
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
     """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
-    copy, operand, tile = plan.copy_d, plan.operands.d, plan.cta_tile[:2]
+    copy, operand, tile = plan.copy_d, plan.operands.d, plan.d_tile
     if plan.slots is not None and isinstance(plan.slots.store, TiledCopy):
         copy, tile = plan.slots.store, plan.slots.subtile
     if copy is None or plan.smem_d is None:
@@ -204,14 +204,14 @@ def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     slots = plan.slots
     if slots is not None:
         steps = [size(step) for step in slots.to_shared.tiler_mn]
-        fits = [s % t == 0 == o % s for o, s, t in zip((rows, columns), slots.subtile, steps, strict=True)]
+        fits = [s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, slots.subtile, steps, strict=True)]
         if not all(fits) or slots.to_shared.threads != pipeline.consumer_threads:
             return
     own_mma = plan.consumer_mma
     if mma != own_mma or (bm, bn) != (rows, columns):
         yield from _shared_out(mma, own_mma, (bm, bn), (rows, columns), plan.piece_n)
     if slots is not None:
-        yield from _stored_in_order(own_mma, (rows, columns), slots.to_shared, slots.subtile, by_warps)
+        yield from _stored_in_order(plan.consumer_d_mma, plan.consumer_d_tile, slots.to_shared, slots.subtile, by_warps)
 
 
 def _one_slot(layout: SharedLayout, bits: int) -> SharedLayout:
