@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cutegemm.build.mma_sync import lines_of_d
 from cutegemm.build.slots import SlotBuilder
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
@@ -37,7 +38,19 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
         return plan.with_(operands=operands, epilogue=epilogue)  # refused in words
     if plan.slots is not None:
         return _through_slots(epilogue, plan, operands)
+    if plan.schedule is not None and plan.smem_d is not None:
+        return _through_shared(epilogue, plan, operands)
     return plan.with_(operands=operands, epilogue=epilogue)
+
+
+def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
+    """A plan with a schedule, with shared memory for D's tile; of SIMT plans D leaves straight out of registers."""
+    changes = {"smem_d": None, "copy_d": None}
+    if plan.family == "mma_sync":
+        bm, bn, bk = plan.cta_tile
+        made = lines_of_d(f"plan {plan.name!r} for {epilogue}", operands, (bm, bn // 2, bk), plan.threads, plan.store_d.values)
+        changes = {"smem_d": made.smem, "copy_d": made.copy}
+    return plan.with_(operands=operands, epilogue=epilogue, **changes)
 
 
 def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:

@@ -32,6 +32,37 @@ def gates_and_ups(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:
     return cute.make_tensor(mB.iterator, layout)
 
 
+def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, cute.Tensor]:
+    """B (N, K, L), and the coordinates (column of D, k) of its elements, as tiles have them: ((gates of a block, gate or
+    up, blocks, tiles), K, L).
+
+    half   columns of D
+    """
+    gating = plan.gating
+    assert gating is not None
+    (_, K, L), (by_n, by_k, by_l) = mB.shape, mB.stride
+    by_column, to_up = steps(plan.loaded.b, by_n, half)
+    block, columns = gating.block, gating.d_columns
+    shape = (block, 2, gating.blocks, cute.ceil_div(half, columns))
+    strides = (by_column, to_up, block * by_column, columns * by_column)
+    whole = cute.make_layout((shape, K, L), stride=(strides, by_k, by_l))
+    of_d = (cute.E(0), 0, block * cute.E(0), columns * cute.E(0))
+    coords = cute.make_identity_tensor((half, K))
+    layout = cute.make_layout((shape, K), stride=(of_d, cute.E(1)))
+    return cute.make_tensor(mB.iterator, whole), cute.make_tensor(coords.iterator, layout)
+
+
+def as_sums(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
+    """A tile of D as the sums see it: gate and up at the same place."""
+    gating = plan.gating
+    if gating is None:
+        return tile
+    of_n = cute.make_layout(
+        (gating.block, 2, gating.blocks), stride=(1, 0, gating.block)
+    )
+    return cute.composition(tile, (cute.make_layout(plan.cta_tile[0]), of_n))
+
+
 def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
     """From a gate to the next one, and to its up.
 

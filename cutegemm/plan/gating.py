@@ -120,3 +120,43 @@ def _paired(held: np.ndarray, rows: int, block: int) -> PairedSums | None:
     if (held[:, ups] != held[:, of_gates] + block * rows).any():
         return None
     return PairedSums(block, tuple(int(x) for x in of_gates), tuple(ups))
+
+
+def vectors_of_sums(shape: tuple[int, int, int], vector: int, major: str) -> np.ndarray:
+    """(vector, vectors) of a thread's sums, by their number in the order of the accumulators: those that are stored at
+    once lie in an atom, or side by side along D's contiguous mode.
+
+    shape   (values of an atom, atoms along M, atoms along N)
+    major   "m" or "n": D's contiguous mode
+
+    >>> vectors_of_sums((1, 2, 4), 2, "n").T.tolist()
+    [[0, 2], [1, 3], [4, 6], [5, 7]]
+    """
+    values, rows, columns = shape
+    table = np.arange(values * rows * columns).reshape(shape, order="F")
+    mode = 0 if values % vector == 0 else 2 if major == "n" else 1
+    split = table.reshape((*shape[:mode], vector, -1, *shape[mode + 1 :]), order="F")
+    out: np.ndarray = np.moveaxis(split, mode, 0).reshape(vector, -1, order="F")
+    return out
+
+
+def paired_vectors(
+    pairs: PairedSums, shape: tuple[int, int, int], vector: int, major: str
+) -> tuple[tuple[int, int], ...] | None:
+    """The vectors of gates, each with that of its ups, by their numbers; None where one has both. See `vectors_of_sums`.
+
+    >>> paired_vectors(PairedSums(4, (0, 1, 2, 3), (4, 5, 6, 7)), (1, 1, 8), 2, "n")
+    ((0, 2), (1, 3))
+    """
+    up_of = dict(zip(pairs.gates, pairs.ups, strict=True))
+    vectors = [tuple(int(x) for x in column) for column in vectors_of_sums(shape, vector, major).T]
+    place = {column: i for i, column in enumerate(vectors)}
+    out = []
+    for i, column in enumerate(vectors):
+        gates = [x for x in column if x in up_of]
+        other = place.get(tuple([up_of[x] for x in gates]))
+        if gates and (len(gates) < vector or other is None):
+            return None
+        if gates and other is not None:
+            out.append((i, other))
+    return tuple(out)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import Layout, hooks, size
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
     WARP_THREADS,
     arch_named,
 )
 from cutegemm.plan.epilogue import LINEAR, Epilogue
-from cutegemm.plan.gating import Gating, PairedSums, paired_sums
+from cutegemm.plan.gating import Gating, PairedSums, paired_sums, paired_vectors
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.program.barriers import Barrier, barriers_of
@@ -162,6 +163,15 @@ class GemmPlan:
             return None
         assert self.pairs is not None
         return Gating(self.operands.gated, self.pairs.block, self.cta_tile[1])
+
+    @functools.cached_property
+    def paired_vectors(self) -> tuple[tuple[int, int], ...]:
+        """Of a gated epilogue of a plan with a schedule: a thread's vectors of gates, as it stores them, each with that
+        of its ups; none where a vector has both."""
+        assert self.pairs is not None
+        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])  # type: ignore[misc]
+        shape = (product(values), *rest)
+        return paired_vectors(self.pairs, shape, self.store_d.values, self.operands.d.major) or ()  # type: ignore[arg-type]
 
     @property
     def d_tile(self) -> tuple[int, int]:

@@ -100,21 +100,22 @@ class GlobalMatrix:
 
 
 class GatedB(GlobalMatrix):
-    """B in the order in which the tiles of a gated plan have its columns: gates and their ups in turn."""
+    """B in the order in which the tiles of a gated plan have its columns: gates and their ups in turn.
 
-    def __init__(self, matrix: GlobalMatrix, gating: Gating) -> None:
+    n   its columns, which may be followed by zeros
+    """
+
+    def __init__(self, matrix: GlobalMatrix, gating: Gating, n: int) -> None:
         self.__dict__.update(matrix.__dict__)
-        self.gating = gating
+        self.gating, self.n = gating, n
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         tile, within = np.divmod(rows, self.gating.columns)
-        return super().addresses(self.gating.column_of_b(tile, within, self.extents[0]), columns)
+        return super().addresses(self.gating.column_of_b(tile, within, self.n), columns)
 
     def has_row(self, rows: np.ndarray) -> np.ndarray:
         tile, within = np.divmod(rows, self.gating.columns)
-        return np.asarray(
-            tile * self.gating.d_columns + self.gating.d_column(within) < self.extents[0] // 2
-        )
+        return np.asarray(tile * self.gating.d_columns + self.gating.d_column(within) < self.n // 2)
 
 
 def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:

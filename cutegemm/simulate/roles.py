@@ -167,7 +167,7 @@ class Stage:
             **{packing.name: pack(task, packing) for packing in plan.packs},
         }
         if plan.gating is not None:
-            self.matrices["b"] = GatedB(self.matrices["b"], plan.gating)
+            self.matrices["b"] = GatedB(self.matrices["b"], plan.gating, task.problem.n)
         self.tables = _tables(plan)
         if checked:
             for tables in self.tables:
@@ -448,7 +448,7 @@ class Player(Machine):
                 rows, columns = self.own_part(other)
                 whole[:, rows, columns] = of_all[self.consumer(other)]
         del self.leaving[process.cta, tile]
-        direct.write(np.moveaxis(whole[:, direct.rows, direct.columns], 0, 1), group)
+        direct.write(np.moveaxis(whole[:, direct.sum_rows, direct.sum_columns], 0, 1), group)
 
 
 def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:

@@ -48,6 +48,16 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
                 f"{'; '.join(error.violations)}. Take a multiple of 32."
             )
             return
+    elif not plan.paired_vectors:
+        yield (
+            f"D is stored {plan.store_d.values} neighbours at a time, but {pairs.block} gates lie together in a tile of "
+            f"{plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
+        )
+    if plan.schedule is not None and plan.split.is_split and plan.split.reduction == "kernel":
+        yield (
+            "the parts of K are added by a second kernel, vector by vector, which knows no pairs. Take "
+            "reduction = 'last', or all of K in one part."
+        )
     if plan.loaded.b.major == "n":
         yield from _along_n(plan, pairs.block)
 
@@ -59,7 +69,7 @@ def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
     if plan.operands.gated == "pairs" and width > 1:
         yield (
             f"B is n-major, where gates and ups alternate, and loaded {width} neighbours at a time. Pass B k-major, as "
-            "b.mT.contiguous().mT is, or take halves()."
+            "b.mT.contiguous().mT is, or take halves(). For wgmma, +pack behind the plan's name copies it first."
         )
     elif block % width:
         yield (
@@ -75,10 +85,10 @@ def gated_problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
         yield f"B's columns are {have or 'not gated'}; the plan is made for {by or 'ones that are not'}."
     elif by and problem.n % 2:
         yield f"N = {problem.n}; {by} of an even number of columns are expected."
-    elif by == "halves" and plan.operands.b.major == "n" and all(p.name != "b" for p in plan.packs):
-        size_bytes = problem.n // 2 * plan.operands.b.dtype.bits // 8
-        if size_bytes % plan.operands.b.align_bytes:
+    elif by == "halves" and plan.loaded.b.major == "n":
+        size_bytes, align_bytes = problem.n // 2 * plan.loaded.b.dtype.bits // 8, plan.loaded.b.align_bytes
+        if size_bytes % align_bytes:
             yield (
                 f"N / 2 = {problem.n // 2} columns of an n-major B take {size_bytes} bytes, no multiple of the "
-                f"{plan.operands.b.align_bytes} that the plan's accesses need. Pass B k-major, or with padding."
+                f"{align_bytes} that the plan's accesses need. Pass B k-major, or with columns of zeros behind each half."
             )

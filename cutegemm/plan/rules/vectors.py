@@ -169,6 +169,9 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
         return
     bm, bn, _ = plan.cta_tile
     compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
+    if plan.gating is not None:
+        yield from _gates_stored(plan, count)
+        return
     offsets = plan.tiled_mma.offsets_c(compact)
     by_thread = offsets.reshape(offsets.shape[0], -1)
     if plan.smem_d is not None:
@@ -187,6 +190,31 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
         yield (
             f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not "
             f"hold {count} aligned neighbours of it."
+        )
+
+
+def _gates_stored(plan: GemmPlan, count: int) -> Iterator[str]:
+    """The same of a gated epilogue: what a thread stores is where its gates are."""
+    store, operand, gating, pairs = plan.store_d, plan.operands.d, plan.gating, plan.pairs
+    assert gating is not None
+    assert pairs is not None
+    bm, bn, _ = plan.cta_tile
+    table = plan.tiled_mma.offsets_c(Layout((bm, bn)))
+    held = table.reshape(table.shape[0], -1, order="F")[:, list(pairs.gates)]
+    m, n = held % bm, gating.d_column(held // bm)
+    place = np.sort(m + bm * n if operand.major == "m" else m * gating.d_columns + n, axis=1)
+    if plan.smem_d is not None:
+        rows, columns = (place % bm, place // bm) if operand.major == "m" else divmod(place, gating.d_columns)
+        place = plan.smem_d.offsets().reshape(-1)[rows + bm * columns]
+        yield from _shared_vector("the sums are written", place, store.bits, operand.dtype.bits)
+        return
+    if store.bits > 8 * operand.align_bytes:
+        yield f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes."
+    runs = place.reshape(place.shape[0], -1, count)
+    if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
+        yield (
+            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread's gates are not "
+            f"{count} aligned neighbours of it."
         )
 
 
