@@ -198,7 +198,7 @@ class Storage(OwnTile):
             return spread[name] if name in spread else self.read_global(name, sums, i, own_mnl)
 
         tail = self.values.epilogue.tail
-        if tail.further or tail.gated:
+        if tail.is_whole:
             of = self.values.worked_out(tail, sums, fetch, ups)
             return lambda name: of(name, lower.dtype(self.plan.operands.matrix(name).dtype))
         for each in tail.steps:
@@ -428,7 +428,7 @@ class Storage(OwnTile):
         """One access to each result, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
             tail = self.values.epilogue.tail
-            if cutlass.const_expr(bool(tail.further or tail.gated)):
+            if cutlass.const_expr(tail.is_whole):
                 of = self.values.worked_out(tail, sums, lambda name: self.read_vectors(name, gX), ups)
                 for name in tail.outputs[1:]:
                     self.copy(name, of(name, gX[name].element_type), gX[name])

@@ -202,11 +202,16 @@ class Epilogue:
         rows = [node.child.name for node in nodes if isinstance(node, Half) and isinstance(node.child, Row)]
         return tuple(dict.fromkeys(rows))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is one step, as it has several results or is made of two sums."""
+        return bool(self.further) or bool(self.gated)
+
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """The operations, the first one on the sums themselves: one on the result of the other is the expression. Of
         several results, or of two sums, there is one step, which computes all."""
-        if self.further or self.gated:
+        if self.is_whole:
             return (self._whole,)
         return tuple([Step(part) for part in _chain(self.expression)])
 
