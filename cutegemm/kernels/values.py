@@ -161,7 +161,7 @@ class Values:
             return accumulated
         if isinstance(node, Half):
             of_both = accumulated if isinstance(node.child, Accumulator) else operands[node.child.name]
-            return of_both[node.is_up]
+            return of_both[node.side]
         if isinstance(node, Constant):
             return self.kind(node.value)
         if isinstance(node, Scalar):

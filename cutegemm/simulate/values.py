@@ -120,7 +120,7 @@ class _Elements:
             return self.values
         if isinstance(node, Half):
             both = self.values if isinstance(node.child, Accumulator) else self.tensors[node.child.name]
-            return both[int(node.is_up)].astype(self.kind)
+            return both[node.side].astype(self.kind)
         if isinstance(node, Constant):
             return self.kind.type(node.value)
         if isinstance(node, Scalar):

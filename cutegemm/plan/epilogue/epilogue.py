@@ -37,6 +37,7 @@ from cutegemm.plan.epilogue.expression import (
     Row,
     Scalar,
     Tile,
+    distributed,
 )
 
 _TAKEN = ("a", "b", "d", "acc")  # names of what is no operand of an epilogue
@@ -141,6 +142,9 @@ class Epilogue:
         for each in (self.expression, *[expression for _, expression in self.further]):
             if not isinstance(each, Expression):
                 raise PlanError("epilogue", [f"expression = {each!r}; an Expression is expected."])
+        object.__setattr__(self, "expression", distributed(self.expression))
+        further = tuple([(name, distributed(expression)) for name, expression in self.further])
+        object.__setattr__(self, "further", further)
         broken = list(_broken(self))
         if broken:
             raise PlanError(f"epilogue {self}", broken)
@@ -194,6 +198,17 @@ class Epilogue:
         """
         found = [node.by for each in self._whole.expressions for node in each.nodes() if isinstance(node, Half)]
         return found[0] if found else ""
+
+    @property
+    def wide(self) -> tuple[str, ...]:
+        """Of a gated epilogue: the results that have all columns of A @ B, which no kernel stores beside half of them.
+
+        >>> from cutegemm.plan.epilogue.functions import swiglu
+        >>> Epilogue(swiglu(Accumulator()), (("preact", Accumulator()),)).wide
+        ('preact',)
+        """
+        of_half = [name for name, each in self.results if any(isinstance(node, Half) for node in each.nodes())]
+        return tuple([name for name in self.outputs if of_half and name not in of_half])
 
     @cached_property
     def halved(self) -> tuple[str, ...]:
@@ -333,26 +348,29 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
     found = {node.by for _, each in epilogue.results for node in each.nodes() if isinstance(node, Half)}
     if len(found) > 1:
         yield "it has both halves() and pairs() of the sums. Take one of them."
-    outside = [node for _, each in epilogue.results for node in _outside(each)]
-    if any(isinstance(node, Accumulator) for node in outside):
-        yield (
-            f"acc stands outside of {by}(), where D has half of its columns. Take gate and up alone; store both as "
-            "results of their own where all sums are wanted."
-        )
-    for name in epilogue.halved:
-        if Row(name) in outside:
-            yield (
-                f"{name!r} stands inside of {by}(), as a row of N numbers, and outside of it, as one of N / 2. Pass two "
-                "rows."
-            )
+    for each in {node for _, result in epilogue.results for node in result.nodes() if isinstance(node, Half)}:
+        for node in each.child.nodes():
+            if isinstance(node, Tile):
+                yield f"{node} stands inside of {by}(), but a tile has the columns of D, half of N. Take it outside."
+    for _, result in epilogue.results:
+        outside = [*_outside(result)]
+        if not any(isinstance(node, Half) for node in outside):
+            continue
+        if any(isinstance(node, Accumulator) for node in outside):
+            yield f"acc stands inside of {by}() and outside of it, where D has half of its columns. Take gate and up alone."
+        for name in epilogue.halved:
+            if Row(name) in outside:
+                yield (
+                    f"{name!r} stands inside of {by}(), as a row of N numbers, and outside of it, as one of N / 2. Pass "
+                    "two rows."
+                )
 
 
 def _outside(node: Expression) -> Iterator[Expression]:
-    """The parts of an expression that are no half, nor in one."""
-    if not isinstance(node, Half):
-        yield node
-        for child in node.children:
-            yield from _outside(child)
+    """The parts of an expression that are in no half."""
+    yield node
+    for child in () if isinstance(node, Half) else node.children:
+        yield from _outside(child)
 
 
 _ACC, _ALPHA = Accumulator(), Scalar("alpha")

@@ -16,7 +16,6 @@ from typing import Any
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.plan.epilogue.expression import (
-    Accumulator,
     Cast,
     Compare,
     Expression,
@@ -24,8 +23,6 @@ from cutegemm.plan.epilogue.expression import (
     Half,
     Maximum,
     Minimum,
-    Row,
-    Tile,
     Where,
     expression_of,
 )
@@ -178,40 +175,28 @@ def cast(x: Any, dtype: DType | str) -> Expression:
 def halves(x: Any) -> tuple[Expression, Expression]:
     """(gate, up): x of the columns j and j + N / 2 of A @ B, for column j of an M x N / 2 result.
 
-    x        an expression of the accumulator, and of rows of N numbers, columns and scalars
-    raises   PlanError where it has a tile, which has the columns of the result, or has been divided already
+    x        an expression of the accumulator, and of rows of N numbers, columns and numbers
+    raises   PlanError where it is a gate or an up already
 
-    >>> from cutegemm.plan.epilogue import Accumulator, Row
+    >>> from cutegemm.plan.epilogue import Accumulator, Epilogue, Row
     >>> gate, up = halves(Accumulator() + Row("bias"))
-    >>> print(silu(gate) * up)
+    >>> print(Epilogue(silu(gate) * up))
     silu(acc.gate + bias.gate) * (acc.up + bias.up)
     """
-    return _divided(x, "halves")
+    return _divided(x, False)
 
 
 def pairs(x: Any) -> tuple[Expression, Expression]:
     """(gate, up): x of the columns 2 j and 2 j + 1 of A @ B, for column j of an M x N / 2 result; see `halves`."""
-    return _divided(x, "pairs")
+    return _divided(x, True)
 
 
-def _divided(x: Any, by: str) -> tuple[Expression, Expression]:
+def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
+    by = "pairs" if interleaved else "halves"
     whole = _expression(by, x)
-    broken = [
-        f"{node} has the columns of the result, half of those of A @ B. Take it outside of {by}()."
-        for node in whole.nodes()
-        if isinstance(node, Tile)
-    ]
     if any(isinstance(node, Half) for node in whole.nodes()):
-        broken.append("it is made of one of two columns already. Divide the sums once.")
-    if broken:
-        raise PlanError(f"{by}({whole})", broken)
-
-    def part(node: Expression, which: str) -> Expression:
-        if isinstance(node, Accumulator | Row):
-            return Half(node, which, by)
-        return node.with_children(*[part(child, which) for child in node.children])
-
-    return part(whole, "gate"), part(whole, "up")
+        raise PlanError(f"{by}({whole})", ["it is made of a gate or an up already. Divide the sums once."])
+    return Half(whole, 0, interleaved), Half(whole, 1, interleaved)
 
 
 def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
@@ -224,8 +209,8 @@ def swiglu(x: Any, interleaved: bool = False) -> Expression:
     """silu(gate) * up of `halves`; of `pairs` where interleaved.
 
     >>> from cutegemm.plan.epilogue import Accumulator
-    >>> print(swiglu(Accumulator()))
-    silu(acc.gate) * acc.up
+    >>> print(swiglu(Accumulator()), "|", swiglu(Accumulator(), interleaved=True))
+    silu(acc.gate) * acc.up | silu(acc.gate) * acc.up
     """
     return _gated(silu, x, interleaved)
 

@@ -10,6 +10,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
+    from cutegemm.plan.epilogue import Epilogue
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
 
@@ -29,6 +30,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
         yield f"{both} is a row of N numbers in the operands or in the epilogue, {epilogue}, but not in both."
     if not ops.gated:
         return
+    yield from wide_results(epilogue)
     if plan.pipeline is not None and plan.tiled_mma.atom.a_source == "register":
         yield f"{epilogue} is gated; warps that consume a ring do not pair columns. Take a plan of all threads, or of wgmma."
         return
@@ -60,6 +62,15 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
         )
     if plan.loaded.b.major == "n":
         yield from _along_n(plan, pairs.block)
+
+
+def wide_results(epilogue: Epilogue) -> Iterator[str]:
+    """Why results of all columns of A @ B are not stored beside those of half as many."""
+    for name in epilogue.wide:
+        expression = dict(epilogue.results)[name]
+        yield (
+            f"{name} = {expression} has all columns of A @ B, and D half of them. Take gate and up of it as two results."
+        )
 
 
 def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
