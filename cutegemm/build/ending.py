@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from cutegemm.build.mma_sync import lines_of_d
 from cutegemm.build.slots import SlotBuilder
@@ -45,10 +46,11 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
 
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
     """A plan with a schedule, with shared memory for D's tile; of SIMT plans D leaves straight out of registers."""
-    changes = {"smem_d": None, "copy_d": None}
+    changes: dict[str, Any] = {"smem_d": None, "copy_d": None}
     if plan.family == "mma_sync":
         bm, bn, bk = plan.cta_tile
-        made = lines_of_d(f"plan {plan.name!r} for {epilogue}", operands, (bm, bn // 2, bk), plan.threads, plan.store_d.values)
+        subject = f"plan {plan.name!r} for {epilogue}"
+        made = lines_of_d(subject, operands, (bm, bn // 2, bk), plan.threads, plan.store_d.values)
         changes = {"smem_d": made.smem, "copy_d": made.copy}
     return plan.with_(operands=operands, epilogue=epilogue, **changes)
 
@@ -59,9 +61,9 @@ def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> Ge
     assert slots is not None
     assert pipeline is not None
     rows, columns = pipeline.consumer_tile
-    shared_d = "padded" if not isinstance(slots.store, TmaBox) else "plain" if slots.store.swizzle == "none" else "swizzled"
-    stored = (slots.subtile[0], "evict_normal")
+    shared_d, stored = "padded", (slots.subtile[0], "evict_normal")
     if isinstance(slots.store, TmaBox):
+        shared_d = "plain" if slots.store.swizzle == "none" else "swizzled"
         stored = (slots.store.box[1] if operands.d.major == "n" else slots.subtile[0], slots.store.l2_policy)
     first = next(iter(epilogue.tiles), "c")
     subject = f"plan {plan.name!r} for {epilogue}"
@@ -69,4 +71,6 @@ def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> Ge
     made, smem_d = builder.slots(
         (rows, columns // 2), pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles)
     )
-    return plan.with_(operands=operands, epilogue=epilogue, slots=made, smem_d=smem_d, store_d=made.to_shared.atom)
+    return plan.with_(
+        operands=operands, epilogue=epilogue, slots=made, smem_d=smem_d, store_d=made.to_shared.atom
+    )

@@ -33,8 +33,8 @@ def gates_and_ups(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:
 
 
 def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, cute.Tensor]:
-    """B (N, K, L), and the coordinates (column of D, k) of its elements, as tiles have them: ((gates of a block, gate or
-    up, blocks, tiles), K, L).
+    """B (N, K, L), and the coordinates (column of D, k) of its elements, as tiles have them: ((gates of a block, gate
+    or up, blocks, tiles), K, L).
 
     half   columns of D
     """
@@ -57,9 +57,7 @@ def as_sums(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
     gating = plan.gating
     if gating is None:
         return tile
-    of_n = cute.make_layout(
-        (gating.block, 2, gating.blocks), stride=(1, 0, gating.block)
-    )
+    of_n = cute.make_layout((gating.block, 2, gating.blocks), stride=(1, 0, gating.block))
     return cute.composition(tile, (cute.make_layout(plan.cta_tile[0]), of_n))
 
 

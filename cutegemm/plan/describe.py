@@ -127,7 +127,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
     rows.append(("epilogue", "1", "an element of D", str(plan.epilogue)))
     rows.append(("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name))
     if plan.copy_d is not None:
-        rows.append(_copy("shared to D", plan.copy_d, (bm, bn)))
+        rows.append(_copy("shared to D", plan.copy_d, plan.d_tile))
     return rows + _epilogue(plan)
 
 

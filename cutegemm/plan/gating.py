@@ -143,7 +143,9 @@ def vectors_of_sums(shape: tuple[int, int, int], vector: int, major: str) -> np.
 def paired_vectors(
     pairs: PairedSums, shape: tuple[int, int, int], vector: int, major: str
 ) -> tuple[tuple[int, int], ...] | None:
-    """The vectors of gates, each with that of its ups, by their numbers; None where one has both. See `vectors_of_sums`.
+    """The vectors of gates, each with that of its ups, by their numbers; None where one has both.
+
+    See `vectors_of_sums`.
 
     >>> paired_vectors(PairedSums(4, (0, 1, 2, 3), (4, 5, 6, 7)), (1, 1, 8), 2, "n")
     ((0, 2), (1, 3))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import Layout, hooks, size
 from cutegemm.layout.inttuple import product
@@ -169,9 +171,20 @@ class GemmPlan:
         """Of a gated epilogue of a plan with a schedule: a thread's vectors of gates, as it stores them, each with that
         of its ups; none where a vector has both."""
         assert self.pairs is not None
-        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])  # type: ignore[misc]
+        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])
         shape = (product(values), *rest)
-        return paired_vectors(self.pairs, shape, self.store_d.values, self.operands.d.major) or ()  # type: ignore[arg-type]
+        return paired_vectors(self.pairs, shape, self.store_d.values, self.operands.d.major) or ()
+
+    @functools.cached_property
+    def stored_by_threads(self) -> np.ndarray:
+        """(threads, elements) of the tile of D, m + bM * n, that each thread stores, in the order of its sums."""
+        (bm, bn, _), gating = self.cta_tile, self.gating
+        table = self.tiled_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
+        held: np.ndarray = table.reshape(table.shape[0], -1, order="F")
+        if gating is None or self.pairs is None:
+            return held
+        held = held[:, list(self.pairs.gates)]
+        return held % bm + bm * gating.d_column(held // bm)
 
     @property
     def d_tile(self) -> tuple[int, int]:
@@ -527,9 +540,8 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 
 @cache
 def _of_half(mma: TiledMma) -> TiledMma:
-    a = mma.atom
-    m, n, k = a.shape_mnk
-    return TiledMma(wgmma(a.a_dtype, n // 2, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype))
+    a, columns = mma.atom, mma.shape_mnk[1] // 2
+    return TiledMma(wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype))
 
 
 def _without_second(permutation: Layout) -> Layout:

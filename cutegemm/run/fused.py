@@ -259,7 +259,10 @@ def _prepared(
     wrong = []
     columns = {}  # of rows and tiles
     for name, shape in shapes.items():
-        of_all = [(kind_of(shape, m, of, l if batched else None), of) for of in ((n, n // 2) if n % 2 == 0 else (n,))]
+        of_all = [
+            (kind_of(shape, m, of, l if batched else None), of)
+            for of in ((n, n // 2) if n % 2 == 0 else (n,))
+        ]
         kind, columns[name] = next((found for found in of_all if found[0] is not None), (None, n))
         if kind is None:
             batch = f", with or without {l} in front" if batched else ""
@@ -288,7 +291,9 @@ def _prepared(
             expected = n if name in epilogue.halved else of_d
             if columns[name] != expected:
                 half = f"D has half of the {n} columns of b" if epilogue.gated else f"b has {n} columns"
-                wrong.append(f"{name} has shape {shapes[name]}, but {half}; {expected} columns of it are expected.")
+                wrong.append(
+                    f"{name} has shape {shapes[name]}, but {half}; {expected} columns of it are expected."
+                )
     if wrong:
         raise refused(a, b, wrong)
     first = next(iter(epilogue.tiles), None)

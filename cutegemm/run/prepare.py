@@ -15,8 +15,8 @@ from cutegemm.choose.catalog import by_simt, by_wgmma, choose, prefers_transpose
 from cutegemm.choose.mma_sync.choice import choose_mma_sync
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
-from cutegemm.choose.sm90.choice import Suits
 from cutegemm.choose.simt.choice import choose_simt
+from cutegemm.choose.sm90.choice import Suits
 from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
@@ -45,6 +45,7 @@ from cutegemm.tile.tma import TmaBox
 _MOST_SUMS_OF_SEVERAL = 160
 # Elements, from which on cooperative consumers were seen to lose 8% by a gelu that pingpong hides (H200, K = 4096).
 _LARGE_TILE = 128 * 256
+_LEAST_ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Ending:
         pipeline = plan.pipeline
         if pipeline is None:
             return True
+        if self.epilogue.gated and not self.has_long_rows(plan):
+            return False
         if self.epilogue.further and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
@@ -91,6 +94,11 @@ class Ending:
         epilogue = self.epilogue.transposed if turned else self.epilogue
         further = {name: each.transposed if turned else each for name, each in self.further.items()}
         return ending_in(epilogue, plan, further)
+
+    def has_long_rows(self, plan: GemmPlan) -> bool:
+        """Whether what a slot holds of a row of a gated D, which is half as wide, is whole sectors of L2 still."""
+        slots, d = self.on(plan, False).slots, plan.operands.d
+        return slots is None or d.major != "n" or slots.subtile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
 
     def ends(self, plan: GemmPlan) -> bool:
         """Whether a plan can end so."""
@@ -252,9 +260,10 @@ def _gated_choice(
     raises   PlanError where none can: of the plan that would be taken otherwise
     """
     if arch == "sm_90a" and not by_simt(boxed.a.dtype):
-        for suits in (lambda plan: ending.ends(plan) and ending.suits(plan), ending.ends):
+        suited: tuple[Suits, ...] = (lambda plan: ending.ends(plan) and ending.suits(plan), ending.ends)
+        for suits in suited:
             found = by_wgmma(boxed, problem, device, has_c, accumulate, suits)
-            if found is not None and ending.ends(found):
+            if found is not None and suits(found):
                 return found
         arch = "sm_90"
     by_threads = choose_simt if by_simt(boxed.a.dtype) else choose_mma_sync

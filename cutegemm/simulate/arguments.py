@@ -106,7 +106,7 @@ def problem_of(
     if any(shape != expected.get(name, (m, of_d, batch)) for name, shape in matrices.items()):
         raise PlanError(operation, [f"the shapes {told} do not fit D = A @ B + C."])
     broken = [
-        f"{name} has the shape {told[name]}; it is a {_lies(plan, name)}, of which {_of_kind(plan, name, m, _columns(plan, name, n))} is "
+        f"{name} has the shape {told[name]}; it is a {_lies(plan, name)}, of which {_of_kind(plan, name, m, n)} is "
         "expected, or as many for each of the batch."
         for name, shape in shapes.items()
         if name not in matrices and not _fits(plan, name, shape, (m, _columns(plan, name, n), batch))
@@ -143,7 +143,7 @@ def _lies(plan: GemmPlan, name: str) -> str:
 
 def _of_kind(plan: GemmPlan, name: str, m: int, n: int) -> str:
     """The shape of a row, a column or a single element."""
-    shapes = {("m",): (n,), ("n",): (m, 1), ("m", "n"): (1,)}
+    shapes = {("m",): (_columns(plan, name, n),), ("n",): (m, 1), ("m", "n"): (1,)}
     return str(shapes[plan.operands.matrix(name).broadcast])
 
 

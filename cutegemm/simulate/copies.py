@@ -67,7 +67,8 @@ class OperandFlow(StageWatch):
         self.lead_k = t.lead // t.extent
         self.origin = origin
         self.address = matrix.addresses(self.rows, self.ks)
-        first = matrix.addresses(origin, np.zeros_like(origin)) - matrix.addresses(np.zeros_like(origin), np.zeros_like(origin))
+        zero = np.zeros_like(origin)
+        first = matrix.addresses(origin, zero) - matrix.addresses(zero, zero)
         self.start = matrix.base + first + group.batch * matrix.strides[2]
         # (E, C): which accesses lie inside along M or N, by the first element of each; None for all
         within = matrix.has_row((t.lead % t.extent)[:, None] + origin)

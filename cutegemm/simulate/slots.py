@@ -131,7 +131,9 @@ class SlotStorage:
         """A consumer's sums (C, M, N) as its threads hold them: (C, threads, registers); of a gated epilogue
         (2, C, threads, registers), gates and ups."""
         rows = self.pipeline.consumer_tile[0]
-        held = self.held[consumer] if self.ups is None else np.stack([self.held[consumer], self.ups[consumer]])
+        held = (
+            self.held[consumer] if self.ups is None else np.stack([self.held[consumer], self.ups[consumer]])
+        )
         out: np.ndarray = np.moveaxis(sums[:, held % rows, held // rows], 0, -3)
         return out
 

@@ -242,7 +242,8 @@ def _gates(plan: GemmPlan, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     half = (values // 2, rest_m, rest_n) if rest_n % 2 else (values, rest_m, rest_n // 2)
     shape = (threads, *half)
     both = [
-        number[:, list(own)].reshape(shape, order="F").transpose(2, 3, 1, 0) for own in (pairs.gates, pairs.ups)
+        number[:, list(own)].reshape(shape, order="F").transpose(2, 3, 1, 0)
+        for own in (pairs.gates, pairs.ups)
     ]
     element = held.reshape(-1)[both[0]]
     place = element % bm + bm * gating.d_column(element // bm)

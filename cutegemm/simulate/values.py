@@ -23,6 +23,7 @@ from cutegemm.plan.epilogue import (
     Minimum,
     Multiply,
     Negative,
+    Row,
     Scalar,
     Subtract,
     Tensor,
@@ -49,10 +50,10 @@ def evaluate(
 ) -> np.ndarray:
     """D's values of an epilogue for some sums, before they are rounded to the type of D.
 
-    sums      of any shape; whole numbers are computed with as float64, which holds them. Of a gated epilogue (2, ...):
+    sums      of any shape; whole numbers are computed with as float64, which holds them. Of a gated epilogue (2, ...),
               gates and ups
-    tensors   of that shape, or one that numpy makes that: those that are read for these scalars; (2, ...) of rows beside
-              a gated B
+    tensors   of that shape, or one that numpy makes that: those that are read for these scalars; (2, ...) of rows
+              beside a gated B
     result    the type of D. On the way to whole numbers a product is one of f32, of which what is no whole number is
               cut off; a factor that is 1 is left out, so that whole numbers stay what they are
 
@@ -119,7 +120,8 @@ class _Elements:
         if isinstance(node, Accumulator):
             return self.values
         if isinstance(node, Half):
-            both = self.values if isinstance(node.child, Accumulator) else self.tensors[node.child.name]
+            own = node.child
+            both = self.tensors[own.name] if isinstance(own, Row) else self.values
             return both[node.side].astype(self.kind)
         if isinstance(node, Constant):
             return self.kind.type(node.value)

@@ -196,7 +196,9 @@ class Epilogue:
         >>> Epilogue(swiglu(Accumulator())).gated, LINEAR.gated
         ('halves', '')
         """
-        found = [node.by for each in self._whole.expressions for node in each.nodes() if isinstance(node, Half)]
+        found = [
+            node.by for each in self._whole.expressions for node in each.nodes() if isinstance(node, Half)
+        ]
         return found[0] if found else ""
 
     @property
@@ -207,7 +209,9 @@ class Epilogue:
         >>> Epilogue(swiglu(Accumulator()), (("preact", Accumulator()),)).wide
         ('preact',)
         """
-        of_half = [name for name, each in self.results if any(isinstance(node, Half) for node in each.nodes())]
+        of_half = [
+            name for name, each in self.results if any(isinstance(node, Half) for node in each.nodes())
+        ]
         return tuple([name for name in self.outputs if of_half and name not in of_half])
 
     @cached_property
@@ -249,10 +253,8 @@ class Epilogue:
         Column(name='bias')
         """
         if self.gated:
-            raise PlanError(
-                f"epilogue {self}",
-                [f"it takes {self.gated} of the columns of A @ B, which D^T = B^T A^T has as rows. Take another plan."],
-            )
+            rule = f"it takes {self.gated} of the columns of A @ B, which are rows of D^T = B^T A^T. Take another plan."
+            raise PlanError(f"epilogue {self}", [rule])
         further = tuple([(name, _transposed(each)) for name, each in self.further])
         return Epilogue(_transposed(self.expression), further)
 
@@ -357,12 +359,12 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
         if not any(isinstance(node, Half) for node in outside):
             continue
         if any(isinstance(node, Accumulator) for node in outside):
-            yield f"acc stands inside of {by}() and outside of it, where D has half of its columns. Take gate and up alone."
+            yield f"acc stands inside of {by}() and outside of it, where D has half its columns. Take gate and up alone."
         for name in epilogue.halved:
             if Row(name) in outside:
                 yield (
-                    f"{name!r} stands inside of {by}(), as a row of N numbers, and outside of it, as one of N / 2. Pass "
-                    "two rows."
+                    f"{name!r} stands inside of {by}(), as a row of N numbers, and outside of it, as N / 2. "
+                    "Pass two rows."
                 )
 
 

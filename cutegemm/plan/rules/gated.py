@@ -32,7 +32,9 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
         return
     yield from wide_results(epilogue)
     if plan.pipeline is not None and plan.tiled_mma.atom.a_source == "register":
-        yield f"{epilogue} is gated; warps that consume a ring do not pair columns. Take a plan of all threads, or of wgmma."
+        yield (
+            f"{epilogue} is gated; warps that consume a ring pair no columns. Take a plan of all threads, or of wgmma."
+        )
         return
     pairs = plan.pairs
     if pairs is None:
@@ -52,8 +54,8 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             return
     elif not plan.paired_vectors:
         yield (
-            f"D is stored {plan.store_d.values} neighbours at a time, but {pairs.block} gates lie together in a tile of "
-            f"{plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
+            f"D is stored {plan.store_d.values} neighbours at a time, but {pairs.block} gates lie together in a tile "
+            f"of {plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
         )
     if plan.schedule is not None and plan.split.is_split and plan.split.reduction == "kernel":
         yield (
@@ -69,7 +71,7 @@ def wide_results(epilogue: Epilogue) -> Iterator[str]:
     for name in epilogue.wide:
         expression = dict(epilogue.results)[name]
         yield (
-            f"{name} = {expression} has all columns of A @ B, and D half of them. Take gate and up of it as two results."
+            f"{name} = {expression} has all columns of A @ B, D half of them. Take gate and up of it as two results."
         )
 
 
@@ -101,5 +103,5 @@ def gated_problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
         if size_bytes % align_bytes:
             yield (
                 f"N / 2 = {problem.n // 2} columns of an n-major B take {size_bytes} bytes, no multiple of the "
-                f"{align_bytes} that the plan's accesses need. Pass B k-major, or with columns of zeros behind each half."
+                f"{align_bytes} that the plan's accesses need. Pass B k-major, or columns of zeros behind each half."
             )

@@ -195,16 +195,11 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
 
 def _gates_stored(plan: GemmPlan, count: int) -> Iterator[str]:
     """The same of a gated epilogue: what a thread stores is where its gates are."""
-    store, operand, gating, pairs = plan.store_d, plan.operands.d, plan.gating, plan.pairs
-    assert gating is not None
-    assert pairs is not None
-    bm, bn, _ = plan.cta_tile
-    table = plan.tiled_mma.offsets_c(Layout((bm, bn)))
-    held = table.reshape(table.shape[0], -1, order="F")[:, list(pairs.gates)]
-    m, n = held % bm, gating.d_column(held // bm)
-    place = np.sort(m + bm * n if operand.major == "m" else m * gating.d_columns + n, axis=1)
+    store, operand, (bm, bn) = plan.store_d, plan.operands.d, plan.d_tile
+    held = plan.stored_by_threads
+    place = np.sort(held if operand.major == "m" else held % bm * bn + held // bm, axis=1)
     if plan.smem_d is not None:
-        rows, columns = (place % bm, place // bm) if operand.major == "m" else divmod(place, gating.d_columns)
+        rows, columns = (place % bm, place // bm) if operand.major == "m" else divmod(place, bn)
         place = plan.smem_d.offsets().reshape(-1)[rows + bm * columns]
         yield from _shared_vector("the sums are written", place, store.bits, operand.dtype.bits)
         return
@@ -232,14 +227,18 @@ def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     slots = plan.slots
     if slots is not None:
         steps = [size(step) for step in slots.to_shared.tiler_mn]
-        fits = [s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, slots.subtile, steps, strict=True)]
+        fits = [
+            s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, slots.subtile, steps, strict=True)
+        ]
         if not all(fits) or slots.to_shared.threads != pipeline.consumer_threads:
             return
     own_mma = plan.consumer_mma
     if mma != own_mma or (bm, bn) != (rows, columns):
         yield from _shared_out(mma, own_mma, (bm, bn), (rows, columns), plan.piece_n)
     if slots is not None:
-        yield from _stored_in_order(plan.consumer_d_mma, plan.consumer_d_tile, slots.to_shared, slots.subtile, by_warps)
+        yield from _stored_in_order(
+            plan.consumer_d_mma, plan.consumer_d_tile, slots.to_shared, slots.subtile, by_warps
+        )
 
 
 def _one_slot(layout: SharedLayout, bits: int) -> SharedLayout:
