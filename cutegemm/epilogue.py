@@ -13,12 +13,17 @@ from cutegemm.plan.epilogue.functions import (
     equal,
     erf,
     exp,
+    geglu,
     gelu,
     gelu_tanh,
+    glu,
+    halves,
     log,
     maximum,
     minimum,
     not_equal,
+    pairs,
+    reglu,
     relu,
     rsqrt,
     sigmoid,
@@ -26,11 +31,13 @@ from cutegemm.plan.epilogue.functions import (
     softcap,
     sqrt,
     square,
+    swiglu,
     tanh,
     where,
 )
 
 __all__ = [
-    "abs", "cast", "clamp", "equal", "erf", "exp", "gelu", "gelu_tanh", "log", "maximum", "minimum", "not_equal",
-    "relu", "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "tanh", "where",
+    "abs", "cast", "clamp", "equal", "erf", "exp", "geglu", "gelu", "gelu_tanh", "glu", "halves", "log", "maximum",
+    "minimum", "not_equal", "pairs", "reglu", "relu", "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square",
+    "swiglu", "tanh", "where",
 ]  # fmt: skip

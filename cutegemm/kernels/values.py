@@ -37,6 +37,7 @@ from cutegemm.plan.epilogue import (
     Epilogue,
     Expression,
     Function,
+    Half,
     Maximum,
     Minimum,
     Multiply,
@@ -145,8 +146,8 @@ class Values:
     ) -> Any:
         """The value of an expression for one element.
 
-        accumulated   in the place of the accumulator
-        operands      the element of each operand in memory, by name
+        accumulated   in the place of the accumulator; of a gated epilogue (gate, up)
+        operands      the element of each operand in memory, by name; (gate, up) of a row beside a gated B
         kind          the type of sums, and of the result
         known         values of this element that have been worked out, which are not worked out again
         """
@@ -158,6 +159,9 @@ class Values:
     def _element(self, node: Expression, accumulated: Any, operands: Any, kind: Any, known: Any) -> Any:
         if isinstance(node, Accumulator):
             return accumulated
+        if isinstance(node, Half):
+            of_both = accumulated if isinstance(node.child, Accumulator) else operands[node.child.name]
+            return of_both[node.side]
         if isinstance(node, Constant):
             return self.kind(node.value)
         if isinstance(node, Scalar):
@@ -248,11 +252,12 @@ class Values:
             self._each(step.expression, sums, held)
 
     def worked_out(
-        self, epilogue: Epilogue, sums: cute.Tensor, fetch: Callable[[str], Any]
+        self, epilogue: Epilogue, sums: cute.Tensor, fetch: Callable[[str], Any], ups: Any = None
     ) -> Callable[[str, Any], cute.Tensor]:
-        """What an epilogue of several results makes of a fragment, which stays as it is.
+        """What an epilogue of several results, or a gated one, makes of a fragment, which stays as it is.
 
         fetch     an operand's values for the fragment, by the operand's name; all are fetched first
+        ups       of a gated epilogue, whose fragment is the gates
         returns   of the name of a result and its type: a fragment of its values, worked out when it is asked for
         """
         held = {name: fetch(name) for name in epilogue.tensors}
@@ -262,7 +267,8 @@ class Values:
             out = cute.make_rmem_tensor(sums.shape, kind)
             for i in range(cute.size(sums)):
                 operands = {operand: values[i] for operand, values in held.items()}
-                out[i] = self.element(expressions[name], sums[i], operands, self.kind).to(kind)
+                own = sums[i] if ups is None else (sums[i], ups[i])
+                out[i] = self.element(expressions[name], own, operands, self.kind).to(kind)
             return out
 
         return of

@@ -25,6 +25,7 @@ from cutegemm.plan.epilogue import (
     launch_operands,
 )
 from cutegemm.plan.problem import Operand
+from cutegemm.plan.rules.gated import wide_results
 from cutegemm.run.checks import (
     check_out,
     extents_of,
@@ -244,8 +245,13 @@ def _prepared(
     shapes = {name: tuple(value.shape) for name, value in _tensors(given).items()}
     kinds: dict[str, type[Input]] = {name: Scalar for name in given if name not in shapes}
     wrong = []
+    columns = {}  # of rows and tiles
     for name, shape in shapes.items():
-        kind = kind_of(shape, m, n, l if batched else None)
+        of_all = [
+            (kind_of(shape, m, of, l if batched else None), of)
+            for of in ((n, n // 2) if n % 2 == 0 else (n,))
+        ]
+        kind, columns[name] = next((found for found in of_all if found[0] is not None), (None, n))
         if kind is None:
             batch = f", with or without {l} in front" if batched else ""
             wrong.append(
@@ -265,6 +271,18 @@ def _prepared(
     if wrong:
         raise refused(a, b, wrong)
     epilogue = epilogue_of(function, kinds)
+    of_d = n // 2 if epilogue.gated else n
+    wrong = [*wide_results(epilogue)]
+    for name in epilogue.tensors:
+        if epilogue.kinds[name] in (Row, Tile):
+            expected = n if name in epilogue.halved else of_d
+            if columns[name] != expected:
+                half = f"D has half of the {n} columns of b" if epilogue.gated else f"b has {n} columns"
+                wrong.append(
+                    f"{name} has shape {shapes[name]}, but {half}; {expected} columns of it are expected."
+                )
+    if wrong:
+        raise refused(a, b, wrong)
     first = next(iter(epilogue.tiles), None)
     result = (outs or [None])[0]
     main = next((each for each in (result,) if each is not None), None)
@@ -274,11 +292,11 @@ def _prepared(
         if each is not None and place < len(dtypes):
             dtypes[place] = each.dtype
     further = {
-        name: _operand(epilogue.kinds[name], operands[name], torch_ops, batched)  # type: ignore[arg-type]
+        name: _operand(epilogue.kinds[name], operands[name], torch_ops, batched, name in epilogue.halved)  # type: ignore[arg-type]
         for name in epilogue.tensors
         if name != first
     }
-    shape = (l, m, n) if batched else (m, n)
+    shape = (l, m, of_d) if batched else (m, of_d)
     for name, dtype, each in zip(
         epilogue.outputs[1:], dtypes[1:], [*(outs or []), *[None] * len(dtypes)][1:], strict=False
     ):
@@ -318,8 +336,11 @@ def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tenso
     return Tile if shape == (m, n) else None
 
 
-def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool) -> Operand:
-    """What an operand is made of, as the kernel will see it."""
+def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool, halved: bool = False) -> Operand:
+    """What an operand is made of, as the kernel will see it.
+
+    halved   whether it is a row of which one half or the other is read
+    """
     of = torch_ops.DTYPES[tensor.dtype]
     if kind is Tile:
         view = View.of(
@@ -331,7 +352,7 @@ def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool) -> 
     align = tensor.data_ptr() | ALIGN_BYTES
     if tensor.dim() == 3:
         align |= tensor.stride(0) * (of.bits // 8)
-    along = tensor.numel() * (of.bits // 8)
+    along = (tensor.shape[-1] // 2 if halved else tensor.numel()) * (of.bits // 8)
     align |= along  # whole vectors, up to its end
     return Operand.of_kind(kind, of, align_bytes=min(ALIGN_BYTES, align & -align))
 
@@ -348,6 +369,7 @@ def _seen(
     where that is how it is passed.
 
     shape   of D, where it is a batch
+    times   numbers of a row for each column of D
     """
     kind = epilogue.kinds[name]
     if issubclass(kind, Tile):
