@@ -184,11 +184,12 @@ class Storage(OwnTile):
         phase   of the barriers of slots, where a tile comes to a slot
         ups     of sums that are gates
 
-        Rows and columns of the next subtile are asked for before this one is computed. Of several results each is
+        Rows and columns of the next subtile are asked for before this one is computed, unless one of them has two
+        numbers for each column of D, for which registers are too few. Of several results each is
         worked out when it is asked for, so that registers hold one of them; where D is alone, it is computed here.
         """
         spread = self.spread_ahead(i, sums, own_mnl)
-        if i + 1 < self.subtiles:
+        if i + 1 < self.subtiles and not self.values.epilogue.halved:
             self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
 
         def fetch(name: str) -> Any:

@@ -359,8 +359,7 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
         if not any(isinstance(node, Half) for node in outside):
             continue
         if any(isinstance(node, Accumulator) for node in outside):
-            told = f"acc stands inside of {by}() and outside of it, where D has half its columns."
-            yield f"{told} Take gate and up alone."
+            yield f"acc stands inside of {by}() and outside of it, where D has half of N. Take gate and up alone."
         for name in epilogue.halved:
             if Row(name) in outside:
                 yield (
