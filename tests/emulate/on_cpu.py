@@ -13,8 +13,7 @@ import numpy as np
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import TensorArgument, host_function
 from cutegemm.emulate.state import EMPTY, FULL, POISON_BYTE, GlobalMemory
-from cutegemm.run import gemm as launch
-from cutegemm.run import torch_ops
+from cutegemm.run import prepare, torch_ops
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import execute
 from tests.noted import note_launches
@@ -32,7 +31,7 @@ def emulate_launches(monkeypatch, multiprocessors):
         monkeypatch.setattr(kernel, "function", functools.partial(run, kernel, plans))
         return kernel
 
-    monkeypatch.setattr(launch, "compile_plan", take)
+    monkeypatch.setattr(prepare, "compile_plan", take)
     cuda = torch_ops.torch.cuda
     monkeypatch.setattr(cuda, "device", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(cuda, "current_stream", lambda *_: types.SimpleNamespace(cuda_stream=0))
