@@ -6,6 +6,7 @@ each that is new.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +46,9 @@ from cutegemm.tile.tma import TmaBox
 _MOST_SUMS_OF_SEVERAL = 160
 # Elements, from which on cooperative consumers were seen to lose 8% by a gelu that pingpong hides (H200, K = 4096).
 _LARGE_TILE = 128 * 256
+# Rows of a tile, of which two have less to multiply than one of them has to compute: a silu over pairs of columns took
+# 13% longer by 64x192 than by 128x128 (H200, 2048x16384x4096). Few rows have no other tiles.
+_LOW_ROWS, _MANY_ROWS = 64, 1024
 _LEAST_ROW_BYTES = 64
 
 
@@ -69,10 +73,11 @@ class Ending:
     epilogue: Epilogue
     further: dict[str, Operand]
 
-    def suits(self, plan: GemmPlan) -> bool:
-        """Whether a plan has time and registers for the epilogue.
+    def suits(self, plan: GemmPlan, rows: int) -> bool:
+        """Whether a plan has time and registers for the epilogue, where D has so many rows.
 
-        Of large tiles, that is where others multiply meanwhile; of several results, where there are fewer sums.
+        Of large tiles, that is where others multiply meanwhile; of several results, where there are fewer sums; of many
+        rows, where tiles are not low.
         """
         pipeline = plan.pipeline
         if pipeline is None:
@@ -83,7 +88,9 @@ class Ending:
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
-        return not computes or not (pipeline.deferred or (pipeline.kind == "cooperative" and is_large))
+        is_low = plan.cta_tile[0] <= _LOW_ROWS and rows >= _MANY_ROWS
+        exposed = pipeline.deferred or is_low or (pipeline.kind == "cooperative" and is_large)
+        return not (computes and exposed)
 
     def on(self, plan: GemmPlan, turned: bool) -> GemmPlan:
         """A plan that ends so.
@@ -215,7 +222,7 @@ def prepare(
         chosen = _gated_choice(seen, problem, ending, arch, device, has_c, how.accumulate)
     elif asked is None:
         turned = prefers_transposed(boxed, replace(problem, operands=boxed), arch, device)
-        suits = ending.suits if ending is not None else None
+        suits = functools.partial(ending.suits, rows=problem.m) if ending is not None else None
         chosen = _chosen(seen, problem, turned, arch, device, has_c, how.accumulate, suits)
     elif isinstance(asked, Recipe):
         turned = asked.transposed
@@ -260,7 +267,10 @@ def _gated_choice(
     raises   PlanError where none can: of the plan that would be taken otherwise
     """
     if arch == "sm_90a" and not by_simt(boxed.a.dtype):
-        suited: tuple[Suits, ...] = (lambda plan: ending.ends(plan) and ending.suits(plan), ending.ends)
+        suited: tuple[Suits, ...] = (
+            lambda plan: ending.ends(plan) and ending.suits(plan, problem.m),
+            ending.ends,
+        )
         for suits in suited:
             found = by_wgmma(boxed, problem, device, has_c, accumulate, suits)
             if found is not None and suits(found):
