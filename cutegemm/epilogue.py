@@ -10,6 +10,8 @@ from cutegemm.plan.epilogue.functions import (
     abs,
     cast,
     clamp,
+    column_max,
+    column_sum,
     equal,
     erf,
     exp,
@@ -20,6 +22,8 @@ from cutegemm.plan.epilogue.functions import (
     minimum,
     not_equal,
     relu,
+    row_max,
+    row_sum,
     rsqrt,
     sigmoid,
     silu,
@@ -27,10 +31,13 @@ from cutegemm.plan.epilogue.functions import (
     sqrt,
     square,
     tanh,
+    total_max,
+    total_sum,
     where,
 )
 
 __all__ = [
-    "abs", "cast", "clamp", "equal", "erf", "exp", "gelu", "gelu_tanh", "log", "maximum", "minimum", "not_equal",
-    "relu", "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "tanh", "where",
+    "abs", "cast", "clamp", "column_max", "column_sum", "equal", "erf", "exp", "gelu", "gelu_tanh", "log",
+    "maximum", "minimum", "not_equal", "relu", "row_max", "row_sum", "rsqrt", "sigmoid", "silu", "softcap",
+    "sqrt", "square", "tanh", "total_max", "total_sum", "where",
 ]  # fmt: skip
