@@ -15,7 +15,18 @@ import numpy as np
 
 from cutegemm import epilogue as e
 from cutegemm.dtypes import DType, bf16, f16, f32, round_to
-from cutegemm.plan.epilogue import Column, Element, Epilogue, Expression, Input, Row, Scalar, Tensor, Tile, epilogue_of
+from cutegemm.plan.epilogue import (
+    Column,
+    Element,
+    Epilogue,
+    Expression,
+    Input,
+    Row,
+    Scalar,
+    Tensor,
+    Tile,
+    epilogue_of,
+)
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
 
@@ -56,6 +67,7 @@ def reference(epilogue: Epilogue, acc: np.ndarray, operands: Mapping[str, Any]) 
     """
     names = {name: np.float64(value) for name, value in operands.items()}
     with np.errstate(all="ignore"):
+
         def value(expression: Expression) -> np.ndarray:
             found = eval(str(expression), {**NAMESPACE, **names, "acc": acc.astype(np.float64)})
             return np.broadcast_to(found, acc.shape)

@@ -53,6 +53,16 @@ class Fold:
         """The value of what lies outside of D."""
         return self.kind(self.reduction.identity)
 
+    def lies_inside(self) -> Boolean:
+        """Whether all of the tile lies inside of D, along the modes that are reduced."""
+        out: Any = Boolean(True)
+        for mode, tile, extent, own in zip(
+            "mn", self.tile_mnl, self.extents, self.plan.cta_tile, strict=False
+        ):
+            if mode in self.reduction.along:
+                out = out & ((tile + 1) * own <= extent)
+        return out
+
     def add(self, value, register: int, at, unit: Any = 0) -> None:
         """The value of a register, which follows the one before; behind the last one of a result, that leaves.
 
@@ -75,9 +85,8 @@ class Fold:
         key = Int32(0) if len(along) == 2 else at[0] if along == ("n",) else at[1]
         writes = Boolean(self.lane & sum(self.folding.lanes) == 0) & (key < self.partials.shape[0])
         # Of a cluster, CTAs may have tiles past the edge of D
-        for mode, tile, extent, own, ctas in zip(
-            "mn", (m_tile, n_tile), self.extents, (bm, bn), self.plan.cluster_mn, strict=True
-        ):
+        tiles = zip("mn", (m_tile, n_tile), self.extents, (bm, bn), self.plan.cluster_mn, strict=True)
+        for mode, tile, extent, own, ctas in tiles:
             if mode in along and ctas > 1:
                 writes = writes & (tile * own < extent)
         self.write(total, (key, place, batch), writes)
@@ -100,13 +109,6 @@ class Folds:
             name: Fold(plan, each, results[name], tile_mnl, tid, extents)
             for name, each in plan.epilogue.reductions
         }
-
-    def fragments(self, shape) -> dict[str, cute.Tensor]:
-        """Registers for the values of each, which are those of what lies outside of D."""
-        out = {name: cute.make_rmem_tensor(shape, fold.kind) for name, fold in self.by_name.items()}
-        for name, fold in self.by_name.items():
-            out[name].fill(fold.identity)
-        return out
 
     def add(self, name: str, values, first: int, coords: Sequence[Any], unit: Any = 0) -> None:
         """Values of neighbouring registers, from one of them on."""

@@ -72,7 +72,7 @@ class Ending:
         pipeline = plan.pipeline
         if pipeline is None:
             return True
-        if self.epilogue.further and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
+        if self.epilogue.beside and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE

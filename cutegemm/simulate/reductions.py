@@ -1,7 +1,8 @@
 """Sums and maxima over rows, columns or all of D: partial results of warps, in the workspace, and their reduction.
 
 As a kernel does it: a thread goes over its registers, then lanes exchange what they have, then one of them writes; the
-second kernel adds in the order of places. f32 is rounded at each step, so that the bits are those of a kernel.
+second kernel adds in the order of places. Each step rounds to the type of the result: the bits are those of a kernel,
+but where that adds a product, which it does not round before.
 """
 
 from __future__ import annotations

@@ -91,7 +91,9 @@ class TileStore:
         if self.checked:
             np.add.at(self.written, index.reshape(-1), 1)
 
-    def _reduce(self, name: str, values: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup) -> None:
+    def _reduce(
+        self, name: str, values: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup
+    ) -> None:
         """The values that a reduction takes; what lies outside of D is no value."""
         whole = np.zeros(shape, values.dtype)
         whole[where] = values.reshape(whole[where].shape)

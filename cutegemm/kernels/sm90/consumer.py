@@ -242,6 +242,9 @@ class ConsumerTracer(Tracer):
     def _StoreFurther(self, store: step.StoreFurther, at: At) -> None:
         self.storage.store_further(self.results, at.i, self.own_mnl)
 
+    def _Reduce(self, reduce: step.Reduce, at: At) -> None:
+        self.storage.reduce(self.results, at.i, self.own_mnl)
+
     def subtile_sums(self, i: int):
         """The sums of a subtile."""
         return self.storage.by_subtiles(self.sums)[None, i]
@@ -286,6 +289,7 @@ class ConsumerTracer(Tracer):
             for i in range(self.storage.subtiles):
                 results = self.storage.tail(self.subtile_sums(i), i, own_mnl, None)
                 self.storage.store_further(results, i, own_mnl)
+                self.storage.reduce(results, i, own_mnl)
                 self.held[None, i].store(results("d").load())
         else:
             self.held.store(self.storage.by_subtiles(self.sums).load().to(self.held.element_type))

@@ -1,12 +1,12 @@
-"""Sums and maxima over rows, columns or all of D: what a warp makes of its part of a tile, and where that lies.
+"""Sums and maxima over rows, columns or all of D: what a warp makes of its part of a tile, and where it lies.
 
-| step                            | who                                                                                  |
-|---------------------------------|--------------------------------------------------------------------------------------|
-| values of one row, in registers | a thread, in the order of its registers                                              |
-| those of a row, of all lanes    | a warp, by shuffles: each lane with the one at a distance of 1, 2, 4 ... that holds  |
-|                                 | other columns of the same rows                                                       |
-| a partial result for each row   | one of these lanes, to its place in the workspace                                    |
-| all partial results of a row    | a second kernel, in the order of their places                                        |
+| step                           | who                                                                                 |
+|--------------------------------|-------------------------------------------------------------------------------------|
+| values of a row, in registers  | a thread, in the order of its registers                                             |
+| those of a row, of all lanes   | a warp, by shuffles: each lane with the one at a distance of 1, 2, 4 ... that holds |
+|                                | other columns of the same rows                                                      |
+| a partial result for each row  | one of these lanes, to its place in the workspace                                   |
+| all partial results of a row   | a second kernel, in the order of their places                                       |
 
 For "row" read "column", or "tile" where all of D is reduced. Who writes which place does not depend on which CTA comes
 first, and nobody adds to what another one has written: a result has the same bits at each launch.
@@ -16,6 +16,7 @@ Which registers and which lanes hold values of one row follows from the plan's t
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cutegemm.errors import LayoutError, PlanError
-from cutegemm.layout import Layout
+from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.layout.synthesis import synthesize
 from cutegemm.machine.arch import WARP_THREADS
 
@@ -140,7 +141,9 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
     lane = np.arange(len(own))
     lanes = tuple([1 << bit for bit in range(5) if np.array_equal(own, own[lane ^ (1 << bit)])])
     leads = lane % WARP_THREADS & sum(lanes) == 0
-    by_warp = own[leads].reshape(len(own) // WARP_THREADS, -1, *own.shape[1:])  # (warps, lanes, units, results)
+    by_warp = own[leads].reshape(
+        len(own) // WARP_THREADS, -1, *own.shape[1:]
+    )  # (warps, lanes, units, results)
     rows = np.moveaxis(by_warp, 2, 0).reshape(own.shape[1], len(by_warp), -1)
     seen: dict[bytes, int] = {}
     pieces = np.zeros(rows.shape[:2], np.int64)
@@ -151,10 +154,9 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
             seen[which] = int(pieces[unit, warp]) + 1
     counts = np.bincount(keys.reshape(-1) * 0) if len(along) == 2 else np.bincount(rows.reshape(-1))
     whole = np.array_equal(keys, own[:, :, list(groups)]) and len(set(seen.values())) == 1
-    try:
+    piece_of: Layout | ComposedLayout | None = None
+    with contextlib.suppress(LayoutError):
         piece_of = synthesize(pieces)
-    except LayoutError:
-        piece_of = None
     if not whole or not isinstance(piece_of, Layout) or (len(along) == 1 and len(set(counts)) > 1):
         over = " and ".join({"n": "rows", "m": "columns"}[mode] for mode in along[::-1])
         raise PlanError(

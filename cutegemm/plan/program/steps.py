@@ -316,7 +316,9 @@ class Reduce:
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"reduce   {', '.join(self.names)} of subtile i; partial results that are complete -> workspace"
+        return (
+            f"reduce   {', '.join(self.names)} of subtile i; partial results that are complete -> workspace"
+        )
 
 
 @dataclass(frozen=True)
