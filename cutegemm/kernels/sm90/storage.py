@@ -181,7 +181,7 @@ class Storage(OwnTile):
             return spread[name] if name in spread else self.read_global(name, sums, i, own_mnl)
 
         tail = self.values.epilogue.tail
-        if tail.further or tail.reductions:
+        if tail.beside:
             of = self.values.worked_out(tail, sums, fetch)
             return lambda name: of(name, lower.dtype(self.plan.operands.matrix(name).dtype))
         for each in tail.steps:
@@ -449,7 +449,7 @@ class Storage(OwnTile):
         """
         if cute.elem_less(at, extents):
             tail = self.values.epilogue.tail
-            if cutlass.const_expr(tail.further or tail.reductions):
+            if cutlass.const_expr(tail.beside):
                 of = self.values.worked_out(tail, sums, lambda name: self.read_vector(name, gX[name]))
                 for name in tail.outputs[1:]:
                     self.copy(name, of(name, gX[name].element_type), gX[name])
