@@ -19,7 +19,7 @@ from cutegemm.kernels.functions import BINARY
 from cutegemm.kernels.pack import region
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue import Reduction
-from cutegemm.plan.memory.partials import REDUCER_THREADS, folding, partials_shape, reducer_shape
+from cutegemm.plan.memory.partials import REDUCER_THREADS, folding, kept, partials_shape, reducer_shape
 from cutegemm.plan.memory.workspace import region_of, regions
 from cutegemm.plan.plan import GemmPlan
 
@@ -82,7 +82,7 @@ class Fold:
         piece = cute.crd2idx((unit, self.warp), lower.layout(self.folding.piece_of))
         place = self.folding.place(m_tile, n_tile, cute.ceil_div(self.extents[0], bm), piece)
         along = self.reduction.along
-        key = Int32(0) if len(along) == 2 else at[0] if along == ("n",) else at[1]
+        key = kept(along, Int32(at[0]), Int32(at[1]))
         writes = Boolean(self.lane & sum(self.folding.lanes) == 0) & (key < self.partials.shape[0])
         # Of a cluster, CTAs may have tiles past the edge of D
         tiles = zip("mn", (m_tile, n_tile), self.extents, (bm, bn), self.plan.cluster_mn, strict=True)

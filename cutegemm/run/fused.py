@@ -7,7 +7,7 @@ epilogue's function is called with symbols when its signature is first seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cutegemm.errors import CutegemmError, UnsupportedError
@@ -17,6 +17,7 @@ from cutegemm.plan.epilogue import (
     Element,
     Epilogue,
     Input,
+    Reduction,
     Row,
     Scalar,
     Tensor,
@@ -24,6 +25,7 @@ from cutegemm.plan.epilogue import (
     epilogue_of,
     launch_operands,
 )
+from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.run.checks import (
     check_out,
@@ -51,17 +53,23 @@ class _Call:
     launch    takes a, b, the tensors, D, further results, the scalars
     tensors   of the launch: for each the place among the operands that are passed and how it is seen; None for D
     scalars   of the launch: for each the place among the operands that are passed, or a number
-    shape     of D and of the further results, `dtypes` in torch
+    results   D and what is stored beside it, in the order in which the epilogue returns them
+    order     of the launch: for each result its place among those
     """
 
     def __init__(
-        self, prepared: Prepared, epilogue: Epilogue, passed: Sequence[str], dtypes: Sequence[Any], held: Any
-    ):
+        self,
+        prepared: Prepared,
+        epilogue: Epilogue,
+        passed: Sequence[str],
+        results: Mapping[str, _Result],
+        held: Any,
+    ) -> None:
         from torch.autograd.graph import increment_version
 
         from cutegemm.run.torch_ops import devices
 
-        self.prepared, self.shape, self.dtypes, self.held = prepared, prepared.shape, tuple(dtypes), held
+        self.prepared, self.results, self.held = prepared, tuple(results.values()), held
         self.written = increment_version
         self.is_single = devices() == 1
         places = {name: place for place, name in enumerate(passed)}
@@ -76,14 +84,56 @@ class _Call:
             ]
         )
         self.scalars = tuple([(places.get(name), _BLAS.get(name)) for name in wanted.scalars])
+        returned = list(results)
+        self.order = tuple([returned.index(name) for name in ("d", *epilogue.beside)])
+        self.reduces = bool(epilogue.reductions)
         self.launch: Callable[..., Any] | None = None
         if prepared.kernel is not None:
             strides = [view.strides for view in prepared.views]
-            self.launch = _launcher(prepared.function, turned, (strides[0], strides[1], strides[3]))
+            tiles = len(epilogue.outputs)
+            self.launch = _launcher(prepared.function, turned, (strides[0], strides[1], strides[3]), tiles)
 
 
-def _launcher(function: Callable[..., Any], turned: bool, strides: Sequence[Any]) -> Callable[..., Any]:
-    """What takes a, b, the epilogue's tensors as the kernel sees them, all results, and the scalars."""
+@dataclass(frozen=True)
+class _Result:
+    """D, or what is stored beside it.
+
+    reduction   None of what is of D's extents
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    reduction: Reduction | None = None
+
+    def new(self, like: Any) -> Any:
+        """Where it goes, where no tensor is given."""
+        return like.new_empty(self.shape, dtype=self.dtype)
+
+    def wrong(self, given: Any, a: Any) -> list[str]:
+        """Why the caller's tensor cannot take a reduction, in words."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        broken = []
+        if tuple(given.shape) != self.shape or given.dtype != self.dtype:
+            broken.append(
+                f"out for {self.reduction} is of {str(given.dtype).removeprefix('torch.')} and has shape "
+                f"{tuple(given.shape)}; {dtype} of {self.shape} is expected. Pass None for a new one."
+            )
+        elif not given.is_contiguous() or given.get_device() != a.get_device():
+            broken.append(
+                f"out for {self.reduction} lies on {given.device}, with the strides {tuple(given.stride())}; elements "
+                f"side by side on {a.device} are expected. Pass None for a new one."
+            )
+        return broken
+
+
+def _launcher(
+    function: Callable[..., Any], turned: bool, strides: Sequence[Any], tiles: int
+) -> Callable[..., Any]:
+    """What takes a, b, the epilogue's tensors as the kernel sees them, all results, and the scalars.
+
+    tiles   how many of the results are of D's extents, the first ones
+    """
     if not turned and not any(strides):
         return lambda a, b, tensors, results, scalars: function(a, b, *tensors, *results, *scalars)
 
@@ -92,10 +142,10 @@ def _launcher(function: Callable[..., Any], turned: bool, strides: Sequence[Any]
 
     def launch(a: Any, b: Any, tensors: Any, results: Any, scalars: Any) -> None:
         a, b = seen(a, strides[0]), seen(b, strides[1])
-        results = [seen(result, strides[2]) for result in results]
+        of_d, reduced = [seen(result, strides[2]) for result in results[:tiles]], results[tiles:]
         if turned:
-            a, b, results = b.mT, a.mT, [result.mT for result in results]
-        function(a, b, *tensors, *results, *scalars)
+            a, b, of_d = b.mT, a.mT, [result.mT for result in of_d]
+        function(a, b, *tensors, *of_d, *reduced, *scalars)
 
     return launch
 
@@ -146,6 +196,9 @@ def fused(
             tensors = [
                 results[0].mT if at is None else each for at, each in zip(call.tensors, tensors, strict=True)
             ]
+        launched = results
+        if call.reduces:
+            launched = [_launched(results[place], call.results[place]) for place in call.order]
         own = {"alpha": alpha, "beta": beta}
         names = tuple(own)
         scalars = [
@@ -154,14 +207,18 @@ def fused(
         ]
         try:
             if call.is_single:
-                call.launch(a, b, tensors, results, scalars)
+                call.launch(a, b, tensors, launched, scalars)
             else:
                 from torch.cuda import device
 
                 with device(a.get_device()):
-                    call.launch(a, b, tensors, results, scalars)
+                    call.launch(a, b, tensors, launched, scalars)
         except (TypeError, ValueError, RuntimeError) as error:
             raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.prepared.kernel!r}: {error}") from error
+    else:
+        for each, of in zip(results, call.results, strict=True):
+            if of.reduction is not None:
+                each.fill_(of.reduction.identity)
     if outs is not None:
         for each in outs:
             if each is not None:
@@ -171,27 +228,37 @@ def fused(
 
 def _results(a: Any, b: Any, outs: Sequence[Any] | None, call: _Call, given: Mapping[str, Any]) -> list[Any]:
     """D and what is stored beside it: those that are given, else new ones."""
-    found = [None] * len(call.dtypes) if outs is None else list(outs)
-    if len(found) != len(call.dtypes):
+    if outs is None:
+        return [each.new(a) for each in call.results]
+    found = list(outs)
+    if len(found) != len(call.results):
         raise refused(
             a,
             b,
             [
-                f"out is {len(found)} tensors; the epilogue returns {len(call.dtypes)}. Pass one for each, or None."
+                f"out is {len(found)} tensors; the epilogue returns {len(call.results)}. Pass one for each, or None."
             ],
         )
     tiles = [value for value in _tensors(given).values() if value.dim() >= 2]
-    for each in found:
-        if each is not None:
+    for each, of in zip(found, call.results, strict=True):
+        if each is not None and of.reduction is not None:
+            broken = of.wrong(each, a)
+            if broken:
+                raise refused(a, b, broken)
+        elif each is not None:
             for tile in [None, *[t for t in tiles if t.shape[-2:] == each.shape[-2:]]]:
                 views = [*call.prepared.views]
                 if tile is not None:
                     views[2] = View.of("c", tile, tile.dim() == 3)
                 check_out(a, b, tile, each, views)
-    return [
-        a.new_empty(call.shape, dtype=dtype) if each is None else each
-        for each, dtype in zip(found, call.dtypes, strict=True)
-    ]
+    return [of.new(a) if each is None else each for each, of in zip(found, call.results, strict=True)]
+
+
+def _launched(result: Any, of: _Result) -> Any:
+    """A result as the kernel takes it: a number as one of one element."""
+    if of.reduction is None or len(of.reduction.along) == 1:
+        return result
+    return result.unsqueeze(-1)
 
 
 def _signature(value: Any) -> Any:
@@ -274,22 +341,22 @@ def _prepared(
     result = (outs or [None])[0]
     main = next((each for each in (result,) if each is not None), None)
     d = main.dtype if main is not None else how.out_dtype or torch_ops.RESULTS[a.dtype][0]
-    dtypes = [d] * len(epilogue.outputs)
-    for place, each in enumerate(outs or []):
-        if each is not None and place < len(dtypes):
-            dtypes[place] = each.dtype
+    shape = (l, m, n) if batched else (m, n)
+    wide = torch_ops.reduced_dtype(a.dtype)
+    results = _results_of(epilogue, shape, d, wide, outs)
     further = {
         name: _operand(epilogue.kinds[name], operands[name], torch_ops, batched)  # type: ignore[arg-type]
         for name in epilogue.tensors
         if name != first
     }
-    shape = (l, m, n) if batched else (m, n)
-    for name, dtype, each in zip(
-        epilogue.outputs[1:], dtypes[1:], [*(outs or []), *[None] * len(dtypes)][1:], strict=False
-    ):
-        of = torch_ops.DTYPES[dtype]
-        view = View.fresh(shape, of.bits // 8, batched) if each is None else View.of("out", each, batched)
-        further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
+    passed = dict(zip(results, outs or [], strict=False))
+    for name, result in results.items():
+        of, each = torch_ops.DTYPES[result.dtype], passed.get(name)
+        if result.reduction is not None:
+            further[name] = Operand.of_kind(result.reduction.kind, of)
+        elif name != "d":
+            view = View.fresh(shape, of.bits // 8, batched) if each is None else View.of("out", each, batched)
+            further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
     tile = _as_batch(operands[first], l if batched else None) if first is not None else None
     ending = Ending(epilogue, further)
     prepared = prepare(a, b, tile, main, 0.0, replace(how, out_dtype=d if main is None else None), ending)
@@ -298,7 +365,28 @@ def _prepared(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
             f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
         )
-    return _Call(prepared, epilogue, tuple(given), dtypes, (how.plan, function))
+    return _Call(prepared, epilogue, tuple(given), results, (how.plan, function))
+
+
+def _results_of(
+    epilogue: Epilogue, shape: tuple[int, ...], d: Any, wide: Any, outs: Sequence[Any] | None
+) -> dict[str, _Result]:
+    """What the epilogue returns, by name and in its order.
+
+    shape   of D, and `d` its type; `wide`: the type of sums and maxima
+    outs    where it goes, as far as that is given: what is of D's extents has its type
+    """
+    reductions, found = dict(epilogue.reductions), {}
+    for place, name in enumerate(["d", *[result_name(i) for i in range(len(epilogue.beside))]]):
+        each = outs[place] if outs is not None and place < len(outs) else None
+        reduction = reductions.get(name)
+        if reduction is None:
+            found[name] = _Result(name, shape, d if each is None else each.dtype)
+        else:
+            lead, (m, n) = shape[:-2], shape[-2:]
+            own = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
+            found[name] = _Result(name, (*lead, *own), wide, reduction)
+    return found
 
 
 def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741

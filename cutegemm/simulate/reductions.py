@@ -14,7 +14,7 @@ import numpy as np
 
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue import Reduction
-from cutegemm.plan.memory.partials import folding, held_in_units, partials_shape, reducer_shape
+from cutegemm.plan.memory.partials import folding, held_in_units, kept, partials_shape, reducer_shape
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
 from cutegemm.simulate.task import Task
@@ -56,7 +56,7 @@ class PartialResults:
         pieces = self.folding.piece_of[0].offsets()[unit] + self.folding.piece_of[1].offsets()[warp]
         m_tiles = -(-self.problem.m // bm)
         place = self.folding.place(group.m_tile, group.n_tile, m_tiles, pieces[:, :, None, None])
-        key = {("n",): m, ("m",): n}.get(self.reduction.along, 0 * m)[:, :, ends]
+        key = kept(self.reduction.along, m, n)[:, :, ends]
         there = (group.m_tile * bm < self.problem.m) & (group.n_tile * bn < self.problem.n)
         wanted = leads[:, None, None, None] & (key < self.shape[0]) & there
         at = [np.broadcast_to(x, wanted.shape)[wanted] for x in (key, place, group.batch)]

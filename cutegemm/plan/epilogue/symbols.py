@@ -88,8 +88,8 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
             f"epilogue {signature}",
             [f"{name!r} is passed, but what it returns is not made of it." for name in unused],
         )
-    first_result, *others = results
-    named = [(result_name(i), each) for i, each in enumerate(others)]
+    first_result, *behind = results
+    named = [(result_name(i), each) for i, each in enumerate(behind)]
     return Epilogue(
         first_result,
         tuple([(name, each) for name, each in named if not isinstance(each, Reduction)]),

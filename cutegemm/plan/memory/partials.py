@@ -98,6 +98,11 @@ def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
     return results, REDUCER_THREADS // results
 
 
+def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
+    """Of coordinates of D the one that tells results of a reduction apart; 0 where all of D is reduced."""
+    return m * 0 if len(along) == 2 else m if along == ("n",) else n
+
+
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
     """What each thread holds of a tile, (threads, values, rest_m, rest_n, ...), as (threads, units, registers, ...)."""
     threads, (values, rest_m, rest_n), more = table.shape[0], table.shape[1:4], table.shape[4:]
@@ -134,7 +139,7 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
     ((0, 0, 1, 1, 0, 0, 1, 1), (1, 2), 1, '(1,4):(0,0)')
     """
     held, bm = held_in_units(plan), plan.cta_tile[0]
-    keys = {("n",): held % bm, ("m",): held // bm}.get(along, 0 * held)
+    keys = kept(along, held % bm, held // bm)
     groups = _groups(keys)
     firsts = [groups.index(group) for group in range(max(groups) + 1)]
     own = keys[:, :, firsts]  # (threads, units, results)
