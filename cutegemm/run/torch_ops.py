@@ -38,7 +38,6 @@ RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
 }
 
 
-
 def reduced_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type of sums and maxima over rows or columns, by that of a."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -65,7 +65,7 @@ def test_a_maximum_of_what_is_none_is_none():
 
 def all_plans() -> dict[str, GemmPlan]:
     found = {}
-    for name in names_of_plans():
+    for name, _ in names_of_plans():
         for dtype, layout in (("f32", "nn"), ("f64", "nn"), ("bf16", "nt"), ("bf16", "nn"), ("tf32", "nt")):
             try:
                 found[f"{name} {dtype} {layout}"] = plan_named(name, Operands.of(dtype, layout=layout))
