@@ -53,15 +53,12 @@ class Fold:
         """The value of what lies outside of D."""
         return self.kind(self.reduction.identity)
 
-    def lies_inside(self) -> Boolean:
-        """Whether all of the tile lies inside of D, along the modes that are reduced."""
-        out: Any = Boolean(True)
-        for mode, tile, extent, own in zip(
-            "mn", self.tile_mnl, self.extents, self.plan.cta_tile, strict=False
-        ):
+    def inside(self, value, at) -> Any:
+        """The value at these coordinates; what lies outside of D along a mode that is reduced does not count."""
+        for mode, x, extent in zip("mn", at, self.extents, strict=True):
             if mode in self.reduction.along:
-                out = out & ((tile + 1) * own <= extent)
-        return out
+                value = cutlass.select_(x < extent, value, self.identity)
+        return value
 
     def add(self, value, register: int, at, unit: Any = 0) -> None:
         """The value of a register, which follows the one before; behind the last one of a result, that leaves.
@@ -112,8 +109,9 @@ class Folds:
 
     def add(self, name: str, values, first: int, coords: Sequence[Any], unit: Any = 0) -> None:
         """Values of neighbouring registers, from one of them on."""
+        fold = self.by_name[name]
         for i, at in enumerate(coords):
-            self.by_name[name].add(values[i], first + i, at, unit)
+            fold.add(fold.inside(values[i], at), first + i, at, unit)
 
 
 class Reducer:

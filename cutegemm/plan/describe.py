@@ -57,7 +57,7 @@ def _together(roles: list[str]) -> str:
 
 
 Row = tuple[str, str, str, str]
-_LINE = {("n",): "row", ("m",): "column"}
+_LINE: dict[tuple[str, ...], str] = {("n",): "row", ("m",): "column"}
 
 
 def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:

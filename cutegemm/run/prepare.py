@@ -74,6 +74,10 @@ class Ending:
             return True
         if self.epilogue.beside and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
             return False
+        if (
+            self.epilogue.reductions and pipeline.deferred
+        ):  # beside a tile that is held they were seen to spill
+            return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
         return not computes or not (pipeline.deferred or (pipeline.kind == "cooperative" and is_large))

@@ -302,23 +302,7 @@ class Storage(OwnTile):
             at, _ = self.by_vectors(1, own_mnl, self.tid, None, sums=values, extents=self.extents)
             count = cute.size(values)
             coords = [at[0, i * count + j] for j in range(count)]
-            fold = self.folded.by_name[name]
-            self.without_outside(values, coords, fold.identity, fold.lies_inside())
             self.folded.add(name, values, i * count, coords)
-
-    @cute.jit
-    def without_outside(
-        self,
-        values: cutlass.Constexpr,
-        coords: cutlass.Constexpr,
-        identity: cutlass.Constexpr,
-        all_inside,
-    ):
-        """What lies outside of D does not count. Nearly always that is nothing."""
-        if not all_inside:
-            for j in cutlass.range_constexpr(len(coords)):
-                is_inside = cute.elem_less(coords[j], self.extents)
-                values[j] = values.element_type(cutlass.select_(is_inside, values[j], identity))
 
     # --- through slots -------------------------------------------------------------------------------------
 

@@ -471,7 +471,6 @@ class Reduction(_Called):
         return Reduction(self.operation, self.along, *children)
 
 
-OPERATIONS = ("sum", "max")  # of a reduction
 REDUCED: dict[tuple[str, ...], tuple[str, type[Tensor]]] = {  # how it is called, and what it gives
     ("n",): ("row", Column),
     ("m",): ("column", Row),
