@@ -15,12 +15,17 @@ from cutegemm.plan.epilogue.functions import (
     equal,
     erf,
     exp,
+    geglu,
     gelu,
     gelu_tanh,
+    glu,
+    halves,
     log,
     maximum,
     minimum,
     not_equal,
+    pairs,
+    reglu,
     relu,
     row_max,
     row_sum,
@@ -30,6 +35,7 @@ from cutegemm.plan.epilogue.functions import (
     softcap,
     sqrt,
     square,
+    swiglu,
     tanh,
     total_max,
     total_sum,
@@ -37,7 +43,8 @@ from cutegemm.plan.epilogue.functions import (
 )
 
 __all__ = [
-    "abs", "cast", "clamp", "column_max", "column_sum", "equal", "erf", "exp", "gelu", "gelu_tanh", "log",
-    "maximum", "minimum", "not_equal", "relu", "row_max", "row_sum", "rsqrt", "sigmoid", "silu", "softcap",
-    "sqrt", "square", "tanh", "total_max", "total_sum", "where",
+    "abs", "cast", "clamp", "column_max", "column_sum", "equal", "erf", "exp", "geglu", "gelu", "gelu_tanh",
+    "glu", "halves", "log", "maximum", "minimum", "not_equal", "pairs", "reglu", "relu", "row_max", "row_sum",
+    "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "swiglu", "tanh", "total_max", "total_sum",
+    "where",
 ]  # fmt: skip

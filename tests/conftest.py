@@ -1,6 +1,8 @@
 """What holds for all tests: the architecture that is traced for, and how tests are dealt out to processes."""
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,3 +20,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.dist = "worksteal"
         for library in ("OPENBLAS", "OMP"):
             os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules and tests live on: to go through them for garbage takes a sixth of the time to collect them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from cutegemm import epilogue as e
+from cutegemm.build import ending_in
 from cutegemm.dtypes import DType, bf16, f16, f32, round_to
 from cutegemm.plan.epilogue import (
     Column,
@@ -65,18 +67,28 @@ def reference(epilogue: Epilogue, acc: np.ndarray, operands: Mapping[str, Any]) 
 
     operands   of any shape that numpy makes that of the sums
     """
-    names = {name: np.float64(value) for name, value in operands.items()}
+    names: dict[str, Any] = {name: np.float64(value) for name, value in operands.items()}
+    names["acc"], shape = acc.astype(np.float64), acc.shape
+    if epilogue.gated:
+        names |= {name: _halves(names[name], epilogue.gated) for name in ("acc", *epilogue.halved)}
+        shape = names["acc"].gate.shape
     with np.errstate(all="ignore"):
 
         def value(expression: Expression) -> np.ndarray:
-            found = eval(str(expression), {**NAMESPACE, **names, "acc": acc.astype(np.float64)})
-            return np.broadcast_to(found, acc.shape)
+            return np.broadcast_to(eval(str(expression), {**NAMESPACE, **names}), shape)
 
         found = {name: value(each) for name, each in epilogue.results}
         for name, each in epilogue.reductions:
             axes = tuple([{"m": -2, "n": -1}[mode] for mode in each.along])
             found[name] = (np.sum if each.operation == "sum" else np.max)(value(each.child), axis=axes)
         return found
+
+
+def _halves(whole: np.ndarray, by: str) -> SimpleNamespace:
+    """Gates and ups among columns."""
+    if by == "pairs":
+        return SimpleNamespace(gate=whole[..., 0::2], up=whole[..., 1::2])
+    return SimpleNamespace(gate=whole[..., : whole.shape[-1] // 2], up=whole[..., whole.shape[-1] // 2 :])
 
 
 @dataclass(frozen=True)
@@ -109,16 +121,17 @@ class Case:
         }
         wide = plan.operands.acc if plan.operands.acc.bits > 32 else f32
         reduced = {name: Operand.of_kind(each.kind, wide) for name, each in epilogue.reductions}
-        return plan.with_(
-            operands=plan.operands.with_further(**of_kind, **stored, **reduced), epilogue=epilogue
-        )
+        return ending_in(epilogue, plan, {**of_kind, **stored, **reduced})
 
     def operands(self, rng: np.random.Generator, m: int, n: int, batch: int | None = None) -> dict[str, Any]:
         """Values of all operands: numbers, and arrays of their shapes; a batch has rows and columns of its own."""
-        shapes = {Row: (1, n), Column: (m, 1), Tile: (m, n), Element: (1, 1)}
-        lead = () if batch is None else (batch,)
+        epilogue, lead = self.epilogue, () if batch is None else (batch,)
+        of_d = n // 2 if epilogue.gated else n
+        shapes = {Row: (1, of_d), Column: (m, 1), Tile: (m, of_d), Element: (1, 1)}
         return {
-            name: 0.75 if kind is Scalar else rng.standard_normal((*lead, *shapes[kind]))  # type: ignore[index]
+            name: 0.75
+            if kind is Scalar
+            else rng.standard_normal((*lead, *((1, n) if name in epilogue.halved else shapes[kind])))  # type: ignore[index]
             for name, kind in self.kinds.items()
         }
 
@@ -126,6 +139,11 @@ class Case:
 def _bias(name: str) -> Case:
     function = getattr(e, name)
     return Case(lambda acc, bias: function(acc + bias), {"bias": Row}, {"bias": f32})
+
+
+def _pairs(acc: Any, bias: Any, scale: Any, residual: Any, row: Any, s: Any) -> Any:
+    gate, up = e.pairs(acc * scale + bias)
+    return e.silu(gate) * up * s + residual + row * 0.5, gate
 
 
 CASES: dict[str, Case] = {
@@ -165,5 +183,12 @@ CASES: dict[str, Case] = {
     "capped": Case(lambda acc, s: e.clamp(e.softcap(acc * s, 30), -20, 25), {"s": Scalar}, {}),
     "roots": Case(
         lambda acc: e.sqrt(e.abs(acc)) + e.rsqrt(1 + e.square(acc)) + e.log(1 + e.exp(-e.abs(acc))) + e.erf(acc), {}, {}
+    ),
+    "swiglu": Case(lambda acc: e.swiglu(acc), {}, {}),
+    "geglu_bias": Case(lambda acc, bias: e.geglu(acc + bias), {"bias": Row}, {"bias": f32}),
+    "pairs": Case(
+        _pairs,
+        {"bias": Row, "scale": Column, "residual": Tile, "row": Row, "s": Scalar},
+        {"bias": f32, "scale": f32, "row": f32},
     ),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from cutegemm.analysis.shared import (
     widest_access,
 )
 from cutegemm.layout import ComposedLayout, Layout
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.program.schedule import Read, Store
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
@@ -110,11 +111,11 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
         if name in held:
             out.append(_read(name, read, mma, (extent, bk), getattr(plan.loaded, name), other))
     if plan.smem_d is not None:
-        out.append(_drain(plan, (bm, bn)))
+        out.append(_drain(plan, plan.d_tile))
     copy, part = copy_of_d(plan)
     if copy is not None:
         leaving, bits = by_warps(copy.offsets_s(Layout(part))), plan.operands.d.dtype.bits
-        times = bm * bn // (part[0] * part[1])
+        times = product(plan.d_tile) // product(part)
         out.append(Access("read D", "d", "load", leaving, bits, copy.atom.bits, "tile", times=times))
     return out
 
@@ -122,7 +123,7 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
     """How threads copy D out of shared memory, if they do, and the part of a tile that they do at a time."""
     if plan.slots is None:
-        return plan.copy_d, plan.cta_tile[:2]
+        return plan.copy_d, plan.d_tile
     store = plan.slots.store
     return store if isinstance(store, TiledCopy) else None, plan.slots.subtile
 
@@ -159,7 +160,7 @@ def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
     """Bytes in global memory of the elements of a tile, from the first tile that is not ragged on."""
     bm, bn, bk = plan.cta_tile
-    shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, (bm, bn))
+    shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
     operand = plan.loaded.matrix(name)
     first = "n" if name == "b" else "m"
     line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
@@ -179,7 +180,7 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
 def is_inside(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
     """Which elements of a tile there are, of a problem that is smaller than the tile along some mode."""
     bm, bn, bk = plan.cta_tile
-    shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, (bm, bn))
+    shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
     extents = shape if problem is None else problem.layout(name).shape
     rows, columns = (np.arange(tile) < extent for tile, extent in zip(shape, extents, strict=False))
     return np.outer(columns, rows).ravel()
@@ -242,11 +243,11 @@ def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
 
     major   of another matrix of D's extents, along whose rows they are to be; D's where left out
     """
-    bm, bn, _ = plan.cta_tile
+    bm, bn = plan.d_tile
     along_m = (major or plan.operands.d.major) == "m"
     compact = Layout((bm, bn), (1, bm) if along_m else (bn, 1))
-    held = plan.tiled_mma.offsets_c(compact)
-    in_memory = np.sort(held.reshape(held.shape[0], -1), axis=1)
+    held = compact.offsets()[plan.stored_by_threads]
+    in_memory = np.sort(held, axis=1)
     return by_warps(np.argsort(compact.offsets())[in_memory])
 
 

@@ -32,6 +32,7 @@ from cutegemm.analysis.accesses import (
 from cutegemm.analysis.parts import layout_of_sums
 from cutegemm.analysis.shared import byte_addresses
 from cutegemm.layout import Layout
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.tile.tma import TmaBox
 
@@ -137,7 +138,7 @@ def global_accesses(
     out += [_read_by_epilogue(plan, name, problem) for name in _tiles_read(plan, scalars)]
     leaving, _ = copy_of_d(plan)
     if leaving is not None:
-        elements, bits = by_warps(leaving.offsets_d(Layout((bm, bn)))), leaving.atom.bits
+        elements, bits = by_warps(leaving.offsets_d(Layout(plan.d_tile))), leaving.atom.bits
         out.append(_sectors(plan, "d", "store D", "st", elements, bits, plan.operands.d, problem, "tile"))
     elif plan.smem_d is None:
         out.append(_stored(plan, problem))
@@ -155,9 +156,9 @@ def _tiles_read(plan: GemmPlan, scalars: Mapping[str, float] | None) -> tuple[st
 
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
     """A tile of the epilogue: by TMA to the slots that D leaves through, or to where its thread has the sums."""
-    label, operand, (bm, bn, _) = f"load {name.upper()}", plan.operands.matrix(name), plan.cta_tile
+    label, operand = f"load {name.upper()}", plan.operands.matrix(name)
     if plan.slots is not None and plan.slots.load_c is not None and name == plan.fetched_tile:
-        return replace(_boxes(label, plan.slots.load_c, bm * bn, operand), per="tile")
+        return replace(_boxes(label, plan.slots.load_c, product(plan.d_tile), operand), per="tile")
     elements = stored_by_lanes(plan, operand.major)
     return _sectors(plan, name, label, "ld", elements, plan.access(name).bits, operand, problem, "tile")
 

@@ -119,11 +119,15 @@ def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int 
                 at[place] = following, first[following]
             continue
         tile = tiles[number]
-        before = cache.dram_bytes
+        before, held = cache.dram_bytes, cache.lines[here]
         for panel in panels[tile]:
-            key = (panel * steps + piece) * partitions
+            first_key = (panel * steps + piece) * partitions
             for home in homes:
-                cache.read(key + home, here, home, sizes[panel])
+                key = first_key + home
+                if key in held:  # nearly always: `read` without a call
+                    held.move_to_end(key)
+                else:
+                    cache.read(key, here, home, sizes[panel])
         at[place] = number, piece + 1
         waited = pace.wait * (cache.dram_bytes - before) / asked[tile]
         heapq.heapreplace(due, (now + times[place] * (noise[number] + waited), place))

@@ -23,6 +23,7 @@ import numpy as np
 from cutegemm.analysis import l2
 from cutegemm.analysis.pace import multicast, pace_of
 from cutegemm.analysis.parts import k_parts_of
+from cutegemm.layout.inttuple import product
 from cutegemm.tile.raster import Raster
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def traffic(
     share_a, share_b = multicast(plan)
     tiles_per_wave = max(1, ctas_per_wave // plan.split_k)  # the parts of a tile take all of its K together
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
-    tile_d = bm * bn * ops.d.dtype.bits / 8
+    tile_d = product(plan.d_tile) * ops.d.dtype.bits / 8
     for _ in range(batch):  # one after the other, with nothing in common
         at = replace(plan.scheduler, raster=order).tiles(problem.m, problem.n).order().reshape(-1, 3)[:, :2]
         tiles = at[(at < (grid_m, grid_n)).all(axis=1)]
@@ -104,7 +105,7 @@ def traffic(
     per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)
     return Traffic(
         str(order), waves, (mean_m, mean_n), float(per_wave), int(asked), int(arrived), float(dram),
-        problem.m * problem.n * batch * ops.d.dtype.bits // 8, int(batch * (bytes_a.sum() + bytes_b.sum())),
+        problem.m * problem.d_columns * batch * ops.d.dtype.bits // 8, int(batch * (bytes_a.sum() + bytes_b.sum())),
     )  # fmt: skip
 
 
@@ -139,7 +140,7 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
     work = replace(plan.scheduler, raster=raster).of(problem)
     at, taken = work.tiles.order(), work.taken()
     k_first, k_last = k_parts_of(work, taken.work_tile)
-    elements = across * along * bm * bn
+    ctas = across * along
     return l2.Work(  # a ragged grid's last cluster reaches past it, to the last panel once more
         taken.cluster,
         taken.work_tile.tile,
@@ -149,8 +150,8 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
         at[:, :1, 2] * grid_n + np.minimum(at[:, ::across, 1], grid_n - 1),
         np.tile(bytes_a, batch),
         np.tile(bytes_b, batch),
-        elements * ops.d.dtype.bits / 8,
-        elements * ops.acc.bits / 8,
+        ctas * product(plan.d_tile) * ops.d.dtype.bits / 8,
+        ctas * bm * bn * ops.acc.bits / 8,
         all_write=plan.pipeline is None,
         last_adds=plan.pipeline is not None or plan.split.reduction == "last",
     )

@@ -226,6 +226,13 @@ class _MmaBuilder(Builder):
         return Storing(held, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
 
 
+def lines_of_d(
+    subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, store_elems: int
+) -> Storing:
+    """How a tile of D leaves through shared memory, by whole lines."""
+    return _MmaBuilder(subject, operands, tile, 1).storing(threads, "shared", store_elems)
+
+
 def _shared_out(extent: int, own: int, step: int) -> Layout:
     """(an atom, warps, atoms of a warp): each warp's part together, or where lines of 128 bytes would be torn, by
     the greatest pieces of them that it holds whole.

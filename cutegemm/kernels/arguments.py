@@ -113,14 +113,16 @@ def _fake_broadcast(plan: GemmPlan, operand: Operand) -> cute.Tensor:
 
 
 def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Tensor) -> cute.Tensor:
-    """An epilogue's operand as (M, N, L): one that stays the same along a mode has a stride of 0 there.
+    """An epilogue's operand as (M, N, L): one that stays the same along a mode has a stride of 0 there. Of a row beside
+    a gated B, the numbers of the gates.
 
     like   D as (M, N, L)
     """
     stride = tensor.layout.stride
     if operand.broadcast:
         by_batch = stride[0] if batched else 0
-        strides = (0 if "m" in operand.broadcast else 1, 0 if "n" in operand.broadcast else 1, by_batch)
+        along_n = 0 if "n" in operand.broadcast else 2 if operand.gated == "pairs" else 1
+        strides = (0 if "m" in operand.broadcast else 1, along_n, by_batch)
         return cute.make_tensor(tensor.iterator, cute.make_layout(like.shape, stride=strides))
     order = [1, 2, 0] if batched else [0, 1]
     matrix = cute.select(tensor.layout, mode=order)

@@ -24,6 +24,8 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle, composition, select
+from cutegemm.layout.inttuple import product
+from cutegemm.layout.layout import concatenate
 from cutegemm.plan.shared import SharedLayout, smem_align_bytes
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -134,12 +136,13 @@ def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> c
 
 
 def tma_atom(
-    box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, int]
+    box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, ...]
 ) -> tuple[cute.CopyAtom, cute.Tensor]:
     """The copy of tiles of a tensor by TMA, and the tensor of coordinates that it takes; on the host.
 
     given   shared memory, of which the first two modes hold a tile
-    tile    what one copy moves, all CTAs of a multicast together: one box, or several
+    tile    what one copy moves, all CTAs of a multicast together: one box, or several; of three modes where the first
+            mode of shared memory is two of the tensor's
     """
     if box.direction == "store":
         op, sharers = cpasync.CopyBulkTensorTileS2GOp(), 1
@@ -150,10 +153,15 @@ def tma_atom(
     return cpasync.make_tiled_tma_atom(op, tensor, _slot(given, tile, box.dtype), tile, num_multicast=sharers)
 
 
-def _slot(given: SharedLayout, tile: tuple[int, int], kind: DType) -> Any:
+def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:
     """The layout of a tile from the base of its slot on; the swizzle permutes addresses of bytes."""
     outer = given.outer if isinstance(given, ComposedLayout) else given
-    one = layout(composition(select(outer, [0, 1]), tile))
+    *rows, columns = tile
+    held = composition(select(outer, [0, 1]), (product(tuple(rows)), columns))
+    if len(rows) > 1:
+        split = composition(held[0], Layout(tuple(rows)))
+        held = concatenate([*[split[mode] for mode in range(len(rows))], held[1]])
+    one = layout(held)
     bytewise = given.inner.recast(kind.bits, 8) if isinstance(given, ComposedLayout) else Swizzle(0, 4, 3)
     return cute.make_composed_layout(swizzle(bytewise), 0, one)
 

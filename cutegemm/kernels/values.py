@@ -26,7 +26,7 @@ from cutlass.cutlass_dsl import dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import scalar_type
-from cutegemm.kernels.functions import BINARY, FUNCTIONS
+from cutegemm.kernels.functions import BINARY, function
 from cutegemm.plan.epilogue import (
     Accumulator,
     Add,
@@ -37,6 +37,7 @@ from cutegemm.plan.epilogue import (
     Epilogue,
     Expression,
     Function,
+    Half,
     Maximum,
     Minimum,
     Multiply,
@@ -74,6 +75,7 @@ class Values:
     results   where what is stored beside D goes, likewise; of a reduction its partial results
     scalars   numbers of one type by name
     kind      that type, in which all is computed
+    bits      of the significand with which results are stored, at most
     """
 
     def __init__(
@@ -83,9 +85,10 @@ class Values:
         results: Mapping[str, Any],
         scalars: Mapping[str, Any],
         kind: Any,
+        bits: int,
     ) -> None:
         self.epilogue, self.tensors, self.results = epilogue, tensors, results
-        self.scalars, self.kind = scalars, kind
+        self.scalars, self.kind, self.bits = scalars, kind, bits
 
     @staticmethod
     def of(
@@ -106,7 +109,8 @@ class Values:
             wanted = (part.tensors, part.beside, part.scalars)
         given = (*operands, scalars)
         named = [dict(zip(of, each, strict=True)) for of, each in zip(wanted, given, strict=True)]
-        return Values(own, *named, scalar_type(plan))
+        bits = max([1 + plan.operands.matrix(name).dtype.mantissa_bits for name in ("d", *own.beside)])
+        return Values(own, *named, scalar_type(plan), bits)
 
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
         """Tensors and results, and the scalars, of a part of the epilogue, for a kernel that computes no more."""
@@ -142,8 +146,8 @@ class Values:
     ) -> Any:
         """The value of an expression for one element.
 
-        accumulated   in the place of the accumulator
-        operands      the element of each operand in memory, by name
+        accumulated   in the place of the accumulator; of a gated epilogue (gate, up)
+        operands      the element of each operand in memory, by name; (gate, up) of a row beside a gated B
         kind          the type of sums, and of the result
         known         values of this element that have been worked out, which are not worked out again
         """
@@ -155,6 +159,9 @@ class Values:
     def _element(self, node: Expression, accumulated: Any, operands: Any, kind: Any, known: Any) -> Any:
         if isinstance(node, Accumulator):
             return accumulated
+        if isinstance(node, Half):
+            of_both = accumulated if isinstance(node.child, Accumulator) else operands[node.child.name]
+            return of_both[node.side]
         if isinstance(node, Constant):
             return self.kind(node.value)
         if isinstance(node, Scalar):
@@ -184,7 +191,7 @@ class Values:
         if isinstance(node, Cast):
             return values[0].to(lower.dtype(node.dtype)).to(self.kind)
         if isinstance(node, Function):
-            return FUNCTIONS[node.name](values[0])
+            return function(node.name, self.bits)(values[0])
         raise TypeError(f"no kernel has an expression {node!r}")
 
     # --- on fragments --------------------------------------------------------------------------------------
@@ -245,11 +252,12 @@ class Values:
             self._each(step.expression, sums, held)
 
     def worked_out(
-        self, epilogue: Epilogue, sums: cute.Tensor, fetch: Callable[[str], Any]
+        self, epilogue: Epilogue, sums: cute.Tensor, fetch: Callable[[str], Any], ups: Any = None
     ) -> Callable[[str, Any], cute.Tensor]:
-        """What an epilogue of several results makes of a fragment, which stays as it is.
+        """What an epilogue of several results, or a gated one, makes of a fragment, which stays as it is.
 
         fetch     an operand's values for the fragment, by the operand's name; all are fetched first
+        ups       of a gated epilogue, whose fragment is the gates
         returns   of the name of a result and its type: a fragment of its values, worked out when it is asked for; of
                   a reduction those that it takes
         """
@@ -263,7 +271,8 @@ class Values:
             out = cute.make_rmem_tensor(sums.shape, kind)
             for i in range(cute.size(sums)):
                 operands = {operand: values[i] for operand, values in held.items()}
-                out[i] = self.element(expressions[name], sums[i], operands, self.kind).to(kind)
+                own = sums[i] if ups is None else (sums[i], ups[i])
+                out[i] = self.element(expressions[name], own, operands, self.kind).to(kind)
             return out
 
         return of

@@ -135,7 +135,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
         rows.append((f"reduce {name}", str(how.pieces), what, text))
     rows.append(("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name))
     if plan.copy_d is not None:
-        rows.append(_copy("shared to D", plan.copy_d, (bm, bn)))
+        rows.append(_copy("shared to D", plan.copy_d, plan.d_tile))
     return rows + _epilogue(plan)
 
 
@@ -143,7 +143,7 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
     slots, pipeline = plan.slots, plan.pipeline
     if slots is None or pipeline is None:
         return []
-    count = str(product(slots.subtiles(pipeline.consumer_tile)))
+    count = str(product(slots.subtiles(plan.consumer_d_tile)))
     rows = [_copy("D to a slot", slots.to_shared, slots.subtile)]
     rows.insert(
         0,

@@ -7,14 +7,18 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import Layout, hooks, size
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
     WARP_THREADS,
     arch_named,
 )
 from cutegemm.plan.epilogue import LINEAR, Epilogue
+from cutegemm.plan.gating import Gating, PairedSums, paired_sums, paired_vectors
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.program.barriers import Barrier, barriers_of
@@ -27,6 +31,7 @@ from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
+from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
@@ -147,6 +152,64 @@ class GemmPlan:
     def has_c(self) -> bool:
         """Whether the kernel can read C."""
         return "c" in self.epilogue.tiles
+
+    @functools.cached_property
+    def pairs(self) -> PairedSums | None:
+        """Of a gated epilogue: which of a thread's sums are pairs; None where no thread has both sums of one."""
+        return paired_sums(self.tiled_mma, self.cta_tile[:2])
+
+    @property
+    def gating(self) -> Gating | None:
+        """Which columns of the tile are gates, and which ups; None of a plan that is not gated."""
+        if not self.operands.gated:
+            return None
+        assert self.pairs is not None
+        return Gating(self.operands.gated, self.pairs.block, self.cta_tile[1])
+
+    @functools.cached_property
+    def paired_vectors(self) -> tuple[tuple[int, int], ...]:
+        """Of a gated epilogue of a plan with a schedule: a thread's vectors of gates, as it stores them, each with that
+        of its ups; none where a vector has both."""
+        assert self.pairs is not None
+        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])
+        shape = (product(values), *rest)
+        return paired_vectors(self.pairs, shape, self.store_d.values, self.operands.d.major) or ()
+
+    @functools.cached_property
+    def stored_by_threads(self) -> np.ndarray:
+        """(threads, elements) of the tile of D, m + bM * n, that each thread stores, in the order of its sums."""
+        (bm, bn, _), gating = self.cta_tile, self.gating
+        table = self.tiled_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
+        held: np.ndarray = table.reshape(table.shape[0], -1, order="F")
+        if gating is None or self.pairs is None:
+            return held
+        held = held[:, list(self.pairs.gates)]
+        return held % bm + bm * gating.d_column(held // bm)
+
+    @property
+    def d_tile(self) -> tuple[int, int]:
+        """Rows and columns of D that a CTA stores: half the columns that it sums up where the epilogue is gated.
+
+        >>> from cutegemm.build import ending_in, sm90_plan
+        >>> from cutegemm.plan.epilogue import Accumulator, functions
+        >>> ending_in(Epilogue(functions.swiglu(Accumulator())), sm90_plan(Operands.of("bf16"))).d_tile
+        (128, 64)
+        """
+        bm, bn, _ = self.cta_tile
+        return (bm, bn // 2) if self.operands.gated else (bm, bn)
+
+    @property
+    def consumer_d_tile(self) -> tuple[int, int]:
+        """Of a pipeline: rows and columns of D that a consumer stores."""
+        assert self.pipeline is not None
+        rows, columns = self.pipeline.consumer_tile
+        return (rows, columns // 2) if self.operands.gated else (rows, columns)
+
+    @property
+    def consumer_d_mma(self) -> TiledMma:
+        """Of a pipeline: the MMA by whose sums a consumer's tile of D is divided among its threads: its own, or of a
+        gated epilogue one of half the columns, whose sums lie as the gates do."""
+        return _of_half(self.consumer_mma) if self.operands.gated else self.consumer_mma
 
     @property
     def fetched_tile(self) -> str:
@@ -418,7 +481,9 @@ class GemmPlan:
         """Global memory to registers, or back, of an operand or a result of the epilogue: the vectors that D is stored
         by, where they lie together there; in a pipeline the two neighbours of a row that a thread has the sums of."""
         operand, d = self.operands.matrix(name), self.operands.d
-        if self.pipeline is not None:
+        if operand.gated == "pairs":
+            elements = 1
+        elif self.pipeline is not None:
             elements = 2 if operand.major == "n" and "n" not in operand.broadcast else 1
         else:
             lies_along = operand.major == d.major and d.major not in operand.broadcast
@@ -490,6 +555,12 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
     along_m, along_n, _ = mma.permutation_mnk  # (an atom, consumers, the atoms of one)
     own = (_without_second(along_m), _without_second(along_n), None)
     return TiledMma(mma.atom, permutation_mnk=own)
+
+
+@cache
+def _of_half(mma: TiledMma) -> TiledMma:
+    a, columns = mma.atom, mma.shape_mnk[1] // 2
+    return TiledMma(wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype))
 
 
 def _without_second(permutation: Layout) -> Layout:

@@ -27,12 +27,15 @@ class Operand:
     major         "m", "n" or "k": the mode of stride 1
     align_bytes   the base address and every other stride are multiples of it; a power of two
     broadcast     modes along which it stays the same: "m" of a row of N numbers, "n" of a column of M
+    gated         of B, or of a row beside it: where the two columns lie that a column of D is made of, "halves" or
+                  "pairs"; "" where it is one
     """
 
     dtype: DType
     major: str
     align_bytes: int = 16
     broadcast: tuple[str, ...] = ()
+    gated: str = ""
 
     @property
     def transposed(self) -> Operand:
@@ -69,9 +72,9 @@ class Operand:
 
     def __str__(self) -> str:
         lies = {("m",): "row of N", ("n",): "column of M", ("m", "n"): "one element"}
-        return (
-            f"{self.dtype} {lies.get(self.broadcast, f'{self.major}-major')}, {self.align_bytes}-byte aligned"
-        )
+        gated = f", gated by {self.gated}" if self.gated else ""
+        have = f"{self.dtype} {lies.get(self.broadcast, f'{self.major}-major')}"
+        return f"{have}, {self.align_bytes}-byte aligned{gated}"
 
 
 @dataclass(frozen=True)
@@ -175,16 +178,35 @@ class Operands:
         >>> Operands.of("f32").fitted(64, 6, 5).b.align_bytes
         8
         """
-        extents = {"m": m, "n": n, "k": k}
+        whole = Problem(m, n, k, operands=self)
         parts = {}
         for name in _MODES:
             operand = getattr(self, name)
-            row_bytes = extents[operand.major] * operand.dtype.bits // 8
+            row_bytes = whole.extent(name, operand.major) * operand.dtype.bits // 8
             align = operand.align_bytes
             while row_bytes % align:
                 align //= 2
             parts[name] = replace(operand, align_bytes=align)
         return replace(self, **parts)
+
+    @property
+    def gated(self) -> str:
+        """Where the two columns of B lie that a column of D is made of: "halves" or "pairs"; "" where it is one."""
+        return self.b.gated
+
+    def as_gated(self, by: str, rows: tuple[str, ...] = ()) -> Operands:
+        """The same operands where D, and what is like D, has half of B's columns.
+
+        by     "halves" or "pairs"; "" for a D of B's columns
+        rows   of an epilogue, that have a number for each column of B
+
+        >>> print(Operands.of("bf16").as_gated("pairs").b)
+        bf16 n-major, 16-byte aligned, gated by pairs
+        """
+        further = [
+            (name, replace(operand, gated=by if name in rows else "")) for name, operand in self.further
+        ]
+        return replace(self, b=replace(self.b, gated=by), further=tuple(further))
 
     def with_further(self, **operands: Operand) -> Operands:
         """The same operands, with others of an epilogue by name."""
@@ -275,7 +297,7 @@ class Problem:
                 broken.append(f"ld names {name!r}; the operands are {known} and d.")
         if not broken:
             for name, value in leading.items():
-                needed = self._extent(self.operands.matrix(name).major)
+                needed = self.extent(name, self.operands.matrix(name).major)
                 if value < max(1, needed):
                     broken.append(
                         f"the leading stride of {name.upper()} is {value}, less than its contiguous extent {needed}."
@@ -283,8 +305,20 @@ class Problem:
         if broken:
             raise PlanError("problem", broken)
 
-    def _extent(self, mode: str) -> int:
-        return int(getattr(self, mode))
+    @property
+    def d_columns(self) -> int:
+        """Columns of D: N, or half of them."""
+        return self.n // 2 if self.operands.gated else self.n
+
+    def extent(self, name: str, mode: str) -> int:
+        """An operand's extent along "m", "n" or "k".
+
+        >>> gated = Problem(4, 6, 8, operands=Operands.of("bf16").as_gated("halves"))
+        >>> [gated.extent(name, "n") for name in "bcd"]
+        [6, 3, 3]
+        """
+        of_b = name == "b" or bool(self.operands.matrix(name).gated)
+        return self.d_columns if mode == "n" and not of_b else int(getattr(self, mode))
 
     def layout(self, name: str) -> Layout:
         """The layout (M, K, L), (N, K, L) or (M, N, L) of operand "a", "b", "c" or "d" in its memory.
@@ -299,16 +333,16 @@ class Problem:
         """
         operand = self.operands.matrix(name)
         modes = _MODES.get(name, _MODES["d"])
-        shape = tuple(self._extent(mode) for mode in modes)
+        shape = tuple(self.extent(name, mode) for mode in modes)
         if operand.broadcast:
-            along = [self._extent(mode) for mode in modes if mode not in operand.broadcast]
+            along = [self.extent(name, mode) for mode in modes if mode not in operand.broadcast]
             unit = operand.align_elems
             of_batch = -(-max([1, *along]) // unit) * unit
             return Layout(
                 (*shape, self.l), (*[int(mode not in operand.broadcast) for mode in modes], of_batch)
             )
         like = name if name in _MODES or name in dict(self.operands.further) else "c"
-        leading = dict(self.ld).get(like, max(1, self._extent(operand.major)))
+        leading = dict(self.ld).get(like, max(1, self.extent(like, operand.major)))
         stride = tuple(1 if mode == operand.major else leading for mode in modes)
         other = shape[0] if modes[1] == operand.major else shape[1]
         return Layout((*shape, self.l), (*stride, leading * max(1, other)))
@@ -336,7 +370,7 @@ class Problem:
         bits = self.l * (
             self.m * self.k * ops.a.dtype.bits
             + self.n * self.k * ops.b.dtype.bits
-            + self.m * self.n * ops.d.dtype.bits
+            + self.m * self.d_columns * ops.d.dtype.bits
         )
         return bits // 8
 

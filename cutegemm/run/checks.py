@@ -122,7 +122,11 @@ def extents_of(a: Any, b: Any) -> tuple[int, int, int, int]:
     return int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]), int(a.shape[0]) if a.dim() == 3 else 1
 
 
-def wrong_extents(given: dict[str, Any]) -> list[str]:
+def wrong_extents(given: dict[str, Any], gated: str = "") -> list[str]:
+    """What does not fit D = A @ B, or a D of half its columns.
+
+    gated   where the two columns lie that one of D is made of; "" where it is one
+    """
     a, b = given["a"], given["b"]
     if a.dim() not in (2, 3) or a.dim() != b.dim():
         return [
@@ -137,10 +141,13 @@ def wrong_extents(given: dict[str, Any]) -> list[str]:
         found.append(f"a has {k} columns, b has {int(b.shape[-2])} rows; both are K.{turned}")
     if batch and int(b.shape[0]) != l:
         found.append(f"a is a batch of {l}, b of {int(b.shape[0])}; they must be of one length.")
+    if gated and n % 2:
+        found.append(f"b has {n} columns; {gated} of an even number of them are expected.")
+    of_d = (*batch, m, n // 2 if gated else n)
     found += [
-        f"{name} has shape {tuple(given[name].shape)}; {(*batch, m, n)} is expected."
+        f"{name} has shape {tuple(given[name].shape)}; {of_d} is expected."
         for name in ("c", "out")
-        if name in given and tuple(given[name].shape) != (*batch, m, n)
+        if name in given and tuple(given[name].shape) != of_d
     ]
     found += [
         f"{letter} is {extent}; {_MOST_EXTENT} at most is served."

@@ -27,6 +27,7 @@ from cutegemm.plan.epilogue import (
 )
 from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
+from cutegemm.plan.rules.gated import wide_results
 from cutegemm.run.checks import (
     check_out,
     extents_of,
@@ -36,9 +37,8 @@ from cutegemm.run.checks import (
     wrong_devices,
     wrong_extents,
     wrong_memory,
-    wrong_values,
 )
-from cutegemm.run.prepare import Ending, How, Prepared, named, prepare
+from cutegemm.run.prepare import Ending, How, Prepared, prepare
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
 
 _MOST_SIGNATURES = 4096
@@ -50,104 +50,132 @@ _calls: dict[Any, _Call] = {}
 class _Call:
     """What a warm call needs.
 
-    launch    takes a, b, the tensors, D, further results, the scalars
-    tensors   of the launch: for each the place among the operands that are passed and how it is seen; None for D
-    scalars   of the launch: for each the place among the operands that are passed, or a number
-    results   D and what is stored beside it, in the order in which the epilogue returns them
-    order     of the launch: for each result its place among those
+    launch     takes a, b, the operands that are passed, and the results
+    results    shape and type in torch of D, and of what is stored beside it, in the order in which they are returned
+    reduced    which of them are sums or maxima, by their place
+    held       what the signature names by its id
     """
+
+    __slots__ = ("held", "launch", "prepared", "reduced", "results", "written")
 
     def __init__(
         self,
         prepared: Prepared,
         epilogue: Epilogue,
-        passed: Sequence[str],
+        given: Mapping[str, Any],
         results: Mapping[str, _Result],
         held: Any,
     ) -> None:
         from torch.autograd.graph import increment_version
 
-        from cutegemm.run.torch_ops import devices
-
-        self.prepared, self.results, self.held = prepared, tuple(results.values()), held
-        self.written = increment_version
-        self.is_single = devices() == 1
-        places = {name: place for place, name in enumerate(passed)}
-        wanted = launch_operands(epilogue)
-        turned, batched = prepared.turned, len(prepared.shape) == 3
-        self.tensors = tuple(
-            [
-                (places[name], _seen(epilogue.kinds[name], prepared.shape if batched else None, turned))
-                if name in epilogue.tensors
-                else None
-                for name in wanted.tensors
-            ]
-        )
-        self.scalars = tuple([(places.get(name), _BLAS.get(name)) for name in wanted.scalars])
-        returned = list(results)
-        self.order = tuple([returned.index(name) for name in ("d", *epilogue.beside)])
-        self.reduces = bool(epilogue.reductions)
-        self.launch: Callable[..., Any] | None = None
+        self.prepared, self.held, self.written = prepared, held, increment_version
+        self.results = tuple([(each.shape, each.dtype) for each in results.values()])
+        of_place = enumerate(results.values())
+        self.reduced = {place: each for place, each in of_place if each.reduction is not None}
+        self.launch = None
         if prepared.kernel is not None:
-            strides = [view.strides for view in prepared.views]
-            tiles = len(epilogue.outputs)
-            self.launch = _launcher(prepared.function, turned, (strides[0], strides[1], strides[3]), tiles)
+            launch = _launcher(prepared, epilogue, given)
+            self.launch = _in_order(launch, epilogue, list(results)) if self.reduced else launch
 
 
 @dataclass(frozen=True)
 class _Result:
     """D, or what is stored beside it.
 
-    reduction   None of what is of D's extents
+    shape, dtype   in torch
+    reduction      None of what is of D's extents
     """
 
-    name: str
     shape: tuple[int, ...]
     dtype: Any
     reduction: Reduction | None = None
 
-    def new(self, like: Any) -> Any:
-        """Where it goes, where no tensor is given."""
-        return like.new_empty(self.shape, dtype=self.dtype)
+    @property
+    def identity(self) -> float:
+        """What no values at all are reduced to."""
+        return 0.0 if self.reduction is None else self.reduction.identity
 
     def wrong(self, given: Any, a: Any) -> list[str]:
         """Why the caller's tensor cannot take a reduction, in words."""
-        dtype = str(self.dtype).removeprefix("torch.")
-        broken = []
         if tuple(given.shape) != self.shape or given.dtype != self.dtype:
-            broken.append(
-                f"out for {self.reduction} is of {str(given.dtype).removeprefix('torch.')} and has shape "
-                f"{tuple(given.shape)}; {dtype} of {self.shape} is expected. Pass None for a new one."
-            )
-        elif not given.is_contiguous() or given.get_device() != a.get_device():
-            broken.append(
-                f"out for {self.reduction} lies on {given.device}, with the strides {tuple(given.stride())}; elements "
-                f"side by side on {a.device} are expected. Pass None for a new one."
-            )
-        return broken
+            have, want = [str(dtype).removeprefix("torch.") for dtype in (given.dtype, self.dtype)]
+            return [
+                f"out for {self.reduction} is of {have} and has shape {tuple(given.shape)}; {want} of {self.shape} is "
+                "expected. Pass None for a new one."
+            ]
+        if given.is_contiguous() and given.get_device() == a.get_device():
+            return []
+        return [
+            f"out for {self.reduction} lies on {given.device}, with the strides {tuple(given.stride())}; elements side "
+            f"by side on {a.device} are expected. Pass None for a new one."
+        ]
 
 
-def _launcher(
-    function: Callable[..., Any], turned: bool, strides: Sequence[Any], tiles: int
-) -> Callable[..., Any]:
-    """What takes a, b, the epilogue's tensors as the kernel sees them, all results, and the scalars.
+def _in_order(
+    launch: Callable[..., None], epilogue: Epilogue, returned: Sequence[str]
+) -> Callable[..., None]:
+    """A launch of results in the order in which they are returned: the kernel takes sums and maxima last, one number
+    as one of one element."""
+    order = [returned.index(name) for name in ("d", *epilogue.beside)]
+    single = {returned.index(name) for name, each in epilogue.reductions if len(each.along) == 2}
 
-    tiles   how many of the results are of D's extents, the first ones
+    def ordered(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
+        launch(a, b, values, [results[at].unsqueeze(-1) if at in single else results[at] for at in order])
+
+    return ordered
+
+
+def _launcher(prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any]) -> Callable[..., None]:
+    """The launch of a kernel: (a, b, operands in the order of `given`, results) -> None.
+
+    What the kernel is not called with as it is passed is seen otherwise; where all is, nothing is asked again.
     """
-    if not turned and not any(strides):
-        return lambda a, b, tensors, results, scalars: function(a, b, *tensors, *results, *scalars)
+    from cutegemm.run.torch_ops import devices
+
+    function, turned, batched = prepared.function, prepared.turned, len(prepared.shape) == 3
+    places = {name: place for place, name in enumerate(given)}
+    wanted = launch_operands(epilogue)
+    views: list[tuple[int, Callable[[Any], Any] | None] | None] = [
+        (places[name], _seen(epilogue, name, given[name], prepared.shape if batched else None, turned))
+        if name in epilogue.tensors
+        else None  # which the kernel does not read: D in its place
+        for name in wanted.tensors
+    ]
+    scalars = [places.get(name, _BLAS.get(name)) for name in wanted.scalars]
+    passed = [name in places for name in wanted.scalars]
+    strides = [view.strides for view in prepared.views]
+    of_a, of_b, _, of_d = strides
+    tiles = len(epilogue.outputs)  # results of D's extents, which come first
+
+    def tensors(values: Sequence[Any], d: Any) -> list[Any]:
+        return [d if at is None else values[at[0]] if at[1] is None else at[1](values[at[0]]) for at in views]
+
+    def numbers(values: Sequence[Any]) -> list[Any]:
+        return [
+            values[at] if is_passed else at  # type: ignore[index]
+            for at, is_passed in zip(scalars, passed, strict=True)
+        ]
+
+    constant = None if any(passed) else tuple(numbers(()))
+
+    def plain(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
+        of_scalars = numbers(values) if constant is None else constant
+        function(a, b, *tensors(values, results[0]), *results, *of_scalars)
 
     def seen(tensor: Any, of: Any) -> Any:
         return tensor if of is None else tensor.as_strided(tensor.shape, of)
 
-    def launch(a: Any, b: Any, tensors: Any, results: Any, scalars: Any) -> None:
-        a, b = seen(a, strides[0]), seen(b, strides[1])
-        of_d, reduced = [seen(result, strides[2]) for result in results[:tiles]], results[tiles:]
-        if turned:
-            a, b, of_d = b.mT, a.mT, [result.mT for result in of_d]
-        function(a, b, *tensors, *of_d, *reduced, *scalars)
+    def as_seen(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
+        from torch.cuda import device
 
-    return launch
+        a, b, reduced = seen(a, of_a), seen(b, of_b), results[tiles:]
+        results = [seen(result, of_d) for result in results[:tiles]]
+        if turned:
+            a, b, results = b.mT, a.mT, [result.mT for result in results]
+        with device(a.get_device()):
+            plain(a, b, values, [*results, *reduced])
+
+    return plain if not turned and not any((of_a, of_b, of_d)) and devices() == 1 else as_seen
 
 
 def fused(
@@ -157,123 +185,88 @@ def fused(
     alpha: float,
     beta: float,
     out: Any,
-    how: How,
+    how: tuple[Any, str, bool, Any],
     epilogue: Callable[..., Any] | None,
-    operands: Mapping[str, Any],
+    operands: dict[str, Any],
 ) -> Any:
-    """`gemm` with an epilogue and its operands."""
-    given = dict(operands)
+    """`gemm` with an epilogue and its operands.
+
+    how        the fields of a `How`
+    operands   by name; alpha, beta and c become some where they are given
+    """
     if c is not None:
-        given["c"] = c
+        operands["c"] = c
+    if alpha != 1 or beta != 0:
+        operands |= {
+            name: value for name, value in (("alpha", alpha), ("beta", beta)) if value != _BLAS[name]
+        }
     outs = out if out is None or isinstance(out, tuple | list) else (out,)
-    plan = how.plan
+    plan, values = how[0], tuple(operands.values())
+    key: Any
     try:
         key = (
-            _signature(a), _signature(b), plan if plan.__class__ is str else id(plan), how.accumulate, how.allow_tf32,
-            how.out_dtype, _identity(epilogue), alpha == 1, beta == 0,
+            _signature(a), _signature(b), plan if plan.__class__ is str else id(plan), *how[1:], _identity(epilogue),
             None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
-            tuple([(name, _signature(value)) for name, value in given.items()]),
+            *operands, *[_signature(value) for value in values],
         )  # fmt: skip
+        call = _calls.get(key)
     except (AttributeError, RuntimeError, TypeError):
-        key = None
-    call = _calls.get(key) if key is not None else None
+        key = call = None
     if call is None:
-        call = _prepared(a, b, alpha, beta, outs, how, epilogue, given)
+        call = _prepared(a, b, outs, How(*how), epilogue, operands)
         if key is not None:
             if len(_calls) >= _MOST_SIGNATURES:
                 _calls.clear()
             _calls[key] = call
-    wanting = [each for each in (a, b, *given.values()) if getattr(each, "requires_grad", False)]
-    if wanting:
-        wrong = wrong_values({**named(a, b, None, None), **_tensors(given)}, 0.0)
-        if wrong:
-            raise refused(a, b, wrong)
-    results = _results(a, b, outs, call, given)
+    if outs is None:
+        results = [a.new_empty(shape, dtype=dtype) for shape, dtype in call.results]
+    else:
+        results = _results(a, b, outs, call, operands)
     if call.launch is not None:
-        values = tuple(given.values())
-        tensors = [results[0] if at is None else at[1](values[at[0]]) for at in call.tensors]
-        if call.prepared.turned:
-            tensors = [
-                results[0].mT if at is None else each for at, each in zip(call.tensors, tensors, strict=True)
-            ]
-        launched = results
-        if call.reduces:
-            launched = [_launched(results[place], call.results[place]) for place in call.order]
-        own = {"alpha": alpha, "beta": beta}
-        names = tuple(own)
-        scalars = [
-            values[place] if place is not None else own[names[i]] if i < len(names) else default
-            for i, (place, default) in enumerate(call.scalars)
-        ]
         try:
-            if call.is_single:
-                call.launch(a, b, tensors, launched, scalars)
-            else:
-                from torch.cuda import device
-
-                with device(a.get_device()):
-                    call.launch(a, b, tensors, launched, scalars)
+            call.launch(a, b, values, results)
         except (TypeError, ValueError, RuntimeError) as error:
             raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.prepared.kernel!r}: {error}") from error
     else:
-        for each, of in zip(results, call.results, strict=True):
-            if of.reduction is not None:
-                each.fill_(of.reduction.identity)
-    if outs is not None:
-        for each in outs:
-            if each is not None:
-                call.written(each)
+        for place, of in call.reduced.items():  # of no values at all
+            results[place].fill_(of.identity)
+    for each in outs or ():
+        if each is not None:
+            call.written(each)  # so that autograd sees that it has changed
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _results(a: Any, b: Any, outs: Sequence[Any] | None, call: _Call, given: Mapping[str, Any]) -> list[Any]:
+def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[str, Any]) -> list[Any]:
     """D and what is stored beside it: those that are given, else new ones."""
-    if outs is None:
-        return [each.new(a) for each in call.results]
-    found = list(outs)
-    if len(found) != len(call.results):
-        raise refused(
-            a,
-            b,
-            [
-                f"out is {len(found)} tensors; the epilogue returns {len(call.results)}. Pass one for each, or None."
-            ],
-        )
+    if len(outs) != len(call.results):
+        told = f"out is {len(outs)} tensors; the epilogue returns {len(call.results)}."
+        raise refused(a, b, [f"{told} Pass one for each, or None."])
     tiles = [value for value in _tensors(given).values() if value.dim() >= 2]
-    for each, of in zip(found, call.results, strict=True):
-        if each is not None and of.reduction is not None:
-            broken = of.wrong(each, a)
-            if broken:
-                raise refused(a, b, broken)
+    for place, each in enumerate(outs):
+        if each is not None and place in call.reduced:
+            wrong = call.reduced[place].wrong(each, a)
+            if wrong:
+                raise refused(a, b, wrong)
         elif each is not None:
             for tile in [None, *[t for t in tiles if t.shape[-2:] == each.shape[-2:]]]:
                 views = [*call.prepared.views]
                 if tile is not None:
                     views[2] = View.of("c", tile, tile.dim() == 3)
                 check_out(a, b, tile, each, views)
-    return [of.new(a) if each is None else each for each, of in zip(found, call.results, strict=True)]
-
-
-def _launched(result: Any, of: _Result) -> Any:
-    """A result as the kernel takes it: a number as one of one element."""
-    if of.reduction is None or len(of.reduction.along) == 1:
-        return result
-    return result.unsqueeze(-1)
+    return [
+        a.new_empty(shape, dtype=dtype) if each is None else each
+        for each, (shape, dtype) in zip(outs, call.results, strict=True)
+    ]
 
 
 def _signature(value: Any) -> Any:
     """Of a tensor, all that decides which kernel takes it; of a number, its kind."""
-    if isinstance(value, int | float):
+    if value.__class__ is float or value.__class__ is int:
         return float
     return (
-        value.__class__,
-        value.dtype,
-        value.shape,
-        value.stride(),
-        value.data_ptr() & 15,
-        value.get_device(),
+        value.__class__, value.dtype, value.shape, value.stride(), value.data_ptr() & 15, value.get_device(),
         value.is_neg(),
-    )
+    )  # fmt: skip
 
 
 def _identity(epilogue: Callable[..., Any] | None) -> Any:
@@ -281,8 +274,11 @@ def _identity(epilogue: Callable[..., Any] | None) -> Any:
     code = getattr(epilogue, "__code__", None)
     if code is None:
         return epilogue
-    cells = tuple([cell.cell_contents for cell in epilogue.__closure__ or ()])  # type: ignore[union-attr]
-    return (code, cells, epilogue.__defaults__, tuple((epilogue.__kwdefaults__ or {}).items()))  # type: ignore[union-attr]
+    assert epilogue is not None
+    if epilogue.__closure__ is None and epilogue.__defaults__ is None and epilogue.__kwdefaults__ is None:
+        return code
+    cells = tuple([cell.cell_contents for cell in epilogue.__closure__ or ()])
+    return code, cells, epilogue.__defaults__, tuple((epilogue.__kwdefaults__ or {}).items())
 
 
 def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,8 +288,6 @@ def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
 def _prepared(
     a: Any,
     b: Any,
-    alpha: float,
-    beta: float,
     outs: Sequence[Any] | None,
     how: How,
     function: Callable[..., Any] | None,
@@ -315,8 +309,13 @@ def _prepared(
     shapes = {name: tuple(value.shape) for name, value in _tensors(given).items()}
     kinds: dict[str, type[Input]] = {name: Scalar for name in given if name not in shapes}
     wrong = []
+    columns = {}  # of rows and tiles
     for name, shape in shapes.items():
-        kind = kind_of(shape, m, n, l if batched else None)
+        of_all = [
+            (kind_of(shape, m, of, l if batched else None), of)
+            for of in ((n, n // 2) if n % 2 == 0 else (n,))
+        ]
+        kind, columns[name] = next((found for found in of_all if found[0] is not None), (None, n))
         if kind is None:
             batch = f", with or without {l} in front" if batched else ""
             wrong.append(
@@ -335,25 +334,35 @@ def _prepared(
     wrong += wrong_devices(tensors) + wrong_memory(tensors)
     if wrong:
         raise refused(a, b, wrong)
-    blas = {name: Scalar for name, value in (("alpha", alpha), ("beta", beta)) if value != _BLAS[name]}
-    epilogue = epilogue_of(function, {**kinds, **blas})
+    epilogue = epilogue_of(function, kinds)
+    of_d = n // 2 if epilogue.gated else n
+    wrong = [*wide_results(epilogue)]
+    for name in epilogue.tensors:
+        if epilogue.kinds[name] in (Row, Tile):
+            expected = n if name in epilogue.halved else of_d
+            if columns[name] != expected:
+                half = f"D has half of the {n} columns of b" if epilogue.gated else f"b has {n} columns"
+                wrong.append(
+                    f"{name} has shape {shapes[name]}, but {half}; {expected} columns of it are expected."
+                )
+    if wrong:
+        raise refused(a, b, wrong)
     first = next(iter(epilogue.tiles), None)
     result = (outs or [None])[0]
     main = next((each for each in (result,) if each is not None), None)
     d = main.dtype if main is not None else how.out_dtype or torch_ops.RESULTS[a.dtype][0]
-    shape = (l, m, n) if batched else (m, n)
-    wide = torch_ops.reduced_dtype(a.dtype)
-    results = _results_of(epilogue, shape, d, wide, outs)
+    shape = (l, m, of_d) if batched else (m, of_d)
+    results = _results_of(epilogue, shape, d, torch_ops.reduced_dtype(a.dtype), outs)
     further = {
-        name: _operand(epilogue.kinds[name], operands[name], torch_ops, batched)  # type: ignore[arg-type]
+        name: _operand(epilogue.kinds[name], operands[name], torch_ops, batched, name in epilogue.halved)  # type: ignore[arg-type]
         for name in epilogue.tensors
         if name != first
     }
     passed = dict(zip(results, outs or [], strict=False))
-    for name, result in results.items():
-        of, each = torch_ops.DTYPES[result.dtype], passed.get(name)
-        if result.reduction is not None:
-            further[name] = Operand.of_kind(result.reduction.kind, of)
+    for name, stored in results.items():
+        of, each = torch_ops.DTYPES[stored.dtype], passed.get(name)
+        if stored.reduction is not None:
+            further[name] = Operand.of_kind(stored.reduction.kind, of)
         elif name != "d":
             view = View.fresh(shape, of.bits // 8, batched) if each is None else View.of("out", each, batched)
             further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
@@ -365,7 +374,7 @@ def _prepared(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
             f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
         )
-    return _Call(prepared, epilogue, tuple(given), results, (how.plan, function))
+    return _Call(prepared, epilogue, given, results, (how.plan, function))
 
 
 def _results_of(
@@ -381,11 +390,11 @@ def _results_of(
         each = outs[place] if outs is not None and place < len(outs) else None
         reduction = reductions.get(name)
         if reduction is None:
-            found[name] = _Result(name, shape, d if each is None else each.dtype)
+            found[name] = _Result(shape, d if each is None else each.dtype)
         else:
             lead, (m, n) = shape[:-2], shape[-2:]
             own = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
-            found[name] = _Result(name, (*lead, *own), wide, reduction)
+            found[name] = _Result((*lead, *own), wide, reduction)
     return found
 
 
@@ -411,8 +420,11 @@ def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tenso
     return Tile if shape == (m, n) else None
 
 
-def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool) -> Operand:
-    """What an operand is made of, as the kernel will see it."""
+def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool, halved: bool = False) -> Operand:
+    """What an operand is made of, as the kernel will see it.
+
+    halved   whether it is a row of which one half or the other is read
+    """
     of = torch_ops.DTYPES[tensor.dtype]
     if kind is Tile:
         view = View.of(
@@ -424,7 +436,7 @@ def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool) -> 
     align = tensor.data_ptr() | ALIGN_BYTES
     if tensor.dim() == 3:
         align |= tensor.stride(0) * (of.bits // 8)
-    along = tensor.numel() * (of.bits // 8)
+    along = (tensor.shape[-1] // 2 if halved else tensor.numel()) * (of.bits // 8)
     align |= along  # whole vectors, up to its end
     return Operand.of_kind(kind, of, align_bytes=min(ALIGN_BYTES, align & -align))
 
@@ -434,24 +446,28 @@ def _as_batch(tensor: Any, l: int | None) -> Any:  # noqa: E741
     return tensor if l is None else tensor.expand(l, *tensor.shape[-2:])
 
 
-def _seen(kind: type[Input], shape: tuple[int, ...] | None, turned: bool) -> Callable[[Any], Any]:
-    """How the kernel is given an operand: a row, a column or an element as one mode, with the batch before it.
+def _seen(
+    epilogue: Epilogue, name: str, value: Any, shape: tuple[int, ...] | None, turned: bool
+) -> Callable[[Any], Any] | None:
+    """How the kernel is given an operand: a row, a column or an element as one mode, with the batch before it; None
+    where that is how it is passed.
 
     shape   of D, where it is a batch
+    times   numbers of a row for each column of D
     """
+    kind = epilogue.kinds[name]
     if issubclass(kind, Tile):
-        if shape is None:
-            return (lambda tensor: tensor.mT) if turned else (lambda tensor: tensor)
-        whole = shape
-        return (lambda tensor: tensor.expand(whole).mT) if turned else (lambda tensor: tensor.expand(whole))
+        if shape is None or value.dim() == 3:
+            return (lambda tensor: tensor.mT) if turned else None
+        return (lambda tensor: tensor.expand(shape).mT) if turned else (lambda tensor: tensor.expand(shape))
     assert kind in BROADCAST
     if shape is None:
-        return lambda tensor: tensor.reshape(-1)
+        is_flat = value.dim() == 1 and (value.stride(0) == 1 or value.shape[0] == 1)
+        return None if is_flat and value.is_contiguous() else lambda tensor: tensor.reshape(-1).contiguous()
     batch = shape[0]
-    extent = {Row: shape[2], Column: shape[1], Element: 1}[kind]
 
     def spread(tensor: Any) -> Any:
-        rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, extent)
-        return rows.expand(batch, extent)
+        rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, -1)
+        return rows.contiguous().expand(batch, -1)
 
     return spread

@@ -109,8 +109,7 @@ def gemm(
     if epilogue is not None or operands:
         from cutegemm.run.fused import fused
 
-        how = How(plan, accumulate, allow_tf32, out_dtype)
-        return fused(a, b, c, alpha, beta, out, how, epilogue, operands)
+        return fused(a, b, c, alpha, beta, out, (plan, accumulate, allow_tf32, out_dtype), epilogue, operands)
     try:
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),

@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cutegemm.build import ending_in
 from cutegemm.choose.catalog import by_simt, by_wgmma, choose, prefers_transposed
+from cutegemm.choose.mma_sync.choice import choose_mma_sync
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.simt.choice import choose_simt
 from cutegemm.choose.sm90.choice import Suits
 from cutegemm.dtypes import f32, tf32
+from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
@@ -41,6 +45,7 @@ from cutegemm.tile.tma import TmaBox
 _MOST_SUMS_OF_SEVERAL = 160
 # Elements, from which on cooperative consumers were seen to lose 8% by a gelu that pingpong hides (H200, K = 4096).
 _LARGE_TILE = 128 * 256
+_LEAST_ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,13 @@ class Ending:
         pipeline = plan.pipeline
         if pipeline is None:
             return True
+        if self.epilogue.gated and not self.has_long_rows(plan):
+            return False
         if self.epilogue.beside and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
             return False
         if (
             self.epilogue.reductions and pipeline.deferred
-        ):  # beside a tile that is held they were seen to spill
+        ):  # they were seen to spill beside a tile that is held
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
@@ -86,10 +93,35 @@ class Ending:
         """A plan that ends so.
 
         turned   whether it is for the transposed problem
+        raises   PlanError where none can
         """
         epilogue = self.epilogue.transposed if turned else self.epilogue
         further = {name: each.transposed if turned else each for name, each in self.further.items()}
-        return plan.with_(operands=plan.operands.with_further(**further), epilogue=epilogue)
+        return ending_in(epilogue, plan, further)
+
+    def has_long_rows(self, plan: GemmPlan) -> bool:
+        """Whether what a slot holds of a row of a gated D, which is half as wide, is whole sectors of L2 still."""
+        slots, d = self.on(plan, False).slots, plan.operands.d
+        return slots is None or d.major != "n" or slots.subtile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
+
+    def ends(self, plan: GemmPlan) -> bool:
+        """Whether a plan can end so."""
+        try:
+            return bool(self.on(plan, False))
+        except PlanError:
+            return False
+
+    def loaded(self, operands: Operands, n: int) -> Operands:
+        """The operands, where B's columns are not read one after the other: aligned as gates and ups are.
+
+        n   columns of B
+        """
+        b = operands.b
+        if not self.epilogue.gated or b.major != "n":
+            return operands
+        size = b.dtype.bits // 8
+        bits = size if self.epilogue.gated == "pairs" else n // 2 * size | b.align_bytes
+        return replace(operands, b=replace(b, align_bytes=min(b.align_bytes, bits & -bits)))
 
 
 @dataclass(frozen=True)
@@ -137,11 +169,11 @@ def prepare(
     plan = how.plan
     from cutegemm.run import torch_ops
 
-    given = named(a, b, c, out)
+    given, gated = named(a, b, c, out), ending.epilogue.gated if ending is not None else ""
     wrong = [
         *wrong_choices(plan, how.accumulate, how.allow_tf32),
         *wrong_dtypes(given, torch_ops, how.out_dtype),
-        *wrong_extents(given),
+        *wrong_extents(given, gated),
         *wrong_values(given, beta),
         *wrong_memory(given),
         *wrong_devices(given),
@@ -149,7 +181,8 @@ def prepare(
     if wrong:
         raise refused(a, b, wrong)
     batched, (m, n, k, l) = a.dim() == 3, extents_of(a, b)  # noqa: E741
-    result = (l, m, n) if batched else (m, n)
+    columns = n // 2 if gated else n
+    result = (l, m, columns) if batched else (m, columns)
     dtype = given["out"].dtype if "out" in given else how.out_dtype
     if dtype is None and "c" in given and ending is None:
         dtype = given["c"].dtype
@@ -176,12 +209,15 @@ def prepare(
 
     def operands(by_box: str | None) -> Operands:
         found = operands_of(views, *kinds, batched, by_box, torch_ops.DTYPES[c.dtype] if has_c else None)
-        return found.with_further(**ending.further) if ending else found
+        return ending.loaded(found.with_further(**ending.further), n) if ending else found
 
     asked = recipe_named(plan) if isinstance(plan, str) else plan
     boxed, problem = operands("ab"), Problem(m, n, k, l, operands(None))
     seen = operands(_loaded_by_box(asked, boxed))
-    if asked is None:
+    if asked is None and ending is not None and gated:
+        turned = False
+        chosen = _gated_choice(seen, problem, ending, arch, device, has_c, how.accumulate)
+    elif asked is None:
         turned = prefers_transposed(boxed, replace(problem, operands=boxed), arch, device)
         suits = ending.suits if ending is not None else None
         chosen = _chosen(seen, problem, turned, arch, device, has_c, how.accumulate, suits)
@@ -212,6 +248,33 @@ def _loaded_by_box(asked: GemmPlan | Recipe | None, boxed: Operands) -> str | No
         return None
     packed = to_pack_for_wgmma(boxed) if asked is None else [packing.name for packing in asked.packs]
     return "".join([name for name in "ab" if name not in packed])
+
+
+def _gated_choice(
+    boxed: Operands,
+    problem: Problem,
+    ending: Ending,
+    arch: str,
+    device: Device,
+    has_c: bool,
+    accumulate: str,
+) -> GemmPlan:
+    """As `_chosen`, of the plans that can end so; rows of the transposed problem are no pairs.
+
+    raises   PlanError where none can: of the plan that would be taken otherwise
+    """
+    if arch == "sm_90a" and not by_simt(boxed.a.dtype):
+        suited: tuple[Suits, ...] = (lambda plan: ending.ends(plan) and ending.suits(plan), ending.ends)
+        for suits in suited:
+            found = by_wgmma(boxed, problem, device, has_c, accumulate, suits)
+            if found is not None and suits(found):
+                return found
+        arch = "sm_90"
+    by_threads = choose_simt if by_simt(boxed.a.dtype) else choose_mma_sync
+    try:
+        return by_threads(problem.operands, problem, arch, device, ending.ends)
+    except PlanError:
+        return choose(problem.operands, problem, arch, device, has_c)
 
 
 def _chosen(

@@ -101,14 +101,15 @@ def problem_of(
     n = shapes["b"][0]
     expected = {"a": (m, k, batch), "b": (n, k, batch)}
     told = {name: array.shape for name, array in given.items()}
+    of_d = n // 2 if plan.operands.gated else n
     matrices = {name: shape for name, shape in shapes.items() if not _is_broadcast(plan, name)}
-    if any(shape != expected.get(name, (m, n, batch)) for name, shape in matrices.items()):
+    if any(shape != expected.get(name, (m, of_d, batch)) for name, shape in matrices.items()):
         raise PlanError(operation, [f"the shapes {told} do not fit D = A @ B + C."])
     broken = [
         f"{name} has the shape {told[name]}; it is a {_lies(plan, name)}, of which {_of_kind(plan, name, m, n)} is "
         "expected, or as many for each of the batch."
         for name, shape in shapes.items()
-        if name not in matrices and not _fits(plan, name, shape, (m, n, batch))
+        if name not in matrices and not _fits(plan, name, shape, (m, _columns(plan, name, n), batch))
     ]
     if broken:
         raise PlanError(operation, broken)
@@ -131,23 +132,29 @@ def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int,
     return list(shape[:2]) == wanted and shape[2] in (1, extents[2])
 
 
+def _columns(plan: GemmPlan, name: str, n: int) -> int:
+    """Columns of a row beside B, or beside D, which may have half of them."""
+    return n // 2 if plan.operands.gated and not plan.operands.matrix(name).gated else n
+
+
 def _lies(plan: GemmPlan, name: str) -> str:
     return plan.epilogue.kinds[name].__name__.lower()
 
 
 def _of_kind(plan: GemmPlan, name: str, m: int, n: int) -> str:
     """The shape of a row, a column or a single element."""
-    shapes = {("m",): (n,), ("n",): (m, 1), ("m", "n"): (1,)}
+    shapes = {("m",): (_columns(plan, name, n),), ("n",): (m, 1), ("m", "n"): (1,)}
     return str(shapes[plan.operands.matrix(name).broadcast])
 
 
 def _padded(plan: GemmPlan, extents: dict[str, int]) -> tuple[tuple[str, int], ...]:
     """Leading strides with a gap of one aligned access, and aligned as the plan needs."""
-    out = []
+    out, whole = [], extents["n"]
     for name in ("a", "b", "c", "d", *dict(plan.operands.further)):
         operand = plan.operands.matrix(name)
         if operand.broadcast:
             continue
+        extents["n"] = _columns(plan, name, whole) if name != "b" else whole
         units = -(-extents[operand.major] // operand.align_elems) + 1
         out.append((name, units * operand.align_elems))
     return tuple(out)

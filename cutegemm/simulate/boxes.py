@@ -173,7 +173,7 @@ class BoxFlow:
         """A tile at these coordinates, to a buffer; zeros for what lies outside."""
         t = self.tables
         x, y = self._coordinates(origin)
-        inside = (x < self.matrix.extents[0]) & (y < self.matrix.extents[1])
+        inside = self.matrix.has_row(x) & (y < self.matrix.extents[1])
         index = self._index(x, y)
         self.loaded_elems += int(np.count_nonzero(inside))
         self.shared[t.dest[copy]] = np.where(inside, self.matrix.buffer[np.where(inside, index, 0)], 0)

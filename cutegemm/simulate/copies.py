@@ -67,9 +67,11 @@ class OperandFlow(StageWatch):
         self.lead_k = t.lead // t.extent
         self.origin = origin
         self.address = matrix.addresses(self.rows, self.ks)
-        self.start = matrix.base + origin * matrix.strides[0] + group.batch * matrix.strides[2]
+        zero = np.zeros_like(origin)
+        first = matrix.addresses(origin, zero) - matrix.addresses(zero, zero)
+        self.start = matrix.base + first + group.batch * matrix.strides[2]
         # (E, C): which accesses lie inside along M or N, by the first element of each; None for all
-        within = (t.lead % t.extent)[:, None] + origin < matrix.extents[0]
+        within = matrix.has_row((t.lead % t.extent)[:, None] + origin)
         self.within: np.ndarray | None = None if within.all() else within
         self.moving: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}
         self.values = np.zeros((len(t.source), ctas), matrix.buffer.dtype)  # registers of a tile on its way

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.dtypes import DType
+from cutegemm.plan.gating import Gating, half_column
 from cutegemm.plan.problem import Problem
 
 # A quiet NaN that no arithmetic gives: its payload tells it from a NaN of the caller's.
@@ -77,6 +78,10 @@ class GlobalMatrix:
         """Offsets from the matrix's first element of these coordinates in batch 0."""
         return rows * self.strides[0] + columns * self.strides[1]
 
+    def has_row(self, rows: np.ndarray) -> np.ndarray:
+        """Which of these are coordinates of the first mode."""
+        return np.asarray(rows < self.extents[0])
+
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """The values at these places of `buffer`, and a mask of those outside the matrix; None if none is."""
         belongs = self.belongs(index)
@@ -92,3 +97,37 @@ class GlobalMatrix:
             belongs = self.inside[index]
             return None if belongs.all() else belongs
         return np.take(self.inside, index, mode="clip") & (index >= 0) & (index < len(self.buffer))
+
+
+class GatedB(GlobalMatrix):
+    """B in the order in which the tiles of a gated plan have its columns: gates and their ups in turn.
+
+    n   its columns, which may be followed by zeros
+    """
+
+    def __init__(self, matrix: GlobalMatrix, gating: Gating, n: int) -> None:
+        self.__dict__.update(matrix.__dict__)
+        self.gating, self.n = gating, n
+
+    def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        tile, within = np.divmod(rows, self.gating.columns)
+        return super().addresses(self.gating.column_of_b(tile, within, self.n), columns)
+
+    def has_row(self, rows: np.ndarray) -> np.ndarray:
+        tile, within = np.divmod(rows, self.gating.columns)
+        return np.asarray(tile * self.gating.d_columns + self.gating.d_column(within) < self.n // 2)
+
+
+def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:
+    """A row beside a gated B as one of D's columns: the numbers of gates, or of ups.
+
+    which   0 or 1
+    """
+    out = GlobalMatrix.__new__(GlobalMatrix)
+    out.__dict__.update(matrix.__dict__)
+    rows, columns, batch = matrix.extents
+    step = matrix.strides[1]
+    out.extents = (rows, columns // 2, batch)
+    out.strides = (matrix.strides[0], step * (half_column(by, 1, 0, columns // 2)), matrix.strides[2])
+    out.base = matrix.base + step * half_column(by, 0, which, columns // 2)
+    return out

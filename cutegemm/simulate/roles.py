@@ -40,7 +40,7 @@ from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes
 from cutegemm.simulate.checks import check_tables
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.mainloop import as_factor
-from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.memory import GatedB, GlobalMatrix
 from cutegemm.simulate.packing import pack
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
@@ -168,6 +168,8 @@ class Stage:
             **task.matrices,
             **{packing.name: pack(task, packing) for packing in plan.packs},
         }
+        if plan.gating is not None:
+            self.matrices["b"] = GatedB(self.matrices["b"], plan.gating, task.problem.n)
         self.tables = _tables(plan)
         if checked:
             for tables in self.tables:
@@ -377,7 +379,7 @@ class Player(Machine):
     def subtiles(self) -> int:
         """Of a consumer's tile."""
         assert self.plan.slots is not None
-        return product(self.plan.slots.subtiles(self.pipeline.consumer_tile))
+        return product(self.plan.slots.subtiles(self.plan.consumer_d_tile))
 
     def _evaluate(self, number: int, process: Process, op: Compute) -> None:
         assert isinstance(op.step, step.Evaluate)
@@ -459,7 +461,7 @@ class Player(Machine):
                 rows, columns = self.own_part(other)
                 whole[:, rows, columns] = of_all[self.consumer(other)]
         del self.leaving[process.cta, tile]
-        direct.write(np.moveaxis(whole[:, direct.rows, direct.columns], 0, 1), group)
+        direct.write(np.moveaxis(whole[:, direct.sum_rows, direct.sum_columns], 0, 1), group)
 
 
 def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:

@@ -10,6 +10,7 @@ from cutegemm.simulate.checks import check_tables
 from cutegemm.simulate.copies import CtaGroup, OperandFlow
 from cutegemm.simulate.division import divided, workspace_slots
 from cutegemm.simulate.mainloop import run_mainloop
+from cutegemm.simulate.memory import GatedB
 from cutegemm.simulate.packing import pack
 from cutegemm.simulate.parts import PartSums
 from cutegemm.simulate.reductions import finish_all
@@ -38,6 +39,8 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     ticks, total = 0, -(-len(ctas) // together) * max(1, k_tiles)
     for packing in plan.packs:
         matrices[packing.name] = pack(task, packing)
+    if plan.gating is not None:
+        matrices["b"] = GatedB(matrices["b"], plan.gating, problem.n)
 
     def ticked() -> None:
         nonlocal ticks

@@ -12,7 +12,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
-from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.memory import GlobalMatrix, half_of
 from cutegemm.simulate.reductions import reduced_results
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
@@ -40,6 +40,10 @@ class SlotStorage:
         self.further, self.reduced = further_results(task), reduced_results(task)
         self.waiting: dict[tuple[int, ...], list[dict[str, np.ndarray]]] = {}  # values to be reduced, by tile
         self.held = held_by_consumers(plan, report)
+        self.ups: np.ndarray | None = None
+        if plan.gating is not None and plan.pairs is not None:
+            self.ups = self.held[:, :, list(plan.pairs.ups)]
+            self.held = self.held[:, :, list(plan.pairs.gates)]
         inner = 1 if plan.operands.d.major == "n" else 0
         subtile = self.slots.subtile
         assert plan.smem_d is not None
@@ -93,11 +97,11 @@ class SlotStorage:
                 ),
             )
         # A subtile's registers, as the copy takes them, are the next ones of the accumulators
-        down, across = self.slots.subtiles(self.pipeline.consumer_tile)
+        down, across = self.slots.subtiles(self.plan.consumer_d_tile)
         per = self.moved.shape[1]
         for consumer, held in enumerate(self.held):
             for i in range(down * across):
-                own = held[:, i * per : (i + 1) * per]
+                own = self._place_in_d(held[:, i * per : (i + 1) * per])
                 origin = self._origin(i)
                 want = self._in_tile(
                     self.moved % subtile[0] + origin[0], self.moved // subtile[0] + origin[1]
@@ -113,17 +117,26 @@ class SlotStorage:
                 report.add_each("fragment", np.argwhere(own != want), other)
 
     def _origin(self, i: int) -> tuple[int, int]:
-        m, n = self.slots.subtile_at(i, self.pipeline.consumer_tile)
+        m, n = self.slots.subtile_at(i, self.plan.consumer_d_tile)
         return m * self.slots.subtile[0], n * self.slots.subtile[1]
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
         out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
         return out
 
+    def _place_in_d(self, held: np.ndarray) -> np.ndarray:
+        """The place in the consumer's tile of D of what it sums up for places of its tile."""
+        rows, gating = self.pipeline.consumer_tile[0], self.plan.gating
+        return held if gating is None else held % rows + rows * gating.d_column(held // rows)
+
     def registers(self, sums: np.ndarray, consumer: int) -> np.ndarray:
-        """A consumer's sums (C, M, N) as its threads hold them: (C, threads, registers)."""
+        """A consumer's sums (C, M, N) as its threads hold them: (C, threads, registers); of a gated epilogue
+        (2, C, threads, registers), gates and ups."""
         rows = self.pipeline.consumer_tile[0]
-        out: np.ndarray = sums[:, self.held[consumer] % rows, self.held[consumer] // rows]
+        held = (
+            self.held[consumer] if self.ups is None else np.stack([self.held[consumer], self.ups[consumer]])
+        )
+        out: np.ndarray = np.moveaxis(sums[:, held % rows, held // rows], 0, -3)
         return out
 
     def head(self, registers: np.ndarray) -> np.ndarray:
@@ -142,9 +155,9 @@ class SlotStorage:
         held = {} if fetched is None else {self.plan.fetched_tile: fetched}
         for name in epilogue.tensors_read(self.task.scalars):
             if name not in held:
-                held[name] = self._straight(self.task.matrices[name], self.at(group, i), group)
-        tensors = {name: np.moveaxis(values, 2, 0) for name, values in held.items()}
-        own = registers[:, :, i * per : (i + 1) * per]
+                held[name] = self._operand(name, self.at(group, i), group)
+        tensors = {name: np.moveaxis(values, -1, -3) for name, values in held.items()}
+        own = registers[..., i * per : (i + 1) * per]
         found = results(epilogue, own, self.task.scalars, tensors, kind)
         return {
             name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in found.items()
@@ -178,7 +191,9 @@ class SlotStorage:
     def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
         """The place of the i-th subtile in D; `group` counts the consumers' tiles."""
         origin = self._origin(i)
-        rows = self.pipeline.consumer_tile[0]
+        rows, columns = self.plan.consumer_d_tile
+        if self.plan.operands.gated:  # the columns of a warpgroup's tile lie together
+            return group.m_tile * rows + origin[0], group.n_tile * columns + origin[1]
         return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
 
     def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
@@ -209,6 +224,13 @@ class SlotStorage:
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
         inside = (m < matrix.extents[0]) & (n < matrix.extents[1])
         return inside, matrix.base + matrix.addresses(m, n) + group.batch * matrix.strides[2]
+
+    def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
+        """An operand as `_straight` has it; (2, ...) of a row beside a gated B."""
+        matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
+        if not by:
+            return self._straight(matrix, origin, group)
+        return np.stack([self._straight(half_of(matrix, by, which), origin, group) for which in (0, 1)])
 
     def _straight(
         self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup

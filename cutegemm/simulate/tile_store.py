@@ -17,7 +17,7 @@ from cutegemm.plan.memory.partials import in_units
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
-from cutegemm.simulate.memory import GlobalMatrix, is_poison, poison
+from cutegemm.simulate.memory import GlobalMatrix, half_of, is_poison, poison
 from cutegemm.simulate.reductions import reduced_results
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
@@ -42,20 +42,27 @@ class TileStore:
         bm = plan.cta_tile[0]
         self.shape, self.threads, self.major = held.shape, held.shape[3], plan.operands.d.major
         flat = held.reshape(-1)
+        self.sum_rows, self.sum_columns = flat % bm, flat // bm
+        self.pairs: np.ndarray | None = None
+        if plan.gating is not None:
+            self.pairs, held = _gates(plan, held)
+            self.shape, flat = held.shape, held.reshape(-1)
         lead = _leads(held, self.vector, self.major).reshape(-1)
         self.rows, self.columns = flat % bm, flat // bm
         self.lead = (lead % bm, lead // bm)
         self.through = None if plan.smem_d is None else _Through(plan)
         if self.through is not None and self.checked:
-            self._check_places(self.through.place_of_sum(plan))
+            self._check_places(self.through.place_of_sum(self.rows, self.columns))
 
     def write(self, sums: np.ndarray, group: CtaGroup) -> None:
         """One group of CTAs: sums (rest_m, rest_n, value * thread * CTA)."""
-        m0, n0 = group.m_tile * self.plan.cta_tile[0], group.n_tile * self.plan.cta_tile[1]
+        m0, n0 = [at * step for at, step in zip((group.m_tile, group.n_tile), self.plan.d_tile, strict=True)]
         inside = (self.lead[0][:, None] + m0 < self.d.extents[0]) & (
             self.lead[1][:, None] + n0 < self.d.extents[1]
         )
-        totals = sums.reshape(inside.shape)
+        totals = sums.reshape(-1, len(group))
+        if self.pairs is not None:
+            totals = totals[self.pairs]  # (2, gates, CTA)
         everything = bool(inside.all())
         where = slice(None) if everything else inside
         index_d = self._index(self.d, group, m0, n0)
@@ -63,13 +70,19 @@ class TileStore:
             self._check_accesses(index_d, inside, group)
         tensors = {}
         for name in self.apply.tensors_read(self.task.scalars):
-            matrix = self.task.matrices[name]
-            tensors[name], outside = matrix.read(self._index(matrix, group, m0, n0)[where])
-            if outside is not None:
-                count = int(outside.sum())
-                self.report.add("outside", f"{matrix.name} is read at {count} places that are not in it.")
+            matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
+            seen = [half_of(matrix, by, which) for which in (0, 1)] if by else [matrix]
+            found = []
+            for each in seen:
+                values, outside = each.read(self._index(each, group, m0, n0)[where])
+                if outside is not None:
+                    count = int(outside.sum())
+                    self.report.add("outside", f"{matrix.name} is read at {count} places that are not in it.")
+                found.append(values)
+            tensors[name] = np.stack(found) if by else found[0]
         result = self.plan.operands.d.dtype
-        of_all = results(self.apply, totals[where], self.task.scalars, tensors, result)
+        own = totals[where] if self.pairs is None else totals[:, where] if everything else totals[:, inside]
+        of_all = results(self.apply, own, self.task.scalars, tensors, result)
         for name, values in of_all.items():
             if name in self.reduced:
                 self._reduce(name, values, where, inside.shape, group)
@@ -131,7 +144,7 @@ class TileStore:
         whole = np.zeros(shape, out.dtype)
         whole[where] = out.reshape(whole[where].shape)
         shared = poison((through.elements, len(group)), kind)
-        shared[through.place_of_sum(self.plan)] = whole
+        shared[through.place_of_sum(self.rows, self.columns)] = whole
         values = shared[through.read]
         inside = (through.lead[0][:, None] + m0 < self.d.extents[0]) & (
             through.lead[1][:, None] + n0 < self.d.extents[1]
@@ -214,9 +227,10 @@ class _Through:
     def __init__(self, plan: GemmPlan) -> None:
         assert plan.smem_d is not None
         assert plan.copy_d is not None
-        bm, bn, _ = plan.cta_tile
+        bm, bn = plan.d_tile
         copy = plan.copy_d
         self.vector, self.threads = copy.atom.values, copy.threads
+        self.places, self.rows_of_tile = plan.smem_d.offsets().reshape(-1), bm
         self.elements = int(plan.smem_d.offsets().max()) + 1
         self.read = copy.offsets_s(plan.smem_d).transpose(0, 2, 3, 1).reshape(-1)
         place = copy.offsets_d(Layout((bm, bn))).transpose(0, 2, 3, 1).reshape(-1)
@@ -224,11 +238,29 @@ class _Through:
         self.rows, self.columns = place % bm, place // bm
         self.lead = (lead % bm, lead // bm)
 
-    @staticmethod
-    def place_of_sum(plan: GemmPlan) -> np.ndarray:
-        """(sums,) where in shared memory each accumulator is written, in the order of `PlanTables.held`."""
-        held = plan.tiled_mma.offsets_c(plan.smem_d)  # type: ignore[arg-type]
-        return held.transpose(2, 3, 1, 0).reshape(-1)
+    def place_of_sum(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Where in shared memory what is D's element of these rows and columns of a tile is written."""
+        out: np.ndarray = self.places[rows + self.rows_of_tile * columns]
+        return out
+
+
+def _gates(plan: GemmPlan, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(2, gates) the accumulators, as `held` counts them, that are gates and their ups; and (rest_m, rest_n, value,
+    thread) the element of D's tile that each gate is for."""
+    gating, pairs, bm = plan.gating, plan.pairs, plan.cta_tile[0]
+    assert gating is not None
+    assert pairs is not None
+    rest_m, rest_n, values, threads = held.shape
+    number = np.arange(held.size).reshape(held.shape).transpose(3, 2, 0, 1).reshape(threads, -1, order="F")
+    half = (values // 2, rest_m, rest_n) if rest_n % 2 else (values, rest_m, rest_n // 2)
+    shape = (threads, *half)
+    both = [
+        number[:, list(own)].reshape(shape, order="F").transpose(2, 3, 1, 0)
+        for own in (pairs.gates, pairs.ups)
+    ]
+    element = held.reshape(-1)[both[0]]
+    place = element % bm + bm * gating.d_column(element // bm)
+    return np.stack([each.reshape(-1) for each in both]), place
 
 
 def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:

@@ -18,10 +18,12 @@ from cutegemm.plan.epilogue import (
     Epilogue,
     Expression,
     Function,
+    Half,
     Maximum,
     Minimum,
     Multiply,
     Negative,
+    Row,
     Scalar,
     Subtract,
     Tensor,
@@ -48,8 +50,10 @@ def evaluate(
 ) -> np.ndarray:
     """D's values of an epilogue for some sums, before they are rounded to the type of D.
 
-    sums      of any shape; whole numbers are computed with as float64, which holds them
-    tensors   of that shape, or one that numpy makes that: those that are read for these scalars
+    sums      of any shape; whole numbers are computed with as float64, which holds them. Of a gated epilogue (2, ...),
+              gates and ups
+    tensors   of that shape, or one that numpy makes that: those that are read for these scalars; (2, ...) of rows
+              beside a gated B
     result    the type of D. On the way to whole numbers a product is one of f32, of which what is no whole number is
               cut off; a factor that is 1 is left out, so that whole numbers stay what they are
 
@@ -88,7 +92,8 @@ def results(
             further = {name: elements.of(expression) for name, expression in step.further}
             further |= {name: elements.of(reduction.child) for name, reduction in step.reductions}
             values = elements.of(step.expression.given(ones))
-    return {name: np.broadcast_to(each, sums.shape) for name, each in (("d", values), *further.items())}
+    shape = sums.shape[1:] if epilogue.gated else sums.shape
+    return {name: np.broadcast_to(each, shape) for name, each in (("d", values), *further.items())}
 
 
 class _Elements:
@@ -115,6 +120,10 @@ class _Elements:
     def _of(self, node: Expression) -> Any:
         if isinstance(node, Accumulator):
             return self.values
+        if isinstance(node, Half):
+            own = node.child
+            both = self.tensors[own.name] if isinstance(own, Row) else self.values
+            return both[node.side].astype(self.kind)
         if isinstance(node, Constant):
             return self.kind.type(node.value)
         if isinstance(node, Scalar):

@@ -229,7 +229,7 @@ def mma_atoms(arch: str | None = None) -> Iterator[MmaAtom]:
     >>> [atom.name for atom in mma_atoms("sm_75")][-2:]
     ['mma.m16n8k8.f16.f16', 'mma.m16n8k8.f32.f16']
     """
-    for atom in _every_atom():
+    for atom in _by_name().values():
         if arch is None or atom.runs_on(arch):
             yield atom
 

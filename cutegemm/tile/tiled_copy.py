@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -107,21 +107,11 @@ class TiledCopy:
 
     @cached_property
     def _src_to_tile(self) -> Layout:
-        return self._to_tile(self.atom.layout_src_tv)
+        return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_src_tv)
 
     @cached_property
     def _dst_to_tile(self) -> Layout:
-        return self._to_tile(self.atom.layout_dst_tv)
-
-    def _to_tile(self, side: Layout) -> Layout:
-        """(thread, (value of an atom, atom)) -> index in the tile, for the source or the destination."""
-        reference = self.atom.layout_ref_tv
-        to_reference = composition(right_inverse(reference), side)
-        atoms = zipped_divide(self.layout_tv, (reference[0].size(), reference[1].size()))
-        held, repeats = composition(atoms[0], to_reference), atoms[1]
-        threads = concatenate([held[0], repeats[0]])
-        values = concatenate([held[1], repeats[1]])
-        return concatenate([coalesce(threads), coalesce(values, (1, 1))])
+        return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_dst_tv)
 
     def get_slice(self, thr_idx: int) -> ThrCopy:
         """The part of one thread.
@@ -387,3 +377,14 @@ def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
         if given % needed:
             rules.append(f"{given} {what} are no multiple of the {needed} that {atom} takes")
     return rules
+
+
+@lru_cache(maxsize=1024)  # most plans copy as others do
+def _to_tile(layout_tv: Layout, reference: Layout, side: Layout) -> Layout:
+    """(thread, (value of an atom, atom)) -> index in the tile, for the source or the destination."""
+    to_reference = composition(right_inverse(reference), side)
+    atoms = zipped_divide(layout_tv, (reference[0].size(), reference[1].size()))
+    held, repeats = composition(atoms[0], to_reference), atoms[1]
+    threads = concatenate([held[0], repeats[0]])
+    values = concatenate([held[1], repeats[1]])
+    return concatenate([coalesce(threads), coalesce(values, (1, 1))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -130,28 +130,17 @@ class TiledMma:
     @cached_property
     def tv_layout_A_tiled(self) -> Layout:
         """(thread, value) -> colexicographic index in the (M, K) tile of A."""
-        return self._tv_layout_tiled("a")
+        return _tv_layout_tiled(self, "a")
 
     @cached_property
     def tv_layout_B_tiled(self) -> Layout:
         """(thread, value) -> colexicographic index in the (N, K) tile of B."""
-        return self._tv_layout_tiled("b")
+        return _tv_layout_tiled(self, "b")
 
     @cached_property
     def tv_layout_C_tiled(self) -> Layout:
         """(thread, value) -> colexicographic index in the (M, N) tile of C and D."""
-        return self._tv_layout_tiled("c")
-
-    def _tv_layout_tiled(self, operand: str) -> Layout:
-        i, j = _MODES[operand]
-        split = self.thrfrg(operand, Layout((self.tile_mnk[i], self.tile_mnk[j])))
-        # The threads of one repetition along the mode that an operand lacks hold the same of it.
-        repeats = [Layout(self.thr_layout_vmnk[mode + 1].size(), 0) for mode in range(3)]
-        repeats[i], repeats[j] = split[0][1][0], split[0][1][1]
-        threads = concatenate([split[0][0], *repeats])
-        covered = concatenate([self.thr_layout_vmnk, complement(self.thr_layout_vmnk, 1)])
-        coord_of_thread = composition(right_inverse(covered), Layout((self.threads, 1), (1, 0)))
-        return concatenate([composition(threads, coord_of_thread[0]), split[1]])
+        return _tv_layout_tiled(self, "c")
 
     def thrfrg(self, operand: str, target: Target) -> Any:
         """A tile as ((v, (m, k)), (value, (rest_m, rest_k, ...))): threads first, then values.
@@ -357,3 +346,16 @@ def _permutation_rules(name: str, given: Any, atom_extent: int, repeats: Layout)
             f"threads, value), whose extents are {_text(places.shape)}: its modes do not end where these do"
         ]
     return []
+
+
+@lru_cache(maxsize=1024)  # most plans multiply as others do
+def _tv_layout_tiled(mma: TiledMma, operand: str) -> Layout:
+    i, j = _MODES[operand]
+    split = mma.thrfrg(operand, Layout((mma.tile_mnk[i], mma.tile_mnk[j])))
+    # The threads of one repetition along the mode that an operand lacks hold the same of it.
+    repeats = [Layout(mma.thr_layout_vmnk[mode + 1].size(), 0) for mode in range(3)]
+    repeats[i], repeats[j] = split[0][1][0], split[0][1][1]
+    threads = concatenate([split[0][0], *repeats])
+    covered = concatenate([mma.thr_layout_vmnk, complement(mma.thr_layout_vmnk, 1)])
+    coord_of_thread = composition(right_inverse(covered), Layout((mma.threads, 1), (1, 0)))
+    return concatenate([composition(threads, coord_of_thread[0]), split[1]])

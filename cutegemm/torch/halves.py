@@ -3,42 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from cutegemm.plan.epilogue import Expression
-from cutegemm.plan.epilogue import functions as _functions
-
-IN_KERNELS = hasattr(
-    _functions, "halves"
-)  # else the products alone are computed by a kernel, and the rest by torch
-
-if not IN_KERNELS:
-
-    @dataclass(frozen=True)
-    class Half(Expression):
-        """One of two parts of the columns."""
-
-        child: Expression
-        side: int
-        interleaved: bool
-
-        @property
-        def children(self) -> tuple[Expression, ...]:
-            return (self.child,)
-
-        def with_children(self, *children: Expression) -> Expression:
-            return Half(children[0], self.side, self.interleaved)
-
-        def __str__(self) -> str:
-            return f"{'pairs' if self.interleaved else 'halves'}({self.child})[{self.side}]"
-
-    def _parted(interleaved: bool) -> Any:
-        return lambda x: (Half(x, 0, interleaved), Half(x, 1, interleaved))
-
-    _functions.halves, _functions.pairs = _parted(False), _parted(True)  # type: ignore[attr-defined]
+from cutegemm.plan.epilogue import Expression, Half
 
 
 def is_half(node: Expression) -> bool:
@@ -53,7 +22,7 @@ def is_gated(result: Expression) -> bool:
 
 def text_of_half(node: Any, child: str) -> str:
     """As `text` has it."""
-    return f"{'pairs' if node.interleaved else 'halves'}({child})[{node.side}]"
+    return f"{node.by}({child})[{node.side}]"
 
 
 def part(node: Any, x: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.gemm import gemm
 from cutegemm.run.torch_ops import RESULTS
-from cutegemm.torch.halves import IN_KERNELS, is_gated
+from cutegemm.torch.halves import is_gated
 from cutegemm.torch.text import Formula, formula
 from cutegemm.torch.values import Values, stored, tensor_of
 
@@ -118,7 +118,7 @@ def compute(
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda:
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out)
-    if not IN_KERNELS and any(is_gated(result) for result in formula(text).results):
+    if len({is_gated(result) for result in formula(text).results}) > 1:  # no kernel stores both
         own = _SumsByKernel(a, whole, how)
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out, own)
     keywords: dict[str, Any] = {"plan": how.plan, "accumulate": how.accumulate, "allow_tf32": how.allow_tf32}

@@ -217,7 +217,7 @@ def test_scales(by_rows, fast, arch):
     exact = (a.double() @ b.double()) * scales[0].double() * scales[1].double() + bias.double()
     assert relative(scaled_mm(a, b, *scales, bias, use_fast_accum=fast), exact) < 2.0**-7
     wide = scaled_mm(a, b, *scales, out_dtype=torch.float32, use_fast_accum=fast)
-    assert relative(wide, exact - bias.double()) < (2.0**-10 if fast else 2.0**-16)
+    assert relative(wide, exact - bias.double()) < (2.0**-10 if fast else 2.0**-12)
 
 
 OPS = torch.ops.cutegemm

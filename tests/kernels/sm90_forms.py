@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from cutegemm.build.sm90 import sm90_plan
@@ -183,6 +184,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@cache
 def form(name: str, ctas: int | None = 132, **more: Any) -> GemmPlan:
     """The plan of a form, for a persistent grid of so many CTAs where it has one, with further arguments."""
     of, options = FORMS[name]

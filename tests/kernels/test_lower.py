@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -28,7 +29,13 @@ from cutegemm.tile.tiled_mma import TiledMma  # noqa: E402
 from tests.kernels.plans import random_plans, traced  # noqa: E402
 from tests.oracle.dsl import from_dsl  # noqa: E402
 
-PLANS = [plan for seed in range(6) for plan in random_plans(15, seed)]
+SEEDS, OF_A_SEED = 6, 15
+
+
+@functools.cache
+def plans():
+    """Random plans: made when the first test asks, not where tests are collected."""
+    return [plan for seed in range(SEEDS) for plan in random_plans(OF_A_SEED, seed)]
 
 
 def test_dtypes():
@@ -131,19 +138,19 @@ def test_copy_atoms():
             assert ("cache = global" in text or "global" in text) == (".cg." in atom.name), text
 
 
-@pytest.mark.parametrize("plan", PLANS[::9], ids=str)
-def test_what_a_plan_becomes(plan):
+@pytest.mark.parametrize("number", range(0, SEEDS * OF_A_SEED, 9))
+def test_what_a_plan_becomes(number):
     """All tiled objects of a plan, and what threads see of tiles through them."""
-    check_plans([plan])
+    check_plans([plans()[number]])
 
 
 def test_many_plans():
-    check_plans(PLANS)
+    check_plans(plans())
 
 
-def check_plans(plans):
-    answers = traced(lambda: [lowered(plan) for plan in plans])
-    for plan, (made, made_parts) in zip(plans, answers, strict=True):
+def check_plans(given):
+    answers = traced(lambda: [lowered(plan) for plan in given])
+    for plan, (made, made_parts) in zip(given, answers, strict=True):
         ours, our_parts = expected(plan)
         assert made == ours, plan.describe()
         for name, (origin, layout) in our_parts.items():
@@ -225,7 +232,7 @@ def test_a_fault_would_show(monkeypatch):
         return cute.make_tiled_mma(lower.mma_op(mma.atom), lower.layout(mma.atom_layout_mnk))
 
     monkeypatch.setattr(lower, "tiled_mma", forgetful)
-    plan = next(p for p in PLANS if p.tiled_mma.tile_mnk != (1, 1, 1) and p.cta_tile[0] > 32)
+    plan = next(p for p in plans() if p.tiled_mma.tile_mnk != (1, 1, 1) and p.cta_tile[0] > 32)
     with pytest.raises(AssertionError):
         check_plans([plan])
 

@@ -19,6 +19,7 @@ from tests.layout.naive import (
     along,
     at,
     copy_starts,
+    function,
     gaps,
     gives_coordinates,
     is_layout,
@@ -115,7 +116,7 @@ def filter(result: Layout, layout: Layout) -> str | None:
 def composition(result: Any, a: Any, b: Any, past_end: bool = True) -> str | None:
     """`past_end` asks for the values past the end of A too, where it runs on along its last mode."""
     if isinstance(a, Swizzle):
-        return first_difference(table(result), [at(a, i) for i in table(b)])
+        return first_difference(table(result), list(map(function(a), table(b))))
     if isinstance(a, ComposedLayout):
         if not isinstance(result, ComposedLayout) or (result.inner, result.offset) != (a.inner, a.offset):
             return "the swizzle or its offset is lost"
@@ -229,7 +230,7 @@ def right_inverse(result: Layout, layout: Layout) -> str | None:
         longest = max(n for n in range(1, run + 1) if is_layout([index_of[i] for i in range(n)]))
     return first_of(
         unless(max(inverse) < size(layout), "it leaves the layout"),
-        first_difference([at(layout, i) for i in inverse], list(range(len(inverse))), "L(R)"),
+        first_difference(list(map(function(layout), inverse)), list(range(len(inverse))), "L(R)"),
         unless(len(inverse) >= longest, f"{len(inverse)} elements, {longest} are contiguous"),
     )
 
@@ -266,7 +267,7 @@ def left_inverse(result: Layout, layout: Layout) -> str | None:
     if gives_coordinates(layout):
         return _left_inverse_of_coordinates(result, layout)
     period = max([s * d for s, d in modes(layout) if s > 1], default=1) or 1
-    back = [at(result, i) for i in table(layout)]
+    back = list(map(function(result), table(layout)))
     first = [table(layout).index(i) for i in table(layout)]
     return first_of(
         first_difference(back, first, "R(L)"),
@@ -308,8 +309,8 @@ def max_common_layout(result: Layout, a: Layout, b: Layout) -> str | None:
     identity = list(range(size(result)))
     return first_of(
         unless(max(table(result)) < min(size(a), size(b)), "it leaves the smaller layout"),
-        first_difference([at(a, i) for i in table(result)], identity, "A(R)"),
-        first_difference([at(b, i) for i in table(result)], identity, "B(R)"),
+        first_difference(list(map(function(a), table(result))), identity, "A(R)"),
+        first_difference(list(map(function(b), table(result))), identity, "B(R)"),
         max_common_vector(size(result), a, b),
     )
 

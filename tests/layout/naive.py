@@ -6,7 +6,7 @@ integer of its own, so that layouts of coordinates have integer tables too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product as cartesian
 from math import nan, prod
 from typing import Any
@@ -36,21 +36,31 @@ def modes(layout: Layout) -> list[tuple[int, int]]:
     return list(zip(leaves(layout.shape), map(number, leaves(layout.stride)), strict=True))
 
 
-def at(layout: Any, index: int) -> int:
-    """The offset at a colexicographic index, running on along the last leaf."""
+def function(layout: Any) -> Callable[[int], int]:
+    """Colexicographic index -> offset, running on along the last leaf."""
     if isinstance(layout, Swizzle):
         bits = ((1 << layout.bits) - 1) << layout.base
         if layout.shift < 0:
-            return index ^ ((index & bits) << -layout.shift)
-        return index ^ ((index >> layout.shift) & bits)
+            return lambda index: index ^ ((index & bits) << -layout.shift)
+        return lambda index: index ^ ((index >> layout.shift) & bits)
     if isinstance(layout, ComposedLayout):
-        return at(layout.inner, layout.offset + at(layout.outer, index))
-    out, last = 0, len(modes(layout)) - 1
-    for position, (extent, stride) in enumerate(modes(layout)):
-        digit = index if position == last else index % extent
-        index //= extent
-        out += digit * stride
-    return out
+        inner, outer = function(layout.inner), function(layout.outer)
+        return lambda index: inner(layout.offset + outer(index))
+    *before, (_, last_stride) = modes(layout)
+
+    def offset(index: int) -> int:
+        out = 0
+        for extent, stride in before:
+            index, digit = divmod(index, extent)
+            out += digit * stride
+        return out + index * last_stride
+
+    return offset
+
+
+def at(layout: Any, index: int) -> int:
+    """The offset at a colexicographic index, running on along the last leaf."""
+    return function(layout)(index)
 
 
 UNSPECIFIED = nan  # survives every sum; equal to nothing
@@ -63,7 +73,7 @@ def run_on(layout: Layout, index: int) -> float:
 
 
 def table(layout: Any) -> list[int]:
-    return [at(layout, i) for i in range(size(layout))]
+    return list(map(function(layout), range(size(layout))))
 
 
 def gives_coordinates(layout: Any) -> bool:

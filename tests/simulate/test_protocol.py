@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -192,6 +193,23 @@ def test_what_is_never_read_is_told():
 def test_what_two_roles_have_at_once():
     protocol = Protocol((), (Process(0, "one", (Enter("x"),)), Process(0, "two", (Enter("x"),))), (("A",),))
     assert "takes the x while" in texts(protocol)
+
+
+@pytest.mark.parametrize(
+    "options", [{"cluster": (2, 1)}, {"schedule": "pingpong", "store": "tma"}, {"split_k": 3}, {"stream": 1}]
+)
+def test_the_choices_are_what_is_ready_after_every_step(options):
+    """They are kept from step to step, and seen again where something has changed."""
+    options = {"tile": (64, 64, 64), "stages": STAGES, "subtile_n": 32, "ctas": 2, **options}
+    machine, rng = Machine(protocol_of(sm90_plan(**options), k_tiles=7, tiles=3)), random.Random(0)
+    count = len(machine.at)
+    while choices := machine.choices():
+        ready = [number for number in range(count) if machine.is_ready(number)]
+        assert choices == [*ready, *range(count, count + machine.copies)]
+        machine.step(rng.choice(choices))
+        if rng.random() < 0.1:
+            machine = machine.copy()
+    assert machine.finished
 
 
 def mbarrier(arrivals):

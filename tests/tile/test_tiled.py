@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import random
 
@@ -36,10 +37,11 @@ SIMT = TiledMma(
 WARPS = TiledMma(mma_sync(bf16, 16), Layout((2, 2, 1)), (32, 32, 16))
 
 
-def small_mmas(count, seed):
+@functools.cache
+def mmas():
     """Random TiledMmas whose tables are small enough for loops in Python."""
-    rng, out = random.Random(seed), []
-    while len(out) < count:
+    rng, out = random.Random(7), []
+    while len(out) < 60:
         case = random_mma(rng)
         m, n, k = case.extents
         if m * n + n * k + m * k <= 6000:
@@ -47,13 +49,10 @@ def small_mmas(count, seed):
     return out
 
 
-MMAS = small_mmas(60, 7)
-
-
 @pytest.mark.parametrize("operand", "abc")
 def test_mma_fragments_are_those_of_the_definition(operand):
     i, j = MODES[operand]
-    for mma, extents, threads in MMAS:
+    for mma, extents, threads in mmas():
         shape = (extents[i], extents[j])
         expected = mma_elements(mma, operand, shape)
         offsets = getattr(mma, f"offsets_{operand}")(Layout(shape))
@@ -70,7 +69,7 @@ def test_mma_fragments_are_those_of_the_definition(operand):
 @pytest.mark.parametrize("operand", "abc")
 def test_tv_layouts_are_the_fragments_of_one_tile(operand):
     i, j = MODES[operand]
-    for mma, _, _ in MMAS:
+    for mma, _, _ in mmas():
         tile = (mma.tile_mnk[i], mma.tile_mnk[j])
         layout = getattr(mma, f"tv_layout_{operand.upper()}_tiled")
         assert layout[0].size() == mma.threads
@@ -80,7 +79,7 @@ def test_tv_layouts_are_the_fragments_of_one_tile(operand):
 
 
 def test_c_is_held_once_and_a_and_b_as_often_as_their_broadcast():
-    for mma, _, _ in MMAS:
+    for mma, _, _ in mmas():
         _, m, n, k = (mma.thr_layout_vmnk[mode].size() for mode in range(4))
         for operand, others in (("a", n), ("b", m), ("c", k)):
             i, j = MODES[operand]
@@ -136,17 +135,19 @@ def test_tiles_that_do_not_divide_run_over_the_end():
     assert part[(1, 1), 3, 3] == (8 + 96, 1 + 48)
 
 
-COPIES = [
-    (tiled_copy(case), case)
-    for case in (lambda rng: [random_copy(rng) for _ in range(400)])(random.Random(11))
-    if case.maker != "c_atom" and int(np.prod(case.extents)) <= 6000
-][:120]
+@functools.cache
+def copies():
+    """The same of TiledCopies."""
+    rng = random.Random(11)
+    cases = [random_copy(rng) for _ in range(400)]
+    small = [c for c in cases if c.maker != "c_atom" and int(np.prod(c.extents)) <= 6000]
+    return [(tiled_copy(case), case) for case in small[:120]]
 
 
 @pytest.mark.parametrize("side", "sd")
 def test_copies_are_those_of_the_definition(side):
     checked = 0
-    for copy, case in COPIES:
+    for copy, case in copies():
         expected = index_in(case.extents, copy_elements(copy, side, case.extents))
         offsets = getattr(copy, f"offsets_{side}")(Layout(case.extents))
         assert np.array_equal(offsets, expected), case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
@@ -18,10 +18,15 @@ from cutegemm.plan.rules.limits import limits
 
 
 def choose_mma_sync(
-    operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
+    operands: Operands,
+    problem: Problem,
+    arch: str = DEFAULT_ARCH,
+    device: Device = DEFAULT_DEVICE,
+    suits: Callable[[GemmPlan], bool] | None = None,
 ) -> GemmPlan:
     """The named plan that a simple model, `busiest_cost`, holds to be the fastest.
 
+    suits    of a plan: whether it is one that is wanted, beside its time
     raises   PlanError where none serves the operands
 
     >>> from cutegemm.machine.device import device_named
@@ -31,7 +36,9 @@ def choose_mma_sync(
     ['mma_32x64', 'mma_128x256']
     """
     refusals: list[tuple[object, str]] = []
-    served = list(serving(operands, problem, arch, device, refusals))
+    served = [
+        one for one in serving(operands, problem, arch, device, refusals) if suits is None or suits(one[1])
+    ]
     if not served:
         raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
     return min(served, key=lambda one: _cost(one[0], one[1], problem, device))[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -26,10 +26,15 @@ _EVENLY = Split(waves=1)
 
 
 def choose_simt(
-    operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
+    operands: Operands,
+    problem: Problem,
+    arch: str = DEFAULT_ARCH,
+    device: Device = DEFAULT_DEVICE,
+    suits: Callable[[GemmPlan], bool] | None = None,
 ) -> GemmPlan:
     """The named plan, packed or not, K split or not, that `seconds` holds to be the fastest.
 
+    suits    of a plan: whether it is one that is wanted, beside its time
     raises   PlanError where none serves the operands and the problem on the architecture
     """
     refusals: list[tuple[object, str]] = []
@@ -41,7 +46,7 @@ def choose_simt(
             continue
         # What is packed comes by cp.async alone, so that there may be more stages than those of the plan as it is
         refused = [*plan.violations(arch), *limits(plan, problem)]
-        if not refused:
+        if not refused and (suits is None or suits(plan)):
             return plan
         refusals += [(recipe, rule) for rule in refused]
     raise PlanError(f"choose: no named plan for {problem} of {operands} on {arch}", by_reason(refusals))

@@ -28,13 +28,13 @@ class DirectGemm(SimtGemm):
             (mA, bM, m_tile, thr_mma.partition_A),
             (mB, bN, n_tile, thr_mma.partition_B),
         ):
-            coords = cute.make_identity_tensor((mX.shape[0], mX.shape[1]))
+            mX, coords, rows = self.tiled(mX, mD.shape[1] if mX is mB else None)
             gX, cX = [
                 part(cute.local_tile(whole, (extent, 1), (at, None)))
                 for whole in (mX[None, None, batch], coords)
             ]  # (1, REST_MN, 1, K)
             values = cute.size(gX, mode=[1])
-            inside = [cute.elem_less(cX[0, i, 0, 0][0], mX.shape[0]) for i in range(values)]
+            inside = [cute.elem_less(cX[0, i, 0, 0][0], rows) for i in range(values)]
             fragments = cute.make_rmem_tensor((1, values), mX.element_type)
             fragments.fill(0.0)
             sides.append((gX, inside, fragments))

@@ -16,6 +16,7 @@ from cutlass import Int32, Int64
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import launch_arguments
+from cutegemm.kernels.gated import columns_of_b
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.simt.parts import PartsGemm
@@ -31,12 +32,12 @@ class WorkspaceGemm(PartsGemm):
         plan, given = self.plan, launch_arguments(self.plan, arguments)
         mA, mB, mD, (tensors, results) = self.matrices(given)
         (space,), stream = given.spaces, given.stream
-        (bM, bN, _), M, N, K, L = plan.cta_tile, mD.shape[0], mD.shape[1], mA.shape[1], mD.shape[2]
+        (bM, bN, _), M, K, L = plan.cta_tile, mD.shape[0], mA.shape[1], mD.shape[2]
         work = self.tiles(mD).along(K)
-        extents = [Int64(extent) for extent in (M, N, K, L)]
         reducer = Reducer(plan)
         partials = reducer.partials(given, mD, K)
         of_d = (tensors, (*results, *partials))
+        extents = [Int64(extent) for extent in (M, columns_of_b(plan, mD), K, L)]
         firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
         whole = {"a": mA, "b": mB}
         for packing in plan.packs:

@@ -235,8 +235,8 @@ class ConsumerTracer(Tracer):
             if not self.holds:  # where it lies is worked out as late as it can be
                 self.own_mnl = self.own_tile(at)
         else:
-            own = self.subtile_sums(at.i)
-            self.results = self.storage.tail(own, at.i, self.own_mnl, at.c_phase)
+            own, ups = self.storage.subtile(self.sums, at.i)
+            self.results = self.storage.tail(own, at.i, self.own_mnl, at.c_phase, ups)
             self.storage.find_warp()
 
     def _StoreFurther(self, store: step.StoreFurther, at: At) -> None:
@@ -244,10 +244,6 @@ class ConsumerTracer(Tracer):
 
     def _Reduce(self, reduce: step.Reduce, at: At) -> None:
         self.storage.reduce(self.results, at.i, self.own_mnl)
-
-    def subtile_sums(self, i: int):
-        """The sums of a subtile."""
-        return self.storage.by_subtiles(self.sums)[None, i]
 
     def _ForSubtiles(self, loop: step.ForSubtiles, at: At) -> None:
         if loop.held:
@@ -287,7 +283,8 @@ class ConsumerTracer(Tracer):
         own_mnl = self.own_tile(at)
         if self.plan.epilogue.tail.steps:
             for i in range(self.storage.subtiles):
-                results = self.storage.tail(self.subtile_sums(i), i, own_mnl, None)
+                own, ups = self.storage.subtile(self.sums, i)
+                results = self.storage.tail(own, i, own_mnl, None, ups)
                 self.storage.store_further(results, i, own_mnl)
                 self.storage.reduce(results, i, own_mnl)
                 self.held[None, i].store(results("d").load())

@@ -19,6 +19,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments, launch_arguments, operands_seen
+from cutegemm.kernels.gated import b_tile, columns_of_b, gates_and_ups
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
@@ -61,7 +62,7 @@ class Sm90Gemm:
         plan, given = self.plan, launch_arguments(self.plan, arguments)
         a, b, stream = given.a, given.b, given.stream
         arrivals, space = (None, None, *given.spaces)[-2:]
-        bM, bN, bK = plan.cta_tile
+        bM, _, bK = plan.cta_tile
         cm, cn = plan.cluster_mn
         K = a.shape[1 + plan.operands.batched]
         at_least_one = cutlass.max(K, 1)  # a descriptor has no extent of 0; with K = 0 nothing is loaded
@@ -73,16 +74,19 @@ class Sm90Gemm:
         reducer = Reducer(plan)
         partials = reducer.partials(given, mD, K)
         operands = (tensors, (*results, *partials))
-        extents = [Int64(extent) for extent in (mD.shape[0], mD.shape[1], K, mD.shape[2])]
+        columns = columns_of_b(plan, mD)
+        extents = [Int64(extent) for extent in (mD.shape[0], columns, K, mD.shape[2])]
         firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
         for packing in plan.packs:
             source = self.seen_as(*sources[packing.name])
             loaded[packing.name] = Packer(packing).launch(source, space, firsts[packing.name], stream)
         sums = region(space, firsts["sums"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
         tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
-        tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, (bN, bK))
+        if cutlass.const_expr(plan.operands.gated):
+            loaded["b"] = gates_and_ups(loaded["b"], plan, mD.shape[1])
+        tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, b_tile(plan))
         (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, tma_a)
-        work = plan.scheduler.tiles(mD.shape[0], mD.shape[1], mD.shape[2], TRACED).along(K)
+        work = plan.scheduler.tiles(mD.shape[0], columns, mD.shape[2], TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
         self.kernel(
             tma_a,

@@ -10,6 +10,7 @@ from cutlass import Int16
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.gated import b_tile
 from cutegemm.kernels.trace import At, Ring, Tracer
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
@@ -43,23 +44,26 @@ class Loads:
     def set_up(self, ring: Ring, rank) -> None:
         """Partitions both matrices for a CTA of the cluster."""
         plan, (tma_a, mA, tma_b, mB) = self.plan, self.given
-        bM, bN, bK = plan.cta_tile
+        bM, _, bK = plan.cta_tile
         cm, cn = plan.cluster_mn
         m_rank, n_rank = plan.scheduler.rank_mn(rank)
         row = sum(1 << (n * cm) for n in range(cn))  # the ranks with the same m_rank, for m_rank = 0
         column = (1 << cm) - 1
         a = self.partition(plan.load_a, tma_a, mA, ring.sA, (bM, bK), n_rank, row << m_rank)
-        b = self.partition(plan.load_b, tma_b, mB, ring.sB, (bN, bK), m_rank, column << (n_rank * cm))
+        b = self.partition(plan.load_b, tma_b, mB, ring.sB, b_tile(plan), m_rank, column << (n_rank * cm))
         self.boxes, self.ring = (a, b), ring
 
     def partition(self, box, atom, mX, sX, tile, share, mask) -> Boxes:
-        gX = cute.local_tile(mX, tile, (None, None, None))  # (b_MN, bK, tiles, k_tiles, L)
+        if len(tile) == 3:  # (gates, gate or up, bK, tiles, k_tiles, L)
+            gX = cute.local_tile(mX, tile, (None, 0, None, None))
+        else:
+            gX = cute.local_tile(mX, tile, (None, None, None))  # (b_MN, bK, tiles, k_tiles, L)
         tXsX, tXgX = cpasync.tma_partition(
             atom,
             share,
             cute.make_layout(box.multicast),
             cute.group_modes(sX, 0, 2),
-            cute.group_modes(gX, 0, 2),
+            cute.group_modes(gX, 0, len(tile)),
         )
         options = lower.l2_policy(box)
         if box.multicast > 1:

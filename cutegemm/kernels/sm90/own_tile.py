@@ -14,7 +14,18 @@ class OwnTile:
 
     def __init__(self, plan: GemmPlan) -> None:
         assert plan.pipeline is not None
-        self.plan, self.tile = plan, plan.pipeline.consumer_tile
+        self.plan, self.tile = plan, plan.consumer_d_tile
+
+    def gates_and_ups(self, sums):
+        """Of a gated epilogue: a thread's sums that are gates, and those that are their ups, as D's tile lies."""
+        (of_atom, down, across), half = sums.shape, self.plan.consumer_d_tile[1]
+        pairs, rows, columns = of_atom
+        of_row = cute.size(of_atom) // 2
+        layout = cute.make_layout(
+            ((pairs, rows, columns // 2), down, across), stride=((1, 2, 4), 2 * of_row, 0)
+        )
+        assert 8 * (columns // 2) == half
+        return tuple([cute.make_tensor(sums.iterator + first, layout) for first in (0, of_row)])
 
     def own_tile(self, mX, own_mnl):
         """The consumer's part of C or of D."""
@@ -25,9 +36,9 @@ class OwnTile:
         the other; see `GemmPlan.column_of`."""
         m_tile, n_tile, _ = own_mnl
         (rows, columns), piece = self.tile, self.plan.piece_n
-        if piece == columns:
+        if piece == self.plan.pipeline.consumer_tile[1]:
             return cute.local_tile(matrix, self.tile, (m_tile, n_tile))
-        bN = self.plan.cta_tile[1]
+        bN = self.plan.d_tile[1]
         across = bN // columns
         whole = cute.local_tile(matrix, (rows, bN), (m_tile, n_tile // across))
         pieces = cute.logical_divide(whole, (None, cute.make_layout((piece, across))))
@@ -71,7 +82,7 @@ class OwnTile:
 
         extents   of D
         """
-        own = lower.tiled_mma(self.plan.consumer_mma).get_slice(tid)
+        own = lower.tiled_mma(self.plan.consumer_d_mma).get_slice(tid)
         coords = self.part_of(cute.make_identity_tensor(extents), own_mnl)
         tiles = [coords if tensor is None else self.own_tile(tensor, own_mnl) for tensor in tensors]
         parts = [self.in_order(own.partition_C(tile)) for tile in tiles]

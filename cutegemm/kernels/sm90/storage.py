@@ -16,6 +16,7 @@ from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.gated import Both, up_of
 from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.trace import Who
@@ -105,10 +106,26 @@ class Storage(OwnTile):
         return self.values.head(sums, k_tiles, self.plan.operands.d.dtype)
 
     def by_subtiles(self, acc):
-        """(values of a subtile, subtiles), as the accumulators lie."""
+        """(values of a subtile, subtiles), as the accumulators lie; of a gated epilogue those that are gates."""
         threads = self.plan.pipeline.consumer_threads
         shape = (product(self.slots.subtile) // threads, self.subtiles)
-        return cute.make_tensor(acc.iterator, cute.make_layout(shape))
+        if not self.plan.operands.gated:
+            return cute.make_tensor(acc.iterator, cute.make_layout(shape))
+        return self.gated_subtiles(acc)[0]
+
+    def gated_subtiles(self, acc):
+        """The same of gates, and of their ups."""
+        per = product(self.slots.subtile) // self.plan.pipeline.consumer_threads
+        down, across = self.slots.subtiles(self.tile)
+        layout = cute.make_layout((per, (across, down)), stride=(1, (per, 2 * per * across)))
+        return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
+
+    def subtile(self, sums, i: int):
+        """The sums of the i-th subtile, and of a gated epilogue their ups; else None."""
+        if not self.plan.operands.gated:
+            return self.by_subtiles(sums)[None, i], None
+        gates, ups = self.gated_subtiles(sums)
+        return gates[None, i], ups[None, i]
 
     def converted(self, sums):
         """The values of a subtile as those of D."""
@@ -162,16 +179,18 @@ class Storage(OwnTile):
             )
         cute.copy(to.tma_c, tCgC, tCsC[None, slot], tma_bar_ptr=to.arrived_c + slot)
 
-    def tail(self, sums, i: int, own_mnl, phase) -> Callable[[str], cute.Tensor]:
+    def tail(self, sums, i: int, own_mnl, phase, ups=None) -> Callable[[str], cute.Tensor]:
         """The tail on the sums of a subtile: what its results are, by name, each of its type.
 
         phase   of the barriers of slots, where a tile comes to a slot
+        ups     of sums that are gates
 
-        Rows and columns of the next subtile are asked for before this one is computed. Of several results each is
+        Rows and columns of the next subtile are asked for before this one is computed, unless one of them has two
+        numbers for each column of D, for which registers are too few. Of several results each is
         worked out when it is asked for, so that registers hold one of them; where D is alone, it is computed here.
         """
         spread = self.spread_ahead(i, sums, own_mnl)
-        if i + 1 < self.subtiles:
+        if i + 1 < self.subtiles and not self.values.epilogue.halved:
             self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
 
         def fetch(name: str) -> Any:
@@ -181,8 +200,8 @@ class Storage(OwnTile):
             return spread[name] if name in spread else self.read_global(name, sums, i, own_mnl)
 
         tail = self.values.epilogue.tail
-        if tail.beside:
-            of = self.values.worked_out(tail, sums, fetch)
+        if tail.is_whole:
+            of = self.values.worked_out(tail, sums, fetch, ups)
             return lambda name: of(name, lower.dtype(self.plan.operands.matrix(name).dtype))
         for each in tail.steps:
             self.values.carry_out(each, sums, fetch)
@@ -218,9 +237,16 @@ class Storage(OwnTile):
             self.copy_inside(name, vX[None, at], held[None, j], vcX[0, at], self.extents, (0, 1))
         return held
 
-    def read_spread(self, name: str, sums, i: int, own_mnl) -> Spread:
+    def read_spread(self, name: str, sums, i: int, own_mnl) -> Spread | Both:
         """A thread's values of an operand that stays the same along a mode, for the i-th subtile; each is read once."""
         mX, operand = self.values.tensors[name], self.plan.operands.matrix(name)
+        if operand.gated:
+            return Both(*[self.read_row(name, of, sums, i, own_mnl) for of in (mX, up_of(mX, operand))])
+        return self.read_row(name, mX, sums, i, own_mnl)
+
+    def read_row(self, name: str, mX, sums, i: int, own_mnl) -> Spread:
+        """The same of an operand, or of the numbers of gates or of ups in it."""
+        operand = self.plan.operands.matrix(name)
         vX, vcX, vSums = self.vectors(name, mX, sums, own_mnl)
         vector, count = cute.size(vSums, mode=[0]), cute.size(vSums, mode=[1])
         modes = tuple([mode for mode, of in enumerate("mn") if of not in operand.broadcast])
@@ -408,13 +434,18 @@ class Storage(OwnTile):
         results = {name: self.values.results[name] for name in epilogue.outputs[1:]}
         given = {"d": self.targets.mD, **tensors, **results}
         folds = self.folds(own_mnl) if epilogue.reductions else None
+        sums, ups = (acc, None) if not self.plan.operands.gated else self.gates_and_ups(acc)
+        given |= {
+            (name, "up"): up_of(tensors[name], self.plan.operands.matrix(name)) for name in epilogue.halved
+        }
         *parts, vcD, vAcc = self.by_vectors(
-            vector, own_mnl, self.tid, *given.values(), None, sums=acc, extents=self.extents
+            vector, own_mnl, self.tid, *given.values(), None, sums=sums, extents=self.extents
         )
+        vUps = None if ups is None else cute.zipped_divide(self.in_order(ups), (vector,))
         for i in range(cute.size(parts[0], mode=[1])):
             gX = {name: part[None, i] for name, part in zip(given, parts, strict=True)}
-            reduced = self.fragments(vAcc[None, i].shape)
-            self.store_vector(vAcc[None, i], gX, vcD[0, i], self.extents, reduced)
+            of_ups, reduced = None if vUps is None else vUps[None, i], self.fragments(vAcc[None, i].shape)
+            self.store_vector(vAcc[None, i], gX, vcD[0, i], self.extents, of_ups, reduced)
             for name, values in reduced.items():
                 folds.add(name, values, i * vector, [vcD[v, i] for v in range(vector)])
 
@@ -425,6 +456,7 @@ class Storage(OwnTile):
         gX: cutlass.Constexpr,
         at,
         extents: cutlass.Constexpr,
+        ups: cutlass.Constexpr,
         reduced: cutlass.Constexpr,
     ):
         """One access to each result, where its first element is inside: so are the others then.
@@ -433,8 +465,8 @@ class Storage(OwnTile):
         """
         if cute.elem_less(at, extents):
             tail = self.values.epilogue.tail
-            if cutlass.const_expr(tail.beside):
-                of = self.values.worked_out(tail, sums, lambda name: self.read_vector(name, gX[name]))
+            if cutlass.const_expr(tail.is_whole):
+                of = self.values.worked_out(tail, sums, lambda name: self.read_vectors(name, gX), ups)
                 for name in tail.outputs[1:]:
                     self.copy(name, of(name, gX[name].element_type), gX[name])
                 for name, values in reduced.items():
@@ -451,6 +483,12 @@ class Storage(OwnTile):
     def store_values(self, values, gD) -> None:
         """One access to D."""
         cute.copy(lower.copy_atom(self.plan.store_d), values, cute.coalesce(gD))
+
+    def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:
+        """A vector of an operand; of a row beside a gated B, of the numbers of gates and of ups."""
+        if (name, "up") not in gX:
+            return self.read_vector(name, gX[name])
+        return Both(*[self.read_vector(name, gX[key]) for key in (name, (name, "up"))])
 
     def read_vector(self, name: str, gX) -> Any:
         """A vector of an operand, inside of it: an element for each of its elements."""

@@ -15,6 +15,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.gated import Both, as_sums, up_of
 from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.values import Values
 from cutegemm.plan.epilogue import Epilogue
@@ -40,21 +41,25 @@ class Reader:
         # Where there are several, one of them may be read and another one not
         tiles = epilogue.tiles
         self.wanted = {name: True if len(tiles) == 1 else end.values.reads(epilogue, name) for name in tiles}
-        self.known: dict[tuple[str, int], cute.Tensor] = {}
+        self.known: dict[tuple[Any, int], cute.Tensor] = {}
 
     def read(self, i: int, is_inside) -> dict[str, Any]:
         """The operands of the i-th vector: something with an element for each of its elements."""
-        return {name: self.of(name, i, is_inside) for name in self.parts}
+        out = {key: self.of(key, i, is_inside) for key in self.parts}
+        ups = {key[0]: out.pop(key) for key in list(out) if isinstance(key, tuple)}
+        return {name: Both(out[name], ups[name]) if name in ups else out[name] for name in out}
 
-    def of(self, name: str, i: int, is_inside):
-        part, operand = self.parts[name][None, i], self.plan.operands.matrix(name)
+    def of(self, key, i: int, is_inside):
+        """One operand, or the numbers of the ups in a row: (name, "up")."""
+        name = key if isinstance(key, str) else key[0]
+        part, operand = self.parts[key][None, i], self.plan.operands.matrix(name)
         if not operand.broadcast:
             wanted = self.wanted[name]
             return self.loaded(name, part, is_inside if wanted is True else is_inside & wanted)
-        key = (name, cute.crd2idx((0, i), self.parts[name].layout))
-        if key not in self.known:
-            self.known[key] = self.spread(name, part, self.is_there(operand, self.coords[0, i]))
-        return self.known[key]
+        place = (key, cute.crd2idx((0, i), self.parts[key].layout))
+        if place not in self.known:
+            self.known[place] = self.spread(name, part, self.is_there(operand, self.coords[0, i]))
+        return self.known[place]
 
     def is_there(self, operand: Operand, at):
         """Whether an operand that stays the same along a mode has an element at these coordinates."""
@@ -122,7 +127,7 @@ class ScheduledEpilogue:
         m_tile, n_tile, batch = tile_mnl
         shape = (tensors[0].shape[0], tensors[0].shape[1])
         whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
-        return [cute.local_tile(t, self.plan.cta_tile[:2], (m_tile, n_tile)) for t in whole]
+        return [cute.local_tile(t, self.plan.d_tile, (m_tile, n_tile)) for t in whole]
 
     def write(self, thr_mma, mD, sD, acc, epilogue: Epilogue, tile_mnl, tid, which) -> None:
         """A thread's part of the tile, in registers, to shared or to global memory.
@@ -130,30 +135,42 @@ class ScheduledEpilogue:
         which   a vector of it, of which alone `acc` holds the sums; None for all
         """
         values, names, results = self.values, epilogue.tensors, epilogue.outputs[1:]
+        halved = epilogue.halved
         gD, *others, coords = self.tiles_of(
-            (mD, *[values.tensors[name] for name in names], *[values.results[name] for name in results]),
+            (
+                mD,
+                *[values.tensors[name] for name in names],
+                *[up_of(values.tensors[name], self.plan.operands.matrix(name)) for name in halved],
+                *[values.results[name] for name in results],
+            ),
             tile_mnl,
         )
-        parts = [thr_mma.partition_C(tile) for tile in (gD, *others, coords, gD if sD is None else sD)]
+        tiles = (gD, *others, coords, gD if sD is None else sD)
+        parts = [thr_mma.partition_C(as_sums(tile, self.plan)) for tile in tiles]
         vD, *vX, vcD, vsD = [self.by_vectors(part) for part in parts]
         held_by = {which: acc}
         if which is None:
             vAcc = self.by_vectors(acc)
             held_by = {i: vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))}
+        ups_by = {}
+        if self.plan.operands.gated:
+            ups_by = {gate: held_by[up] for gate, up in self.plan.paired_vectors}
+            held_by = {gate: held_by[gate] for gate in ups_by}
         many = self.plan.registers()["accumulators"] > _SUMS_BESIDE_THEM
         at_once = _VECTORS_OF_TILES // 2 if many else _VECTORS_OF_TILES
         extents = (mD.shape[0], mD.shape[1])
-        reader = Reader(self, epilogue, dict(zip(names, vX, strict=False)), vcD, extents)
+        keys = [*names, *[(name, "up") for name in halved]]
+        reader = Reader(self, epilogue, dict(zip(keys, vX, strict=False)), vcD, extents)
         folds = Folds(self.plan, values.results, tile_mnl, tid, extents) if epilogue.reductions else None
         for first in range(0, len(held_by), at_once):
             group = list(held_by)[first : first + at_once]
             inside = [cute.elem_less(vcD[0, i], extents) for i in group]
             old = [reader.read(i, is_inside) for i, is_inside in zip(group, inside, strict=True)]
             for i, is_inside, operands in zip(group, inside, old, strict=True):
-                out = self.computed(epilogue, held_by[i], operands, mD.element_type)
+                out = self.computed(epilogue, held_by[i], operands, mD.element_type, ups_by.get(i))
                 if folds is not None:
                     self.reduce(folds, out, i, is_inside, vcD)
-                for name, to in zip(results, vX[len(names) :], strict=True):
+                for name, to in zip(results, vX[len(keys) :], strict=True):
                     self.copy_vector(self.plan.access(name), out[name], to[None, i], is_inside)
                 if sD is None:
                     self.copy_vector(self.plan.store_d, out["d"], vD[None, i], is_inside)
@@ -169,11 +186,12 @@ class ScheduledEpilogue:
             unit, first = (i, 0) if by_vectors else (0, i * vector)
             folds.add(name, values, first, [vcD[v, i] for v in range(vector)], unit)
 
-    def computed(self, epilogue: Epilogue, sums, operands, kind) -> dict[str, cute.Tensor]:
+    def computed(self, epilogue: Epilogue, sums, operands, kind, ups=None) -> dict[str, cute.Tensor]:
         """All results of a vector of sums, or what they reduce, by name.
 
         operands   (vector) of each operand
         kind       the type of D
+        ups        of sums that are gates
         """
         vector, values = self.plan.store_d.values, self.values
         kinds = {name: values.results[name].element_type for name in epilogue.beside}
@@ -182,7 +200,8 @@ class ScheduledEpilogue:
         for v in range(vector):
             elements, known = {name: held[v] for name, held in operands.items()}, {}
             for name, expression in (*epilogue.results, *reduced):
-                total = values.element(expression, sums[v], elements, values.kind, known)
+                held = sums[v] if ups is None else (sums[v], ups[v])
+                total = values.element(expression, held, elements, values.kind, known)
                 out[name][v] = total.to(out[name].element_type)
         return out
 

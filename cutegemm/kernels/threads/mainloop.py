@@ -44,6 +44,7 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments, launch_arguments, operands_seen
+from cutegemm.kernels.gated import by_blocks, columns_of_b
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
 from cutegemm.kernels.values import Values
@@ -145,8 +146,7 @@ class ScheduledGemm(ScheduledEpilogue):
 
     def tiles(self, mD: cute.Tensor) -> TileGrid:
         """The tiles of D, of all matrices of the batch."""
-        M, N, L = mD.shape
-        return self.plan.scheduler.tiles(M, N, L, TRACED)
+        return self.plan.scheduler.tiles(mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
         """The caller's tensor with its modes in CuTe's order, the batch last."""
@@ -193,8 +193,8 @@ class ScheduledGemm(ScheduledEpilogue):
 
         sA, sB, sD = self.shared_tensors()  # (bM, bK, stages), (bN, bK, stages), (bM, bN) or None
         load_a = self.load(plan.load_a, mA, sA, (tile_mnl[0], tile_mnl[2]), begin, tid)
-        load_b = self.load(plan.load_b, mB, sB, (tile_mnl[1], tile_mnl[2]), begin, tid)
-        if residue < 0 or (tile_mnl[0] + 1) * bM > M or (tile_mnl[1] + 1) * bN > N:
+        load_b = self.load(plan.load_b, mB, sB, (tile_mnl[1], tile_mnl[2]), begin, tid, N)
+        if residue < 0 or (tile_mnl[0] + 1) * bM > M or (tile_mnl[1] + 1) * plan.d_tile[1] > N:
             self.clear(load_a)
             self.clear(load_b)
             cute.arch.sync_threads()
@@ -266,13 +266,16 @@ class ScheduledGemm(ScheduledEpilogue):
         along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
         return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
 
-    def load(self, copy, mX, sX, tile_mn_l, residue, tid) -> ThreadCopy:
-        """A thread's part of the row of tiles of A, or of B, that its CTA needs."""
+    def load(self, copy, mX, sX, tile_mn_l, residue, tid, of_d=None) -> ThreadCopy:
+        """A thread's part of the row of tiles of A, or of B, that its CTA needs.
+
+        of_d   columns of D, where it is B
+        """
         tile, batch = tile_mn_l
         tiled = lower.tiled_copy(copy)
         thr = tiled.get_slice(tid)
         tiler = tuple(cute.size(sX, mode=[mode]) for mode in (0, 1))
-        coords = cute.make_identity_tensor((mX.shape[0], mX.shape[1]))
+        mX, coords, extent = self.tiled(mX, of_d)
         # Both begin at k = residue, so that the last k-tile is full: (b_MN, bK, k_tiles)
         gX = cute.local_tile(cute.domain_offset((0, residue), mX[None, None, batch]), tiler, (tile, None))
         cX = cute.local_tile(cute.domain_offset((0, residue), coords), tiler, (tile, None))
@@ -280,9 +283,17 @@ class ScheduledGemm(ScheduledEpilogue):
         tXrX = cute.make_rmem_tensor(tXsX.shape[:3], sX.element_type)
         if not copy.atom.is_async:
             fill_with_zeros(tXrX)
-        extent = mX.shape[0]
         inside = self.predicate(tXcX, 0, extent, with_k=False)
         return ThreadCopy(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
+
+    def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
+        """A or B as tiles are taken of it, coordinates of its elements, and what the first is less than.
+
+        of_d   columns of D, where it is B
+        """
+        if of_d is None or not self.plan.operands.gated:
+            return mX, cute.make_identity_tensor((mX.shape[0], mX.shape[1])), mX.shape[0]
+        return (*by_blocks(mX, self.plan, of_d), of_d)
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
         """Which accesses of a k-tile lie below `extent` along M or N and, if asked, not below k = 0."""

@@ -31,12 +31,14 @@ from cutegemm.plan.epilogue.expression import (
     Compare,
     Constant,
     Expression,
+    Half,
     Input,
     Multiply,
     Reduction,
     Row,
     Scalar,
     Tile,
+    distributed,
 )
 
 _TAKEN = ("a", "b", "d", "acc")  # names of what is no operand of an epilogue
@@ -80,6 +82,11 @@ class Step:
         """The scalars that it takes."""
         return _distinct([expression.scalars for expression in self.expressions])
 
+    @property
+    def is_gated(self) -> bool:
+        """Whether it is computed of two sums."""
+        return any(isinstance(node, Half) for each in self.expressions for node in each.nodes())
+
     @cached_property
     def idle(self) -> tuple[tuple[str, float], ...]:
         """Scalars and their values, each of which alone makes the step change nothing; nothing is read for it then.
@@ -108,7 +115,7 @@ class Step:
     def is_scaling(self) -> bool:
         """Whether it multiplies by scalars alone, so that parts of a sum may be multiplied before they are added."""
         node = self.expression
-        if not isinstance(node, Multiply) or self.tensors or self.has_several:
+        if not isinstance(node, Multiply) or self.tensors or self.has_several or self.is_gated:
             return False
         return [child.has_accumulator for child in node.children].count(True) == 1
 
@@ -145,6 +152,9 @@ class Epilogue:
         for each in self._whole.expressions:
             if not isinstance(each, Expression):
                 raise PlanError("epilogue", [f"expression = {each!r}; an Expression is expected."])
+        object.__setattr__(self, "expression", distributed(self.expression))
+        further = tuple([(name, distributed(expression)) for name, expression in self.further])
+        object.__setattr__(self, "further", further)
         broken = list(_broken(self))
         if broken:
             raise PlanError(f"epilogue {self}", broken)
@@ -199,10 +209,48 @@ class Epilogue:
         return {node.name: type(node) for node in nodes if isinstance(node, Input)}
 
     @cached_property
+    def gated(self) -> str:
+        """Where the two columns of A @ B lie that a column of D is made of, "halves" or "pairs"; "" where it is one.
+
+        >>> from cutegemm.plan.epilogue.functions import swiglu
+        >>> Epilogue(swiglu(Accumulator())).gated, LINEAR.gated
+        ('halves', '')
+        """
+        found = [
+            node.by for each in self._whole.expressions for node in each.nodes() if isinstance(node, Half)
+        ]
+        return found[0] if found else ""
+
+    @property
+    def wide(self) -> tuple[str, ...]:
+        """Of a gated epilogue: the results that have all columns of A @ B, which no kernel stores beside half of them.
+
+        >>> from cutegemm.plan.epilogue.functions import swiglu
+        >>> Epilogue(swiglu(Accumulator()), (("preact", Accumulator()),)).wide
+        ('preact',)
+        """
+        of_half = [
+            name for name, each in self.results if any(isinstance(node, Half) for node in each.nodes())
+        ]
+        return tuple([name for name in self.outputs if of_half and name not in of_half])
+
+    @cached_property
+    def halved(self) -> tuple[str, ...]:
+        """The rows that have a number for each column of A @ B, where D has half as many."""
+        nodes = [node for each in self._whole.expressions for node in each.nodes()]
+        rows = [node.child.name for node in nodes if isinstance(node, Half) and isinstance(node.child, Row)]
+        return tuple(dict.fromkeys(rows))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is one step, as it has several results or is made of two sums."""
+        return bool(self.beside) or bool(self.gated)
+
+    @cached_property
     def steps(self) -> tuple[Step, ...]:
         """The operations, the first one on the sums themselves: one on the result of the other is the expression. Of
-        several results there is one step, which computes them all."""
-        if self._whole.has_several:
+        several results, or of two sums, there is one step, which computes all."""
+        if self.is_whole:
             return (self._whole,)
         return tuple([Step(part) for part in _chain(self.expression)])
 
@@ -224,6 +272,9 @@ class Epilogue:
         >>> Epilogue(Accumulator() + Row("bias")).transposed.expression.right
         Column(name='bias')
         """
+        if self.gated:
+            rule = f"it takes {self.gated} of the columns of A @ B, which are rows of D^T = B^T A^T. Take another plan."
+            raise PlanError(f"epilogue {self}", [rule])
         further = tuple([(name, _transposed(each)) for name, each in self.further])
         reductions = tuple(
             [
@@ -310,6 +361,7 @@ def _broken(epilogue: Epilogue) -> Iterator[str]:
             kinds.setdefault(node.name, set()).add(type(node).__name__)
         if isinstance(node, Constant) and not math.isfinite(node.value):
             yield f"it has the constant {node.value}; finite numbers are served."
+    yield from _wrongly_gated(epilogue)
     for name in dict.fromkeys([*kinds, *epilogue.beside]):
         if not name.isidentifier() or name in _TAKEN:
             yield f"{name!r} is no name of an operand: an identifier other than {', '.join(_TAKEN)} is expected."
@@ -328,6 +380,43 @@ def _broken(epilogue: Epilogue) -> Iterator[str]:
                 f"{name} is {each}: {inner} is known when all of D is, and may be no part of it. Return it as a "
                 "result of its own, behind the first one."
             )
+
+
+def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
+    by = epilogue.gated
+    if not by:
+        return
+    for name, reduction in epilogue.reductions:
+        yield (
+            f"{name} is {reduction} beside {by}(); of a gated epilogue sums and maxima are not served. Return it of "
+            "another product, or reduce D afterwards."
+        )
+    found = {node.by for _, each in epilogue.results for node in each.nodes() if isinstance(node, Half)}
+    if len(found) > 1:
+        yield "it has both halves() and pairs() of the sums. Take one of them."
+    for each in {node for _, result in epilogue.results for node in result.nodes() if isinstance(node, Half)}:
+        for node in each.child.nodes():
+            if isinstance(node, Tile):
+                yield f"{node} stands inside of {by}(), but a tile has the columns of D, half of N. Take it outside."
+    for _, result in epilogue.results:
+        outside = [*_outside(result)]
+        if not any(isinstance(node, Half) for node in outside):
+            continue
+        if any(isinstance(node, Accumulator) for node in outside):
+            yield f"acc stands inside of {by}() and outside of it, where D has half of N. Take gate and up alone."
+        for name in epilogue.halved:
+            if Row(name) in outside:
+                yield (
+                    f"{name!r} stands inside of {by}(), as a row of N numbers, and outside of it, as N / 2. "
+                    "Pass two rows."
+                )
+
+
+def _outside(node: Expression) -> Iterator[Expression]:
+    """The parts of an expression that are in no half."""
+    yield node
+    for child in () if isinstance(node, Half) else node.children:
+        yield from _outside(child)
 
 
 _ACC, _ALPHA = Accumulator(), Scalar("alpha")

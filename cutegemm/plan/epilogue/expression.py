@@ -203,6 +203,64 @@ class Element(Tensor):
     """One number for all of D, in the device's memory."""
 
 
+@dataclass(frozen=True)
+class Half(Expression):
+    """Of a gated epilogue: the gate or the up of what has a value for each column of A @ B, two for each of D's.
+
+    child         of the sums, rows, columns and numbers. In an `Epilogue` it is the sums, or a row: see `distributed`
+    side          0: the gate, 1: the up
+    interleaved   where the two of D's column j lie: at 2 j and 2 j + 1, or else at j and j + N / 2
+
+    >>> print(Half(Accumulator(), 0, False) * Half(Row("bias"), 1, False))
+    acc.gate * bias.up
+    """
+
+    child: Expression
+    side: int
+    interleaved: bool
+
+    @property
+    def children(self) -> tuple[Expression, ...]:
+        return (self.child,)
+
+    def with_children(self, *children: Expression) -> Expression:
+        return Half(children[0], self.side, self.interleaved)
+
+    @property
+    def by(self) -> str:
+        """Where the two lie, by the name of the function that divides: "halves" or "pairs"."""
+        return "pairs" if self.interleaved else "halves"
+
+    def __str__(self) -> str:
+        if isinstance(self.child, Accumulator | Row):
+            return f"{self.child}.{('gate', 'up')[self.side]}"
+        return f"{self.by}({self.child})[{self.side}]"
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether it is a half of the sums or of a row alone."""
+        return isinstance(self.child, Accumulator | Row)
+
+
+def distributed(node: Expression) -> Expression:
+    """The same value, of halves of the sums and of rows. What is of a kind yet unknown stays in its half.
+
+    >>> print(distributed(Half(Accumulator() + Row("bias") * Column("scale"), 1, False)))
+    acc.up + bias.up * scale
+    """
+    if not isinstance(node, Half):
+        return node.with_children(*[distributed(child) for child in node.children])
+    if any(type(each) is Tensor or isinstance(each, Tile | Half) for each in node.child.nodes()):
+        return node
+
+    def half(of: Expression) -> Expression:
+        if isinstance(of, Accumulator | Row):
+            return Half(of, node.side, node.interleaved)
+        return of.with_children(*[half(child) for child in of.children])
+
+    return half(node.child)
+
+
 BROADCAST: dict[type[Tensor], tuple[str, ...]] = {  # modes of D along which an operand stays the same
     Tile: (),
     Row: ("m",),

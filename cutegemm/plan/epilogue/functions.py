@@ -14,11 +14,13 @@ from __future__ import annotations
 from typing import Any
 
 from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
 from cutegemm.plan.epilogue.expression import (
     Cast,
     Compare,
     Expression,
     Function,
+    Half,
     Maximum,
     Minimum,
     Reduction,
@@ -201,3 +203,64 @@ def cast(x: Any, dtype: DType | str) -> Expression:
     bf16(acc) * 2
     """
     return Cast(_expression("cast", x), DType.parse(dtype))
+
+
+# --- gated: an element of D is made of two columns of A @ B, and D has half of its columns -----------------------
+
+
+def halves(x: Any) -> tuple[Expression, Expression]:
+    """(gate, up): x of the columns j and j + N / 2 of A @ B, for column j of an M x N / 2 result.
+
+    x        an expression of the accumulator, and of rows of N numbers, columns and numbers
+    raises   PlanError where it is a gate or an up already
+
+    >>> from cutegemm.plan.epilogue import Accumulator, Epilogue, Row
+    >>> gate, up = halves(Accumulator() + Row("bias"))
+    >>> print(Epilogue(silu(gate) * up))
+    silu(acc.gate + bias.gate) * (acc.up + bias.up)
+    """
+    return _divided(x, False)
+
+
+def pairs(x: Any) -> tuple[Expression, Expression]:
+    """(gate, up): x of the columns 2 j and 2 j + 1 of A @ B, for column j of an M x N / 2 result; see `halves`."""
+    return _divided(x, True)
+
+
+def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
+    by = "pairs" if interleaved else "halves"
+    whole = _expression(by, x)
+    if any(isinstance(node, Half) for node in whole.nodes()):
+        raise PlanError(f"{by}({whole})", ["it is made of a gate or an up already. Divide the sums once."])
+    return Half(whole, 0, interleaved), Half(whole, 1, interleaved)
+
+
+def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
+    gate, up = (pairs if interleaved else halves)(x)
+    out: Expression = activation(gate) * up
+    return out
+
+
+def swiglu(x: Any, interleaved: bool = False) -> Expression:
+    """silu(gate) * up of `halves`; of `pairs` where interleaved.
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> print(swiglu(Accumulator()), "|", swiglu(Accumulator(), interleaved=True))
+    silu(acc.gate) * acc.up | silu(acc.gate) * acc.up
+    """
+    return _gated(silu, x, interleaved)
+
+
+def geglu(x: Any, interleaved: bool = False) -> Expression:
+    """gelu(gate) * up; see `swiglu`."""
+    return _gated(gelu, x, interleaved)
+
+
+def reglu(x: Any, interleaved: bool = False) -> Expression:
+    """relu(gate) * up; see `swiglu`."""
+    return _gated(relu, x, interleaved)
+
+
+def glu(x: Any, interleaved: bool = False) -> Expression:
+    """sigmoid(gate) * up; see `swiglu`. torch's `glu` has the sigmoid of the second half."""
+    return _gated(sigmoid, x, interleaved)

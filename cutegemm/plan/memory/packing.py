@@ -121,7 +121,7 @@ def as_packed(operands: Operands, packs: tuple[Packing, ...]) -> Operands:
     'f32 m-major, 16-byte aligned'
     """
     made: dict[str, Any] = {
-        p.name: Operand(getattr(operands, p.name).dtype, p.major, ALIGN_BYTES) for p in packs
+        p.name: replace(getattr(operands, p.name), major=p.major, align_bytes=ALIGN_BYTES) for p in packs
     }
     return replace(operands, **made) if made else operands
 

@@ -100,7 +100,7 @@ class _Expansion:
         )  # the same columns of B
         self.sources = tuple(sorted({*self.row, *self.column}))
         self.slots = plan.slots
-        self.subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(plan.pipeline.consumer_tile))
+        self.subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(plan.consumer_d_tile))
 
     def of(self, program: Program) -> Iterator[Op]:
         yield from self.steps(program.steps, _State())

@@ -20,6 +20,7 @@ from cutegemm.machine.arch import (
 from cutegemm.plan.epilogue import BROADCAST
 from cutegemm.plan.memory.partials import folding
 from cutegemm.plan.rules.boxes import box_rules, overlapping, places
+from cutegemm.plan.rules.gated import gated_problem_rules, gated_rules
 from cutegemm.plan.rules.kinds import kind_rules
 from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.rules.pipeline import pipeline_rules
@@ -39,7 +40,7 @@ _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen i
 
 def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
     """Every rule that `plan` breaks on `arch` and, where one is given, for `problem`."""
-    kinds = list(kind_rules(plan))
+    kinds = list(kind_rules(plan)) or list(gated_rules(plan))
     if kinds:
         return kinds
     structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan)]
@@ -129,9 +130,8 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
         elif plan.stages:
             yield from overlapping(name, layout)
     if plan.smem_d is not None and plan.schedule is not None:
-        bm, bn, _ = plan.cta_tile
-        if product_each(plan.smem_d.shape) != (bm, bn):
-            yield f"the shared memory of D is {plan.smem_d}; a tile of {(bm, bn)} passes through it."
+        if product_each(plan.smem_d.shape) != plan.d_tile:
+            yield f"the shared memory of D is {plan.smem_d}; a tile of {plan.d_tile} passes through it."
         else:
             yield from overlapping("D", plan.smem_d)
 
@@ -143,7 +143,7 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
         ("B", ("N", "K"), (bn, bk), plan.load_b),
     ]
     if plan.copy_d is not None:
-        parts.append(("D", ("M", "N"), (bm, bn), plan.copy_d))
+        parts.append(("D", ("M", "N"), plan.d_tile, plan.copy_d))
     if plan.schedule is not None and (plan.copy_d is None) != (plan.smem_d is None):
         yield "D passes through shared memory where there is both a layout of it there and a copy out of it."
     for name, modes, extents, copy in parts:
@@ -265,6 +265,7 @@ def _reductions(plan: GemmPlan) -> Iterator[str]:
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     """The rules that a problem breaks: what the plan's accesses need of its extents and strides."""
     ops, have = plan.operands, problem.operands
+    yield from gated_problem_rules(plan, problem)
     for name in ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs):
         ours, theirs = ops.matrix(name), have.matrix(name)
         if ours.dtype != theirs.dtype or ours.major != theirs.major:

@@ -110,7 +110,7 @@ def _deferred(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         if is_there:
             yield f"where {what}, a tile is not stored behind the products of the next."
     threads_bits = 32 * WARPGROUP_THREADS
-    held = product(pipeline.consumer_tile) * plan.operands.d.dtype.bits // threads_bits
+    held = product(plan.consumer_d_tile) * plan.operands.d.dtype.bits // threads_bits
     sums = product(pipeline.consumer_tile) * plan.operands.acc.bits // threads_bits
     for role in plan.roles[1:]:
         if role.registers is not None and sums + held + DEFERRED_REGISTERS_BESIDES > role.registers:
@@ -229,7 +229,7 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     if slots is None or plan.smem_d is None:
         return
     rows, cols = slots.subtile
-    tile = pipeline.consumer_tile
+    tile = plan.consumer_d_tile
     least = MIN_SLOTS if pipeline.consumer_warps > 1 else 1
     if tile[0] % rows or tile[1] % cols:
         yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."

@@ -147,7 +147,7 @@ def _aligned_in_slots(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple
 
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
     """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
-    copy, operand, tile = plan.copy_d, plan.operands.d, plan.cta_tile[:2]
+    copy, operand, tile = plan.copy_d, plan.operands.d, plan.d_tile
     if plan.slots is not None and isinstance(plan.slots.store, TiledCopy):
         copy, tile = plan.slots.store, plan.slots.subtile
     if copy is None or plan.smem_d is None:
@@ -169,6 +169,9 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
         return
     bm, bn, _ = plan.cta_tile
     compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
+    if plan.gating is not None:
+        yield from _gates_stored(plan, count)
+        return
     offsets = plan.tiled_mma.offsets_c(compact)
     by_thread = offsets.reshape(offsets.shape[0], -1)
     if plan.smem_d is not None:
@@ -190,6 +193,26 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
         )
 
 
+def _gates_stored(plan: GemmPlan, count: int) -> Iterator[str]:
+    """The same of a gated epilogue: what a thread stores is where its gates are."""
+    store, operand, (bm, bn) = plan.store_d, plan.operands.d, plan.d_tile
+    held = plan.stored_by_threads
+    place = np.sort(held if operand.major == "m" else held % bm * bn + held // bm, axis=1)
+    if plan.smem_d is not None:
+        rows, columns = (place % bm, place // bm) if operand.major == "m" else divmod(place, bn)
+        place = plan.smem_d.offsets().reshape(-1)[rows + bm * columns]
+        yield from _shared_vector("the sums are written", place, store.bits, operand.dtype.bits)
+        return
+    if store.bits > 8 * operand.align_bytes:
+        yield f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes."
+    runs = place.reshape(place.shape[0], -1, count)
+    if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
+        yield (
+            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread's gates are not "
+            f"{count} aligned neighbours of it."
+        )
+
+
 def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     """Whether the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
     mma, (bm, bn, _), (rows, columns) = plan.tiled_mma, plan.cta_tile, pipeline.consumer_tile
@@ -204,14 +227,18 @@ def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     slots = plan.slots
     if slots is not None:
         steps = [size(step) for step in slots.to_shared.tiler_mn]
-        fits = [s % t == 0 == o % s for o, s, t in zip((rows, columns), slots.subtile, steps, strict=True)]
+        fits = [
+            s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, slots.subtile, steps, strict=True)
+        ]
         if not all(fits) or slots.to_shared.threads != pipeline.consumer_threads:
             return
     own_mma = plan.consumer_mma
     if mma != own_mma or (bm, bn) != (rows, columns):
         yield from _shared_out(mma, own_mma, (bm, bn), (rows, columns), plan.piece_n)
     if slots is not None:
-        yield from _stored_in_order(own_mma, (rows, columns), slots.to_shared, slots.subtile, by_warps)
+        yield from _stored_in_order(
+            plan.consumer_d_mma, plan.consumer_d_tile, slots.to_shared, slots.subtile, by_warps
+        )
 
 
 def _one_slot(layout: SharedLayout, bits: int) -> SharedLayout:

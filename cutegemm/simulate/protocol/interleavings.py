@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from cutegemm.simulate.protocol.machine import Machine
+from cutegemm.simulate.protocol.machine import Event, Machine, told
 from cutegemm.simulate.protocol.protocol import Protocol, ProtocolError
 
 _TRACE = 12  # of the last things that happened, told with a fault
@@ -56,8 +58,8 @@ def play_interleavings(
     runs = 0
     for name, choose in _orders(protocol, random_runs, seed, extremes):
         runs += 1
-        for text, trace in _play(Machine(protocol), choose):
-            faults.setdefault(text, ProtocolFault(text, name, trace))
+        for text, events in _play(Machine(protocol), choose):
+            faults.setdefault(text, _fault(text, name, events))
     return ProtocolReport(tuple(faults.values()), runs)
 
 
@@ -75,44 +77,49 @@ def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> Proto
     first = Machine(protocol)
     seen = {first.key()}
     ends = 0
-    stack: list[tuple[Machine, tuple[str, ...]]] = [(first, ())]
+    stack: list[tuple[Machine, tuple[Event, ...]]] = [(first, ())]
     while stack:
-        machine, trace = stack.pop()
+        machine, events = stack.pop()
         choices = machine.choices()
         if not choices:
             ends += 1
             for text in machine.leftovers() if machine.finished else [machine.stuck()]:
-                faults.setdefault(text, ProtocolFault(text, "exhaustive search", trace))
+                faults.setdefault(text, _fault(text, "exhaustive search", events))
         for choice in choices:
             after = machine.copy()
-            told = (*trace[1 - _TRACE :], machine.describe(choice))
+            with_choice = (*events[1 - _TRACE :], machine.event(choice))
             try:
                 after.step(choice)
             except ProtocolError as error:
-                faults.setdefault(str(error), ProtocolFault(str(error), "exhaustive search", told))
+                faults.setdefault(str(error), _fault(str(error), "exhaustive search", with_choice))
                 continue
             key = after.key()
             if key not in seen:
                 if len(seen) == max_states:
                     return ProtocolReport(tuple(faults.values()), ends, len(seen), False)
                 seen.add(key)
-                stack.append((after, told))
+                stack.append((after, with_choice))
     return ProtocolReport(tuple(faults.values()), ends, len(seen), True)
 
 
-def _play(machine: Machine, choose: Callable[[list[int]], int]) -> list[tuple[str, tuple[str, ...]]]:
-    happened: list[str] = []
+def _fault(text: str, interleaving: str, events: Sequence[Event]) -> ProtocolFault:
+    return ProtocolFault(text, interleaving, tuple([told(event) for event in events]))
+
+
+def _play(machine: Machine, choose: Callable[[list[int]], int]) -> list[tuple[str, Sequence[Event]]]:
+    """Faults, and the events before them."""
+    events: deque[Event] = deque(maxlen=_TRACE)
     while True:
         choices = machine.choices()
         if not choices:
             texts = machine.leftovers() if machine.finished else [machine.stuck()]
-            return [(text, tuple(happened[-_TRACE:])) for text in texts]
+            return [(text, events) for text in texts]
         choice = choose(choices)
-        happened.append(machine.describe(choice))
+        events.append(machine.event(choice))
         try:
             machine.step(choice)
         except ProtocolError as error:
-            return [(str(error), tuple(happened[-_TRACE:]))]
+            return [(str(error), events)]
 
 
 def _orders(
@@ -133,11 +140,16 @@ def _orders(
 
 def _by_rank(ranks: list[int]) -> Callable[[list[int]], int]:
     """The choice of the least rank, the first of several; the last rank is that of the loads."""
-    loads = len(ranks) - 1
-    return lambda choices: min(choices, key=lambda c: ranks[c] if c < loads else ranks[loads])
+    rank_of = _each(ranks)
+    return lambda choices: min(choices, key=rank_of)
 
 
 def _at_random(rng: random.Random, count: int) -> Callable[[list[int]], int]:
     """Processes and loads at speeds that differ by up to a thousand."""
-    speeds = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
-    return lambda choices: rng.choices(choices, [speeds[min(c, count)] for c in choices])[0]
+    speed_of = _each([10 ** rng.uniform(0, 3) for _ in range(count + 1)])
+    return lambda choices: rng.choices(choices, [speed_of(c) for c in choices])[0]
+
+
+def _each(values: list[Any]) -> Callable[[int], Any]:
+    """Choice -> its value; the last value is that of all loads."""
+    return defaultdict(lambda: values[-1], enumerate(values)).__getitem__

@@ -16,6 +16,7 @@ A process is a tuple of operations; it is carried out operation by operation, in
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from typing import Union, get_args
 
 from cutegemm.plan.program.operations import (
@@ -33,6 +34,7 @@ from cutegemm.plan.program.operations import (
     Mark,
     NamedArrive,
     NamedSync,
+    Op,
     PartOp,
     SlotOp,
     Tag,
@@ -46,6 +48,9 @@ from cutegemm.simulate.protocol.slot_state import SlotState
 
 _UNDER_WAY = "under way"
 Part = Union[None, str, Tag]
+Event = tuple[
+    Union[Process, int], Op, bool
+]  # who, or the CTA that a load comes to; what; whether it is a copy's end
 
 
 class Machine:
@@ -80,6 +85,8 @@ class Machine:
         self.flags: list[frozenset[str]] = [frozenset()] * len(protocol.processes)
         self.slots = SlotState()
         self.sums_of_parts = PartState()
+        self.ready: list[int] = []  # processes that can go on, but for those of which it is to be seen
+        self.unseen = set(range(len(protocol.processes)))
 
     def copy(self) -> Machine:
         """The same state, to go on from in another way."""
@@ -97,6 +104,8 @@ class Machine:
             "sums_of_parts",
             "turned",
             "flags",
+            "ready",
+            "unseen",
         ):
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -120,9 +129,19 @@ class Machine:
 
     def choices(self) -> list[int]:
         """Processes that can go on, by number, then bulk copies that may land, counted on from those."""
-        processes = self.protocol.processes
-        ready = [number for number in range(len(processes)) if self.is_ready(number)]
-        return ready + [len(processes) + flight for flight in range(self.copies)]
+        ready, first = self.ready, len(self.at)
+        for number in self.unseen:
+            place = bisect_left(ready, number)
+            was_ready = place < len(ready) and ready[place] == number
+            if self.is_ready(number) == was_ready:
+                continue
+            if was_ready:
+                del ready[place]
+            else:
+                insort(ready, number)
+        self.unseen.clear()
+        copies = len(self.flights) + len(self.slots.flights)
+        return [*ready, *range(first, first + copies)] if copies else ready.copy()
 
     @property
     def copies(self) -> int:
@@ -136,15 +155,18 @@ class Machine:
 
     def describe(self, choice: int) -> str:
         """A choice in words."""
+        return told(self.event(choice))
+
+    def event(self, choice: int) -> Event:
+        """What a choice is, to be `told`."""
         processes = self.protocol.processes
         if choice < len(processes):
-            return f"{processes[choice]}: {processes[choice].ops[self.at[choice]]}"
+            return processes[choice], processes[choice].ops[self.at[choice]], False
         position = choice - len(processes)
         if position >= len(self.flights):
             number, _, _, op = self.slots.flights[position - len(self.flights)]
-            return f"{processes[number]}: {op} is done"
-        cta, load = self.flights[position]
-        return f"{load.part} of {_tag(load.tag)} lands in stage {load.stage} of CTA {cta}"
+            return processes[number], op, True
+        return *self.flights[position], True
 
     def step(self, choice: int) -> None:
         """Lets one thing happen.
@@ -165,6 +187,7 @@ class Machine:
         op = process.ops[self.at[choice]]
         self.at[choice] += 1
         self.turn_awaited[choice] = None
+        self.unseen.add(choice)
         try:
             getattr(self, _ACTIONS[type(op)])(choice, process, op)
         except Misuse as what:
@@ -224,12 +247,14 @@ class Machine:
 
     def _part(self, number: int, process: Process, op: PartOp) -> None:
         was_last = self.sums_of_parts.act(number, process.cta, op)
+        self.unseen.update(self.protocol.waiters_for_sums)
         if was_last is not None:
             self._flag(number, LAST, was_last)
 
     def _slot_done(self, position: int) -> None:
         flight = self.slots.flights[position]
         fetched = self.slots.land(flight)
+        self.unseen.add(flight[0])
         if fetched is not None:
             cta = self.protocol.processes[flight[0]].cta
             what = f"C of subtile {fetched.tag}"
@@ -240,8 +265,7 @@ class Machine:
         return awaited is None or self.bars[awaited[0]][0] > awaited[1]
 
     def _alive(self, cta: int, who: str) -> None:
-        mine = [n for n, process in enumerate(self.protocol.processes) if process.cta == cta]
-        if all(self._ended(n) for n in mine):
+        if all(self._ended(n) for n in self.protocol.of_cta[cta]):
             raise ProtocolError(f"{who} reaches CTA {cta}, which has ended: its shared memory is gone.")
 
     def _wait(self, number: int, process: Process, op: Wait) -> None:
@@ -266,6 +290,7 @@ class Machine:
             )
         if pending == 0 and outstanding == 0:
             phase, pending = phase + 1, self.arrivals[name]
+            self.unseen.update(self.protocol.waiters.get((name, index, cta), ()))
         self.bars[name, index, cta] = (phase, pending, outstanding)
 
     def _load(self, number: int, process: Process, op: Load) -> None:
@@ -368,3 +393,12 @@ _ACTIONS: dict[type, str] = {
 
 def _tag(tag: Part) -> str:
     return f"k-tile {tag[1]} of tile {tag[0]}" if isinstance(tag, tuple) else str(tag)
+
+
+def told(event: Event) -> str:
+    """An event in words."""
+    who, op, is_end = event
+    if isinstance(who, Process):
+        return f"{who}: {op}{' is done' if is_end else ''}"
+    assert isinstance(op, Load)
+    return f"{op.part} of {_tag(op.tag)} lands in stage {op.stage} of CTA {who}"

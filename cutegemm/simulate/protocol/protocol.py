@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from cutegemm.errors import UnsupportedError
@@ -11,7 +12,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.barriers import Barrier
 from cutegemm.plan.program.expand import Place, expand
-from cutegemm.plan.program.operations import Op
+from cutegemm.plan.program.operations import AwaitSums, NamedSync, Op, Wait
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.work.shares import WorkTile
 
@@ -48,6 +49,35 @@ class Protocol:
     parts: tuple[tuple[str, ...], ...]
     readers: int = 1
     tiles: frozenset[int] = frozenset()
+
+    @cached_property
+    def of_cta(self) -> dict[int, list[int]]:
+        """CTA -> its processes, by number."""
+        return {
+            cta: [number for number, process in enumerate(self.processes) if process.cta == cta]
+            for cta in range(len(self.parts))
+        }
+
+    @cached_property
+    def waiters(self) -> dict[tuple[str, int, int], set[int]]:
+        """Barrier, index, CTA -> processes that wait there at some time, by number."""
+        found: dict[tuple[str, int, int], set[int]] = {}
+        for number, process in enumerate(self.processes):
+            for op in process.ops:
+                if isinstance(op, (Wait, NamedSync)):
+                    found.setdefault((op.barrier, op.index, process.cta), set()).add(number)
+        return found
+
+    @cached_property
+    def waiters_for_sums(self) -> tuple[int, ...]:
+        """Processes that wait for sums of other parts at some time, by number."""
+        return tuple(
+            [
+                n
+                for n, process in enumerate(self.processes)
+                if any(isinstance(op, AwaitSums) for op in process.ops)
+            ]
+        )
 
     def edited(self, edit: Callable[[Process, Op], Op | None]) -> Protocol:
         """The protocol with each operation put through `edit`; None takes it out. For planting faults.

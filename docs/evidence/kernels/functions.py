@@ -12,9 +12,9 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Float32, Float64, Int32, Int64
 
-from cutegemm.kernels.functions import BINARY, FUNCTIONS
+from cutegemm.kernels.functions import BINARY, FUNCTIONS, NARROW
 
-NAMES = (*FUNCTIONS, *BINARY)
+NAMES = (*FUNCTIONS, *BINARY, *NARROW)
 THREADS = 256  # of a CTA
 KINDS = {"f32": Float32, "f64": Float64}
 
@@ -37,7 +37,7 @@ class OneFunction:
         if self.name in BINARY:
             value = BINARY[self.name](value, self.element(y, index)[0])
         else:
-            value = FUNCTIONS[self.name](value)
+            value = {**FUNCTIONS, **NARROW}[self.name](value)
         self.element(out, index)[0] = value
 
     @cute.kernel

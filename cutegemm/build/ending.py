@@ -1,0 +1,76 @@
+"""From a plan to one that ends in another epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cutegemm.build.mma_sync import lines_of_d
+from cutegemm.build.slots import SlotBuilder
+from cutegemm.plan.epilogue import Epilogue
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operand, Operands
+from cutegemm.tile.tma import TmaBox
+
+
+def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand] | None = None) -> GemmPlan:
+    """A plan that ends in an epilogue.
+
+    further   what its operands and results are made of, where it is not what C and D are made of
+    raises    PlanError with every rule that is then broken
+
+    Where the epilogue is gated, D's tile has half the columns that are summed up: its way through shared memory is made
+    anew for them.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> from cutegemm.plan.epilogue.functions import swiglu
+    >>> from cutegemm.plan.problem import Operands
+    >>> plan = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 192, 64))
+    >>> gated = ending_in(Epilogue(swiglu(Accumulator())), plan)
+    >>> gated.d_tile, plan.slots.subtile, gated.slots.subtile
+    ((128, 96), (64, 64), (64, 32))
+    """
+    operands = plan.operands.with_further(**further or {}).as_gated(epilogue.gated, epilogue.halved)
+    if not epilogue.gated:
+        return plan.with_(operands=operands, epilogue=epilogue)
+    if plan.tiled_mma.atom.a_source == "register" and plan.pipeline is not None:
+        return plan.with_(operands=operands, epilogue=epilogue)  # refused in words
+    if plan.slots is not None:
+        return _through_slots(epilogue, plan, operands)
+    if plan.schedule is not None and plan.smem_d is not None:
+        return _through_shared(epilogue, plan, operands)
+    return plan.with_(operands=operands, epilogue=epilogue)
+
+
+def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
+    """A plan with a schedule, with shared memory for D's tile; of SIMT plans D leaves straight out of registers."""
+    changes: dict[str, Any] = {"smem_d": None, "copy_d": None}
+    if plan.family == "mma_sync":
+        bm, bn, bk = plan.cta_tile
+        subject = f"plan {plan.name!r} for {epilogue}"
+        made = lines_of_d(subject, operands, (bm, bn // 2, bk), plan.threads, plan.store_d.values)
+        changes = {"smem_d": made.smem, "copy_d": made.copy}
+    return plan.with_(operands=operands, epilogue=epilogue, **changes)
+
+
+def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
+    """A plan of a pipeline, with slots for D's tile."""
+    slots, pipeline = plan.slots, plan.pipeline
+    assert slots is not None
+    assert pipeline is not None
+    rows, columns = pipeline.consumer_tile
+    shared_d, stored = "padded", (slots.subtile[0], "evict_normal")
+    if isinstance(slots.store, TmaBox):
+        shared_d = "plain" if slots.store.swizzle == "none" else "swizzled"
+        stored = (slots.store.box[1] if operands.d.major == "n" else slots.subtile[0], slots.store.l2_policy)
+    first = next(iter(epilogue.tiles), "c")
+    subject = f"plan {plan.name!r} for {epilogue}"
+    builder = SlotBuilder(subject, replace(operands, c=operands.matrix(first)))
+    made, smem_d = builder.slots(
+        (rows, columns // 2), pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles)
+    )
+    return plan.with_(
+        operands=operands, epilogue=epilogue, slots=made, smem_d=smem_d, store_d=made.to_shared.atom
+    )

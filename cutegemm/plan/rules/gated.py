@@ -1,0 +1,107 @@
+"""The rules of gated epilogues: where B's columns are brought from, and whose sums are pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cutegemm.errors import PlanError
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.epilogue import Epilogue
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+
+def gated_rules(plan: GemmPlan) -> Iterator[str]:
+    """The rules that a plan breaks. The others compute with the tile of D, so that these come first."""
+    ops, epilogue = plan.operands, plan.epilogue
+    if ops.gated != epilogue.gated:
+        yield (
+            f"B is {ops.b}, but the epilogue, {epilogue}, takes {epilogue.gated or 'no two'} of its columns. "
+            "`ending_in` makes a plan for both."
+        )
+        return
+    marked = {name for name, operand in ops.further if operand.gated}
+    if marked != set(epilogue.halved):
+        both = " and ".join(sorted(marked ^ set(epilogue.halved)))
+        yield f"{both} is a row of N numbers in the operands or in the epilogue, {epilogue}, but not in both."
+    if not ops.gated:
+        return
+    yield from wide_results(epilogue)
+    if plan.pipeline is not None and plan.tiled_mma.atom.a_source == "register":
+        yield (
+            f"{epilogue} is gated; warps that consume a ring pair no columns. Take a plan of all threads, or of wgmma."
+        )
+        return
+    pairs = plan.pairs
+    if pairs is None:
+        yield (
+            f"of {epilogue}, no thread has both sums of a pair in tiles of {plan.cta_tile[1]} columns. Take a tile of "
+            "an even number of the columns that a thread's sums lie apart."
+        )
+        return
+    if plan.pipeline is not None:
+        try:
+            _ = plan.consumer_d_mma
+        except PlanError as error:
+            yield (
+                f"tiles of {plan.cta_tile[1]} columns have {plan.cta_tile[1] // 2} of D: "
+                f"{'; '.join(error.violations)}. Take a multiple of 32."
+            )
+            return
+    elif not plan.paired_vectors:
+        yield (
+            f"D is stored {plan.store_d.values} neighbours at a time, but {pairs.block} gates lie together in a tile "
+            f"of {plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
+        )
+    if plan.schedule is not None and plan.split.is_split and plan.split.reduction == "kernel":
+        yield (
+            "the parts of K are added by a second kernel, vector by vector, which knows no pairs. Take "
+            "reduction = 'last', or all of K in one part."
+        )
+    if plan.loaded.b.major == "n":
+        yield from _along_n(plan, pairs.block)
+
+
+def wide_results(epilogue: Epilogue) -> Iterator[str]:
+    """Why results of all columns of A @ B are not stored beside those of half as many."""
+    for name in epilogue.wide:
+        expression = dict(epilogue.results)[name]
+        yield (
+            f"{name} = {expression} has all columns of A @ B, D half of them. Take gate and up of it as two results."
+        )
+
+
+def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
+    """Rules of a B whose columns are neighbours."""
+    box = plan.load_b
+    width = box.box[0] if isinstance(box, TmaBox) else box.atom.values if isinstance(box, TiledCopy) else 1
+    if plan.operands.gated == "pairs" and width > 1:
+        yield (
+            f"B is n-major, where gates and ups alternate, and loaded {width} neighbours at a time. Pass B k-major, as "
+            "b.mT.contiguous().mT is, or take halves(). For wgmma, +pack behind the plan's name copies it first."
+        )
+    elif block % width:
+        yield (
+            f"B is n-major and loaded {width} neighbours at a time, but {block} gates lie together in a tile of "
+            f"{plan.cta_tile[1]} columns. Take a tile of a multiple of {2 * width}."
+        )
+
+
+def gated_problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
+    """The rules that a problem breaks."""
+    by, have = plan.operands.gated, problem.operands.gated
+    if by != have:
+        yield f"B's columns are {have or 'not gated'}; the plan is made for {by or 'ones that are not'}."
+    elif by and problem.n % 2:
+        yield f"N = {problem.n}; {by} of an even number of columns are expected."
+    elif by == "halves" and plan.loaded.b.major == "n":
+        size_bytes, align_bytes = problem.n // 2 * plan.loaded.b.dtype.bits // 8, plan.loaded.b.align_bytes
+        if size_bytes % align_bytes:
+            yield (
+                f"N / 2 = {problem.n // 2} columns of an n-major B take {size_bytes} bytes, no multiple of the "
+                f"{align_bytes} that the plan's accesses need. Pass B k-major, or columns of zeros behind each half."
+            )

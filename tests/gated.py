@@ -1,0 +1,85 @@
+"""Plans of all kinds whose epilogue is gated, and what they compute held against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
+from cutegemm.dtypes import round_to
+from cutegemm.plan import GemmPlan, Operands
+from tests.epilogues import CASES, reference
+
+BF16, BF16_NN = Operands.of("bf16", layout="nt"), Operands.of("bf16", layout="nn")
+E4M3, E4M3_NN = (Operands.of("e4m3", layout=layout, out="bf16") for layout in ("nt", "nn"))
+
+
+def _sm90(operands: Operands = BF16, tile: tuple[int, int, int] = (128, 128, 64), **how: Any) -> GemmPlan:
+    return sm90_plan(operands, tile=tile, **({} if how.get("schedule") == "single" else {"ctas": 4}), **how)
+
+
+# Plan, case, and (M, N, K)
+FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
+    "pingpong": (_sm90(), "geglu_bias", (200, 336, 136)),
+    "pingpong, pairs": (_sm90(with_c=True), "pairs", (200, 336, 136)),
+    "192": (_sm90(tile=(128, 192, 64)), "swiglu", (136, 400, 72)),
+    "multicast": (_sm90(cluster=(2, 1)), "geglu_bias", (300, 336, 72)),
+    "multicast of A": (_sm90(cluster=(1, 2)), "swiglu", (136, 336, 72)),
+    "n-major": (_sm90(BF16_NN), "geglu_bias", (136, 336, 72)),
+    "n-major, packed pairs": (_sm90(BF16_NN, pack="b"), "pairs", (136, 336, 72)),
+    "cooperative": (_sm90(tile=(256, 128, 64), schedule="cooperative"), "geglu_bias", (300, 208, 72)),
+    "deferred": (_sm90(tile=(256, 128, 64), schedule="cooperative", deferred=True), "geglu_bias", (300, 720, 136)),
+    "single": (_sm90(schedule="single"), "swiglu", (136, 208, 72)),
+    "split": (_sm90(split_k=2), "geglu_bias", (136, 208, 264)),
+    "fill": (_sm90(fill=True), "swiglu", (200, 720, 264)),
+    "direct": (_sm90(store="direct"), "pairs", (136, 208, 72)),
+    "padded": (_sm90(shared_d="padded"), "geglu_bias", (136, 208, 72)),
+    "warps store": (_sm90(store="tma_warp"), "swiglu", (136, 208, 72)),
+    "m-major D": (_sm90(Operands.of("bf16", layout="nt", out_major="m")), "geglu_bias", (136, 208, 72)),
+    "f32 D": (_sm90(Operands.of("bf16", layout="nt", out="f32")), "geglu_bias", (136, 208, 72)),
+    "tf32": (_sm90(Operands.of("tf32", layout="nt"), (128, 128, 32)), "swiglu", (136, 208, 72)),
+    "e4m3": (_sm90(E4M3, (128, 128, 128)), "geglu_bias", (136, 208, 144)),
+    "e4m3, two levels": (
+        _sm90(E4M3, (128, 128, 128), schedule="cooperative", two_level=True), "swiglu", (136, 208, 272),
+    ),
+    "e4m3, packed": (_sm90(E4M3_NN, (128, 128, 128), pack="b"), "pairs", (136, 208, 144)),
+    "batch": (_sm90(Operands.of("bf16", layout="nt", batched=True)), "geglu_bias", (136, 208, 72)),
+    "no k-tile": (_sm90(), "geglu_bias", (136, 208, 0)),
+    "mma.sync": (mma_sync_plan(BF16, block=(128, 128, 64)), "pairs", (136, 208, 72)),
+    "mma.sync, n-major": (mma_sync_plan(BF16_NN, block=(128, 128, 64), warp=(64, 32)), "geglu_bias", (136, 208, 72)),
+    "mma.sync, direct": (
+        mma_sync_plan(BF16, block=(64, 96, 64), warp=(32, 48), store="direct"), "swiglu", (136, 208, 72),
+    ),
+    "SIMT": (simt_plan(), "geglu_bias", (136, 168, 40)),
+    "SIMT, pairs": (simt_plan(Operands.of("f32", layout="nt")), "pairs", (136, 168, 40)),
+    "SIMT, unaligned": (simt_plan(Operands.of("f32", align_bytes=4)), "pairs", (135, 166, 39)),
+    "SIMT, packed": (simt_plan(pack="ab"), "geglu_bias", (136, 168, 40)),
+    "SIMT, split": (simt_plan(split_k=2, reduction="last"), "swiglu", (136, 168, 64)),
+    "SIMT, without shared memory": (
+        simt_plan(block=(32, 64, 1), warp=(32, 32), thread=(4, 8), stages=0), "geglu_bias", (72, 168, 40),
+    ),
+}  # fmt: skip
+
+
+def held_against_float64(carry_out: Callable[..., Any], form: str) -> None:
+    """All results of a form's epilogue, on random numbers."""
+    plan, name, (m, n, k) = FORMS[form]
+    case, rng = CASES[name], np.random.default_rng(len(form))
+    gated, batch = case.on(plan), 2 if plan.operands.batched else None
+    lead = () if batch is None else (batch,)
+    a, b = rng.standard_normal((*lead, m, k)), rng.standard_normal((*lead, k, n)) / max(k, 1) ** 0.5
+    operands = case.operands(rng, m, n, batch)
+    found = carry_out(gated, a, b, **operands)
+    seen = {
+        of: x if isinstance(x, float) else round_to(gated.operands.matrix(of).dtype, x)
+        for of, x in operands.items()
+    }
+    a, b = (round_to(gated.operands.a.dtype, x).astype(np.float64) for x in (a, b))
+    wanted = reference(gated.epilogue, a @ b, seen)
+    assert (found.d.shape, len(found.further)) == ((*lead, m, n // 2), len(wanted) - 1)
+    rounding = 2.0**-7 if gated.operands.d.dtype.bits == 16 else 2.0**-9 if "tf32" in form else 2.0**-16
+    for of, values in {"d": found.d, **found.further}.items():
+        wrong = np.abs(values.astype(np.float64) - wanted[of]) > rounding * (0.1 + np.abs(wanted[of]))
+        assert not wrong.any(), (of, int(wrong.sum()), np.argwhere(wrong)[:4].tolist())

@@ -1,0 +1,13 @@
+"""Gated epilogues, simulated: the columns of B that a tile is made of, and the sums that are pairs."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutegemm.simulate import simulate
+from tests.gated import FORMS, held_against_float64
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_against_float64(form):
+    held_against_float64(simulate, form)
