@@ -10,6 +10,8 @@ from cutegemm.plan.epilogue.functions import (
     abs,
     cast,
     clamp,
+    column_max,
+    column_sum,
     equal,
     erf,
     exp,
@@ -25,6 +27,8 @@ from cutegemm.plan.epilogue.functions import (
     pairs,
     reglu,
     relu,
+    row_max,
+    row_sum,
     rsqrt,
     sigmoid,
     silu,
@@ -33,11 +37,14 @@ from cutegemm.plan.epilogue.functions import (
     square,
     swiglu,
     tanh,
+    total_max,
+    total_sum,
     where,
 )
 
 __all__ = [
-    "abs", "cast", "clamp", "equal", "erf", "exp", "geglu", "gelu", "gelu_tanh", "glu", "halves", "log", "maximum",
-    "minimum", "not_equal", "pairs", "reglu", "relu", "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square",
-    "swiglu", "tanh", "where",
+    "abs", "cast", "clamp", "column_max", "column_sum", "equal", "erf", "exp", "geglu", "gelu", "gelu_tanh",
+    "glu", "halves", "log", "maximum", "minimum", "not_equal", "pairs", "reglu", "relu", "row_max", "row_sum",
+    "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "swiglu", "tanh", "total_max", "total_sum",
+    "where",
 ]  # fmt: skip

@@ -17,7 +17,18 @@ import numpy as np
 from cutegemm import epilogue as e
 from cutegemm.build import ending_in
 from cutegemm.dtypes import DType, bf16, f16, f32, round_to
-from cutegemm.plan.epilogue import Column, Element, Epilogue, Input, Row, Scalar, Tensor, Tile, epilogue_of
+from cutegemm.plan.epilogue import (
+    Column,
+    Element,
+    Epilogue,
+    Expression,
+    Input,
+    Row,
+    Scalar,
+    Tensor,
+    Tile,
+    epilogue_of,
+)
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
 
@@ -62,10 +73,15 @@ def reference(epilogue: Epilogue, acc: np.ndarray, operands: Mapping[str, Any]) 
         names |= {name: _halves(names[name], epilogue.gated) for name in ("acc", *epilogue.halved)}
         shape = names["acc"].gate.shape
     with np.errstate(all="ignore"):
-        return {
-            name: np.broadcast_to(eval(str(each), {**NAMESPACE, **names}), shape)
-            for name, each in epilogue.results
-        }
+
+        def value(expression: Expression) -> np.ndarray:
+            return np.broadcast_to(eval(str(expression), {**NAMESPACE, **names}), shape)
+
+        found = {name: value(each) for name, each in epilogue.results}
+        for name, each in epilogue.reductions:
+            axes = tuple([{"m": -2, "n": -1}[mode] for mode in each.along])
+            found[name] = (np.sum if each.operation == "sum" else np.max)(value(each.child), axis=axes)
+        return found
 
 
 def _halves(whole: np.ndarray, by: str) -> SimpleNamespace:
@@ -103,7 +119,9 @@ class Case:
             name: Operand(self.dtypes.get(name, d.dtype), d.major, d.align_bytes)
             for name in epilogue.outputs[1:]
         }
-        return ending_in(epilogue, plan, {**of_kind, **stored})
+        wide = plan.operands.acc if plan.operands.acc.bits > 32 else f32
+        reduced = {name: Operand.of_kind(each.kind, wide) for name, each in epilogue.reductions}
+        return ending_in(epilogue, plan, {**of_kind, **stored, **reduced})
 
     def operands(self, rng: np.random.Generator, m: int, n: int, batch: int | None = None) -> dict[str, Any]:
         """Values of all operands: numbers, and arrays of their shapes; a batch has rows and columns of its own."""
@@ -148,6 +166,19 @@ CASES: dict[str, Case] = {
         lambda acc, row, column, tile, one, s: e.where(acc > row, acc * column - tile / one, e.maximum(s, -tile)),
         {"row": Row, "column": Column, "tile": Tile, "one": Element, "s": Scalar},
         {"row": f32, "column": f32, "one": f32},
+    ),
+    "rms": Case(
+        lambda acc, residual: (acc + residual, e.row_sum(e.square(acc + residual))), {"residual": Tile}, {}
+    ),
+    "absmax": Case(
+        lambda acc, bias: (e.silu(acc + bias), e.total_max(e.abs(e.silu(acc + bias)))), {"bias": Row}, {"bias": f32}
+    ),
+    "reduced": Case(
+        lambda acc, bias, scale: (
+            acc * scale, e.column_sum(acc * scale), acc + bias, e.row_max(1 + e.abs(acc)), e.column_max(bias - acc),
+            e.total_sum(acc + 1),
+        ),
+        {"bias": Column, "scale": Row}, {"bias": f32, "scale": f32},
     ),
     "capped": Case(lambda acc, s: e.clamp(e.softcap(acc * s, 30), -20, 25), {"s": Scalar}, {}),
     "roots": Case(

@@ -134,16 +134,16 @@ def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Ten
 def operands_seen(
     plan: GemmPlan, given: LaunchArguments, like: cute.Tensor
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
-    """The epilogue's tensors and results, each as (M, N, L)."""
-    names = launch_operands(plan.epilogue)
+    """The epilogue's tensors and results of D's extents, each as (M, N, L)."""
+    names, further = launch_operands(plan.epilogue), plan.epilogue.outputs[1:]
     return tuple(  # type: ignore[return-value]
         [
             tuple(
                 [
                     seen_as(tensor, plan.operands.matrix(name), plan.operands.batched, like)
-                    for name, tensor in zip(own, tensors, strict=True)
+                    for name, tensor in zip(own, tensors, strict=False)
                 ]
             )
-            for own, tensors in ((names.tensors, given.tensors), (names.results, given.results))
+            for own, tensors in ((names.tensors, given.tensors), (further, given.results))
         ]
     )

@@ -72,7 +72,7 @@ class Values:
     """The operands of an epilogue. Methods without a decorator are plain Python, run while tracing.
 
     tensors   (M, N, L) in global memory by name, or what stands for them
-    results   where what is stored beside D goes, likewise
+    results   where what is stored beside D goes, likewise; of a reduction its partial results
     scalars   numbers of one type by name
     kind      that type, in which all is computed
     bits      of the significand with which results are stored, at most
@@ -106,16 +106,16 @@ class Values:
         names = launch_operands(own)
         wanted = (names.tensors, names.results, names.scalars)
         if part is not None:
-            wanted = (part.tensors, part.outputs[1:], part.scalars)
+            wanted = (part.tensors, part.beside, part.scalars)
         given = (*operands, scalars)
         named = [dict(zip(of, each, strict=True)) for of, each in zip(wanted, given, strict=True)]
-        bits = max([1 + plan.operands.matrix(name).dtype.mantissa_bits for name in own.outputs])
+        bits = max([1 + plan.operands.matrix(name).dtype.mantissa_bits for name in ("d", *own.beside)])
         return Values(own, *named, scalar_type(plan), bits)
 
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
         """Tensors and results, and the scalars, of a part of the epilogue, for a kernel that computes no more."""
         tensors = tuple([self.tensors[name] for name in part.tensors])
-        results = tuple([self.results[name] for name in part.outputs[1:]])
+        results = tuple([self.results[name] for name in part.beside])
         return (tensors, results), tuple([self.scalars[name] for name in part.scalars])
 
     def acts(self, step: Step) -> Any:
@@ -258,10 +258,14 @@ class Values:
 
         fetch     an operand's values for the fragment, by the operand's name; all are fetched first
         ups       of a gated epilogue, whose fragment is the gates
-        returns   of the name of a result and its type: a fragment of its values, worked out when it is asked for
+        returns   of the name of a result and its type: a fragment of its values, worked out when it is asked for; of
+                  a reduction those that it takes
         """
         held = {name: fetch(name) for name in epilogue.tensors}
-        expressions = dict(epilogue.results)
+        expressions = {
+            **dict(epilogue.results),
+            **{name: reduction.child for name, reduction in epilogue.reductions},
+        }
 
         def of(name: str, kind: Any) -> cute.Tensor:
             out = cute.make_rmem_tensor(sums.shape, kind)

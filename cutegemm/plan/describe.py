@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cutegemm.layout import size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.memory.partials import folding
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _together(roles: list[str]) -> str:
 
 
 Row = tuple[str, str, str, str]
+_LINE: dict[tuple[str, ...], str] = {("n",): "row", ("m",): "column"}
 
 
 def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
@@ -125,6 +127,12 @@ def _memory(plan: GemmPlan) -> list[Row]:
         if atom is not None:
             rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
     rows.append(("epilogue", "1", "an element of D", str(plan.epilogue)))
+    for name, reduction in plan.epilogue.reductions:
+        how = folding(plan, reduction.along)
+        what = "partial results a tile" if len(how.along) == 2 else f"partial results a {_LINE[how.along]}"
+        lanes = ", ".join(map(str, how.lanes)) or "none"
+        text = f"lanes at distances of {lanes}; (unit, warp) -> {how.piece_of}"
+        rows.append((f"reduce {name}", str(how.pieces), what, text))
     rows.append(("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name))
     if plan.copy_d is not None:
         rows.append(_copy("shared to D", plan.copy_d, plan.d_tile))

@@ -458,6 +458,25 @@ class GemmPlan:
             return m_tile * down + consumer, n_tile, batch
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
+    def tile_of_own(self, own_mnl: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
+        """Of a pipeline: the CTA's tile that a consumer's tile is part of, and which part: `own_tile` the other way
+        round; 0 where consumers have tiles of their own.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").tile_of_own((7, 5, 0))
+        ((3, 5, 0), 1)
+        """
+        assert self.pipeline is not None
+        m, n, batch = own_mnl
+        if self.pipeline.readers == 1:
+            return own_mnl, 0 * m
+        down, across = [
+            whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)
+        ]
+        if across == 1:
+            return (m // down, n, batch), m % down
+        return (m // down, n // across, batch), m % down * across + n % across
+
     def access(self, name: str) -> CopyAtom:
         """Global memory to registers, or back, of an operand or a result of the epilogue: the vectors that D is stored
         by, where they lie together there; in a pipeline the two neighbours of a row that a thread has the sums of."""

@@ -28,6 +28,7 @@ from cutegemm.plan.rules.broken import problem_rules
 from cutegemm.run.compile import compile_plan
 from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
 from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.reductions import without_modes
 
 _THREADS_AT_ONCE = 4096  # of the CTAs that are in flight together, where they need not be
 
@@ -104,13 +105,14 @@ def emulate(
     compiled = compile_plan(plan, arch)
     started = time.perf_counter()
     decoded = programs(compiled.ptx if ptx is None else ptx)
-    outputs = plan.epilogue.outputs
-    matrices = laid_out(problem, given, outputs)
+    outputs, reduced = plan.epilogue.outputs, dict(plan.epilogue.reductions)
+    written = (*outputs, *reduced)
+    matrices = laid_out(problem, given, written)
     memory = GlobalMemory()
-    buffers = {name: _placed(memory, matrix, name not in outputs) for name, matrix in matrices.items()}
+    buffers = {name: _placed(memory, matrix, name not in written) for name, matrix in matrices.items()}
     tensors = [name if name in matrices else "d" for name in launch_operands(plan.epilogue).tensors]
     arguments = [
-        _argument(plan, matrices[name], buffers[name], name) for name in ("a", "b", *tensors, *outputs)
+        _argument(plan, matrices[name], buffers[name], name) for name in ("a", "b", *tensors, *written)
     ]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
@@ -127,16 +129,17 @@ def emulate(
             done += count
             if progress is not None:
                 progress(done / total)
-    for name in outputs:
+    for name in written:
         _check_written(plan, buffers[name], matrices[name])
     if len(spaces) == 2 and spaces[0][1].data.any():
         raise EmulationError("the counters of arrivals are not left at zero, as the next launch needs them.")
     batched = given["a"].ndim == 3
-    found = {name: _values(matrices[name], buffers[name]) for name in outputs}
-    d, *further = [values if batched else values[0] for values in found.values()]
+    found = {name: _values(matrices[name], buffers[name]) for name in written}
+    found = {name: values if batched else values[0] for name, values in found.items()}
+    found |= {name: without_modes(found[name], each.along) for name, each in reduced.items()}
     profile = dict(counts.most_common())
-    named_further = dict(zip(outputs[1:], further, strict=True))
-    return Emulation(d, named_further, profile, tuple(launches), time.perf_counter() - started)
+    d = found.pop("d")
+    return Emulation(d, found, profile, tuple(launches), time.perf_counter() - started)
 
 
 def execute(

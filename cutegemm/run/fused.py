@@ -7,7 +7,7 @@ epilogue's function is called with symbols when its signature is first seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cutegemm.errors import CutegemmError, UnsupportedError
@@ -17,6 +17,7 @@ from cutegemm.plan.epilogue import (
     Element,
     Epilogue,
     Input,
+    Reduction,
     Row,
     Scalar,
     Tensor,
@@ -24,6 +25,7 @@ from cutegemm.plan.epilogue import (
     epilogue_of,
     launch_operands,
 )
+from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
 from cutegemm.run.checks import (
@@ -49,25 +51,78 @@ class _Call:
     """What a warm call needs.
 
     launch     takes a, b, the operands that are passed, and the results
-    shape      of D and of the further results; `dtypes` in torch
+    results    shape and type in torch of D, and of what is stored beside it, in the order in which they are returned
+    reduced    which of them are sums or maxima, by their place
     held       what the signature names by its id
     """
 
-    __slots__ = ("dtypes", "held", "launch", "prepared", "shape", "written")
+    __slots__ = ("held", "launch", "prepared", "reduced", "results", "written")
 
     def __init__(
         self,
         prepared: Prepared,
         epilogue: Epilogue,
         given: Mapping[str, Any],
-        dtypes: Sequence[Any],
+        results: Mapping[str, _Result],
         held: Any,
     ) -> None:
         from torch.autograd.graph import increment_version
 
-        self.prepared, self.shape, self.dtypes, self.held = prepared, prepared.shape, tuple(dtypes), held
-        self.written = increment_version
-        self.launch = None if prepared.kernel is None else _launcher(prepared, epilogue, given)
+        self.prepared, self.held, self.written = prepared, held, increment_version
+        self.results = tuple([(each.shape, each.dtype) for each in results.values()])
+        of_place = enumerate(results.values())
+        self.reduced = {place: each for place, each in of_place if each.reduction is not None}
+        self.launch = None
+        if prepared.kernel is not None:
+            launch = _launcher(prepared, epilogue, given)
+            self.launch = _in_order(launch, epilogue, list(results)) if self.reduced else launch
+
+
+@dataclass(frozen=True)
+class _Result:
+    """D, or what is stored beside it.
+
+    shape, dtype   in torch
+    reduction      None of what is of D's extents
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    reduction: Reduction | None = None
+
+    @property
+    def identity(self) -> float:
+        """What no values at all are reduced to."""
+        return 0.0 if self.reduction is None else self.reduction.identity
+
+    def wrong(self, given: Any, a: Any) -> list[str]:
+        """Why the caller's tensor cannot take a reduction, in words."""
+        if tuple(given.shape) != self.shape or given.dtype != self.dtype:
+            have, want = [str(dtype).removeprefix("torch.") for dtype in (given.dtype, self.dtype)]
+            return [
+                f"out for {self.reduction} is of {have} and has shape {tuple(given.shape)}; {want} of {self.shape} is "
+                "expected. Pass None for a new one."
+            ]
+        if given.is_contiguous() and given.get_device() == a.get_device():
+            return []
+        return [
+            f"out for {self.reduction} lies on {given.device}, with the strides {tuple(given.stride())}; elements side "
+            f"by side on {a.device} are expected. Pass None for a new one."
+        ]
+
+
+def _in_order(
+    launch: Callable[..., None], epilogue: Epilogue, returned: Sequence[str]
+) -> Callable[..., None]:
+    """A launch of results in the order in which they are returned: the kernel takes sums and maxima last, one number
+    as one of one element."""
+    order = [returned.index(name) for name in ("d", *epilogue.beside)]
+    single = {returned.index(name) for name, each in epilogue.reductions if len(each.along) == 2}
+
+    def ordered(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
+        launch(a, b, values, [results[at].unsqueeze(-1) if at in single else results[at] for at in order])
+
+    return ordered
 
 
 def _launcher(prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any]) -> Callable[..., None]:
@@ -90,6 +145,7 @@ def _launcher(prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any]) 
     passed = [name in places for name in wanted.scalars]
     strides = [view.strides for view in prepared.views]
     of_a, of_b, _, of_d = strides
+    tiles = len(epilogue.outputs)  # results of D's extents, which come first
 
     def tensors(values: Sequence[Any], d: Any) -> list[Any]:
         return [d if at is None else values[at[0]] if at[1] is None else at[1](values[at[0]]) for at in views]
@@ -112,11 +168,12 @@ def _launcher(prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any]) 
     def as_seen(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
         from torch.cuda import device
 
-        a, b, results = seen(a, of_a), seen(b, of_b), [seen(result, of_d) for result in results]
+        a, b, reduced = seen(a, of_a), seen(b, of_b), results[tiles:]
+        results = [seen(result, of_d) for result in results[:tiles]]
         if turned:
             a, b, results = b.mT, a.mT, [result.mT for result in results]
         with device(a.get_device()):
-            plain(a, b, values, results)
+            plain(a, b, values, [*results, *reduced])
 
     return plain if not turned and not any((of_a, of_b, of_d)) and devices() == 1 else as_seen
 
@@ -162,7 +219,7 @@ def fused(
                 _calls.clear()
             _calls[key] = call
     if outs is None:
-        results = [a.new_empty(call.shape, dtype=dtype) for dtype in call.dtypes]
+        results = [a.new_empty(shape, dtype=dtype) for shape, dtype in call.results]
     else:
         results = _results(a, b, outs, call, operands)
     if call.launch is not None:
@@ -170,6 +227,9 @@ def fused(
             call.launch(a, b, values, results)
         except (TypeError, ValueError, RuntimeError) as error:
             raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.prepared.kernel!r}: {error}") from error
+    else:
+        for place, of in call.reduced.items():  # of no values at all
+            results[place].fill_(of.identity)
     for each in outs or ():
         if each is not None:
             call.written(each)  # so that autograd sees that it has changed
@@ -178,20 +238,24 @@ def fused(
 
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[str, Any]) -> list[Any]:
     """D and what is stored beside it: those that are given, else new ones."""
-    if len(outs) != len(call.dtypes):
-        told = f"out is {len(outs)} tensors; the epilogue returns {len(call.dtypes)}."
+    if len(outs) != len(call.results):
+        told = f"out is {len(outs)} tensors; the epilogue returns {len(call.results)}."
         raise refused(a, b, [f"{told} Pass one for each, or None."])
     tiles = [value for value in _tensors(given).values() if value.dim() >= 2]
-    for each in outs:
-        if each is not None:
+    for place, each in enumerate(outs):
+        if each is not None and place in call.reduced:
+            wrong = call.reduced[place].wrong(each, a)
+            if wrong:
+                raise refused(a, b, wrong)
+        elif each is not None:
             for tile in [None, *[t for t in tiles if t.shape[-2:] == each.shape[-2:]]]:
                 views = [*call.prepared.views]
                 if tile is not None:
                     views[2] = View.of("c", tile, tile.dim() == 3)
                 check_out(a, b, tile, each, views)
     return [
-        a.new_empty(call.shape, dtype=dtype) if each is None else each
-        for each, dtype in zip(outs, call.dtypes, strict=True)
+        a.new_empty(shape, dtype=dtype) if each is None else each
+        for each, (shape, dtype) in zip(outs, call.results, strict=True)
     ]
 
 
@@ -287,22 +351,21 @@ def _prepared(
     result = (outs or [None])[0]
     main = next((each for each in (result,) if each is not None), None)
     d = main.dtype if main is not None else how.out_dtype or torch_ops.RESULTS[a.dtype][0]
-    dtypes = [d] * len(epilogue.outputs)
-    for place, each in enumerate(outs or []):
-        if each is not None and place < len(dtypes):
-            dtypes[place] = each.dtype
+    shape = (l, m, of_d) if batched else (m, of_d)
+    results = _results_of(epilogue, shape, d, torch_ops.reduced_dtype(a.dtype), outs)
     further = {
         name: _operand(epilogue.kinds[name], operands[name], torch_ops, batched, name in epilogue.halved)  # type: ignore[arg-type]
         for name in epilogue.tensors
         if name != first
     }
-    shape = (l, m, of_d) if batched else (m, of_d)
-    for name, dtype, each in zip(
-        epilogue.outputs[1:], dtypes[1:], [*(outs or []), *[None] * len(dtypes)][1:], strict=False
-    ):
-        of = torch_ops.DTYPES[dtype]
-        view = View.fresh(shape, of.bits // 8, batched) if each is None else View.of("out", each, batched)
-        further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
+    passed = dict(zip(results, outs or [], strict=False))
+    for name, stored in results.items():
+        of, each = torch_ops.DTYPES[stored.dtype], passed.get(name)
+        if stored.reduction is not None:
+            further[name] = Operand.of_kind(stored.reduction.kind, of)
+        elif name != "d":
+            view = View.fresh(shape, of.bits // 8, batched) if each is None else View.of("out", each, batched)
+            further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
     tile = _as_batch(operands[first], l if batched else None) if first is not None else None
     ending = Ending(epilogue, further)
     prepared = prepare(a, b, tile, main, 0.0, replace(how, out_dtype=d if main is None else None), ending)
@@ -311,7 +374,28 @@ def _prepared(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
             f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
         )
-    return _Call(prepared, epilogue, given, dtypes, (how.plan, function))
+    return _Call(prepared, epilogue, given, results, (how.plan, function))
+
+
+def _results_of(
+    epilogue: Epilogue, shape: tuple[int, ...], d: Any, wide: Any, outs: Sequence[Any] | None
+) -> dict[str, _Result]:
+    """What the epilogue returns, by name and in its order.
+
+    shape   of D, and `d` its type; `wide`: the type of sums and maxima
+    outs    where it goes, as far as that is given: what is of D's extents has its type
+    """
+    reductions, found = dict(epilogue.reductions), {}
+    for place, name in enumerate(["d", *[result_name(i) for i in range(len(epilogue.beside))]]):
+        each = outs[place] if outs is not None and place < len(outs) else None
+        reduction = reductions.get(name)
+        if reduction is None:
+            found[name] = _Result(shape, d if each is None else each.dtype)
+        else:
+            lead, (m, n) = shape[:-2], shape[-2:]
+            own = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
+            found[name] = _Result((*lead, *own), wide, reduction)
+    return found
 
 
 def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741

@@ -84,7 +84,11 @@ class Ending:
             return True
         if self.epilogue.gated and not self.has_long_rows(plan):
             return False
-        if self.epilogue.further and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
+        if self.epilogue.beside and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
+            return False
+        if (
+            self.epilogue.reductions and pipeline.deferred
+        ):  # they were seen to spill beside a tile that is held
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE

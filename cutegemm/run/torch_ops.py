@@ -37,6 +37,12 @@ RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.int8: (torch.int32, torch.float32),
 }
 
+
+def reduced_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type of sums and maxima over rows or columns, by that of a."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 # By compute capability: the name that the compiler is told, with every instruction of that device.
 _ARCHS = {
     (8, 0): "sm_80",

@@ -44,6 +44,7 @@ from cutegemm.simulate.memory import GatedB, GlobalMatrix
 from cutegemm.simulate.packing import pack
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
+from cutegemm.simulate.reductions import finish_all
 from cutegemm.simulate.slots import SlotStorage, held_by_consumers
 from cutegemm.simulate.tables import held_by_threads, plan_tables
 from cutegemm.simulate.task import Task
@@ -83,6 +84,7 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
         )
         _play(stage, protocol, _shapes(plan, grid, clusters))
         task.tell((done + 1) / len(casts))
+    stage.reduce()
     if task.checked:
         stage.finish()
     bm, bn, bk = plan.cta_tile
@@ -179,6 +181,12 @@ class Stage:
         self.direct = TileStore(task, held_by_threads(plan)) if plan.slots is None else None
         self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
         self.loaded, self.multiplied = [0, 0], 0
+
+    def reduce(self) -> None:
+        """The partial results of all tiles to the results of sums and maxima."""
+        for storage in (self.storage, self.direct):
+            if storage is not None:
+                finish_all(storage.reduced)
 
     def finish(self) -> None:
         """After the last tile."""
@@ -302,11 +310,16 @@ class Player(Machine):
             found = [storage.tail(registers, i, group) for i in range(self.subtiles)]
             for i, values in enumerate(found):
                 storage.store_further(values, i, group)
+                storage.reduce(values, i, group)
             self.kept[number] = [values["d"] for values in found]
         elif isinstance(each, step.StoreFurther):
             assert self.stage.storage is not None
             (tile, i), storage = op.tag, self.stage.storage
             storage.store_further(self.values[number], i, self.own_group(process, tile))
+        elif isinstance(each, step.Reduce):
+            assert self.stage.storage is not None
+            (tile, i), storage = op.tag, self.stage.storage
+            storage.reduce(self.values[number], i, self.own_group(process, tile))
         elif isinstance(each, step.StoreTile):
             self._store_tile(number, process, op)
 

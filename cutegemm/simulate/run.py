@@ -15,6 +15,7 @@ from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
 from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
 from cutegemm.simulate.memory import GlobalMatrix
+from cutegemm.simulate.reductions import of_reduction
 from cutegemm.simulate.report import Fault, Report
 from cutegemm.simulate.roles import run_roles
 from cutegemm.simulate.scheduled import run_schedule
@@ -99,7 +100,7 @@ def simulate(
         if broken:
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", broken)
     report = Report()
-    matrices = laid_out(problem, given, plan.epilogue.outputs)
+    matrices = laid_out(problem, given, ("d", *plan.epilogue.beside))
     carry_out = run_schedule if plan.pipeline is None else run_roles
     with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
         stats = carry_out(Task(plan, problem, matrices, scalars, report, check is not False, progress))
@@ -108,11 +109,14 @@ def simulate(
         raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)
     batched = any(array.ndim == 3 for name, array in given.items() if name in ("a", "b"))
     d, *further = [result_of(matrices[name], batched) for name in plan.epilogue.outputs]
+    reduced = {
+        name: of_reduction(matrices[name], each.along, batched) for name, each in plan.epilogue.reductions
+    }
     return SimulationResult(
         d,
         faults,
         SimulationStats(*stats, time.perf_counter() - started),
-        dict(zip(plan.epilogue.outputs[1:], further, strict=True)),
+        {**dict(zip(plan.epilogue.outputs[1:], further, strict=True)), **reduced},
     )
 
 

@@ -13,6 +13,7 @@ from cutegemm.simulate.mainloop import run_mainloop
 from cutegemm.simulate.memory import GatedB
 from cutegemm.simulate.packing import pack
 from cutegemm.simulate.parts import PartSums
+from cutegemm.simulate.reductions import finish_all
 from cutegemm.simulate.report import Report, tile_text
 from cutegemm.simulate.tables import plan_tables
 from cutegemm.simulate.task import Task
@@ -69,6 +70,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
                 shared.write(piece.slots, sums)
         slots = [piece.slots for piece in pieces if piece.slots is not None]
         epilogue.write(shared.total(slots) if slots else sums, group)
+    finish_all(epilogue.reduced)
     if checked:
         epilogue.finish()
     task.tell(1.0)

@@ -13,6 +13,7 @@ from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes,
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.memory import GlobalMatrix, half_of
+from cutegemm.simulate.reductions import reduced_results
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
 from cutegemm.simulate.tile_store import check_written, further_results
@@ -36,7 +37,8 @@ class SlotStorage:
         self.d, self.fetched = task.matrices["d"], task.matrices.get(plan.fetched_tile)
         self.task, self.report, self.checked = task, report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
-        self.further = further_results(task)
+        self.further, self.reduced = further_results(task), reduced_results(task)
+        self.waiting: dict[tuple[int, ...], list[dict[str, np.ndarray]]] = {}  # values to be reduced, by tile
         self.held = held_by_consumers(plan, report)
         self.ups: np.ndarray | None = None
         if plan.gating is not None and plan.pairs is not None:
@@ -167,6 +169,24 @@ class SlotStorage:
             result = self.further[name]
             inside, index = self._places_in(result.matrix, self.at(group, i), group)
             result.write(index[inside], np.moveaxis(values[name], 0, 2)[inside])
+
+    def reduce(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
+        """Values of the i-th subtile to sums and maxima, which leave with the last of them."""
+        if not self.reduced:
+            return
+        key = tuple([int(x[0]) for x in (group.position, group.m_tile, group.n_tile, group.batch)])
+        waiting = self.waiting.setdefault(key, [])
+        waiting.append(values)
+        down, across = self.slots.subtiles(self.pipeline.consumer_tile)
+        if i + 1 < down * across:
+            return
+        del self.waiting[key]
+        tile, rows = self.plan.tile_of_own((group.m_tile, group.n_tile, group.batch))
+        for name, result in self.reduced.items():
+            of_tile = np.concatenate([each[name] for each in waiting], axis=2)  # (C, threads, registers)
+            held, whole = np.moveaxis(of_tile, 0, 2)[:, None], CtaGroup(group.position, *tile)
+            first = int(rows[0]) * held.shape[0]
+            result.write(held, whole, first)
 
     def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
         """The place of the i-th subtile in D; `group` counts the consumers' tiles."""

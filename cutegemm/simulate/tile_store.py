@@ -13,10 +13,12 @@ import numpy as np
 from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.epilogue import Epilogue
+from cutegemm.plan.memory.partials import in_units
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.checks import misplaced
 from cutegemm.simulate.copies import CtaGroup
 from cutegemm.simulate.memory import GlobalMatrix, half_of, is_poison, poison
+from cutegemm.simulate.reductions import reduced_results
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.task import Task
 from cutegemm.simulate.values import results
@@ -35,7 +37,7 @@ class TileStore:
         self.apply = plan.epilogue if apply is None else apply
         self.report, self.checked = task.report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
-        self.further = further_results(task)
+        self.further, self.reduced = further_results(task), reduced_results(task)
         self.vector = plan.store_d.values
         bm = plan.cta_tile[0]
         self.shape, self.threads, self.major = held.shape, held.shape[3], plan.operands.d.major
@@ -82,7 +84,9 @@ class TileStore:
         own = totals[where] if self.pairs is None else totals[:, where] if everything else totals[:, inside]
         of_all = results(self.apply, own, self.task.scalars, tensors, result)
         for name, values in of_all.items():
-            if name != "d":
+            if name in self.reduced:
+                self._reduce(name, values, where, inside.shape, group)
+            elif name != "d":
                 self.further[name].write(self._index(self.task.matrices[name], group, m0, n0)[where], values)
         out = round_to(result, of_all["d"])
         threads = self.threads
@@ -99,6 +103,15 @@ class TileStore:
         self.d.buffer[index] = out
         if self.checked:
             np.add.at(self.written, index.reshape(-1), 1)
+
+    def _reduce(
+        self, name: str, values: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup
+    ) -> None:
+        """The values that a reduction takes; what lies outside of D is no value."""
+        whole = np.zeros(shape, values.dtype)
+        whole[where] = values.reshape(whole[where].shape)
+        held = whole.reshape(*self.shape, -1)  # (rest_m, rest_n, value, thread, CTA)
+        self.reduced[name].write(in_units(self.plan, held.transpose(3, 2, 0, 1, 4)), group)
 
     def _check_places(self, places: np.ndarray) -> None:
         """No two sums go to one place of shared memory."""

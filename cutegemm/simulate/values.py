@@ -75,7 +75,7 @@ def results(
     tensors: Mapping[str, np.ndarray],
     result: DType,
 ) -> dict[str, np.ndarray]:
-    """All that an epilogue stores, by name; "d" is D. As `evaluate` has it.
+    """All that an epilogue stores, by name; "d" is D; and of each reduction what it reduces. As `evaluate` has it.
 
     >>> from cutegemm.dtypes import f32
     >>> from cutegemm.plan.epilogue import epilogue_of
@@ -90,6 +90,7 @@ def results(
             ones = {name: 1.0 for name in step.factors if scalars[name] == 1}
             elements = _Elements(values, scalars, tensors, result)
             further = {name: elements.of(expression) for name, expression in step.further}
+            further |= {name: elements.of(reduction.child) for name, reduction in step.reductions}
             values = elements.of(step.expression.given(ones))
     shape = sums.shape[1:] if epilogue.gated else sums.shape
     return {name: np.broadcast_to(each, shape) for name, each in (("d", values), *further.items())}

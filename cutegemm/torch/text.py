@@ -186,4 +186,13 @@ def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], num
     """
     kinds = {**dict.fromkeys(tensors, Tensor), **dict.fromkeys(numbers, Scalar)}
     epilogue = epilogue_of(function, kinds)
+    if epilogue.reductions:
+        raise PlanError(
+            f"epilogue {epilogue}",
+            [
+                f"{reduction} is known to `gemm` alone: it has no gradients, and no graph holds it. Call gemm with "
+                "tensors that require none, outside of torch.compile."
+                for _, reduction in epilogue.reductions
+            ],
+        )
     return text_of([each for _, each in epilogue.results], (*tensors, *numbers))

@@ -13,7 +13,8 @@ import numpy as np
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import TensorArgument, host_function
 from cutegemm.emulate.state import EMPTY, FULL, POISON_BYTE, GlobalMemory
-from cutegemm.run import prepare, torch_ops
+from cutegemm.plan.epilogue import launch_operands
+from cutegemm.run import fused, prepare, torch_ops
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import execute
 from tests.noted import note_launches
@@ -32,6 +33,8 @@ def emulate_launches(monkeypatch, multiprocessors):
         return kernel
 
     monkeypatch.setattr(prepare, "compile_plan", take)
+    monkeypatch.setattr(fused, "_calls", {})
+    monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
     cuda = torch_ops.torch.cuda
     monkeypatch.setattr(cuda, "device", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(cuda, "current_stream", lambda *_: types.SimpleNamespace(cuda_stream=0))
@@ -39,15 +42,21 @@ def emulate_launches(monkeypatch, multiprocessors):
     return plans
 
 
-def run(kernel, plans, a, b, c, d, *rest):
-    """One call of a compiled kernel. rest: counters and a workspace where it takes them, alpha, beta."""
-    *spaces, alpha, beta = rest
+def run(kernel, plans, a, b, *rest):
+    """One call of a compiled kernel. rest: the epilogue's tensors, D and other results, counters and a workspace where
+    it takes them, numbers."""
+    names = launch_operands(kernel.plan.epilogue)
+    tensors, rest = rest[: len(names.tensors)], rest[len(names.tensors) :]
+    results, rest = rest[: 1 + len(names.results)], rest[1 + len(names.results) :]
+    spaces, scalars = rest[: len(rest) - len(names.scalars)], rest[len(rest) - len(names.scalars) :]
     plans.append(kernel.plan)
     counted = kernel.plan.pipeline is not None and kernel.plan.split.is_split
     counters = spaces[:1] if counted else []  # zero; what else is in a workspace is poison
-    read, written = [a, b, *counters, *([c] if beta else [])], [d, *spaces]
+    used = kernel.plan.epilogue.tensors_read(dict(zip(names.scalars, scalars, strict=True)))
+    operands = [tensor for name, tensor in zip(names.tensors, tensors, strict=True) if name in used]
+    read, written = [a, b, *counters, *operands], [*results, *spaces]
     memory, places, given = GlobalMemory(), {}, []
-    for tensor in (a, b, c, d, *spaces):
+    for tensor in (a, b, *tensors, *results, *spaces):
         start = tensor.untyped_storage().data_ptr()
         if start not in places:
             held, shift = bytes_of(tensor), start % 256  # so that addresses are aligned as the tensors' are
@@ -66,7 +75,7 @@ def run(kernel, plans, a, b, c, d, *rest):
         )
     decoded = programs(kernel.ptx)
     host = host_function(kernel.folder / "kernel.so")
-    for one in host.launches({name: of for name, (of, _) in decoded.items()}, given, (alpha, beta)):
+    for one in host.launches({name: of for name, (of, _) in decoded.items()}, given, scalars):
         for _ in execute(*decoded[one.kernel], one, memory, True, None, Counter()):
             pass
     for buffer, shift, held, is_written in places.values():

@@ -88,6 +88,12 @@ for tile in work:
 """
     + STORED
 )
+REDUCED = COOPERATIVE_TEXT.replace(
+    "    epilogue of subtile i\n",
+    """    epilogue of subtile i, with bias from global memory
+    reduce   aux of subtile i; partial results that are complete -> workspace
+""",
+)
 DEFERRED = """
 wait     full[0], then 300 cycles for each consumer before
 for tile in work, and until all are stored:
@@ -228,6 +234,7 @@ wait     until all stores have read their slots
 PRINTED = {
     "pingpong": (sm90_plan(BF16), PRODUCER, PINGPONG),
     "fused": (CASES["three"].on(sm90_plan(BF16), 16), PRODUCER, FUSED),
+    "reduced": (CASES["absmax"].on(sm90_plan(BF16, **COOPERATIVE)), PRODUCER, REDUCED),
     "cooperative": (sm90_plan(BF16, **COOPERATIVE, cluster=(2, 1)), PRODUCER_OF_A_CLUSTER, COOPERATIVE_TEXT),
     "deferred": (sm90_plan(BF16, **COOPERATIVE, deferred=True, stagger_cycles=300), PRODUCER, DEFERRED),
     "two-level": (

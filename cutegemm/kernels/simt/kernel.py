@@ -6,7 +6,6 @@ from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.kernels.simt.direct import DirectGemm
 from cutegemm.kernels.simt.gemm import SimtGemm
 from cutegemm.kernels.simt.workspace import WorkspaceGemm
-from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
 
 __all__ = ["fake_arguments", "host_function"]
@@ -14,6 +13,6 @@ __all__ = ["fake_arguments", "host_function"]
 
 def host_function(plan: GemmPlan) -> SimtGemm:
     """The host function that is traced for a plan, of `LaunchArguments`."""
-    if needs_workspace(plan):
+    if plan.packs or plan.split.is_split:
         return WorkspaceGemm(plan)
     return DirectGemm(plan) if plan.stages == 0 else SimtGemm(plan)

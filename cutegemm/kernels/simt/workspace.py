@@ -18,6 +18,7 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import launch_arguments
 from cutegemm.kernels.gated import columns_of_b
 from cutegemm.kernels.pack import Packer, region
+from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.simt.parts import PartsGemm
 from cutegemm.kernels.values import Values
 from cutegemm.plan.memory.workspace import regions
@@ -29,10 +30,13 @@ class WorkspaceGemm(PartsGemm):
     @cute.jit
     def __call__(self, *arguments):
         plan, given = self.plan, launch_arguments(self.plan, arguments)
-        mA, mB, mD, of_d = self.matrices(given)
+        mA, mB, mD, (tensors, results) = self.matrices(given)
         (space,), stream = given.spaces, given.stream
         (bM, bN, _), M, K, L = plan.cta_tile, mD.shape[0], mA.shape[1], mD.shape[2]
         work = self.tiles(mD).along(K)
+        reducer = Reducer(plan)
+        partials = reducer.partials(given, mD, K)
+        of_d = (tensors, (*results, *partials))
         extents = [Int64(extent) for extent in (M, columns_of_b(plan, mD), K, L)]
         firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
         whole = {"a": mA, "b": mB}
@@ -57,3 +61,4 @@ class WorkspaceGemm(PartsGemm):
             self.add_kernel(K, of_d, mD, sums, scalars).launch(
                 grid=(added, vectors, 1), block=(plan.threads, 1, 1), stream=stream
             )
+        reducer.launch(partials, given, stream)

@@ -242,6 +242,9 @@ class ConsumerTracer(Tracer):
     def _StoreFurther(self, store: step.StoreFurther, at: At) -> None:
         self.storage.store_further(self.results, at.i, self.own_mnl)
 
+    def _Reduce(self, reduce: step.Reduce, at: At) -> None:
+        self.storage.reduce(self.results, at.i, self.own_mnl)
+
     def _ForSubtiles(self, loop: step.ForSubtiles, at: At) -> None:
         if loop.held:
             self.store_left(loop, at, at.k_count, at.left)
@@ -283,6 +286,7 @@ class ConsumerTracer(Tracer):
                 own, ups = self.storage.subtile(self.sums, i)
                 results = self.storage.tail(own, i, own_mnl, None, ups)
                 self.storage.store_further(results, i, own_mnl)
+                self.storage.reduce(results, i, own_mnl)
                 self.held[None, i].store(results("d").load())
         else:
             self.held.store(self.storage.by_subtiles(self.sums).load().to(self.held.element_type))

@@ -21,6 +21,7 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments, launch_arguments, operands_seen
 from cutegemm.kernels.gated import b_tile, columns_of_b, gates_and_ups
 from cutegemm.kernels.pack import Packer, region
+from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer
 from cutegemm.kernels.sm90.parts import Parts
@@ -69,7 +70,10 @@ class Sm90Gemm:
         sources = {"a": (a, 0, 1), "b": (b, 1, 0)}
         loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in sources.items()}
         mD = self.seen_as(given.d, 0, 1)
-        operands = operands_seen(plan, given, mD)
+        tensors, results = operands_seen(plan, given, mD)
+        reducer = Reducer(plan)
+        partials = reducer.partials(given, mD, K)
+        operands = (tensors, (*results, *partials))
         columns = columns_of_b(plan, mD)
         extents = [Int64(extent) for extent in (mD.shape[0], columns, K, mD.shape[2])]
         firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
@@ -106,6 +110,7 @@ class Sm90Gemm:
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
         )
+        reducer.launch(partials, given, stream)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int, second_extent=None) -> cute.Tensor:
         """The caller's tensor with its modes in CuTe's order, the batch last.

@@ -17,6 +17,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.gated import Both, up_of
+from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
@@ -301,6 +302,34 @@ class Storage(OwnTile):
                 at = i * count + j
                 self.copy_inside(name, vOut[None, j], vX[None, at], vcX[0, at], self.extents, (0, 1))
 
+    # --- sums and maxima -----------------------------------------------------------------------------------
+
+    def fragments(self, shape) -> dict[str, Any]:
+        """Registers for what reductions take, by name: the values of what lies outside of D."""
+        results, out = self.values.results, {}
+        for name, each in self.values.epilogue.reductions:
+            out[name] = cute.make_rmem_tensor(shape, results[name].element_type)
+            out[name].fill(each.identity)
+        return out
+
+    def folds(self, own_mnl) -> Folds:
+        """The reductions of a tile."""
+        tile_mnl, part = self.plan.tile_of_own(own_mnl)
+        tid = part * self.plan.pipeline.consumer_threads + self.tid
+        return Folds(self.plan, self.values.results, tile_mnl, tid, self.extents)
+
+    def reduce(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
+        """What reductions take of the i-th subtile, to what a warp has of its rows or columns."""
+        names = [name for name, _ in self.values.epilogue.reductions]
+        if i == 0 and names:
+            self.folded = self.folds(own_mnl)
+        for name in names:
+            values = results(name)
+            at, _ = self.by_vectors(1, own_mnl, self.tid, None, sums=values, extents=self.extents)
+            count = cute.size(values)
+            coords = [at[0, i * count + j] for j in range(count)]
+            self.folded.add(name, values, i * count, coords)
+
     # --- through slots -------------------------------------------------------------------------------------
 
     def wait_stores(self, pending: int, by: str) -> None:
@@ -401,12 +430,13 @@ class Storage(OwnTile):
     def store_tile(self, acc, own_mnl) -> None:
         """Neighbours that a thread holds are stored together, those inside of D alone."""
         vector = self.plan.store_d.values
-        tensors, results = self.values.tensors, self.values.results
+        tensors, epilogue = self.values.tensors, self.values.epilogue
+        results = {name: self.values.results[name] for name in epilogue.outputs[1:]}
         given = {"d": self.targets.mD, **tensors, **results}
+        folds = self.folds(own_mnl) if epilogue.reductions else None
         sums, ups = (acc, None) if not self.plan.operands.gated else self.gates_and_ups(acc)
         given |= {
-            (name, "up"): up_of(tensors[name], self.plan.operands.matrix(name))
-            for name in self.values.epilogue.halved
+            (name, "up"): up_of(tensors[name], self.plan.operands.matrix(name)) for name in epilogue.halved
         }
         *parts, vcD, vAcc = self.by_vectors(
             vector, own_mnl, self.tid, *given.values(), None, sums=sums, extents=self.extents
@@ -414,8 +444,10 @@ class Storage(OwnTile):
         vUps = None if ups is None else cute.zipped_divide(self.in_order(ups), (vector,))
         for i in range(cute.size(parts[0], mode=[1])):
             gX = {name: part[None, i] for name, part in zip(given, parts, strict=True)}
-            of_ups = None if vUps is None else vUps[None, i]
-            self.store_vector(vAcc[None, i], gX, vcD[0, i], self.extents, of_ups)
+            of_ups, reduced = None if vUps is None else vUps[None, i], self.fragments(vAcc[None, i].shape)
+            self.store_vector(vAcc[None, i], gX, vcD[0, i], self.extents, of_ups, reduced)
+            for name, values in reduced.items():
+                folds.add(name, values, i * vector, [vcD[v, i] for v in range(vector)])
 
     @cute.jit
     def store_vector(
@@ -425,14 +457,20 @@ class Storage(OwnTile):
         at,
         extents: cutlass.Constexpr,
         ups: cutlass.Constexpr,
+        reduced: cutlass.Constexpr,
     ):
-        """One access to each result, where its first element is inside: so are the others then."""
+        """One access to each result, where its first element is inside: so are the others then.
+
+        reduced   where what reductions take goes
+        """
         if cute.elem_less(at, extents):
             tail = self.values.epilogue.tail
             if cutlass.const_expr(tail.is_whole):
                 of = self.values.worked_out(tail, sums, lambda name: self.read_vectors(name, gX), ups)
                 for name in tail.outputs[1:]:
                     self.copy(name, of(name, gX[name].element_type), gX[name])
+                for name, values in reduced.items():
+                    values.store(of(name, values.element_type).load())
                 self.store_values(of("d", gX["d"].element_type), gX["d"])
             else:
                 for each in tail.steps:

@@ -16,6 +16,7 @@ from cutlass import Boolean, Int32
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.gated import Both, as_sums, up_of
+from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.values import Values
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
@@ -111,12 +112,12 @@ class ScheduledEpilogue:
             cute.arch.sync_threads()
         reads = self.values.reads(epilogue)
         if cutlass.const_expr(isinstance(reads, bool)):
-            self.write(thr_mma, mD, sD, acc, epilogue, tile_mnl, which)
+            self.write(thr_mma, mD, sD, acc, epilogue, tile_mnl, tid, which)
         else:
             if reads:  # known when the kernel runs
-                self.write(thr_mma, mD, sD, acc, epilogue, tile_mnl, which)
+                self.write(thr_mma, mD, sD, acc, epilogue, tile_mnl, tid, which)
             else:
-                self.write(thr_mma, mD, sD, acc, epilogue.without_tiles, tile_mnl, which)
+                self.write(thr_mma, mD, sD, acc, epilogue.without_tiles, tile_mnl, tid, which)
         if cutlass.const_expr(sD is not None):
             cute.arch.sync_threads()
             self.drain(mD, sD, tile_mnl, tid)
@@ -128,7 +129,7 @@ class ScheduledEpilogue:
         whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
         return [cute.local_tile(t, self.plan.d_tile, (m_tile, n_tile)) for t in whole]
 
-    def write(self, thr_mma, mD, sD, acc, epilogue: Epilogue, tile_mnl, which) -> None:
+    def write(self, thr_mma, mD, sD, acc, epilogue: Epilogue, tile_mnl, tid, which) -> None:
         """A thread's part of the tile, in registers, to shared or to global memory.
 
         which   a vector of it, of which alone `acc` holds the sums; None for all
@@ -160,12 +161,15 @@ class ScheduledEpilogue:
         extents = (mD.shape[0], mD.shape[1])
         keys = [*names, *[(name, "up") for name in halved]]
         reader = Reader(self, epilogue, dict(zip(keys, vX, strict=False)), vcD, extents)
+        folds = Folds(self.plan, values.results, tile_mnl, tid, extents) if epilogue.reductions else None
         for first in range(0, len(held_by), at_once):
             group = list(held_by)[first : first + at_once]
             inside = [cute.elem_less(vcD[0, i], extents) for i in group]
             old = [reader.read(i, is_inside) for i, is_inside in zip(group, inside, strict=True)]
             for i, is_inside, operands in zip(group, inside, old, strict=True):
                 out = self.computed(epilogue, held_by[i], operands, mD.element_type, ups_by.get(i))
+                if folds is not None:
+                    self.reduce(folds, out, i, is_inside, vcD)
                 for name, to in zip(results, vX[len(keys) :], strict=True):
                     self.copy_vector(self.plan.access(name), out[name], to[None, i], is_inside)
                 if sD is None:
@@ -173,19 +177,29 @@ class ScheduledEpilogue:
                 else:
                     cute.copy(lower.copy_atom(self.plan.store_d), out["d"], cute.coalesce(vsD[None, i]))
 
+    def reduce(self, folds: Folds, out: dict[str, cute.Tensor], i, is_inside, vcD) -> None:
+        """The i-th vector to sums and maxima; what lies outside of D does not count."""
+        vector = self.plan.store_d.values
+        for name, fold in folds.by_name.items():
+            values = [cutlass.select_(is_inside, out[name][v], fold.identity) for v in range(vector)]
+            by_vectors = fold.folding.units > 1
+            unit, first = (i, 0) if by_vectors else (0, i * vector)
+            folds.add(name, values, first, [vcD[v, i] for v in range(vector)], unit)
+
     def computed(self, epilogue: Epilogue, sums, operands, kind, ups=None) -> dict[str, cute.Tensor]:
-        """All results of a vector of sums, by name.
+        """All results of a vector of sums, or what they reduce, by name.
 
         operands   (vector) of each operand
         kind       the type of D
         ups        of sums that are gates
         """
         vector, values = self.plan.store_d.values, self.values
-        kinds = {name: values.results[name].element_type for name in epilogue.outputs[1:]}
+        kinds = {name: values.results[name].element_type for name in epilogue.beside}
+        reduced = [(name, reduction.child) for name, reduction in epilogue.reductions]
         out = {name: cute.make_rmem_tensor((vector,), of) for name, of in {"d": kind, **kinds}.items()}
         for v in range(vector):
             elements, known = {name: held[v] for name, held in operands.items()}, {}
-            for name, expression in epilogue.results:
+            for name, expression in (*epilogue.results, *reduced):
                 held = sums[v] if ups is None else (sums[v], ups[v])
                 total = values.element(expression, held, elements, values.kind, known)
                 out[name][v] = total.to(out[name].element_type)

@@ -45,6 +45,7 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments, launch_arguments, operands_seen
 from cutegemm.kernels.gated import by_blocks, columns_of_b
+from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
@@ -119,7 +120,10 @@ class ScheduledGemm(ScheduledEpilogue):
     @cute.jit
     def __call__(self, *arguments):
         given = launch_arguments(self.plan, arguments)
-        mA, mB, mD, operands = self.matrices(given)
+        mA, mB, mD, (tensors, results) = self.matrices(given)
+        reducer = Reducer(self.plan)
+        partials = reducer.partials(given, mD, mA.shape[1])
+        operands = (tensors, (*results, *partials))
         self.kernel(mA, mB, operands, mD, given.scalars).launch(
             grid=(self.tiles(mD).count, 1, 1),
             block=(self.plan.threads, 1, 1),
@@ -127,6 +131,7 @@ class ScheduledGemm(ScheduledEpilogue):
             min_blocks_per_mp=self.plan.ctas_per_sm,
             preferred_smem_carveout=_SMEM_CARVEOUT_PERCENT,
         )
+        reducer.launch(partials, given, given.stream)
 
     def matrices(self, given: LaunchArguments) -> tuple[Any, ...]:
         """The caller's as (M, K, L), (N, K, L), (M, N, L), and the epilogue's tensors and results, each (M, N, L).

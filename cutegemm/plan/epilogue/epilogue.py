@@ -34,6 +34,7 @@ from cutegemm.plan.epilogue.expression import (
     Half,
     Input,
     Multiply,
+    Reduction,
     Row,
     Scalar,
     Tile,
@@ -48,16 +49,23 @@ LARGEST = 256  # operations of an expression: each of them is several instructio
 class Step:
     """One operation on all that was computed before it, which it knows as the accumulator.
 
-    further   other values that are made of the same, by name: auxiliary results
+    further      other values that are made of the same, by name: auxiliary results
+    reductions   sums and maxima of values that are made of the same, by name
     """
 
     expression: Expression
     further: tuple[tuple[str, Expression], ...] = ()
+    reductions: tuple[tuple[str, Reduction], ...] = ()
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
         """All that it computes."""
-        return (self.expression, *[expression for _, expression in self.further])
+        return (self.expression, *[expression for _, expression in (*self.further, *self.reductions)])
+
+    @property
+    def has_several(self) -> bool:
+        """Whether it has results beside D."""
+        return bool(self.further or self.reductions)
 
     @property
     def tiles(self) -> tuple[str, ...]:
@@ -87,7 +95,7 @@ class Step:
         >>> Step(acc + s * (t * e)).idle, Step(acc + e).idle
         ((('s', 0.0), ('t', 0.0)), ())
         """
-        if self.further:
+        if self.has_several:
             return ()
         pairs = [(name, value) for name in self.scalars for value in (0.0, 1.0)]
         return tuple([p for p in pairs if self.expression.given(dict([p])) == Accumulator()])
@@ -107,12 +115,12 @@ class Step:
     def is_scaling(self) -> bool:
         """Whether it multiplies by scalars alone, so that parts of a sum may be multiplied before they are added."""
         node = self.expression
-        if not isinstance(node, Multiply) or self.tensors or self.further or self.is_gated:
+        if not isinstance(node, Multiply) or self.tensors or self.has_several or self.is_gated:
             return False
         return [child.has_accumulator for child in node.children].count(True) == 1
 
     def __str__(self) -> str:
-        return _printed(self.expression, self.further)
+        return _printed(self.expression, (*self.further, *self.reductions))
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,7 @@ class Epilogue:
 
     expression   D's, with the accumulator and operands of names of their own
     further      auxiliary results of D's extents, by name
+    reductions   sums and maxima over rows, columns or all of D, by name
     raises       PlanError with every rule that is broken
 
     >>> from cutegemm.plan.epilogue import Function, Row
@@ -137,9 +146,10 @@ class Epilogue:
 
     expression: Expression
     further: tuple[tuple[str, Expression], ...] = ()
+    reductions: tuple[tuple[str, Reduction], ...] = ()
 
     def __post_init__(self) -> None:
-        for each in (self.expression, *[expression for _, expression in self.further]):
+        for each in self._whole.expressions:
             if not isinstance(each, Expression):
                 raise PlanError("epilogue", [f"expression = {each!r}; an Expression is expected."])
         object.__setattr__(self, "expression", distributed(self.expression))
@@ -151,11 +161,11 @@ class Epilogue:
 
     @property
     def _whole(self) -> Step:
-        return Step(self.expression, self.further)
+        return Step(self.expression, self.further, self.reductions)
 
     @property
     def results(self) -> tuple[tuple[str, Expression], ...]:
-        """All that is stored, D first.
+        """All of D's extents that is stored, D first.
 
         >>> [name for name, _ in Epilogue(Accumulator(), (("preact", Accumulator()),)).results]
         ['d', 'preact']
@@ -164,8 +174,18 @@ class Epilogue:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of what is stored, D first."""
+        """The names of what is stored of D's extents, D first."""
         return tuple([name for name, _ in self.results])
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The names of all that is stored beside D: what is of its extents, then sums and maxima.
+
+        >>> acc = Accumulator()
+        >>> Epilogue(acc, (("preact", acc),), (("largest", Reduction("max", ("n",), acc)),)).beside
+        ('preact', 'largest')
+        """
+        return (*self.outputs[1:], *[name for name, _ in self.reductions])
 
     @property
     def scalars(self) -> tuple[str, ...]:
@@ -224,7 +244,7 @@ class Epilogue:
     @property
     def is_whole(self) -> bool:
         """Whether it is one step, as it has several results or is made of two sums."""
-        return bool(self.further) or bool(self.gated)
+        return bool(self.beside) or bool(self.gated)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -256,7 +276,13 @@ class Epilogue:
             rule = f"it takes {self.gated} of the columns of A @ B, which are rows of D^T = B^T A^T. Take another plan."
             raise PlanError(f"epilogue {self}", [rule])
         further = tuple([(name, _transposed(each)) for name, each in self.further])
-        return Epilogue(_transposed(self.expression), further)
+        reductions = tuple(
+            [
+                (name, Reduction(each.operation, _TURNED[each.along], _transposed(each.child)))
+                for name, each in self.reductions
+            ]
+        )
+        return Epilogue(_transposed(self.expression), further, reductions)
 
     @cached_property
     def without_tiles(self) -> Epilogue:
@@ -279,13 +305,16 @@ class Epilogue:
     def _of(steps: Sequence[Step]) -> Epilogue:
         whole: Expression = Accumulator()
         for step in steps:
-            if step.further:
-                return Epilogue(step.expression, step.further)  # there is no other
+            if step.has_several:
+                return Epilogue(step.expression, step.further, step.reductions)  # there is no other
             whole = step.expression.replaced(Accumulator(), whole)
         return Epilogue(whole)
 
     def __str__(self) -> str:
-        return _printed(self.expression, self.further)
+        return _printed(self.expression, (*self.further, *self.reductions))
+
+
+_TURNED = {("n",): ("m",), ("m",): ("n",), ("m", "n"): ("m", "n")}
 
 
 def _transposed(node: Expression) -> Expression:
@@ -296,7 +325,7 @@ def _transposed(node: Expression) -> Expression:
     return node.with_children(*map(_transposed, node.children)) if node.children else node
 
 
-def _printed(expression: Expression, further: tuple[tuple[str, Expression], ...]) -> str:
+def _printed(expression: Expression, further: Iterable[tuple[str, Expression]]) -> str:
     return ", ".join([str(expression), *[f"{name} = {each}" for name, each in further]])
 
 
@@ -322,7 +351,8 @@ def _chain(expression: Expression) -> list[Expression]:
 def _broken(epilogue: Epilogue) -> Iterator[str]:
     if not any(each.has_accumulator for _, each in epilogue.results):
         yield "the sums of A @ B do not appear in it. Make it of an Accumulator()."
-    nodes = [node for _, each in epilogue.results for node in each.nodes()]
+    wholes = (*epilogue.results, *epilogue.reductions)
+    nodes = [node for _, each in wholes for node in each.nodes()]
     if len(nodes) > LARGEST:
         yield f"it has {len(nodes)} operations; {LARGEST} at most are served."
     kinds: dict[str, set[str]] = {}
@@ -332,21 +362,35 @@ def _broken(epilogue: Epilogue) -> Iterator[str]:
         if isinstance(node, Constant) and not math.isfinite(node.value):
             yield f"it has the constant {node.value}; finite numbers are served."
     yield from _wrongly_gated(epilogue)
-    for name in dict.fromkeys([*kinds, *[name for name, _ in epilogue.further]]):
+    for name in dict.fromkeys([*kinds, *epilogue.beside]):
         if not name.isidentifier() or name in _TAKEN:
             yield f"{name!r} is no name of an operand: an identifier other than {', '.join(_TAKEN)} is expected."
-        found = [*sorted(kinds.get(name, ())), *["result" for other, _ in epilogue.further if other == name]]
+        found = [*sorted(kinds.get(name, ())), *["result" for other in epilogue.beside if other == name]]
         if len(found) > 1:
             yield f"{name!r} names a {' and a '.join(found)}. Give each operand a name of its own."
     for name, each in epilogue.results:
         if isinstance(each, Compare):
             yield f"{name} is the comparison {each}, no number. Take where({each}, 1, 0)."
+    for name, each in wholes:
+        whole = each.child if (name, each) in epilogue.reductions and isinstance(each, Reduction) else each
+        if isinstance(whole, Compare) and whole is not each:
+            yield f"{name} reduces the comparison {whole}, no number. Take where({whole}, 1, 0)."
+        for inner in [node for node in whole.nodes() if isinstance(node, Reduction)]:
+            yield (
+                f"{name} is {each}: {inner} is known when all of D is, and may be no part of it. Return it as a "
+                "result of its own, behind the first one."
+            )
 
 
 def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
     by = epilogue.gated
     if not by:
         return
+    for name, reduction in epilogue.reductions:
+        yield (
+            f"{name} is {reduction} beside {by}(); of a gated epilogue sums and maxima are not served. Return it of "
+            "another product, or reduce D afterwards."
+        )
     found = {node.by for _, each in epilogue.results for node in each.nodes() if isinstance(node, Half)}
     if len(found) > 1:
         yield "it has both halves() and pairs() of the sums. Take one of them."
@@ -387,7 +431,7 @@ class LaunchOperands:
     Every plan is so called alike: (a, b, *tensors, d, *results, *scalars).
 
     tensors   that are read, in the device's memory
-    results   that are written beside D
+    results   that are written beside D: those of its extents, then sums and maxima
     scalars   numbers
     """
 
@@ -404,6 +448,6 @@ def launch_operands(epilogue: Epilogue) -> LaunchOperands:
     """
     return LaunchOperands(
         _distinct([LINEAR.tensors, epilogue.tensors]),
-        epilogue.outputs[1:],
+        epilogue.beside,
         _distinct([LINEAR.scalars, epilogue.scalars]),
     )

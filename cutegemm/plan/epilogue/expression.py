@@ -12,6 +12,7 @@ built by Python's operators and by the functions of `functions`, and is frozen a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -491,6 +492,48 @@ class Function(_Called):
 
     def with_children(self, *children: Expression) -> Expression:
         return Function(self.name, *children)
+
+
+@dataclass(frozen=True)
+class Reduction(_Called):
+    """The sum or the maximum of an expression's values along modes of D: a result of its own, and no part of another
+    expression.
+
+    operation   "sum" or "max"
+    along       modes of D that are reduced: "n" gives a number for each row, "m" one for each column, both one in all
+    """
+
+    operation: str
+    along: tuple[str, ...]
+    child: Expression
+
+    @property
+    def called(self) -> str:
+        return f"{REDUCED[self.along][0]}_{self.operation}"
+
+    @property
+    def kind(self) -> type[Tensor]:
+        """What holds it in memory: a Column of M numbers, a Row of N, or an Element."""
+        return REDUCED[self.along][1]
+
+    @property
+    def identity(self) -> float:
+        """What changes nothing: that of no values at all."""
+        return 0.0 if self.operation == "sum" else -math.inf
+
+    @property
+    def children(self) -> tuple[Expression, ...]:
+        return (self.child,)
+
+    def with_children(self, *children: Expression) -> Expression:
+        return Reduction(self.operation, self.along, *children)
+
+
+REDUCED: dict[tuple[str, ...], tuple[str, type[Tensor]]] = {  # how it is called, and what it gives
+    ("n",): ("row", Column),
+    ("m",): ("column", Row),
+    ("m", "n"): ("total", Element),
+}
 
 
 def expression_of(value: Any) -> Expression | None:

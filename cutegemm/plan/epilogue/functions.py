@@ -23,6 +23,7 @@ from cutegemm.plan.epilogue.expression import (
     Half,
     Maximum,
     Minimum,
+    Reduction,
     Where,
     expression_of,
 )
@@ -157,6 +158,41 @@ def equal(x: Any, y: Any) -> Expression:
 def not_equal(x: Any, y: Any) -> Expression:
     """Whether two values differ."""
     return Compare("!=", _expression("not_equal", x), _expression("not_equal", y))
+
+
+def row_sum(x: Any) -> Expression:
+    """The sum of x over each row of D, M numbers: a result behind the first one, of the values before they are rounded.
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> print(row_sum(square(Accumulator())))
+    row_sum(square(acc))
+    """
+    return Reduction("sum", ("n",), _expression("row_sum", x))
+
+
+def row_max(x: Any) -> Expression:
+    """The maximum of x over each row of D, likewise; not a number where one of the values is none."""
+    return Reduction("max", ("n",), _expression("row_max", x))
+
+
+def column_sum(x: Any) -> Expression:
+    """The sum of x over each column of D, likewise: N numbers."""
+    return Reduction("sum", ("m",), _expression("column_sum", x))
+
+
+def column_max(x: Any) -> Expression:
+    """The maximum of x over each column of D, likewise."""
+    return Reduction("max", ("m",), _expression("column_max", x))
+
+
+def total_sum(x: Any) -> Expression:
+    """The sum of x over all of D, likewise: one number, or one for each of a batch."""
+    return Reduction("sum", ("m", "n"), _expression("total_sum", x))
+
+
+def total_max(x: Any) -> Expression:
+    """The maximum of x over all of D, likewise: of abs(x) it is what an fp8 scale is made of."""
+    return Reduction("max", ("m", "n"), _expression("total_max", x))
 
 
 def cast(x: Any, dtype: DType | str) -> Expression:

@@ -14,7 +14,7 @@ from typing import Any
 
 from cutegemm.errors import PlanError
 from cutegemm.plan.epilogue.epilogue import Epilogue
-from cutegemm.plan.epilogue.expression import Accumulator, Expression, Input, expression_of
+from cutegemm.plan.epilogue.expression import Accumulator, Expression, Input, Reduction, expression_of
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -32,7 +32,8 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
     """The epilogue that a function computes.
 
     function   of the accumulator, which comes first, and of operands by name. It returns an expression: D's; or
-               several of them, D's first: those behind it are stored as well, as "aux", "aux2" and so on
+               several of them, D's first: those behind it are stored as well, as "aux", "aux2" and so on. Sums and
+               maxima over rows, columns or all of D stand behind it too
     kinds      what each operand is that the caller passes: Scalar, Row, Column, Tile or Element
     raises     PlanError with every rule that is broken
 
@@ -87,8 +88,13 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
             f"epilogue {signature}",
             [f"{name!r} is passed, but what it returns is not made of it." for name in unused],
         )
-    first_result, *further = results
-    return Epilogue(first_result, tuple([(result_name(i), each) for i, each in enumerate(further)]))
+    first_result, *behind = results
+    named = [(result_name(i), each) for i, each in enumerate(behind)]
+    return Epilogue(
+        first_result,
+        tuple([(name, each) for name, each in named if not isinstance(each, Reduction)]),
+        tuple([(name, each) for name, each in named if isinstance(each, Reduction)]),
+    )
 
 
 def _has(expression: Expression, name: str) -> bool:

@@ -1,4 +1,5 @@
-"""Memory that a kernel needs besides its operands: packed operands, and the sums of the parts of a split K."""
+"""Memory that a kernel needs besides its operands: packed operands, the sums of the parts of a split K, and partial
+results of sums and maxima over rows or columns."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.plan.memory.partials import partials_shape
 from cutegemm.plan.plan import SUM_VECTOR
 from cutegemm.plan.work.scheduler import Arithmetic, WorkGrid
 
@@ -24,7 +26,7 @@ class Region:
     """A part of the workspace. Plain integers, or values that a kernel's host function computes with.
 
     name     "arrivals": a counter for each tile of D, or for each consumer's part of it, zero at the start; "a",
-             "b": packed operands; "sums"
+             "b": packed operands; "sums"; "partials of" a sum or maximum over rows or columns, by its name
     first    byte where it begins; behind the arrivals of a plan with a pipeline, which are memory of their own, from 0
              again
     size     bytes
@@ -62,6 +64,9 @@ def regions(
         sizes.append((packing.name, rows * columns * l * (getattr(ops, packing.name).dtype.bits // 8)))
     if plan.split.is_split:
         sizes.append(("sums", work.slots * (plan.scheduler.cluster_size * bm * bn * (ops.acc.bits // 8))))
+    for name, reduction in plan.epilogue.reductions:
+        extent, partials, batch = partials_shape(plan, reduction.along, m, n, l)
+        sizes.append((region_of(name), extent * partials * batch * (ops.matrix(name).dtype.bits // 8)))
     out, first = [], 0
     for name, size in sizes:
         rounded = (size + (_UNIT_BYTES - 1)) // _UNIT_BYTES * _UNIT_BYTES
@@ -71,9 +76,14 @@ def regions(
     return out
 
 
+def region_of(reduction: str) -> str:
+    """The name of the region of a reduction's partial results."""
+    return f"partials of {reduction}"
+
+
 def needs_workspace(plan: GemmPlan) -> bool:
     """Whether a plan's kernel takes a workspace."""
-    return bool(plan.packs) or plan.split.is_split
+    return bool(plan.packs) or plan.split.is_split or bool(plan.epilogue.reductions)
 
 
 def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:

@@ -271,7 +271,7 @@ class _Expansion:
     def _registers(self, each: Step, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(each, (at.number, i))
 
-    _AddLevel = _Clear = _StoreFurther = _registers
+    _AddLevel = _Clear = _StoreFurther = _Reduce = _registers
 
     def _Hold(self, hold: step.Hold, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(hold, (at.number, i))

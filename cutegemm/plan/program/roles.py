@@ -50,6 +50,7 @@ from cutegemm.plan.program.steps import (
     OpenTurns,
     Program,
     ReadFirst,
+    Reduce,
     Release,
     Skip,
     Stagger,
@@ -135,7 +136,7 @@ def _deferred(plan: GemmPlan) -> Program:
         ForSubtiles(subtile, held=True),
         *_ticket(plan),
         *_products_end(plan),
-        If(IS_TILE, _end(plan, (Evaluate(HEAD), Hold(plan.epilogue.tail.tensors, further)))),
+        If(IS_TILE, _end(plan, (Evaluate(HEAD), Hold(plan.epilogue.tail.tensors, further, _reduced(plan))))),
     )
     return Program((*_stagger(plan), ForTiles(tile, lasting=True), *_stores_end(plan)))
 
@@ -254,7 +255,9 @@ def _leave(plan: GemmPlan) -> Steps:
     """The tile: straight out of registers, or through slots."""
     late = _fetch(plan) if plan.split.is_split else ()
     if plan.slots is None:
-        return (*late, Evaluate(HEAD), StoreTile(plan.epilogue.tail.tensors, plan.epilogue.outputs[1:]))
+        epilogue = plan.epilogue
+        stored = StoreTile(epilogue.tail.tensors, epilogue.outputs[1:], _reduced(plan))
+        return (*late, Evaluate(HEAD), stored)
     return (*late, Evaluate(HEAD), ForSubtiles(_subtile(plan)))
 
 
@@ -295,7 +298,13 @@ def _values(plan: GemmPlan) -> Steps:
     read = tuple([name for name in epilogue.tail.tensors if name != fetched])
     further = plan.further_results
     values = Evaluate(TAIL, fetched, read)
-    return (values, StoreFurther(further)) if further else (values,)
+    stored = (StoreFurther(further),) if further else ()
+    return (values, *stored, *((Reduce(_reduced(plan)),) if _reduced(plan) else ()))
+
+
+def _reduced(plan: GemmPlan) -> tuple[str, ...]:
+    """The results that are sums or maxima over rows, columns or all of D."""
+    return tuple([name for name, _ in plan.epilogue.reductions])
 
 
 def slots_are_stored_by_rows(plan: GemmPlan) -> bool:

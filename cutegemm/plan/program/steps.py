@@ -29,6 +29,7 @@ moves it on by one after each k-tile, `Skip` by the k-tiles that other roles tak
 |                     |                                                        | slots                                 |
 | WriteSlot           | stmatrix, or st.shared                                 | writes a slot                         |
 | SyncSubtile         | bar.sync of the consumer                               | its warps                             |
+| Reduce              | shuffles, and plain stores                             | -                                     |
 | StoreSlot           | a bulk store, or copies by the threads                 | reads a slot                          |
 | StoreTile           | registers to global memory                             | -                                     |
 """
@@ -305,20 +306,38 @@ class StoreFurther:
 
 
 @dataclass(frozen=True)
+class Reduce:
+    """Values of a subtile to the sums or maxima that a warp has of its rows or columns; those to which the subtile is
+    the last to add, to the workspace.
+
+    names   of the results
+    """
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"reduce   {', '.join(self.names)} of subtile i; partial results that are complete -> workspace"
+        )
+
+
+@dataclass(frozen=True)
 class Hold:
     """What the epilogue makes of the tile, in registers, to be stored behind the products of the next one.
 
     read      operands of the epilogue, which are read from global memory
     further   results that are stored beside D, at once
+    reduced   results that are sums or maxima, whose partial results go to the workspace at once
     """
 
     read: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         sources = f", with {_from_global(self.read)}" if self.read else ""
         stored = f"; store {', '.join(self.further)}" if self.further else ""
-        return f"hold     the tile, converted{sources}{stored}"
+        return f"hold     the tile, converted{sources}{stored}{_reduced(self.reduced)}"
 
 
 @dataclass(frozen=True)
@@ -380,18 +399,24 @@ class StoreTile:
 
     read      operands of the epilogue, which are read from global memory
     further   results that are stored beside D
+    reduced   results that are sums or maxima, whose partial results go to the workspace
     """
 
     read: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         sources = f", with {_from_global(self.read)}," if self.read else ""
-        return f"store    acc{sources} -> {', '.join(['D', *self.further])}"
+        return f"store    acc{sources} -> {', '.join(['D', *self.further])}{_reduced(self.reduced)}"
 
 
 def _matrix(name: str) -> str:
     return name.upper() if len(name) == 1 else name
+
+
+def _reduced(names: tuple[str, ...]) -> str:
+    return f"; reduce {', '.join(names)} -> workspace" if names else ""
 
 
 def _from_global(names: tuple[str, ...]) -> str:
@@ -493,7 +518,7 @@ BLOCKS = (ForTiles, ForKTiles, ForAhead, ForStages, ForSubtiles, HeldSubtile, If
 Step = Union[
     Block, Wait, Test, Load, Multiply, ReadFirst, MultiplyBlock, WaitProducts, Release, Skip, Advance,
     AddLevel, Clear, OpenTurns, AwaitTurn, HandOver, Stagger, SyncThreads, TakeTicket, AddParts, FetchTile,
-    Evaluate, StoreFurther, Hold, WaitStores, WriteSlot, SyncSubtile, StoreSlot, StoreTile,
+    Evaluate, StoreFurther, Reduce, Hold, WaitStores, WriteSlot, SyncSubtile, StoreSlot, StoreTile,
 ]  # fmt: skip
 
 

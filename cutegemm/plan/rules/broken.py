@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cutegemm.dtypes import tf32
+from cutegemm.dtypes import f32, tf32
+from cutegemm.errors import PlanError
 from cutegemm.layout import product_each, size
 from cutegemm.machine.arch import (
     MAX_GRID_Y,
@@ -16,6 +17,8 @@ from cutegemm.machine.arch import (
     SMEM_RESERVED_BYTES,
     Arch,
 )
+from cutegemm.plan.epilogue import BROADCAST
+from cutegemm.plan.memory.partials import folding
 from cutegemm.plan.rules.boxes import box_rules, overlapping, places
 from cutegemm.plan.rules.gated import gated_problem_rules, gated_rules
 from cutegemm.plan.rules.kinds import kind_rules
@@ -48,6 +51,7 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
             *vector_rules(plan),
             *_shared_budget(plan, arch),
             *_register_budget(plan, arch),
+            *_reductions(plan),
         ]
     if plan.pipeline is not None:
         out += pipeline_rules(plan, arch)
@@ -238,6 +242,24 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
             f"a thread needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; {plan.ctas_per_sm} "
             f"{'CTA' if plan.ctas_per_sm == 1 else 'CTAs'} of {plan.threads} threads leave {budget} each."
         )
+
+
+def _reductions(plan: GemmPlan) -> Iterator[str]:
+    """Sums and maxima over rows, columns or all of D."""
+    acc = plan.operands.acc
+    wide = acc if acc.bits > 32 else f32
+    for name, reduction in plan.epilogue.reductions:
+        operand = plan.operands.matrix(name)
+        if operand.broadcast != BROADCAST[reduction.kind] or operand.dtype != wide:
+            kind = reduction.kind.__name__
+            yield (
+                f"{name} = {reduction} is said to be {operand}; of sums in {acc} it is a {kind} of {wide}: "
+                f"operands.with_further({name}=Operand.of_kind({kind}, {wide}))."
+            )
+        try:
+            folding(plan, reduction.along)
+        except PlanError as error:
+            yield from [f"{name} = {reduction}: {broken}" for broken in error.violations]
 
 
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:

@@ -1,0 +1,184 @@
+"""Sums and maxima over rows, columns or all of D: see `plan.memory.partials`, which says who has what.
+
+`Fold` is what a warp does with its values of a tile; `Reducer` launches the second kernel, which makes results of
+partial results. Neither adds to memory that another one writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32, Int64
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.arguments import LaunchArguments
+from cutegemm.kernels.functions import BINARY
+from cutegemm.kernels.pack import region
+from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.epilogue import Reduction
+from cutegemm.plan.memory.partials import REDUCER_THREADS, folding, kept, partials_shape, reducer_shape
+from cutegemm.plan.memory.workspace import region_of, regions
+from cutegemm.plan.plan import GemmPlan
+
+
+def combine(reduction: Reduction) -> Callable[[Any, Any], Any]:
+    """What makes one value of two."""
+    return (lambda x, y: x + y) if reduction.operation == "sum" else BINARY["maximum"]
+
+
+class Fold:
+    """A warp's part of a tile on its way to partial results. Methods without a decorator are plain Python, run while
+    tracing.
+
+    partials   (results, partial results of each, L) in the workspace
+    tile_mnl   of the CTA
+    tid        of the thread among those that hold the tile
+    extents    M and N
+    """
+
+    def __init__(
+        self, plan: GemmPlan, reduction: Reduction, partials: cute.Tensor, tile_mnl, tid, extents
+    ) -> None:
+        self.plan, self.reduction, self.partials = plan, reduction, partials
+        self.tile_mnl, self.extents, self.kind = tile_mnl, extents, partials.element_type
+        self.folding, self.combine = folding(plan, reduction.along), combine(reduction)
+        self.warp, self.lane = tid // WARP_THREADS, tid % WARP_THREADS
+        self.totals: dict[int, Any] = {}
+
+    @property
+    def identity(self) -> Any:
+        """The value of what lies outside of D."""
+        return self.kind(self.reduction.identity)
+
+    def inside(self, value, at) -> Any:
+        """The value at these coordinates; what lies outside of D along a mode that is reduced does not count."""
+        for mode, x, extent in zip("mn", at, self.extents, strict=True):
+            if mode in self.reduction.along:
+                value = cutlass.select_(x < extent, value, self.identity)
+        return value
+
+    def add(self, value, register: int, at, unit: Any = 0) -> None:
+        """The value of a register, which follows the one before; behind the last one of a result, that leaves.
+
+        at   its coordinates in D
+        """
+        group, value = self.folding.groups[register], self.kind(value)
+        total = self.totals.get(group)
+        self.totals[group] = value if total is None else self.combine(total, value)
+        if register == self.folding.ends[group]:
+            self.leave(self.totals.pop(group), at, unit)
+
+    def leave(self, total, at, unit) -> None:
+        """A thread's result, and those of its peers, to the workspace."""
+        for distance in self.folding.lanes:
+            total = self.combine(total, cute.arch.shuffle_sync_bfly(total, distance))
+        (m_tile, n_tile, batch), (bm, bn, _) = self.tile_mnl, self.plan.cta_tile
+        piece = cute.crd2idx((unit, self.warp), lower.layout(self.folding.piece_of))
+        place = self.folding.place(m_tile, n_tile, cute.ceil_div(self.extents[0], bm), piece)
+        along = self.reduction.along
+        key = kept(along, Int32(at[0]), Int32(at[1]))
+        writes = Boolean(self.lane & sum(self.folding.lanes) == 0) & (key < self.partials.shape[0])
+        # Of a cluster, CTAs may have tiles past the edge of D
+        tiles = zip("mn", (m_tile, n_tile), self.extents, (bm, bn), self.plan.cluster_mn, strict=True)
+        for mode, tile, extent, own, ctas in tiles:
+            if mode in along and ctas > 1:
+                writes = writes & (tile * own < extent)
+        self.write(total, (key, place, batch), writes)
+
+    @cute.jit
+    def write(self, total: cutlass.Constexpr, at: cutlass.Constexpr, writes: Boolean):
+        if writes:
+            self.put(total, at)
+
+    def put(self, total, at) -> None:
+        """A partial result to its place."""
+        self.partials[at] = total
+
+
+class Folds:
+    """All reductions of an epilogue, on one tile."""
+
+    def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
+        self.by_name = {
+            name: Fold(plan, each, results[name], tile_mnl, tid, extents)
+            for name, each in plan.epilogue.reductions
+        }
+
+    def add(self, name: str, values, first: int, coords: Sequence[Any], unit: Any = 0) -> None:
+        """Values of neighbouring registers, from one of them on."""
+        fold = self.by_name[name]
+        for i, at in enumerate(coords):
+            fold.add(fold.inside(values[i], at), first + i, at, unit)
+
+
+class Reducer:
+    """The partial results of a plan in its workspace, and the kernels that reduce them."""
+
+    def __init__(self, plan: GemmPlan) -> None:
+        self.plan = plan
+
+    def partials(self, given: LaunchArguments, mD: cute.Tensor, k) -> tuple[cute.Tensor, ...]:
+        """(results, partial results of each, L) of each reduction; on the host."""
+        plan, reductions = self.plan, self.plan.epilogue.reductions
+        if not reductions:
+            return ()
+        extents = [Int64(extent) for extent in (mD.shape[0], mD.shape[1], k, mD.shape[2])]
+        firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
+        out = []
+        for name, each in reductions:
+            shape = partials_shape(plan, each.along, *mD.shape)
+            stride = (1, Int64(shape[0]), Int64(shape[0]) * shape[1])
+            layout = cute.make_layout(shape, stride=stride)
+            kind = lower.dtype(plan.operands.matrix(name).dtype)
+            out.append(region(given.spaces[-1], firsts[region_of(name)], kind, layout))
+        return tuple(out)
+
+    def launch(self, partials: Sequence[cute.Tensor], given: LaunchArguments, stream) -> None:
+        """Behind the kernel that writes them; on the host."""
+        results = given.results[len(given.results) - len(partials) :]
+        for (_, each), mP, result in zip(self.plan.epilogue.reductions, partials, results, strict=True):
+            by_batch = result.layout.stride[0] if self.plan.operands.batched else 0
+            layout = cute.make_layout((mP.shape[0], mP.shape[2]), stride=(1, by_batch))
+            Second(each).launch(mP, cute.make_tensor(result.iterator, layout), stream)
+
+
+class Second:
+    """The second kernel of one reduction. Methods without a decorator are plain Python, run while tracing."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self.reduction, self.combine = reduction, combine(reduction)
+        self.results, self.runs = reducer_shape(reduction.along)
+
+    def launch(self, mP: cute.Tensor, mX: cute.Tensor, stream) -> None:
+        """Reduces (results, partial results of each, L) to (results, L); on the host."""
+        self.reduce_kernel(mP, mX).launch(
+            grid=(cute.ceil_div(mX.shape[0], self.results) * mX.shape[1], 1, 1),
+            block=(REDUCER_THREADS, 1, 1),
+            stream=stream,
+        )
+
+    @cute.kernel
+    def reduce_kernel(self, mP: cute.Tensor, mX: cute.Tensor):
+        """Each thread every `runs`-th partial result of a result, in their order; then two threads' are made one."""
+        tid, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        blocks = cute.ceil_div(mX.shape[0], self.results)
+        own, run, batch = tid % self.results, tid // self.results, block // blocks
+        at = block % blocks * self.results + own
+        total = mX.element_type(self.reduction.identity)
+        if at < mX.shape[0]:
+            for i in cutlass.range(run, mP.shape[1], self.runs, unroll=4):
+                total = self.combine(total, mP[at, i, batch])
+        smem = cutlass.memory.SmemAllocator()
+        of_runs = smem.allocate_tensor(mX.element_type, cute.make_layout((self.results, self.runs)))
+        of_runs[own, run] = total
+        for halvings in cutlass.range_constexpr(1, self.runs.bit_length()):
+            left = self.runs >> halvings
+            cute.arch.sync_threads()
+            if run < left:
+                of_runs[own, run] = self.combine(of_runs[own, run], of_runs[own, run + left])
+        if run == 0 and at < mX.shape[0]:
+            mX[at, batch] = of_runs[own, 0]

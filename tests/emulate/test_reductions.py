@@ -1,0 +1,86 @@
+"""Sums and maxima over rows, columns and all of D by compiled kernels, emulated: values, bits, races, machine code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+from cutegemm import epilogue as e
+from cutegemm.dtypes import f32, round_to
+from cutegemm.plan.epilogue import Column, Element, epilogue_of
+from cutegemm.plan.problem import Operand
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.emulated import emulate
+from cutegemm.simulate import simulate
+from tests.epilogues import CASES
+from tests.reductions import PLANS, REDUCED, hold_against_float64, operands, takes
+
+
+@pytest.mark.parametrize("case", REDUCED)
+@pytest.mark.parametrize("name", PLANS)
+def test_against_float64_and_the_simulator(name, case):
+    """A kernel that adds a square does not round it before, the simulator does: what is equal else has one order."""
+    if not takes(name, case):
+        return
+    plan = CASES[case].on(PLANS[name]())
+    given = operands(plan, case, 120, 136, 200)
+    found = emulate(plan, **given)
+    hold_against_float64(plan, found, given)
+    if case != "rms":
+        simulated = simulate(plan, **given).further
+        for reduced, _ in plan.epilogue.reductions:
+            np.testing.assert_array_equal(found.further[reduced], simulated[reduced])
+
+
+@pytest.mark.parametrize(
+    "name", ["simt, split, kernel", "simt, split, last", "mma.sync", "fill", "cluster along N"]
+)
+def test_of_a_batch(name):
+    plan = PLANS[name]()
+    plan = CASES["reduced"].on(plan.with_(operands=replace(plan.operands, batched=True)))
+    given = operands(plan, "reduced", 72, 80, 136, batch=2)
+    hold_against_float64(plan, emulate(plan, **given), given)
+
+
+@pytest.mark.parametrize(
+    "name", ["simt", "simt, split, last", "mma.sync, TMA", "pingpong", "split", "fill", "direct"]
+)
+def test_the_same_bits_whoever_comes_first(name):
+    """Sums of normal numbers, which another order would round otherwise."""
+    ending = epilogue_of(lambda acc: (acc, e.row_sum(e.exp(acc)), e.total_sum(e.exp(acc))), {})
+    plan = PLANS[name]()
+    reduced = {"aux": Operand.of_kind(Column, f32), "aux2": Operand.of_kind(Element, f32)}
+    plan = plan.with_(epilogue=ending, operands=plan.operands.with_further(**reduced))
+    rng = np.random.default_rng(7)
+    a, b = (round_to(plan.operands.a.dtype, rng.standard_normal(s) / 8) for s in ((136, 200), (200, 136)))
+    first, *others = [emulate(plan, a, b, seed=seed).further for seed in (None, 1, 2)]
+    for other in others:
+        for name_of in reduced:
+            np.testing.assert_array_equal(first[name_of].view(np.uint32), other[name_of].view(np.uint32))
+
+
+def test_no_k_tiles():
+    plan = CASES["reduced"].on(PLANS["pingpong"]())
+    given = operands(plan, "reduced", 40, 48, 0)
+    hold_against_float64(plan, emulate(plan, **given), given)
+
+
+def test_what_is_none_comes_through():
+    plan = CASES["absmax"].on(PLANS["pingpong"]())
+    given = operands(plan, "absmax", 40, 48, 64)
+    given["a"][3, 3] = np.nan
+    assert np.isnan(emulate(plan, **given).further["aux"])
+
+
+@pytest.mark.parametrize("name", ["simt", "mma.sync", "pingpong", "split", "direct"])
+def test_floats_are_not_added_by_atomics(name):
+    """Nothing but integers, the tickets of parts, is added to in memory."""
+    ptx = compile_plan(CASES["rms"].on(PLANS[name]())).ptx
+    atomics = [line.split()[0] for line in ptx.splitlines() if line.strip().startswith(("atom.", "red."))]
+    assert not [line for line in atomics if ".f32" in line or ".f64" in line]
+    assert "shfl.sync.bfly" in ptx
