@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from cutegemm import epilogue as e
 from cutegemm.build import ending_in
-from cutegemm.dtypes import DType, bf16, f16, f32, round_to
+from cutegemm.dtypes import DTYPES, DType, f32, round_to
 from cutegemm.plan.epilogue import (
     Column,
     Element,
@@ -39,6 +40,10 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def _rounded(kind: DType, x: Any) -> Any:
+    return round_to(kind, x).astype(np.float64)
+
+
 NAMESPACE: dict[str, Any] = {
     "abs": np.abs,
     "square": np.square,
@@ -56,9 +61,7 @@ NAMESPACE: dict[str, Any] = {
     "minimum": np.minimum,
     "maximum": np.maximum,
     "where": np.where,
-    "f16": lambda x: round_to(f16, x).astype(np.float64),
-    "bf16": lambda x: round_to(bf16, x).astype(np.float64),
-    "f32": lambda x: round_to(f32, x).astype(np.float64),
+    **{kind.name: partial(_rounded, kind) for kind in DTYPES},
 }
 
 
@@ -116,8 +119,9 @@ class Case:
             if issubclass(kind, Tensor)
         }
         stored = {
-            name: Operand(self.dtypes.get(name, d.dtype), d.major, d.align_bytes)
+            name: Operand(kind, d.major, max(d.align_bytes, kind.bits // 8))
             for name in epilogue.outputs[1:]
+            for kind in [self.dtypes.get(name, d.dtype)]
         }
         wide = plan.operands.acc if plan.operands.acc.bits > 32 else f32
         reduced = {name: Operand.of_kind(each.kind, wide) for name, each in epilogue.reductions}

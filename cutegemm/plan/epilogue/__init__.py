@@ -4,6 +4,7 @@ expression   the nodes: the accumulator, operands, operations
 functions    what an expression may be made of, by the names of the field
 epilogue     expressions in the order in which a kernel computes them
 symbols      from a Python function to expressions
+text         from their print
 """
 
 from cutegemm.plan.epilogue.epilogue import (
@@ -42,6 +43,7 @@ from cutegemm.plan.epilogue.expression import (
     Where,
 )
 from cutegemm.plan.epilogue.symbols import epilogue_of
+from cutegemm.plan.epilogue.text import parse_epilogue, parse_expression
 
 __all__ = [
     "BROADCAST",
@@ -76,4 +78,6 @@ __all__ = [
     "Where",
     "epilogue_of",
     "launch_operands",
+    "parse_epilogue",
+    "parse_expression",
 ]

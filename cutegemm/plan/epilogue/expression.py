@@ -288,7 +288,8 @@ class Negative(Expression):
         return Negative(*children)
 
     def __str__(self) -> str:
-        return f"-{_in_parentheses(self.child, self.child.precedence < self.precedence)}"
+        is_number = isinstance(self.child, Constant)  # whose sign would be its own
+        return f"-{_in_parentheses(self.child, is_number or self.child.precedence < self.precedence)}"
 
 
 @dataclass(frozen=True)

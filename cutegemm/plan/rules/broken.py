@@ -20,6 +20,7 @@ from cutegemm.machine.arch import (
 from cutegemm.plan.epilogue import BROADCAST
 from cutegemm.plan.memory.partials import folding
 from cutegemm.plan.rules.boxes import box_rules, overlapping, places
+from cutegemm.plan.rules.ending import ending_rules
 from cutegemm.plan.rules.gated import gated_problem_rules, gated_rules
 from cutegemm.plan.rules.kinds import kind_rules
 from cutegemm.plan.rules.limits import limits
@@ -44,7 +45,7 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
     if kinds:
         return kinds
     structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan)]
-    out = [*_types(plan), *structure, *_threads(plan), *_instructions(plan, arch), *_schedule(plan)]
+    out = [*_types(plan), *ending_rules(plan), *structure, *_threads(plan), *_instructions(plan, arch), *_schedule(plan)]
     if not structure:  # what follows evaluates the layouts, which must fit for that
         out += [
             *box_rules(plan),

@@ -1,0 +1,276 @@
+"""Epilogues from text: the inverse of printing them. Text is read by a grammar of its own and runs nothing else.
+
+>>> from cutegemm.plan.epilogue import Row
+>>> print(parse_epilogue("gelu(acc + bias), preact = acc + bias", {"bias": Row}))
+gelu(acc + bias), preact = acc + bias
+>>> parse_epilogue("lambda acc, bias: (gelu(acc + bias), acc + bias)", {"bias": Row}).outputs
+('d', 'aux')
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from cutegemm.dtypes import DTYPES, DType
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.plan.epilogue import functions
+from cutegemm.plan.epilogue.epilogue import Epilogue
+from cutegemm.plan.epilogue.expression import (
+    Accumulator,
+    Add,
+    Binary,
+    Cast,
+    Compare,
+    Divide,
+    Expression,
+    Input,
+    Multiply,
+    Negative,
+    Subtract,
+    expression_of,
+)
+from cutegemm.plan.epilogue.symbols import result_name
+
+_CALLED = (
+    *functions.NAMES, "minimum", "maximum", "where", "equal", "not_equal", "clamp", "softcap", "halves", "pairs",
+)  # fmt: skip
+# What may be called: what `cutegemm.epilogue` has, and a cast by the name of its type, as it is printed.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(functions, name) for name in _CALLED if hasattr(functions, name)},
+    **{kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES},
+}
+_BINARY: dict[type[ast.operator], type[Binary]] = {
+    ast.Add: Add,
+    ast.Sub: Subtract,
+    ast.Mult: Multiply,
+    ast.Div: Divide,
+}
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+_DEEPEST = 200  # operations within each other: Python reads about a thousand
+
+
+def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Expression:
+    """The expression that a text is the print of; also one written by functions that are made of others.
+
+    kinds    what each operand is, by its name
+    raises   PlanError where the text is no expression
+
+    >>> from cutegemm.plan.epilogue import Row
+    >>> parse_expression("relu(acc + bias)", {"bias": Row}).child.right
+    Row(name='bias')
+    >>> print(parse_expression("clamp(acc, -1, 1)"))
+    minimum(maximum(acc, -1), 1)
+    >>> parse_expression("gelu(acc + bais)", {"bias": Row})
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.PlanError: epilogue 'gelu(acc + bais)': 1 rule is broken.
+      - 'bais' is no operand; acc and bias are there.
+    """
+    return _Reader(text, _symbols(kinds)).expression(_parsed(text))
+
+
+def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Epilogue:
+    """The epilogue that a text is the print of: D's expression, then `name = expression` for each further result.
+
+    text     or several expressions, of which the further ones are stored as "aux", "aux2" and so on; or a lambda of the
+             sums and of operands by name that returns one or several
+    kinds    what each operand is, by its name
+    raises   PlanError where the text is no epilogue
+    """
+    kinds = dict(kinds or {})
+    if text.lstrip().startswith("lambda"):
+        function = function_of(text)
+        missing = [name for name in operands_of(text) if name not in kinds]
+        if missing:
+            said = "what it is" if len(missing) == 1 else "what they are"
+            raise PlanError(f"epilogue {text!r}", [f"it takes {' and '.join(missing)}; say {said}."])
+        given = {name: kinds[name](name) for name in operands_of(text)}
+        return _epilogue(text, kinds, [(None, each) for each in _several(function(Accumulator(), **given))])
+    try:
+        call = ast.parse(f"_({text}\n)", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _no_python(text, error) from error
+    reader = _Reader(text, _symbols(kinds))
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "_":
+        raise PlanError(f"epilogue {text!r}", ["an expression of acc, the sums of A @ B, is expected."])
+    nodes: list[tuple[str | None, ast.expr]] = []
+    for each in call.args:
+        nodes += [(None, part) for part in each.elts] if isinstance(each, ast.Tuple) else [(None, each)]
+    nodes += [(each.arg or "**", each.value) for each in call.keywords]
+    return _epilogue(text, kinds, [(name, reader.expression(node)) for name, node in nodes])
+
+
+def operands_of(text: str) -> tuple[str, ...]:
+    """The names of the operands of a lambda in a text.
+
+    >>> operands_of("lambda acc, bias, scale: acc * scale + bias")
+    ('bias', 'scale')
+    """
+    return tuple([each.arg for each in _lambda(text).args.args[1:]])
+
+
+def function_of(text: str) -> Callable[..., Any]:
+    """The function that a lambda in a text is: of the sums and of operands by name, all of them expressions.
+
+    >>> from cutegemm.plan.epilogue import Row, epilogue_of
+    >>> print(epilogue_of(function_of("lambda acc, bias: (relu(acc + bias), acc)"), {"bias": Row}))
+    relu(acc + bias), aux = acc
+    """
+    tree = _lambda(text)
+    names = [each.arg for each in tree.args.args]
+    body = tree.body
+
+    def function(*sums: Any, **operands: Any) -> Any:
+        given = {**dict(zip(names, sums, strict=False)), **operands}
+        reader = _Reader(text, {name: expression_of(value) or value for name, value in given.items()})
+        if isinstance(body, ast.Tuple):
+            return tuple([reader.expression(part) for part in body.elts])
+        return reader.expression(body)
+
+    parameter = partial(inspect.Parameter, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    function.__signature__ = inspect.Signature([parameter(name) for name in names])  # type: ignore[attr-defined]
+    return function
+
+
+def _symbols(kinds: Mapping[str, type[Input]] | None) -> dict[str, Expression]:
+    return {"acc": Accumulator(), **{name: kind(name) for name, kind in (kinds or {}).items()}}
+
+
+def _several(returned: Any) -> tuple[Expression, ...]:
+    return returned if isinstance(returned, tuple) else (returned,)
+
+
+def _epilogue(
+    text: str, kinds: Mapping[str, type[Input]], results: list[tuple[str | None, Expression]]
+) -> Epilogue:
+    if not results or results[0][0] is not None:
+        raise PlanError(
+            f"epilogue {text!r}", ["it has no expression for D, which comes first, without a name."]
+        )
+    (_, first), *others = results
+    further = [(name or result_name(i), each) for i, (name, each) in enumerate(others)]
+    epilogue = Epilogue(first, tuple(further))
+    unused = [name for name in kinds if name not in epilogue.kinds]
+    if unused:
+        raise PlanError(
+            f"epilogue {text!r}", [f"{name!r} is said to be an operand, but does not appear." for name in unused]
+        )
+    return epilogue
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _no_python(text, error) from error
+
+
+def _no_python(text: str, error: BaseException) -> PlanError:
+    return PlanError(f"epilogue {text!r}", [f"it is no Python: {getattr(error, 'msg', None) or error}."])
+
+
+def _lambda(text: str) -> ast.Lambda:
+    tree = _parsed(text)
+    expected = "a lambda of the sums and of operands by name is expected, such as 'lambda acc, bias: relu(acc + bias)'."
+    if not isinstance(tree, ast.Lambda):
+        raise PlanError(f"epilogue {text!r}", [expected])
+    given = tree.args
+    if not given.args or (
+        given.vararg or given.kwarg or given.kwonlyargs or given.defaults or given.posonlyargs
+    ):
+        raise PlanError(f"epilogue {text!r}", [expected])
+    return tree
+
+
+class _Reader:
+    """Expressions of parsed text.
+
+    names   what names stand for
+    """
+
+    def __init__(self, text: str, names: Mapping[str, Any]) -> None:
+        self.text, self.names = text, names
+
+    def refused(self, rule: str) -> PlanError:
+        return PlanError(f"epilogue {self.text!r}", [rule])
+
+    def expression(self, node: ast.AST, depth: int = 0) -> Expression:
+        """The expression that a node is; of a number, a constant."""
+        value = self.value(node, depth)
+        found = expression_of(value)
+        if found is None:
+            raise self.refused(f"{value!r} is no value of an element; an expression or a number is expected.")
+        return found
+
+    def value(self, node: ast.AST, depth: int) -> Any:
+        """An expression, a number, or the name of an element type in quotes."""
+        if depth > _DEEPEST:
+            raise self.refused(f"its operations lie {_DEEPEST} deep within each other; fewer are expected.")
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, int | float | str) and not isinstance(node.value, bool):
+                return node.value
+        elif isinstance(node, ast.Name):
+            if node.id in self.names:
+                return self.names[node.id]
+            raise self.refused(f"{node.id!r} is no operand; {_and(self.names)} there.")
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return self.negative(node, depth)
+        elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+            sides = [self.expression(side, depth + 1) for side in (node.left, node.right)]
+            return _BINARY[type(node.op)](*sides)
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
+            sides = [self.expression(side, depth + 1) for side in (node.left, node.comparators[0])]
+            return Compare(_COMPARED[type(node.ops[0])], *sides)
+        elif isinstance(node, ast.Call):
+            return self.called(node, depth)
+        raise self.refused(
+            f"{ast.unparse(node)} has no place in an epilogue; + - * /, comparisons, numbers and the functions of "
+            "cutegemm.epilogue have."
+        )
+
+    def negative(self, node: ast.UnaryOp, depth: int) -> Any:
+        """A sign is a number's own where it stands right before its digits."""
+        inner = node.operand
+        is_number = isinstance(inner, ast.Constant) and isinstance(inner.value, int | float)
+        if is_number and inner.col_offset == node.col_offset + 1:
+            return -inner.value  # type: ignore[attr-defined]
+        return Negative(self.expression(inner, depth + 1))
+
+    def called(self, node: ast.Call, depth: int) -> Any:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name == "cast":
+            return self.cast(node, depth)
+        if name not in FUNCTIONS:
+            known = ", ".join(["cast", *FUNCTIONS])
+            raise self.refused(f"{ast.unparse(node.func)} is no function of an epilogue; {known} are there.")
+        if node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
+            raise self.refused(f"{ast.unparse(node)}: arguments by their places alone are expected.")
+        values = [self.value(each, depth + 1) for each in node.args]
+        try:
+            return FUNCTIONS[name](*values)
+        except TypeError as error:
+            raise self.refused(f"{ast.unparse(node)}: {error}") from error
+
+    def cast(self, node: ast.Call, depth: int) -> Expression:
+        if len(node.args) != 2 or node.keywords or not isinstance(node.args[1], ast.Constant):
+            raise self.refused(f"{ast.unparse(node)}: an expression and a type such as 'bf16' are expected.")
+        try:
+            return Cast(self.expression(node.args[0], depth + 1), DType.parse(str(node.args[1].value)))
+        except UnsupportedError as error:
+            raise self.refused(str(error)) from error
+
+
+def _and(names: Mapping[str, Any]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
