@@ -113,11 +113,12 @@ class Case:
     def on(self, plan: GemmPlan, align_bytes: int | None = None) -> GemmPlan:
         """A plan that ends so."""
         d, epilogue = plan.operands.d, self.epilogue
-        of_kind = {
-            name: Operand.of_kind(kind, self.dtypes.get(name, d.dtype), d.major, align_bytes)  # type: ignore[arg-type]
-            for name, kind in self.kinds.items()
-            if issubclass(kind, Tensor)
-        }
+        of_kind = {}
+        for name, kind in self.kinds.items():
+            if issubclass(kind, Tensor):
+                dtype = self.dtypes.get(name, d.dtype)
+                align = max(d.align_bytes, dtype.bits // 8) if kind is Tile else align_bytes
+                of_kind[name] = Operand.of_kind(kind, dtype, d.major, align)
         stored = {
             name: Operand(kind, d.major, max(d.align_bytes, kind.bits // 8))
             for name in epilogue.outputs[1:]

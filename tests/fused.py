@@ -10,14 +10,22 @@ import numpy as np
 from cutegemm.build import mma_sync_plan, mma_tma_plan, simt_plan
 from cutegemm.dtypes import round_to
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.tile.tiled_copy import TiledCopy
 from tests.epilogues import Case, reference
 from tests.kernels.sm90_forms import form
-from cutegemm.tile.tiled_copy import TiledCopy
 from tests.simulate.plans import small_plan
 
-# |value - exact| <= this of |exact|, and of 1, besides half a place of the type: of functions of f32 one after the other
+# |value - exact| <= this of |exact|, and of 1, besides half a place of the type: functions of f32 one after the other
 FUNCTIONS_ERR = 2e-5
-_HALF_PLACE = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-11, "f16": 2.0**-11, "bf16": 2.0**-8, "e4m3": 2.0**-4, "e5m2": 2.0**-3}
+_HALF_PLACE = {
+    "f64": 2.0**-53,
+    "f32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "f16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "e4m3": 2.0**-4,
+    "e5m2": 2.0**-3,
+}
 _SUBNORMAL = {"f16": 2.0**-25, "e4m3": 2.0**-10, "e5m2": 2.0**-17}
 
 # Each family, and each way for a tile to leave.
@@ -29,7 +37,9 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
     "simt, split, last": lambda: small_plan(split_k=2, reduction="last"),
     "simt, split, kernel": lambda: small_plan(split_k=3),
     "simt, packed": lambda: small_plan(Operands.of("f32"), pack="a"),
-    "simt, no shared memory": lambda: simt_plan(Operands.of("f32"), block=(32, 32, 8), warp=(32, 32), thread=(8, 4), stages=0),
+    "simt, no shared memory": lambda: simt_plan(
+        Operands.of("f32"), block=(32, 32, 1), warp=(32, 32), thread=(8, 4), stages=0
+    ),
     "mma.sync": lambda: mma_sync_plan(Operands.of("bf16"), block=(64, 64, 32), warp=(32, 32), stages=3),
     "mma.sync, direct": lambda: mma_sync_plan(
         Operands.of("f16", out="f32", layout="tt"), block=(64, 64, 32), warp=(32, 32), stages=3, store="direct"

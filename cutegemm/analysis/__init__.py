@@ -2,6 +2,7 @@
 
 from cutegemm.analysis.accesses import Access, global_table, shared_accesses
 from cutegemm.analysis.changes import Change
+from cutegemm.analysis.ending import Ending
 from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
 from cutegemm.analysis.occupancy import Occupancy, Waves, occupancy, plan_occupancy, waves
 from cutegemm.analysis.render import print_report, render
@@ -31,6 +32,7 @@ __all__ = [
     "Change",
     "Collision",
     "Device",
+    "Ending",
     "Level",
     "Occupancy",
     "Roofline",

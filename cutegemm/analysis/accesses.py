@@ -23,6 +23,7 @@ from cutegemm.analysis.shared import (
 from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.ending import spread_at_hand
 from cutegemm.plan.program.schedule import Read, Store
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tma import TmaBox
@@ -113,11 +114,22 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     if plan.smem_d is not None:
         out.append(_drain(plan, plan.d_tile))
     copy, part = copy_of_d(plan)
+    if plan.slots is not None and plan.fetched_tile in read_always(plan):
+        from_slots, subtile = plan.slots.from_shared, plan.slots.subtile
+        assert from_slots is not None
+        coming, bits = by_warps(from_slots.offsets_s(Layout(subtile))), plan.operands.d.dtype.bits
+        label, times = f"read {plan.fetched_tile.upper()}", bm * bn // (subtile[0] * subtile[1])
+        out.append(Access(label, "d", "load", coming, bits, from_slots.atom.bits, "tile", times=times))
     if copy is not None:
         leaving, bits = by_warps(copy.offsets_s(Layout(part))), plan.operands.d.dtype.bits
         times = product(plan.d_tile) // product(part)
         out.append(Access("read D", "d", "load", leaving, bits, copy.atom.bits, "tile", times=times))
     return out
+
+
+def read_always(plan: GemmPlan) -> tuple[str, ...]:
+    """The operands of the epilogue that are read whatever the scalars are: not C, which beta may leave unread."""
+    return plan.epilogue.acting().tensors
 
 
 def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
@@ -165,6 +177,8 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
     first = "n" if name == "b" else "m"
     line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
     stride = (1, line) if operand.major == first else (line, 1)
+    if operand.broadcast:
+        stride = (int("m" not in operand.broadcast), int("n" not in operand.broadcast))
     skew = 0
     if problem is not None:
         layout = problem.layout(name)
@@ -249,6 +263,13 @@ def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
     held = compact.offsets()[plan.stored_by_threads]
     in_memory = np.sort(held, axis=1)
     return by_warps(np.argsort(compact.offsets())[in_memory])
+
+
+def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
+    """(warps, lanes, elements) of a row, of a column or of a single element of the epilogue, as threads read it: each
+    element once for all that a thread computes of it together, at a place of the tile where it lies."""
+    at = spread_at_hand(plan, name)
+    return by_warps(np.moveaxis(at, 0, 1).reshape(at.shape[1], -1))
 
 
 def matrix_lanes(atom: CopyAtom) -> int:

@@ -80,6 +80,10 @@ def _bound_changes(plan: GemmPlan, roof: Roofline, flaws: list[Change]) -> list[
         advice = "tiles of A and B in shared memory: the threads of a CTA read them from global memory each for itself"
     elif bound.name in ("issue", "shared"):
         advice = _SERVES_MORE[plan.family]
+    elif bound.name == "epilogue":
+        advice = (
+            "fewer special functions of an element, such as relu for gelu; or more K for each element of D"
+        )
     elif bound.name == "L2":
         advice = "a larger CTA tile, or clusters that share a load"
     else:

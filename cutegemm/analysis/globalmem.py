@@ -26,7 +26,9 @@ from cutegemm.analysis.accesses import (
     copy_of_d,
     global_table,
     is_inside,
+    read_always,
     shared_accesses,
+    spread_by_lanes,
     stored_by_lanes,
 )
 from cutegemm.analysis.parts import layout_of_sums
@@ -121,7 +123,7 @@ def global_accesses(
     """Every access of a plan to global memory.
 
     problem   whose strides count; without one the rows are far apart and aligned
-    scalars   of the epilogue, by which its tiles are read. Where they are left out, a tile counts that is read
+    scalars   of the epilogue, by which its operands are read. Where they are left out, those count that are read
               whatever they are: not C, which is read only where beta is not 0
     """
     bm, bn, bk = plan.cta_tile
@@ -135,31 +137,27 @@ def global_accesses(
         elements = by_warps(copy.offsets_s(Layout((extent, bk))))
         kind = "ldgsts" if copy.atom.is_async else "ld"
         out.append(_sectors(plan, name, label, kind, elements, copy.atom.bits, operand, problem, "k-tile"))
-    out += [_read_by_epilogue(plan, name, problem) for name in _tiles_read(plan, scalars)]
+    read = read_always(plan) if scalars is None else plan.epilogue.tensors_read(scalars)
+    out += [_read_by_epilogue(plan, name, problem) for name in read]
     leaving, _ = copy_of_d(plan)
     if leaving is not None:
         elements, bits = by_warps(leaving.offsets_d(Layout(plan.d_tile))), leaving.atom.bits
         out.append(_sectors(plan, "d", "store D", "st", elements, bits, plan.operands.d, problem, "tile"))
     elif plan.smem_d is None:
-        out.append(_stored(plan, problem))
+        out.append(_stored(plan, "d", problem))
+    out += [_stored(plan, name, problem) for name in plan.epilogue.outputs[1:]]
     if plan.split.is_split:
         out += _sums_of_parts(plan)
     return out
 
 
-def _tiles_read(plan: GemmPlan, scalars: Mapping[str, float] | None) -> tuple[str, ...]:
-    if scalars is not None:
-        return plan.epilogue.tensors_read(scalars)
-    always = [step.tensors for step in plan.epilogue.steps if not step.idle]
-    return tuple(dict.fromkeys(sum(always, ())))
-
-
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
-    """A tile of the epilogue: by TMA to the slots that D leaves through, or to where its thread has the sums."""
+    """An operand of the epilogue: a tile by TMA to the slots that D leaves through, or by the threads to where the sums
+    are; what stays the same along a mode is read once for all that a thread computes together."""
     label, operand = f"load {name.upper()}", plan.operands.matrix(name)
     if plan.slots is not None and plan.slots.load_c is not None and name == plan.fetched_tile:
         return replace(_boxes(label, plan.slots.load_c, product(plan.d_tile), operand), per="tile")
-    elements = stored_by_lanes(plan, operand.major)
+    elements = spread_by_lanes(plan, name) if operand.broadcast else stored_by_lanes(plan, operand.major)
     return _sectors(plan, name, label, "ld", elements, plan.access(name).bits, operand, problem, "tile")
 
 
@@ -191,9 +189,12 @@ def _boxes(label: str, box: TmaBox, elements: int, operand: Operand) -> Sectors:
     return Sectors(label, "TMA", "tma", max(1, requests), count, count, 128, 128, "k-tile")
 
 
-def _stored(plan: GemmPlan, problem: Problem | None) -> Sectors:
-    operand, elements = plan.operands.d, stored_by_lanes(plan)
-    return _sectors(plan, "d", "store D", "st", elements, plan.store_d.bits, operand, problem, "tile")
+def _stored(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
+    """D, or a result beside it, straight out of registers."""
+    operand = plan.operands.matrix(name)
+    bits = plan.store_d.bits if name == "d" else plan.access(name).bits
+    elements = stored_by_lanes(plan, operand.major)
+    return _sectors(plan, name, f"store {name.upper()}", "st", elements, bits, operand, problem, "tile")
 
 
 def _sectors(
@@ -223,6 +224,9 @@ def _sectors(
         written = np.take_along_axis(_written(plan, operand_name, problem)[asked], stand_in, axis=1)
         touched, arriving = (_torn(table, written, unit) for unit in (CACHE_LINE_BYTES, SECTOR_BYTES))
     ideal = -(-int(there.sum()) * bits // 8 // SECTOR_BYTES)
+    if operand.broadcast:  # lanes ask for the same bytes
+        apart = np.sort(table, axis=1)
+        ideal = -(-int(len(apart) + (np.diff(apart) != 0).sum()) * bits // 8 // SECTOR_BYTES)
     mnemonic = {"ld": "LDG", "ldgsts": "LDGSTS", "st": "STG", "tma": "TMA"}[op]
     return Sectors(
         label, f"{mnemonic}.{bits}", op, len(table), touched, ideal, bits,

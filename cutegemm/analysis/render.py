@@ -6,6 +6,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cutegemm.analysis.ending import Ending
     from cutegemm.analysis.report import Analysis
 
 
@@ -39,6 +40,9 @@ def print_report(analysis: Analysis, console: Any) -> None:
     for part in parts:
         console.print()
         console.print(part)
+    if analysis.ending is not None:
+        console.print()
+        _print_ending(analysis.ending, console)
     console.print()
     _print_occupancy(analysis, console)
     if analysis.problem is not None:
@@ -107,6 +111,39 @@ def _global_table(analysis: Analysis) -> Any:
             f"{s.efficiency:.0%}" if s.sectors else "-", str(s.usable_bits),
         )  # fmt: skip
     return table
+
+
+def _print_ending(ending: Ending, console: Any) -> None:
+    console.print(f"[bold]Epilogue[/bold] {ending.expression}", soft_wrap=True)
+    clocks = "" if ending.tile_clocks is None else f"; a tile takes {ending.tile_clocks:.0f} clocks at least"
+    console.print(
+        f"  {ending.fp32} instructions and {ending.special} of the special-function unit for an element{clocks}",
+        soft_wrap=True,
+    )
+    if ending.hidden is not None and ending.added_seconds is not None:
+        turns = (
+            f"{ending.in_turns} tiles of a multiprocessor in turn"
+            if ending.in_turns > 1
+            else "one tile after the other"
+        )
+        console.print(
+            f"  {turns}: {ending.hidden:.0%} of it behind mainloops, {ending.added_seconds * 1e3:.3f} ms added",
+            soft_wrap=True,
+        )
+    if not ending.parts:
+        return
+    table = _table(
+        "",
+        [("operand", "left"), ("what", "left"), ("type", "left"), ("how", "left"), ("bytes a tile", "right"),
+         ("MB in all", "right"), ("registers", "right")],
+    )  # fmt: skip
+    table.title = None
+    for part in ending.parts:
+        total = "-" if part.total_bytes is None else f"{part.total_bytes / 1e6:.3f}"
+        table.add_row(
+            part.name, part.what, part.dtype, part.how, str(part.tile_bytes), total, str(part.registers)
+        )
+    console.print(table)
 
 
 def _print_occupancy(analysis: Analysis, console: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.analysis.accesses import buffer_layout, executions, shared_accesses
 from cutegemm.analysis.changes import Change, changes
+from cutegemm.analysis.ending import Ending, ending_of
 from cutegemm.analysis.globalmem import Sectors, global_accesses
 from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
 from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
@@ -60,6 +61,7 @@ class Analysis:
     shared: tuple[AccessCost, ...]
     global_: tuple[Sectors, ...]
     occupancy: Occupancy
+    ending: Ending | None = None
     problem: str | None = None
     tiles: int = 0
     k_tiles: int = 0
@@ -140,6 +142,7 @@ class Analysis:
                 "limited_by": list(self.occupancy.limited_by),
                 "theoretical": self.occupancy.theoretical,
             },
+            "epilogue": None if self.ending is None else asdict(self.ending),
             "spills": self.spills,
             "searches": {buffer: _found(search) for buffer, search in self.searches.items()},
         }
@@ -166,6 +169,7 @@ class Analysis:
             "bound": self.roofline.bound.name,
             "seconds": self.roofline.seconds,
             "tflops": self.roofline.tflops,
+            "added": self.roofline.added,
             "levels": [asdict(level) for level in self.roofline.levels],
         }
         out["changes"] = [asdict(c) for c in self.changes]
@@ -239,6 +243,7 @@ def check(
             for a in accesses
         ]
     )
+    sectors, held = tuple(global_accesses(plan, problem)), plan_occupancy(plan, have, report)
     common: dict[str, Any] = {
         "plan": plan.name,
         "summary": plan.summary,
@@ -247,8 +252,9 @@ def check(
         "rules": rules,
         "violations": tuple(plan.violations(have.name, problem)),
         "shared": shared,
-        "global_": tuple(global_accesses(plan, problem)),
-        "occupancy": plan_occupancy(plan, have, report),
+        "global_": sectors,
+        "occupancy": held,
+        "ending": ending_of(plan, target, sectors, held.ctas, problem),
         "spills": report.spills if report is not None else None,
         "searches": _searches(plan, accesses, shared, rules) if search else {},
     }
@@ -309,5 +315,17 @@ def _with_problem(
         traffic=moved,
         passes=known.passes,
         sm_share=fill.ctas / (most * device.sms) if most and not fill.is_even else 1.0,
+        ending=known.ending,
     )
+    known = replace(known, ending=_in_time(known.ending, roof))
     return replace(known, roofline=roof, changes=tuple(changes(plan, problem, known, roof)))
+
+
+def _in_time(ending: Ending | None, roof: Roofline) -> Ending | None:
+    """The epilogue with what of its time is hidden behind the mainloop."""
+    alone = next((level.seconds for level in roof.levels if level.name == "epilogue"), None)
+    if ending is None or not alone:
+        return ending
+    others = max(x.seconds for x in roof.levels if x.seconds is not None and x.name != "epilogue")
+    shown = max(0.0, roof.seconds - others)
+    return replace(ending, hidden=max(0.0, 1 - shown / alone), added_seconds=shown)

@@ -3,19 +3,22 @@
 Each level by itself gives a least time: the arithmetic at the peak of its pipe; the scheduler's slots, four
 instructions of a warp a clock; shared memory, a wavefront a clock; L2 and DRAM at their bandwidth. The work
 of a multiprocessor is counted for the one that gets most tiles, whole tiles at a time. The bound is the
-largest of these times; a kernel that overlaps all of them perfectly would reach it.
+largest of these times; a kernel that overlaps all of them perfectly would reach it. What of an epilogue's arithmetic no
+mainloop hides is added: see `analysis.ending`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cutegemm.analysis.ending import behind
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cutegemm.analysis.ending import Ending
     from cutegemm.analysis.parts import Pass
     from cutegemm.analysis.traffic import Traffic
     from cutegemm.machine.device import Device
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 class Level:
     """One level of the machine.
 
-    name        "compute", "issue", "register", "shared", "L2" or "DRAM"
+    name        "compute", "issue", "register", "shared", "L2", "DRAM" or "epilogue"
     amount      FLOPs, instructions of a warp, or bytes
     unit        of the amount
     intensity   FLOPs of the problem for each unit
@@ -46,11 +49,13 @@ class Roofline:
     """All levels of one GEMM.
 
     flops    of the problem, without what ragged tiles waste
-    levels   from the arithmetic out to the memory
+    levels   from the arithmetic out to the memory; last the epilogue's arithmetic, where there is some
+    added    seconds of the epilogue that no level has and no mainloop hides
     """
 
     flops: int
     levels: tuple[Level, ...]
+    added: float = 0.0
 
     @property
     def bound(self) -> Level:
@@ -62,7 +67,7 @@ class Roofline:
     @property
     def seconds(self) -> float:
         """The least time."""
-        return self.bound.seconds or 0.0
+        return (self.bound.seconds or 0.0) + self.added
 
     @property
     def tflops(self) -> float:
@@ -75,7 +80,8 @@ class Roofline:
 
     def seconds_with(self, **changed: float) -> float:
         """The least time if some levels took other times, in seconds by name."""
-        return max(changed.get(x.name, x.seconds) for x in self.levels if x.seconds is not None)
+        most = max(changed.get(x.name, x.seconds) for x in self.levels if x.seconds is not None)
+        return most + self.added
 
 
 def roofline(
@@ -88,6 +94,7 @@ def roofline(
     traffic: Traffic,
     passes: Sequence[Pass] = (),
     sm_share: float,
+    ending: Ending | None = None,
 ) -> Roofline:
     """The roofline of a plan.
 
@@ -96,6 +103,7 @@ def roofline(
     traffic        through L2 and DRAM
     passes         through the workspace: all of it passes L2; DRAM those before the GEMM, and sums beyond what L2 holds
     sm_share       tiles of an average multiprocessor over those of the one that has most
+    ending         the epilogue, where it costs something
     """
     flops = problem.flops
     m_tiles, n_tiles, batch = plan.grid(problem)
@@ -110,19 +118,22 @@ def roofline(
     issued = mma + instructions
     if plan.pipeline is not None and plan.pipeline.two_level:
         issued += covered / bk / WARP_THREADS  # threads add up the sums of each k-tile
+    tiles = m_tiles * n_tiles * batch
+    operations = 0 if ending is None else (ending.fp32 + ending.special) * tiles * bm * bn / WARP_THREADS
     l2 = traffic.l2_read_bytes + sum(one.write_bytes + one.read_bytes for one in passes)
-    dram = traffic.dram_read_bytes + traffic.dram_write_bytes
+    dram = traffic.dram_read_bytes + traffic.dram_write_bytes + traffic.ending_bytes
+    if ending is not None:
+        l2 += tiles * sum(part.tile_bytes for part in ending.parts if part.what != "result")
     for one in passes:
         if one.is_before or one.write_bytes > device.l2_bytes:
             again = 0.0 if one.is_before else traffic.sums_read_bytes
             dram += one.write_bytes + (again or one.read_bytes)
-    levels = (
+    per_second = device.sms * WARP_SCHEDULERS * clock * share  # instructions of warps
+    levels = [
         _level(
             "compute", 2.0 * covered, "FLOP", flops, 2.0 * covered / (peak * 1e12) / share if peak else None
         ),
-        _level(
-            "issue", issued, "instructions", flops, issued / (device.sms * WARP_SCHEDULERS * clock) / share
-        ),
+        _level("issue", issued, "instructions", flops, issued / per_second),
         _level("register", covered * register_bytes(plan), "bytes", flops, None),
         _level(
             "shared",
@@ -133,8 +144,21 @@ def roofline(
         ),
         _level("L2", l2, "bytes", flops, l2 / device.l2_bytes_per_s),
         _level("DRAM", dram, "bytes", flops, dram / (device.dram_gb_s * 1e9)),
+    ]
+    if ending is None or not operations:
+        return Roofline(flops, tuple(levels))
+    mainloop = Roofline(flops, tuple(levels)).seconds
+    levels[1] = _level(
+        "issue", issued + operations, "instructions", flops, (issued + operations) / per_second
     )
-    return Roofline(flops, levels)
+    alone = None if ending.tile_clocks is None else tiles * ending.tile_clocks / (device.sms * clock) / share
+    levels.append(_level("epilogue", operations, "instructions", flops, alone))
+    roof = Roofline(flops, tuple(levels))
+    if alone is None:
+        return roof
+    of_busiest = max(1.0, tiles / device.sms / share)
+    least = behind(mainloop / of_busiest, alone / of_busiest, of_busiest, ending.in_turns)
+    return replace(roof, added=max(0.0, least - roof.seconds))
 
 
 def register_bytes(plan: GemmPlan) -> float:

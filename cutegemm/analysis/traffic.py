@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm.analysis import l2
+from cutegemm.analysis.accesses import read_always
 from cutegemm.analysis.pace import multicast, pace_of
 from cutegemm.analysis.parts import k_parts_of
 from cutegemm.layout.inttuple import product
@@ -47,10 +48,11 @@ class Traffic:
     l2_read_bytes     of A and B that the CTAs ask L2 for; what is multicast once
     sm_read_bytes     of A and B that arrive in multiprocessors
     dram_read_bytes   of A and B that come from DRAM
-    dram_write_bytes  of D
+    dram_write_bytes  of D, and of what is stored beside it
     min_bytes         of A and B, each once
     far_bytes         of A and B, and of sums, that pass from one partition of the L2 to another; None where CTAs are
                       taken to keep step
+    ending_bytes      of the epilogue's operands that come from DRAM: each once
     sums_read_bytes   of the sums of parts of K that the GEMM's CTAs read again and that come from DRAM; None there too
     """
 
@@ -63,6 +65,7 @@ class Traffic:
     dram_read_bytes: float
     dram_write_bytes: int
     min_bytes: int
+    ending_bytes: int = 0
     far_bytes: float | None = None
     sums_read_bytes: float | None = None
 
@@ -90,7 +93,7 @@ def traffic(
     share_a, share_b = multicast(plan)
     tiles_per_wave = max(1, ctas_per_wave // plan.split_k)  # the parts of a tile take all of its K together
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
-    tile_d = product(plan.d_tile) * ops.d.dtype.bits / 8
+    tile_d = product(plan.d_tile) * _ending_bits(plan, problem) / 8
     for _ in range(batch):  # one after the other, with nothing in common
         at = replace(plan.scheduler, raster=order).tiles(problem.m, problem.n).order().reshape(-1, 3)[:, :2]
         tiles = at[(at < (grid_m, grid_n)).all(axis=1)]
@@ -105,7 +108,9 @@ def traffic(
     per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)
     return Traffic(
         str(order), waves, (mean_m, mean_n), float(per_wave), int(asked), int(arrived), float(dram),
-        problem.m * problem.d_columns * batch * ops.d.dtype.bits // 8, int(batch * (bytes_a.sum() + bytes_b.sum())),
+        sum(problem.bytes_of(name) for name in plan.epilogue.outputs),
+        int(batch * (bytes_a.sum() + bytes_b.sum())),
+        sum(problem.bytes_of(name) for name in read_always(plan)),
     )  # fmt: skip
 
 
@@ -150,11 +155,17 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
         at[:, :1, 2] * grid_n + np.minimum(at[:, ::across, 1], grid_n - 1),
         np.tile(bytes_a, batch),
         np.tile(bytes_b, batch),
-        ctas * product(plan.d_tile) * ops.d.dtype.bits / 8,
+        ctas * product(plan.d_tile) * _ending_bits(plan, problem) / 8,
         ctas * bm * bn * ops.acc.bits / 8,
         all_write=plan.pipeline is None,
         last_adds=plan.pipeline is not None or plan.split.reduction == "last",
     )
+
+
+def _ending_bits(plan: GemmPlan, problem: Problem) -> int:
+    """Of an element of D, what passes L2 at the end of its tile: results, and tiles that are read."""
+    tiles = [name for name in read_always(plan) if name in plan.epilogue.tiles]
+    return sum(problem.operands.matrix(name).dtype.bits for name in (*plan.epilogue.outputs, *tiles))
 
 
 def _extents(total: int, tile: int, count: int) -> np.ndarray:

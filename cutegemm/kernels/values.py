@@ -172,7 +172,7 @@ class Values:
         # Of scalars alone it is no value of an element yet, and nothing is cut off
         kind = kind if node.has_accumulator or node.tensors else self.kind
         if isinstance(node, Add):
-            return children[0].to(kind) + children[1].to(kind)
+            return self._as(children[0], kind) + self._as(children[1], kind)
         if isinstance(node, Where):
             return self.kind(cutlass.select_(children[0], *[child.to(self.kind) for child in children[1:]]))
         values = [child.to(self.kind) for child in children]
@@ -193,6 +193,11 @@ class Values:
         if isinstance(node, Function):
             return function(node.name, self.bits)(values[0])
         raise TypeError(f"no kernel has an expression {node!r}")
+
+    def _as(self, value: Any, kind: Any) -> Any:
+        """A value in another type: there is no instruction from 8 bits of a float to whole numbers."""
+        is_byte = value.dtype.is_float and value.dtype.width == 8
+        return value.to(self.kind).to(kind) if is_byte else value.to(kind)
 
     # --- on fragments --------------------------------------------------------------------------------------
 

@@ -24,6 +24,11 @@ MIB = 1 << 20
 # from which CTAs go ahead of the others (H200, 2026-11-20): see `analysis.pace`.
 CPC_SMS_OF_THREE, CPC_SMS_OF_TWO = 6, 4
 
+# Results a clock of a multiprocessor, of f32 and of the special-function unit. CUDA C++ Programming Guide, "Arithmetic
+# Instructions", table "Throughput of Native Arithmetic Instructions".
+_FP32_PER_CLOCK, _FP32_PER_CLOCK_OF = 128, {"sm_80": 64}
+SPECIAL_PER_CLOCK = 16
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -87,6 +92,15 @@ class Device:
     def peak_tflops(self, atom: MmaAtom) -> float | None:
         """Of the pipe and type that an MMA atom runs on; None where it is not known."""
         return self.tflops.get(f"{atom.name.split('.')[0]}.{atom.a_dtype}")
+
+    @property
+    def fp32_per_clock(self) -> int:
+        """Instructions of f32, of threads, that a multiprocessor takes in a clock.
+
+        >>> device_named("a100-80gb").fp32_per_clock, device_named("h200").fp32_per_clock
+        (64, 128)
+        """
+        return _FP32_PER_CLOCK_OF.get(self.arch, _FP32_PER_CLOCK)
 
     @property
     def l2_bytes_per_s(self) -> float:

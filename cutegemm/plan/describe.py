@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from cutegemm.layout import size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.ending import registers_at_end
+from cutegemm.plan.epilogue import operations
 from cutegemm.plan.memory.partials import folding
 from cutegemm.tile.tma import TmaBox
 
@@ -126,7 +128,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
     for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
         if atom is not None:
             rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
-    rows.append(("epilogue", "1", "an element of D", str(plan.epilogue)))
+    rows += _ending(plan)
     for name, reduction in plan.epilogue.reductions:
         how = folding(plan, reduction.along)
         what = "partial results a tile" if len(how.along) == 2 else f"partial results a {_LINE[how.along]}"
@@ -137,6 +139,26 @@ def _memory(plan: GemmPlan) -> list[Row]:
     if plan.copy_d is not None:
         rows.append(_copy("shared to D", plan.copy_d, plan.d_tile))
     return rows + _epilogue(plan)
+
+
+def _ending(plan: GemmPlan) -> list[Row]:
+    """The epilogue; where it costs something whatever its scalars are, instructions, operands and further results."""
+    epilogue, acting = plan.epilogue, plan.epilogue.acting()
+    if not acting.steps:
+        return [("epilogue", "1", "an element of D", str(epilogue))]
+    cost = operations(acting)
+    special = f", {cost.special} special" if cost.special else ""
+    rows = [("epilogue", str(cost.fp32), f"instructions{special}", str(epilogue))]
+    registers = registers_at_end(plan)
+    for name in (*acting.tensors, *epilogue.outputs[1:]):
+        verb = "store" if name in epilogue.outputs else "load"
+        if name == plan.fetched_tile:
+            continue  # told with the slots
+        bits = f"{plan.access(name).bits} bits"
+        rows.append(
+            (f"{verb} {name}", str(registers[name]), f"registers, {bits}", str(plan.operands.matrix(name)))
+        )
+    return rows
 
 
 def _epilogue(plan: GemmPlan) -> list[Row]:
@@ -155,7 +177,8 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
         ),
     )
     if slots.load_c is not None:
-        rows.append(_copy("load C", slots.load_c, slots.subtile))
+        label = "load C" if plan.fetched_tile == "c" else f"load {plan.fetched_tile}"
+        rows.append(_copy(label, slots.load_c, slots.subtile))
     elif plan.has_c:
         rows.append(
             ("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to where the sums are added to it")

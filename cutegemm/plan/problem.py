@@ -363,16 +363,25 @@ class Problem:
         """Multiplications and additions."""
         return 2 * self.m * self.n * self.k * self.l
 
+    def bytes_of(self, name: str) -> int:
+        """Bytes of all elements of an operand or of a result.
+
+        >>> from cutegemm.plan.epilogue import Row
+        >>> operands = Operands.of("bf16").with_further(bias=Operand.of_kind(Row, f32))
+        >>> of = Problem(4, 6, 8, operands=operands)
+        >>> of.bytes_of("a"), of.bytes_of("d"), of.bytes_of("bias")
+        (64, 48, 24)
+        """
+        operand = self.operands.matrix(name)
+        count = self.l
+        for mode in _MODES.get(name, _MODES["d"]):
+            count *= 1 if mode in operand.broadcast else self.extent(name, mode)
+        return count * operand.dtype.bits // 8
+
     @property
     def min_bytes(self) -> int:
-        """Bytes of A and B read once and D written once."""
-        ops = self.operands
-        bits = self.l * (
-            self.m * self.k * ops.a.dtype.bits
-            + self.n * self.k * ops.b.dtype.bits
-            + self.m * self.d_columns * ops.d.dtype.bits
-        )
-        return bits // 8
+        """Bytes of A, B and further operands of an epilogue read once, and of D and further results written once."""
+        return sum(self.bytes_of(name) for name in ("a", "b", "d", *dict(self.operands.further)))
 
     def __str__(self) -> str:
         batch = f"x{self.l}" if self.operands.batched else ""

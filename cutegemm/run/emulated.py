@@ -109,8 +109,18 @@ def emulate(
     written = (*outputs, *reduced)
     matrices = laid_out(problem, given, written)
     memory = GlobalMemory()
-    buffers = {name: _placed(memory, matrix, name not in written) for name, matrix in matrices.items()}
-    tensors = [name if name in matrices else "d" for name in launch_operands(plan.epilogue).tensors]
+    buffers = {
+        name: _placed(memory, matrix, EMPTY if name in written else FULL) for name, matrix in matrices.items()
+    }
+    tensors = []
+    for name in launch_operands(plan.epilogue).tensors:
+        if name not in matrices and plan.operands.matrix(name) == plan.operands.d:
+            tensors.append("d")  # as `gemm` passes it
+            continue
+        if name not in matrices:  # not read for these scalars: nobody's memory
+            matrices[name] = GlobalMatrix(problem, name)
+            buffers[name] = _placed(memory, matrices[name], GlobalMemory.OUTSIDE)
+        tensors.append(name)
     arguments = [
         _argument(plan, matrices[name], buffers[name], name) for name in ("a", "b", *tensors, *written)
     ]
@@ -181,12 +191,13 @@ def execute(
         yield len(blocks)
 
 
-def _placed(memory: GlobalMemory, matrix: GlobalMatrix, written: bool) -> Buffer:
-    """A matrix in global memory; what lies between its rows belongs to nobody."""
+def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
+    """A matrix in global memory, whose elements are FULL, EMPTY or OUTSIDE; what lies between its rows belongs to
+    nobody."""
     bits = exact_bits(matrix.dtype, matrix.buffer)
     size = bits.dtype.itemsize
-    inside = np.where(matrix.inside, FULL if written else EMPTY, GlobalMemory.OUTSIDE).astype(np.uint8)
-    if not written:
+    inside = np.where(matrix.inside, state, GlobalMemory.OUTSIDE).astype(np.uint8)
+    if state != FULL:
         bits = np.full_like(bits, np.iinfo(bits.dtype).max)
 
     def describe(offset: int) -> str:
@@ -198,7 +209,9 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, written: bool) -> Buffer
         names = ", ".join(f"{mode} {x}" for mode, x in zip(matrix.modes, at, strict=True))
         return f"{matrix.name}({names})"
 
-    return memory.add(matrix.name, bits.view(np.uint8), np.repeat(inside, size), describe, given=written)
+    return memory.add(
+        matrix.name, bits.view(np.uint8), np.repeat(inside, size), describe, given=state == FULL
+    )
 
 
 def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -> TensorArgument:

@@ -6,6 +6,7 @@ epilogue's function is called with symbols when its signature is first seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -436,7 +437,7 @@ def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool, hal
     align = tensor.data_ptr() | ALIGN_BYTES
     if tensor.dim() == 3:
         align |= tensor.stride(0) * (of.bits // 8)
-    along = (tensor.shape[-1] // 2 if halved else tensor.numel()) * (of.bits // 8)
+    along = (tensor.shape[-1] // 2 if halved else math.prod(tensor.shape[-2:])) * (of.bits // 8)
     align |= along  # whole vectors, up to its end
     return Operand.of_kind(kind, of, align_bytes=min(ALIGN_BYTES, align & -align))
 

@@ -91,7 +91,9 @@ def test_a_lambda_is_read_as_python_reads_it():
     assert operands_of(text) == ("bias", "scale")
     kinds = {"bias": Row, "scale": Scalar}
     read = epilogue_of(function_of(text), kinds)
-    assert read == epilogue_of(lambda acc, bias, scale: (e.gelu(acc * scale + bias), Constant(2.0) * 3), kinds)
+    assert read == epilogue_of(
+        lambda acc, bias, scale: (e.gelu(acc * scale + bias), Constant(2.0) * 3), kinds
+    )
     assert parse_epilogue(text, kinds) == read
     with pytest.raises(PlanError, match=r"it takes bias and scale; say what they are\."):
         parse_epilogue(text)

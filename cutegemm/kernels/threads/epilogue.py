@@ -18,12 +18,10 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.gated import Both, as_sums, up_of
 from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.values import Values
+from cutegemm.plan.ending import SUMS_BESIDE_THEM, VECTORS_OF_TILES
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
-
-# Of each tile that an epilogue reads, under way for a thread with up to so many registers of sums; half with more.
-_VECTORS_OF_TILES, _SUMS_BESIDE_THEM = 4, 128
 
 
 class Reader:
@@ -156,8 +154,8 @@ class ScheduledEpilogue:
         if self.plan.operands.gated:
             ups_by = {gate: held_by[up] for gate, up in self.plan.paired_vectors}
             held_by = {gate: held_by[gate] for gate in ups_by}
-        many = self.plan.registers()["accumulators"] > _SUMS_BESIDE_THEM
-        at_once = _VECTORS_OF_TILES // 2 if many else _VECTORS_OF_TILES
+        many = self.plan.registers()["accumulators"] > SUMS_BESIDE_THEM
+        at_once = VECTORS_OF_TILES // 2 if many else VECTORS_OF_TILES
         extents = (mD.shape[0], mD.shape[1])
         keys = [*names, *[(name, "up") for name in halved]]
         reader = Reader(self, epilogue, dict(zip(keys, vX, strict=False)), vcD, extents)

@@ -5,8 +5,10 @@ functions    what an expression may be made of, by the names of the field
 epilogue     expressions in the order in which a kernel computes them
 symbols      from a Python function to expressions
 text         from their print
+cost         instructions of a thread for them
 """
 
+from cutegemm.plan.epilogue.cost import operations
 from cutegemm.plan.epilogue.epilogue import (
     LINEAR,
     SCALED,
@@ -78,6 +80,7 @@ __all__ = [
     "Where",
     "epilogue_of",
     "launch_operands",
+    "operations",
     "parse_epilogue",
     "parse_expression",
 ]

@@ -289,13 +289,23 @@ class Epilogue:
         """The epilogue where all steps that read tiles are idle."""
         return self._of([step for step in self.steps if not step.tiles])
 
+    def acting(self, scalars: Mapping[str, float] | None = None) -> Epilogue:
+        """The steps that change something for these values of the scalars; where they are left out, whatever they are.
+
+        >>> print(LINEAR.acting(), "|", LINEAR.acting({"alpha": 2.0, "beta": 0.0}))
+        acc | alpha * acc
+        """
+        if scalars is None:
+            return self._of([step for step in self.steps if not step.idle])
+        return self._of([step for step in self.steps if not step.is_idle(scalars)])
+
     def tensors_read(self, scalars: Mapping[str, float]) -> tuple[str, ...]:
         """The operands in the device's memory that are read for these values of the scalars.
 
         >>> LINEAR.tensors_read({"alpha": 1.0, "beta": 0.5}), LINEAR.tensors_read({"alpha": 1.0, "beta": 0.0})
         (('c',), ())
         """
-        return _distinct([step.tensors for step in self.steps if not step.is_idle(scalars)])
+        return self.acting(scalars).tensors
 
     def _count(self, fits: Callable[[Step], bool]) -> int:
         """How many of the first steps are of a kind."""

@@ -164,7 +164,8 @@ def _epilogue(
     unused = [name for name in kinds if name not in epilogue.kinds]
     if unused:
         raise PlanError(
-            f"epilogue {text!r}", [f"{name!r} is said to be an operand, but does not appear." for name in unused]
+            f"epilogue {text!r}",
+            [f"{name!r} is said to be an operand, but does not appear." for name in unused],
         )
     return epilogue
 

@@ -45,7 +45,14 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
     if kinds:
         return kinds
     structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan)]
-    out = [*_types(plan), *ending_rules(plan), *structure, *_threads(plan), *_instructions(plan, arch), *_schedule(plan)]
+    out = [
+        *_types(plan),
+        *ending_rules(plan),
+        *structure,
+        *_threads(plan),
+        *_instructions(plan, arch),
+        *_schedule(plan),
+    ]
     if not structure:  # what follows evaluates the layouts, which must fit for that
         out += [
             *box_rules(plan),
@@ -277,7 +284,20 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
             )
         else:
             yield from _strides(name, ours, problem, _by_box(plan, name) or bool(ours.broadcast))
+            if ours.broadcast:
+                yield from _whole_vectors(plan, name, ours, problem)
     yield from limits(plan, problem)
+
+
+def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem) -> Iterator[str]:
+    """A row or a column is read in whole vectors up to its end, which may lie beyond that of D's own."""
+    extent, at_once = problem.layout(name).shape["mn".index(operand.major)], plan.access(name).values
+    if len(operand.broadcast) == 1 and extent % at_once:
+        have = extent * operand.dtype.bits // 8
+        yield (
+            f"{name.upper()} has {extent} elements, but is read {at_once} at a time. Make the plan for {name.upper()} "
+            f"aligned to {have & -have} bytes."
+        )
 
 
 def _by_box(plan: GemmPlan, name: str) -> bool:

@@ -26,7 +26,7 @@ def ending_rules(plan: GemmPlan) -> Iterator[str]:
     Traceback (most recent call last):
         ...
     cutegemm.errors.PlanError: plan 'sm90': 1 rule is broken.
-      - D is s32, but whole numbers are made of sums and products of scalars and tiles alone, not by relu(acc). Make D f32.
+      - D is s32: whole numbers are made of sums and products of scalars and tiles alone, not by relu(acc). Make D f32.
     """
     epilogue, matrix = plan.epilogue, plan.operands.matrix
     for name in (*epilogue.tensors, *epilogue.outputs):
@@ -44,7 +44,7 @@ def ending_rules(plan: GemmPlan) -> Iterator[str]:
     other = next((node for node in _nodes(plan) if not isinstance(node, _OF_WHOLE_NUMBERS)), None)
     if other is not None:
         yield (
-            f"D is {d}, but whole numbers are made of sums and products of scalars and tiles alone, not by {other}. "
+            f"D is {d}: whole numbers are made of sums and products of scalars and tiles alone, not by {other}. "
             "Make D f32."
         )
     if epilogue.further:

@@ -1,0 +1,83 @@
+"""What the end of a plan takes of a thread: elements of D that it has at hand, registers of operands and results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.layout import Layout
+from cutegemm.layout.inttuple import product
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+# Where all threads follow a schedule: vectors of D whose tiles are under way at once; half with more sums than these.
+VECTORS_OF_TILES, SUMS_BESIDE_THEM = 4, 128
+
+
+def parts_at_hand(plan: GemmPlan) -> np.ndarray:
+    """(parts, threads, elements): the elements of a tile, m + bM * n, that threads compute together.
+
+    A part is a subtile where D leaves through slots, and a vector where a consumer stores it straight out of registers;
+    else all that a thread has.
+
+    >>> from cutegemm.build import simt_plan, sm90_plan
+    >>> [parts_at_hand(plan).shape for plan in (sm90_plan(tile=(128, 128, 64), subtile_n=32), simt_plan())]
+    [(8, 128, 16), (1, 256, 64)]
+    """
+    bm, bn, _ = plan.cta_tile
+    held = plan.tiled_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
+    flat = np.empty((held.shape[0], held[0].size), held.dtype)
+    if plan.pipeline is None:
+        flat[...] = held.reshape(flat.shape, order="F")
+        return flat[None]
+    flat[:, plan.order_of_sums(held.shape[1:]).offsets()] = held.reshape(flat.shape, order="F")
+    parts = flat.shape[1] // plan.store_d.values
+    if plan.slots is not None:
+        parts = product(plan.slots.subtiles(plan.pipeline.consumer_tile))
+    return np.moveaxis(flat.reshape(flat.shape[0], parts, -1), 1, 0)
+
+
+def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
+    """What a thread reads of an operand that stays the same along a mode: (parts, threads, elements), each once a part.
+
+    An element is told by a place m + bM * n of the tile, with 0 along what it does not depend on.
+    """
+    bm = plan.cta_tile[0]
+    same, at = plan.operands.matrix(name).broadcast, parts_at_hand(plan)
+    place = (0 if "m" in same else at % bm) + (0 if "n" in same else at // bm * bm)
+    place = np.sort(np.broadcast_to(place, at.shape), axis=-1)
+    count = len(np.unique(place[0, 0]))
+    return place.reshape(*place.shape[:2], count, -1)[..., 0]
+
+
+def registers_at_end(plan: GemmPlan) -> dict[str, int]:
+    """32-bit registers of a thread for each operand of the epilogue in memory, and each result beside D, at its end.
+
+    Of slots, rows and columns of the next subtile are there as well. None of them is in `GemmPlan.registers`: what has
+    left is no longer held.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.dtypes import f32
+    >>> from cutegemm.plan import Operands
+    >>> from cutegemm.plan.epilogue import Row, parse_epilogue
+    >>> from cutegemm.plan.problem import Operand
+    >>> operands = Operands.of("bf16", layout="nt").with_further(bias=Operand.of_kind(Row, f32))
+    >>> plan = sm90_plan(operands, tile=(128, 128, 64), subtile_n=32)
+    >>> registers_at_end(plan.with_(epilogue=parse_epilogue("gelu(acc + bias)", {"bias": Row})))  # 2 * 8 columns
+    {'bias': 16}
+    """
+    epilogue, out = plan.epilogue, {}
+    parts, _, elements = parts_at_hand(plan).shape
+    if plan.pipeline is None:
+        many = plan.registers()["accumulators"] > SUMS_BESIDE_THEM
+        at_once = VECTORS_OF_TILES // 2 if many else VECTORS_OF_TILES
+        elements = min(elements, at_once * plan.store_d.values)
+    for name in (*epilogue.tensors, *epilogue.outputs[1:]):
+        operand = plan.operands.matrix(name)
+        count = elements
+        if operand.broadcast:
+            count = spread_at_hand(plan, name).shape[2] * (2 if plan.slots is not None and parts > 1 else 1)
+        out[name] = -(-count * operand.dtype.bits // 32)
+    return out

@@ -1,0 +1,50 @@
+"""What an epilogue costs: instructions of a thread for one element of D."""
+
+from __future__ import annotations
+
+from cutegemm.machine.functions import COSTS, Cost
+from cutegemm.plan.epilogue.epilogue import Epilogue
+from cutegemm.plan.epilogue.expression import (
+    Accumulator,
+    Cast,
+    Constant,
+    Divide,
+    Expression,
+    Function,
+    Input,
+    Maximum,
+    Minimum,
+    Negative,
+)
+
+_FREE = (Accumulator, Constant, Input, Negative)  # what is at hand; a sign is part of what takes it
+_CAST = Cost(2, 0)  # to the type and back
+_OTHER = Cost(1, 0)  # + - *, comparisons and where
+
+
+def operations(epilogue: Epilogue) -> Cost:
+    """The instructions for an element of D and of all other results: what is used twice once, what is made of scalars
+    alone not at all, as it is the same for all elements.
+
+    >>> from cutegemm.plan.epilogue import Row, parse_epilogue
+    >>> operations(parse_epilogue("gelu(acc + bias), acc + bias", {"bias": Row}))
+    Cost(fp32=11, special=1)
+    """
+    fp32 = special = 0
+    for step in epilogue.steps:
+        for node in dict.fromkeys([node for each in step.expressions for node in each.nodes()]):
+            if isinstance(node, _FREE) or not (node.has_accumulator or node.tensors):
+                continue
+            cost = _of(node)
+            fp32, special = fp32 + cost.fp32, special + cost.special
+    return Cost(fp32, special)
+
+
+def _of(node: Expression) -> Cost:
+    if isinstance(node, Function):
+        return COSTS[node.name]
+    if isinstance(node, Divide):
+        return COSTS["divide"]
+    if isinstance(node, Minimum):  # a Maximum is one
+        return COSTS["maximum" if isinstance(node, Maximum) else "minimum"]
+    return _CAST if isinstance(node, Cast) else _OTHER
