@@ -7,7 +7,7 @@ can be held against many layouts, which is what the search for a swizzle does.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -112,19 +112,28 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
         if name in held:
             out.append(_read(name, read, mma, (extent, bk), getattr(plan.loaded, name), other))
     if plan.smem_d is not None:
-        out.append(_drain(plan, plan.d_tile))
+        out += [replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)]
     copy, part = copy_of_d(plan)
     if plan.slots is not None and plan.fetched_tile in read_always(plan):
         from_slots, subtile = plan.slots.from_shared, plan.slots.subtile
         assert from_slots is not None
         coming, bits = by_warps(from_slots.offsets_s(Layout(subtile))), plan.operands.d.dtype.bits
-        label, times = f"read {plan.fetched_tile.upper()}", bm * bn // (subtile[0] * subtile[1])
+        label, times = f"read {plan.fetched_tile.upper()}", product(plan.d_tile) // product(subtile)
         out.append(Access(label, "d", "load", coming, bits, from_slots.atom.bits, "tile", times=times))
     if copy is not None:
         leaving, bits = by_warps(copy.offsets_s(Layout(part))), plan.operands.d.dtype.bits
         times = product(plan.d_tile) // product(part)
-        out.append(Access("read D", "d", "load", leaving, bits, copy.atom.bits, "tile", times=times))
+        for name in through_shared(plan):
+            label = f"read {name.upper()}"
+            out.append(Access(label, "d", "load", leaving, bits, copy.atom.bits, "tile", times=times))
     return out
+
+
+def through_shared(plan: GemmPlan) -> tuple[str, ...]:
+    """The results of the epilogue that pass through the shared memory of D."""
+    if plan.smem_d is None:
+        return ()
+    return plan.slot_results or ("d",)
 
 
 def read_always(plan: GemmPlan) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class Part:
     """An operand in memory or a result beside D.
 
     what          "row of N", "column of M", "one element", "tile" or "result"
-    how           "by TMA" to the slots that D leaves through, or "by threads"
+    how           "by TMA" to the slots that D leaves through, "through slots" as D, or "by threads"
     tile_bytes    of sectors that a CTA asks for, or writes, for a tile
     total_bytes   of all its elements; None without a problem
     registers     of a thread
@@ -114,24 +114,26 @@ def ending_of(
     if not counted.steps:
         return None
     asked = {part.name: part.sectors * SECTOR_BYTES for part in accesses}
-    registers, parts = registers_at_end(plan), []
+    (bm, bn, _), registers, parts = plan.cta_tile, registers_at_end(plan), []
     results = plan.epilogue.outputs[1:]
     for name in (*counted.tensors, *results):
         operand, verb = plan.operands.matrix(name), "store" if name in results else "load"
+        how = "by TMA" if name == plan.fetched_tile else "by threads"
+        if name in plan.slot_results:
+            how = "through slots"
         parts.append(
             Part(
                 name.upper(),
                 "result" if name in results else _LIES[operand.broadcast],
                 str(operand.dtype),
-                "by TMA" if name == plan.fetched_tile else "by threads",
-                asked[f"{verb} {name.upper()}"],
+                how,
+                asked.get(f"{verb} {name.upper()}", bm * bn * operand.dtype.bits // 8),
                 None if problem is None else problem.bytes_of(name),
                 registers[name],
             )
         )
     cost = operations(counted)
     turns = max(1, ctas_per_sm) * (1 if plan.pipeline is None else plan.pipeline.turns)
-    bm, bn, _ = plan.cta_tile
     return Ending(str(counted), cost.fp32, cost.special, clocks(plan, device, bm * bn), turns, tuple(parts))
 
 

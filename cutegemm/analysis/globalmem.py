@@ -30,6 +30,7 @@ from cutegemm.analysis.accesses import (
     shared_accesses,
     spread_by_lanes,
     stored_by_lanes,
+    through_shared,
 )
 from cutegemm.analysis.parts import layout_of_sums
 from cutegemm.analysis.shared import byte_addresses
@@ -140,12 +141,13 @@ def global_accesses(
     read = read_always(plan) if scalars is None else plan.epilogue.tensors_read(scalars)
     out += [_read_by_epilogue(plan, name, problem) for name in read]
     leaving, _ = copy_of_d(plan)
+    shared = through_shared(plan)
     if leaving is not None:
         elements, bits = by_warps(leaving.offsets_d(Layout(plan.d_tile))), leaving.atom.bits
-        out.append(_sectors(plan, "d", "store D", "st", elements, bits, plan.operands.d, problem, "tile"))
-    elif plan.smem_d is None:
-        out.append(_stored(plan, "d", problem))
-    out += [_stored(plan, name, problem) for name in plan.epilogue.outputs[1:]]
+        for name in shared:
+            label, operand = f"store {name.upper()}", plan.operands.matrix(name)
+            out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile"))
+    out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
     if plan.split.is_split:
         out += _sums_of_parts(plan)
     return out

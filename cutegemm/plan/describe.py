@@ -154,7 +154,7 @@ def _ending(plan: GemmPlan) -> list[Row]:
         verb = "store" if name in epilogue.outputs else "load"
         if name == plan.fetched_tile:
             continue  # told with the slots
-        bits = f"{plan.access(name).bits} bits"
+        bits = "through slots" if name in plan.slot_results else f"{plan.access(name).bits} bits"
         rows.append(
             (f"{verb} {name}", str(registers[name]), f"registers, {bits}", str(plan.operands.matrix(name)))
         )
