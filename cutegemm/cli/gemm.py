@@ -25,6 +25,7 @@ from typer.core import TyperCommand
 from cutegemm.build.building import Complaints, made
 from cutegemm.choose.names import recipe_named
 from cutegemm.cli.corner import corner_of
+from cutegemm.cli.endings import EpilogueText, OperandTexts, ending_of
 from cutegemm.cli.inputs import Extents, dtype_of, extents_of, plan_for
 from cutegemm.cli.job import Job, Say
 from cutegemm.dtypes import DType, f32
@@ -73,6 +74,8 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Write D to a .npy file.")] = None,
     alpha: Annotated[float, typer.Option(help="Factor of A @ B.")] = 1.0,
     beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
+    epilogue: EpilogueText = None,
+    operand: OperandTexts = None,
     arch: Annotated[
         str, typer.Option(help="Compile for this architecture where there is no GPU.")
     ] = DEFAULT_ARCH,
@@ -91,8 +94,15 @@ def command(
 
     With --emulate: compiles it for --arch and executes its PTX on the CPU.
 
+    With --epilogue, D is what it makes of the sums, in the place of alpha and beta; it is carried out on the CPU.
+
     The output says which of them was done.
     """
+    ending = ending_of("gemm", epilogue, operand)
+    if ending is not None and (c is not None or alpha != 1 or beta != 0):
+        raise PlanError(
+            "gemm", ["--epilogue says what becomes of the sums: leave out --c, --alpha and --beta."]
+        )
     operands, of = _asked(
         (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
     )
@@ -100,12 +110,18 @@ def command(
     console = Console(stderr=as_json, highlight=False)
     found = "" if emulated else _gpu()
     gpu = None if isinstance(found, str) else found
-    chosen, problem = plan_for(plan, problem, arch if gpu is None else gpu["arch"], beta != 0)
+    if ending is not None and gpu is not None:
+        gpu, found = None, "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
+    chosen, problem = plan_for(plan, problem, arch if gpu is None else gpu["arch"], beta != 0, ending)
     corner = None
     if gpu is None and not whole and out is None and not of.files:
         corner = corner_of(chosen, problem, of, _MOST_EMULATED if emulated else _MOST_SIMULATED)
-    given = (corner.extents if corner else of).matrices(operands.a.dtype, operands.d.dtype, beta, seed)
-    job = Job(chosen, problem, given, alpha, beta, corner)
+    carried = corner.extents if corner else of
+    given = carried.matrices(operands.a.dtype, operands.d.dtype, beta, seed)
+    values = (
+        {} if ending is None else ending.values(chosen.operands, carried.m, carried.n, carried.batch, seed)
+    )
+    job = Job(chosen, problem, given, alpha, beta, corner, values)
     with _progress(console) as say:
         report, d = job.simulate(arch, emulated, say) if gpu is None else job.run(gpu, say)
     if gpu is None and found:

@@ -12,6 +12,8 @@ import numpy as np
 from cutegemm.build.building import Complaints, made
 from cutegemm.choose.catalog import choose
 from cutegemm.choose.names import recipe_named
+from cutegemm.choose.recipe import Recipe
+from cutegemm.cli.endings import Ending
 from cutegemm.dtypes import DType, bf16, f32, round_to, tf32
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
@@ -50,9 +52,11 @@ def described(
     layout: str,
     problem: str | None,
     arch: str = DEFAULT_ARCH,
+    ending: Ending | None = None,
 ) -> tuple[GemmPlan, Problem | None]:
     """The plan of a name, and the problem that a text MxNxK or MxNxKxL says, for operands fitted to it.
 
+    ending   what becomes of the sums, where it is said
     raises   PlanError with all that is wrong with the texts
     """
     complaints = Complaints(operation)
@@ -65,12 +69,22 @@ def described(
     complaints.check()
     operands, recipe = made(operands), recipe_named(name)
     if extents is None:
-        return recipe.build(operands, arch=arch), None
+        return _ended(recipe, operands, arch, ending), None
     m, n, k, *batch = extents
     operands = replace(operands, batched=bool(batch)).fitted(m, n, k)
-    plan = recipe.build(operands, arch=arch)
+    plan = _ended(recipe, operands, arch, ending)
+    if ending is not None:
+        operands = ending.ends(operands)
     of = Problem(m, n, k, batch[0] if batch else 1, operands)
     return plan, _as_multiplied(of.transposed if recipe.transposed else of, plan)
+
+
+def _ended(recipe: Recipe, operands: Operands, arch: str, ending: Ending | None) -> GemmPlan:
+    """The plan of a recipe, which ends as is said."""
+    if ending is None:
+        return recipe.build(operands, arch=arch)
+    plan = recipe.build(ending.made_for(operands), ending.reads_tiles, arch)
+    return ending.on(plan, recipe.transposed)
 
 
 def _extents(operation: str, text: str) -> tuple[int, ...]:
@@ -192,21 +206,29 @@ def _load(what: str, path: Path, broken: list[str]) -> np.ndarray | None:
     return array
 
 
-def plan_for(name: str | None, problem: Problem, arch: str, with_c: bool) -> tuple[GemmPlan, Problem]:
+def plan_for(
+    name: str | None, problem: Problem, arch: str, with_c: bool, ending: Ending | None = None
+) -> tuple[GemmPlan, Problem]:
     """The plan of a name, or the one that is chosen for the problem; and the problem as the plan multiplies it.
 
     with_c   whether it must be able to read C
+    ending   what becomes of the sums, where it is said
     raises   PlanError where the plan does not serve the problem
     """
     recipe = None if name is None else recipe_named(name)
+    operands = problem.operands
+    if ending is not None:
+        operands, with_c = ending.made_for(operands), ending.reads_tiles
     if recipe is None:
-        plan = choose(problem.operands, problem, arch, with_c=with_c)
+        plan = choose(operands, problem, arch, with_c=with_c)
     elif recipe.transposed:
         extents = f"{problem.n} {problem.m} {problem.k} --layout {problem.operands.transposed.layout}"
         there = f"{extents} --plan {replace(recipe, transposed=False)}"
         raise PlanError("gemm", [f"{name!r} is for D^T = B^T A^T; give the command that problem: {there}."])
     else:
-        plan = recipe.build(problem.operands, with_c, arch)
+        plan = recipe.build(operands, with_c, arch)
+    if ending is not None:
+        plan, problem = ending.on(plan), replace(problem, operands=ending.ends(operands))
     problem = _as_multiplied(problem, plan)
     broken = plan.violations(problem=problem)
     if broken:

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from cutegemm.choose.catalog import plans as named_plans
+from cutegemm.cli.endings import EpilogueText, OperandTexts, ending_of
 from cutegemm.cli.inputs import described
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
@@ -55,6 +56,8 @@ def show(
     dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = None,
+    epilogue: EpilogueText = None,
+    operand: OperandTexts = None,
     svg: Annotated[Path | None, typer.Option(help="Draw it into an SVG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Draw it into an HTML page.")] = None,
     timeline: Annotated[
@@ -75,6 +78,8 @@ def show(
     options: dict[str, Any] = {}
     drawn: Any
     swizzle = _SWIZZLE.fullmatch(thing)
+    if (epilogue or operand) and (swizzle is not None or _NOTATION.match(thing)):
+        raise UnsupportedError(f"show: --epilogue is of a plan, and {thing} is a layout.")
     if timeline and (swizzle is not None or _NOTATION.match(thing)):
         raise UnsupportedError(f"show: --timeline is of a plan with roles, and {thing} is a layout.")
     if swizzle is not None:
@@ -84,7 +89,8 @@ def show(
         drawn = parse(thing)
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
     else:
-        drawn, of = described("show", thing, dtype, layout, problem)
+        ending = ending_of("show", epilogue, operand)
+        drawn, of = described("show", thing, dtype, layout, problem, ending=ending)
         if timeline:
             drawn = plan_timeline(drawn)
             console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
@@ -138,6 +144,8 @@ def check(
     dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = "4096x4096x4096",
+    epilogue: EpilogueText = None,
+    operand: OperandTexts = None,
     device: Annotated[
         str | None, typer.Option(help="h200, a100-80gb, rtx4090, ...; h200 where left out.")
     ] = None,
@@ -158,7 +166,8 @@ def check(
         )
     target = None if arch else device_named(device or "h200")
     of_arch = arch or (target.arch if target else DEFAULT_ARCH)
-    made, of = described("check", plan, dtype, layout, problem, of_arch)
+    ending = ending_of("check", epilogue, operand)
+    made, of = described("check", plan, dtype, layout, problem, of_arch, ending)
     resources = compile_plan(made, of_arch).resources if compiled else None
     found = analyse(made, of, arch, target, resources)
     if as_json:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
-from cutegemm.dtypes import round_to, tf32
+from cutegemm.dtypes import DType, round_to, tf32
 from cutegemm.errors import SimulationError
 from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.epilogue import LINEAR, SCALED
 
 # |D - reference| / |reference| in the Frobenius norm, by the type of D: a few roundings of its values.
 _TOLERANCE = {
@@ -40,6 +41,7 @@ class Job:
 
     given   the matrices: those of the problem or, where a corner of it is simulated, of that
     corner  what is simulated in place of a large problem
+    values  of the operands of the plan's epilogue, where it is not alpha * acc + beta * c
     """
 
     plan: GemmPlan
@@ -48,6 +50,7 @@ class Job:
     alpha: float
     beta: float
     corner: Corner | None = None
+    values: dict[str, Any] = field(default_factory=dict)
 
     def run(self, gpu: dict[str, Any], say: Say) -> tuple[dict[str, Any], np.ndarray]:
         """What is to be told, and D, of a run on the GPU.
@@ -63,7 +66,7 @@ class Job:
         say("running")
         tensors = from_numpy(self.given.a, self.given.b, self.given.c, self.plan.operands)
         d = run_plan(self.plan, tensors, self.alpha, self.beta)
-        report.update(self._agreement(d))
+        report.update(self._agreement({"d": d}))
         say("timing beside cuBLAS")
         report["speed"] = time_plan(self.plan, tensors, self.problem)
         return report, d
@@ -79,10 +82,11 @@ class Job:
             report["exercised"] = list(self.corner.exercised)
             report["not_exercised"] = list(self.corner.not_exercised)
         say(f"{verb}ing")
-        d, report["ctas"], report["seconds"] = self._carried_out(
+        results, report["ctas"], report["seconds"] = self._carried_out(
             arch if emulated else None, lambda done: say(f"{verb}ing: {done:.0%}")
         )
-        report.update(self._agreement(d))
+        report.update(self._agreement(results))
+        d = results["d"]
         if not emulated and self.plan.pipeline is not None:
             say("playing other orders")
             report["orders"] = self._orders()
@@ -102,19 +106,24 @@ class Job:
 
     def _carried_out(
         self, emulated: str | None, progress: Callable[[float], None]
-    ) -> tuple[np.ndarray, int, float]:
-        """(D, CTAs that ran, seconds). emulated: the architecture that the PTX is compiled for; None: the plan"""
+    ) -> tuple[dict[str, np.ndarray], int, float]:
+        """(D and what is stored beside it, CTAs that ran, seconds). emulated: the architecture that the PTX is compiled
+        for; None: the plan"""
         matrices = self.given.a, self.given.b, self.given.c
         plan = self.plan if self.corner is None else self.corner.plan
         if emulated is None:
             from cutegemm.simulate import simulate
 
-            simulated = simulate(plan, *matrices, alpha=self.alpha, beta=self.beta, progress=progress)
-            return simulated.d, simulated.stats.ctas, simulated.stats.seconds
+            scalars = {"alpha": self.alpha, "beta": self.beta}
+            simulated = simulate(plan, *matrices, progress=progress, **scalars, **self.values)
+            results = {"d": simulated.d, **simulated.further}
+            return results, simulated.stats.ctas, simulated.stats.seconds
         from cutegemm.run.emulated import emulate
 
-        result = emulate(plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress)
-        return result.d, result.ctas, result.seconds
+        result = emulate(
+            plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress, **self.values
+        )
+        return {"d": result.d, **result.further}, result.ctas, result.seconds
 
     def _orders(self) -> int:
         """Other orders in which the roles were played, as fast and slow against each other as may be: how many.
@@ -129,34 +138,53 @@ class Job:
             assert plan.pipeline is not None
             plan = plan.with_(pipeline=replace(plan.pipeline, ctas=ctas))
         tiles = 3 if plan.scheduler.persistent else 1
-        protocol = protocol_of(plan, k_tiles=k_tiles, tiles=tiles, reads_c=self.beta != 0)
+        given = {"alpha": self.alpha, "beta": self.beta, **self.values}
+        reads_c = any(tile in plan.epilogue.tensors_read(given) for tile in plan.epilogue.tiles)
+        protocol = protocol_of(plan, k_tiles=k_tiles, tiles=tiles, reads_c=reads_c)
         played = play_interleavings(protocol, random_runs=_ORDERS, extremes=False)
         if played.faults:
             faults = tuple([Fault("protocol", 1, (str(fault),)) for fault in played.faults])
             raise SimulationError(f"the roles of {plan.name!r} in another order", faults)
         return played.interleavings
 
-    def _agreement(self, d: np.ndarray) -> dict[str, Any]:
-        """How far D is from float64."""
-        reference = self._expected()
+    def _agreement(self, results: dict[str, np.ndarray]) -> dict[str, Any]:
+        """How far D, and what is stored beside it, are from float64: of all results the one that is least right."""
+        expected = self._expected()
+        found = [self._agrees(name, values, expected[name]) for name, values in results.items()]
+        return min(found, key=lambda each: (each["correct"], -each["relative_error"]))
+
+    def _agrees(self, name: str, d: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
         if reference.size == 0:
             return {"relative_error": 0.0, "tolerance": 0.0, "correct": True}
         finite = np.isfinite(reference)
         same = np.array_equal(d[~finite].astype(np.float64), reference[~finite], equal_nan=True)
         scale = float(np.linalg.norm(reference[finite])) or 1.0
         error = float(np.linalg.norm(d[finite].astype(np.float64) - reference[finite])) / scale
-        tolerance = _tolerance(self.plan.operands, self.given)
+        tolerance = _tolerance(self.plan.operands, self.given, self.plan.operands.matrix(name).dtype)
         return {
             "relative_error": error,
             "tolerance": tolerance,
             "correct": bool(error <= tolerance) and same,
         }
 
-    def _expected(self) -> np.ndarray:
-        """D in float64, with its type's largest value for what is past it.
+    def _expected(self) -> dict[str, np.ndarray]:
+        """All results in float64, with their types' largest values for what is past them."""
+        if not self.values and self.plan.epilogue in (LINEAR, SCALED):
+            return {"d": self._linear()}
+        from cutegemm.simulate.values import results
 
-        Of whole numbers each product with a factor is one of f32, whose fraction is cut off.
-        """
+        plan, sums = self.plan, self.given.a.astype(np.float64) @ self.given.b.astype(np.float64)
+        given = {"alpha": self.alpha, "beta": self.beta, **self.values}
+        tensors = {name: np.asarray(given[name]) for name in plan.epilogue.tensors_read(given)}
+        found = results(plan.epilogue, sums, given, tensors, plan.operands.d.dtype)
+        out = {}
+        for name, values in found.items():
+            kind = plan.operands.matrix(name).dtype
+            out[name] = np.clip(values, -kind.largest, kind.largest) if kind.saturates else values
+        return out
+
+    def _linear(self) -> np.ndarray:
+        """alpha * A @ B + beta * C. Of whole numbers a product with a factor is one of f32, without its fraction."""
         a, b, c = self.given.a, self.given.b, self.given.c
         kind = self.plan.operands.d.dtype
 
@@ -175,10 +203,10 @@ class Job:
         return np.clip(out, -kind.largest, kind.largest) if kind.saturates else out
 
 
-def _tolerance(operands: Operands, given: Matrices) -> float:
-    """Of the relative error: by what D, the sums and the products are rounded to."""
+def _tolerance(operands: Operands, given: Matrices, result: DType) -> float:
+    """Of the relative error: by what a result, the sums and the products are rounded to."""
     kind = operands.a.dtype
-    rounded = (operands.d.dtype, operands.acc) if operands.acc.is_float else (operands.d.dtype,)
+    rounded = (result, operands.acc) if operands.acc.is_float else (result,)
     tolerance = max(_TOLERANCE[each.name] for each in rounded)
     if kind.is_float and kind.bits == 8:
         tolerance = max(tolerance, _TOLERANCE_OF_FLOAT8)

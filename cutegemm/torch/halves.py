@@ -20,11 +20,6 @@ def is_gated(result: Expression) -> bool:
     return any(is_half(node) for node in result.nodes())
 
 
-def text_of_half(node: Any, child: str) -> str:
-    """As `text` has it."""
-    return f"{node.by}({child})[{node.side}]"
-
-
 def part(node: Any, x: torch.Tensor) -> torch.Tensor:
     """The columns that a node stands for.
 

@@ -133,16 +133,16 @@ def test_what_is_stored_for_the_way_back(text, kept):
 
 
 REFUSED = [
-    ("acc + 1", "a lambda of the sums, and of operands, is expected"),
+    ("acc + 1", "a lambda of the sums and of operands by name is expected"),
     ("lambda acc: acc +", "it is no Python"),
     ("lambda acc, *rest: acc", "a lambda of the sums"),
     ("lambda acc, x=1: acc * x", "a lambda of the sums"),
     ("lambda acc: acc ** 2", "has no place in an epilogue"),
-    ("lambda acc: __import__('os')", "has no place in an epilogue"),
+    ("lambda acc: __import__('os')", "__import__ is no function of an epilogue"),
     ("lambda acc: acc.__class__", "has no place in an epilogue"),
     ("lambda acc: [acc for acc in acc]", "has no place in an epilogue"),
-    ("lambda acc: gelu(acc, acc=acc)", "has no place in an epilogue"),
-    ("lambda acc: other", "other has no place in an epilogue"),
+    ("lambda acc: gelu(acc, acc=acc)", "arguments by their places alone"),
+    ("lambda acc: other", "'other' is no operand"),
 ]
 
 

@@ -38,11 +38,7 @@ from cutegemm.plan.epilogue.symbols import result_name
 _CALLED = (
     *functions.NAMES, "minimum", "maximum", "where", "equal", "not_equal", "clamp", "softcap", "halves", "pairs",
 )  # fmt: skip
-# What may be called: what `cutegemm.epilogue` has, and a cast by the name of its type, as it is printed.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(functions, name) for name in _CALLED if hasattr(functions, name)},
-    **{kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES},
-}
+_CASTS = {kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES}  # as they are printed
 _BINARY: dict[type[ast.operator], type[Binary]] = {
     ast.Add: Add,
     ast.Sub: Subtract,
@@ -128,8 +124,7 @@ def function_of(text: str) -> Callable[..., Any]:
     relu(acc + bias), aux = acc
     """
     tree = _lambda(text)
-    names = [each.arg for each in tree.args.args]
-    body = tree.body
+    names, body = tuple([each.arg for each in tree.args.args]), tree.body
 
     def function(*sums: Any, **operands: Any) -> Any:
         given = {**dict(zip(names, sums, strict=False)), **operands}
@@ -215,7 +210,7 @@ class _Reader:
         return found
 
     def value(self, node: ast.AST, depth: int) -> Any:
-        """An expression, a number, or the name of an element type in quotes."""
+        """An expression, a number, several expressions of one call, or the name of an element type in quotes."""
         if depth > _DEEPEST:
             raise self.refused(f"its operations lie {_DEEPEST} deep within each other; fewer are expected.")
         if isinstance(node, ast.Constant):
@@ -233,8 +228,12 @@ class _Reader:
         elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
             sides = [self.expression(side, depth + 1) for side in (node.left, node.comparators[0])]
             return Compare(_COMPARED[type(node.ops[0])], *sides)
-        elif isinstance(node, ast.Call):
-            return self.called(node, depth)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self.called(node, node.func.id, depth)
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            several = self.value(node.value, depth + 1)
+            if isinstance(several, tuple) and node.slice.value in range(len(several)):
+                return several[node.slice.value]
         raise self.refused(
             f"{ast.unparse(node)} has no place in an epilogue; + - * /, comparisons, numbers and the functions of "
             "cutegemm.epilogue have."
@@ -248,18 +247,19 @@ class _Reader:
             return -inner.value  # type: ignore[attr-defined]
         return Negative(self.expression(inner, depth + 1))
 
-    def called(self, node: ast.Call, depth: int) -> Any:
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
+    def called(self, node: ast.Call, name: str, depth: int) -> Any:
         if name == "cast":
             return self.cast(node, depth)
-        if name not in FUNCTIONS:
-            known = ", ".join(["cast", *FUNCTIONS])
-            raise self.refused(f"{ast.unparse(node.func)} is no function of an epilogue; {known} are there.")
+        function = _CASTS.get(name) or (getattr(functions, name, None) if name in _CALLED else None)
+        if function is None:
+            there = [each for each in _CALLED if hasattr(functions, each)]
+            known = ", ".join(["cast", *there, *_CASTS])
+            raise self.refused(f"{name} is no function of an epilogue; {known} are there.")
         if node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
             raise self.refused(f"{ast.unparse(node)}: arguments by their places alone are expected.")
         values = [self.value(each, depth + 1) for each in node.args]
         try:
-            return FUNCTIONS[name](*values)
+            return function(*values)
         except TypeError as error:
             raise self.refused(f"{ast.unparse(node)}: {error}") from error
 
