@@ -112,7 +112,9 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
         if name in held:
             out.append(_read(name, read, mma, (extent, bk), getattr(plan.loaded, name), other))
     if plan.smem_d is not None:
-        out += [replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)]
+        out += [
+            replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)
+        ]
     copy, part = copy_of_d(plan)
     if plan.slots is not None and plan.fetched_tile in read_always(plan):
         from_slots, subtile = plan.slots.from_shared, plan.slots.subtile
@@ -278,7 +280,10 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
     """(warps, lanes, elements) of a row, of a column or of a single element of the epilogue, as threads read it: each
     element once for all that a thread computes of it together, at a place of the tile where it lies."""
     at = spread_at_hand(plan, name)
-    return by_warps(np.moveaxis(at, 0, 1).reshape(at.shape[1], -1))
+    held = np.moveaxis(at, 0, 1).reshape(at.shape[1], -1)
+    if plan.operands.matrix(name).gated:  # the ups as well, which lie as the gates do
+        held = np.concatenate([held, held], axis=1)
+    return by_warps(held)
 
 
 def matrix_lanes(atom: CopyAtom) -> int:

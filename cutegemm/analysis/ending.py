@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import SPECIAL_PER_CLOCK
 from cutegemm.plan.ending import registers_at_end
@@ -114,7 +115,7 @@ def ending_of(
     if not counted.steps:
         return None
     asked = {part.name: part.sectors * SECTOR_BYTES for part in accesses}
-    (bm, bn, _), registers, parts = plan.cta_tile, registers_at_end(plan), []
+    registers, parts, elements = registers_at_end(plan), [], product(plan.d_tile)
     results = plan.epilogue.outputs[1:]
     for name in (*counted.tensors, *results):
         operand, verb = plan.operands.matrix(name), "store" if name in results else "load"
@@ -127,14 +128,14 @@ def ending_of(
                 "result" if name in results else _LIES[operand.broadcast],
                 str(operand.dtype),
                 how,
-                asked.get(f"{verb} {name.upper()}", bm * bn * operand.dtype.bits // 8),
+                asked.get(f"{verb} {name.upper()}", elements * operand.dtype.bits // 8),
                 None if problem is None else problem.bytes_of(name),
                 registers[name],
             )
         )
     cost = operations(counted)
     turns = max(1, ctas_per_sm) * (1 if plan.pipeline is None else plan.pipeline.turns)
-    return Ending(str(counted), cost.fp32, cost.special, clocks(plan, device, bm * bn), turns, tuple(parts))
+    return Ending(str(counted), cost.fp32, cost.special, clocks(plan, device, elements), turns, tuple(parts))
 
 
 def behind(mainloop_seconds: float, ending_seconds: float, tiles: float, in_turns: int) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cutegemm.analysis.ending import behind
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_THREADS
 
 if TYPE_CHECKING:
@@ -119,7 +120,9 @@ def roofline(
     if plan.pipeline is not None and plan.pipeline.two_level:
         issued += covered / bk / WARP_THREADS  # threads add up the sums of each k-tile
     tiles = m_tiles * n_tiles * batch
-    operations = 0 if ending is None else (ending.fp32 + ending.special) * tiles * bm * bn / WARP_THREADS
+    operations = (
+        0 if ending is None else (ending.fp32 + ending.special) * tiles * product(plan.d_tile) / WARP_THREADS
+    )
     l2 = traffic.l2_read_bytes + sum(one.write_bytes + one.read_bytes for one in passes)
     dram = traffic.dram_read_bytes + traffic.dram_write_bytes + traffic.ending_bytes
     if ending is not None:

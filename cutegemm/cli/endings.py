@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import numpy as np
 import typer
 
+from cutegemm.build import ending_in
 from cutegemm.build.building import Complaints, made
-from cutegemm.dtypes import DType, round_to
+from cutegemm.dtypes import DType, f32, round_to
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan import GemmPlan, Operands
@@ -88,7 +90,8 @@ class Ending:
                 further[name] = Operand.of_kind(kind, self.dtypes.get(name, operands.d.dtype))
         for name in (*self.epilogue.tiles[1:], *self.epilogue.outputs[1:]):
             further[name] = self._matrix(operands, name)
-        return self.made_for(operands).with_further(**further)
+        whole = self.made_for(operands).with_further(**further)
+        return whole.as_gated(self.epilogue.gated, self.epilogue.halved)
 
     def _matrix(self, operands: Operands, name: str) -> Operand:
         d = operands.d
@@ -102,7 +105,7 @@ class Ending:
         """
         epilogue = self.epilogue.transposed if turned else self.epilogue
         whole = self.ends(plan.operands.transposed).transposed if turned else self.ends(plan.operands)
-        return plan.with_(operands=replace(plan.operands, further=whole.further), epilogue=epilogue)
+        return ending_in(epilogue, plan, dict(whole.further))
 
     def values(
         self, operands: Operands, m: int, n: int, batch: int | None, seed: int
@@ -110,15 +113,16 @@ class Ending:
         """Values of all operands by name: normally distributed, or the scalars that are given."""
         rng = np.random.default_rng(seed + 1)
         lead = () if batch is None else (batch,)
+        of_d = n // 2 if self.epilogue.gated else n
         shapes: dict[type[Input], tuple[int, int]] = {
-            Row: (1, n),
+            Row: (1, of_d),
             Column: (m, 1),
-            Tile: (m, n),
+            Tile: (m, of_d),
             Element: (1, 1),
         }
         out: dict[str, np.ndarray | float] = dict(self.scalars)
         for name in self.epilogue.tensors:
-            shape = (*lead, *shapes[self.kinds[name]])
+            shape = (*lead, *((1, n) if name in self.epilogue.halved else shapes[self.kinds[name]]))
             out[name] = round_to(operands.matrix(name).dtype, rng.standard_normal(shape, dtype=np.float32))
         return out
 
@@ -145,7 +149,7 @@ def ending_of(operation: str, text: str | None, given: Sequence[str] | None) -> 
         kind, _, dtype = rest.partition(":")
         if kind.partition("=")[0] == "scalar":
             kinds[name] = Scalar
-            scalars[name] = complaints.attempt(lambda each=each, kind=kind: _number(each, kind)) or 0.0
+            scalars[name] = complaints.attempt(partial(_number, each, kind)) or 0.0
         elif kind == "result":
             results.append(name)
         elif kind in _KINDS:
@@ -153,9 +157,11 @@ def ending_of(operation: str, text: str | None, given: Sequence[str] | None) -> 
         else:
             complaints.broken.append(f"--operand {each}: {_FORM} {', '.join([*_KINDS, 'result'])}.")
         if dtype:
-            dtypes[name] = complaints.attempt(lambda dtype=dtype: DType.parse(dtype)) or DType.parse("f32")
+            dtypes[name] = complaints.attempt(partial(DType.parse, dtype)) or f32
     complaints.check()
-    epilogue = made(complaints.attempt(lambda: parse_epilogue(text, kinds)) or _checked(complaints))
+    found = complaints.attempt(lambda: parse_epilogue(text, kinds))
+    complaints.check()
+    epilogue = made(found)
     complaints.broken += [
         f"--operand {name}:result: {epilogue} has no such result."
         for name in results
@@ -163,10 +169,6 @@ def ending_of(operation: str, text: str | None, given: Sequence[str] | None) -> 
     ]
     complaints.check()
     return Ending(epilogue, kinds, dtypes, scalars)
-
-
-def _checked(complaints: Complaints) -> None:
-    complaints.check()
 
 
 def _number(each: str, kind: str) -> float:

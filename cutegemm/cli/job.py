@@ -114,8 +114,9 @@ class Job:
         if emulated is None:
             from cutegemm.simulate import simulate
 
-            scalars = {"alpha": self.alpha, "beta": self.beta}
-            simulated = simulate(plan, *matrices, progress=progress, **scalars, **self.values)
+            simulated = simulate(
+                plan, *matrices, alpha=self.alpha, beta=self.beta, progress=progress, **self.values
+            )
             results = {"d": simulated.d, **simulated.further}
             return results, simulated.stats.ctas, simulated.stats.seconds
         from cutegemm.run.emulated import emulate
@@ -176,6 +177,9 @@ class Job:
         plan, sums = self.plan, self.given.a.astype(np.float64) @ self.given.b.astype(np.float64)
         given = {"alpha": self.alpha, "beta": self.beta, **self.values}
         tensors = {name: np.asarray(given[name]) for name in plan.epilogue.tensors_read(given)}
+        if plan.epilogue.gated:
+            sums = _parted(sums, plan.epilogue.gated)
+            tensors |= {name: _parted(tensors[name], plan.epilogue.gated) for name in plan.epilogue.halved}
         found = results(plan.epilogue, sums, given, tensors, plan.operands.d.dtype)
         out = {}
         for name, values in found.items():
@@ -201,6 +205,13 @@ class Job:
         if not kind.is_float:
             return round_to(kind, out).astype(np.float64)
         return np.clip(out, -kind.largest, kind.largest) if kind.saturates else out
+
+
+def _parted(columns: np.ndarray, by: str) -> np.ndarray:
+    """(2, ...) of gates and ups."""
+    if by == "pairs":
+        return np.stack([columns[..., 0::2], columns[..., 1::2]])
+    return np.stack(np.split(columns, 2, axis=-1))
 
 
 def _tolerance(operands: Operands, given: Matrices, result: DType) -> float:

@@ -26,16 +26,18 @@ def parts_at_hand(plan: GemmPlan) -> np.ndarray:
     >>> [parts_at_hand(plan).shape for plan in (sm90_plan(tile=(128, 128, 64), subtile_n=32), simt_plan())]
     [(8, 128, 16), (1, 256, 64)]
     """
-    bm, bn, _ = plan.cta_tile
-    held = plan.tiled_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
-    flat = np.empty((held.shape[0], held[0].size), held.dtype)
+    flat = plan.stored_by_threads
     if plan.pipeline is None:
-        flat[...] = held.reshape(flat.shape, order="F")
         return flat[None]
-    flat[:, plan.order_of_sums(held.shape[1:]).offsets()] = held.reshape(flat.shape, order="F")
+    if not plan.operands.gated:
+        bm, bn, _ = plan.cta_tile
+        shape = plan.tiled_mma.offsets_c(Layout((bm, bn))).shape[1:]  # (values, rest_m, rest_n)
+        own = np.empty_like(flat)
+        own[:, plan.order_of_sums(shape).offsets()] = flat
+        flat = own
     parts = flat.shape[1] // plan.store_d.values
     if plan.slots is not None:
-        parts = product(plan.slots.subtiles(plan.pipeline.consumer_tile))
+        parts = product(plan.slots.subtiles(plan.consumer_d_tile))
     return np.moveaxis(flat.reshape(flat.shape[0], parts, -1), 1, 0)
 
 
@@ -78,6 +80,7 @@ def registers_at_end(plan: GemmPlan) -> dict[str, int]:
         operand = plan.operands.matrix(name)
         count = elements
         if operand.broadcast:
-            count = spread_at_hand(plan, name).shape[2] * (2 if plan.slots is not None and parts > 1 else 1)
+            ahead = 2 if plan.slots is not None and parts > 1 else 1
+            count = spread_at_hand(plan, name).shape[2] * ahead * (2 if operand.gated else 1)
         out[name] = -(-count * operand.dtype.bits // 32)
     return out

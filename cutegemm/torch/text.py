@@ -19,7 +19,7 @@ from cutegemm.plan.epilogue import (
     Tensor,
     epilogue_of,
 )
-from cutegemm.plan.epilogue.text import function_of, operands_of
+from cutegemm.plan.epilogue.text import function_of, operands_of, written
 from cutegemm.torch.traced import constant
 
 
@@ -78,7 +78,7 @@ def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
     >>> text_of([(Accumulator() + Row("bias")) * (1 / 3)], ["bias"])
     'lambda acc, bias: (acc + bias) * 0.3333333333333333'
     """
-    each = [str(result) for result in results]
+    each = [written(result) for result in results]
     body = each[0] if len(each) == 1 else f"({', '.join(each)})"
     return f"lambda {', '.join(['acc', *names])}: {body}"
 

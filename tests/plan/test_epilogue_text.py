@@ -26,7 +26,7 @@ from cutegemm.plan.epilogue import (
     parse_epilogue,
     parse_expression,
 )
-from cutegemm.plan.epilogue.text import function_of, operands_of
+from cutegemm.plan.epilogue.text import function_of, operands_of, written
 from tests.epilogues import CASES
 from tests.expressions import KINDS, any_expressions
 
@@ -71,8 +71,11 @@ def test_functions_that_are_made_of_others_are_read_too():
 @pytest.mark.parametrize("name", CASES)
 def test_epilogues(name):
     case = CASES[name]
-    again = parse_epilogue(str(case.epilogue), case.kinds)
+    (_, first), *further = case.epilogue.results
+    text = ", ".join([written(first), *[f"{name} = {written(each)}" for name, each in further]])
+    again = parse_epilogue(text, case.kinds)
     assert again == case.epilogue
+    assert text == str(case.epilogue) or case.epilogue.gated
     assert hash(again) == hash(case.epilogue)
 
 
@@ -106,6 +109,7 @@ def test_a_lambda_is_read_as_python_reads_it():
     [
         ("gelu(acc + bais)", r"'bais' is no operand; acc and bias are there\."),
         ("__import__('os')", r"__import__ is no function of an epilogue; cast, abs, square, sqrt"),
+        ("acc.up + bias", r"acc\.up: halves\(acc\)\[1\] or pairs\(acc\)\[1\] is expected"),
         ("acc.d", r"acc\.d has no place in an epilogue"),
         ("acc ** 2", r"acc \*\* 2 has no place in an epilogue"),
         ("acc if acc > 0 else bias", "has no place in an epilogue"),

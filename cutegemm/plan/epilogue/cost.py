@@ -11,13 +11,14 @@ from cutegemm.plan.epilogue.expression import (
     Divide,
     Expression,
     Function,
+    Half,
     Input,
     Maximum,
     Minimum,
     Negative,
 )
 
-_FREE = (Accumulator, Constant, Input, Negative)  # what is at hand; a sign is part of what takes it
+_FREE = (Accumulator, Constant, Half, Input, Negative)  # what is at hand; a sign is part of what takes it
 _CAST = Cost(2, 0)  # to the type and back
 _OTHER = Cost(1, 0)  # + - *, comparisons and where
 

@@ -27,6 +27,7 @@ from cutegemm.plan.epilogue.expression import (
     Compare,
     Divide,
     Expression,
+    Half,
     Input,
     Multiply,
     Negative,
@@ -37,6 +38,7 @@ from cutegemm.plan.epilogue.symbols import result_name
 
 _CALLED = (
     *functions.NAMES, "minimum", "maximum", "where", "equal", "not_equal", "clamp", "softcap", "halves", "pairs",
+    "swiglu", "geglu", "reglu", "glu",
 )  # fmt: skip
 _CASTS = {kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES}  # as they are printed
 _BINARY: dict[type[ast.operator], type[Binary]] = {
@@ -105,6 +107,19 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
         nodes += [(None, part) for part in each.elts] if isinstance(each, ast.Tuple) else [(None, each)]
     nodes += [(each.arg or "**", each.value) for each in call.keywords]
     return _epilogue(text, kinds, [(name, reader.expression(node)) for name, node in nodes])
+
+
+def written(expression: Expression) -> str:
+    """The print of an expression from which it is read again, also where it is of gates and ups.
+
+    >>> from cutegemm.plan.epilogue.functions import relu, swiglu
+    >>> print(swiglu(Accumulator()), "|", written(swiglu(Accumulator())), "|", written(relu(Accumulator())))
+    silu(acc.gate) * acc.up | silu(halves(acc)[0]) * halves(acc)[1] | relu(acc)
+    """
+    for node in dict.fromkeys(expression.nodes()):
+        if isinstance(node, Half):
+            expression = expression.replaced(node, Input(f"{node.by}({written(node.child)})[{node.side}]"))
+    return str(expression)
 
 
 def operands_of(text: str) -> tuple[str, ...]:
@@ -232,8 +247,13 @@ class _Reader:
             return self.called(node, node.func.id, depth)
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             several = self.value(node.value, depth + 1)
-            if isinstance(several, tuple) and node.slice.value in range(len(several)):
-                return several[node.slice.value]
+            place = node.slice.value
+            if isinstance(several, tuple) and isinstance(place, int) and 0 <= place < len(several):
+                return several[place]
+        elif isinstance(node, ast.Attribute) and node.attr in ("gate", "up"):
+            of = ast.unparse(node.value)
+            side = int(node.attr == "up")
+            raise self.refused(f"{of}.{node.attr}: halves({of})[{side}] or pairs({of})[{side}] is expected.")
         raise self.refused(
             f"{ast.unparse(node)} has no place in an epilogue; + - * /, comparisons, numbers and the functions of "
             "cutegemm.epilogue have."
