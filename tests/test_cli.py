@@ -180,8 +180,16 @@ def test_batch() -> None:
     assert json.loads(run("gemm", "20", "30", "40", "--batch", "3", "--json"))["problem"] == "20x30x40x3"
 
 
-@pytest.mark.usefixtures("not_compiled")
-GELU = ("--epilogue", "gelu(acc + bias), aux = acc", "--operand", "bias:row:f32", "--operand", "aux:result:f16")
+GELU = (
+    "--epilogue",
+    "gelu(acc + bias), aux = acc",
+    "--operand",
+    "bias:row:f32",
+    "--operand",
+    "aux:result:f16",
+)
+SLOTS = ("--plan", "sm90_slots", "--layout", "nt")
+SCALE_AND_TILE = ("--operand", "s:scalar=0.5", "--operand", "x:tile")
 
 
 @pytest.mark.usefixtures("not_compiled")
@@ -189,9 +197,9 @@ GELU = ("--epilogue", "gelu(acc + bias), aux = acc", "--operand", "bias:row:f32"
     "arguments",
     [
         ("100", "60", "70", *GELU),
-        ("72", "136", "96", "--plan", "sm90_slots", "--layout", "nt", *GELU),
-        ("40", "64", "32", "--batch", "2", "--epilogue", "s * acc + x", "--operand", "s:scalar=0.5", "--operand", "x:tile"),
-        ("72", "128", "64", "--plan", "sm90_slots", "--layout", "nt", "--epilogue", "swiglu(acc + y)", "--operand", "y:row"),
+        ("72", "136", "96", *SLOTS, *GELU),
+        ("40", "64", "32", "--batch", "2", "--epilogue", "acc * s + x", *SCALE_AND_TILE),
+        ("72", "128", "64", *SLOTS, "--epilogue", "swiglu(acc + y)", "--operand", "y:row"),
     ],
 )  # fmt: skip
 def test_an_epilogue_is_carried_out(arguments: tuple[str, ...]) -> None:
@@ -204,12 +212,16 @@ def test_an_epilogue_is_shown_and_checked() -> None:
     assert "gelu(acc + bias), aux = acc" in run("show", "simt_64x64", *GELU)
     # Of the transposed problem a row is a column
     said = run("show", "transposed:sm90_slots", "--layout", "nt", *GELU)
-    assert "load bias" in said and "f32 column of M, 4-byte aligned" in said
-    found = json.loads(run("check", "sm90_slots", "--layout", "nt", "--problem", "1024x1024x512", *GELU, "--json"))
+    assert "load bias" in said
+    assert "f32 column of M, 4-byte aligned" in said
+    found = json.loads(
+        run("check", "sm90_slots", "--layout", "nt", "--problem", "1024x1024x512", *GELU, "--json")
+    )
     assert (found["epilogue"]["fp32"], found["epilogue"]["special"]) == (11, 1)
     assert [part["name"] for part in found["epilogue"]["parts"]] == ["BIAS", "AUX"]
 
 
+@pytest.mark.usefixtures("not_compiled")
 def test_a_large_problem_is_simulated_in_part() -> None:
     found = json.loads(run("gemm", "4100", "4097", "4099", "--json", "--plan", "simt_128x128"))
     assert found["simulated"].startswith("132x129x67 of it (--whole")
@@ -277,11 +289,20 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("show", "simt:block=128x128"), "block = (128, 128); 3 positive integers are expected"),
         (("show", "simt_64x64", "--svg", "x.png", "--html", "x.svg"), "--html x.svg does not end in .html"),
         (("show", "simt_64x64", "--epilogue", "gelu(acc + bais)"), "'bais' is no operand; acc is there"),
-        (("show", "simt_64x64", "--epilogue", "acc + b", "--operand", "b:roww"), "--operand b:roww: NAME:KIND or"),
+        (
+            ("show", "simt_64x64", "--epilogue", "acc + b", "--operand", "b:roww"),
+            "--operand b:roww: NAME:KIND or",
+        ),
         (("show", "simt_64x64", "--epilogue", "acc * s", "--operand", "s:scalar=x"), "'x' is no number"),
         (("show", "simt_64x64", "--epilogue", "acc", "--operand", "y:result"), "acc has no such result"),
-        (("check", "simt_64x64", "--operand", "b:row"), "--operand b:row without an --epilogue that takes it"),
-        (("show", "(4,8):(8,1)", "--epilogue", "acc"), "--epilogue is of a plan, and (4,8):(8,1) is a layout"),
+        (
+            ("check", "simt_64x64", "--operand", "b:row"),
+            "--operand b:row without an --epilogue that takes it",
+        ),
+        (
+            ("show", "(4,8):(8,1)", "--epilogue", "acc"),
+            "--epilogue is of a plan, and (4,8):(8,1) is a layout",
+        ),
         (("gemm", "64", "64", "64", "--epilogue", "acc", "--beta", "2"), "leave out --c, --alpha and --beta"),
         (("plans", "nothing"), "no name begins with nothing; they begin with simt, sgemm"),
     ],
