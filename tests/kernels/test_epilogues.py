@@ -1,0 +1,55 @@
+"""Kernels with an epilogue, compiled: no spills with any named activation on the plans that are chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+from cutegemm.build import ending_in
+from cutegemm.choose.catalog import by_wgmma
+from cutegemm.dtypes import DType
+from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.epilogue import Row, parse_epilogue
+from cutegemm.plan.problem import Operand
+from cutegemm.run.compile import compile_plan
+from cutegemm.run.prepare import Ending
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu", "tanh", "sigmoid")
+SIZES = ((8192, 14336, 4096), (2048, 16384, 4096), (16384, 3072, 768))
+ALWAYS = {("gelu", SIZES[0]), ("tanh", SIZES[1]), ("gelu", SIZES[2])}  # the others take a minute
+
+
+def chosen(name: str, mnk: tuple[int, int, int], bias: str) -> GemmPlan:
+    """The Hopper plan for bf16 of a size, which ends with an activation of the sums and a bias of its own type."""
+    operands = Operands.of("bf16", layout="nt")
+    further = {"bias": Operand.of_kind(Row, DType.parse(bias), align_bytes=16)}
+    epilogue = parse_epilogue(f"{name}(acc + bias)", {"bias": Row})
+    suits = Ending(epilogue, further).suits
+    plan = by_wgmma(operands, Problem(*mnk, operands=operands), suits=suits)
+    assert plan is not None
+    return ending_in(epilogue, plan, further)
+
+
+@pytest.mark.parametrize(
+    ("name", "mnk"),
+    [
+        pytest.param(name, mnk, marks=() if (name, mnk) in ALWAYS else pytest.mark.slow)
+        for name in ACTIVATIONS
+        for mnk in SIZES
+    ],
+)
+def test_no_spills_with_a_bias_and_an_activation(name, mnk):
+    resources = compile_plan(chosen(name, mnk, "bf16")).resources
+    assert resources.spills == 0
+    assert resources.count("HGMMA") > 0
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    reason="rows of f32 that are asked for a subtile ahead do not fit beside 192 sums", strict=False
+)
+@pytest.mark.parametrize("mnk", SIZES)
+def test_no_spills_with_a_bias_of_f32(mnk):
+    assert compile_plan(chosen("gelu", mnk, "f32")).resources.spills == 0
