@@ -71,7 +71,7 @@ def test_functions_that_are_made_of_others_are_read_too():
 @pytest.mark.parametrize("name", CASES)
 def test_epilogues(name):
     case = CASES[name]
-    (_, first), *further = case.epilogue.results
+    (_, first), *further = (*case.epilogue.results, *case.epilogue.reductions)
     text = ", ".join([written(first), *[f"{name} = {written(each)}" for name, each in further]])
     again = parse_epilogue(text, case.kinds)
     assert again == case.epilogue

@@ -31,6 +31,7 @@ from cutegemm.plan.epilogue.expression import (
     Input,
     Multiply,
     Negative,
+    Reduction,
     Subtract,
     expression_of,
 )
@@ -38,7 +39,7 @@ from cutegemm.plan.epilogue.symbols import result_name
 
 _CALLED = (
     *functions.NAMES, "minimum", "maximum", "where", "equal", "not_equal", "clamp", "softcap", "halves", "pairs",
-    "swiglu", "geglu", "reglu", "glu",
+    "swiglu", "geglu", "reglu", "glu", "row_sum", "row_max", "column_sum", "column_max", "total_sum", "total_max",
 )  # fmt: skip
 _CASTS = {kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES}  # as they are printed
 _BINARY: dict[type[ast.operator], type[Binary]] = {
@@ -169,8 +170,10 @@ def _epilogue(
             f"epilogue {text!r}", ["it has no expression for D, which comes first, without a name."]
         )
     (_, first), *others = results
-    further = [(name or result_name(i), each) for i, (name, each) in enumerate(others)]
-    epilogue = Epilogue(first, tuple(further))
+    named = [(name or result_name(i), each) for i, (name, each) in enumerate(others)]
+    further = tuple([(name, each) for name, each in named if not isinstance(each, Reduction)])
+    reductions = tuple([(name, each) for name, each in named if isinstance(each, Reduction)])
+    epilogue = Epilogue(first, further, reductions)
     unused = [name for name in kinds if name not in epilogue.kinds]
     if unused:
         raise PlanError(
