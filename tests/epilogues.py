@@ -146,9 +146,9 @@ def _bias(name: str) -> Case:
     return Case(lambda acc, bias: function(acc + bias), {"bias": Row}, {"bias": f32})
 
 
-def _pairs(acc: Any, bias: Any, scale: Any, residual: Any, row: Any, s: Any) -> Any:
+def _pairs(acc: Any, bias: Any, scale: Any, residual: Any, shift: Any, s: Any) -> Any:
     gate, up = e.pairs(acc * scale + bias)
-    return e.silu(gate) * up * s + residual + row * 0.5, gate
+    return e.silu(gate) * up * s + residual + shift * 0.5, gate
 
 
 CASES: dict[str, Case] = {
@@ -193,7 +193,7 @@ CASES: dict[str, Case] = {
     "geglu_bias": Case(lambda acc, bias: e.geglu(acc + bias), {"bias": Row}, {"bias": f32}),
     "pairs": Case(
         _pairs,
-        {"bias": Row, "scale": Column, "residual": Tile, "row": Row, "s": Scalar},
-        {"bias": f32, "scale": f32, "row": f32},
+        {"bias": Row, "scale": Column, "residual": Tile, "shift": Row, "s": Scalar},
+        {"bias": f32, "scale": f32, "shift": f32},
     ),
 }  # fmt: skip

@@ -1,0 +1,130 @@
+"""Gated epilogues: what is written, which columns of B a tile has, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cutegemm import epilogue as e
+from cutegemm.build import ending_in, mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.epilogue import Accumulator, Column, Epilogue, Row, Scalar, Tile, epilogue_of
+from cutegemm.plan.gating import Gating
+from tests.epilogues import CASES
+from tests.gated import BF16, BF16_NN, FORMS
+
+SWIGLU = Epilogue(e.swiglu(Accumulator()))
+
+
+@pytest.mark.parametrize(
+    ("function", "kinds", "by", "text"),
+    [
+        (lambda acc: e.swiglu(acc), {}, "halves", "silu(acc.gate) * acc.up"),
+        (lambda acc: e.geglu(acc, interleaved=True), {}, "pairs", "gelu(acc.gate) * acc.up"),
+        (lambda acc: e.reglu(acc * 2), {}, "halves", "relu(acc.gate * 2) * (acc.up * 2)"),
+        (lambda acc, s: e.glu(acc * s), {"s": Scalar}, "halves", "sigmoid(acc.gate * s) * (acc.up * s)"),
+        (lambda acc, c: e.halves(acc * c)[1], {"c": Column}, "halves", "acc.up * c"),
+        (lambda acc, r, t: e.pairs(acc + r)[0] + t, {"r": Row, "t": Tile}, "pairs", "acc.gate + r.gate + t"),
+    ],
+)
+def test_what_is_written(function, kinds, by, text):
+    found = epilogue_of(function, kinds)
+    assert (str(found), found.gated) == (text, by)
+    assert (found.head, found.tail) == (Epilogue(Accumulator()), found)
+
+
+@pytest.mark.parametrize(
+    ("function", "kinds", "rule"),
+    [
+        (lambda acc: e.halves(acc)[0] * acc, {}, "acc stands inside of halves() and outside of it"),
+        (lambda acc: e.halves(acc)[0] * e.pairs(acc)[1], {}, "it has both halves() and pairs() of the sums"),
+        (lambda acc, r: e.swiglu(acc + r) + r, {"r": Row}, "'r' stands inside of halves(), as a row of N numbers"),
+        (lambda acc, t: e.swiglu(acc + t), {"t": Tile}, "t stands inside of halves(), but a tile has the columns of D"),
+        (lambda acc: e.pairs(e.halves(acc)[0])[1], {}, "it is made of a gate or an up already"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(function, kinds, rule):
+    with pytest.raises(PlanError) as refused:
+        epilogue_of(function, kinds)
+    assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize("by", ["halves", "pairs"])
+@pytest.mark.parametrize("block", [4, 8, 16])
+def test_a_tile_has_each_pair_once(by, block):
+    """The columns of all tiles, by a list of pairs."""
+    gating, n = Gating(by, block, 32), 96
+    pairs = [(j, j + n // 2) if by == "halves" else (2 * j, 2 * j + 1) for j in range(n // 2)]
+    seen = {}
+    for tile in range(3):
+        for column in range(32):
+            j = tile * 16 + gating.d_column(column)
+            seen.setdefault(j, []).append(gating.column_of_b(tile, column, n))
+    assert [tuple(seen[j]) for j in sorted(seen)] == pairs
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_threads_have_both_sums_of_what_they_store(form):
+    plan = CASES[FORMS[form][1]].on(FORMS[form][0])
+    bm, bn, _ = plan.cta_tile
+    table = plan.tiled_mma.offsets_c(Layout((bm, bn)))
+    held = table.reshape(table.shape[0], -1, order="F")
+    gates, ups = held[:, list(plan.pairs.gates)], held[:, list(plan.pairs.ups)]
+    assert (ups - gates == bm * plan.pairs.block).all()
+    assert np.array_equal(np.unique([gates, ups]), np.arange(bm * bn))
+    assert np.array_equal(np.unique(plan.stored_by_threads), np.arange(bm * bn // 2))
+
+
+def test_extents():
+    problem = Problem(64, 48, 32, operands=BF16.as_gated("halves"))
+    assert [problem.layout(name).shape[:2] for name in "abcd"] == [(64, 32), (48, 32), (64, 24), (64, 24)]
+    assert problem.min_bytes == 2 * (64 * 32 + 48 * 32 + 64 * 24)
+    assert Operands.of("bf16").as_gated("pairs").fitted(64, 36, 64).d.align_bytes == 4
+
+
+@pytest.mark.parametrize(
+    ("plan", "rule"),
+    [
+        (lambda: sm90_plan(BF16, tile=(128, 144, 64)), "fill a tile of 72"),
+        (lambda: sm90_plan(BF16_NN), "gates and ups alternate, and loaded 64 neighbours at a time"),
+        (lambda: sm90_plan(BF16_NN, tile=(128, 192, 64)), "96 gates lie together in a tile of 192 columns"),
+        (lambda: mma_tma_plan(BF16, block=(128, 128, 64), warp=(64, 64)), "warps that consume a ring pair no columns"),
+        (lambda: simt_plan(split_k=2), "added by a second kernel, vector by vector, which knows no pairs"),
+        (lambda: simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4)), "2 gates lie together in a tile of 64"),
+    ],
+)  # fmt: skip
+def test_plans_that_cannot(plan, rule):
+    by_pairs = "alternate" in rule
+    with pytest.raises(PlanError) as refused:
+        ending_in(Epilogue(e.swiglu(Accumulator(), interleaved=by_pairs)), plan())
+    assert rule in str(refused.value)
+
+
+def test_operands_and_epilogue_say_the_same():
+    plan = sm90_plan(BF16)
+    with pytest.raises(PlanError, match="`ending_in` makes a plan for both"):
+        plan.with_(epilogue=SWIGLU)
+    with pytest.raises(PlanError, match=r"takes halves of the columns of A @ B, which are rows of D\^T"):
+        _ = SWIGLU.transposed
+    wide = Epilogue(SWIGLU.expression, (("preact", Accumulator()),))
+    with pytest.raises(PlanError, match="preact = acc has all columns of A @ B, D half of them"):
+        ending_in(wide, plan)
+
+
+def test_problems_that_do_not_fit():
+    plan = ending_in(SWIGLU, sm90_plan(BF16_NN))
+    gated = BF16_NN.as_gated("halves")
+    odd, torn = Problem(64, 33, 64, operands=gated), Problem(64, 72, 64, operands=gated)
+    assert "N = 33; halves of an even number of columns are expected." in plan.violations(problem=odd)
+    assert any(
+        "N / 2 = 36 columns of an n-major B take 72 bytes" in rule for rule in plan.violations(problem=torn)
+    )
+    plain = Problem(64, 64, 64, operands=BF16_NN)
+    assert "B's columns are not gated; the plan is made for halves." in plan.violations(problem=plain)
+
+
+def test_mma_sync_has_lines_of_its_own_for_d():
+    plan = mma_sync_plan(BF16, block=(128, 128, 64))
+    assert ending_in(SWIGLU, plan).smem_d.size() * 2 == plan.smem_d.size()

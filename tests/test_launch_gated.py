@@ -1,0 +1,104 @@
+"""`gemm` with gated epilogues, on kernels that only note what they are called with."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from cutegemm import gemm  # noqa: E402
+from cutegemm.epilogue import halves, silu, swiglu  # noqa: E402
+from cutegemm.errors import CutegemmError  # noqa: E402
+from cutegemm.run import fused  # noqa: E402
+from tests.noted import note_launches  # noqa: E402
+
+BF16, F32, E4M3 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    monkeypatch.setattr(fused, "_calls", {})
+    monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
+    return note_launches(monkeypatch, 132)
+
+
+def matrices(dtype=BF16, layout="nt", m=256, n=1024, k=1024):
+    a = torch.zeros(k, m, dtype=dtype).mT if layout[0] == "t" else torch.zeros(m, k, dtype=dtype)
+    return a, torch.zeros(n, k, dtype=dtype).mT if layout[1] == "t" else torch.zeros(k, n, dtype=dtype)
+
+
+def pairs(acc):
+    return swiglu(acc, interleaved=True)
+
+
+@pytest.mark.parametrize("epilogue", [swiglu, pairs], ids=["halves", "pairs"])
+@pytest.mark.parametrize("dtype", [BF16, F32, E4M3], ids=["bf16", "f32", "e4m3"])
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn"])
+def test_a_plan_is_found(launched, layout, dtype, epilogue):
+    a, b = matrices(dtype, layout, 2048, 4096)
+    d = gemm(a, b, epilogue=lambda acc: epilogue(acc))
+    plan = launched[-1].plan
+    assert tuple(d.shape) == (2048, 2048)
+    assert plan.operands.gated == ("halves" if epilogue is swiglu else "pairs")
+    assert plan.family == ("simt" if dtype is F32 else "sm90")
+    if dtype is BF16:
+        assert plan.slots.subtile[1] >= 32
+
+
+@pytest.mark.parametrize(("n", "family"), [(1002, "sm90"), (34, "sm90")])
+def test_ragged_columns(launched, n, family):
+    a, b = matrices(n=n)
+    assert tuple(gemm(a, b, epilogue=lambda acc: swiglu(acc)).shape) == (256, n // 2)
+    assert launched[-1].plan.family == family
+
+
+def test_operands_and_results(launched):
+    """A row of N inside of halves(), one of N / 2 and a tile outside; gate as a second result."""
+
+    def epilogue(acc, bias, row, tile):
+        gate, up = halves(acc + bias)
+        return silu(gate) * up + row + tile, gate
+
+    a, b = matrices()
+    given = {"bias": torch.zeros(1024), "row": torch.zeros(512), "tile": torch.zeros(256, 512, dtype=BF16)}
+    d, gate = gemm(a, b, epilogue=epilogue, **given)
+    assert tuple(d.shape) == tuple(gate.shape) == (256, 512)
+    operands = launched[-1].plan.operands
+    assert (operands.matrix("bias").gated, operands.matrix("row").gated) == ("halves", "")
+    out = torch.zeros(256, 512, dtype=BF16)
+    assert gemm(a, b, epilogue=lambda acc: swiglu(acc), out=out) is out
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "given", "n", "rule"),
+    [
+        (lambda acc, x: swiglu(acc + x), {"x": (512,)}, 1024, "x has shape (512,), but D has half of the 1024 columns"),
+        (lambda acc, x: swiglu(acc) + x, {"x": (1024,)}, 1024, "512 columns of it are expected"),
+        (lambda acc, x: acc + x, {"x": (512,)}, 1024, "x has shape (512,), but b has 1024 columns"),
+        (lambda acc: (swiglu(acc), acc), {}, 1024, "aux = acc has all columns of A @ B, D half of them"),
+        (lambda acc: swiglu(acc), {}, 1023, "b has 1023 columns; halves of an even number of them are expected"),
+        (lambda acc: swiglu(acc), {"out": (256, 1024)}, 1024, "out has shape (256, 1024); (256, 512) is expected"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(launched, epilogue, given, n, rule):
+    a, b = matrices(n=n)
+    kinds = {"out": BF16}
+    with pytest.raises(CutegemmError) as refused:
+        gemm(
+            a, b, epilogue=epilogue, **{k: torch.zeros(s, dtype=kinds.get(k, F32)) for k, s in given.items()}
+        )
+    assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("plan", "rule"),
+    [
+        ("transposed:sm90_slots", "which are rows of D^T"),
+        ("mma_tma:block=128x128x64,warp=64x64", "warps that consume a ring pair no columns"),
+    ],
+)
+def test_named_plans_that_cannot(launched, plan, rule):
+    a, b = matrices()
+    with pytest.raises(CutegemmError) as refused:
+        gemm(a, b, plan=plan, epilogue=lambda acc: swiglu(acc))
+    assert rule in str(refused.value)
