@@ -129,16 +129,27 @@ class Case:
         return ending_in(epilogue, plan, {**of_kind, **stored, **reduced})
 
     def operands(self, rng: np.random.Generator, m: int, n: int, batch: int | None = None) -> dict[str, Any]:
-        """Values of all operands: numbers, and arrays of their shapes; a batch has rows and columns of its own."""
-        epilogue, lead = self.epilogue, () if batch is None else (batch,)
-        of_d = n // 2 if epilogue.gated else n
-        shapes = {Row: (1, of_d), Column: (m, 1), Tile: (m, of_d), Element: (1, 1)}
-        return {
-            name: 0.75
-            if kind is Scalar
-            else rng.standard_normal((*lead, *((1, n) if name in epilogue.halved else shapes[kind])))  # type: ignore[index]
-            for name, kind in self.kinds.items()
-        }
+        """Values of all operands, as `values_of` makes them."""
+        return values_of(self.epilogue, self.kinds, rng, m, n, batch)
+
+
+def values_of(
+    epilogue: Epilogue,
+    kinds: Mapping[str, type[Input]],
+    rng: np.random.Generator,
+    m: int,
+    n: int,
+    batch: int | None = None,
+) -> dict[str, Any]:
+    """Numbers, and arrays of the shapes of their kinds; a batch has rows and columns of its own."""
+    of_d, lead = n // 2 if epilogue.gated else n, () if batch is None else (batch,)
+    shapes = {Row: (1, of_d), Column: (m, 1), Tile: (m, of_d), Element: (1, 1)}
+    return {
+        name: 0.75
+        if kind is Scalar
+        else rng.standard_normal((*lead, *((1, n) if name in epilogue.halved else shapes[kind])))  # type: ignore[index]
+        for name, kind in kinds.items()
+    }
 
 
 def _bias(name: str) -> Case:

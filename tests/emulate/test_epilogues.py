@@ -15,7 +15,7 @@ from cutegemm.plan.epilogue import Accumulator, Column, Element, Epilogue, Row, 
 from cutegemm.plan.problem import Operand
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
-from tests.epilogues import CASES, Case, reference
+from tests.epilogues import CASES, Case, reference, values_of
 from tests.expressions import KINDS, tame_expressions
 from tests.fused import PLANS, extents_of, hold, whole_numbers
 from tests.kernels.sm90_forms import form
@@ -98,8 +98,7 @@ def test_random_expressions(plan, expressions):
     plan = plan.with_(epilogue=epilogue, operands=plan.operands.with_further(**further))
     m, n, k = extents_of(plan, 41, 44, 24)
     a, b = whole_numbers(plan, m, n, k)
-    case = Case(lambda acc: acc, {name: KINDS[name] for name in (*epilogue.tensors, *epilogue.scalars)}, {})
-    given = case.operands(np.random.default_rng(2), m, n)
+    given = values_of(epilogue, epilogue.kinds, np.random.default_rng(2), m, n)
     given = {name: x if isinstance(x, float) else x.astype(np.float32) for name, x in given.items()}
     got = emulate(plan, a, b, **given)
     for name, want in reference(epilogue, a @ b, given).items():
