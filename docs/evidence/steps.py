@@ -167,6 +167,10 @@ STEPS: tuple[Step, ...] = (
         "mma_power_bf16", 40, "mma.sync by itself, bf16: clock and power", f"--dtype bfloat16 {_POWER}", (GPU,)
     ),
     Step(
+        "epilogues", "GEMMs with an epilogue beside torch: eager, compiled, and cuBLASLt's",
+        ("-m", "docs.evidence", "epilogues", "--json", "epilogues.json"), 90, (HOPPER,),
+    ),
+    Step(
         "models", "models of the sizes of Llama and GPT-2 before and after `use(model)`: errors, tokens per second",
         ("-m", "docs.evidence", "models", "--json", "models.json"), 180, (HOPPER,),
     ),

@@ -1,0 +1,156 @@
+"""GEMMs with an epilogue beside torch: eager, compiled, and cuBLASLt's own epilogue where it has one.
+
+python -m docs.evidence epilogues --seconds 0.8 --json epilogues.json
+python -m docs.evidence epilogues --table docs/evidence/data/epilogues.json     # the table of a record
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from docs.evidence.files import write_whole
+from docs.evidence.measure import need_gpu
+from docs.evidence.pages.markdown import table
+
+SHAPES = ((8192, 14336, 4096), (2048, 16384, 4096), (16384, 3072, 768))
+_SEED = 0
+
+
+def run(shape: tuple[int, int, int], seconds: float) -> dict[str, Any]:
+    """Microseconds of every call on bf16 operands of one shape, and errors against float32.
+
+    shape     (M, N, K); the weight is N x K
+    seconds   of measuring
+    raises    UnsupportedError without a GPU
+    """
+    import torch
+    import torch.nn.functional as F
+
+    from cutegemm import epilogue as e
+    from cutegemm import gemm
+    from cutegemm.run.on_gpu import in_turns
+
+    need_gpu()
+    torch.manual_seed(_SEED)
+    m, n, k = shape
+    x, w, c = [torch.randn(*of, device="cuda", dtype=torch.bfloat16) for of in ((m, k), (n, k), (m, n))]
+    w, bias = w * k**-0.5, torch.randn(n, device="cuda", dtype=torch.bfloat16)
+
+    def gated(x: Any, w: Any) -> Any:
+        gate, up = F.linear(x, w).chunk(2, -1)
+        return F.silu(gate) * up
+
+    def act(x: Any, w: Any, bias: Any, approximate: str = "none") -> Any:
+        return F.gelu(F.linear(x, w, bias), approximate=approximate)
+
+    compiled = {
+        "gelu": torch.compile(act),
+        "swiglu": torch.compile(gated),
+        "residual": torch.compile(lambda x, w, c: F.linear(x, w) + c),
+    }
+    wt = w.t()
+    calls: dict[str, dict[str, Callable[[], Any]]] = {
+        "product": {"torch": lambda: x @ wt, "cutegemm": lambda: gemm(x, wt)},
+        "bias": {
+            "torch": lambda: F.linear(x, w, bias),
+            "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc, bias: acc + bias, bias=bias),
+        },
+        "bias, gelu": {
+            "torch": lambda: act(x, w, bias),
+            "torch, compiled": lambda: compiled["gelu"](x, w, bias),
+            "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc, bias: e.gelu(acc + bias), bias=bias),
+        },
+        "bias, gelu_tanh": {
+            "torch": lambda: act(x, w, bias, "tanh"),
+            "cuBLASLt": lambda: torch._addmm_activation(bias, x, wt, use_gelu=True),
+            "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc, bias: e.gelu_tanh(acc + bias), bias=bias),
+        },
+        "bias, gelu, preact": {
+            "cutegemm": lambda: gemm(
+                x, wt, epilogue=lambda acc, bias: (e.gelu(acc + bias), acc + bias), bias=bias
+            )
+        },
+        "swiglu": {
+            "torch": lambda: gated(x, w),
+            "torch, compiled": lambda: compiled["swiglu"](x, w),
+            "cutegemm": lambda: gemm(x, wt, epilogue=e.swiglu),
+        },
+        "residual": {
+            "torch": lambda: torch.addmm(c, x, wt),
+            "torch, compiled": lambda: compiled["residual"](x, w, c),
+            "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc, c: acc + c, c=c),
+        },
+        "row sums of squares": {
+            "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc: (acc, e.row_sum(e.square(acc)))),
+        },
+    }
+    named = [(what, whose) for what, of in calls.items() for whose in of]
+    for what, whose in named:
+        calls[what][whose]()
+    times = in_turns([calls[what][whose] for what, whose in named], seconds)
+    us: dict[str, dict[str, float]] = {}
+    for (what, whose), took in zip(named, times, strict=True):
+        us.setdefault(what, {})[whose] = took * 1e6
+    exact = {
+        "bias, gelu": act(x.float(), w.float(), bias.float()),
+        "swiglu": gated(x.float(), w.float()),
+        "residual": x.float() @ wt.float() + c.float(),
+    }
+    errors = {
+        what: {
+            whose: float((calls[what][whose]().float() - want).norm() / want.norm())
+            for whose in ("torch", "cutegemm")
+        }
+        for what, want in exact.items()
+    }
+    return {"m": m, "n": n, "k": k, "us": us, "errors": errors}
+
+
+def rows_of(found: dict[str, Any]) -> str:
+    """The table of a record: microseconds, and how much faster than the best of the others."""
+    lines = []
+    for one in found["rows"]:
+        plain = one["us"]["product"]["cutegemm"]
+        for what, us in one["us"].items():
+            others = {whose: took for whose, took in us.items() if whose != "cutegemm"}
+            best = min(others, key=lambda whose: others[whose], default=None)
+            lines.append(
+                [
+                    f"{one['m']}x{one['n']}x{one['k']}",
+                    what,
+                    f"{us['cutegemm']:.1f}",
+                    f"{us['cutegemm'] / plain:.3f}",
+                    "" if best is None else f"{others[best]:.1f}, {best}",
+                    "" if best is None else f"{others[best] / us['cutegemm']:.2f}",
+                ]
+            )
+    head = ["M x N x K", "epilogue", "µs", "of the product alone", "best of torch, µs", "faster"]
+    return table(head, lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.evidence epilogues",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=0.8, help="of measuring, of each shape")
+    parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
+    given = parser.parse_args(arguments)
+    if given.table:
+        print(rows_of(json.loads(given.table.read_text())))
+        return
+    from docs.evidence.measure import machine
+
+    found: dict[str, Any] = {"machine": machine(), "rows": []}
+    for shape in SHAPES:
+        found["rows"].append(run(shape, given.seconds))
+        if given.json:
+            write_whole(given.json, json.dumps(found, indent=1) + "\n")
+    print(rows_of(found))
