@@ -30,6 +30,7 @@ from cutegemm.plan.epilogue import (
     Tile,
     epilogue_of,
 )
+from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
 
@@ -85,6 +86,17 @@ def reference(epilogue: Epilogue, acc: np.ndarray, operands: Mapping[str, Any]) 
             axes = tuple([{"m": -2, "n": -1}[mode] for mode in each.along])
             found[name] = (np.sum if each.operation == "sum" else np.max)(value(each.child), axis=axes)
         return found
+
+
+def returned(epilogue: Epilogue) -> tuple[str, ...]:
+    """The names of all results in the order in which the function returns them."""
+    return ("d", *[result_name(i) for i in range(len(epilogue.beside))])
+
+
+def unreduced(epilogue: Epilogue) -> Epilogue:
+    """The epilogue with what is reduced in the place of each sum and maximum."""
+    children = [(name, reduction.child) for name, reduction in epilogue.reductions]
+    return Epilogue(epilogue.expression, (*epilogue.further, *children))
 
 
 def _halves(whole: np.ndarray, by: str) -> SimpleNamespace:

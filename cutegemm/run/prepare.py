@@ -86,9 +86,7 @@ class Ending:
             return False
         if self.epilogue.beside and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
             return False
-        if (
-            self.epilogue.reductions and pipeline.deferred
-        ):  # they were seen to spill beside a tile that is held
+        if self.epilogue.reductions and pipeline.deferred:  # beside what is held they were seen to spill
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from cutegemm import gemm  # noqa: E402
 from cutegemm.errors import PlanError  # noqa: E402
 from cutegemm.plan.epilogue import Scalar  # noqa: E402
-from tests.epilogues import CASES, reference  # noqa: E402
+from tests.epilogues import CASES, reference, returned, unreduced  # noqa: E402
 
 pytestmark = [pytest.mark.gpu]
 
@@ -94,12 +94,20 @@ def test_against_float64(kind, case):
             expected = reference(each.epilogue, acc, values)
             # As far as the sums may be off, the values may be, by what the functions make of it
             of_sums = (a.double().abs() @ b.double().abs()).cpu().numpy() * ERRORS.get(kind, ERRORS[name])
-            around = [
-                reference(each.epilogue, acc + s * of_sums, values) for s in signs(each.epilogue.gated, n)
+            elements = unreduced(each.epilogue)
+            exact, *around = [
+                reference(elements, acc + s * of_sums, values) for s in (0.0, *signs(each.epilogue.gated, n))
             ]
-            for found, (of, want) in zip(got, expected.items(), strict=True):
-                spread = np.max([np.abs(other[of] - want) for other in around], axis=0)
-                allowed = 2 * spread + np.abs(want) * ROUNDING[found.dtype] + 2e-6
+            reductions = dict(each.epilogue.reductions)
+            for found, of in zip(got, returned(each.epilogue), strict=True):
+                want = expected[of]
+                spread = np.max([np.abs(other[of] - exact[of]) for other in around], axis=0)
+                allowed = 2 * spread + np.abs(exact[of]) * ROUNDING[found.dtype] + 2e-6
+                if of in reductions:  # of each value that is added, and of as many additions
+                    axes = tuple([{"m": -2, "n": -1}[mode] for mode in reductions[of].along])
+                    is_sum = reductions[of].operation == "sum"
+                    allowed = (np.sum if is_sum else np.max)(allowed, axis=axes)
+                    allowed += 2e-6 * np.sum(np.abs(exact[of]), axis=axes) * is_sum
                 wrong = np.abs(found.double().cpu().numpy() - want) > allowed
                 if case == "all_kinds":  # a comparison with the sums, which may be either way near it
                     wrong &= np.sign(acc + of_sums - values["row"]) == np.sign(acc - of_sums - values["row"])

@@ -201,3 +201,8 @@ def test_a_plan_whose_lanes_have_no_rows_together():
 
 def test_a_second_kernel_reads_neighbours_together():
     assert [reducer_shape(along) for along in ALONG] == [(32, 8), (32, 8), (1, 256)]
+
+
+def test_of_a_gated_epilogue_nothing_is_reduced():
+    with pytest.raises(PlanError, match=r"of a gated epilogue sums and maxima are not served"):
+        epilogue_of(lambda acc: (e.swiglu(acc), e.row_sum(e.swiglu(acc))), {})

@@ -134,8 +134,8 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
     raises   PlanError where its threads do not hold D so that registers, then lanes, have the values of a row
 
     >>> from cutegemm.build import sm90_plan
-    >>> found = folding(sm90_plan(tile=(64, 16, 64), subtile_n=16), ("n",))
-    >>> found.groups, found.lanes, found.pieces, str(found.piece_of)
+    >>> found = folding(sm90_plan(tile=(64, 64, 64), subtile_n=32), ("n",))
+    >>> found.groups[:8], found.lanes, found.pieces, str(found.piece_of)
     ((0, 0, 1, 1, 0, 0, 1, 1), (1, 2), 1, '(1,4):(0,0)')
     """
     held, bm = held_in_units(plan), plan.cta_tile[0]
