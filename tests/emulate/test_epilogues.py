@@ -98,9 +98,9 @@ def test_random_expressions(plan, expressions):
     plan = plan.with_(epilogue=epilogue, operands=plan.operands.with_further(**further))
     m, n, k = extents_of(plan, 41, 44, 24)
     a, b = whole_numbers(plan, m, n, k)
-    case = Case(lambda acc: acc, {name: KINDS[name] for name in (*epilogue.tensors, *epilogue.scalars)}, {})
-    given = case.operands(np.random.default_rng(2), m, n)
-    given = {name: x if isinstance(x, float) else x.astype(np.float32) for name, x in given.items()}
+    rng, shapes = np.random.default_rng(2), {Row: (1, n), Column: (m, 1), Tile: (m, n), Element: (1, 1)}
+    given = {name: rng.standard_normal(shapes[KINDS[name]], np.float32) for name in epilogue.tensors}
+    given |= dict.fromkeys(epilogue.scalars, 0.75)
     got = emulate(plan, a, b, **given)
     for name, want in reference(epilogue, a @ b, given).items():
         values = got.d if name == "d" else got.further[name]
