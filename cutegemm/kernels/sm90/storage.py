@@ -28,6 +28,10 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
 
+REGISTER_BITS = 32
+# Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
+_SUMS_BESIDE_WIDE_ROWS = 160
+
 
 @dataclass
 class Targets:
@@ -185,12 +189,12 @@ class Storage(OwnTile):
         phase   of the barriers of slots, where a tile comes to a slot
         ups     of sums that are gates
 
-        Rows and columns of the next subtile are asked for before this one is computed, unless one of them has two
-        numbers for each column of D, for which registers are too few. Of several results each is
-        worked out when it is asked for, so that registers hold one of them; where D is alone, it is computed here.
+        Rows and columns of the next subtile are asked for before this one is computed, where registers are left for
+        them. Of several results each is worked out when it is asked for, so that registers hold one of them; where D is
+        alone, it is computed here.
         """
         spread = self.spread_ahead(i, sums, own_mnl)
-        if i + 1 < self.subtiles and not self.values.epilogue.halved:
+        if i + 1 < self.subtiles and self.reads_ahead:
             self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
 
         def fetch(name: str) -> Any:
@@ -207,6 +211,19 @@ class Storage(OwnTile):
             self.values.carry_out(each, sums, fetch)
         values = self.converted(sums)
         return lambda _: values
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether registers are left for rows and columns of the next subtile.
+
+        They are not where a row has two numbers for each column of D, nor for wide rows beside many sums.
+        """
+        plan = self.plan
+        words = max(
+            [plan.operands.matrix(name).dtype.bits for name in self.values.epilogue.tensors], default=0
+        )
+        many = plan.registers()["accumulators"] > _SUMS_BESIDE_WIDE_ROWS
+        return not self.values.epilogue.halved and not (many and words >= REGISTER_BITS)
 
     def spread_ahead(self, i: int, sums, own_mnl) -> dict[str, Spread]:
         """Operands that stay the same along a mode, of the i-th subtile: those that have been asked for, or now."""
