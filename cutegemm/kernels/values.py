@@ -51,6 +51,7 @@ from cutegemm.plan.epilogue import (
 )
 from cutegemm.plan.plan import GemmPlan
 
+WHOLE_BITS = 24  # of f32
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -66,6 +67,22 @@ def branch(*, loc=None, ip=None) -> None:
     """Nothing; but what stands behind it in a branch is not moved out of the branch."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     asm(None, [], "", "", asm_dialect=llvm.AsmDialect.AD_ATT)
+
+
+def last_functions(epilogue: Epilogue) -> frozenset[str]:
+    """Functions whose values are stored as they are, wherever they appear: those may be as exact as what is stored.
+
+    >>> from cutegemm.plan.epilogue import epilogue_of
+    >>> from cutegemm.plan.epilogue.functions import gelu, swiglu
+    >>> sorted(last_functions(epilogue_of(lambda acc: gelu(acc), {})))
+    ['gelu']
+    >>> last_functions(epilogue_of(lambda acc: gelu(acc) * 2, {})) or last_functions(epilogue_of(swiglu, {}))
+    frozenset()
+    """
+    wholes = [each for _, each in (*epilogue.results, *epilogue.reductions)]
+    stored = {each.name for _, each in epilogue.results if isinstance(each, Function)}
+    inner = {node.name for each in wholes for node in [*each.nodes()][:-1] if isinstance(node, Function)}
+    return frozenset(stored - inner)
 
 
 class Values:
@@ -89,6 +106,7 @@ class Values:
     ) -> None:
         self.epilogue, self.tensors, self.results = epilogue, tensors, results
         self.scalars, self.kind, self.bits = scalars, kind, bits
+        self.last = last_functions(epilogue)
 
     @staticmethod
     def of(
@@ -191,7 +209,7 @@ class Values:
         if isinstance(node, Cast):
             return values[0].to(lower.dtype(node.dtype)).to(self.kind)
         if isinstance(node, Function):
-            return function(node.name, self.bits)(values[0])
+            return function(node.name, self.bits if node.name in self.last else WHOLE_BITS)(values[0])
         raise TypeError(f"no kernel has an expression {node!r}")
 
     def _as(self, value: Any, kind: Any) -> Any:
