@@ -21,8 +21,19 @@ from tests.epilogues import CASES
 from tests.reductions import PLANS, REDUCED, hold_against_float64, operands, takes
 
 
-@pytest.mark.parametrize("case", REDUCED)
-@pytest.mark.parametrize("name", PLANS)
+def of(name, is_quick):
+    """A parameter of the tests that always run, or of those marked `slow`, which take minutes."""
+    return pytest.param(*name, marks=[] if is_quick else [pytest.mark.slow])
+
+
+# "reduced" has every kind of result; the others beside it, of each way that sums take.
+FEW = ("simt", "mma.sync", "pingpong", "direct")
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [of((name, case), case == "reduced" or name in FEW) for name in PLANS for case in REDUCED],
+)
 def test_against_float64_and_the_simulator(name, case):
     """A kernel that adds a square does not round it before, the simulator does: what is equal else has one order."""
     if not takes(name, case):
@@ -38,7 +49,11 @@ def test_against_float64_and_the_simulator(name, case):
 
 
 @pytest.mark.parametrize(
-    "name", ["simt, split, kernel", "simt, split, last", "mma.sync", "fill", "cluster along N"]
+    "name",
+    [
+        of((name,), name in ("simt, split, kernel", "fill"))
+        for name in ("simt, split, kernel", "simt, split, last", "mma.sync", "fill", "cluster along N")
+    ],
 )
 def test_of_a_batch(name):
     plan = PLANS[name]()
@@ -48,7 +63,11 @@ def test_of_a_batch(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["simt", "simt, split, last", "mma.sync, TMA", "pingpong", "split", "fill", "direct"]
+    "name",
+    [
+        of((name,), name in ("simt, split, last", "mma.sync, TMA", "fill"))
+        for name in ("simt", "simt, split, last", "mma.sync, TMA", "pingpong", "split", "fill", "direct")
+    ],
 )
 def test_the_same_bits_whoever_comes_first(name):
     """Sums of normal numbers, which another order would round otherwise."""
@@ -77,7 +96,7 @@ def test_what_is_none_comes_through():
     assert np.isnan(emulate(plan, **given).further["aux"])
 
 
-@pytest.mark.parametrize("name", ["simt", "mma.sync", "pingpong", "split", "direct"])
+@pytest.mark.parametrize("name", FEW)
 def test_floats_are_not_added_by_atomics(name):
     """Nothing but integers, the tickets of parts, is added to in memory."""
     ptx = compile_plan(CASES["rms"].on(PLANS[name]())).ptx
