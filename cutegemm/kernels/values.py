@@ -14,7 +14,6 @@ whole number is cut off.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import scalar_type
 from cutegemm.kernels.functions import BINARY, function
 from cutegemm.plan.epilogue import (
+    COMPARED,
     Accumulator,
     Add,
     Cast,
@@ -52,14 +52,6 @@ from cutegemm.plan.epilogue import (
 from cutegemm.plan.plan import GemmPlan
 
 WHOLE_BITS = 24  # of f32
-_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
 
 
 @dsl_user_op
@@ -205,7 +197,7 @@ class Values:
         if isinstance(node, Minimum):  # a Maximum is one
             return BINARY["maximum" if isinstance(node, Maximum) else "minimum"](*values)
         if isinstance(node, Compare):
-            return _COMPARED[node.symbol](*values)
+            return COMPARED[node.symbol](*values)
         if isinstance(node, Cast):
             return values[0].to(lower.dtype(node.dtype)).to(self.kind)
         if isinstance(node, Function):

@@ -349,8 +349,7 @@ def _prepared(
     if wrong:
         raise refused(a, b, wrong)
     first = next(iter(epilogue.tiles), None)
-    result = (outs or [None])[0]
-    main = next((each for each in (result,) if each is not None), None)
+    main = (outs or [None])[0]
     d = main.dtype if main is not None else how.out_dtype or torch_ops.RESULTS[a.dtype][0]
     shape = (l, m, of_d) if batched else (m, of_d)
     results = _results_of(epilogue, shape, d, torch_ops.reduced_dtype(a.dtype), outs)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from cutegemm.dtypes import DType, round_to
 from cutegemm.plan.epilogue import (
+    COMPARED,
     Accumulator,
     Add,
     Cast,
@@ -30,15 +31,6 @@ from cutegemm.plan.epilogue import (
     Where,
 )
 from cutegemm.simulate.functions import BINARY, FUNCTIONS
-
-_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
-}
 
 
 def evaluate(
@@ -144,7 +136,7 @@ class _Elements:
         if isinstance(node, Minimum):  # a Maximum is one
             return BINARY["maximum" if isinstance(node, Maximum) else "minimum"](*children)
         if isinstance(node, Compare):
-            return _COMPARED[node.symbol](*children)
+            return COMPARED[node.symbol](*children)
         if isinstance(node, Where):
             return np.where(*children)
         if isinstance(node, Cast):

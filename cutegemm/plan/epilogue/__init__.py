@@ -19,6 +19,7 @@ from cutegemm.plan.epilogue.epilogue import (
 )
 from cutegemm.plan.epilogue.expression import (
     BROADCAST,
+    COMPARED,
     Accumulator,
     Add,
     Binary,
@@ -49,6 +50,7 @@ from cutegemm.plan.epilogue.text import parse_epilogue, parse_expression
 
 __all__ = [
     "BROADCAST",
+    "COMPARED",
     "LINEAR",
     "SCALED",
     "Accumulator",

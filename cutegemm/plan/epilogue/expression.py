@@ -13,7 +13,8 @@ built by Python's operators and by the functions of `functions`, and is frozen a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -236,11 +237,6 @@ class Half(Expression):
             return f"{self.child}.{('gate', 'up')[self.side]}"
         return f"{self.by}({self.child})[{self.side}]"
 
-    @property
-    def is_distributed(self) -> bool:
-        """Whether it is a half of the sums or of a row alone."""
-        return isinstance(self.child, Accumulator | Row)
-
 
 def distributed(node: Expression) -> Expression:
     """The same value, of halves of the sums and of rows. What is of a kind yet unknown stays in its half.
@@ -403,6 +399,16 @@ class Maximum(Minimum):
     """The greater of two values; not a number where one of them is none."""
 
     called = "maximum"
+
+
+COMPARED: dict[str, Callable[[Any, Any], Any]] = {  # by the symbol: on arrays, and on values of a kernel
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 @dataclass(frozen=True)
