@@ -1,0 +1,144 @@
+"""The choice beside the vendor library, on problems that are drawn by a seed and that nothing was fitted to.
+
+python -m docs.evidence choice --seed 1 --count 300 --json choice.json
+python -m docs.evidence choice --seed 2 --count 200 --first 16 --others 8 --json rivals.json    # to fit the model to
+
+Every GPU of the machine takes problems; all plans of one problem, and the library, run in turns on one GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from cutegemm.choose.catalog import by_simt, choose, prefers_transposed
+from cutegemm.errors import CutegemmError
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Problem
+from docs.evidence.contest import Case, Contest, compile_ahead, record
+from docs.evidence.drawn import drawn, rivals
+from docs.evidence.measure import machine, need_gpu
+
+Row = dict[str, Any]
+_MESSAGE = 500  # characters of an error
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A problem, the names of the plans that take part beside the one that is chosen, and how float8 is summed up."""
+
+    problem: Problem
+    plans: tuple[str, ...]
+    fast_accum: bool
+
+
+def timed(case: Drawn, seconds: float) -> list[Row]:
+    """The rows of a problem; one that says why, where there are none."""
+    try:
+        contest = Contest(case.problem, case.fast_accum)
+        contest.enter(None)
+        for plan in case.plans:
+            contest.enter(plan)
+        return contest.rows(seconds)
+    except Exception as error:  # of the library, of which there is then no time
+        of, operands = case.problem, case.problem.operands
+        where = {"m": of.m, "n": of.n, "k": of.k, "l": of.l, "layout": operands.layout}
+        return [{**where, "dtype": str(operands.a.dtype), "error": f"{error}"[:_MESSAGE]}]
+
+
+def all_timed(cases: Sequence[Drawn], seconds: float) -> Iterator[list[Row]]:
+    """Of all problems, as they come, from every GPU of the machine."""
+    import torch
+
+    count = torch.cuda.device_count()
+    context = multiprocessing.get_context("spawn")
+    numbers: Any = context.Queue()
+    for number in range(count):
+        numbers.put(number)
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_takes_gpu, initargs=(numbers,)) as pool:
+        largest_first = sorted(cases, key=lambda case: -case.problem.flops)
+        for done in as_completed([pool.submit(timed, case, seconds) for case in largest_first]):
+            yield done.result()
+
+
+def _takes_gpu(numbers: Any) -> None:
+    """A process of its own for each GPU: before torch is imported."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(numbers.get())
+
+
+def _chosen(problem: Problem) -> GemmPlan:
+    """What `gemm` chooses, transposed or not; but where the operands are loaded otherwise than by boxes."""
+    operands = problem.operands
+    if not by_simt(operands.a.dtype) and prefers_transposed(operands, problem):
+        return choose(operands.transposed, problem.transposed)
+    return choose(operands, problem)
+
+
+def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
+    """The losers first, then how the ratios of what was chosen are distributed, by type and in all.
+
+    >>> rows = [{"m": 16, "n": 16, "k": 16, "layout": "nt", "dtype": "bf16", "plan": "p", "chosen": True, "us": 2.0,
+    ...          "library_us": us, "ratio": us / 2} for us in (2.0, 4.0)]
+    >>> print(*summary(rows), sep="\\n")
+     1.000  16x16x16 nt bf16 p 2.0 us
+     2.000  16x16x16 nt bf16 p 2.0 us
+    bf16: 2 problems, mean 1.414, one in ten below 1.000, least 1.000
+    all: 2 problems, mean 1.414, one in ten below 1.000, least 1.000
+    """
+    chosen = sorted(
+        (row for row in rows if row.get("chosen") and "ratio" in row), key=lambda row: row["ratio"]
+    )
+    lines = [
+        f"{row['ratio']:6.3f}  {row['m']}x{row['n']}x{row['k']} {row['layout']} {row['dtype']} {row['plan']} "
+        f"{row['us']:.1f} us"
+        for row in chosen[:worst]
+    ]
+    for kind in [*sorted({row["dtype"] for row in chosen}), "all"]:
+        ratios = [row["ratio"] for row in chosen if kind in ("all", row["dtype"])]
+        tenth = ratios[math.ceil(len(ratios) / 10) - 1]
+        lines.append(
+            f"{kind}: {len(ratios)} problems, mean {geometric_mean(ratios):.3f}, one in ten below {tenth:.3f}, "
+            f"least {ratios[0]:.3f}"
+        )
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.evidence choice",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=300, help="problems")
+    parser.add_argument(
+        "--first", type=int, default=0, help="plans beside, that are predicted to be the fastest"
+    )
+    parser.add_argument("--others", type=int, default=0, help="plans beside, by chance")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of measuring for each problem")
+    parser.add_argument("--json", type=Path, help="write all numbers there")
+    given = parser.parse_args(arguments)
+    need_gpu()
+    cases = [
+        Drawn(of, tuple(map(str, rivals(of, given.first, given.others, given.seed))), number % 2 == 0)
+        for number, of in enumerate(drawn(given.seed, given.count))
+    ]
+    compile_ahead([Case(case.problem, [_chosen(case.problem), *case.plans]) for case in cases])
+    found: Row = {**machine(), "seed": given.seed, "rows": []}
+    record(found, all_timed(cases, given.seconds), given.json)
+    failed = [row for row in found["rows"] if "error" in row]
+    for row in failed:
+        print(row)
+    lines = summary(found["rows"])
+    if not lines:
+        raise CutegemmError("choice: nothing was timed.")
+    print(*lines, sep="\n")
