@@ -6,18 +6,19 @@ majorness and alignment, how wide the accesses are from their types.
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import cutegemm.choose.mma_sync.choice as mma_sync
 import cutegemm.choose.simt.choice as simt
 import cutegemm.choose.sm90.choice as sm90
 from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.mma_sync.choice import choose_mma_sync
 from cutegemm.choose.names import plans as plans
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.simt.choice import choose_simt
-from cutegemm.choose.sm90.choice import Suits, best_predicted_us, choose_sm90, packing_pays
+from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.refusals import TooLargeError, by_reason
 from cutegemm.dtypes import DType, f32, f64
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -26,9 +27,11 @@ from cutegemm.plan.arguments import not_operands
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.tile.mma_atoms import WGMMA_M
+from cutegemm.plan.rules.limits import limits
 
-TRANSPOSED_GAIN = 1.01  # by which it must be faster
+Suits = Callable[[GemmPlan], bool]
+WITH_WGMMA = "sm_90a"
+_WITHOUT = "sm_90"  # whose plans those devices run besides
 
 
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
@@ -65,62 +68,6 @@ def by_simt(dtype: DType) -> bool:
     return dtype in (f32, f64)
 
 
-def prefers_transposed(
-    operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
-) -> bool:
-    """Whether D^T = B^T A^T is the better problem for wgmma.
-
-    So it is where its tiles are held to fill the grid better, as those of few rows do: tiles have any number of
-    columns, but rows by 64; and for an m-major D of bytes, which threads hold in pairs along N.
-
-    operands   as TMA loads A and B; those of 16 bits or more that would be packed may be multiplied by mma.sync
-
-    >>> bf16, e4m3 = Operands.of("bf16", layout="nt"), Operands.of("e4m3", layout="nt", out_major="m")
-    >>> prefers_transposed(bf16, Problem(16, 4096, 4096)), prefers_transposed(bf16, Problem(4096, 4096, 4096))
-    (True, False)
-    >>> prefers_transposed(e4m3, Problem(4096, 4096, 4096))
-    True
-    """
-    a, d = operands.a, operands.d
-    if arch != "sm_90a" or by_simt(a.dtype) or (a.dtype.bits != 8 and to_pack_for_wgmma(operands)):
-        return False
-    if d.dtype.bits == 8:
-        return d.major == "m"
-    gain = 1.0 if problem.m < WGMMA_M else TRANSPOSED_GAIN  # rows of A that no tile has so few of
-    best_us = best_predicted_us(operands, problem, device)
-    return best_predicted_us(operands.transposed, problem.transposed, device) * gain < best_us
-
-
-def by_wgmma(
-    operands: Operands,
-    problem: Problem,
-    device: Device = DEFAULT_DEVICE,
-    with_c: bool = False,
-    accumulate: str = "fast",
-    suits: Suits | None = None,
-) -> GemmPlan | None:
-    """The Hopper plan to take; None where mma.sync is held to be faster, or alone serves the operands.
-
-    suits    see `choose_sm90`
-    raises   PlanError where nothing serves operands of 8 bits
-
-    >>> [by_wgmma(Operands.of("tf32"), Problem(n, n, n)) is None for n in (256, 4096)]
-    [True, False]
-    """
-    if not _wgmma_pays(operands, problem, device):
-        return None
-    with nullcontext() if operands.a.dtype.bits == 8 else suppress(PlanError):
-        return choose_sm90(operands, problem, device, with_c, accumulate, suits)
-    return None
-
-
-def _wgmma_pays(operands: Operands, problem: Problem, device: Device) -> bool:
-    """Whether wgmma is held to be faster than mma.sync, or alone serves the operands."""
-    alone = operands.a.dtype.bits == 8
-    return alone or not to_pack_for_wgmma(operands) or packing_pays(operands, problem, device)
-
-
-@lru_cache(maxsize=4096)
 def choose(
     operands: Operands,
     problem: Problem,
@@ -128,10 +75,10 @@ def choose(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
 ) -> GemmPlan:
-    """The named plan that a simple model holds to be the fastest.
+    """The named plan for D that a model holds to be the fastest; `gemm` considers those for D^T as well.
 
-    f32 and f64 are multiplied by SIMT plans: see `choose_simt`. Other inputs are by wgmma on sm_90a: see `choose_sm90`.
-    Where they would have to be packed for it and that does not pay, those of 16 bits, and tf32, are by mma.sync.
+    f32 and f64 are multiplied by SIMT plans, other types by wgmma on sm_90a and by mma.sync elsewhere. Operands that
+    would have to be packed for wgmma are where that pays; else they are multiplied by mma.sync.
 
     device   whose rates the model takes
     raises   PlanError where no named plan serves the operands on the architecture
@@ -140,13 +87,132 @@ def choose(
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
     ('simt_128x16/k2', 'simt_256x128+pack')
     """
-    if operands.a.dtype.bits == 8 and arch != "sm_90a":
-        only = f"{operands.a.dtype} is multiplied by wgmma alone, which sm_90a has and {arch} has not."
+    return chosen(operands, problem, arch, device, with_c, transposed=False)[1]
+
+
+def chosen(
+    operands: Operands,
+    problem: Problem,
+    arch: str = DEFAULT_ARCH,
+    device: Device = DEFAULT_DEVICE,
+    with_c: bool = False,
+    accumulate: str = "fast",
+    *,
+    transposed: bool | None = None,
+    suits: Suits | None = None,
+    by_threads: Operands | None = None,
+) -> tuple[Recipe, GemmPlan]:
+    """The recipe to take, and the plan that it builds: for D^T = B^T A^T where the recipe is transposed.
+
+    operands     as TMA loads A and B
+    accumulate   of fp8: see `sm90.ranked`
+    transposed   whether the plan is to be for D^T, or for D; whichever is faster where left out
+    suits        of a plan: whether it is what is wanted, beside its time; one that is not is taken where none is
+    by_threads   the operands as threads load them, where that is another alignment
+    raises       PlanError where nothing serves, with the reasons
+
+    >>> bf16 = Operands.of("bf16", layout="nt")
+    >>> [str(chosen(bf16, Problem(m, 4096, 4096))[0]) for m in (16, 4096)]
+    ['transposed:sm90_64x16', 'sm90_deferred_2x1']
+    """
+    return _chosen(
+        operands, by_threads or operands, problem, arch, device, with_c, accumulate, transposed, suits
+    )
+
+
+@lru_cache(maxsize=4096)
+def _chosen(
+    operands: Operands,
+    by_threads: Operands,
+    problem: Problem,
+    arch: str,
+    device: Device,
+    with_c: bool,
+    accumulate: str,
+    transposed: bool | None,
+    suits: Suits | None,
+) -> tuple[Recipe, GemmPlan]:
+    """The first candidate that can be built for the problem, and that suits; the first that can, where none suits."""
+    second: tuple[Recipe, GemmPlan] | None = None
+    unsuited: list[tuple[object, str]] = []
+    too_large: list[tuple[object, str]] = []
+    for one in ranked(operands, problem, arch, device, accumulate, transposed, by_threads):
+        recipe = one.recipe
+        try:
+            plan = built(recipe, operands, by_threads, problem, arch, device, with_c)
+        except PlanError as error:
+            refusals = too_large if isinstance(error, TooLargeError) else unsuited
+            refusals += [(recipe, rule) for rule in error.violations]
+            continue
+        if suits is None or suits(plan):
+            return recipe, plan
+        second = second or (recipe, plan)
+    if second is not None:
+        return second
+    # A problem that is too large for plans of its operands is so whatever the other plans cannot do
+    raise PlanError(f"choose: no named plan for {operands} on {arch}", by_reason(too_large or unsuited))
+
+
+def built(
+    recipe: Recipe,
+    operands: Operands,
+    by_threads: Operands,
+    problem: Problem,
+    arch: str = DEFAULT_ARCH,
+    device: Device = DEFAULT_DEVICE,
+    with_c: bool = False,
+) -> GemmPlan:
+    """The plan of a candidate.
+
+    operands, by_threads   see `chosen`: some are read by boxes of TMA, the others by threads
+    raises   PlanError where the operands or the architecture break its rules, TooLargeError where the problem does
+    """
+    is_hopper = recipe.family == "sm90"
+    arch = arch if is_hopper or arch != WITH_WGMMA else _WITHOUT
+    boxes = recipe.boxes(operands)
+    read = replace(by_threads, **{name: getattr(operands, name) for name in boxes or ""})
+    plan = recipe.build(read, with_c, arch, device)
+    # Whose builder knows no architecture: what is packed comes by cp.async alone, so that there may be more stages
+    broken = [] if is_hopper else plan.violations(arch)
+    if broken:
+        raise PlanError(f"plan {recipe} on {arch}", broken)
+    beyond = list(limits(plan, problem.transposed if recipe.transposed else problem))
+    if beyond:
+        raise TooLargeError(f"plan {recipe} on {problem}", beyond)
+    return plan
+
+
+def ranked(
+    operands: Operands,
+    problem: Problem,
+    arch: str = DEFAULT_ARCH,
+    device: Device = DEFAULT_DEVICE,
+    accumulate: str = "fast",
+    transposed: bool | None = None,
+    by_threads: Operands | None = None,
+) -> Iterator[Candidate]:
+    """Candidates of all families that serve the operands, by predicted time, the fastest first; none is built yet.
+
+    operands, by_threads   see `chosen`
+    raises   PlanError where no named plan serves the operands on the architecture
+
+    >>> first = next(ranked(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
+    >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
+    sm90_deferred_2x1: 196 us, most of it tensor cores
+    """
+    kind, by_threads = operands.a.dtype, by_threads or operands
+    if by_simt(kind):
+        return iter(() if transposed else simt.candidates(by_threads, problem, arch, device))
+    if kind.bits == 8 and arch != WITH_WGMMA:
+        only = f"{kind} is multiplied by wgmma alone, which {WITH_WGMMA} has and {arch} has not."
         raise PlanError(f"choose: no named plan for {operands}", [only])
-    if by_simt(operands.a.dtype):
-        return choose_simt(operands, problem, arch, device)
-    found = by_wgmma(operands, problem, device, with_c) if arch == "sm_90a" else None
-    return found or choose_mma_sync(operands, problem, arch, device)
+    if arch != WITH_WGMMA:
+        return iter(() if transposed else mma_sync.candidates(by_threads, problem, arch, device))
+    by_wgmma = sm90.ranked(operands, problem, device, accumulate, transposed)
+    if transposed or kind.bits == 8 or not to_pack_for_wgmma(operands):
+        return by_wgmma
+    others = mma_sync.candidates(by_threads, problem, _WITHOUT, device)
+    return heapq.merge(by_wgmma, others, key=lambda one: one.us)
 
 
 def candidates(
@@ -156,19 +222,5 @@ def candidates(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
 ) -> list[Candidate]:
-    """The plans that `choose` weighs, with what a model predicts for each: the fastest first.
-
-    Families are not compared plan by plan: all are of the one that is held to serve the problem best.
-
-    raises   PlanError where no named plan serves the operands on the architecture
-
-    >>> for found in candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096))[:2]:
-    ...     print(f"{found.recipe}: {found.us:.0f} us, most of it {found.bound}")
-    sm90_cluster_2x1/fill: 200 us, most of it tensor cores
-    sm90_cluster_1x2/fill: 200 us, most of it tensor cores
-    """
-    if by_simt(operands.a.dtype):
-        return simt.candidates(operands, problem, arch, device)
-    if arch == "sm_90a" and _wgmma_pays(operands, problem, device):
-        return sm90.candidates(operands, problem, device, accumulate)
-    return mma_sync.candidates(operands, problem, arch, device)
+    """`ranked`, all of them."""
+    return list(ranked(operands, problem, arch, device, accumulate))

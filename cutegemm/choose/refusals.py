@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from cutegemm.errors import PlanError
+
+
+class TooLargeError(PlanError):
+    """A problem is too large for a plan that otherwise serves it."""
+
 
 def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
     """Why plans were refused, each reason once, with the first of its plans and how many others there are.

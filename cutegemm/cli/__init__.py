@@ -1,4 +1,4 @@
-"""The command line: `cutegemm gemm | show | plans | check | profile | figures`."""
+"""The command line: `cutegemm gemm | show | plans | explain | check | profile | figures`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import cutegemm
-from cutegemm.cli import gemm, inspect
+from cutegemm.cli import explain, gemm, inspect
 from cutegemm.errors import ended_in_words
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command("gemm", cls=gemm.Command)(gemm.command)
 app.command("show")(inspect.show)
 app.command("plans")(inspect.plans)
+app.command("explain")(explain.explain)
 app.command("check")(inspect.check)
 app.command("profile")(inspect.profile)
 app.command("figures")(inspect.figures)

@@ -12,17 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cutegemm.build import ending_in
-from cutegemm.choose.catalog import by_simt, by_wgmma, choose, prefers_transposed
-from cutegemm.choose.mma_sync.choice import choose_mma_sync
+from cutegemm.choose.catalog import chosen as choose_recipe
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
-from cutegemm.choose.simt.choice import choose_simt
-from cutegemm.choose.sm90.choice import Suits
 from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import Epilogue, Function
-from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
@@ -218,20 +214,15 @@ def prepare(
 
     asked = recipe_named(plan) if isinstance(plan, str) else plan
     boxed, problem = operands("ab"), Problem(m, n, k, l, operands(None))
-    seen = operands(_loaded_by_box(asked, boxed))
-    if asked is None and ending is not None and gated:
-        turned = False
-        chosen = _gated_choice(seen, problem, ending, arch, device, has_c, how.accumulate)
-    elif asked is None:
-        turned = prefers_transposed(boxed, replace(problem, operands=boxed), arch, device)
-        suits = functools.partial(ending.suits, rows=problem.m) if ending is not None else None
-        chosen = _chosen(seen, problem, turned, arch, device, has_c, how.accumulate, suits)
+    if asked is None:
+        recipe, chosen = _chosen(boxed, problem, ending, arch, device, has_c, how.accumulate)
+        turned = recipe.transposed
     elif isinstance(asked, Recipe):
         turned = asked.transposed
-        chosen = asked.build(seen, has_c, arch, device)
+        chosen = asked.build(operands(asked.boxes(boxed)), has_c, arch, device)
     else:
         turned = False
-        chosen = check_plan(asked, seen, problem, has_c and ending is None)
+        chosen = check_plan(asked, operands(_loaded_by_box(asked)), problem, has_c and ending is None)
     if ending is not None:
         chosen = ending.on(chosen, turned)
     if turned:
@@ -242,69 +233,36 @@ def prepare(
     return Prepared(compile_plan(chosen, arch), tuple(ordered), result, dtype, turned, problem)
 
 
-def _loaded_by_box(asked: GemmPlan | Recipe | None, boxed: Operands) -> str | None:
-    """Which operands TMA loads for a plan, or for a Hopper plan that is chosen; None where threads load them all.
-
-    boxed   the operands as TMA would load them all
-    """
-    if isinstance(asked, Recipe):
-        return asked.boxes(boxed)
-    if asked is not None and not isinstance(asked.load_a, TmaBox):
+def _loaded_by_box(plan: GemmPlan) -> str | None:
+    """Which operands TMA loads; None where threads load them all."""
+    if not isinstance(plan.load_a, TmaBox):
         return None
-    packed = to_pack_for_wgmma(boxed) if asked is None else [packing.name for packing in asked.packs]
+    packed = [packing.name for packing in plan.packs]
     return "".join([name for name in "ab" if name not in packed])
-
-
-def _gated_choice(
-    boxed: Operands,
-    problem: Problem,
-    ending: Ending,
-    arch: str,
-    device: Device,
-    has_c: bool,
-    accumulate: str,
-) -> GemmPlan:
-    """As `_chosen`, of the plans that can end so; rows of the transposed problem are no pairs.
-
-    raises   PlanError where none can: of the plan that would be taken otherwise
-    """
-    if arch == "sm_90a" and not by_simt(boxed.a.dtype):
-        suited: tuple[Suits, ...] = (
-            lambda plan: ending.ends(plan) and ending.suits(plan, problem.m),
-            ending.ends,
-        )
-        for suits in suited:
-            found = by_wgmma(boxed, problem, device, has_c, accumulate, suits)
-            if found is not None and suits(found):
-                return found
-        arch = "sm_90"
-    by_threads = choose_simt if by_simt(boxed.a.dtype) else choose_mma_sync
-    try:
-        return by_threads(problem.operands, problem, arch, device, ending.ends)
-    except PlanError:
-        return choose(problem.operands, problem, arch, device, has_c)
 
 
 def _chosen(
     boxed: Operands,
     problem: Problem,
-    turned: bool,
+    ending: Ending | None,
     arch: str,
     device: Device,
     has_c: bool,
     accumulate: str,
-    suits: Suits | None = None,
-) -> GemmPlan:
-    """By wgmma where the device has it and it is held to be faster, else by mma.sync or by threads.
+) -> tuple[Recipe, GemmPlan]:
+    """The recipe to take and its plan, of those that can end so: rows of the transposed problem are no pairs.
 
-    boxed    the operands as TMA loads those that are not to be packed
-    turned   whether the plan is for the transposed problem
+    boxed   the operands as TMA would load them all; those of the problem are as threads load them
     """
-    if turned:
-        boxed, problem = boxed.transposed, problem.transposed
-    if arch == "sm_90a" and not by_simt(boxed.a.dtype):
-        found = by_wgmma(boxed, problem, device, has_c, accumulate, suits)
-        if found is not None:
-            return found
-        arch = "sm_90"  # by what is left
-    return choose(problem.operands, problem, arch, device, has_c)
+    take = functools.partial(
+        choose_recipe, boxed, problem, arch, device, has_c, accumulate, by_threads=problem.operands
+    )
+    if ending is None:
+        return take()
+    if not ending.epilogue.gated:
+        return take(suits=functools.partial(ending.suits, rows=problem.m))
+    for suits in (lambda plan: ending.ends(plan) and ending.suits(plan, problem.m), ending.ends):
+        found = take(suits=suits, transposed=False)
+        if suits(found[1]):
+            break
+    return found

@@ -12,7 +12,7 @@ import torch.utils.dlpack
 
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import UnsupportedError
-from cutegemm.machine.device import DEFAULT_DEVICE, Device
+from cutegemm.machine.device import Device, device_called
 from cutegemm.plan.problem import Operands
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -84,8 +84,8 @@ def multiprocessors(index: int) -> int:
 
 @cache
 def device_of(index: int) -> Device:
-    """What a plan is chosen by: the chip that the models are fitted to, with the multiprocessors of a CUDA device."""
-    return DEFAULT_DEVICE.with_sms(multiprocessors(index))
+    """What a plan is chosen by: the rates of a CUDA device."""
+    return device_called(torch.cuda.get_device_name(index), device_arch(index), multiprocessors(index))
 
 
 def tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:

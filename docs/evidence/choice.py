@@ -19,13 +19,13 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from cutegemm.choose.catalog import by_simt, choose, prefers_transposed
+from cutegemm.choose.catalog import chosen
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import Case, Contest, compile_ahead, record
 from docs.evidence.drawn import drawn, rivals
-from docs.evidence.measure import machine, need_gpu
+from docs.evidence.measure import machine, need_gpu, this_device
 
 Row = dict[str, Any]
 _MESSAGE = 500  # characters of an error
@@ -74,12 +74,10 @@ def _takes_gpu(numbers: Any) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = str(numbers.get())
 
 
-def _chosen(problem: Problem) -> GemmPlan:
-    """What `gemm` chooses, transposed or not; but where the operands are loaded otherwise than by boxes."""
-    operands = problem.operands
-    if not by_simt(operands.a.dtype) and prefers_transposed(operands, problem):
-        return choose(operands.transposed, problem.transposed)
-    return choose(operands, problem)
+def _chosen(case: Drawn) -> GemmPlan:
+    """What `gemm` chooses; but where the operands are loaded otherwise than by boxes."""
+    sums = "fast" if case.fast_accum else "two_level"
+    return chosen(case.problem.operands, case.problem, device=this_device(), accumulate=sums)[1]
 
 
 def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
@@ -132,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Drawn(of, tuple(map(str, rivals(of, given.first, given.others, given.seed))), number % 2 == 0)
         for number, of in enumerate(drawn(given.seed, given.count))
     ]
-    compile_ahead([Case(case.problem, [_chosen(case.problem), *case.plans]) for case in cases])
+    compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {**machine(), "seed": given.seed, "rows": []}
     record(found, all_timed(cases, given.seconds), given.json)
     failed = [row for row in found["rows"] if "error" in row]

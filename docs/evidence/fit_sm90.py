@@ -1,9 +1,10 @@
 """The constants of the choice among Hopper plans, from what was measured; and how good that choice is.
 
-    python -m docs.evidence fit-sm90 docs/evidence/data/hopper_tiles.json docs/evidence/data/hopper_llama.json
+    python -m docs.evidence fit-sm90 docs/evidence/data/choice_fit_*.json docs/evidence/data/hopper_tiles.json
 
-It needs no GPU. `choose.sm90.time` predicts times from a few constants; those are moved at random, a little at a time,
-and a change is kept where the choice loses less by it, or the predictions of plans near the best err less.
+It needs no GPU, but scipy. `choose.sm90.time` predicts times from a few constants; least squares of the logarithms find
+those that err least for the plans that are near the best of their problem. With --held, each half of the problems is
+judged by the constants of the other half.
 """
 
 from __future__ import annotations
@@ -11,143 +12,182 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from statistics import fmean, geometric_mean, pstdev
+from statistics import geometric_mean
 from typing import Any
 
-from rich.progress import track
+import numpy as np
 
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.time import H200_COSTS, Sm90Costs, predicted_us
+from cutegemm.choose.sm90.time import COSTS, Shapes, Sm90Costs, predicted
 from cutegemm.errors import CutegemmError
+from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import operands_of
 
 Row = Mapping[str, Any]
-_STEP = 0.1  # of the logarithm of a constant
-_NEAR = 1.3  # times the best: plans whose predictions count
-_OTHERS = 0.12  # share of the others that is kept, which must only not seem the best
-_SPREAD, _BIAS = 0.2, 0.2  # what an error of the predictions counts, beside what the choice loses
-_MOST_SOFTNESS = 8.0
-_SEED = 7
+_NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
+_LEAST_WEIGHT = 0.05
+_TIED = 0.3  # of a constant's logarithm to what it was
+_MOST_PLANS = 40  # of a problem, which count as so many
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A plan that was timed on a problem; both transposed, where the plan was.
+    """Plans that were timed on a problem in turns, all of them for D or all for D^T.
 
-    us   microseconds
+    us   microseconds of each
     """
 
-    recipe: Sm90Recipe
+    recipes: tuple[Sm90Recipe, ...]
     problem: Problem
-    us: float
+    device: Device
+    us: tuple[float, ...]
 
-    @property
-    def name(self) -> str:
-        """Of the plan, as the row has it."""
-        return str(self.recipe)
+    @cached_property
+    def _columns(self) -> tuple[Shapes, Any, Any]:
+        divisions = [recipe.division for recipe in self.recipes]
+        return (
+            Shapes.of([recipe.shape for recipe in self.recipes]),
+            np.array([one.parts for one in divisions]),
+            np.array([one.owned for one in divisions]),
+        )
 
-    def predicted_us(self, costs: Sm90Costs) -> float:
-        """What the model says."""
+    def predicted_us(self, costs: Sm90Costs) -> Any:
+        """What the model says of each."""
+        shapes, parts, owned = self._columns
         of = self.problem
-        return predicted_us(self.recipe.shape, of.operands, of, split=self.recipe.division, costs=costs)
+        return predicted(shapes, of.operands, of, self.device, parts, owned, costs).us
 
 
-def timed(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Timed]]:
-    """Plans by problem; a row that was chosen has its plan's name as well."""
-    found: dict[tuple[Any, ...], dict[str, Timed]] = {}
-    for row in rows:
-        if "us" not in row:
-            continue
-        recipe = _recipe(row["plan"])
-        if recipe is None:
-            continue
-        extents = (row["m"], row["n"], row["k"])
-        operands = operands_of(row["dtype"], row["layout"], *extents, batched=row["l"] > 1)
-        problem = Problem(*extents, row["l"], operands)
-        of = problem.transposed if recipe.transposed else problem
-        key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
-        found.setdefault(key, {})[row["plan"]] = Timed(recipe, of, row["us"])
-    return {key: list(plans.values()) for key, plans in found.items() if len(plans) > 1}
+Contest = Sequence[Timed]  # of one problem: for D, and for D^T
+
+
+def timed(found: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
+    """Contests of a file of `docs.evidence`, by problem; a plan that was chosen as well counts once."""
+    by_problem: dict[tuple[Any, ...], dict[str, tuple[Sm90Recipe, float]]] = {}
+    for row in found["rows"]:
+        recipe = _recipe(row["plan"]) if "us" in row else None
+        if recipe is not None:
+            key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
+            by_problem.setdefault(key, {})[str(recipe)] = recipe, row["us"]
+    name = found.get("gpu", found.get("machine", {}).get("gpu", "")) if isinstance(found, dict) else ""
+    device = device_called(name, DEFAULT_ARCH, DEFAULT_DEVICE.sms)
+    return {
+        key: _contest(key, list(plans.values()), device)
+        for key, plans in by_problem.items()
+        if len(plans) > 1
+    }
+
+
+def _contest(key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], device: Device) -> Contest:
+    dtype, layout, m, n, k, l = key  # noqa: E741
+    problem = Problem(m, n, k, l, operands_of(dtype, layout, m, n, k, batched=l > 1))
+    found = []
+    for turned in (False, True):
+        of = [one for one in plans if one[0].transposed == turned]
+        if of:
+            recipes, us = zip(*of, strict=True)
+            found.append(Timed(recipes, problem.transposed if turned else problem, device, us))
+    return found
 
 
 def _recipe(name: str) -> Sm90Recipe | None:
-    """Of a Hopper plan of the tables that packs nothing; None for another."""
+    """Of a Hopper plan of the tables that packs nothing and streams no waves; None for another."""
     try:
         recipe = recipe_named(name)
     except CutegemmError:  # of the library, or a plan that is no more
         return None
     if not isinstance(recipe, Sm90Recipe) or recipe.spelled_out or recipe.is_packed:
         return None
-    return recipe
+    division = recipe.division
+    return recipe if division.owned or not division.waves else None
 
 
-def losses(measured: Iterable[Sequence[Timed]], costs: Sm90Costs) -> list[float]:
+def losses(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> list[float]:
     """By problem, the logarithm of the time of the plan that ranks first over that of the best."""
     found = []
-    for plans in measured:
-        first = min(plans, key=lambda one: one.predicted_us(costs))
-        found.append(math.log(first.us / min(one.us for one in plans)))
+    for contest in contests:
+        said = np.concatenate([each.predicted_us(costs) for each in contest])
+        us = np.concatenate([each.us for each in contest])
+        found.append(math.log(us[np.argmin(said)] / us.min()))
     return found
 
 
-def error(measured: Sequence[Sequence[Timed]], costs: Sm90Costs) -> float:
-    """What `fit` makes small: what the choice loses on average, and how far off near plans are predicted."""
-    lost, off = [], []
-    for plans in measured:
-        best = min(one.us for one in plans)
-        said = [one.predicted_us(costs) for one in plans]
-        lost.append(math.log(plans[said.index(min(said))].us / best))
-        off += [math.log(us / one.us) for us, one in zip(said, plans, strict=True) if one.us < _NEAR * best]
-    return fmean(lost) + _SPREAD * pstdev(off) + _BIAS * abs(fmean(off))
+def errors(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> Any:
+    """Logarithms of what is predicted over what was measured, of all plans: those that are near the best count more."""
+    found = []
+    for contest in contests:
+        said = np.concatenate([each.predicted_us(costs) for each in contest])
+        us = np.concatenate([each.us for each in contest])
+        weight = np.exp(-_NEAR * (us / us.min() - 1)) + _LEAST_WEIGHT
+        found.append(np.sqrt(weight / min(len(us), _MOST_PLANS)) * np.log(said / us))
+    return np.concatenate(found)
 
 
 def fit(
-    measured: Iterable[Sequence[Timed]], costs: Sm90Costs = H200_COSTS, steps: int = 1000, seed: int = _SEED
+    contests: Sequence[Contest], costs: Sm90Costs = COSTS, steps: int = 25, names: Sequence[str] = ()
 ) -> Sm90Costs:
-    """The costs with which `error` is least that were met on the way."""
-    chance = random.Random(seed)
-    kept = [
-        [one for one in plans if one.us < _NEAR * min(p.us for p in plans) or chance.random() < _OTHERS]
-        for plans in measured
-    ]
-    least = error(kept, costs)
-    for _ in track(range(steps), description="fitting", transient=True):
-        names = chance.sample(list(asdict(costs)), chance.choice((1, 1, 2, 3)))
-        moved = {name: getattr(costs, name) * math.exp(chance.gauss(0.0, _STEP)) for name in names}
-        tried = replace(costs, **moved)
-        if tried.softness > _MOST_SOFTNESS or max(tried.mixed, tried.eased) > 1.0:
-            continue
-        found = error(kept, tried)
-        if found < least:
-            least, costs = found, tried
-    return costs
+    """The costs whose `errors` are least.
+
+    steps   of least squares
+    names   of the costs that are fitted; all where left out
+    """
+    from scipy.optimize import least_squares
+
+    fitted = list(names or asdict(costs))
+    start = np.log([getattr(costs, name) for name in fitted])
+
+    def of(logarithms: Any) -> Sm90Costs:
+        return replace(costs, **dict(zip(fitted, np.exp(logarithms).tolist(), strict=True)))
+
+    def residuals(logarithms: Any) -> Any:
+        return np.concatenate([errors(contests, of(logarithms)), _TIED / 10 * (logarithms - start)])
+
+    found = least_squares(residuals, start, loss="soft_l1", f_scale=0.1, max_nfev=steps)
+    return of(found.x)
 
 
 def main(argv: Sequence[str]) -> None:
     """Prints the costs, and what the choice loses by them."""
     parser = argparse.ArgumentParser(prog="python -m docs.evidence fit-sm90", description=__doc__)
-    parser.add_argument("files", nargs="+", metavar="FILE.json", help="what docs.evidence.gemm wrote")
-    parser.add_argument("--steps", type=int, default=1000, help="moves that are tried; 0: today's costs")
+    parser.add_argument("files", nargs="+", metavar="FILE.json", help="what docs.evidence wrote")
+    parser.add_argument("--steps", type=int, default=25, help="of least squares; 0: today's costs")
+    parser.add_argument("--held", action="store_true", help="judge each half by the other half's costs")
     given = parser.parse_args(argv)
-    measured = {file: timed(json.loads(Path(file).read_text())["rows"]) for file in given.files}
-    every = [plans for problems in measured.values() for plans in problems.values()]
+    by_file = {file: list(timed(json.loads(Path(file).read_text())).values()) for file in given.files}
+    every = [contest for contests in by_file.values() for contest in contests]
     if not every:
         raise CutegemmError("fit_sm90: no file holds two timed Hopper plans for one problem.")
-    costs = fit(every, steps=given.steps)
-    print("Sm90Costs(")
-    for name, value in asdict(costs).items():
-        print(f"    {name}={value:.3g},")
-    print(")")
-    for file, problems in measured.items():
-        lost = losses(problems.values(), costs)
+
+    def fitted(contests: Sequence[Contest]) -> Sm90Costs:
+        return fit(contests, steps=given.steps) if given.steps else COSTS
+
+    if given.held:
+        by_half = [fitted(every[1 - half :: 2]) for half in (0, 1)]
+        half_of: Callable[[Contest], Sm90Costs] = lambda one: by_half[_place(every, one) % 2]  # noqa: E731
+    else:
+        costs = fitted(every)
+        print(
+            "Sm90Costs(",
+            *(f"    {name}={value:.3g}," for name, value in asdict(costs).items()),
+            ")",
+            sep="\n",
+        )
+        half_of = lambda _: costs  # noqa: E731
+    for file, contests in by_file.items():
+        lost = [losses([contest], half_of(contest))[0] for contest in contests]
         ratio = geometric_mean([math.exp(one) for one in lost]) if lost else 1.0
         most = math.exp(max(lost, default=0.0))
         print(
             f"{file}: {len(lost)} problems; the choice takes {ratio:.4f} of the best time, {most:.3f} at most"
         )
+
+
+def _place(every: Sequence[Contest], one: Contest) -> int:
+    return next(place for place, each in enumerate(every) if each is one)

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from cutegemm.machine.device import Device
 from cutegemm.run import cache
 
 LIBRARY = "torch.matmul"
@@ -21,6 +22,13 @@ def normal(shape: tuple[int, ...], kind: Any) -> Any:
 
     values = torch.randn(shape, device=DEVICE)
     return (values if kind.is_floating_point else values * 20).to(kind)
+
+
+def this_device() -> Device:
+    """The rates of the first GPU, by which its plans are chosen."""
+    from cutegemm.run.torch_ops import device_of
+
+    return device_of(0)
 
 
 def need_gpu() -> None:

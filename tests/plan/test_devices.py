@@ -18,7 +18,7 @@ def test_what_is_reached_is_below_the_peak(name):
     assert all(getattr(seen, one.name) > 0 for one in fields(Measured))
     assert seen.ffma_tflops < device.tflops["fma.f32"]
     assert seen.wgmma_tflops < device.tflops.get("wgmma.bf16", device.tflops["mma.bf16"])
-    assert seen.tma_read_gb_s < seen.thread_read_gb_s < device.dram_gb_s
+    assert max(seen.tma_read_gb_s, seen.thread_read_gb_s) < device.dram_gb_s
     assert seen.sums_gb_s * 1e9 < device.l2_bytes_per_s
     assert seen.l2_kept_bytes < device.l2_bytes
 
@@ -26,7 +26,7 @@ def test_what_is_reached_is_below_the_peak(name):
 def test_where_nothing_was_measured_the_data_sheets_are_compared():
     """By hand: an A100 80GB reads 2039 of an H200's 4800 GB/s, and has 19.5 of its 66.9 TFLOP/s in FFMA."""
     seen, like = device_named("a100-80gb").measured, DEFAULT_DEVICE.measured
-    assert seen.tma_read_gb_s == pytest.approx(3450 * 2039 / 4800)
+    assert seen.tma_read_gb_s == pytest.approx(4280 * 2039 / 4800)
     assert seen.ffma_tflops == pytest.approx(63.8 * 19.5 / 66.9)
     assert seen.l2_kept_bytes == pytest.approx(50e6 * 40 / 60)
     assert DEFAULT_DEVICE.measured is like is DEFAULT_DEVICE.own_rates

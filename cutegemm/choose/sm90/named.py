@@ -230,7 +230,7 @@ SM90_LADDER = (
     ),
 )
 # For fp8, whose sums wgmma does not keep in full.
-SM90_TWO_LEVEL = (
+_TWO_LEVEL_LADDER = (
     Sm90Recipe(
         "sm90_two_level",
         "128 x 128 by two consumers, in clusters that share B; the threads add up the sums of each k-tile",
@@ -246,21 +246,29 @@ SM90_TWO_LEVEL = (
 )
 
 
-def of_tile(tile: tuple[int, int], cluster: tuple[int, int]) -> Sm90Recipe:
+def of_tile(tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False) -> Sm90Recipe:
     """The recipe that a tile and its cluster name: see `tiles`."""
     shared = {(1, 1): "", (2, 1): ", in clusters that share B", (1, 2): ", in clusters that share A"}
-    summary = f"{tile[0]} x {tile[1]}{shared.get(cluster, '')}: where such tiles fill the grid"
-    options = {"tile": tile, **tile_options(tile, cluster)}
-    return Sm90Recipe(tile_name(tile, cluster), summary, options, is_chosen=True)
+    sums = ", sums on two levels" if two_level else ""
+    summary = f"{tile[0]} x {tile[1]}{shared.get(cluster, '')}{sums}: where such tiles fill the grid"
+    options = {"tile": tile, **tile_options(tile, cluster, two_level)}
+    return Sm90Recipe(tile_name(tile, cluster, two_level), summary, options, is_chosen=True)
 
 
-_OF_LADDER = tuple([recipe for recipe in SM90_LADDER if recipe.is_chosen])
-_TAKEN = {
-    (of.tile, of.cluster) for of in (recipe.shape for recipe in _OF_LADDER) if of.raster == TileShape.raster
-}
-# What `choose` considers: plans of the ladder, and one for each tile that they leave out in the usual order of tiles.
-SM90_CHOSEN = (*_OF_LADDER, *(of_tile(*given) for given in every_tile() if given not in _TAKEN))
-SM90_PLANS = (*SM90_LADDER, *SM90_TWO_LEVEL)
+def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Recipe, ...]:
+    """Plans of a ladder, and one for each tile that they leave out in the usual order of tiles."""
+    chosen = tuple([recipe for recipe in ladder if recipe.is_chosen])
+    taken = {
+        (recipe.tile, recipe.shape.cluster) for recipe in chosen if recipe.shape.raster == TileShape.raster
+    }
+    left = [given for given in every_tile(two_level) if given not in taken]
+    return (*chosen, *[of_tile(*given, two_level) for given in left])
+
+
+# What `choose` considers.
+SM90_CHOSEN = _considered(SM90_LADDER, two_level=False)
+SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
+SM90_PLANS = (*SM90_LADDER, *_TWO_LEVEL_LADDER)
 
 
 def sm90_names() -> list[tuple[str, str]]:

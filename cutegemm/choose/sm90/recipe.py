@@ -61,12 +61,13 @@ class Sm90Recipe(Recipe):
         """What its time depends on.
 
         >>> Sm90Recipe("mine", "", {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}).shape
-        TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n')
+        TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n', two_level=False)
         """
         behind = "deferred" if self.options.get("deferred") else self.options.get("schedule", "pingpong")
         epilogue = behind if behind in ("pingpong", "deferred") else "cooperative"
         raster = self.options.get("raster", TileShape.raster)
-        return TileShape(self.tile, self.options.get("cluster", (1, 1)), epilogue, raster)
+        cluster, two_level = self.options.get("cluster", (1, 1)), bool(self.options.get("two_level"))
+        return TileShape(self.tile, cluster, epilogue, raster, two_level)
 
     @property
     def division(self) -> Split:

@@ -1,152 +1,117 @@
-"""How long a Hopper plan will take: what bounds a turn of the grid, in a formula of its tile.
+"""How long Hopper plans will take, many at a time: what bounds a turn of the grid, in a formula of the tile.
 
 A *turn* is a tile of D for each multiprocessor. In a turn a multiprocessor takes a tile's k-tiles, 128 bytes along K
 each, one after the other. A k-tile takes as long as the slowest of
 
-    tensor cores     for the area of the tile
+    tensor cores     for the area of the tile; longer where an operand lies along M or N in rows of less than 128 bytes
     shared memory    for what wgmma reads, and TMA writes
-    its port         for all that comes to its shared memory, by a multicast too
-    L2               for the rows of A and of B that a CTA loads, those that a multicast brings once for its cluster.
-                     Rows that many CTAs read at the same time come cheaper, by a power of the readers; those that
-                     do not begin at a line dearer
+    L2               for the rows of A and of B that a CTA loads, those that a multicast brings once for its cluster;
+                     rows that do not begin at a line are dearer
 
-and a turn is no shorter than it takes to store the tile, nor the problem than to read A and B from memory. Where two
-bounds are near each other they add up in part: `_slowest`. What a problem takes besides is the start, the way out
-of the last tile, and the parts of tiles where K is split.
+and a turn is no shorter than it takes to store the tile, nor the problem than to read A and B from memory, by all
+multiprocessors together or by the few that have work. What goes on at the same time adds up in part: `_together`. What
+a problem takes besides is the start and, where K is split, the sums of the parts.
 
-Rates of the chip are those of the `Device`; `Sm90Costs` is fitted to one H200, 2026-11-20, behind a flush of the L2
-cache; `python -m docs.evidence fit-sm90
-FILE.json ...` fits them anew to what `docs.evidence.gemm` wrote.
+Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, behind a flush of the
+L2 cache, for problems that were drawn by a seed; `python -m docs.evidence fit-sm90 FILE.json ...` fits it anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from cutegemm.machine.arch import CACHE_LINE_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.work.shares import Shares, shares_of
+from cutegemm.plan.work.shares import shares_of
 from cutegemm.plan.work.split import FILLED, Split
 from cutegemm.tile.mma_atoms import WGMMA_M
 
 K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _UNIT = 128 * 128  # elements of D that the constants are for
-_BOUNDS = "tensor cores", "L2", "port", "shared memory"  # of a k-tile
-_GROUP = 8  # rows of clusters that a raster takes together
+_BOUNDS = "tensor cores", "shared memory", "L2", "store of D", "DRAM", "start"
+_NARROW_BYTES = 64  # of a row of a box of D
+
+Column = Any  # an array of a number for each plan
 
 
 @dataclass(frozen=True)
 class Sm90Costs:
     """What is fitted, in microseconds and KiB.
 
-    start           of a kernel: until its first product
-    cluster         of a kernel of clusters, besides
-    last            until the last tile has been stored, for 128 x 128 of it
-    tensor          of a k-tile of 128 x 128
-    warm            share of its time that a multiprocessor takes longer after `WARM_US`, at the chip's power limit
-    shared          of a KiB that shared memory moves
-    eased           share of that which is not seen after `STEADY_US`
-    port            of a KiB that enters a multiprocessor, multicast or not
-    l2              of a KiB from L2 that one CTA reads, when all multiprocessors do
-    l2_alone        the same where few of them do
-    l2_readers      power of the number of readers by which that falls
-    l2_unaligned    times that, where rows do not begin at lines
-    cold            of the time that memory takes for A and B, what nothing overlaps
-    store           KiB a microsecond that a multiprocessor stores of a D that stays in L2
-    store_memory    the same of a larger D
-    store_narrow    times that, where a tile ends within 64 bytes of a row: the boxes are narrow
-    store_along     times that, where tiles follow each other along the rows of a larger D
-    store_stacked   times that, where CTAs of a cluster lie on top of each other
-    pingpong, cooperative, deferred   of a turn, what no products overlap, for 128 x 128 of a tile, by the way of D
-    meet            where K is split, until the CTAs of a tile have met
-    sums            KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
-    shared_wave     of a turn, what a wave of shared tiles takes longer
-    ends            where its tiles have owners, until they have what others took of the k-tiles
-    ends_in_turn    the same of pingpong consumers, which have it behind each other's products
-    mixed           of a whole turn's L2 traffic, what the last turn of several has besides its own
-    softness        the exponent of `_slowest`
+    start          of a kernel: until its first product, and from its last one to the end
+    tensor         of a k-tile of 128 x 128
+    warm           share of its time that a multiprocessor takes longer after `WARM_US`, at the chip's power limit
+    rows_of_64, rows_of_32   times a k-tile's products, where an operand's rows along M or N have so many bytes
+    two_level      times that, where threads add up the sums of each k-tile
+    shared         of a KiB that shared memory moves
+    l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
+    l2_unaligned   times that, where rows do not begin at lines
+    one_cta        of a KiB from memory, when one multiprocessor alone reads it
+    store          KiB a microsecond that a multiprocessor stores of a D that stays in L2
+    store_memory   the same of a larger D
+    store_narrow   times that, where a tile ends within 64 bytes of a row: the boxes are narrow
+    store_along    times that, where tiles follow each other along the rows of a larger D
+    store_stacked  times that, where CTAs of a cluster lie on top of each other
+    cooperative, deferred   of a turn, what no products overlap, for 128 x 128 of a tile, by the way of D
+    meet           where K is split, until the CTAs of a tile have met
+    sums           KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
+    ends           where tiles have owners, until they have what others took of the k-tiles
+    ends_in_turn   the same of pingpong consumers, which have it behind each other's products
+    within         the exponent of `_together` for what a k-tile waits for
+    across         the same for products and the store of a tile, and for a problem's turns and its memory
     """
 
-    start: float
-    cluster: float
-    last: float
-    tensor: float
-    warm: float
-    shared: float
-    eased: float
-    port: float
-    l2: float
-    l2_alone: float
-    l2_readers: float
-    l2_unaligned: float
-    cold: float
-    store: float
-    store_memory: float
-    store_narrow: float
-    store_along: float
-    store_stacked: float
-    pingpong: float
-    cooperative: float
-    deferred: float
-    meet: float
-    sums: float
-    shared_wave: float
-    ends: float
-    ends_in_turn: float
-    mixed: float
-    softness: float
+    start: float = 6.49
+    tensor: float = 0.259
+    warm: float = 0.389
+    rows_of_64: float = 1.25
+    rows_of_32: float = 2.02
+    two_level: float = 1.1
+    shared: float = 0.0039
+    l2: float = 0.0115
+    l2_unaligned: float = 1.6
+    one_cta: float = 0.00653
+    store: float = 25.2
+    store_memory: float = 30.9
+    store_narrow: float = 0.753
+    store_along: float = 1.08
+    store_stacked: float = 0.965
+    cooperative: float = 0.285
+    deferred: float = 0.12
+    meet: float = 1.89
+    sums: float = 72.4
+    ends: float = 4.85
+    ends_in_turn: float = 2.95
+    within: float = 5.92
+    across: float = 1.89
 
 
-H200_COSTS = Sm90Costs(
-    start=5.52,
-    cluster=0.125,
-    last=0.897,
-    tensor=0.296,
-    warm=0.243,
-    shared=0.00365,
-    eased=0.429,
-    port=0.00745,
-    l2=0.0155,
-    l2_alone=0.00695,
-    l2_readers=0.166,
-    l2_unaligned=1.75,
-    cold=0.156,
-    store=17.6,
-    store_memory=26.3,
-    store_narrow=0.761,
-    store_along=1.08,
-    store_stacked=0.964,
-    pingpong=0.098,
-    cooperative=0.565,
-    deferred=0.304,
-    meet=1.21,
-    sums=76.3,
-    shared_wave=0.242,
-    ends=6.39,
-    ends_in_turn=1.29,
-    mixed=0.0257,
-    softness=6.84,
-)
+COSTS = Sm90Costs()
 
 WARM_US = 200.0  # of tensor cores at work: a kernel as short as that, behind a flush, does not reach the power limit
-STEADY_US = 400.0  # a clock that falls with the power of each kernel becomes one that is the same for all
 
 
 @dataclass(frozen=True)
 class TileShape:
     """What of a plan its time depends on.
 
-    tile       (bM, bN)
-    cluster    CTAs along M and N
-    epilogue   pingpong, cooperative or deferred: what the products go on behind
-    raster     the order of the tiles
+    tile        (bM, bN)
+    cluster     CTAs along M and N
+    epilogue    pingpong, cooperative or deferred: what the products go on behind
+    raster      the order of the tiles
+    two_level   whether threads add up the sums of each k-tile
     """
 
     tile: tuple[int, int]
     cluster: tuple[int, int] = (1, 1)
     epilogue: str = "pingpong"
     raster: str = "grouped_m:8"
+    two_level: bool = False
 
     def clusters(self, problem: Problem) -> tuple[int, int]:
         """Along M and N of D.
@@ -162,49 +127,147 @@ class TileShape:
         return max(1, sms // (self.cluster[0] * self.cluster[1]))
 
 
+@dataclass(frozen=True)
+class Shapes:
+    """Columns of many `TileShape`s."""
+
+    bm: Column
+    bn: Column
+    cm: Column
+    cn: Column
+    cooperative: Column
+    deferred: Column
+    along_m: Column
+    along_n: Column
+    two_level: Column
+
+    @classmethod
+    def of(cls, shapes: Sequence[TileShape]) -> Shapes:
+        """
+        >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))]).bn
+        array([192,  16])
+        """
+        return cls(
+            bm=np.array([one.tile[0] for one in shapes]),
+            bn=np.array([one.tile[1] for one in shapes]),
+            cm=np.array([one.cluster[0] for one in shapes]),
+            cn=np.array([one.cluster[1] for one in shapes]),
+            cooperative=np.array([one.epilogue == "cooperative" for one in shapes]),
+            deferred=np.array([one.epilogue == "deferred" for one in shapes]),
+            along_m=np.array([one.raster == "along_m" for one in shapes]),
+            along_n=np.array([one.raster == "along_n" for one in shapes]),
+            two_level=np.array([one.two_level for one in shapes]),
+        )
+
+    def taken(self, rows: Column) -> Shapes:
+        """Those of some rows."""
+        return Shapes(*[column[rows] for column in vars(self).values()])
+
+    def clusters(self, problem: Problem) -> tuple[Column, Column]:
+        """Along M and N of D."""
+        return -(-problem.m // (self.bm * self.cm)), -(-problem.n // (self.bn * self.cn))
+
+    def grid(self, sms: int) -> Column:
+        """Clusters that run at a time."""
+        return np.maximum(1, sms // (self.cm * self.cn))
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Columns of what is predicted.
+
+    us       microseconds behind a flush of the L2 cache, beside what packing takes
+    bounds   by row, the microseconds that each of `_BOUNDS` would take by itself
+    """
+
+    us: Column
+    bounds: Column
+
+    def bound(self, row: int) -> str:
+        """What a plan takes most of its time for."""
+        return _BOUNDS[int(np.argmax(self.bounds[:, row]))]
+
+
+def predicted(
+    shapes: Shapes,
+    operands: Operands,
+    problem: Problem,
+    device: Device = DEFAULT_DEVICE,
+    parts: Column = 1,
+    owned: Column = False,
+    costs: Sm90Costs = COSTS,
+) -> Predicted:
+    """What plans take that have these tiles.
+
+    operands   as the GEMM reads them: those that were packed, where some were
+    parts      of K, a column
+    owned      whether tiles that do not fill the grid have owners, a column: see `shares_of`
+    """
+    cost, rates, bits = costs, device.measured, operands.a.dtype.bits
+    bm, bn = shapes.bm, shapes.bn
+    k_bytes = problem.k * bits / 8
+    all_k_tiles = -(-problem.k * bits // 8 // K_TILE_BYTES)
+    rows, columns = shapes.clusters(problem)
+    tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
+    shares = shares_of(FILLED, tiles, all_k_tiles, grid, np.minimum, np.maximum)
+    owned = owned & (shares.shared > 0)
+    k_tiles = -(-all_k_tiles // parts)
+    area = bm * bn / _UNIT
+    busy_us = problem.m * problem.n * problem.l * k_bytes / (rates.wgmma_tflops * 1e6)
+    slower = 1 + cost.warm * min(1.0, busy_us / WARM_US)
+    dearer = _of_rows(cost, operands, shapes)
+    products_us = cost.tensor * slower * area * dearer
+    products_us = np.where(shapes.two_level, products_us * cost.two_level, products_us)
+    # Of each wgmma of 64 rows: its rows of A and all columns of B. TMA writes both once.
+    read_kib = -(-bm // WGMMA_M) * (WGMMA_M + bn) * K_TILE_BYTES / 1024 * dearer
+    shared_us = cost.shared * (read_kib + (bm + bn) * K_TILE_BYTES / 1024)
+    of_a, of_b = [cost.l2_unaligned if _unaligned(operands, problem, name) else 1.0 for name in ("a", "b")]
+    row_kib = (bm / shapes.cn * of_a + bn / shapes.cm * of_b) * K_TILE_BYTES / 1024
+    d_bytes = problem.m * problem.n * problem.l * operands.d.dtype.bits / 8
+    store_us = _store_us(cost, shapes, operands, d_bytes <= rates.l2_kept_bytes)
+    exposed_us = area * slower * (cost.cooperative * shapes.cooperative + cost.deferred * shapes.deferred)
+
+    def turn_us(clusters: Column) -> Column:
+        """With so many clusters at a time."""
+        k_tile_us = _together(cost.within, products_us, shared_us, cost.l2 * clusters / grid * row_kib)
+        return _together(cost.across, k_tile_us * k_tiles + exposed_us, store_us)
+
+    units = tiles * parts
+    whole, rest = units // grid, units % grid
+    full_us = turn_us(grid)
+    turns_us = whole * full_us + np.where(rest, turn_us(rest), 0.0)
+    turns_us = np.where(owned, full_us * (whole + shares.owned / max(1, all_k_tiles)), turns_us)
+    read = _read_bytes(shapes, operands, problem, k_bytes, np.maximum(1.0, tiles / grid), rates.l2_kept_bytes)
+    memory_us = read / (rates.tma_read_gb_s * 1e3)
+    busy = np.maximum(1, np.minimum(units, grid) * shapes.cm * shapes.cn)
+    few_us = cost.one_cta * read / 1024 / busy
+    sums_us = bm * bn * operands.acc.bits / 8 / 1024 / cost.sums
+    meeting_us = np.where(parts > 1, (cost.meet + parts * sums_us) * -(-units // grid), 0.0)
+    ends = np.where(shapes.cooperative | shapes.deferred, cost.ends, cost.ends_in_turn)
+    meeting_us += np.where(owned, ends + shares.workers / np.maximum(1, shares.shared) * sums_us, 0.0)
+    us = cost.start + _together(cost.across, turns_us, memory_us, few_us) + meeting_us
+    turns = np.maximum(1.0, units / grid)
+    of_k = turns * k_tiles
+    of_k_tiles = products_us, shared_us, cost.l2 * row_kib
+    others = store_us * turns, np.maximum(memory_us, few_us), np.full(len(us), cost.start)
+    return Predicted(us, np.stack([*(each * of_k for each in of_k_tiles), *others]))
+
+
 def predicted_us(
     shape: TileShape,
     operands: Operands,
     problem: Problem,
     device: Device = DEFAULT_DEVICE,
     split: Split | None = None,
-    costs: Sm90Costs | None = None,
-    rate: float = 1.0,
+    costs: Sm90Costs = COSTS,
 ) -> float:
-    """Microseconds that a plan takes behind a flush of the L2 cache, beside what packing takes.
-
-    costs   those of an H200 where left out
-    rate    of the products, to that of wgmma
+    """`predicted` of one plan.
 
     >>> bf16, wide = Operands.of("bf16", layout="nt"), TileShape((128, 256), (2, 1), "deferred")
-    >>> 180 < predicted_us(wide, bf16, Problem(4096, 4096, 4096)) < 210
+    >>> 180 < predicted_us(wide, bf16, Problem(4096, 4096, 4096)) < 220
     True
     """
-    cost = costs or H200_COSTS
-    split = split or Split()
-    one = _Turn(shape, operands, problem, device, split, cost, rate)
-    grid, units = one.grid, one.clusters * split.parts
-    filled = one.filled() if split.owned else None
-    if filled is not None:
-        turns_us = one.us(grid) * (units // grid + filled.owned / one.k_tiles)
-    elif split.waves and not split.owned:
-        turns_us = one.us(grid) * (units / grid + cost.shared_wave)
-    else:
-        whole, rest = divmod(units, grid)
-        turns_us = whole * one.us(grid) if whole else 0.0
-        if rest:
-            turns_us += one.us(min(float(grid), rest + (cost.mixed * grid if whole else 0.0)))
-    memory_us = one.memory_us
-    us = cost.start + _slowest(cost, turns_us, memory_us) + cost.cold * memory_us + cost.last * one.area
-    if shape.cluster != (1, 1):
-        us += cost.cluster
-    sums_us = shape.tile[0] * shape.tile[1] * operands.acc.bits / 8 / 1024 / cost.sums
-    if split.parts > 1:
-        us += (cost.meet + split.parts * sums_us) * -(-units // grid)
-    if filled is not None:
-        ends = cost.ends_in_turn if shape.epilogue == "pingpong" else cost.ends
-        us += ends + filled.workers / filled.shared * sums_us
-    return us
+    return float(_of_one(shape, operands, problem, device, split, costs).us[0])
 
 
 def bound(
@@ -213,9 +276,8 @@ def bound(
     problem: Problem,
     device: Device = DEFAULT_DEVICE,
     split: Split | None = None,
-    costs: Sm90Costs | None = None,
 ) -> str:
-    """What a plan takes most of its time for, by the model.
+    """What one plan takes most of its time for, by the model.
 
     >>> bf16 = Operands.of("bf16", layout="nt")
     >>> bound(TileShape((128, 256), (2, 1), "deferred"), bf16, Problem(8192, 8192, 8192))
@@ -223,114 +285,63 @@ def bound(
     >>> bound(TileShape((64, 16)), bf16, Problem(8192, 16, 8192))
     'DRAM'
     """
-    cost = costs or H200_COSTS
-    one = _Turn(shape, operands, problem, device, split or Split(), cost, 1.0)
-    at_once = min(float(one.grid), float(one.clusters * one.parts))
-    turns = one.clusters * one.parts / one.grid
-    k_tiles = one.k_tiles * max(1.0, turns)
-    found = {name: us * k_tiles for name, us in zip(_BOUNDS, one.k_tile_us(at_once), strict=True)}
-    found |= {"store of D": one.store_us * max(1.0, turns), "DRAM": one.memory_us, "start": cost.start}
-    return max(found, key=lambda name: found[name])
+    return _of_one(shape, operands, problem, device, split, COSTS).bound(0)
 
 
-class _Turn:
-    """A turn of the grid: what it takes with so many clusters at work.
-
-    area        of a tile, in units of 128 x 128
-    clusters    of tiles of D
-    memory_us   of reading A and B from DRAM
-    """
-
-    def __init__(
-        self,
-        shape: TileShape,
-        operands: Operands,
-        problem: Problem,
-        device: Device,
-        split: Split,
-        cost: Sm90Costs,
-        rate: float,
-    ) -> None:
-        (bm, bn), bits = shape.tile, operands.a.dtype.bits
-        self.shape, self.cost, self.grid = shape, cost, shape.grid(device.sms)
-        rates = device.measured
-        self.rows, self.columns = shape.clusters(problem)
-        self.clusters = self.rows * self.columns * problem.l
-        self.area = bm * bn / _UNIT
-        self.parts = split.parts
-        k_bytes = problem.k * bits // 8
-        self.k_tiles = -(-k_bytes // K_TILE_BYTES // split.parts)
-        busy_us = problem.m * problem.n * problem.l * k_bytes / (rates.wgmma_tflops * 1e6)
-        slower = 1 + cost.warm * min(1.0, busy_us / WARM_US)
-        self.products_us = cost.tensor * slower * self.area / rate
-        # Of each wgmma of 64 rows: its rows of A and all columns of B. TMA writes both once.
-        read_kib = -(-bm // WGMMA_M) * (WGMMA_M + bn) * K_TILE_BYTES / 1024
-        arriving_kib = (bm + bn) * K_TILE_BYTES / 1024
-        eased = 1 - cost.eased * min(1.0, busy_us / STEADY_US)
-        self.shared_us = cost.shared * eased * (read_kib + arriving_kib)
-        self.port_us = cost.port * eased * arriving_kib
-        unaligned = [_unaligned(operands, problem, name) for name in "ab"]
-        self.row_kib = [
-            extent / sharers * K_TILE_BYTES / 1024 * (cost.l2_unaligned if is_unaligned else 1.0)
-            for extent, sharers, is_unaligned in zip((bm, bn), shape.cluster[::-1], unaligned, strict=True)
-        ]
-        self.store_us = self._store_us(operands, problem, rates.l2_kept_bytes)
-        read = self.read_bytes(operands, problem, rates.l2_kept_bytes)
-        self.memory_us = read / (rates.tma_read_gb_s * 1e3)
-        self.exposed_us = self.area * slower * getattr(cost, shape.epilogue)
-
-    def read_bytes(self, operands: Operands, problem: Problem, kept_bytes: float) -> float:
-        """Of A and B, from memory. What L2 does not keep is read once more for each turn of tiles along M or N."""
-        of_k = problem.k * problem.l * operands.a.dtype.bits / 8
-        a, b = problem.m * of_k, problem.n * of_k
-        if a + b > kept_bytes:
-            turns = max(1.0, self.rows * self.columns / self.grid)
-            if self.shape.raster == "along_n":
-                b *= min(turns, max(1, self.rows))
-            if self.shape.raster == "along_m":
-                a *= min(turns, max(1, self.columns))
-        return a + b
-
-    def filled(self) -> Shares | None:
-        """The division of K where tiles have owners; None where they would keep all of them."""
-        shares = shares_of(FILLED, self.clusters, self.k_tiles, self.grid)
-        return shares if shares.shared else None
-
-    def _store_us(self, operands: Operands, problem: Problem, kept_bytes: float) -> float:
-        (bm, bn), bits, cost = self.shape.tile, operands.d.dtype.bits, self.cost
-        stays = problem.m * problem.n * problem.l * bits / 8 <= kept_bytes
-        rate = cost.store if stays else cost.store_memory
-        if not stays and self.shape.raster == f"along_{operands.d.major}":
-            rate *= cost.store_along
-        if bn * bits % 512:
-            rate *= cost.store_narrow
-        if self.shape.cluster[0] > 1:
-            rate *= cost.store_stacked
-        return bm * bn * bits / 8 / 1024 / rate
-
-    def us(self, clusters: float) -> float:
-        """With so many clusters at a time."""
-        k_tile_us = _slowest(self.cost, *self.k_tile_us(clusters))
-        return _slowest(self.cost, k_tile_us * self.k_tiles + self.exposed_us, self.store_us)
-
-    def k_tile_us(self, clusters: float) -> tuple[float, float, float, float]:
-        """Of a k-tile, what each of `_BOUNDS` takes."""
-        cost = self.cost
-        tiles = clusters / self.parts
-        rows = min(self.rows, _GROUP)
-        columns = min(float(self.columns), max(1.0, tiles / rows))
-        readers = columns, min(float(self.rows), tiles / columns)  # of a row of A, of a row of B
-        kib = sum(
-            kib * max(1.0, count) ** -cost.l2_readers
-            for kib, count in zip(self.row_kib, readers, strict=True)
-        )
-        l2_us = max(cost.l2 * clusters / self.grid, cost.l2_alone) * kib
-        return self.products_us, l2_us, self.port_us, self.shared_us
+def _of_one(
+    shape: TileShape,
+    operands: Operands,
+    problem: Problem,
+    device: Device,
+    split: Split | None,
+    costs: Sm90Costs,
+) -> Predicted:
+    given = split or Split()
+    parts, owned = np.array([given.parts]), np.array([given.owned])
+    return predicted(Shapes.of([shape]), operands, problem, device, parts, owned, costs)
 
 
-def _slowest(cost: Sm90Costs, *us: float) -> float:
+def _together(exponent: float, *us: Column) -> Column:
     """The slowest of some that go on at the same time, and a little more where another is near it."""
-    return float(sum(one**cost.softness for one in us) ** (1 / cost.softness))
+    total = us[0] ** exponent
+    for one in us[1:]:
+        total = total + one**exponent
+    return total ** (1 / exponent)
+
+
+def _of_rows(cost: Sm90Costs, operands: Operands, shapes: Shapes) -> Column:
+    """What products take longer where an operand lies along M or N, and its tile is no multiple of 128 bytes."""
+    factor: Column = 1.0
+    for operand, extent in ((operands.a, shapes.bm), (operands.b, shapes.bn)):
+        if operand.major != "k":
+            size = extent * operand.dtype.bits // 8
+            narrow = np.where(size % 64, cost.rows_of_32, cost.rows_of_64)
+            factor = factor * np.where(size % K_TILE_BYTES, narrow, 1.0)
+    return factor
+
+
+def _store_us(cost: Sm90Costs, shapes: Shapes, operands: Operands, stays: bool) -> Column:
+    """Of a tile of D."""
+    bits = operands.d.dtype.bits
+    rate: Column = cost.store
+    if not stays:
+        along = shapes.along_n if operands.d.major == "n" else shapes.along_m
+        rate = cost.store_memory * np.where(along, cost.store_along, 1.0)
+    rate = rate * np.where(shapes.bn * bits % (8 * _NARROW_BYTES), cost.store_narrow, 1.0)
+    rate = rate * np.where(shapes.cm > 1, cost.store_stacked, 1.0)
+    return shapes.bm * shapes.bn * bits / 8 / 1024 / rate
+
+
+def _read_bytes(
+    shapes: Shapes, operands: Operands, problem: Problem, k_bytes: float, turns: Column, kept_bytes: float
+) -> Column:
+    """Of A and B, from memory. What L2 does not keep is read once more for each turn of tiles along M or N."""
+    rows, columns = shapes.clusters(problem)
+    a, b = [extent * k_bytes * problem.l * np.ones(len(rows)) for extent in (problem.m, problem.n)]
+    if (problem.m + problem.n) * k_bytes * problem.l > kept_bytes:
+        a = np.where(shapes.along_m, a * np.minimum(turns, np.maximum(1, columns)), a)
+        b = np.where(shapes.along_n, b * np.minimum(turns, np.maximum(1, rows)), b)
+    return a + b
 
 
 def _unaligned(operands: Operands, problem: Problem, name: str) -> bool:
