@@ -61,7 +61,8 @@ def all_timed(cases: Sequence[Drawn], seconds: float) -> Iterator[list[Row]]:
     count = torch.cuda.device_count()
     context = multiprocessing.get_context("spawn")
     numbers: Any = context.Queue()
-    for number in range(count):
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    for number in seen.split(",") if seen else range(count):
         numbers.put(number)
     with ProcessPoolExecutor(count, mp_context=context, initializer=_takes_gpu, initargs=(numbers,)) as pool:
         largest_first = sorted(cases, key=lambda case: -case.problem.flops)

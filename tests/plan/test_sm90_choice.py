@@ -9,31 +9,38 @@ from functools import cache
 from pathlib import Path
 from statistics import geometric_mean
 
+import numpy as np
 import pytest
 
-from cutegemm.choose.catalog import choose, plan_named, prefers_transposed
-from cutegemm.choose.sm90.choice import LEAST_GAIN, choose_sm90, ranked, splits
+from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
+from cutegemm.choose.sm90.choice import splits
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.tiles import every_tile
-from cutegemm.choose.sm90.time import H200_COSTS, predicted_us
+from cutegemm.choose.sm90.time import COSTS, Shapes, predicted, predicted_us
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.work.split import FILLED, Split
-from docs.evidence.fit_sm90 import error, fit, losses, timed
+from docs.evidence.fit_sm90 import errors, fit, losses, timed
 
 BF16 = Operands.of("bf16", layout="nt")
 BY_NAME = {recipe.name: recipe.shape for recipe in (*SM90_LADDER, *SM90_CHOSEN)}
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "evidence" / "data"
-# Files of plans that are chosen, among themselves: beside the first steps of the ladder, which draw less power, the
-# chip is cooler, and who does best is another. How much longer than the best the choice takes: on average, and at most.
-CONTESTS = {"hopper_llama": (1.01, 1.06), "hopper_small": (1.01, 1.06), "hopper_tiles": (1.025, 1.15)}
+# How much longer than the best that was timed the choice takes: on average, and at most. The first two hold problems of
+# all layouts that were drawn by a seed, on an H200 and an H100.
+CONTESTS = {
+    "choice_fit_h200": (1.025, 1.25),
+    "choice_fit_h100": (1.03, 1.2),
+    "hopper_llama": (1.02, 1.18),
+    "hopper_small": (1.01, 1.06),
+    "hopper_tiles": (1.03, 1.15),
+}
 
 
 @cache
 def recorded(file):
     """Plans that were timed, by problem."""
-    return timed(json.loads((BENCHMARKS / f"{file}.json").read_text())["rows"])
+    return list(timed(json.loads((BENCHMARKS / f"{file}.json").read_text())).values())
 
 
 # --- against what was measured -----------------------------------------------------------------------------
@@ -41,43 +48,46 @@ def recorded(file):
 
 @pytest.mark.parametrize(("file", "bounds"), CONTESTS.items())
 def test_the_choice_is_near_the_best_that_was_timed(file, bounds):
-    problems = recorded(file)
-    assert len(problems) >= 14
-    assert min(len(plans) for plans in problems.values()) >= 7
-    lost = [math.exp(one) for one in losses(problems.values(), H200_COSTS)]
+    contests = recorded(file)
+    assert len(contests) >= 14
+    lost = [math.exp(one) for one in losses(contests)]
     assert geometric_mean(lost) <= bounds[0]
     assert max(lost) <= bounds[1]
 
 
 def test_the_model_tells_fast_plans_from_slow_ones():
     """Where one plan takes half as long again as another, the model has them in this order; all problems, all pairs."""
-    pairs, wrong = 0, []
+    pairs, wrong = 0, 0
     for file in CONTESTS:
-        for problem, plans in recorded(file).items():
-            said = [(one.us, one.predicted_us(H200_COSTS), one.name) for one in plans]
-            for us, predicted, name in said:
-                for more_us, more, other in said:
-                    pairs += us * 1.5 < more_us
-                    if us * 1.5 < more_us and predicted >= more:
-                        wrong.append((file, problem, name, other))
-    assert len(wrong) <= pairs / 100, (len(wrong), pairs, wrong[:9])
+        for contest in recorded(file):
+            us = np.concatenate([each.us for each in contest])
+            said = np.concatenate([each.predicted_us(COSTS) for each in contest])
+            is_slower = us[None, :] > 1.5 * us[:, None]
+            pairs += int(is_slower.sum())
+            wrong += int((is_slower & (said[:, None] >= said[None, :])).sum())
+    assert pairs > 10_000
+    assert wrong <= pairs / 100, (wrong, pairs)
 
 
 def test_a_fit_finds_constants_that_err_less():
-    """From costs that are wrong, a few steps lead nearer to what was measured."""
-    plans = list(recorded("hopper_small").values())
-    wrong = replace(H200_COSTS, tensor=2 * H200_COSTS.tensor, start=1.0)
-    assert error(plans, fit(plans, wrong, steps=40)) < 0.9 * error(plans, wrong)
-    assert fit(plans, wrong, steps=0) == wrong
+    """From costs that are wrong, a few steps of least squares lead nearer to what was measured."""
+    pytest.importorskip("scipy")
+    contests = recorded("hopper_small")
+    wrong = replace(COSTS, tensor=2 * COSTS.tensor, start=1.0)
+    better = fit(contests, wrong, steps=4, names=("tensor", "start"))
+    assert np.square(errors(contests, better)).sum() < 0.5 * np.square(errors(contests, wrong)).sum()
 
 
-@pytest.mark.parametrize("n", [4096, 8192])
-def test_fp8_is_by_default_near_the_fastest_that_was_timed(n):
-    rows = json.loads((BENCHMARKS / "hopper_fp8_fast.json").read_text())["rows"]
-    timed = [row for row in rows if "us" in row and row["n"] == n]
-    chosen = next(row for row in timed if row.get("chosen"))
-    assert chosen["us"] <= 1.02 * min(row["us"] for row in timed)
-    assert choose_sm90(Operands.of("e4m3", layout="nt", out="bf16"), Problem(n, n, n)).name == chosen["plan"]
+def test_many_plans_are_predicted_as_each_by_itself():
+    shapes = [recipe.shape for recipe in SM90_CHOSEN]
+    problem = Problem(1000, 3000, 5000)
+    for parts, owned in ((1, False), (3, False), (1, True)):
+        split = FILLED if owned else Split(parts)
+        columns = np.full(len(shapes), parts), np.full(len(shapes), owned)
+        together = predicted(Shapes.of(shapes), BF16, problem, DEFAULT_DEVICE, *columns).us
+        assert together.tolist() == pytest.approx(
+            [predicted_us(one, BF16, problem, split=split) for one in shapes]
+        )
 
 
 # --- what is chosen ----------------------------------------------------------------------------------------
@@ -91,27 +101,27 @@ def test_the_choice():
     assert choose(BF16, Problem(4096, 4096, 4096), device=DEFAULT_DEVICE.with_sms(114)).pipeline.ctas == 114
     assert choose(BF16, Problem(4096, 4096, 4096), "sm_80").family != "sm90"
     assert choose(BF16, Problem(4096, 4096, 4096), with_c=True).has_c
-    assert choose_sm90(BF16, Problem(0, 0, 0)) is not None
+    assert choose(BF16, Problem(0, 0, 0)) is not None
 
 
 @pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
 def test_how_fp8_is_summed_up(dtype):
     fp8 = Operands.of(dtype, layout="nt", out="bf16")
     for shape in ((4096, 4096, 4096), (64, 4096, 4096), (128, 128, 65536)):
-        assert not choose_sm90(fp8, Problem(*shape)).pipeline.two_level
-        assert choose_sm90(fp8, Problem(*shape), accumulate="two_level").pipeline.two_level
+        assert not chosen(fp8, Problem(*shape))[1].pipeline.two_level
+        assert chosen(fp8, Problem(*shape), accumulate="two_level")[1].pipeline.two_level
     whole = Operands.of("s8", layout="nt", out="s32")
-    assert not choose_sm90(whole, Problem(4096, 4096, 4096), accumulate="two_level").pipeline.two_level
+    assert not chosen(whole, Problem(4096, 4096, 4096), accumulate="two_level")[1].pipeline.two_level
     with pytest.raises(PlanError, match="accumulate = 'slow'; fast or two_level is expected"):
-        choose_sm90(fp8, Problem(64, 64, 64), accumulate="slow")
+        chosen(fp8, Problem(64, 64, 64), accumulate="slow")
     assert {named.options["two_level"] for named in SM90_TWO_LEVEL} == {True}
 
 
 @pytest.mark.parametrize("shape", [(128, 128, 16384), (256, 256, 131072), (512, 512, 8192)])
 def test_k_is_split_where_few_tiles_have_many_k_tiles(shape):
-    plan = choose_sm90(BF16, Problem(*shape))
+    plan = choose(BF16, Problem(*shape))
     assert plan.split.is_split
-    assert choose_sm90(BF16, Problem(*shape), with_c=True).has_c
+    assert choose(BF16, Problem(*shape), with_c=True).has_c
 
 
 @pytest.mark.parametrize(
@@ -122,19 +132,9 @@ def test_k_is_split_where_few_tiles_have_many_k_tiles(shape):
     ],
 )  # fmt: skip
 def test_tiles_have_no_even_parts_where_that_was_not_seen_to_gain(shape):
-    plan = choose_sm90(BF16, Problem(*shape))
+    plan = choose(BF16, Problem(*shape))
     assert plan.split_k == 1
     assert plan.split.owned or not plan.split.is_split
-
-
-def test_a_wave_is_shared_where_half_of_it_would_be_empty():
-    """1024 x 7 tiles of 128 x 256 are 27.15 turns of 132: 28, or with a shared wave 27.15 and a quarter."""
-    problem = Problem(4096, 28672, 8192)
-    whole, shared = [
-        predicted_us(BY_NAME["sm90_deferred_2x1"], BF16, problem, split=how)
-        for how in (Split(), Split(waves=1, reduction="last"))
-    ]
-    assert shared / whole == pytest.approx((27.15 + H200_COSTS.shared_wave) / 28, rel=0.01)
 
 
 def test_what_idle_ctas_take():
@@ -174,11 +174,12 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster):
 @pytest.mark.parametrize(("m", "columns"), [(1, 16), (16, 16), (17, 32), (32, 32)])
 def test_few_rows_are_columns_of_the_transposed_problem(m, columns):
     problem = Problem(m, 4096, 4096)
-    assert prefers_transposed(BF16, problem)
+    taken, plan = chosen(BF16, problem)
+    assert taken.transposed
+    assert plan.cta_tile[0] == 64
     assert choose(BF16.transposed, Problem(4096, m, 4096)).cta_tile[:2] == (64, columns)
-    assert not prefers_transposed(BF16, problem, "sm_90")
-    assert not prefers_transposed(Operands.of("bf16", align_bytes=8), problem)
-    assert not prefers_transposed(Operands.of("f32"), problem)
+    for operands, arch in ((BF16, "sm_90"), (Operands.of("f32"), "sm_90a")):
+        assert not chosen(operands, problem, arch)[0].transposed
 
 
 def test_a_refusal_of_the_transposed_problem_says_so():
@@ -188,16 +189,18 @@ def test_a_refusal_of_the_transposed_problem_says_so():
     assert "A is m-major" in str(caught.value)
 
 
-def test_a_split_must_promise_to_gain():
-    """Whatever splits K is faster by so much, by the model, than the best that does not."""
-    for shape in ((128, 128, 16384), (64, 1024, 8192), (512, 512, 8192), (256, 256, 131072)):
-        problem = Problem(*shape)
-        whole = min(predicted_us(recipe.shape, BF16, problem) for recipe in SM90_CHOSEN)
-        in_parts = [one for one in ranked(SM90_CHOSEN, BF16, problem) if one.division.parts > 1]
-        assert in_parts
-        for recipe in in_parts:
-            us = predicted_us(recipe.shape, BF16, problem, split=recipe.split)
-            assert us * LEAST_GAIN <= whole
+def test_the_first_that_can_be_built_is_taken():
+    """Candidates are ranked unbuilt: 64 x 48 is no tile of a D of bytes, which leaves in subtiles of 32 columns."""
+    bytes_d = Operands.of("e4m3", layout="nt")
+    problem = Problem(64, 4096, 1024, operands=bytes_d)
+    found = [one.recipe for one in ranked(bytes_d, problem)]
+    taken, plan = chosen(bytes_d, problem)
+    before = found[: found.index(taken)]
+    assert plan.cta_tile[:2] == taken.tile
+    assert before
+    for recipe in before:
+        with pytest.raises(PlanError, match="subtiles"):
+            built(recipe, bytes_d, bytes_d, problem)
 
 
 # --- the model ---------------------------------------------------------------------------------------------
@@ -215,7 +218,7 @@ def test_the_model_grows_with_the_work():
 def test_more_parts_cost_more_to_add_up():
     """One tile of 64 x 64 and no more k-tiles than a part needs: each part more is 16 KiB more to read."""
     shape, long = BY_NAME["sm90_64x64"], Problem(64, 64, 1 << 20)
-    free = replace(H200_COSTS, l2=0.0, l2_alone=0.0, warm=0.0, eased=0.0)
+    free = replace(COSTS, l2=1e-9, warm=0.0, one_cta=1e-9)
     device = replace(DEFAULT_DEVICE, own_rates=replace(DEFAULT_DEVICE.measured, tma_read_gb_s=1e30))
     meeting = [
         predicted_us(shape, BF16, long, device, Split(parts, reduction="last"), free)
@@ -227,13 +230,14 @@ def test_more_parts_cost_more_to_add_up():
 
 
 def test_the_rates_are_those_of_the_device():
-    """16 rows of a large B wait for memory: longer on an H100, by the ratio of the rates; half a chip takes as long."""
+    """16 rows of a large B wait for memory: longer on an H100, by less than the ratio of the rates; half a chip takes as long."""
     shape, flat = BY_NAME["sm90_64x16"], Problem(16384, 16, 16384)
     h200, h100, half = [
-        predicted_us(shape, BF16, flat, device) - H200_COSTS.start
+        predicted_us(shape, BF16, flat, device) - COSTS.start
         for device in (DEFAULT_DEVICE, device_named("h100"), DEFAULT_DEVICE.with_sms(66))
     ]
-    assert h100 / h200 == pytest.approx(4800 / 3352, rel=0.02)
+    rates = [device_named(name).measured.tma_read_gb_s for name in ("h200", "h100")]
+    assert 1.5 < h100 / h200 < rates[0] / rates[1]
     assert half == pytest.approx(h200, rel=0.25)
     wide, square = BY_NAME["sm90_deferred_2x1"], Problem(8192, 8192, 8192)
     whole, part = [
@@ -268,8 +272,8 @@ def test_parts_are_long_enough():
         return ["fill" if split.owned else split.parts for split in found]
 
     assert parts(BF16, 64, 511) == []
-    assert parts(BF16, 64, 2048) == [2, 3, 4]
-    assert parts(fp8, 64, 2048) == [2]
+    assert parts(BF16, 64, 2048) == [2, 3, 4, "fill"]
+    assert parts(fp8, 64, 2048) == [2, "fill"]
     assert parts(BF16, 64 * 132, 2048) == []  # a whole wave
     assert parts(BF16, 128 * 132, 2048, large) == []
     assert parts(BF16, 128 * 133, 2048, large) == ["fill"]

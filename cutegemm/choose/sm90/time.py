@@ -51,6 +51,7 @@ class Sm90Costs:
     shared         of a KiB that shared memory moves
     l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
     l2_unaligned   times that, where rows do not begin at lines
+    l2_apart       times that, of rows along M or N where tiles have owners: the others begin theirs out of step
     one_cta        of a KiB from memory, when one multiprocessor alone reads it
     store          KiB a microsecond that a multiprocessor stores of a D that stays in L2
     store_memory   the same of a larger D
@@ -75,6 +76,7 @@ class Sm90Costs:
     shared: float = 0.0039
     l2: float = 0.0115
     l2_unaligned: float = 1.6
+    l2_apart: float = 1.6
     one_cta: float = 0.00653
     store: float = 25.2
     store_memory: float = 30.9
@@ -222,7 +224,11 @@ def predicted(
     read_kib = -(-bm // WGMMA_M) * (WGMMA_M + bn) * K_TILE_BYTES / 1024 * dearer
     shared_us = cost.shared * (read_kib + (bm + bn) * K_TILE_BYTES / 1024)
     of_a, of_b = [cost.l2_unaligned if _unaligned(operands, problem, name) else 1.0 for name in ("a", "b")]
-    row_kib = (bm / shapes.cn * of_a + bn / shapes.cm * of_b) * K_TILE_BYTES / 1024
+    apart_a, apart_b = [
+        np.where(owned, cost.l2_apart, 1.0) if operand.major != "k" else 1.0
+        for operand in (operands.a, operands.b)
+    ]
+    row_kib = (bm / shapes.cn * of_a * apart_a + bn / shapes.cm * of_b * apart_b) * K_TILE_BYTES / 1024
     d_bytes = problem.m * problem.n * problem.l * operands.d.dtype.bits / 8
     store_us = _store_us(cost, shapes, operands, d_bytes <= rates.l2_kept_bytes)
     exposed_us = area * slower * (cost.cooperative * shapes.cooperative + cost.deferred * shapes.deferred)
