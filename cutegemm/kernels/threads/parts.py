@@ -31,8 +31,7 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.simt.gemm import SimtGemm
-from cutegemm.kernels.threads.mainloop import reread
+from cutegemm.kernels.threads.mainloop import ScheduledGemm, reread
 from cutegemm.kernels.values import Values
 from cutegemm.plan.memory.workspace import sums_layout
 from cutegemm.plan.work.scheduler import WorkGrid
@@ -51,7 +50,7 @@ def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
     return Int32(asm(T.i32(), operands, "mov.b32 $0, $1;", "=r,r", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
-class PartsGemm(SimtGemm):
+class PartsGemm(ScheduledGemm):
     """The kernels of a plan that may share tiles. What they work on is known while they are traced."""
 
     sums: Any = None
@@ -92,7 +91,7 @@ class PartsGemm(SimtGemm):
     def tile_number(self, again: bool = False):
         """The tile of the work tile at hand, worked out `again` instead of kept in registers; else that of the CTA."""
         if self.plan.persistent is None:
-            return SimtGemm.tile_number(self, again)
+            return ScheduledGemm.tile_number(self, again)
         if again:
             self.at_hand = self.current()
         return self.at_hand.tile
@@ -113,7 +112,7 @@ class PartsGemm(SimtGemm):
             work_tile = work.part_of(tile, reread("%ctaid.y"))
             self.hand_over(thr_mma, mD, sA, acc, tid, work, work_tile)
         else:
-            SimtGemm.end(self, thr_mma, mD, sA, sD, acc, tid, work, tile)
+            ScheduledGemm.end(self, thr_mma, mD, sA, sD, acc, tid, work, tile)
 
     @cute.jit
     def end_persistent(
@@ -122,7 +121,7 @@ class PartsGemm(SimtGemm):
         work: cutlass.Constexpr, work_tile: cutlass.Constexpr,
     ):  # fmt: skip
         if work_tile.parts == 1:
-            SimtGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
+            ScheduledGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
         else:
             self.hand_over(thr_mma, mD, sA, acc, tid, work, work_tile)
 
