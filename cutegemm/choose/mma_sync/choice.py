@@ -1,13 +1,14 @@
-"""The choice among the named mma.sync plans, by the cost of the busiest multiprocessor: see `mma_sync.time`."""
+"""The choice among the named mma.sync plans, by the time that `mma_sync.time` predicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
-from cutegemm.choose.mma_sync.time import START_STEPS, busiest_cost, predicted_us
+from cutegemm.choose.mma_sync.time import Terms, terms
 from cutegemm.choose.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -15,6 +16,9 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
+from cutegemm.plan.work.split import Split
+
+_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 def choose_mma_sync(
@@ -24,7 +28,7 @@ def choose_mma_sync(
     device: Device = DEFAULT_DEVICE,
     suits: Callable[[GemmPlan], bool] | None = None,
 ) -> GemmPlan:
-    """The named plan that a simple model, `busiest_cost`, holds to be the fastest.
+    """The named plan, K split or not, that a simple model, `predicted_us`, holds to be the fastest.
 
     suits    of a plan: whether it is one that is wanted, beside its time
     raises   PlanError where none serves the operands
@@ -41,18 +45,17 @@ def choose_mma_sync(
     ]
     if not served:
         raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
-    return min(served, key=lambda one: _cost(one[0], one[1], problem, device))[1]
+    return min(served, key=lambda one: _terms(*one, problem, device).us)[1]
 
 
 def candidates(
     operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
 ) -> list[Candidate]:
-    """What `choose_mma_sync` weighs, the plan to take first. The model knows of products alone."""
-    found = [
-        Candidate(recipe, predicted_us(plan, problem, recipe.rate, device), "tensor cores")
-        for recipe, plan in serving(operands, problem, arch, device)
-        if recipe.rate is not None
-    ]
+    """What `choose_mma_sync` weighs, the plan to take first."""
+    found = []
+    for recipe, plan in serving(operands, problem, arch, device):
+        of = _terms(recipe, plan, problem, device)
+        found.append(Candidate(recipe, of.us, of.bound))
     return sorted(found, key=lambda one: one.us)
 
 
@@ -63,7 +66,7 @@ def serving(
     device: Device,
     refusals: list[tuple[object, str]] | None = None,
 ) -> Iterator[tuple[MmaSyncRecipe, GemmPlan]]:
-    """The recipes whose plans serve the operands and the problem, with these plans.
+    """The recipes whose plans serve the operands and the problem, K split or not, with these plans.
 
     refusals   is told why others do not
     """
@@ -77,13 +80,28 @@ def serving(
         except PlanError as error:
             refused += [(recipe, rule) for rule in error.violations]
             continue
-        too_large = list(limits(plan, problem))
-        if too_large:
-            refused += [(recipe, rule) for rule in too_large]
-        else:
-            yield recipe, plan
+        for one in _variants(recipe, plan, problem, device.sms):
+            made = plan if one is recipe else one.build(operands, arch=arch, device=device)
+            too_large = list(limits(made, problem))
+            if too_large:
+                refused += [(one, rule) for rule in too_large]
+            else:
+                yield one, made
 
 
-def _cost(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, device: Device) -> float:
+def _variants(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, sms: int) -> Iterator[MmaSyncRecipe]:
+    """The recipe as it is, and with K split as far as that may gain."""
+    yield recipe
+    if not recipe.splits:
+        return
+    m_tiles, n_tiles, batch = plan.grid(problem)
+    tiles, k_tiles = max(1, m_tiles * n_tiles * batch), plan.k_tiles(problem)
+    full = sms * plan.ctas_per_sm // tiles
+    for parts in sorted({full, k_tiles, *_SPLITS} - {0, 1}):
+        if parts <= min(full, k_tiles):
+            yield replace(recipe, split=Split(parts))
+
+
+def _terms(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, device: Device) -> Terms:
     assert recipe.rate is not None
-    return busiest_cost(plan, problem, recipe.rate, device.sms, START_STEPS)
+    return terms(plan, problem, recipe.rate, device)

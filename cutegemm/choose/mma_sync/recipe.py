@@ -24,6 +24,7 @@ from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES
 
 _DEEPEST_BYTES = 128  # of a k-tile along K
 _MOST_STAGES = 4
+_SMALL_BYTES, _STAGES_OF_SMALL = 16384, 6  # of a stage whose tile has few products for the latency of memory
 # Where elements of 16 bits come by themselves, a k-tile at a time: a deeper one, as far as it has so many for a thread
 _MOST_HALVES = 64
 _HALVES_STAGES = 2
@@ -110,9 +111,10 @@ class MmaSyncRecipe(Recipe):
                 yield 2 * deepest, _HALVES_STAGES
             yield from ((deepest // share, _HALVES_STAGES) for share in (1, 2, 4))
             return
+        stage = rows * _DEEPEST_BYTES
         for share in (1, 2, 4):
-            fit = room * share // (rows * _DEEPEST_BYTES)
-            yield deepest // share, max(2, min(fit, min(share, 2) * _MOST_STAGES))
+            most = _STAGES_OF_SMALL if stage <= _SMALL_BYTES else min(share, 2) * _MOST_STAGES
+            yield deepest // share, max(2, min(room * share // stage, most))
 
 
 @dataclass(frozen=True)
