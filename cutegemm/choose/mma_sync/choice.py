@@ -19,6 +19,7 @@ from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.work.split import Split
 
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_MOST_PARTS = 128  # which a thread adds one after the other
 
 
 def choose_mma_sync(
@@ -96,7 +97,7 @@ def _variants(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, sms: int)
         return
     m_tiles, n_tiles, batch = plan.grid(problem)
     tiles, k_tiles = max(1, m_tiles * n_tiles * batch), plan.k_tiles(problem)
-    full = sms * plan.ctas_per_sm // tiles
+    full = min(sms * plan.ctas_per_sm // tiles, _MOST_PARTS)
     for parts in sorted({full, k_tiles, *_SPLITS} - {0, 1}):
         if parts <= min(full, k_tiles):
             yield replace(recipe, split=Split(parts))
