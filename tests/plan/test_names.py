@@ -99,7 +99,7 @@ def test_what_a_name_says():
     "name",
     [
         "", "simt", "sm90", "sm90_", "sm90_8x8x8", "simt_64x64/fill", "simt_64x64/stream", "sm90_slots/s132",
-        "sm90_slots/k4last", "sm90_slots/k4+pack", "mma_64x64/k2", "mma_64x64+pack", "sgemm_01_naive/k2",
+        "sm90_slots/k4last", "sm90_slots/k4+pack", "mma_64x64/fill", "mma_tma_256x128/k2", "mma_64x64+pack", "sgemm_01_naive/k2",
         "wgmma:tile=64x64x64", "transposed:", "simt_64x64 ", "sm90_slots+packed",
     ],
 )  # fmt: skip

@@ -95,16 +95,16 @@ class MmaSyncRecipe(Recipe):
         assert error is not None
         raise error
 
-    def _depths(
-        self, operands: Operands, block: tuple[int, int], room: int
-    ) -> Iterator[tuple[int, int]]:
+    def _depths(self, operands: Operands, block: tuple[int, int], room: int) -> Iterator[tuple[int, int]]:
         """bK and the stages, to be tried one after the other.
 
         room   bytes of shared memory
         """
         bits = operands.a.dtype.bits
         deepest, rows = _DEEPEST_BYTES * 8 // bits, sum(block)
-        if bits == HALF_BITS and min(operands.a.align_bytes, operands.b.align_bytes) < min(CP_ASYNC_BYTES["ca"]):
+        if bits == HALF_BITS and min(operands.a.align_bytes, operands.b.align_bytes) < min(
+            CP_ASYNC_BYTES["ca"]
+        ):
             warp = self.options.get("warp", block)
             threads = block[0] * block[1] // (warp[0] * warp[1]) * WARP_THREADS
             if 2 * deepest * rows <= _MOST_HALVES * threads:

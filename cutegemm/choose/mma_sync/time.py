@@ -120,7 +120,11 @@ def terms(plan: GemmPlan, problem: Problem, rate: float, device: Device, costs: 
     sums = 0.0
     if plan.split.is_split and shared:
         moved = 2 * shared * parts * bm * bn * plan.operands.acc.bits / 8
-        sums = costs.launch + costs.added * ceil(parts / costs.at_once) + moved / (device.measured.sums_gb_s * 1e3)
+        sums = (
+            costs.launch
+            + costs.added * ceil(parts / costs.at_once)
+            + moved / (device.measured.sums_gb_s * 1e3)
+        )
     of = problem.operands
     size = (problem.m * of.a.dtype.bits + problem.n * of.b.dtype.bits) * problem.k * problem.l / 8
     return Terms(

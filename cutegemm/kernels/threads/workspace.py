@@ -59,7 +59,9 @@ class WorkspaceGemm(PartsGemm):
             added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
             of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.tail)
             self.add_kernel(K, of_d, mD, sums, scalars).launch(
-                grid=(added, vectors, 1), block=(plan.threads, 1, 1), stream=stream,
+                grid=(added, vectors, 1),
+                block=(plan.threads, 1, 1),
+                stream=stream,
                 use_pdl=lower.overlaps_launches(),
             )
         reducer.launch(partials, given, stream)
