@@ -29,7 +29,7 @@ def choose_mma_sync(
     device: Device = DEFAULT_DEVICE,
     suits: Callable[[GemmPlan], bool] | None = None,
 ) -> GemmPlan:
-    """The named plan, K split or not, that a simple model, `predicted_us`, holds to be the fastest.
+    """The named plan, K split or not, that a simple model, `time.terms`, holds to be the fastest.
 
     suits    of a plan: whether it is one that is wanted, beside its time
     raises   PlanError where none serves the operands
@@ -41,23 +41,39 @@ def choose_mma_sync(
     ['mma_32x64', 'mma_128x256']
     """
     refusals: list[tuple[object, str]] = []
-    served = [
-        one for one in serving(operands, problem, arch, device, refusals) if suits is None or suits(one[1])
-    ]
-    if not served:
-        raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
-    return min(served, key=lambda one: _terms(*one, problem, device).us)[1]
+    found = _ranked(operands, problem, arch, device, refusals)
+    for _, recipe in found:
+        plan = recipe.build(operands, arch=arch, device=device)
+        too_large = list(limits(plan, problem))
+        if not too_large and (suits is None or suits(plan)):
+            return plan
+        refusals += [(recipe, rule) for rule in too_large]
+    raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
 
 
 def candidates(
     operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
 ) -> list[Candidate]:
     """What `choose_mma_sync` weighs, the plan to take first."""
+    found = _ranked(operands, problem, arch, device)
+    return [Candidate(recipe, of.us, of.bound) for of, recipe in found]
+
+
+def _ranked(
+    operands: Operands,
+    problem: Problem,
+    arch: str,
+    device: Device,
+    refusals: list[tuple[object, str]] | None = None,
+) -> list[tuple[Terms, MmaSyncRecipe]]:
+    """The recipes that serve, K split or not, with the model's terms: the fastest first."""
     found = []
-    for recipe, plan in serving(operands, problem, arch, device):
-        of = _terms(recipe, plan, problem, device)
-        found.append(Candidate(recipe, of.us, of.bound))
-    return sorted(found, key=lambda one: one.us)
+    for recipe, plan in serving(operands, problem, arch, device, refusals):
+        assert recipe.rate is not None
+        for split in (None, *_splits(recipe, plan, problem, device.sms)):
+            of = terms(plan, problem, recipe.rate, device, 1 if split is None else split.parts)
+            found.append((of, recipe if split is None else replace(recipe, split=split)))
+    return sorted(found, key=lambda one: one[0].us)
 
 
 def serving(
@@ -67,7 +83,7 @@ def serving(
     device: Device,
     refusals: list[tuple[object, str]] | None = None,
 ) -> Iterator[tuple[MmaSyncRecipe, GemmPlan]]:
-    """The recipes whose plans serve the operands and the problem, K split or not, with these plans.
+    """The recipes whose plans serve the operands and the problem, with these plans.
 
     refusals   is told why others do not
     """
@@ -81,28 +97,20 @@ def serving(
         except PlanError as error:
             refused += [(recipe, rule) for rule in error.violations]
             continue
-        for one in _variants(recipe, plan, problem, device.sms):
-            made = plan if one is recipe else one.build(operands, arch=arch, device=device)
-            too_large = list(limits(made, problem))
-            if too_large:
-                refused += [(one, rule) for rule in too_large]
-            else:
-                yield one, made
+        too_large = list(limits(plan, problem))
+        if too_large:
+            refused += [(recipe, rule) for rule in too_large]
+        else:
+            yield recipe, plan
 
 
-def _variants(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, sms: int) -> Iterator[MmaSyncRecipe]:
-    """The recipe as it is, and with K split as far as that may gain."""
-    yield recipe
+def _splits(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, sms: int) -> Iterator[Split]:
+    """Splits of K, as far as they may gain: no more parts than the multiprocessors hold at a time."""
     if not recipe.splits:
         return
     m_tiles, n_tiles, batch = plan.grid(problem)
     tiles, k_tiles = max(1, m_tiles * n_tiles * batch), plan.k_tiles(problem)
-    full = min(sms * plan.ctas_per_sm // tiles, _MOST_PARTS)
-    for parts in sorted({full, k_tiles, *_SPLITS} - {0, 1}):
-        if parts <= min(full, k_tiles):
-            yield replace(recipe, split=Split(parts))
-
-
-def _terms(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, device: Device) -> Terms:
-    assert recipe.rate is not None
-    return terms(plan, problem, recipe.rate, device)
+    full = min(sms * plan.ctas_per_sm // tiles, k_tiles, _MOST_PARTS)
+    for parts in sorted({full, *_SPLITS} - {0, 1}):
+        if parts <= full:
+            yield Split(parts)

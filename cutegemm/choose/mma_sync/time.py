@@ -92,23 +92,21 @@ class Terms:
         return max(parts, key=lambda each: parts[each])
 
 
-def terms(plan: GemmPlan, problem: Problem, rate: float, device: Device, costs: Costs = FITTED) -> Terms:
+def terms(
+    plan: GemmPlan, problem: Problem, rate: float, device: Device, parts: int = 1, costs: Costs = FITTED
+) -> Terms:
     """The model's terms for a plan; products take for ever where the device has no such pipe.
 
-    rate   of the plan on large problems, that of `mma_128x256` being 1
+    plan    as it is where K is not split
+    rate    of the plan on large problems, that of `mma_128x256` being 1
+    parts   that K is split in
     """
     peak = device.peak_tflops(plan.tiled_mma.atom)
     m_tiles, n_tiles, batch = plan.grid(problem)
     tiles, k_tiles, (bm, bn, bk) = m_tiles * n_tiles * batch, plan.k_tiles(problem), plan.cta_tile
-    parts = max(1, min(plan.split_k, k_tiles))
-    held, shared, per_cta = tiles * parts, tiles if plan.split.is_split else 0, k_tiles / parts
-    if plan.persistent is not None:
-        shares = plan.scheduler.of(problem)
-        held = min(plan.persistent, max(1, tiles * k_tiles))
-        per_cta, parts = tiles * k_tiles / held, 2
-        shared = int(shares.shared)
+    held, per_cta = tiles * parts, ceil(k_tiles / parts)
     per_sm = max(1, ceil(held / device.sms))
-    rounds = 1 if plan.persistent is not None else ceil(per_sm / plan.ctas_per_sm)
+    rounds = ceil(per_sm / plan.ctas_per_sm)
     at_once = min(plan.ctas_per_sm, per_sm)
     by_registers = any(isinstance(c, TiledCopy) and not c.atom.is_async for c in (plan.load_a, plan.load_b))
     ahead = 1 if by_registers else max(1, plan.stages - 1)
@@ -118,13 +116,10 @@ def terms(plan: GemmPlan, problem: Problem, rate: float, device: Device, costs: 
     steps = per_cta * (per_sm / at_once)
     cover = (at_once / plan.ctas_per_sm) ** 0.5
     sums = 0.0
-    if plan.split.is_split and shared:
-        moved = 2 * shared * parts * bm * bn * plan.operands.acc.bits / 8
-        sums = (
-            costs.launch
-            + costs.added * ceil(parts / costs.at_once)
-            + moved / (device.measured.sums_gb_s * 1e3)
-        )
+    if parts > 1:
+        moved = 2 * held * bm * bn * plan.operands.acc.bits / 8
+        together = ceil(parts / costs.at_once)
+        sums = costs.launch + costs.added * together + moved / (device.measured.sums_gb_s * 1e3)
     of = problem.operands
     size = (problem.m * of.a.dtype.bits + problem.n * of.b.dtype.bits) * problem.k * problem.l / 8
     return Terms(
@@ -146,11 +141,3 @@ def _loads_us(plan: GemmPlan, costs: Costs) -> float:
             loads = extent * bk / (copy.atom.values * WARP_THREADS)
             found += loads * dict(costs.access)[max(copy.atom.bits, HALF_BITS) // 8]
     return found
-
-
-def predicted_us(plan: GemmPlan, problem: Problem, rate: float, device: Device) -> float:
-    """Microseconds that a plan takes, behind a flush of L2; see the head of this file.
-
-    rate   of the plan on large problems, that of `mma_128x256` being 1
-    """
-    return terms(plan, problem, rate, device).us
