@@ -38,7 +38,7 @@ def choose_mma_sync(
     >>> small, large = Problem(256, 512, 4096), Problem(8192, 8192, 8192)
     >>> a100 = device_named("a100-80gb")
     >>> [choose_mma_sync(Operands.of("bf16"), p, "sm_80", a100).name for p in (small, large)]
-    ['mma_32x64', 'mma_128x256']
+    ['mma_64x64/k6', 'mma_128x256']
     """
     refusals: list[tuple[object, str]] = []
     found = _ranked(operands, problem, arch, device, refusals)
