@@ -41,9 +41,12 @@ def choose_mma_sync(
     ['mma_64x64/k6', 'mma_128x256']
     """
     refusals: list[tuple[object, str]] = []
-    found = _ranked(operands, problem, arch, device, refusals)
-    for _, recipe in found:
-        plan = recipe.build(operands, arch=arch, device=device)
+    for _, recipe in _ranked(operands, problem, arch, device, refusals):
+        try:
+            plan = recipe.build(operands, arch=arch, device=device)
+        except PlanError as error:
+            refusals += [(recipe, rule) for rule in error.violations]
+            continue
         too_large = list(limits(plan, problem))
         if not too_large and (suits is None or suits(plan)):
             return plan
