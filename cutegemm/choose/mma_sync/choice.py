@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
 
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
-from cutegemm.choose.mma_sync.time import Terms, terms
+from cutegemm.choose.mma_sync.time import Column, Tiles, predicted
 from cutegemm.choose.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -18,8 +21,7 @@ from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.work.split import Split
 
-_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_MOST_PARTS = 128  # which a thread adds one after the other
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 def choose_mma_sync(
@@ -29,7 +31,7 @@ def choose_mma_sync(
     device: Device = DEFAULT_DEVICE,
     suits: Callable[[GemmPlan], bool] | None = None,
 ) -> GemmPlan:
-    """The named plan, K split or not, that a simple model, `time.terms`, holds to be the fastest.
+    """The named plan, K split or not, that a model, `time.predicted`, holds to be the fastest.
 
     suits    of a plan: whether it is one that is wanted, beside its time
     raises   PlanError where none serves the operands
@@ -40,58 +42,62 @@ def choose_mma_sync(
     >>> [choose_mma_sync(Operands.of("bf16"), p, "sm_80", a100).name for p in (small, large)]
     ['mma_64x64/k6', 'mma_128x256']
     """
-    refusals: list[tuple[object, str]] = []
-    for _, recipe in _ranked(operands, problem, arch, device, refusals):
+    refusals: list[tuple[object, str]] = list(_serving(operands, arch, device).refusals)
+    for one in ranked(operands, problem, arch, device):
         try:
-            plan = recipe.build(operands, arch=arch, device=device)
+            plan = one.recipe.build(operands, arch=arch, device=device)
         except PlanError as error:
-            refusals += [(recipe, rule) for rule in error.violations]
+            refusals += [(one.recipe, rule) for rule in error.violations]
             continue
         too_large = list(limits(plan, problem))
         if not too_large and (suits is None or suits(plan)):
             return plan
-        refusals += [(recipe, rule) for rule in too_large]
+        refusals += [(one.recipe, rule) for rule in too_large]
     raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
 
 
 def candidates(
     operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
 ) -> list[Candidate]:
-    """What `choose_mma_sync` weighs, the plan to take first."""
-    found = _ranked(operands, problem, arch, device)
-    return [Candidate(recipe, of.us, of.bound) for of, recipe in found]
+    """`ranked`, all of them."""
+    return list(ranked(operands, problem, arch, device))
 
 
-def _ranked(
-    operands: Operands,
-    problem: Problem,
-    arch: str,
-    device: Device,
-    refusals: list[tuple[object, str]] | None = None,
-) -> list[tuple[Terms, MmaSyncRecipe]]:
-    """The recipes that serve, K split or not, with the model's terms: the fastest first."""
-    found = []
-    for recipe, plan in serving(operands, problem, arch, device, refusals):
-        assert recipe.rate is not None
-        for split in (None, *_splits(recipe, plan, problem, device.sms)):
-            of = terms(plan, problem, recipe.rate, device, 1 if split is None else split.parts)
-            found.append((of, recipe if split is None else replace(recipe, split=split)))
-    return sorted(found, key=lambda one: one[0].us)
+def ranked(
+    operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
+) -> Iterator[Candidate]:
+    """Plans, whole and with K split, that which is held to be the fastest first. The split ones are not built yet."""
+    served = _serving(operands, arch, device)
+    if not served.recipes:
+        return
+    rows, parts = _divisions(served, problem, device.sms)
+    found = predicted(served.tiles.taken(rows), served.peak, operands, problem, device, parts)
+    for place in np.argsort(found.us, kind="stable").tolist():
+        recipe = _variant(served.recipes[rows[place]], int(parts[place]))
+        yield Candidate(recipe, float(found.us[place]), found.bound(place))
 
 
-def serving(
-    operands: Operands,
-    problem: Problem,
-    arch: str,
-    device: Device,
-    refusals: list[tuple[object, str]] | None = None,
-) -> Iterator[tuple[MmaSyncRecipe, GemmPlan]]:
-    """The recipes whose plans serve the operands and the problem, with these plans.
+@dataclass(frozen=True)
+class Serving:
+    """The recipes whose plans serve operands on an architecture, with what the model asks of them.
 
-    refusals   is told why others do not
+    peak       TFLOP/s of the device's tensor cores by mma.sync, where it has such
+    may_split  of each recipe
+    refusals   why others do not serve
     """
-    refused = [] if refusals is None else refusals
+
+    recipes: tuple[MmaSyncRecipe, ...]
+    tiles: Tiles
+    peak: float | None
+    may_split: Column
+    refusals: tuple[tuple[object, str], ...]
+
+
+@lru_cache(maxsize=256)
+def _serving(operands: Operands, arch: str, device: Device) -> Serving:
     fed = MMA_SYNC_FED if arch.startswith("sm_90") else ()
+    recipes, plans, rates = [], [], []
+    refused: list[tuple[object, str]] = []
     for recipe in (*MMA_SYNC_PLANS, *fed):
         if recipe.rate is None:
             continue
@@ -100,20 +106,28 @@ def serving(
         except PlanError as error:
             refused += [(recipe, rule) for rule in error.violations]
             continue
-        too_large = list(limits(plan, problem))
-        if too_large:
-            refused += [(recipe, rule) for rule in too_large]
-        else:
-            yield recipe, plan
+        recipes.append(recipe)
+        plans.append(plan)
+        rates.append(recipe.rate)
+    return Serving(
+        tuple(recipes),
+        Tiles.of(plans, rates),
+        device.peak_tflops(plans[0].tiled_mma.atom) if plans else None,
+        np.array([bool(recipe.splits) for recipe in recipes]),
+        tuple(refused),
+    )
 
 
-def _splits(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, sms: int) -> Iterator[Split]:
-    """Splits of K, as far as they may gain: no more parts than the multiprocessors hold at a time."""
-    if not recipe.splits:
-        return
-    m_tiles, n_tiles, batch = plan.grid(problem)
-    tiles, k_tiles = max(1, m_tiles * n_tiles * batch), plan.k_tiles(problem)
-    full = min(sms * plan.ctas_per_sm // tiles, k_tiles, _MOST_PARTS)
-    for parts in sorted({full, *_SPLITS} - {0, 1}):
-        if parts <= full:
-            yield Split(parts)
+def _divisions(served: Serving, problem: Problem, sms: int) -> tuple[Column, Column]:
+    """Numbers of recipes, each as often as there are ways to divide its K, and how many parts: no more than the
+    multiprocessors hold at a time, nor than there are k-tiles."""
+    tiles = served.tiles
+    full = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), -(-problem.k // tiles.bk))
+    every = np.arange(len(served.recipes))
+    of_parts = [every, *(every[served.may_split & (full >= parts)] for parts in SPLITS)]
+    return np.concatenate(of_parts), np.repeat([1, *SPLITS], [len(some) for some in of_parts])
+
+
+@lru_cache(maxsize=4096)
+def _variant(recipe: MmaSyncRecipe, parts: int) -> MmaSyncRecipe:
+    return recipe if parts == 1 else replace(recipe, split=Split(parts))

@@ -1,143 +1,221 @@
-"""How long a plan of mma.sync takes.
+"""How long plans of mma.sync will take, many at a time: from the latency of memory up to the rate of the tensor cores.
 
-    time = start + rounds * (first k-tile, and D) + k-tiles of a CTA * the longest of
-               the latency of memory, over the k-tiles that are under way
-               the loads of all CTAs of a multiprocessor, by the width of an access
-               their products, at the rate of the plan's tiles
-           + the sums of parts, written, read and added
+The CTAs of the multiprocessor that has the most of them run a few at a time, each through its k-tiles one after the
+other. A k-tile takes as long as the slowest of
 
-and the kernel never takes less than the operands take to come from DRAM. Rates of the chip are those of the `Device`;
-`Costs` are fitted to times of one H200 behind a flush of L2, 2026-11-22.
+    latency        of memory, over the k-tiles that are under way; besides the barrier, the first fragments and, where a
+                   tile passes through registers, its way to shared memory
+    loads          of all CTAs of the multiprocessor, by the bytes of an access: narrow ones are many
+    tensor cores   for their products, at the rate of the plan's tiles
+
+What goes on at the same time adds up in part: `_together`. The kernel takes no less than the operands take to come from
+DRAM. Besides there are its start, for each round of CTAs the first k-tile and the store of D, and where K is split the
+launch of a second kernel, which reads what the first has written.
+
+Rates of the chip are those of its `Device`. `MmaCosts` is fitted to what an H200 took behind a flush of the L2 cache,
+2026-11-22.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from typing import Any
+
+import numpy as np
 
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
-from cutegemm.plan.problem import Problem
+from cutegemm.plan.problem import Operands, Problem
 from cutegemm.tile.tiled_copy import TiledCopy
+
+_BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
+_ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
+
+Column = Any  # an array of a number for each plan
 
 
 @dataclass(frozen=True)
-class Costs:
+class MmaCosts:
     """What is fitted, in microseconds.
 
-    start          of a kernel, until its first loads are under way
-    round          of a round of CTAs: the first k-tile comes and D is written, with no products meanwhile
-    latency        of a k-tile that comes from DRAM, or that waits for others that do
-    step           of a k-tile, for the barrier and for reading the first fragments
-    through_registers   of a k-tile that is written to shared memory when it has come, besides
-    access         of a warp's load, by its bytes a lane: of a multiprocessor
-    peak           of the tensor cores' peak, what tiles of rate 1 reach
-    launch         of a kernel that waits for the one before
-    added          for each `at_once` parts, that a thread waits for together
+    start       of a kernel, until its first loads are under way, and from its last store to the end
+    round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
+    latency     of a k-tile
+    step        of a k-tile, what is no latency of memory
+    registers   of a k-tile that passes through registers, besides
+    wide, words, halves   of an access of a warp: of 8 or 16 bytes a lane, of 4, of 2
+    peak        of the tensor cores' peak, what tiles of rate 1 reach
+    store       of an access of a warp to D
+    launch      of the kernel that adds the sums of parts
+    added       for each `_ADDED_AT_ONCE` parts
+    within      the exponent of `_together` for what a k-tile waits for
     """
 
     start: float = 5.5
     round: float = 1.0
     latency: float = 0.8
-    step: float = 0.05
-    through_registers: float = 0.15
-    access: tuple[tuple[int, float], ...] = ((16, 0.004), (8, 0.004), (4, 0.004), (2, 0.003))
+    step: float = 0.1
+    registers: float = 0.15
+    wide: float = 0.004
+    words: float = 0.005
+    halves: float = 0.003
     peak: float = 0.78
-    launch: float = 3.0
+    store: float = 0.002
+    launch: float = 2.0
     added: float = 0.6
-    at_once: int = 8
+    within: float = 4.0
 
 
-FITTED = Costs()
+COSTS = MmaCosts()
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What the model adds up, in microseconds.
+class Tiles:
+    """Columns of what of many plans their time depends on.
 
-    waiting    for the start, the first k-tiles and D
-    steps      k-tiles of the busiest multiprocessor's CTAs, one after the other
-    latency, loads, products   of a step: the longest is what it takes
-    reading    the operands out of DRAM, which goes on meanwhile
-    sums       of parts of K
+    bm, bn, bk           of a CTA's tile
+    ctas                 that share a multiprocessor
+    ahead                k-tiles under way while one is multiplied
+    by_registers         whether one of the operands passes through registers
+    wide, words, halves  accesses of warps for a k-tile, of 8 bytes or more a lane, of 4, of 2
+    stores               accesses of warps for a tile of D
+    rate                 of the tiles on large problems, that of `mma_128x256` being 1
     """
 
-    waiting: float
-    steps: float
-    latency: float
-    loads: float
-    products: float
-    reading: float
-    sums: float
+    bm: Column
+    bn: Column
+    bk: Column
+    ctas: Column
+    ahead: Column
+    by_registers: Column
+    wide: Column
+    words: Column
+    halves: Column
+    stores: Column
+    rate: Column
 
-    @property
-    def us(self) -> float:
-        """All of it."""
-        return max(self.waiting + self.steps * self._step, self.waiting + self.reading) + self.sums
+    @classmethod
+    def of(cls, plans: Sequence[GemmPlan], rates: Sequence[float]) -> Tiles:
+        """Of plans whose K is not split, with their rates."""
+        accesses = [_accesses(plan) for plan in plans]
+        tiles = [plan.cta_tile for plan in plans]
+        by_registers = [any(not load.atom.is_async for load in _loads(plan)) for plan in plans]
+        return cls(
+            bm=np.array([bm for bm, _, _ in tiles]),
+            bn=np.array([bn for _, bn, _ in tiles]),
+            bk=np.array([bk for _, _, bk in tiles]),
+            ctas=np.array([plan.ctas_per_sm for plan in plans]),
+            ahead=np.array([_ahead(plan) for plan in plans]),
+            by_registers=np.array(by_registers),
+            wide=np.array([found[16] + found[8] for found in accesses]),
+            words=np.array([found[4] for found in accesses]),
+            halves=np.array([found[2] for found in accesses]),
+            stores=np.array([_stores(plan) for plan in plans]),
+            rate=np.array(rates),
+        )
 
-    @property
-    def _step(self) -> float:
-        return max(self.latency, self.loads, self.products)
+    def taken(self, rows: Column) -> Tiles:
+        """Those of some rows."""
+        return Tiles(*[column[rows] for column in vars(self).values()])
 
-    @property
-    def bound(self) -> str:
-        """What takes most of it."""
-        parts = {"start and end": self.waiting, "sums of parts": self.sums}
-        if self.reading > self.steps * self._step:
-            parts["DRAM"] = self.reading
-        else:
-            name = {"latency": self.latency, "loads": self.loads, "tensor cores": self.products}
-            parts[max(name, key=lambda each: name[each])] = self.steps * self._step
-        return max(parts, key=lambda each: parts[each])
-
-
-def terms(
-    plan: GemmPlan, problem: Problem, rate: float, device: Device, parts: int = 1, costs: Costs = FITTED
-) -> Terms:
-    """The model's terms for a plan; products take for ever where the device has no such pipe.
-
-    plan    as it is where K is not split
-    rate    of the plan on large problems, that of `mma_128x256` being 1
-    parts   that K is split in
-    """
-    peak = device.peak_tflops(plan.tiled_mma.atom)
-    m_tiles, n_tiles, batch = plan.grid(problem)
-    tiles, k_tiles, (bm, bn, bk) = m_tiles * n_tiles * batch, plan.k_tiles(problem), plan.cta_tile
-    held, per_cta = tiles * parts, ceil(k_tiles / parts)
-    per_sm = max(1, ceil(held / device.sms))
-    rounds = ceil(per_sm / plan.ctas_per_sm)
-    at_once = min(plan.ctas_per_sm, per_sm)
-    by_registers = any(isinstance(c, TiledCopy) and not c.atom.is_async for c in (plan.load_a, plan.load_b))
-    ahead = 1 if by_registers else max(1, plan.stages - 1)
-    latency = costs.latency / ahead + costs.step + (costs.through_registers if by_registers else 0.0)
-    of_products = 2 * bm * bn * bk * device.sms / (peak * costs.peak * rate * 1e6) if peak else inf
-    # The last round may be of fewer CTAs
-    steps = per_cta * (per_sm / at_once)
-    cover = (at_once / plan.ctas_per_sm) ** 0.5
-    sums = 0.0
-    if parts > 1:
-        moved = 2 * held * bm * bn * plan.operands.acc.bits / 8
-        together = ceil(parts / costs.at_once)
-        sums = costs.launch + costs.added * together + moved / (device.measured.sums_gb_s * 1e3)
-    of = problem.operands
-    size = (problem.m * of.a.dtype.bits + problem.n * of.b.dtype.bits) * problem.k * problem.l / 8
-    return Terms(
-        waiting=costs.start + costs.round * min(rounds, 1 + (rounds - 1) / plan.ctas_per_sm),
-        steps=steps,
-        latency=latency,
-        loads=at_once * _loads_us(plan, costs),
-        products=at_once * of_products / cover,
-        reading=size / (device.measured.thread_read_gb_s * 1e3),
-        sums=sums,
-    )
+    def tiles_of(self, problem: Problem) -> Column:
+        """Tiles of D."""
+        return -(-problem.m // self.bm) * -(-problem.n // self.bn) * problem.l
 
 
-def _loads_us(plan: GemmPlan, costs: Costs) -> float:
-    """Of a k-tile of a CTA, where threads load it; TMA takes no instructions of theirs."""
-    (bm, bn, bk), found = plan.cta_tile, 0.0
-    for extent, copy in ((bm, plan.load_a), (bn, plan.load_b)):
-        if isinstance(copy, TiledCopy):
-            loads = extent * bk / (copy.atom.values * WARP_THREADS)
-            found += loads * dict(costs.access)[max(copy.atom.bits, HALF_BITS) // 8]
+def _loads(plan: GemmPlan) -> list[TiledCopy]:
+    return [load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy)]
+
+
+def _ahead(plan: GemmPlan) -> int:
+    by_registers = any(not load.atom.is_async for load in _loads(plan))
+    return 1 if by_registers else max(1, plan.stages - 1)
+
+
+def _accesses(plan: GemmPlan) -> dict[int, float]:
+    """Of warps for a k-tile, by the bytes of a lane; TMA's are one thread's."""
+    (bm, bn, bk), found = plan.cta_tile, dict.fromkeys((16, 8, 4, 2), 0.0)
+    for extent, load in ((bm, plan.load_a), (bn, plan.load_b)):
+        if isinstance(load, TiledCopy):
+            size = max(load.atom.bits, HALF_BITS) // 8
+            found[size] += extent * bk / (load.atom.values * WARP_THREADS)
     return found
+
+
+def _stores(plan: GemmPlan) -> float:
+    """Of warps for a tile of D: by whole lines, where it passes through shared memory, else from registers."""
+    bm, bn, _ = plan.cta_tile
+    values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
+    return bm * bn / (values * WARP_THREADS)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Columns of what is predicted.
+
+    us       microseconds behind a flush of the L2 cache; infinitely many where the device has no such tensor cores
+    bounds   by row, the microseconds that each of `_BOUNDS` would take by itself
+    """
+
+    us: Column
+    bounds: Column
+
+    def bound(self, row: int) -> str:
+        """What a plan takes most of its time for."""
+        return _BOUNDS[int(np.argmax(self.bounds[:, row]))]
+
+
+def predicted(
+    tiles: Tiles,
+    peak_tflops: float | None,
+    operands: Operands,
+    problem: Problem,
+    device: Device,
+    parts: Column = 1,
+    costs: MmaCosts = COSTS,
+) -> Predicted:
+    """What plans take that have these tiles.
+
+    peak_tflops   of the tensor cores, by mma.sync; None where the device has none
+    parts         of K, a column
+    """
+    cost, rates = costs, device.measured
+    all_k_tiles = -(-problem.k // tiles.bk)
+    k_tiles = np.maximum(1, -(-all_k_tiles // parts))
+    per_sm = np.maximum(1, -(-tiles.tiles_of(problem) * parts // device.sms))
+    rounds, rest = per_sm // tiles.ctas, per_sm % tiles.ctas
+    latency_us = cost.latency / tiles.ahead + cost.step + cost.registers * tiles.by_registers
+    loads_us = cost.wide * tiles.wide + cost.words * tiles.words + cost.halves * tiles.halves
+    per_us = (peak_tflops or 0.0) * 1e6 / device.sms * cost.peak * tiles.rate  # products, of a multiprocessor
+    with np.errstate(divide="ignore"):
+        products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
+
+    def steps_us(ctas: Column) -> Column:
+        """Of all k-tiles, with so many CTAs at a time, which cover less of each other's latencies if they are few."""
+        slower = np.sqrt(tiles.ctas / np.maximum(1, ctas))
+        each = _together(cost.within, latency_us, ctas * loads_us, ctas * products_us * slower)
+        return np.where(ctas, k_tiles * each, 0.0)
+
+    ends_us = cost.start + cost.round * (1 + (rounds + (rest > 0) - 1) / tiles.ctas)
+    ends_us = ends_us + cost.store * per_sm * tiles.stores
+    bits = problem.m * operands.a.dtype.bits + problem.n * operands.b.dtype.bits
+    memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
+    turns_us = rounds * steps_us(tiles.ctas) + steps_us(rest)
+    moved = 2 * tiles.tiles_of(problem) * parts * tiles.bm * tiles.bn * operands.acc.bits / 8
+    sums_us = cost.launch + cost.added * -(-parts // _ADDED_AT_ONCE) + moved / (rates.sums_gb_s * 1e3)
+    sums_us = np.where(parts > 1, sums_us, 0.0)
+    us = ends_us + _together(cost.within, turns_us, memory_us) + sums_us
+    of_k = k_tiles * per_sm
+    waited = latency_us * k_tiles * (rounds + (rest > 0))
+    bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, sums_us
+    return Predicted(us, np.stack([np.broadcast_to(one, np.shape(us)) for one in bounds]))
+
+
+def _together(exponent: float, *us: Column) -> Column:
+    """The slowest of some that go on at the same time, and a little more where another is near it."""
+    total = us[0] ** exponent
+    for one in us[1:]:
+        total = total + one**exponent
+    return total ** (1 / exponent)
