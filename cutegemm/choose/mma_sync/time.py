@@ -156,15 +156,15 @@ class Predicted:
     """Columns of what is predicted.
 
     us       microseconds behind a flush of the L2 cache; infinitely many where the device has no such tensor cores
-    bounds   by row, the microseconds that each of `_BOUNDS` would take by itself
+    bounds   the microseconds that each of `_BOUNDS` would take by itself
     """
 
     us: Column
-    bounds: Column
+    bounds: tuple[Column, ...]
 
     def bound(self, row: int) -> str:
         """What a plan takes most of its time for."""
-        return _BOUNDS[int(np.argmax(self.bounds[:, row]))]
+        return _BOUNDS[int(np.argmax([column[row] for column in self.bounds]))]
 
 
 def predicted(
@@ -188,9 +188,8 @@ def predicted(
     rounds, rest = per_sm // tiles.ctas, per_sm % tiles.ctas
     latency_us = cost.latency / tiles.ahead + cost.step + cost.registers * tiles.by_registers
     loads_us = cost.wide * tiles.wide + cost.words * tiles.words + cost.halves * tiles.halves
-    per_us = (peak_tflops or 0.0) * 1e6 / device.sms * cost.peak * tiles.rate  # products, of a multiprocessor
-    with np.errstate(divide="ignore"):
-        products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
+    per_us = (peak_tflops or 1.0) * 1e6 / device.sms * cost.peak * tiles.rate  # products, of a multiprocessor
+    products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
 
     def steps_us(ctas: Column) -> Column:
         """Of all k-tiles, with so many CTAs at a time, which cover less of each other's latencies if they are few."""
@@ -207,10 +206,12 @@ def predicted(
     sums_us = cost.launch + cost.added * -(-parts // _ADDED_AT_ONCE) + moved / (rates.sums_gb_s * 1e3)
     sums_us = np.where(parts > 1, sums_us, 0.0)
     us = ends_us + _together(cost.within, turns_us, memory_us) + sums_us
+    if peak_tflops is None:
+        us = np.full(len(us), np.inf)
     of_k = k_tiles * per_sm
     waited = latency_us * k_tiles * (rounds + (rest > 0))
-    bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, sums_us
-    return Predicted(us, np.stack([np.broadcast_to(one, np.shape(us)) for one in bounds]))
+    memory = np.full(len(us), memory_us)
+    return Predicted(us, (waited, loads_us * of_k, products_us * of_k, memory, ends_us, sums_us))
 
 
 def _together(exponent: float, *us: Column) -> Column:
