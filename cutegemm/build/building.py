@@ -183,31 +183,38 @@ class Builder(PlanBuilder):
         *,
         k_run: int | None = None,
         cache: str = "cg",
+        several: int = 1,
     ) -> TiledCopy:
         """Neighbouring threads along the contiguous mode, the others across it.
 
-        kind     "cp.async" or "register"
-        vector   elements of an access at most; fewer where the tile has not so many for each thread
-        k_run    elements along K that neighbouring threads copy of a k-major operand; bK where left out
-        cache    of accesses of 16 bytes by cp.async
+        kind      "cp.async" or "register"
+        vector    elements of an access at most; fewer where the tile has not so many for each thread
+        k_run     elements along K that neighbouring threads copy of a k-major operand; bK where left out
+        cache     of accesses of 16 bytes by cp.async
+        several   neighbours that a thread moves by as many accesses, where it moves one at a time; fewer likewise
         """
         bk, dtype = self.block[2], operand.dtype
         along = min(k_run or bk, bk) if operand.major == "k" else extent
+        if vector > 1:
+            several = 1
         while vector > 1 and (along % vector or extent * bk < threads * vector):
             vector //= 2
+        while several > 1 and (along % several or extent * bk < threads * several):
+            several //= 2
         if kind == "register":
             atom = universal_copy(dtype, vector * dtype.bits)
         else:
             size = vector * dtype.bits // 8
             atom = cp_async(dtype, size, cache if size == 16 else "ca")
-        run = gcd(threads, along // vector)
+        held = max(vector, several)
+        run = gcd(threads, along // held)
         across = threads // run
         if operand.major != "k":
-            return make_tiled_copy_tv(atom, Layout((run, across)), Layout((vector, 1)))
+            return make_tiled_copy_tv(atom, Layout((run, across)), Layout((held, 1)))
         rows = min(across, extent)
         deep = across // rows  # more threads than rows: further along K
         thr = Layout((rows, (run, deep)), (run, (1, run * rows)))
-        return make_tiled_copy_tv(atom, thr, Layout((1, vector)))
+        return make_tiled_copy_tv(atom, thr, Layout((1, held)))
 
     def copy_of_lines(self, vector: int, threads: int) -> TiledCopy:
         """The tile of D from shared to global memory: neighbouring threads move neighbours of a line.

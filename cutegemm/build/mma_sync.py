@@ -14,6 +14,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.schedule import Schedule, multistage, single_stage
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
@@ -40,17 +41,23 @@ def mma_sync_plan(
     shares: int | None = None,
     load: str | None = None,
     load_bytes: int = 16,
+    load_run: int = 4,
     cache: str = "cg",
     k_run: int | None = None,
     shared: Shared | str = "swizzled",
     read: str = "ldmatrix",
-    store: str = "shared",
+    store: str | None = None,
     store_elems: int = 2,
     rounding: str = "rz",
     warps_along: str = "m",
     raster: Raster | str = "grouped_m:8",
     mma_order: str = "n",
     ctas_per_sm: int = 1,
+    split_k: int = 1,
+    split_order: str = "blocked",
+    reduction: str = "kernel",
+    waves: int = 0,
+    persistent: int | None = None,
     arch: str = "sm_80",
 ) -> GemmPlan:
     """A plan for mma.sync from tile sizes.
@@ -65,15 +72,20 @@ def mma_sync_plan(
     load          "cp.async" or "register"; where left out, by alignment, as cp.async moves 4 bytes or more. By TMA:
                   see `mma_tma_plan`
     load_bytes    that a thread moves at once, at most
+    load_run      neighbours that it loads by as many accesses, and writes to shared memory at once, where rows are
+                  aligned to single elements of 16 bits; at most
     cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
     k_run         elements along K that neighbouring threads copy of a k-major operand; bK where left out
     shared        how A and B lie in shared memory: "swizzled", so that nothing conflicts; "padded", by 16 bytes
                   along K or 8 elements across; "plain"
     read          "ldmatrix", where it serves, or "plain"
-    store         "shared": D passes through shared memory and leaves by whole lines; "direct": from registers
+    store         "shared": D passes through shared memory and leaves by whole lines; "direct": from registers. The
+                  latter where left out and K is split
     store_elems   neighbours that a thread writes at once out of registers, 1 or 2
     rounding      see `GemmPlan`
     warps_along   "m" or "n": in which direction neighbouring warps lie
+    split_k       CTAs that share a tile of D; split_order, reduction and waves: see `Split`
+    persistent    CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
     arch          the least one, whose shared memory is the limit
     raises        PlanError with every rule that is broken
 
@@ -90,15 +102,17 @@ def mma_sync_plan(
         "atom_k": atom_k,
         "shares": shares,
         "load_bytes": load_bytes,
+        "load_run": load_run,
         "k_run": k_run,
         "ctas_per_sm": ctas_per_sm,
     }
-    check_arguments(subject, ops, tiles, {"stages": stages}, some)
+    counts = {"stages": stages, "split_k": split_k, "waves": waves, "persistent": persistent or 0}
+    check_arguments(subject, ops, tiles, counts, some)
     tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     builder = _MmaBuilder(subject, ops, tile, stages)
     order = builder.order(raster)
     builder.choices(
-        load=(load, LOADS), read=(read, ("ldmatrix", "plain")), store=(store, ("shared", "direct"))
+        load=(load, LOADS), read=(read, ("ldmatrix", "plain")), store=(store, (None, "shared", "direct"))
     )
     builder.choices(
         warps_along=(warps_along, ("m", "n")),
@@ -111,12 +125,16 @@ def mma_sync_plan(
     if mma is None:  # without warps there is no number of threads
         raise PlanError(builder.subject, builder.broken)
     a, b = [
-        builder.operand(which, mma.threads, shared, read, load, load_bytes, cache=cache, k_run=k_run)
+        builder.operand(
+            which, mma.threads, shared, read, load, load_bytes, cache=cache, k_run=k_run, several=load_run
+        )
         for which in "ab"
     ]
+    split = builder.attempt(lambda: Split(split_k, split_order, reduction, waves))
+    leaves = store or ("direct" if split is not None and split.is_split else "shared")
     is_shared_out = all(each.load.atom.is_async for each in (a, b) if each is not None)
     schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_shared_out else 1))
-    d = builder.attempt(lambda: builder.storing(mma.threads, store, store_elems))
+    d = builder.attempt(lambda: builder.storing(mma.threads, leaves, store_elems))
     builder.check()
     return builder.plan(
         mma,
@@ -132,6 +150,8 @@ def mma_sync_plan(
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         rounding=rounding,
+        split=made(split),
+        persistent=persistent,
     )
 
 

@@ -207,11 +207,11 @@ def ranked(
         only = f"{kind} is multiplied by wgmma alone, which {WITH_WGMMA} has and {arch} has not."
         raise PlanError(f"choose: no named plan for {operands}", [only])
     if arch != WITH_WGMMA:
-        return iter(() if transposed else mma_sync.candidates(by_threads, problem, arch, device))
+        return iter(() if transposed else mma_sync.ranked(by_threads, problem, arch, device))
     by_wgmma = sm90.ranked(operands, problem, device, accumulate, transposed)
     if transposed or kind.bits == 8 or not to_pack_for_wgmma(operands):
         return by_wgmma
-    others = mma_sync.candidates(by_threads, problem, _WITHOUT, device)
+    others = mma_sync.ranked(by_threads, problem, _WITHOUT, device)
     return heapq.merge(by_wgmma, others, key=lambda one: one.us)
 
 

@@ -3,8 +3,8 @@
 simt_128x128            a plan of a table, or a step of a ladder
 sm90_128x144_2x1        a Hopper tile of any size, and its cluster: see `sm90.tiles`
 simt_256x128+pack       operands that are in the way are packed first
-sm90_64x128/k4          K is split in 4 parts; with /k4last the CTA that ends last adds those of a SIMT plan
-simt_128x128/s264       a grid of 264 CTAs shares evenly the k-tiles of those tiles that do not fill it
+sm90_64x128/k4          K is split in 4 parts; with /k4last the CTA that ends last adds those of a SIMT or mma.sync plan
+simt_128x128/s264       (or mma_) a grid of 264 CTAs shares evenly the k-tiles of those tiles that do not fill it
 sm90_wide_2x1/stream    the same among all CTAs of a Hopper grid, and of one grid of tiles more; /stream1 without
 sm90_wide_2x1/fill      the CTAs that the last tiles leave idle take the last k-tiles of each of these
 simt:block=64x64x8      the arguments of a builder; so begin simt:, mma_sync:, mma_tma: and sm90:
@@ -36,10 +36,12 @@ from cutegemm.plan.work.split import FILLED, Split
 _FAMILIES: Mapping[str, type[Recipe]] = {
     family.family: family for family in (SimtRecipe, MmaSyncRecipe, MmaTmaRecipe, Sm90Recipe)
 }
-_MMA_SYNC = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *MMA_SYNC_LADDER)
-_VARIED: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (*SIMT_PLANS, *SM90_PLANS)}
+_VARIED: Mapping[str, Recipe] = {
+    recipe.name: recipe for recipe in (*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS)
+}
 _FIXED: Mapping[str, Recipe] = {
-    recipe.name: recipe for recipe in (*[step.recipe for step in SIMT_LADDER.steps], *_MMA_SYNC)
+    recipe.name: recipe
+    for recipe in (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_FED, *MMA_SYNC_LADDER)
 }
 _NAME = re.compile(
     r"(?P<base>\w+)(?P<pack>\+pack)?"
@@ -53,7 +55,8 @@ def plans() -> list[tuple[str, str]]:
     >>> plans()[0][0]
     'simt_256x128'
     """
-    of_mma_sync = [(recipe.name, recipe.summary) for recipe in _MMA_SYNC]
+    mma_sync = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *MMA_SYNC_LADDER)
+    of_mma_sync = [(recipe.name, recipe.summary) for recipe in mma_sync]
     return simt_names() + ladder_names() + of_mma_sync + sm90_names()
 
 
@@ -97,7 +100,7 @@ def _varied(name: str) -> Recipe | None:
     )
     tile = read_tile(base)
     recipe = _VARIED.get(base) or (None if tile is None else of_tile(*tile))
-    if recipe is None or not said <= recipe.splits:
+    if recipe is None or not said <= recipe.splits or (match["pack"] and not recipe.packs):
         return None
     if match["fill"]:
         split = FILLED

@@ -46,6 +46,7 @@ class Recipe(ABC):
     arguments     of its builder, each with what turns its text into a value
     loads_boxes   whether TMA loads A and B, which takes rows of any length, but no stride of 0
     splits        how a name may say that K is split: see `choose.names`
+    packs         whether operands may be packed
     reduction     of a split whose name does not say it: see `Split`
     """
 
@@ -53,6 +54,7 @@ class Recipe(ABC):
     arguments: ClassVar[Mapping[str, Callable[[str], Any]]]
     loads_boxes: ClassVar[bool] = False
     splits: ClassVar[frozenset[str]] = frozenset()
+    packs: ClassVar[bool] = True
     reduction: ClassVar[str] = "last"
 
     name: str
@@ -81,6 +83,15 @@ class Recipe(ABC):
         if split.waves:
             return "/stream" if split.waves == STREAM_WAVES else f"/stream{split.waves}"
         return f"/k{split.parts}{'' if split.reduction == self.reduction else split.reduction}"
+
+    @property
+    def split_options(self) -> dict[str, Any]:
+        """What `split` and `ctas` are as arguments of the builders of plans with a schedule."""
+        options: dict[str, Any] = {} if self.ctas is None else {"persistent": self.ctas}
+        if self.split is not None:
+            of = self.split
+            options |= {"split_k": of.parts, "waves": of.waves, "reduction": of.reduction}
+        return options
 
     def __str__(self) -> str:
         return f"{TRANSPOSED if self.transposed else ''}{self.plan_name}"

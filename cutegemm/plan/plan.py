@@ -40,6 +40,9 @@ from cutegemm.tile.tma import TmaBox
 if TYPE_CHECKING:
     from cutegemm.plan.memory.packing import Packing
 
+# An access of one element of 16 bits: it goes to a register of its own, so that no load waits for another. Where it
+# comes from takes half a register besides, as seen in kernels: addresses of runs of them, and predicates.
+HALF_BITS, _BITS_FOR_HALF = 16, 48
 SUM_VECTOR = 4  # sums of a thread that a pipeline moves to and from the workspace at once: 16 bytes
 MAX_ACCESS_BITS = 128  # of a thread at once
 TICKET_BYTES = 4  # in shared memory, by which a consumer's threads learn whether theirs is a tile's last part
@@ -363,7 +366,8 @@ class GemmPlan:
             ("tile of B on its way", self.load_b, bn, ops.b),
         ):
             if self.stages and isinstance(copy, TiledCopy) and not copy.atom.is_async:
-                out[name] = _words(tile * self.cta_tile[2], operand.dtype.bits, self.threads)
+                bits = _BITS_FOR_HALF if copy.atom.bits == HALF_BITS else operand.dtype.bits
+                out[name] = _words(tile * self.cta_tile[2], bits, self.threads)
         return out
 
     @property

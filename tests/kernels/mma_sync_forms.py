@@ -65,6 +65,14 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "few_rows": ({}, {"block": (16, 128, 64), "warp": (16, 32)}),
     "wide_warps": ({"layout": "tn"}, {"block": (64, 192, 64), "warp": (32, 96), "fragments": 1}),
     "one_warp": ({}, {"block": (32, 32, 64), "warp": (32, 32)}),
+    "single_halves": ({"align_bytes": 2}, {**_SMALL, "block": (64, 64, 32), "stages": 2, "load_run": 1}),
+    "deep_halves": ({"layout": "tn", "align_bytes": 2}, {"block": (32, 32, 128), "warp": (16, 16), "stages": 2}),
+    "split": ({"layout": "nn", "align_bytes": 2}, {**_SMALL, "stages": 2, "split_k": 3}),
+    "split_tf32": ({"dtype": "tf32", "layout": "tn", "align_bytes": 4}, {**_TF32, "split_k": 5}),
+    "split_last": ({"dtype": "tf32", "layout": "nn"}, {**_TF32, "split_k": 2, "reduction": "last"}),
+    "split_strided": ({"layout": "tt", "out_major": "m"}, {**_SMALL, "split_k": 3, "split_order": "strided"}),
+    "split_batched": ({"batched": True}, {**_SMALL, "split_k": 2}),
+    "split_evenly": ({"layout": "tt"}, {**_SMALL, "waves": 1, "persistent": 5}),
 }  # fmt: skip
 
 

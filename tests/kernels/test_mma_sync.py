@@ -87,7 +87,7 @@ def test_other_architectures(dtype, layout, arch):
     "name",
     [
         "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
-        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps",
+        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps", "split", "deep_halves",
     ],
 )  # fmt: skip
 def test_forms(name):

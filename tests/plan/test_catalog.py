@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.build import simt_plan
 from cutegemm.choose.catalog import choose, plan_named, plans
-from cutegemm.choose.mma_sync.time import busiest_cost
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.simulate import simulate
@@ -80,12 +78,3 @@ def test_the_choice_by_size():
 def test_the_choice_is_remembered():
     problem = Problem(777, 555, 333)
     assert choose(Operands.of("f32"), problem) is choose(Operands.of("f32"), problem)
-
-
-def test_the_cost_of_the_busiest_multiprocessor():
-    """3 x 2 tiles of 64 x 64: one of 4 multiprocessors takes 2 of them, where 4 CTAs would cover their latencies."""
-    plan = simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4), ctas_per_sm=4)
-    found = busiest_cost(plan, Problem(192, 128, 100), rate=1000.0, sms=4, start_steps=20)
-    assert found == pytest.approx(2 * 64 * 64 * (100 + 20) / (1000 * (2 / 4) ** 0.5))
-    empty = busiest_cost(plan, Problem(0, 128, 100), rate=1000.0, sms=4, start_steps=20)
-    assert empty == pytest.approx(64 * 64 * 120 / (1000 * (1 / 4) ** 0.5))

@@ -22,14 +22,16 @@ from cutegemm.plan import Operands, Problem
 from cutegemm.plan.work.split import FILLED, Split
 
 COUNTS = st.integers(2, 200)
+BY_SCHEDULE = st.one_of(
+    st.just((None, None)),
+    COUNTS.map(lambda parts: (Split(parts), None)),
+    COUNTS.map(lambda parts: (Split(parts, reduction="last"), None)),
+    COUNTS.map(lambda ctas: (Split(waves=1), ctas)),
+)
 # By family: how K may be split, with the CTAs that a name says.
 DIVISIONS = {
-    "simt": st.one_of(
-        st.just((None, None)),
-        COUNTS.map(lambda parts: (Split(parts), None)),
-        COUNTS.map(lambda parts: (Split(parts, reduction="last"), None)),
-        COUNTS.map(lambda ctas: (Split(waves=1), ctas)),
-    ),
+    "simt": BY_SCHEDULE,
+    "mma_sync": BY_SCHEDULE,
     "sm90": st.one_of(
         st.just((None, None)),
         st.just((FILLED, None)),
@@ -42,8 +44,8 @@ NAMED = {recipe.name for recipe in SM90_PLANS}  # among them some tiles, which a
 TILES = st.builds(
     lambda m, n, cluster: of_tile((m, n), cluster), *SIDES, st.sampled_from(((1, 1), (2, 1), (1, 2)))
 ).filter(lambda recipe: recipe.name not in NAMED)
-VARIED = st.sampled_from((*SIMT_PLANS, *SM90_PLANS, *SM90_CHOSEN)) | TILES
-FIXED = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_PLANS, *MMA_SYNC_FED, *MMA_SYNC_LADDER)
+VARIED = st.sampled_from((*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS, *SM90_CHOSEN)) | TILES
+FIXED = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_FED, *MMA_SYNC_LADDER)
 SPELLED = (
     "simt:block=64x64x8,warp=32x32,thread=8x4,stages=4,pack=a",
     "mma_sync:block=128x128x64,stages=3,shared=k+8",
@@ -58,7 +60,8 @@ def recipes(draw):
     recipe = draw(VARIED | st.sampled_from(FIXED) | st.sampled_from(SPELLED).map(recipe_named))
     if recipe.splits and not recipe.spelled_out and recipe not in FIXED:
         split, ctas = draw(DIVISIONS[recipe.family])
-        recipe = replace(recipe, is_packed=draw(st.booleans()), split=split, ctas=ctas)
+        is_packed = recipe.packs and draw(st.booleans())
+        recipe = replace(recipe, is_packed=is_packed, split=split, ctas=ctas)
     return replace(recipe, transposed=draw(st.booleans()))
 
 
@@ -99,8 +102,8 @@ def test_what_a_name_says():
     "name",
     [
         "", "simt", "sm90", "sm90_", "sm90_8x8x8", "simt_64x64/fill", "simt_64x64/stream", "sm90_slots/s132",
-        "sm90_slots/k4last", "sm90_slots/k4+pack", "mma_64x64/k2", "mma_64x64+pack", "sgemm_01_naive/k2",
-        "wgmma:tile=64x64x64", "transposed:", "simt_64x64 ", "sm90_slots+packed",
+        "sm90_slots/k4last", "sm90_slots/k4+pack", "mma_64x64/fill", "mma_tma_256x128/k2",
+        "mma_64x64+pack", "sgemm_01_naive/k2", "wgmma:tile=64x64x64", "transposed:", "simt_64x64 ", "sm90_slots+packed",
     ],
 )  # fmt: skip
 def test_a_name_that_there_is_not(name):

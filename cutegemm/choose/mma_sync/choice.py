@@ -1,13 +1,17 @@
-"""The choice among the named mma.sync plans, by the cost of the busiest multiprocessor: see `mma_sync.time`."""
+"""The choice among the named mma.sync plans, by the time that `mma_sync.time` predicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
 
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
-from cutegemm.choose.mma_sync.time import START_STEPS, busiest_cost, predicted_us
+from cutegemm.choose.mma_sync.time import Column, Tiles, predicted
 from cutegemm.choose.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -15,6 +19,9 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
+from cutegemm.plan.work.split import Split
+
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 def choose_mma_sync(
@@ -24,7 +31,7 @@ def choose_mma_sync(
     device: Device = DEFAULT_DEVICE,
     suits: Callable[[GemmPlan], bool] | None = None,
 ) -> GemmPlan:
-    """The named plan that a simple model, `busiest_cost`, holds to be the fastest.
+    """The named plan, K split or not, that a model, `time.predicted`, holds to be the fastest.
 
     suits    of a plan: whether it is one that is wanted, beside its time
     raises   PlanError where none serves the operands
@@ -33,42 +40,64 @@ def choose_mma_sync(
     >>> small, large = Problem(256, 512, 4096), Problem(8192, 8192, 8192)
     >>> a100 = device_named("a100-80gb")
     >>> [choose_mma_sync(Operands.of("bf16"), p, "sm_80", a100).name for p in (small, large)]
-    ['mma_32x64', 'mma_128x256']
+    ['mma_64x64/k6', 'mma_128x256']
     """
-    refusals: list[tuple[object, str]] = []
-    served = [
-        one for one in serving(operands, problem, arch, device, refusals) if suits is None or suits(one[1])
-    ]
-    if not served:
-        raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
-    return min(served, key=lambda one: _cost(one[0], one[1], problem, device))[1]
+    refusals: list[tuple[object, str]] = list(_serving(operands, arch, device).refusals)
+    for one in ranked(operands, problem, arch, device):
+        try:
+            plan = one.recipe.build(operands, arch=arch, device=device)
+        except PlanError as error:
+            refusals += [(one.recipe, rule) for rule in error.violations]
+            continue
+        too_large = list(limits(plan, problem))
+        if not too_large and (suits is None or suits(plan)):
+            return plan
+        refusals += [(one.recipe, rule) for rule in too_large]
+    raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
 
 
 def candidates(
     operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
 ) -> list[Candidate]:
-    """What `choose_mma_sync` weighs, the plan to take first. The model knows of products alone."""
-    found = [
-        Candidate(recipe, predicted_us(plan, problem, recipe.rate, device), "tensor cores")
-        for recipe, plan in serving(operands, problem, arch, device)
-        if recipe.rate is not None
-    ]
-    return sorted(found, key=lambda one: one.us)
+    """`ranked`, all of them."""
+    return list(ranked(operands, problem, arch, device))
 
 
-def serving(
-    operands: Operands,
-    problem: Problem,
-    arch: str,
-    device: Device,
-    refusals: list[tuple[object, str]] | None = None,
-) -> Iterator[tuple[MmaSyncRecipe, GemmPlan]]:
-    """The recipes whose plans serve the operands and the problem, with these plans.
+def ranked(
+    operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
+) -> Iterator[Candidate]:
+    """Plans, whole and with K split, that which is held to be the fastest first. The split ones are not built yet."""
+    served = _serving(operands, arch, device)
+    if not served.recipes:
+        return
+    rows, parts = _divisions(served, problem, device.sms)
+    found = predicted(served.tiles.taken(rows), served.peak, operands, problem, device, parts)
+    for place in np.argsort(found.us, kind="stable").tolist():
+        recipe = _variant(served.recipes[rows[place]], int(parts[place]))
+        yield Candidate(recipe, float(found.us[place]), found.bound(place))
 
-    refusals   is told why others do not
+
+@dataclass(frozen=True)
+class Serving:
+    """The recipes whose plans serve operands on an architecture, with what the model asks of them.
+
+    peak       TFLOP/s of the device's tensor cores by mma.sync, where it has such
+    may_split  of each recipe
+    refusals   why others do not serve
     """
-    refused = [] if refusals is None else refusals
+
+    recipes: tuple[MmaSyncRecipe, ...]
+    tiles: Tiles
+    peak: float | None
+    may_split: Column
+    refusals: tuple[tuple[object, str], ...]
+
+
+@lru_cache(maxsize=256)
+def _serving(operands: Operands, arch: str, device: Device) -> Serving:
     fed = MMA_SYNC_FED if arch.startswith("sm_90") else ()
+    recipes, plans, rates = [], [], []
+    refused: list[tuple[object, str]] = []
     for recipe in (*MMA_SYNC_PLANS, *fed):
         if recipe.rate is None:
             continue
@@ -77,13 +106,28 @@ def serving(
         except PlanError as error:
             refused += [(recipe, rule) for rule in error.violations]
             continue
-        too_large = list(limits(plan, problem))
-        if too_large:
-            refused += [(recipe, rule) for rule in too_large]
-        else:
-            yield recipe, plan
+        recipes.append(recipe)
+        plans.append(plan)
+        rates.append(recipe.rate)
+    return Serving(
+        tuple(recipes),
+        Tiles.of(plans, rates),
+        device.peak_tflops(plans[0].tiled_mma.atom) if plans else None,
+        np.array([bool(recipe.splits) for recipe in recipes]),
+        tuple(refused),
+    )
 
 
-def _cost(recipe: MmaSyncRecipe, plan: GemmPlan, problem: Problem, device: Device) -> float:
-    assert recipe.rate is not None
-    return busiest_cost(plan, problem, recipe.rate, device.sms, START_STEPS)
+def _divisions(served: Serving, problem: Problem, sms: int) -> tuple[Column, Column]:
+    """Numbers of recipes, each as often as there are ways to divide its K, and how many parts: no more than the
+    multiprocessors hold at a time, nor than there are k-tiles."""
+    tiles = served.tiles
+    full = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), -(-problem.k // tiles.bk))
+    every = np.arange(len(served.recipes))
+    of_parts = [every, *(every[served.may_split & (full >= parts)] for parts in SPLITS)]
+    return np.concatenate(of_parts), np.repeat([1, *SPLITS], [len(some) for some in of_parts])
+
+
+@lru_cache(maxsize=4096)
+def _variant(recipe: MmaSyncRecipe, parts: int) -> MmaSyncRecipe:
+    return recipe if parts == 1 else replace(recipe, split=Split(parts))

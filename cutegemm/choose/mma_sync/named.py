@@ -36,6 +36,22 @@ MMA_SYNC_PLANS = (
         "mma_16x128", "4 warps of 16 x 32; for few rows",
         {"block": (16, 128), "warp": (16, 32), "ctas_per_sm": 3}, 0.35,
     ),
+    MmaSyncRecipe(
+        "mma_64x32", "4 warps of 32 x 16; for few columns",
+        {"block": (64, 32), "warp": (32, 16), "ctas_per_sm": 3}, 0.4,
+    ),
+    MmaSyncRecipe(
+        "mma_32x32", "4 warps of 16 x 16; for a tile or two, whose K many CTAs share",
+        {"block": (32, 32), "warp": (16, 16), "ctas_per_sm": 3}, 0.3,
+    ),
+    MmaSyncRecipe(
+        "mma_16x64", "4 warps of 16 x 16; for very few rows",
+        {"block": (16, 64), "warp": (16, 16), "ctas_per_sm": 3}, 0.25,
+    ),
+    MmaSyncRecipe(
+        "mma_64x16", "4 warps of 16 x 16; for very few columns",
+        {"block": (64, 16), "warp": (16, 16), "ctas_per_sm": 3}, 0.25,
+    ),
 )  # fmt: skip
 
 # For sm_90. What passes shared memory's 128 bytes a cycle for four

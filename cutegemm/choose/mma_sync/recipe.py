@@ -7,7 +7,7 @@ plan by its name asks for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,12 +17,17 @@ from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.choose.options import parse_tuple
 from cutegemm.choose.recipe import Recipe
 from cutegemm.errors import PlanError
-from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
-from cutegemm.plan.plan import GemmPlan
+from cutegemm.machine.arch import SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
+from cutegemm.plan.plan import HALF_BITS, GemmPlan
 from cutegemm.plan.problem import Operands
+from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES
 
 _DEEPEST_BYTES = 128  # of a k-tile along K
 _MOST_STAGES = 4
+_SMALL_BYTES, _STAGES_OF_SMALL = 16384, 6  # of a stage whose tile has few products for the latency of memory
+# Where elements of 16 bits come by themselves, a k-tile at a time: a deeper one, as far as it has so many for a thread
+_MOST_HALVES = 64
+_HALVES_STAGES = 2
 
 
 def _shared(text: str) -> Shared | str:
@@ -49,12 +54,16 @@ class MmaSyncRecipe(Recipe):
     family: ClassVar[str] = "mma_sync"
     arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         **dict.fromkeys(("block", "warp"), parse_tuple),
-        **dict.fromkeys(("atom_k", "stages", "fragments", "shares", "load_bytes", "k_run"), int),
-        **dict.fromkeys(("store_elems", "ctas_per_sm"), int),
+        **dict.fromkeys(("atom_k", "stages", "fragments", "shares", "load_bytes", "load_run", "k_run"), int),
+        **dict.fromkeys(("store_elems", "ctas_per_sm", "split_k", "waves", "persistent"), int),
         **dict.fromkeys(("load", "cache", "read", "store", "rounding"), str),
         **dict.fromkeys(("warps_along", "raster", "mma_order", "arch"), str),
+        **dict.fromkeys(("split_order", "reduction"), str),
         "shared": _shared,
     }
+    splits: ClassVar[frozenset[str]] = frozenset({"k", "last", "s"})
+    reduction: ClassVar[str] = "kernel"
+    packs: ClassVar[bool] = False
 
     rate: float | None = None
 
@@ -63,7 +72,8 @@ class MmaSyncRecipe(Recipe):
 
         raises   PlanError where nothing does
         """
-        ops, options = operands.as_tf32, {"name": self.name, "summary": self.summary, **self.options}
+        ops, called = operands.as_tf32, {"name": self.plan_name, "summary": self.summary}
+        options = {**called, **self.options, **self.split_options}
         if self.spelled_out:
             return mma_sync_plan(ops, **{"arch": _least(arch), **options})
         block = options.pop("block")
@@ -75,18 +85,36 @@ class MmaSyncRecipe(Recipe):
         limits, ctas = arch_named(_least(arch)), options.get("ctas_per_sm", 1)
         room = min(limits.smem_per_block_bytes, limits.smem_per_sm_bytes // ctas - SMEM_RESERVED_BYTES)
         of_d = block[0] * block[1] * ops.d.dtype.bits // 8
-        options.setdefault("store", "shared" if of_d <= room else "direct")
+        options.setdefault("store", "shared" if of_d <= room and self.split is None else "direct")
         error: PlanError | None = None
-        for share in (1, 2, 4):
-            tile = (*block, _DEEPEST_BYTES * 8 // ops.a.dtype.bits // share)
-            fit = room * share // ((block[0] + block[1]) * _DEEPEST_BYTES)
-            most = max(2, min(fit, min(share, 2) * _MOST_STAGES))
+        for deep, stages in self._depths(ops, block, room):
             try:
-                return mma_sync_plan(ops, block=tile, stages=most, arch=_least(arch), **options)
+                return mma_sync_plan(ops, block=(*block, deep), stages=stages, arch=_least(arch), **options)
             except PlanError as found:
                 error = found
         assert error is not None
         raise error
+
+    def _depths(self, operands: Operands, block: tuple[int, int], room: int) -> Iterator[tuple[int, int]]:
+        """bK and the stages, to be tried one after the other.
+
+        room   bytes of shared memory
+        """
+        bits = operands.a.dtype.bits
+        deepest, rows = _DEEPEST_BYTES * 8 // bits, sum(block)
+        if bits == HALF_BITS and min(operands.a.align_bytes, operands.b.align_bytes) < min(
+            CP_ASYNC_BYTES["ca"]
+        ):
+            warp = self.options.get("warp", block)
+            threads = block[0] * block[1] // (warp[0] * warp[1]) * WARP_THREADS
+            if 2 * deepest * rows <= _MOST_HALVES * threads:
+                yield 2 * deepest, _HALVES_STAGES
+            yield from ((deepest // share, _HALVES_STAGES) for share in (1, 2, 4))
+            return
+        stage = rows * _DEEPEST_BYTES
+        for share in (1, 2, 4):
+            most = _STAGES_OF_SMALL if stage <= _SMALL_BYTES else min(share, 2) * _MOST_STAGES
+            yield deepest // share, max(2, min(room * share // stage, most))
 
 
 @dataclass(frozen=True)
@@ -103,6 +131,7 @@ class MmaTmaRecipe(MmaSyncRecipe):
         **dict.fromkeys(("store", "raster", "mma_order", "arch"), str),
     }
     loads_boxes: ClassVar[bool] = True
+    splits: ClassVar[frozenset[str]] = frozenset()
 
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
         """The plan for operands: k-tiles of 128 bytes along K, or where there is no room for two of 64.

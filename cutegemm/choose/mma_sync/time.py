@@ -1,39 +1,222 @@
-"""How long a plan of mma.sync takes: the products of the busiest multiprocessor, at the rate of the plan's tiles."""
+"""How long plans of mma.sync will take, many at a time: from the latency of memory up to the rate of the tensor cores.
+
+The CTAs of the multiprocessor that has the most of them run a few at a time, each through its k-tiles one after the
+other. A k-tile takes as long as the slowest of
+
+    latency        of memory, over the k-tiles that are under way; besides the barrier, the first fragments and, where a
+                   tile passes through registers, its way to shared memory
+    loads          of all CTAs of the multiprocessor, by the bytes of an access: narrow ones are many
+    tensor cores   for their products, at the rate of the plan's tiles
+
+What goes on at the same time adds up in part: `_together`. The kernel takes no less than the operands take to come from
+DRAM. Besides there are its start, for each round of CTAs the first k-tile and the store of D, and where K is split the
+launch of a second kernel, which reads what the first has written.
+
+Rates of the chip are those of its `Device`. `MmaCosts` is fitted to what an H200 took behind a flush of the L2 cache,
+2026-11-22.
+"""
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.machine.device import Device
-from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Problem
+from cutegemm.plan.plan import HALF_BITS, GemmPlan
+from cutegemm.plan.problem import Operands, Problem
+from cutegemm.tile.tiled_copy import TiledCopy
 
-# What is added to K for each tile: filling the pipeline and writing D, in steps of K. A fit.
-START_STEPS = 512
+_BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
+_ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
+
+Column = Any  # an array of a number for each plan
 
 
-def predicted_us(plan: GemmPlan, problem: Problem, rate: float, device: Device) -> float:
-    """Microseconds that a plan takes; an estimate, in which the fastest tiles run at the peak of their pipe.
+@dataclass(frozen=True)
+class MmaCosts:
+    """What is fitted, in microseconds.
 
-    Infinitely many where the device has no such pipe.
-
-    rate   of the plan on large problems, that of the fastest being 1
+    start       of a kernel, until its first loads are under way, and from its last store to the end
+    round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
+    latency     of a k-tile
+    step        of a k-tile, what is no latency of memory
+    registers   of a k-tile that passes through registers, besides
+    wide, words, halves   of an access of a warp: of 8 or 16 bytes a lane, of 4, of 2
+    peak        of the tensor cores' peak, what tiles of rate 1 reach
+    store       of an access of a warp to D
+    launch      of the kernel that adds the sums of parts
+    added       for each `_ADDED_AT_ONCE` parts
+    within      the exponent of `_together` for what a k-tile waits for
     """
-    peak = device.peak_tflops(plan.tiled_mma.atom)
-    if not peak:
-        return inf
-    return 2 * busiest_cost(plan, problem, rate, device.sms, START_STEPS) * device.sms / (peak * 1e6)
+
+    start: float = 5.5
+    round: float = 1.0
+    latency: float = 0.8
+    step: float = 0.1
+    registers: float = 0.15
+    wide: float = 0.004
+    words: float = 0.005
+    halves: float = 0.003
+    peak: float = 0.78
+    store: float = 0.002
+    launch: float = 2.0
+    added: float = 0.6
+    within: float = 4.0
 
 
-def busiest_cost(plan: GemmPlan, problem: Problem, rate: float, sms: int, start_steps: int) -> float:
-    """Multiply-adds that the multiprocessor with the most tiles takes, at a rate.
+COSTS = MmaCosts()
 
-    It has ceil(tiles / multiprocessors) of them, each costs bM * bN * (K + start_steps), and they run at the
-    plan's rate on large problems, less where fewer CTAs than planned share the multiprocessor: the square
-    root of the share, as their latencies are covered less.
+
+@dataclass(frozen=True)
+class Tiles:
+    """Columns of what of many plans their time depends on.
+
+    bm, bn, bk           of a CTA's tile
+    ctas                 that share a multiprocessor
+    ahead                k-tiles under way while one is multiplied
+    by_registers         whether one of the operands passes through registers
+    wide, words, halves  accesses of warps for a k-tile, of 8 bytes or more a lane, of 4, of 2
+    stores               accesses of warps for a tile of D
+    rate                 of the tiles on large problems, that of `mma_128x256` being 1
     """
-    m_tiles, n_tiles, batch = plan.grid(problem)
-    most = max(1, -(-m_tiles * n_tiles * batch // sms))
-    resident = min(plan.ctas_per_sm, most) / plan.ctas_per_sm
+
+    bm: Column
+    bn: Column
+    bk: Column
+    ctas: Column
+    ahead: Column
+    by_registers: Column
+    wide: Column
+    words: Column
+    halves: Column
+    stores: Column
+    rate: Column
+
+    @classmethod
+    def of(cls, plans: Sequence[GemmPlan], rates: Sequence[float]) -> Tiles:
+        """Of plans whose K is not split, with their rates."""
+        accesses = [_accesses(plan) for plan in plans]
+        tiles = [plan.cta_tile for plan in plans]
+        by_registers = [any(not load.atom.is_async for load in _loads(plan)) for plan in plans]
+        return cls(
+            bm=np.array([bm for bm, _, _ in tiles]),
+            bn=np.array([bn for _, bn, _ in tiles]),
+            bk=np.array([bk for _, _, bk in tiles]),
+            ctas=np.array([plan.ctas_per_sm for plan in plans]),
+            ahead=np.array([_ahead(plan) for plan in plans]),
+            by_registers=np.array(by_registers),
+            wide=np.array([found[16] + found[8] for found in accesses]),
+            words=np.array([found[4] for found in accesses]),
+            halves=np.array([found[2] for found in accesses]),
+            stores=np.array([_stores(plan) for plan in plans]),
+            rate=np.array(rates),
+        )
+
+    def taken(self, rows: Column) -> Tiles:
+        """Those of some rows."""
+        return Tiles(*[column[rows] for column in vars(self).values()])
+
+    def tiles_of(self, problem: Problem) -> Column:
+        """Tiles of D."""
+        return -(-problem.m // self.bm) * -(-problem.n // self.bn) * problem.l
+
+
+def _loads(plan: GemmPlan) -> list[TiledCopy]:
+    return [load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy)]
+
+
+def _ahead(plan: GemmPlan) -> int:
+    by_registers = any(not load.atom.is_async for load in _loads(plan))
+    return 1 if by_registers else max(1, plan.stages - 1)
+
+
+def _accesses(plan: GemmPlan) -> dict[int, float]:
+    """Of warps for a k-tile, by the bytes of a lane; TMA's are one thread's."""
+    (bm, bn, bk), found = plan.cta_tile, dict.fromkeys((16, 8, 4, 2), 0.0)
+    for extent, load in ((bm, plan.load_a), (bn, plan.load_b)):
+        if isinstance(load, TiledCopy):
+            size = max(load.atom.bits, HALF_BITS) // 8
+            found[size] += extent * bk / (load.atom.values * WARP_THREADS)
+    return found
+
+
+def _stores(plan: GemmPlan) -> float:
+    """Of warps for a tile of D: by whole lines, where it passes through shared memory, else from registers."""
     bm, bn, _ = plan.cta_tile
-    return float(most * bm * bn * (problem.k + start_steps) / (rate * resident**0.5))
+    values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
+    return bm * bn / (values * WARP_THREADS)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Columns of what is predicted.
+
+    us       microseconds behind a flush of the L2 cache; infinitely many where the device has no such tensor cores
+    bounds   the microseconds that each of `_BOUNDS` would take by itself
+    """
+
+    us: Column
+    bounds: tuple[Column, ...]
+
+    def bound(self, row: int) -> str:
+        """What a plan takes most of its time for."""
+        return _BOUNDS[int(np.argmax([column[row] for column in self.bounds]))]
+
+
+def predicted(
+    tiles: Tiles,
+    peak_tflops: float | None,
+    operands: Operands,
+    problem: Problem,
+    device: Device,
+    parts: Column = 1,
+    costs: MmaCosts = COSTS,
+) -> Predicted:
+    """What plans take that have these tiles.
+
+    peak_tflops   of the tensor cores, by mma.sync; None where the device has none
+    parts         of K, a column
+    """
+    cost, rates = costs, device.measured
+    all_k_tiles = -(-problem.k // tiles.bk)
+    k_tiles = np.maximum(1, -(-all_k_tiles // parts))
+    per_sm = np.maximum(1, -(-tiles.tiles_of(problem) * parts // device.sms))
+    rounds, rest = per_sm // tiles.ctas, per_sm % tiles.ctas
+    latency_us = cost.latency / tiles.ahead + cost.step + cost.registers * tiles.by_registers
+    loads_us = cost.wide * tiles.wide + cost.words * tiles.words + cost.halves * tiles.halves
+    per_us = (peak_tflops or 1.0) * 1e6 / device.sms * cost.peak * tiles.rate  # products, of a multiprocessor
+    products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
+
+    def steps_us(ctas: Column) -> Column:
+        """Of all k-tiles, with so many CTAs at a time, which cover less of each other's latencies if they are few."""
+        slower = np.sqrt(tiles.ctas / np.maximum(1, ctas))
+        each = _together(cost.within, latency_us, ctas * loads_us, ctas * products_us * slower)
+        return np.where(ctas, k_tiles * each, 0.0)
+
+    ends_us = cost.start + cost.round * (1 + (rounds + (rest > 0) - 1) / tiles.ctas)
+    ends_us = ends_us + cost.store * per_sm * tiles.stores
+    bits = problem.m * operands.a.dtype.bits + problem.n * operands.b.dtype.bits
+    memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
+    turns_us = rounds * steps_us(tiles.ctas) + steps_us(rest)
+    moved = 2 * tiles.tiles_of(problem) * parts * tiles.bm * tiles.bn * operands.acc.bits / 8
+    sums_us = cost.launch + cost.added * -(-parts // _ADDED_AT_ONCE) + moved / (rates.sums_gb_s * 1e3)
+    sums_us = np.where(parts > 1, sums_us, 0.0)
+    us = ends_us + _together(cost.within, turns_us, memory_us) + sums_us
+    if peak_tflops is None:
+        us = np.full(len(us), np.inf)
+    of_k = k_tiles * per_sm
+    waited = latency_us * k_tiles * (rounds + (rest > 0))
+    memory = np.full(len(us), memory_us)
+    return Predicted(us, (waited, loads_us * of_k, products_us * of_k, memory, ends_us, sums_us))
+
+
+def _together(exponent: float, *us: Column) -> Column:
+    """The slowest of some that go on at the same time, and a little more where another is near it."""
+    total = us[0] ** exponent
+    for one in us[1:]:
+        total = total + one**exponent
+    return total ** (1 / exponent)

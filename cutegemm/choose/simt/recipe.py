@@ -65,14 +65,7 @@ class SimtRecipe(Recipe):
         widest = max(operands.a.dtype.bits, operands.b.dtype.bits, operands.acc.bits)
         quad = min(4, ACCESS_BITS // widest)
         given = {"quad": (quad, quad), "stages": 2, **self.options, "pack": self.packed(operands)}
-        if self.split is not None:
-            given |= {
-                "split_k": self.split.parts,
-                "waves": self.split.waves,
-                "reduction": self.split.reduction,
-            }
-        if self.ctas is not None:
-            given["persistent"] = self.ctas
+        given |= self.split_options
         if (
             operands.batched
         ):  # a batch of few tiles has nothing to group, and which tile is next is found sooner

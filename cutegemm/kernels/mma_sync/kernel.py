@@ -21,6 +21,7 @@ from cutlass import Float32, Int32
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, ThreadTiles, serpentine
+from cutegemm.kernels.threads.workspace import WorkspaceGemm
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.schedule import Multiply, Read
 
@@ -33,7 +34,7 @@ def host_function(plan: GemmPlan) -> Any:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
         return TmaFedGemm(plan)
-    return MmaSyncGemm(plan)
+    return MmaSyncWorkspaceGemm(plan) if plan.split.is_split else MmaSyncGemm(plan)
 
 
 class MmaSyncGemm(ScheduledGemm):
@@ -63,3 +64,7 @@ class MmaSyncGemm(ScheduledGemm):
         for m, n in serpentine(cute.size(a, mode=[1]), cute.size(b, mode=[1]), self.plan.mma_order):
             sums = parts.acc[None, m, n]
             cute.mma_atom_call(parts.tiled_mma, sums, a[None, m], b[None, n], sums)
+
+
+class MmaSyncWorkspaceGemm(WorkspaceGemm, MmaSyncGemm):
+    """The kernels of an mma.sync plan that splits K."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.kernels.simt.direct import DirectGemm
 from cutegemm.kernels.simt.gemm import SimtGemm
-from cutegemm.kernels.simt.workspace import WorkspaceGemm
+from cutegemm.kernels.threads.workspace import WorkspaceGemm
 from cutegemm.plan.plan import GemmPlan
 
 __all__ = ["fake_arguments", "host_function"]
 
 
+class SimtWorkspaceGemm(WorkspaceGemm, SimtGemm):
+    """The kernels of a SIMT plan that packs operands, splits K, or both."""
+
+
 def host_function(plan: GemmPlan) -> SimtGemm:
     """The host function that is traced for a plan, of `LaunchArguments`."""
     if plan.packs or plan.split.is_split:
-        return WorkspaceGemm(plan)
+        return SimtWorkspaceGemm(plan)
     return DirectGemm(plan) if plan.stages == 0 else SimtGemm(plan)

@@ -38,7 +38,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32
+from cutlass import Boolean, Int32, Int64, Uint16
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
@@ -49,6 +49,7 @@ from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
+from cutegemm.plan.plan import HALF_BITS
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.program.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
 from cutegemm.plan.shared import smem_align_bytes
@@ -65,7 +66,8 @@ class ThreadCopy:
     gX    global memory (V, REST_MN, REST_K, k_tiles)
     cX    the same of the elements' coordinates (mn, k)
     sX    shared memory (V, REST_MN, REST_K, stages)
-    rX    registers (V, REST_MN, REST_K), of a tile that does not travel by cp.async
+    rX    registers (V, REST_MN, REST_K), of a tile that does not travel by cp.async; where its elements come by
+          themselves and have 16 bits, one of 32 bits for each: see `load_half`
     pX    whether an access lies within the extent along M or N: (V / vector, REST_MN, REST_K)
     """
 
@@ -77,6 +79,11 @@ class ThreadCopy:
     sX: cute.Tensor
     rX: cute.Tensor
     pX: cute.Tensor
+
+    @property
+    def by_halves(self) -> bool:
+        """Whether elements of 16 bits come by themselves."""
+        return self.rX.element_type is Int32
 
 
 @dataclass
@@ -109,6 +116,19 @@ def reread(register: str, *, loc=None, ip=None) -> Int32:
     text = f"mov.u32 $0, {register};"
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     return Int32(asm(T.i32(), [], text, "=r", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+@dsl_user_op
+def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
+    """16 bits of global memory in a register of their own, or zeros: nothing is asked for, and none waits for another.
+
+    Two of them in one register, as vectors of 16-bit elements are held, are a load that waits for the other: what
+    comes later is inserted into what came before. So a k-tile of 96 elements a thread took 15 us (H200, 2026-11-22).
+    """
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    text = "{.reg .pred p; setp.ne.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.u16 $0, [$1];}"
+    operands = [each.ir_value(loc=loc, ip=ip) for each in (Int64(address), Int32(where))]
+    return Int32(asm(T.i32(), operands, text, "=&r,l,r", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 class ScheduledGemm(ScheduledEpilogue):
@@ -280,7 +300,8 @@ class ScheduledGemm(ScheduledEpilogue):
         gX = cute.local_tile(cute.domain_offset((0, residue), mX[None, None, batch]), tiler, (tile, None))
         cX = cute.local_tile(cute.domain_offset((0, residue), coords), tiler, (tile, None))
         tXgX, tXcX, tXsX = thr.partition_S(gX), thr.partition_S(cX), thr.partition_D(sX)
-        tXrX = cute.make_rmem_tensor(tXsX.shape[:3], sX.element_type)
+        by_halves = not copy.atom.is_async and copy.atom.bits == HALF_BITS
+        tXrX = cute.make_rmem_tensor(tXsX.shape[:3], Int32 if by_halves else sX.element_type)
         if not copy.atom.is_async:
             fill_with_zeros(tXrX)
         inside = self.predicate(tXcX, 0, extent, with_k=False)
@@ -334,6 +355,12 @@ class ScheduledGemm(ScheduledEpilogue):
         inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
         source = load.gX[None, None, None, k_tile]
         held = load.sX[None, None, None, stage] if load.is_async else load.rX
+        if load.by_halves:
+            first, size = source.iterator.toint(), HALF_BITS // 8
+            for at, place in each_of(held):
+                offset = cute.crd2idx(place, source.layout)
+                held[place] = load_half(first + Int64(offset) * size, inside[at])
+            return
         if step.parts == 1:
             cute.copy(load.copy, source, held, pred=inside)
             return
@@ -406,7 +433,13 @@ class ScheduledGemm(ScheduledEpilogue):
     def store(self, parts: ThreadTiles, stage) -> None:
         """A tile in registers to its stage."""
         for load in parts.loads:
-            if not load.is_async:
+            if load.by_halves:
+                packed = cute.make_rmem_tensor(load.rX.layout, load.sX.element_type)
+                bits = lower.as_bits(packed)
+                for _, place in each_of(load.rX):
+                    bits[place] = load.rX[place].to(Uint16)
+                cute.autovec_copy(packed, load.sX[None, None, None, stage])
+            elif not load.is_async:
                 cute.autovec_copy(load.rX, load.sX[None, None, None, stage])
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
@@ -416,6 +449,12 @@ class ScheduledGemm(ScheduledEpilogue):
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
         """acc += the products of the fragments of a k-block."""
         raise NotImplementedError
+
+
+def each_of(held: cute.Tensor) -> list[tuple[tuple[int, int, int], tuple[Any, int, int]]]:
+    """What a thread moves element by element: (access, i, j) of its predicate, and the place ((0, access), i, j)."""
+    extents = [range(cute.size(held, mode=[mode])) for mode in range(3)]
+    return [((v, i, j), ((0, v), i, j)) for v, i, j in itertools.product(*extents)]
 
 
 def fill_with_zeros(tensor: cute.Tensor) -> None:

@@ -14,6 +14,9 @@ release; barrier; the CTA that finds `parts` - 1 in it sees what all others wrot
 order of the PTX memory model: what a barrier orders before a release, that releases too, and what it orders after an
 acquire has acquired.) No CTA waits for another, so that it does not matter which of them run at a time.
 
+From sm_90 on `add_kernel` is launched while the CTAs of the GEMM write their sums, and waits for all of them to have
+ended before it reads (programmatic dependent launch): its own launch is then over.
+
 What is written has been scaled, where the epilogue scales sums. Were it the sums as they are, a vector of them would
 have to lie in neighbouring registers from the first product on, and then the three operands of a multiply-add meet in
 one of the two banks of the register file: the mainloop took up to a sixth longer (H200, 2048 cubed, 2026-11-20).
@@ -31,16 +34,15 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.simt.gemm import SimtGemm
-from cutegemm.kernels.threads.mainloop import reread
+from cutegemm.kernels.threads.mainloop import ScheduledGemm, reread
 from cutegemm.kernels.values import Values
 from cutegemm.plan.memory.workspace import sums_layout
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.plan.work.shares import WorkTile
 from cutegemm.tile.copy_atoms import universal_copy
 
-_ADDED_AT_ONCE = 8  # loads of parts' sums that a thread of `add_kernel` has under way
-_ADDED_BY_LAST = 4  # of a thread that holds a tile's sums besides
+_ADDED_AT_ONCE = 32  # sums of parts that a thread of `add_kernel` has under way
+_ADDED_BY_LAST = 16  # of a thread that holds a tile's sums besides
 
 
 @dsl_user_op
@@ -51,7 +53,7 @@ def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
     return Int32(asm(T.i32(), operands, "mov.b32 $0, $1;", "=r,r", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
-class PartsGemm(SimtGemm):
+class PartsGemm(ScheduledGemm):
     """The kernels of a plan that may share tiles. What they work on is known while they are traced."""
 
     sums: Any = None
@@ -92,7 +94,7 @@ class PartsGemm(SimtGemm):
     def tile_number(self, again: bool = False):
         """The tile of the work tile at hand, worked out `again` instead of kept in registers; else that of the CTA."""
         if self.plan.persistent is None:
-            return SimtGemm.tile_number(self, again)
+            return ScheduledGemm.tile_number(self, again)
         if again:
             self.at_hand = self.current()
         return self.at_hand.tile
@@ -113,7 +115,7 @@ class PartsGemm(SimtGemm):
             work_tile = work.part_of(tile, reread("%ctaid.y"))
             self.hand_over(thr_mma, mD, sA, acc, tid, work, work_tile)
         else:
-            SimtGemm.end(self, thr_mma, mD, sA, sD, acc, tid, work, tile)
+            ScheduledGemm.end(self, thr_mma, mD, sA, sD, acc, tid, work, tile)
 
     @cute.jit
     def end_persistent(
@@ -122,12 +124,14 @@ class PartsGemm(SimtGemm):
         work: cutlass.Constexpr, work_tile: cutlass.Constexpr,
     ):  # fmt: skip
         if work_tile.parts == 1:
-            SimtGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
+            ScheduledGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
         else:
             self.hand_over(thr_mma, mD, sA, acc, tid, work, work_tile)
 
     def hand_over(self, thr_mma, mD, sA, acc, tid, work: WorkGrid, work_tile: WorkTile) -> None:
         """The sums of a part to the workspace, from which the last one takes them all."""
+        if self.plan.split.reduction == "kernel" and lower.overlaps_launches():
+            cute.arch.griddepcontrol_launch_dependents()
         scaled = self.plan.epilogue.head.expression
         vAcc, own = self.by_vectors(acc), self.sums_at(tid, self.slot_of(work, work_tile, work_tile.part))
         for i in range(cute.size(vAcc, mode=[1])):
@@ -176,6 +180,8 @@ class PartsGemm(SimtGemm):
 
         operands, scalars   that become D together with the total of the parts' sums
         """
+        if cutlass.const_expr(lower.overlaps_launches()):
+            cute.arch.griddepcontrol_wait()
         self.sums = sums
         self.values = Values.of(self.plan, operands, scalars, self.plan.epilogue.tail)
         tid, _, _ = cute.arch.thread_idx()
@@ -200,10 +206,11 @@ class PartsGemm(SimtGemm):
         self.add_each([total] * len(slots), theirs, _ADDED_AT_ONCE)
 
     def add_each(self, totals, lines, at_once: int) -> None:
-        """Vectors in the workspace to vectors of registers, so many read before they are added."""
+        """Vectors in the workspace to vectors of registers, so many of their sums read before they are added."""
         vector = self.plan.store_d.values
-        for first in range(0, len(lines), at_once):
-            group = range(first, min(first + at_once, len(lines)))
+        step = max(1, at_once // vector)
+        for first in range(0, len(lines), step):
+            group = range(first, min(first + step, len(lines)))
             held = [cute.make_rmem_tensor((vector,), totals[0].element_type) for _ in group]
             for i, line in zip(group, held, strict=True):
                 cute.copy(self.wide(), self.pieces(lines[i]), self.pieces(line))

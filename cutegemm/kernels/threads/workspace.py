@@ -1,9 +1,9 @@
-"""SIMT plans that need a workspace: operands are packed first, K is split, or both.
+"""Plans with a schedule that need a workspace: operands are packed first, K is split, or both.
 
 | plan              | launches, in order                                                                    |
 |-------------------|---------------------------------------------------------------------------------------|
 | packs A, B        | `packing.Packer` for each, then the GEMM, whose operand is the packed one             |
-| shares tiles of D | the GEMM, and `add_kernel` where that adds the sums: see `simt_parts`                 |
+| shares tiles of D | the GEMM, and `add_kernel` where that adds the sums: see `parts`                      |
 
 Where each thing lies in the workspace is `plan.memory.workspace.regions`.
 """
@@ -19,7 +19,7 @@ from cutegemm.kernels.arguments import launch_arguments
 from cutegemm.kernels.gated import columns_of_b
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
-from cutegemm.kernels.simt.parts import PartsGemm
+from cutegemm.kernels.threads.parts import PartsGemm
 from cutegemm.kernels.values import Values
 from cutegemm.plan.memory.workspace import regions
 
@@ -59,6 +59,9 @@ class WorkspaceGemm(PartsGemm):
             added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
             of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.tail)
             self.add_kernel(K, of_d, mD, sums, scalars).launch(
-                grid=(added, vectors, 1), block=(plan.threads, 1, 1), stream=stream
+                grid=(added, vectors, 1),
+                block=(plan.threads, 1, 1),
+                stream=stream,
+                use_pdl=lower.overlaps_launches(),
             )
         reducer.launch(partials, given, stream)

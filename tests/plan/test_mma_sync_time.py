@@ -1,0 +1,96 @@
+"""The model of the time of mma.sync plans, and the choice by it: terms by hand, and what must follow from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cutegemm.choose.catalog import plan_named
+from cutegemm.choose.mma_sync.choice import SPLITS, candidates, choose_mma_sync
+from cutegemm.choose.mma_sync.time import MmaCosts, Tiles, predicted
+from cutegemm.machine.device import DEFAULT_DEVICE, device_named
+from cutegemm.plan import Operands, Problem
+
+# Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
+COSTS = MmaCosts(
+    start=1000.0, round=100.0, latency=3.0, step=0.5, registers=0.25, wide=0.0, words=0.0, halves=0.0, peak=1.0,
+    store=0.0, launch=10_000.0, added=1.0, within=64.0,
+)  # fmt: skip
+ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in (16, 2))
+
+
+def us(name, operands, problem, parts=1, costs=COSTS, device=DEFAULT_DEVICE, peak=1e9):
+    tiles = Tiles.of([plan_named(name, operands)], [1.0])
+    found = predicted(tiles, peak, operands, problem, device, np.array([parts]), costs)
+    return float(found.us[0]), found.bound(0)
+
+
+def test_a_tile_by_hand():
+    """One tile of 32 x 32 and 10 k-tiles of 64: each waits for a fifth of the latency, as five more are under way."""
+    plan = plan_named("mma_32x32", ALIGNED)
+    assert (plan.stages, plan.cta_tile) == (6, (32, 32, 64))
+    found, bound = us("mma_32x32", ALIGNED, Problem(32, 32, 640, operands=ALIGNED))
+    assert found == pytest.approx(1000 + 100 + 10 * (3 / 5 + 0.5), rel=1e-6)
+    assert bound == "start and end"
+
+
+def test_rows_that_begin_anywhere():
+    """Through registers one k-tile of 128 is under way, and is written to shared memory besides."""
+    found, _ = us("mma_32x32", ODD, Problem(32, 32, 640, operands=ODD))
+    assert found == pytest.approx(1000 + 100 + 5 * (3 + 0.5 + 0.25), rel=1e-6)
+
+
+def test_parts_of_k():
+    """4 parts of 3, 3, 2 and 2 k-tiles: the longest counts, and their sums of 4 x 1024 x 4 bytes go both ways."""
+    problem = Problem(32, 32, 640, operands=ALIGNED)
+    found, bound = us("mma_32x32", ALIGNED, problem, parts=4)
+    moved = 2 * 4 * 1024 * 4 / (DEFAULT_DEVICE.measured.sums_gb_s * 1e3)
+    assert found == pytest.approx(1000 + 100 + 3 * (3 / 5 + 0.5) + 10_000 + 1 + moved, rel=1e-6)
+    assert bound == "sums of parts"
+
+
+def test_products_and_rounds():
+    """264 tiles on 132 multiprocessors, whose CTAs run three at a time: two at once, which cover less latency."""
+    problem = Problem(32 * 264, 32, 64, operands=ALIGNED)
+    free = MmaCosts(**{**vars(COSTS), "latency": 0.0, "step": 1e-9})
+    found, bound = us("mma_32x32", ALIGNED, problem, costs=free, peak=0.01)
+    products = 2 * 2 * 32 * 32 * 64 / (0.01 * 1e6 / 132)
+    memory = (32 * 264 + 32) * 64 * 2 / (DEFAULT_DEVICE.measured.thread_read_gb_s * 1e3)
+    assert memory < products / 10
+    assert found == pytest.approx(1000 + 100 + products * 1.5**0.5, rel=1e-6)
+    assert bound == "tensor cores"
+    assert us("mma_32x32", ALIGNED, problem, peak=None)[0] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("operands", "mnk"), [(ALIGNED, (16, 32, 3536)), (ODD, (16, 29, 3537))], ids=["aligned", "odd"]
+)
+def test_few_tiles_and_a_deep_k_are_split(operands, mnk):
+    problem = Problem(*mnk, operands=operands)
+    plan = choose_mma_sync(operands, problem, "sm_90")
+    assert plan.split_k > 4
+    assert plan.violations("sm_90", problem) == []
+    whole = choose_mma_sync(operands, problem, "sm_90", suits=lambda plan: not plan.split.is_split)
+    assert whole.split_k == 1
+
+
+def test_candidates():
+    """Each recipe once as it is, and with no more parts than there are k-tiles; none twice, the fastest first."""
+    problem = Problem(16, 32, 640, operands=ALIGNED)
+    found = candidates(ALIGNED, problem, "sm_90")
+    names = [str(one.recipe) for one in found]
+    assert len(set(names)) == len(names)
+    assert [one.us for one in found] == sorted(one.us for one in found)
+    parts = {one.recipe.split.parts for one in found if one.recipe.split is not None}
+    assert parts == {each for each in SPLITS if each <= 10}
+    assert not any(name.startswith("mma_tma") and "/" in name for name in names)
+    assert "mma_tma_256x128" in names
+
+
+def test_other_devices_have_other_times():
+    problem = Problem(4096, 4096, 4096, operands=ALIGNED)
+    times = [
+        candidates(ALIGNED, problem, arch, device_named(name))[0].us
+        for name, arch in (("h200", "sm_90"), ("a100-80gb", "sm_80"))
+    ]
+    assert times[1] > 1.5 * times[0]
