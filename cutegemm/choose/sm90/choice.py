@@ -80,8 +80,10 @@ class _Way:
         all_shapes = _shapes(recipes)
         self.rows, self.parts, self.owned = _divisions(all_shapes, operands, problem, device)
         shapes = all_shapes.taken(self.rows)
-        read = _as_read(operands)
-        self.predicted: Predicted = predicted(shapes, read, problem, device, self.parts, self.owned)
+        self.predicted: Predicted = predicted(
+            shapes, _as_read(operands), problem, device, self.parts, self.owned,
+            packed=to_pack_for_wgmma(operands),
+        )  # fmt: skip
 
     def candidate(self, row: int, packed_us: float, is_packed: bool) -> Candidate:
         """One of them."""

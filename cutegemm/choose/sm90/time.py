@@ -198,12 +198,14 @@ def predicted(
     parts: Column = 1,
     owned: Column = False,
     costs: Sm90Costs = COSTS,
+    packed: str = "",
 ) -> Predicted:
     """What plans take that have these tiles.
 
     operands   as the GEMM reads them: those that were packed, where some were
     parts      of K, a column
     owned      whether tiles that do not fill the grid have owners, a column: see `shares_of`
+    packed     names of the operands that were packed, whose rows begin at lines
     """
     cost, rates, bits = costs, device.measured, operands.a.dtype.bits
     bm, bn = shapes.bm, shapes.bn
