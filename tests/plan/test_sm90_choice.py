@@ -230,7 +230,7 @@ def test_more_parts_cost_more_to_add_up():
 
 
 def test_the_rates_are_those_of_the_device():
-    """16 rows of a large B wait for memory: longer on an H100, by less than the rates say; half a chip takes as long."""
+    """16 rows of a large B wait for memory: longer on an H100, less than the rates say; half a chip takes as long."""
     shape, flat = BY_NAME["sm90_64x16"], Problem(16384, 16, 16384)
     h200, h100, half = [
         predicted_us(shape, BF16, flat, device) - COSTS.start
