@@ -21,6 +21,7 @@ from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
+from cutegemm.kernels.vectors import copy_vector
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue import launch_operands
@@ -440,7 +441,7 @@ class Storage(OwnTile):
     def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
         """One access to D, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
-            cute.copy(lower.copy_atom(self.slots.store.atom), values, gD)
+            copy_vector(self.slots.store.atom, values, gD)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
@@ -499,7 +500,7 @@ class Storage(OwnTile):
 
     def store_values(self, values, gD) -> None:
         """One access to D."""
-        cute.copy(lower.copy_atom(self.plan.store_d), values, cute.coalesce(gD))
+        copy_vector(self.plan.store_d, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:
         """A vector of an operand; of a row beside a gated B, of the numbers of gates and of ups."""
