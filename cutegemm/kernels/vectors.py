@@ -46,6 +46,14 @@ def flat(tensor: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(tensor.iterator, cute.make_layout((of_one.shape,), stride=(of_one.stride,)))
 
 
+def by_vectors(tensor: cute.Tensor, vector: Any) -> cute.Tensor:
+    """A thread's part of a tile as (elements, vectors), each of them one mode.
+
+    vector   the tile of elements that make a vector
+    """
+    return cute.coalesce(cute.zipped_divide(tensor, vector), target_profile=(1, 1))
+
+
 def zeros(values: int, kind: Any) -> cute.Tensor:
     """A vector of registers."""
     out = cute.make_rmem_tensor((values,), kind)

@@ -6,7 +6,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.vectors import copy_vector
+from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.tile.copy_atoms import universal_copy
 
@@ -86,7 +86,7 @@ class OwnTile:
         tiles = [coords if tensor is None else self.own_tile(tensor, own_mnl) for tensor in tensors]
         parts = [self.in_order(own.partition_C(tile)) for tile in tiles]
         flat = sums if cute.rank(sums) == 1 else self.in_order(sums)
-        return [cute.zipped_divide(part, (vector,)) for part in (*parts, flat)]
+        return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
         """(MMA, MMA_M, MMA_N) as one mode, in the order in which the sums leave."""

@@ -18,7 +18,7 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.gated import Both, as_sums, up_of
 from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.values import Values
-from cutegemm.kernels.vectors import condition, copy_vector, zeros
+from cutegemm.kernels.vectors import by_vectors, condition, copy_vector, zeros
 from cutegemm.plan.ending import SUMS_BESIDE_THEM, VECTORS_OF_TILES
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
@@ -205,7 +205,7 @@ class ScheduledEpilogue:
 
     def by_vectors(self, tensor) -> cute.Tensor:
         """A thread's part of a tile of D as (vector, vectors): as it is stored."""
-        return cute.zipped_divide(tensor, self.neighbours(tensor, self.plan.store_d.values))
+        return by_vectors(tensor, self.neighbours(tensor, self.plan.store_d.values))
 
     def neighbours(self, acc, vector: int):
         """The tile of sums (V, REST_M, REST_N) whose elements lie side by side in D."""
