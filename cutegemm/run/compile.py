@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
@@ -125,6 +125,13 @@ class CompiledKernel:
     def violations(self) -> list[str]:
         """Where the machine code takes more than the plan has for it, in words."""
         return self.resources.violations(self.plan, self.arch)
+
+
+def read_back(kernels: Sequence[CompiledKernel]) -> None:
+    """Works out the `resources` of several kernels for one architecture, in hardly more time than those of one."""
+    cubins = [(kernel.folder / "kernel.cubin").read_bytes() for kernel in kernels]
+    for kernel, report in zip(kernels, cubin.resources_of_many(cubins, kernels[0].arch), strict=True):
+        kernel.resources = report
 
 
 @functools.cache

@@ -43,47 +43,23 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     compute(a, (b,), PLAIN, out=out)
 
 
-def _gemm(
-    a: torch.Tensor,
-    b: Sequence[torch.Tensor],
-    epilogue: str,
-    operands: Sequence[torch.Tensor],
-    scalars: Sequence[float],
-    out_dtype: torch.dtype | None,
-    plan: str | None,
-    accumulate: str,
-    allow_tf32: bool,
-) -> list[torch.Tensor]:
-    return compute(a, b, epilogue, operands, scalars, out_dtype, Choice(plan, accumulate, allow_tf32))
+def _gemm(*given: Any) -> list[torch.Tensor]:
+    """given   as in the schema, which ends with a `Choice`"""
+    *product, plan, accumulate, allow_tf32 = given
+    return compute(*product, Choice(plan, accumulate, allow_tf32))
 
 
-def _gemm_out(
-    a: torch.Tensor,
-    b: Sequence[torch.Tensor],
-    epilogue: str,
-    operands: Sequence[torch.Tensor],
-    scalars: Sequence[float],
-    out: torch.Tensor,
-    plan: str | None,
-    accumulate: str,
-    allow_tf32: bool,
-) -> None:
-    compute(a, b, epilogue, operands, scalars, how=Choice(plan, accumulate, allow_tf32), out=out)
+def _gemm_out(*given: Any) -> None:
+    *product, out, plan, accumulate, allow_tf32 = given
+    compute(*product, how=Choice(plan, accumulate, allow_tf32), out=out)
 
 
 def _fake_mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
     return allocated(a, (b,), PLAIN, out_dtype)[0]
 
 
-def _fake_gemm(
-    a: torch.Tensor,
-    b: Sequence[torch.Tensor],
-    epilogue: str,
-    operands: Sequence[torch.Tensor],
-    scalars: Sequence[float],
-    out_dtype: torch.dtype | None,
-    *how: Any,
-) -> list[torch.Tensor]:
+def _fake_gemm(*given: Any) -> list[torch.Tensor]:
+    a, b, epilogue, _, _, out_dtype, *_ = given
     return allocated(a, b, epilogue, out_dtype)
 
 

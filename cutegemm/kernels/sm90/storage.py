@@ -21,6 +21,7 @@ from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
+from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue import launch_operands
@@ -429,7 +430,7 @@ class Storage(OwnTile):
         gD, coords = [cute.local_tile(tensor, slots.subtile, at) for tensor in tiles]
         own = lower.tiled_copy(slots.store).get_slice(self.tid)
         tDsD = own.partition_S(to.sD)[None, None, None, self.slot_of(i, result)]
-        tDgD, tDcD = own.partition_D(gD), own.partition_D(coords)
+        tDgD, tDcD = cute.coalesce(own.partition_D(gD), target_profile=(1, 1, 1)), own.partition_D(coords)
         tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
         cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
         for y in range(cute.size(tDrD, mode=[2])):
@@ -440,7 +441,7 @@ class Storage(OwnTile):
     def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
         """One access to D, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
-            cute.copy(lower.copy_atom(self.slots.store.atom), values, gD)
+            copy_vector(self.slots.store.atom, values, gD)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
@@ -458,7 +459,7 @@ class Storage(OwnTile):
         *parts, vcD, vAcc = self.by_vectors(
             vector, own_mnl, self.tid, *given.values(), None, sums=sums, extents=self.extents
         )
-        vUps = None if ups is None else cute.zipped_divide(self.in_order(ups), (vector,))
+        vUps = None if ups is None else by_vectors(self.in_order(ups), (vector,))
         for i in range(cute.size(parts[0], mode=[1])):
             gX = {name: part[None, i] for name, part in zip(given, parts, strict=True)}
             of_ups, reduced = None if vUps is None else vUps[None, i], self.fragments(vAcc[None, i].shape)
@@ -499,7 +500,7 @@ class Storage(OwnTile):
 
     def store_values(self, values, gD) -> None:
         """One access to D."""
-        cute.copy(lower.copy_atom(self.plan.store_d), values, cute.coalesce(gD))
+        copy_vector(self.plan.store_d, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:
         """A vector of an operand; of a row beside a gated B, of the numbers of gates and of ups."""
