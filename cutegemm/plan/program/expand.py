@@ -89,7 +89,7 @@ def lines_of(
     >>> lines_of(plan, plan.program("producer"), Place(0, 0), [WorkTile(0, 0, 2, 1, 0, 0)])
     (2, 3, 3, 3, 2, 3, 3, 3)
     """
-    found = _WithLines(plan, place, tiles, plan.stages, reads_c).of(program)
+    found: Iterator[Any] = _WithLines(plan, place, tiles, plan.stages, reads_c).of(program)
     return tuple([each.line for each in found if isinstance(each, _Lined)])
 
 
