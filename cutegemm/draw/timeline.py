@@ -174,8 +174,11 @@ def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
     return "\n".join(lines) + "\n"
 
 
-def timeline_svg(timeline: Timeline) -> str:
-    """A lane a role, a bar an event: its colour is the stage, a wait is hatched."""
+def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
+    """A lane a role, a bar an event: its colour is the stage, a wait is hatched.
+
+    now   a time that is marked by a line
+    """
     canvas = Canvas()
     begin, end = timeline.span
     y = PAD + 12.0
@@ -205,6 +208,10 @@ def timeline_svg(timeline: Timeline) -> str:
                     at + (_LANE - _BAR) / 2,
                     (e.end - e.start) * scale,
                 )
+    if now is not None:
+        x = left + (now - begin) * scale
+        line = f"M{num(x)} {num(top - 4)}v{num(height + 8)}"
+        canvas.add(f'<path class="frame accent" style="stroke-width:2" d="{line}"/>')
     y = top + height + 14
     x = float(PAD)
     canvas.text(x, y + 12, "stage", "say ink", 11.5, mono=False)

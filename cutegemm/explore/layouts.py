@@ -57,7 +57,7 @@ def _asked(state: State) -> Html:
 
 
 def _step(number: int, call: Call, state: State) -> Html:
-    title = [el("span", f"{number}", class_="number", aria_hidden="true"), code(call.text)]
+    title: list[Html | str] = [el("span", f"{number}", class_="number", aria_hidden="true"), code(call.text)]
     if call.target:
         title += [" as ", code(call.target)]
     told: list[Html] = []

@@ -12,7 +12,9 @@ from cutegemm.explore.chosen import Chosen, asked, chosen, edited, verdict
 from cutegemm.explore.forms import FORM, card, link
 from cutegemm.explore.html import Html, el, joined
 from cutegemm.explore.layouts import layouts
+from cutegemm.explore.pipeline import pipeline
 from cutegemm.explore.plans import report, rules
+from cutegemm.explore.sass import sass
 from cutegemm.explore.state import State
 from cutegemm.explore.tile import tile
 
@@ -20,7 +22,9 @@ _OF_PLAN: dict[str, tuple[str, Callable[[State, Chosen], Html]]] = {
     "rules": ("rules", rules),
     "tile": ("tile", tile),
     "banks": ("banks", banks),
+    "pipeline": ("pipeline", pipeline),
     "report": ("time", report),
+    "code": ("code", sass),
 }
 _ASSETS = "cutegemm.explore.assets"
 _LOADING = joined(

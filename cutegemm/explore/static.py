@@ -5,24 +5,18 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.explore.page import asset, document
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 PYODIDE = "https://cdn.jsdelivr.net/pyodide/v314.0.7/full/"
 ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 _WORKER, _CONFIGURATION, _PACKAGE = "worker.js", "python.json", "cutegemm.zip"
 # What runs without a compiler, a GPU and a terminal.
 _ROOMS = (
-    "analysis", "build", "choose", "draw", "explore", "layout", "machine", "plan", "simulate", "tile",
+    "analysis", "build", "choose", "draw", "explore", "layout", "machine", "plan", "run", "simulate", "tile",
 )  # fmt: skip
 _OF_PYODIDE = (
     "pyodide.mjs", "pyodide.js", "pyodide.asm.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip",
@@ -60,24 +54,15 @@ def write(folder: Path, pyodide: str = PYODIDE) -> list[Path]:
 
 def package() -> bytes:
     """The modules that the browser's Python needs, as a zip file of the same bytes each time."""
-    held = io.BytesIO()
+    held, root = io.BytesIO(), Path(__file__).parent.parent
     with ZipFile(held, "w", ZIP_DEFLATED) as archive:
-        root = files("cutegemm")
-        chosen = [(f"cutegemm/{file.name}", file) for file in root.iterdir() if file.name.endswith(".py")]
-        for room in _ROOMS:
-            chosen += _within(root.joinpath(room), f"cutegemm/{room}")
-        for name, file in sorted(chosen, key=lambda pair: pair[0]):
-            entry = ZipInfo(name)  # of 1980, whenever it is made
-            archive.writestr(entry, file.read_bytes(), ZIP_DEFLATED)
+        for file in sorted(root.rglob("*")):
+            within = file.relative_to(root)
+            needed = len(within.parts) == 1 or within.parts[0] in _ROOMS
+            if needed and file.suffix in (".py", ".html", ".css", ".js"):
+                entry = ZipInfo((Path(root.name) / within).as_posix())  # of 1980, whenever it is made
+                archive.writestr(entry, file.read_bytes(), ZIP_DEFLATED)
     return held.getvalue()
-
-
-def _within(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    for file in folder.iterdir():
-        if file.is_dir() and file.name != "__pycache__":
-            yield from _within(file, f"{name}/{file.name}")
-        elif file.is_file():
-            yield f"{name}/{file.name}", file
 
 
 def _distribution(folder: Path) -> list[Path]:

@@ -170,13 +170,17 @@ def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) ->
     return values
 
 
-def disassemble(cubin: Path) -> str:
+def disassemble(cubin: Path, *, lines: bool = False) -> str:
     """The SASS of a cubin, as `nvdisasm -c` prints it; without its search for where branches go to by a stack.
 
+    lines    with the entries of its line table, before the instructions that they are of
     raises   UnsupportedError without a disassembler, CompileError where it refuses the file
     """
     done = subprocess.run(
-        [_nvdisasm(), "-c", "-ndf", str(cubin)], capture_output=True, text=True, check=False
+        [_nvdisasm(), "-c", "-ndf", *(["-g"] if lines else []), str(cubin)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise CompileError(f"disassemble: nvdisasm refused {cubin}: {done.stderr.strip()}")
