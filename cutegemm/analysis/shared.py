@@ -202,7 +202,8 @@ def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray) -> np.ndarray
     distinct = np.unique((row[:, :, None] * span + words).reshape(-1))
     row_of, word_of = distinct // span, distinct % span
     per_bank = np.bincount(
-        row_of * SMEM_BANKS + word_of % SMEM_BANKS, minlength=requests * phases * SMEM_BANKS
+        (row_of * SMEM_BANKS + word_of % SMEM_BANKS).astype(np.intp, copy=False),
+        minlength=requests * phases * SMEM_BANKS,
     )
     return per_bank.reshape(requests, phases, SMEM_BANKS).max(axis=2)
 
