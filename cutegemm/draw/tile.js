@@ -7,7 +7,8 @@ function showTile(root) {
   const gone = () => { if (!root.isConnected) leaves.abort(); return !root.isConnected; };
   const WARP = 32, GROUP = 128, NOBODY = 0xffff;
   const [bm, bn, bk] = data.tile;
-  const $ = (id) => root.querySelector(`[id="${id}"]`);
+  const named = new Map([...root.querySelectorAll("[id]")].map((node) => [node.id, node]));
+  const $ = (id) => named.get(id);
   const kinds = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array };
 
   function unpacked(packed) {

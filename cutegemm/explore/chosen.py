@@ -16,7 +16,6 @@ from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.explore.forms import card, choice, field, form
 from cutegemm.explore.html import Html, el, error, joined
 from cutegemm.explore.state import EDIT, State
-from cutegemm.layout import size
 from cutegemm.machine.device import DEVICES, Device, device_named
 from cutegemm.plan import GemmPlan, Problem
 
@@ -105,11 +104,7 @@ def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
     """What a name leaves to the operands."""
     found: dict[str, Any] = {"tile" if family == "sm90" else "block": plan.cta_tile, "stages": plan.stages}
     if family == "simt":
-        mma = plan.tiled_mma
-        values = size(mma.tv_layout_C_tiled, mode=[1])
-        found["ctas_per_sm"] = plan.ctas_per_sm
         found["raster"] = str(plan.raster)
-        found |= {"quad": (1, 1)} if values == 1 else {}
     if family == "mma_sync":
         found |= {"store": "direct" if plan.smem_d is None else "shared"}
     return found

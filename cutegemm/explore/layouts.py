@@ -124,7 +124,8 @@ def _picture(call: Call, state: State) -> Picture:
         return tv_picture(value.layout, value.tile, title="who holds what: thread and value")
     if isinstance(value, Swizzle):
         return swizzle_picture(value)
-    plain = {"cells": state["cells"], "color": state["color"], "element_bits": bits, "title": " "}
+    title = f"{state['cells']}, coloured by {state['color']}"
+    plain = {"cells": state["cells"], "color": state["color"], "element_bits": bits, "title": title}
     if call.name == "composition" and isinstance(args[0], Layout) and value.size() <= 1024:
         return composition_picture(*args, title="A, B and A o B: what is one colour is one place")
     if isinstance(value, ComposedLayout) and isinstance(value.inner, Swizzle) and state["color"] == "bank":

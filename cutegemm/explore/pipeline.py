@@ -80,7 +80,9 @@ def _program(text: str, roles: list[str], now: Moment) -> Html:
     ended = [role for role in roles if now.at.get(role) is None]
     done = el("p", f"at its end: {', '.join(ended)}", class_="hint") if ended else None
     title = ", ".join(roles[:4]) + (f" and {len(roles) - 4} more" if len(roles) > 4 else "")
-    return el("div", el("h3", title), el("ol", lines, class_="program"), done)
+    return el(
+        "div", el("h3", title), scrolling(el("ol", lines, class_="program"), f"program of {title}"), done
+    )
 
 
 def _mark(role: str, now: Moment) -> Html:
@@ -107,10 +109,8 @@ def _barriers(plan: GemmPlan, now: Moment) -> Html:
     rows = []
     for (name, index), (phases, missing, size) in now.barriers.items():
         threads = "threads" if kinds.get(name) == "named" else "arrivals"
-        rows.append(
-            (f"{name}[{index}]", str(phases), f"{missing} {threads}", f"{size} bytes" if size else "")
-        )
-    columns = (("barrier", "left"), ("phases ended", "right"), ("missing", "right"), ("", "right"))
+        rows.append((f"{name}[{index}]", str(phases), f"{missing} {threads}", str(size) if size else ""))
+    columns = (("barrier", "left"), ("phases ended", "right"), ("missing", "right"), ("bytes", "right"))
     return table(columns, rows, label="barriers")
 
 
@@ -134,7 +134,7 @@ def _scheduled(state: State, plan: GemmPlan, schedule: Schedule) -> Html:
         el("p", note, class_="hint"),
         _stepper(state, number, len(steps)),
         el("p", told, class_="result", aria_live="polite"),
-        el("ol", lines, class_="program"),
+        scrolling(el("ol", lines, class_="program"), "schedule"),
     )
 
 
