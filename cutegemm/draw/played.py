@@ -34,7 +34,7 @@ class Played:
     """What the machine has just done.
 
     number      of the process, or None where a bulk copy has landed
-    op          the operation
+    op          the operation, the one at `place` of the process
     start, end  of the time that it takes its role: the same where it takes none
     name        what it is called where it takes time
     stage       of shared memory that it works on, where it takes time
@@ -48,6 +48,7 @@ class Played:
     name: str = ""
     stage: int | None = None
     since: float | None = None
+    place: int = 0
 
 
 def played(machine: Machine, durations: Durations) -> Iterator[Played]:
@@ -84,7 +85,8 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
                 copies.pop(position - len(loads))
             yield Played(None, None, now, now)
             continue
-        program, op = programs[choice], programs[choice].ops[machine.at[choice]]
+        program, place = programs[choice], machine.at[choice]
+        op = program.ops[place]
         since = waits[choice] if 0 <= waits[choice] < now else None
         waits[choice] = -1.0
         machine.step(choice)
@@ -92,7 +94,7 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
         copies += [now + takes.copy(program, op)] * (len(machine.slots.flights) - len(copies))
         took, name, stage = takes.of(program, op)
         free[choice] = now + took
-        yield Played(choice, op, now, now + took, name, stage, since)
+        yield Played(choice, op, now, now + took, name, stage, since, place)
 
 
 class _Takes:

@@ -11,7 +11,7 @@ from cutegemm.build.building import Complaints, Shared
 from cutegemm.choose.described import described
 from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import plans, recipe_named
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.recipe import TRANSPOSED, Recipe
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.explore.forms import card, choice, field, form
 from cutegemm.explore.html import Html, el, error, joined
@@ -64,17 +64,14 @@ def _chosen(
 
 
 def edited(state: State) -> State:
-    """The state with its edited options in the text of its plan.
+    """The state with its edited options in the text of its plan, which then begins as the text before did.
 
-    >>> edited(State.of("plan=simt:block=64x64x8&o.block=64x64x16&o.stages="))["plan"]
+    >>> edited(State.of("plan=simt:&o.block=64x64x16&o.stages="))["plan"]
     'simt:block=64x64x16'
     """
     if not state.edits:
         return state
-    try:
-        family = recipe_named(state["plan"]).family
-    except CutegemmError:
-        return state.with_()
+    family = state["plan"].partition("=")[0].rpartition(":")[0]
     told = [f"{name}={value.strip()}" for name, value in state.edits.items() if value.strip()]
     return State(state.with_(plan=f"{family}:{','.join(told)}").values, state.edits)
 
@@ -92,9 +89,11 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
         options["pack"] = "".join([packing.name for packing in plan.packs])
     split = recipe.split
     if split is not None and recipe.family == "sm90":
-        options |= {"split_k": split.parts, "stream": split.waves, "fill": split.owned}
+        divided = {"split_k": split.parts, "stream": split.waves, "fill": split.owned}
+        options |= {name: value for name, value in divided.items() if value not in (0, 1) or value is True}
     elif split is not None:
-        options |= {"split_k": split.parts, "waves": split.waves, "reduction": split.reduction}
+        options |= {"split_k": split.parts, "reduction": split.reduction}
+        options |= {"waves": split.waves} if split.waves else {}
     if recipe.ctas is not None:
         options["persistent"] = recipe.ctas
     return {name: _written(value) for name, value in options.items() if name in recipe.arguments}
@@ -166,7 +165,8 @@ def _editor(state: State, found: Chosen) -> Html | None:
         return None
     options: Mapping[str, str]
     if recipe.spelled_out:
-        pairs = [part.partition("=") for part in state["plan"].partition(":")[2].split(",")]
+        text = state["plan"].strip().removeprefix(TRANSPOSED)
+        pairs = [part.partition("=") for part in text.partition(":")[2].split(",")]
         options = {name: value for name, _, value in pairs}
     elif found.plan is None:
         return None
@@ -175,10 +175,8 @@ def _editor(state: State, found: Chosen) -> Html | None:
     arguments: Mapping[str, Callable[[str], Any]] = recipe.arguments
     boxes = [field(EDIT + name, name, options.get(name, "")) for name in arguments]
     keeps = [name for name in OF_PLAN if name != "plan"]
-    fields = [
-        el("input", type="hidden", name="plan", value=f"{recipe.family}:"),
-        el("div", *boxes, class_="fields"),
-    ]
+    begins = f"{TRANSPOSED if recipe.transposed else ''}{recipe.family}:"
+    fields = [el("input", type="hidden", name="plan", value=begins), el("div", *boxes, class_="fields")]
     return el(
         "details",
         el("summary", "edit its options"),

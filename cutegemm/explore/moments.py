@@ -81,7 +81,7 @@ def _moment(
     for number, of_ops in lines.items():
         role, here = protocol.processes[number].role, machine.at[number]
         if number == did.number:
-            here -= 1  # what it has just done
+            here = did.place
         elif here < len(of_ops) and number not in ready:
             waits.add(role)
         at[role] = of_ops[here] if here < len(of_ops) else None
