@@ -26,6 +26,7 @@ ROWS = (
     ("kernels",),
     ("run",),
     ("profile", "torch"),
+    ("explore",),
     ("cli",),
     ("__main__",),
 )

@@ -1,4 +1,4 @@
-"""The command line: `cutegemm gemm | show | plans | explain | check | profile | figures`."""
+"""The command line: `cutegemm gemm | show | plans | explain | check | explore | profile | figures`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 import cutegemm
 from cutegemm.cli import explain, gemm, inspect
+from cutegemm.cli.explore import explore
 from cutegemm.errors import ended_in_words
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app.command("show")(inspect.show)
 app.command("plans")(inspect.plans)
 app.command("explain")(explain.explain)
 app.command("check")(inspect.check)
+app.command("explore")(explore)
 app.command("profile")(inspect.profile)
 app.command("figures")(inspect.figures)
 

@@ -14,8 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from cutegemm.choose.catalog import plans as named_plans
-from cutegemm.cli.endings import EpilogueText, OperandTexts, ending_of
-from cutegemm.cli.inputs import described
+from cutegemm.choose.described import described
+from cutegemm.choose.endings import ending_of
+from cutegemm.cli.endings import EpilogueText, OperandTexts
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
 from cutegemm.machine.arch import DEFAULT_ARCH

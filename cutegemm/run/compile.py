@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -200,8 +201,20 @@ def _outcome(plan: GemmPlan, arch: str) -> CutegemmError | None:
     return None
 
 
-def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
-    """Traces, compiles, exports and links a plan into a folder."""
+def compiled_into(
+    folder: Path,
+    plan: GemmPlan,
+    arch: str,
+    options: str = "",
+    around: AbstractContextManager[Any] | None = None,
+) -> Any:
+    """Traces and compiles a plan; kernel.ptx and kernel.cubin are then in a folder.
+
+    options   of the DSL's, further ones
+    around    what it is traced in
+    returns   what the DSL made of it
+    raises    as `compile_plan`
+    """
     broken = plan.violations(arch)
     if broken:
         raise PlanError(f"compile_plan: {plan.name!r} on {arch}", broken)
@@ -219,13 +232,13 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
     kernel = importlib.import_module(_KERNELS[plan.family])
     dumped = folder / "dump"
     dumped.mkdir()
-    options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped}"
+    asked = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped} {options}"
     try:
         # Without the engine that calls it in this process: it is loaded from the folder.
-        compiled = cute.compile(
-            kernel.host_function(plan), *kernel.fake_arguments(plan), options=options, no_jit_engine=True
-        )
-        compiled.export_to_c(str(folder / "kernel.o"), function_name=_SYMBOL)
+        with around or nullcontext():
+            compiled = cute.compile(
+                kernel.host_function(plan), *kernel.fake_arguments(plan), options=asked, no_jit_engine=True
+            )
     except Exception as error:
         raise CompileError(
             f"compile_plan: {plan.name!r} for {arch} did not compile: {first_words(str(error))}\n"
@@ -238,6 +251,12 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
             raise CompileError(f"compile_plan: expected one .{suffix} from the DSL, found {len(found)}.")
         os.replace(found[0], folder / f"kernel.{suffix}")
     shutil.rmtree(dumped)
+    return compiled
+
+
+def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
+    """Traces, compiles, exports and links a plan into a folder."""
+    compiled_into(folder, plan, arch).export_to_c(str(folder / "kernel.o"), function_name=_SYMBOL)
     if _link(folder):
         (folder / "kernel.o").unlink()
     return {"plan": plan.name, "arch": arch, "key": plan.key()}

@@ -209,12 +209,13 @@ def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) ->
     return values
 
 
-def disassemble(cubin: Path) -> str:
+def disassemble(cubin: Path, *, lines: bool = False) -> str:
     """The SASS of a cubin, as `nvdisasm -c` prints it; without its search for where branches go to by a stack.
 
+    lines    with the entries of its line table, before the instructions that they are of
     raises   UnsupportedError without a disassembler, CompileError where it refuses the file
     """
-    return _nvdisasm_says("-c", "-ndf", str(cubin))
+    return _nvdisasm_says("-c", "-ndf", *(["-g"] if lines else []), str(cubin))
 
 
 def _nvdisasm_says(*arguments: str) -> str:
