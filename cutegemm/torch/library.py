@@ -46,12 +46,14 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 def _gemm(*given: Any) -> list[torch.Tensor]:
     """given   as in the schema, which ends with a `Choice`"""
     *product, plan, accumulate, allow_tf32 = given
-    return compute(*product, Choice(plan, accumulate, allow_tf32))
+    run: Callable[..., list[torch.Tensor]] = compute
+    return run(*product, how=Choice(plan, accumulate, allow_tf32))
 
 
 def _gemm_out(*given: Any) -> None:
     *product, out, plan, accumulate, allow_tf32 = given
-    compute(*product, how=Choice(plan, accumulate, allow_tf32), out=out)
+    run: Callable[..., list[torch.Tensor]] = compute
+    run(*product, how=Choice(plan, accumulate, allow_tf32), out=out)
 
 
 def _fake_mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
