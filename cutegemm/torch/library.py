@@ -13,7 +13,7 @@ vmap: a batch of products with one b is one product with more rows; other batche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
