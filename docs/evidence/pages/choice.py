@@ -15,26 +15,29 @@ _CLASSES = ("choice_classes_h200", "choice_classes_h100")
 _LOSERS = 30
 _TEXT = """# The choice
 
-`gemm` takes the plan that a model of time holds to be the fastest. `cutegemm explain M N K` prints the candidates, what is
-predicted for each, what bounds it, and why it lost:
+`gemm` takes the plan that a model of time holds to be the fastest. `cutegemm explain M N K` prints the candidates,
+what is predicted for each, what bounds it, and why it lost:
 
 ```console
 $ cutegemm explain 98 90 11053 --count 3
 ```
 
-- **Candidates**: for wgmma every tile of `choose/sm90/tiles.py` with its clusters, as it is and for D^T = B^T A^T, K whole, split or
-  filled (`/k4`, `/fill`), with operands packed where TMA cannot load them or wgmma not multiply them; for mma.sync every named plan, K
-  whole or split; SIMT plans for f32 and f64. They are ranked by one number, microseconds, whatever their family.
-- **The model** (`choose/*/time.py`) adds up what a turn of the grid waits for: tensor cores, shared memory, L2, the store of D,
-  memory, the start. Rates of a chip are in `machine/device.py`, measured on an H200 and an H100; a device is known by its name.
-- **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_fit_*.json` finds the constants of the Hopper model by least
-  squares of logarithms, from plans that were timed on problems drawn by seeds 2 and 3; with `--held` each half of the problems is judged by
-  the constants of the other half.
+- **Candidates**: for wgmma every tile of `choose/sm90/tiles.py` with its clusters, as it is and for D^T = B^T A^T,
+  K whole, split or filled (`/k4`, `/fill`), with operands packed where TMA cannot load them or wgmma not multiply
+  them; for mma.sync every named plan, K whole or split; SIMT plans for f32 and f64. They are ranked by one number,
+  microseconds, whatever their family.
+- **The model** (`choose/*/time.py`) adds up what a turn of the grid waits for: tensor cores, shared memory, L2, the
+  store of D, memory, the start. Rates of a chip are in `machine/device.py`, measured on an H200 and an H100; a
+  device is known by its name.
+- **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_fit_*.json` finds the constants of the
+  Hopper model by least squares of logarithms, from plans that were timed on problems drawn by seeds 2 and 3; with
+  `--held` each half of the problems is judged by the constants of the other half.
 
-The tables below are of other seeds, which nothing was fitted to: extents alike in their logarithm from 16 to 16384, a third of the
-problems with any extents, all four layouts, the types in the proportion 8 bf16 : 3 f16 : 3 e4m3 (nt, half of them with fast
-accumulation on both sides) : 3 tf32 : 3 f32. Each is the time of cuBLAS, through torch, over that of `gemm` by default, in turns on the
-same normally distributed matrices behind a flush of L2; D is held against the library's.
+The tables below are of other seeds, which nothing was fitted to: extents alike in their logarithm from 16 to 16384,
+a third of the problems with any extents, all four layouts, the types in the proportion 8 bf16 : 3 f16 : 3 e4m3 (nt,
+half of them with fast accumulation on both sides) : 3 tf32 : 3 f32. Each is the time of cuBLAS, through torch, over
+that of `gemm` by default, in turns on the same normally distributed matrices behind a flush of L2; D is held
+against the library's.
 
     python -m docs.evidence choice --seed 1 --count 300 --json docs/evidence/data/choice_h200.json
 """

@@ -10,7 +10,7 @@ _ANALYSIS = "analysis.md"  # written by hand, but for its tables
 
 
 def pages(docs: Path) -> dict[str, str]:
-    """Text by file name below `docs`: the pages of speeds and of the choice, one for each ladder that was measured, plots."""
+    """Text by file name below `docs`: the pages of speeds, of the choice and of each ladder; and plots."""
     benchmarks = docs / "evidence" / "data"
     made = ladder.pages(benchmarks)
     titles = {
