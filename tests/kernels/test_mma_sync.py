@@ -86,13 +86,13 @@ def test_other_architectures(dtype, layout, arch):
     check(compile_plan(plan_named("mma_64x64", Operands.of(dtype, layout=layout), arch=arch), arch))
 
 
-CHECKED = (
+COMPILED = (
     "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
     "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps", "split", "deep_halves",
 )  # fmt: skip
 
 
-@in_groups("names", CHECKED)
+@in_groups("names", COMPILED)
 def test_forms(names):
     check_each([form(name) for name in names], check)
 

@@ -24,7 +24,7 @@ from cutegemm.kernels.values import Values
 from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
-from cutegemm.plan.epilogue import launch_operands
+from cutegemm.plan.epilogue import Function, launch_operands
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
@@ -32,6 +32,9 @@ from cutegemm.tile.tma import TmaBox
 REGISTER_BITS = 32
 # Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
 _SUMS_BESIDE_WIDE_ROWS = 160
+# Of functions of as many sums, those with which rows of fewer bits are read as late as the subtile has been computed:
+# two registers were seen to be missing.
+_LATE_ROWS = frozenset({"silu"})
 
 
 @dataclass
@@ -190,12 +193,13 @@ class Storage(OwnTile):
         phase   of the barriers of slots, where a tile comes to a slot
         ups     of sums that are gates
 
-        Rows and columns of the next subtile are asked for before this one is computed, where registers are left for
-        them. Of several results each is worked out when it is asked for, so that registers hold one of them; where D is
-        alone, it is computed here.
+        Rows and columns of the next subtile are asked for before this one is computed, or right behind, where registers
+        are left for them. Of several results each is worked out when it is asked for, so that registers hold one of
+        them; where D is alone, it is computed here.
         """
         spread = self.spread_ahead(i, sums, own_mnl)
-        if i + 1 < self.subtiles and self.reads_ahead:
+        reads_ahead = i + 1 < self.subtiles and self.reads_ahead
+        if reads_ahead and not self.reads_late:
             self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
 
         def fetch(name: str) -> Any:
@@ -211,6 +215,8 @@ class Storage(OwnTile):
         for each in tail.steps:
             self.values.carry_out(each, sums, fetch)
         values = self.converted(sums)
+        if reads_ahead and self.reads_late:
+            self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
         return lambda _: values
 
     @property
@@ -223,8 +229,19 @@ class Storage(OwnTile):
         words = max(
             [plan.operands.matrix(name).dtype.bits for name in self.values.epilogue.tensors], default=0
         )
-        many = plan.registers()["accumulators"] > _SUMS_BESIDE_WIDE_ROWS
-        return not self.values.epilogue.halved and not (many and words >= REGISTER_BITS)
+        return not self.values.epilogue.halved and not (self.holds_many and words >= REGISTER_BITS)
+
+    @property
+    def reads_late(self) -> bool:
+        """Whether what is read ahead is asked for when the subtile before it has been computed; of D alone."""
+        tail = self.values.epilogue.tail
+        named = {node.name for node in tail.expression.nodes() if isinstance(node, Function)}
+        return self.holds_many and not tail.is_whole and bool(named & _LATE_ROWS)
+
+    @property
+    def holds_many(self) -> bool:
+        """Whether a thread has so many sums that few registers are left."""
+        return self.plan.registers()["accumulators"] > _SUMS_BESIDE_WIDE_ROWS
 
     def spread_ahead(self, i: int, sums, own_mnl) -> dict[str, Spread]:
         """Operands that stay the same along a mode, of the i-th subtile: those that have been asked for, or now."""
