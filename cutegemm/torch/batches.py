@@ -8,18 +8,25 @@ from typing import Any
 
 import torch
 
-from cutegemm.torch.launch import AS_CHOSEN, PLAIN
+from cutegemm.torch.launch import AS_CHOSEN, PLAIN, Choice
 
 Dims = Sequence[int | None]
 _AS_CHOSEN = astuple(AS_CHOSEN)
 
 
 def batched_mm(
-    info: Any, in_dims: Any, a: Any, b: Any, out_dtype: torch.dtype | None = None
+    info: Any,
+    in_dims: Any,
+    a: Any,
+    b: Any,
+    out_dtype: torch.dtype | None = None,
+    varying_rows: bool = False,
 ) -> tuple[Any, Any]:
     """`cutegemm::mm` over a batch."""
     dims: Any = (in_dims[0], [in_dims[1]], None, [])
-    found, _ = batched_gemm(info, dims, a, [b], PLAIN, [], [], out_dtype, *_AS_CHOSEN)
+    found, _ = batched_gemm(
+        info, dims, a, [b], PLAIN, [], [], out_dtype, *astuple(Choice(varying_rows=varying_rows))
+    )
     return found[0], 0
 
 

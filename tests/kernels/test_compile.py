@@ -72,7 +72,7 @@ def rebuilt(compiled_once, monkeypatch):
         for name in ("kernel.ptx", "kernel.cubin", "kernel.so", "kernel.o"):
             if (compiled_once / name).exists():
                 shutil.copy(compiled_once / name, folder)
-        return {"plan": plan.name}
+        return {"plan": plan.name, "symbol": compile.symbol_of(small(), compile.DEFAULT_ARCH)}
 
     monkeypatch.setattr(compile, "_build", build)
     return built
@@ -266,7 +266,7 @@ def test_processes_at_once(seeded):
 
 
 def test_without_a_linker_the_object_is_loaded(fresh, monkeypatch):
-    monkeypatch.setattr(compile, "_link", lambda folder: False)
+    monkeypatch.setattr(compile, "link", lambda *given: False)
     kernel = compile_plan(small())
     manifest = json.loads((kernel.folder / "manifest.json").read_text())
     assert "kernel.o" in manifest["files"]

@@ -16,7 +16,7 @@ from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import Row, parse_epilogue
 from cutegemm.plan.problem import Operand
 from cutegemm.run.compile import compile_plan
-from cutegemm.run.prepare import Ending
+from cutegemm.run.question import Ending
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu", "tanh", "sigmoid")
 SIZES = ((8192, 14336, 4096), (2048, 16384, 4096), (16384, 3072, 768))
