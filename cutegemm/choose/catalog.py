@@ -26,7 +26,7 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.arguments import not_operands
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
 
 Suits = Callable[[GemmPlan], bool]
@@ -169,8 +169,11 @@ def built(
     """
     is_hopper = recipe.family == "sm90"
     arch = arch if is_hopper or arch != WITH_WGMMA else _WITHOUT
-    boxes = recipe.boxes(operands)
-    read = replace(by_threads, **{name: getattr(operands, name) for name in boxes or ""})
+    boxes, read = recipe.boxes(operands), by_threads
+    if boxes is not None:
+        read = replace(
+            operands, **{name: _packed(name, operands, by_threads) for name in "ab" if name not in boxes}
+        )
     plan = recipe.build(read, with_c, arch, device)
     # Whose builder knows no architecture: what is packed comes by cp.async alone, so that there may be more stages
     broken = [] if is_hopper else plan.violations(arch)
@@ -213,6 +216,12 @@ def ranked(
         return by_wgmma
     others = mma_sync.ranked(by_threads, problem, _WITHOUT, device)
     return heapq.merge(by_wgmma, others, key=lambda one: one.us)
+
+
+def _packed(name: str, operands: Operands, by_threads: Operands) -> Operand:
+    """An operand that threads load to pack it: as little aligned as TMA would find it."""
+    boxed, read = getattr(operands, name), getattr(by_threads, name)
+    return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))
 
 
 def candidates(
