@@ -192,6 +192,8 @@ def mma_op(atom: MmaAtom) -> Any:
         return warp.MmaTF32Op(atom.shape_mnk)
     if family == "mma" and atom.a_dtype.bits == 16:
         return warp.MmaF16BF16Op(dtype(atom.a_dtype), dtype(atom.c_dtype), atom.shape_mnk)
+    if family == "mma" and atom.a_dtype.is_float and atom.a_dtype == atom.b_dtype:
+        return warp.MmaFP8Op(dtype(atom.a_dtype), dtype(atom.c_dtype), atom.shape_mnk)
     if family == "wgmma":
         return _wgmma_op(atom)
     raise UnsupportedError(f"mma_op: {atom} is lowered by no kernel yet.")

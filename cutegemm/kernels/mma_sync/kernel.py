@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32
 
 from cutegemm.kernels.arguments import fake_arguments
+from cutegemm.kernels.mma_sync.rounding import round_fragment
 from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, ThreadTiles, serpentine
 from cutegemm.kernels.threads.workspace import WorkspaceGemm
@@ -34,6 +34,10 @@ def host_function(plan: GemmPlan) -> Any:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
         return TmaFedGemm(plan)
+    if plan.sums is not None:
+        from cutegemm.kernels.mma_sync.skinny import SkinnyGemm
+
+        return SkinnyGemm(plan)
     return MmaSyncWorkspaceGemm(plan) if plan.split.is_split else MmaSyncGemm(plan)
 
 
@@ -52,10 +56,7 @@ class MmaSyncGemm(ScheduledGemm):
             read(buffer, k_block, stage)
         if self.plan.rounding == "rna":
             for fragment in (parts.tCrA, parts.tCrB):
-                held = fragment[None, None, buffer]
-                bits, values = cute.recast_tensor(held, Int32), cute.recast_tensor(held, Float32)
-                for i in range(cute.size(held)):
-                    bits[i] = Int32(cute.arch.cvt_f32_tf32(values[i]))
+                round_fragment(fragment[None, None, buffer])
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
         """acc += A B, an atom at a time."""
