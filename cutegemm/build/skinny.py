@@ -12,7 +12,7 @@ from cutegemm.plan.problem import Operands
 from cutegemm.plan.program.schedule import streamed
 from cutegemm.plan.sums import SharedSums
 from cutegemm.tile.atoms import MmaAtom
-from cutegemm.tile.copy_atoms import universal_copy
+from cutegemm.tile.copy_atoms import line_load
 from cutegemm.tile.mma_atoms import fma, mma_sync
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy
@@ -34,6 +34,7 @@ def skinny_plan(
     vectors: int = 2,
     shares: int = 2,
     cluster: int = 1,
+    overlaps: bool = False,
     rounding: str = "rz",
     raster: Raster | str = "along_m",
     ctas_per_sm: int = 2,
@@ -52,6 +53,7 @@ def skinny_plan(
     vectors       of 16 bytes that lie side by side in a row, as a warp reads them one after the other: 2 are a line
     shares        that a k-tile is cut into: all but one are under way; see `streamed`
     cluster       CTAs that share K besides: where there are few tiles. Each then stores a part of the rows
+    overlaps      whether it may begin before the kernel ahead of it ends: see `GemmPlan`
     rounding      of tf32 operands: see `GemmPlan`
     ctas_per_sm   that must fit a multiprocessor together
     raises        PlanError with every rule that is broken
@@ -78,21 +80,23 @@ def skinny_plan(
     sums = builder.attempt(lambda: builder.sums(cluster))
     builder.check()
     assert sums is not None
+    load = builder.load()
     return builder.plan(
         mma,
-        Loading(builder.load(tile[0]), Layout((tile[0], deep, 0), (1, tile[0], 0)), None),
-        Loading(builder.load(tile[1]), Layout((tile[1], deep, 0), (1, tile[1], 0)), None),
+        Loading(load, Layout((tile[0], deep, 0), (1, tile[0], 0)), None),
+        Loading(load, Layout((tile[1], deep, 0), (1, tile[1], 0)), None),
         Storing(vector_copy(ops.d, 1)),
         name=name,
         summary=summary,
         family="mma_sync",
-        arch="sm_90" if cluster > 1 else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
+        arch="sm_90" if cluster > 1 or overlaps else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
         raster=made(order),
         schedule=streamed(deep // (made(atom).shape_mnk[2] * warps), shares),
         ctas_per_sm=ctas_per_sm,
         mma_order="n",
         rounding=rounding,
         cluster_mn=(cluster, 1),
+        overlaps=overlaps,
         sums=sums,
     )
 
@@ -125,7 +129,7 @@ class _SkinnyBuilder(Builder):
         )
         return TiledMma(atom, Layout((1, 1, self.warps)), (None, None, along_k))
 
-    def load(self, extent: int) -> TiledCopy:
+    def load(self) -> TiledCopy:
         """What each lane multiplies, by vectors: from global memory straight to its fragments."""
         operand, vector = self.operands.a, self.vector
         of_warp, deep = self.vectors * _LANES_K * vector, self.warps * self.vectors * _LANES_K * vector
@@ -133,7 +137,7 @@ class _SkinnyBuilder(Builder):
             ((_LANES_K, _LANES_MN, self.warps), (vector, self.vectors)),
             ((_LANES_MN * vector, 1, _LANES_MN * of_warp), (_LANES_MN, _LANES_MN * _LANES_K * vector)),
         )
-        return make_tiled_copy(universal_copy(operand.dtype, ACCESS_BITS), layout, (_LANES_MN, deep))
+        return make_tiled_copy(line_load(operand.dtype, ACCESS_BITS), layout, (_LANES_MN, deep))
 
     def sums(self, cluster: int) -> SharedSums:
         """How the sums of the warps are added: by threads that lie along the rows, as D does."""

@@ -127,6 +127,11 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
     if family == "copy":
         kind = moved or dtype(atom.dtype)
         return cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), kind, num_bits_per_copy=atom.bits)
+    if family == "load":  # load.128b.L2::128B.f32
+        op, whole_line = cute.nvgpu.CopyG2ROp(), cute.nvgpu.L2PrefetchSize.SIZE_128B
+        return cute.make_copy_atom(
+            op, moved or dtype(atom.dtype), num_bits_per_copy=atom.bits, l2_prefetch_size=whole_line
+        )
     if family == "cp":  # cp.async.cg.16B.f32
         op = cpasync.CopyG2SOp(cache_mode=_CACHE_MODES[rest[1]])
         return cute.make_copy_atom(op, dtype(atom.dtype), num_bits_per_copy=atom.bits)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.layout import Layout, hooks, size
+from cutegemm.layout import Layout, hooks
 from cutegemm.layout.inttuple import as_int_tuple, product
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
@@ -85,6 +85,8 @@ class GemmPlan:
     rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna" by cvt.rna; or
                      "rne" by TMA on the way to shared memory
     epilogue         what becomes of the sums; where it reads no C, beta has to be 0
+    overlaps         whether the kernel may begin before the one ahead of it in the stream has ended: A is read at once, so
+                     that no kernel just ahead may write it; all else when that one has ended
     sums             how sums are added that several warps hold, each of its own part of K; None where a warp takes all
                      of the k-tiles
     raises           PlanError with every rule that is broken
@@ -119,6 +121,7 @@ class GemmPlan:
     pipeline: Pipeline | None = None
     slots: Slots | None = None
     epilogue: Epilogue = LINEAR
+    overlaps: bool = False
     sums: SharedSums | None = None
 
     def __post_init__(self) -> None:
@@ -529,7 +532,7 @@ class GemmPlan:
     def scheduler(self) -> TileScheduler:
         """Which work tiles there are, and which CTA takes which.
 
-        The raster of a plan whose tiles are staged by a schedule divides by the tiles of a batch even where there is one.
+        The raster of a plan whose schedule has stages divides by the tiles of a batch even where there is one.
         """
         by_threads = self.pipeline is None
         persistent = self.persistent if self.pipeline is None else self.pipeline.ctas

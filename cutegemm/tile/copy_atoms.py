@@ -13,6 +13,7 @@ from cutegemm.layout.recast import recast_layout
 from cutegemm.tile.atoms import CopyAtom, table_of_atoms
 
 UNIVERSAL_BITS = (8, 16, 32, 64, 128)
+LINE_LOAD_BITS = (32, 64, 128)
 CP_ASYNC_BYTES = {"ca": (4, 8, 16), "cg": (16,)}
 MATRICES = (1, 2, 4)
 
@@ -55,6 +56,26 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
     return _one_thread(
         f"copy.{bits}b.{dtype}", dtype, bits, "any", "any", "sm_50", rules, "copy_traits.hpp:66"
     )
+
+
+@table_of_atoms
+def line_load(dtype: DType, bits: int) -> CopyAtom:
+    """A load of one thread from global memory, of which L2 fetches the whole line of 128 bytes: for what is read by
+    parts of lines, one soon after the other.
+
+    bits     32, 64 or 128, and a multiple of the width of the type
+    raises   PlanError for another width
+    source   PTX ISA, `ld`, .level::prefetch_size
+
+    >>> from cutegemm.dtypes import bf16
+    >>> line_load(bf16, 128).name
+    'load.128b.L2::128B.bf16'
+    """
+    rules = []
+    if bits not in LINE_LOAD_BITS:
+        rules.append(f"a vector of {bits} bits; one of {_or(LINE_LOAD_BITS)} bits is expected")
+    name = f"load.{bits}b.L2::128B.{dtype}"
+    return _one_thread(name, dtype, bits, "global", "register", "sm_80", rules, "copy_traits.hpp:66")
 
 
 @table_of_atoms

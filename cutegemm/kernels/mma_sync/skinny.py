@@ -28,11 +28,12 @@ from cutlass.cutlass_dsl import dsl_user_op
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import launch_arguments
 from cutegemm.kernels.mma_sync.rounding import round_fragment
-from cutegemm.kernels.threads.mainloop import SMEM_CARVEOUT_PERCENT, ScheduledGemm, reread, serpentine
+from cutegemm.kernels.reduce import Reducer
+from cutegemm.kernels.threads.mainloop import ScheduledGemm, reread, serpentine
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
 from cutegemm.layout import Layout
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.machine.arch import SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
 from cutegemm.plan.program.schedule import Multiply, Read
 from cutegemm.plan.sums import SUMS_ALIGN_BYTES
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -79,19 +80,29 @@ class SkinnyGemm(ScheduledGemm):
     @cute.jit
     def __call__(self, *arguments):
         given = launch_arguments(self.plan, arguments)
-        mA, mB, mD, operands = self.matrices(given)
-        ctas = self.plan.k_ctas
+        mA, mB, mD, (tensors, results) = self.matrices(given)
+        ctas, reducer = self.plan.k_ctas, Reducer(self.plan)
+        partials = reducer.partials(given, mD, mA.shape[1])
         in_clusters = {"cluster": (ctas, 1, 1)} if ctas > 1 else {}
         work = self.tiles(mD).along(mA.shape[1])
         values = work.host_values(Int32, lower.divisors)
+        operands = (tensors, (*results, *partials))
         self.stream_kernel(mA, mB, operands, mD, given.scalars, values).launch(
             grid=(work.clusters * ctas, 1, 1),
             block=(self.plan.threads, 1, 1),
             stream=given.stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
-            preferred_smem_carveout=SMEM_CARVEOUT_PERCENT,
+            preferred_smem_carveout=self.carveout_percent(),
+            use_pdl=self.plan.overlaps,
             **in_clusters,
         )
+        reducer.launch(partials, given, given.stream)
+
+    def carveout_percent(self) -> int:
+        """Of a multiprocessor's memory that its CTAs share: no more than they need. The rest is L1 cache, in which B
+        stays."""
+        arch, used = arch_named(self.plan.arch), sum(self.plan.smem_bytes().values()) + SMEM_RESERVED_BYTES
+        return min(100, -(-100 * self.plan.ctas_per_sm * used // arch.smem_per_sm_bytes))
 
     @cute.kernel
     def stream_kernel(
@@ -117,10 +128,10 @@ class SkinnyGemm(ScheduledGemm):
         k_first, k_tiles = plan.k_range(rank, work.k_tiles, cutlass.min)
         begin = cute.assume(mA.shape[1] - work.k_tiles * bK + k_first * bK, divby=plan.load_a.atom.values)
         streams = [
-            self.stream(copy, mX, extent, (m_or_n, batch), begin, tid)
-            for copy, mX, extent, m_or_n in (
-                (plan.load_a, mA, rows, m_tile // ctas),
-                (plan.load_b, mB, bN, n_tile),
+            self.stream(copy, of_atom, mX, extent, (m_or_n, batch), begin, tid)
+            for copy, of_atom, mX, extent, m_or_n in (
+                (plan.load_a, 2, mA, rows, m_tile // ctas),
+                (plan.load_b, 1, mB, bN, n_tile),
             )
         ]
         tiled_mma = lower.tiled_mma(plan.tiled_mma)
@@ -128,16 +139,29 @@ class SkinnyGemm(ScheduledGemm):
             tiled_mma.get_slice(tid).partition_shape_C((rows, bN)), lower.dtype(plan.operands.acc)
         )
         acc.fill(0.0)
-        self.steps(plan.schedule.prologue, streams, tiled_mma, acc, Int32(0), k_tiles)
+        self.begin(streams, k_tiles)
         for k_tile in cutlass.range(k_tiles, unroll=1):
             self.steps(plan.schedule.body, streams, tiled_mma, acc, k_tile, k_tiles)
         self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
 
+    def begin(self, streams: list[Stream], k_tiles) -> None:
+        """The schedule's prologue. Where the kernel overlaps the one ahead of it, A comes first; B may be what that one
+        writes."""
+        reads = list(self.plan.schedule.prologue)
+        if not self.plan.overlaps:
+            self.read_blocks(streams, reads, Int32(0), k_tiles)
+            return
+        cute.arch.griddepcontrol_launch_dependents()
+        self.read_blocks(streams[:1], reads, Int32(0), k_tiles)
+        cute.arch.griddepcontrol_wait()
+        self.read_blocks(streams[1:], reads, Int32(0), k_tiles)
+
     # --- the mainloop ------------------------------------------------------------------------------------------
 
-    def stream(self, copy: TiledCopy, mX, extent: int, tile_l, begin, tid) -> Stream:
+    def stream(self, copy: TiledCopy, of_atom: int, mX, extent: int, tile_l, begin, tid) -> Stream:
         """A thread's part of the k-tiles of A or of B.
 
+        of_atom  see `Stream`
         extent   rows, or columns, of the tile
         tile_l   which tile of them, and the batch
         begin    the k at which the first k-tile begins, below 0 where it is ragged
@@ -157,7 +181,6 @@ class SkinnyGemm(ScheduledGemm):
         vectors = offsets.size
         registers = cute.make_rmem_tensor((_WORDS, count, vectors), Int32)
         registers.fill(0)
-        of_atom = 2 if copy is self.plan.load_a else 1
         return Stream(lower.copy_atom(copy.atom), rows, k, offsets.T.reshape(-1), registers, values, of_atom)
 
     def steps(self, steps, streams: list[Stream], tiled_mma, acc, k_tile, k_tiles) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from cutegemm.layout import Layout, product_each
 from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS
 from cutegemm.plan.rules.boxes import overlapping
+from cutegemm.tile.atoms import runs_on
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -21,6 +22,11 @@ def sums_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules of shapes: who adds the sums, and where they lie."""
     mma, sums = plan.tiled_mma, plan.sums
     along_k = mma.thr_layout_vmnk[3].size()
+    if plan.overlaps and (sums is None or not runs_on("sm_90", plan.arch)):
+        yield (
+            "a kernel that begins before the one ahead of it has ended is one that streams A to registers, on sm_90 or "
+            f"later; this plan is for {plan.arch}. Leave overlaps out."
+        )
     if sums is None:
         if plan.schedule is not None and along_k > 1:
             yield f"{along_k} threads share each sum along K; say by `sums` how theirs are added."
