@@ -60,7 +60,7 @@ def skinny_plan(
 
     >>> plan = skinny_plan(tile=(32, 8), cluster=2)
     >>> plan.threads, plan.cta_tile, plan.product_tile, plan.smem_bytes()["sums"]
-    (256, (16, 8, 1024), (32, 8, 1024), 10240)
+    (256, (16, 8, 1024), (32, 8, 1024), 10224)
     """
     ops = operands or Operands.of("bf16", layout="nt")
     subject = f"skinny_plan {name!r}"
@@ -72,8 +72,8 @@ def skinny_plan(
         lambda: mma_sync(ops.a.dtype, ATOM_K_BITS // ops.a.dtype.bits, ops.acc, ops.b.dtype)
     )
     order = builder.order(raster)
-    if tile[0] % (16 * cluster) and tile[0] % 16 or tile[0] % cluster or tile[1] % 8:
-        rule = f"a tile of {tile[0]} x {tile[1]} by {cluster} CTAs; multiples of 16 x 8 are expected."
+    if tile[0] % 16 or tile[0] % cluster or tile[1] % 8:
+        rule = f"tile = {tile}, of {cluster} CTAs; whole atoms of 16 x 8, and whole rows of each CTA, are expected."
         builder.broken.append(rule)
     builder.check()
     mma = made(builder.attempt(lambda: builder.mma(made(atom))))

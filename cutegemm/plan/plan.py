@@ -85,8 +85,8 @@ class GemmPlan:
     rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna" by cvt.rna; or
                      "rne" by TMA on the way to shared memory
     epilogue         what becomes of the sums; where it reads no C, beta has to be 0
-    overlaps         whether the kernel may begin before the one ahead of it in the stream has ended: A is read at once, so
-                     that no kernel just ahead may write it; all else when that one has ended
+    overlaps         whether the kernel may begin before the one ahead of it in the stream has ended. It reads A at once,
+                     which that one must not write, and all else behind its end
     sums             how sums are added that several warps hold, each of its own part of K; None where a warp takes all
                      of the k-tiles
     raises           PlanError with every rule that is broken
