@@ -17,7 +17,7 @@ from cutegemm.machine.arch import (
     WARP_THREADS,
     arch_named,
 )
-from cutegemm.plan.epilogue import LINEAR, Epilogue
+from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
 from cutegemm.plan.gating import Gating, PairedSums, paired_sums, paired_vectors
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.problem import Operands, Problem
@@ -183,6 +183,25 @@ class GemmPlan:
     def ending_mma(self) -> TiledMma:
         """By whose thread-value layout of C the threads have the sums of the CTA's tile when they store it."""
         return self.tiled_mma if self.sums is None else self.sums.added
+
+    @property
+    def head(self) -> Epilogue:
+        """The part of the epilogue that is computed of all sums before the first is stored. Of whole numbers it is
+        nothing: what becomes of them is rounded once, at the end.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> whole = Operands.of("s8", layout="nt", out="s32")
+        >>> plans = [sm90_plan(operands, tile=(128, 128, 128)) for operands in (Operands.of("e4m3", layout="nt"), whole)]
+        >>> print(*[f"{plan.head} | {plan.tail}" for plan in plans], sep="\n")
+        alpha * acc | acc
+        acc | alpha * acc
+        """
+        return self.epilogue.head if self.operands.d.dtype.is_float else Epilogue(Accumulator())
+
+    @property
+    def tail(self) -> Epilogue:
+        """The part that is computed of the head's values, of a piece after the other."""
+        return self.epilogue.tail if self.operands.d.dtype.is_float else self.epilogue
 
     @functools.cached_property
     def pairs(self) -> PairedSums | None:
