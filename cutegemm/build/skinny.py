@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cutegemm.build.building import Builder, Loading, Storing, made, vector_copy
+from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
@@ -35,7 +36,7 @@ def skinny_plan(
     shares: int = 2,
     cluster: int = 1,
     overlaps: bool = False,
-    rounding: str = "rz",
+    rounding: str | None = None,
     raster: Raster | str = "along_m",
     ctas_per_sm: int = 2,
 ) -> GemmPlan:
@@ -54,7 +55,7 @@ def skinny_plan(
     shares        that a k-tile is cut into: all but one are under way; see `streamed`
     cluster       CTAs that share K besides: where there are few tiles. Each then stores a part of the rows
     overlaps      whether it may begin before the kernel ahead of it ends: see `GemmPlan`
-    rounding      of tf32 operands: see `GemmPlan`
+    rounding      of tf32 operands: see `GemmPlan`; to nearest where left out, for which there is time
     ctas_per_sm   that must fit a multiprocessor together
     raises        PlanError with every rule that is broken
 
@@ -94,7 +95,7 @@ def skinny_plan(
         schedule=streamed(deep // (made(atom).shape_mnk[2] * warps), shares),
         ctas_per_sm=ctas_per_sm,
         mma_order="n",
-        rounding=rounding,
+        rounding=rounding or ("rna" if ops.a.dtype is tf32 else "rz"),
         cluster_mn=(cluster, 1),
         overlaps=overlaps,
         sums=sums,

@@ -82,8 +82,8 @@ class GemmPlan:
     packs            operands that are copied first, to where the mainloop loads them as it loads best
     ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
-    rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna" by cvt.rna; or
-                     "rne" by TMA on the way to shared memory
+    rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna", to nearest, in
+                     registers; or "rne" by TMA on the way to shared memory
     epilogue         what becomes of the sums; where it reads no C, beta has to be 0
     overlaps         whether the kernel may begin before the one ahead of it in the stream has ended. It reads A at once,
                      which that one must not write, and all else behind its end

@@ -8,7 +8,7 @@ All threads of a CTA follow the plan's schedule; `mainloop` tells how. What is h
 |          | of what a register holds where the plan says so, or the operand is tf32 and not k-major     |
 | Multiply | one mma.sync for each pair of atoms, back and forth: neighbours have a fragment in common   |
 
-tf32 operands are f32 in memory; mma.sync does not look at the low 13 bits, or cvt.rna rounds them to nearest.
+tf32 operands are f32 in memory, of which mma.sync does not look at the low 13 bits; `rounding` has them rounded before.
 """
 
 from __future__ import annotations
