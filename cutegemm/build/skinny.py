@@ -13,7 +13,7 @@ from cutegemm.plan.problem import Operands
 from cutegemm.plan.program.schedule import streamed
 from cutegemm.plan.sums import SharedSums
 from cutegemm.tile.atoms import MmaAtom
-from cutegemm.tile.copy_atoms import line_load
+from cutegemm.tile.copy_atoms import global_load
 from cutegemm.tile.mma_atoms import fma, mma_sync
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy
@@ -32,7 +32,7 @@ def skinny_plan(
     summary: str = "",
     tile: tuple[int, int] = (16, 8),
     warps: int = 8,
-    vectors: int = 2,
+    vectors: int = 4,
     shares: int = 2,
     cluster: int = 1,
     overlaps: bool = False,
@@ -51,7 +51,8 @@ def skinny_plan(
     operands      f16, bf16, e4m3, e5m2, or tf32, k-major and aligned to 16 bytes; bf16 where left out
     tile          (bM, bN): rows of A that a CTA multiplies, and columns; multiples of 16 and 8
     warps         of a CTA
-    vectors       of 16 bytes that lie side by side in a row, as a warp reads them one after the other: 2 are a line
+    vectors       of 16 bytes that a lane reads of a row, one after the other; the 4 lanes of a row read a line by two of
+                  them
     shares        that a k-tile is cut into: all but one are under way; see `streamed`
     cluster       CTAs that share K besides: where there are few tiles. Each then stores a part of the rows
     overlaps      whether it may begin before the kernel ahead of it ends: see `GemmPlan`
@@ -59,7 +60,7 @@ def skinny_plan(
     ctas_per_sm   that must fit a multiprocessor together
     raises        PlanError with every rule that is broken
 
-    >>> plan = skinny_plan(tile=(32, 8), cluster=2)
+    >>> plan = skinny_plan(tile=(32, 8), cluster=2, vectors=2)
     >>> plan.threads, plan.cta_tile, plan.product_tile, plan.smem_bytes()["sums"]
     (256, (16, 8, 1024), (32, 8, 1024), 10224)
     """
@@ -81,11 +82,11 @@ def skinny_plan(
     sums = builder.attempt(lambda: builder.sums(cluster))
     builder.check()
     assert sums is not None
-    load = builder.load()
+    load_a, load_b = builder.load("streaming"), builder.load("kept")
     return builder.plan(
         mma,
-        Loading(load, Layout((tile[0], deep, 0), (1, tile[0], 0)), None),
-        Loading(load, Layout((tile[1], deep, 0), (1, tile[1], 0)), None),
+        Loading(load_a, Layout((tile[0], deep, 0), (1, tile[0], 0)), None),
+        Loading(load_b, Layout((tile[1], deep, 0), (1, tile[1], 0)), None),
         Storing(vector_copy(ops.d, 1)),
         name=name,
         summary=summary,
@@ -130,7 +131,7 @@ class _SkinnyBuilder(Builder):
         )
         return TiledMma(atom, Layout((1, 1, self.warps)), (None, None, along_k))
 
-    def load(self) -> TiledCopy:
+    def load(self, cache: str) -> TiledCopy:
         """What each lane multiplies, by vectors: from global memory straight to its fragments."""
         operand, vector = self.operands.a, self.vector
         of_warp, deep = self.vectors * _LANES_K * vector, self.warps * self.vectors * _LANES_K * vector
@@ -138,7 +139,7 @@ class _SkinnyBuilder(Builder):
             ((_LANES_K, _LANES_MN, self.warps), (vector, self.vectors)),
             ((_LANES_MN * vector, 1, _LANES_MN * of_warp), (_LANES_MN, _LANES_MN * _LANES_K * vector)),
         )
-        return make_tiled_copy(line_load(operand.dtype, ACCESS_BITS), layout, (_LANES_MN, deep))
+        return make_tiled_copy(global_load(operand.dtype, ACCESS_BITS, cache), layout, (_LANES_MN, deep))
 
     def sums(self, cluster: int) -> SharedSums:
         """How the sums of the warps are added: by threads that lie along the rows, as D does."""

@@ -49,6 +49,13 @@ _UNSIGNED = {8: cutlass.Uint8, 16: cutlass.Uint16, 32: cutlass.Uint32, 64: cutla
 _MAJOR_MODES = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
 # PTX ISA, "createpolicy.fractional": descriptors of a policy for all of an access.
 _L2_POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+_LOAD_CACHES: dict[str, dict[str, Any]] = {
+    "kept": {},
+    "streaming": {
+        "l1c_evict_priority": cute.nvgpu.CacheEvictionPriority.EVICT_FIRST,
+        "l2_prefetch_size": cute.nvgpu.L2PrefetchSize.SIZE_128B,
+    },
+}
 _CACHE_MODES = {"ca": cpasync.LoadCacheMode.ALWAYS, "cg": cpasync.LoadCacheMode.GLOBAL}
 
 
@@ -127,10 +134,10 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
     if family == "copy":
         kind = moved or dtype(atom.dtype)
         return cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), kind, num_bits_per_copy=atom.bits)
-    if family == "load":  # load.128b.L2::128B.f32
-        op, whole_line = cute.nvgpu.CopyG2ROp(), cute.nvgpu.L2PrefetchSize.SIZE_128B
+    if family == "load":  # load.128b.streaming.f32
+        op = cute.nvgpu.CopyG2ROp()
         return cute.make_copy_atom(
-            op, moved or dtype(atom.dtype), num_bits_per_copy=atom.bits, l2_prefetch_size=whole_line
+            op, moved or dtype(atom.dtype), num_bits_per_copy=atom.bits, **_LOAD_CACHES[rest[1]]
         )
     if family == "cp":  # cp.async.cg.16B.f32
         op = cpasync.CopyG2SOp(cache_mode=_CACHE_MODES[rest[1]])

@@ -85,8 +85,8 @@ class GemmPlan:
     rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna", to nearest, in
                      registers; or "rne" by TMA on the way to shared memory
     epilogue         what becomes of the sums; where it reads no C, beta has to be 0
-    overlaps         whether the kernel may begin before the one ahead of it in the stream has ended. It reads A at once,
-                     which that one must not write, and all else behind its end
+    overlaps         whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
+                     once, which that one must not write, and all else behind its end
     sums             how sums are added that several warps hold, each of its own part of K; None where a warp takes all
                      of the k-tiles
     raises           PlanError with every rule that is broken
@@ -190,10 +190,8 @@ class GemmPlan:
         nothing: what becomes of them is rounded once, at the end.
 
         >>> from cutegemm.build import sm90_plan
-        >>> whole = Operands.of("s8", layout="nt", out="s32")
-        >>> plans = [sm90_plan(operands, tile=(128, 128, 128)) for operands in (Operands.of("e4m3", layout="nt"), whole)]
-        >>> print(*[f"{plan.head} | {plan.tail}" for plan in plans], sep="\n")
-        alpha * acc | acc
+        >>> plan = sm90_plan(Operands.of("s8", layout="nt", out="s32"), tile=(128, 128, 128))
+        >>> print(plan.head, "|", plan.tail)
         acc | alpha * acc
         """
         return self.epilogue.head if self.operands.d.dtype.is_float else Epilogue(Accumulator())

@@ -32,7 +32,10 @@ def skinny_candidates(
     >>> for found in skinny_candidates(Operands.of("bf16", layout="nt"), Problem(4, 4096, 4096)):
     ...     print(f"{found.recipe}: {found.us:.1f} us, most of it {found.bound}")
     transposed:skinny_16x8: 10.4 us, most of it memory
+    transposed:skinny_16x8_short: 10.4 us, most of it memory
     transposed:skinny_16x16: 10.4 us, most of it memory
+    transposed:skinny_16x8_wide: 10.8 us, most of it memory
+    transposed:skinny_32x16: 12.4 us, most of it latency
     """
     found = []
     for transposed in (False, True):
@@ -43,7 +46,12 @@ def skinny_candidates(
             if recipe.is_chosen and own.n <= recipe.tile[1] and _serves(ops, own):
                 us, most = predicted_us(recipe, ops, own, device), bound(recipe, ops, own, device)
                 found.append(Candidate(replace(recipe, transposed=transposed), us, most))
-    return sorted(found, key=lambda one: one.us)
+    return sorted(found, key=_first)
+
+
+def _first(candidate: Candidate) -> tuple[float, int]:
+    """The fastest comes first; of such as are held to be alike that of more warps."""
+    return round(candidate.us, 2), -int(candidate.recipe.options.get("warps", 0))
 
 
 def _serves(operands: Operands, problem: Problem) -> bool:
