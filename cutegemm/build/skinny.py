@@ -51,8 +51,7 @@ def skinny_plan(
     operands      f16, bf16, e4m3, e5m2, or tf32, k-major and aligned to 16 bytes; bf16 where left out
     tile          (bM, bN): rows of A that a CTA multiplies, and columns; multiples of 16 and 8
     warps         of a CTA
-    vectors       of 16 bytes that a lane reads of a row, one after the other; the 4 lanes of a row read a line by two of
-                  them
+    vectors       of 16 bytes that a lane reads of a row, one after the other; with two, four lanes have read a line
     shares        that a k-tile is cut into: all but one are under way; see `streamed`
     cluster       CTAs that share K besides: where there are few tiles. Each then stores a part of the rows
     overlaps      whether it may begin before the kernel ahead of it ends: see `GemmPlan`

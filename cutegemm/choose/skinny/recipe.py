@@ -12,6 +12,8 @@ from cutegemm.choose.recipe import Recipe
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
+_FEW_COLUMNS = 8  # of one MMA
+
 
 @dataclass(frozen=True)
 class SkinnyRecipe(Recipe):
@@ -37,8 +39,13 @@ class SkinnyRecipe(Recipe):
         return rows, columns
 
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
-        """The plan for operands.
+        """The plan for operands. Of bytes, which mma.sync widens to f16 in registers, fewer are under way beside many
+        columns, or a CTA has a multiprocessor for itself: else they were seen to spill.
 
         raises   PlanError where they break its rules
         """
-        return skinny_plan(operands.as_tf32, name=self.plan_name, summary=self.summary, **self.options)
+        options = dict(self.options)
+        if operands.a.dtype.bits == 8 and self.tile[1] > _FEW_COLUMNS and not self.spelled_out:
+            fewer = {"vectors": options["vectors"] // 2} if options["vectors"] > 1 else {"ctas_per_sm": 1}
+            options |= fewer
+        return skinny_plan(operands.as_tf32, name=self.plan_name, summary=self.summary, **options)

@@ -1,4 +1,4 @@
-"""How long a plan takes that streams A: the bytes of A from memory, with those of B from L2, or as many as are under way."""
+"""How long a plan takes that streams A: for bytes of A from memory, for those and B's from L2, or for their latency."""
 
 from __future__ import annotations
 
