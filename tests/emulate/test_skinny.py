@@ -156,6 +156,6 @@ def test_barriers_are_needed():
     assert (len(of_cta), len(of_cluster)) == (1, 2)
     with pytest.raises(EmulationError, match="race: it reads shared memory"):
         emulate(plan, a, b, ptx=text.replace(of_cta[0], ""), seed=0)
-    start, last, end = text.rpartition(of_cluster[1])
+    start, _, end = text.rpartition(of_cluster[1])
     with pytest.raises(EmulationError, match="memory to which nothing was written"):
         emulate(plan, a, b, ptx=start + end, seed=0)

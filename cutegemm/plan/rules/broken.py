@@ -210,7 +210,7 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
         if isinstance(copy, TmaBox) or copy.atom.is_async in told:
             continue
         told.add(copy.atom.is_async)
-        for k_tiles in sorted({1, max(1, stages - 1), stages, 2 * stages + 1}):
+        for k_tiles in sorted({1, max(1, stages - 1), stages, max(3, 2 * stages + 1)}):
             found = plan.schedule.hazards(copy.atom.is_async, k_tiles, k_blocks)
             if found:
                 yield from (

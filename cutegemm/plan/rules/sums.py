@@ -60,6 +60,8 @@ def sums_rules(plan: GemmPlan) -> Iterator[str]:
             yield from overlapping(f"the sums {name}", layout)
     if sums.added.atom.threads != 1:
         yield f"{sums.added} has atoms of {sums.added.atom.threads} threads; each thread adds by itself."
+    elif sums.added.thr_layout_vmnk[3].size() != 1:
+        yield f"{sums.added} has several threads for an element of D; one adds its sums, and stores it."
     elif any(tile % step for tile, step in zip((bm, bn), sums.added.tile_mnk[:2], strict=True)):
         yield f"{sums.added} covers {sums.added.tile_mnk[:2]} of D, which does not divide a tile of {(bm, bn)}."
     if sums.added.threads > plan.threads or sums.added.threads % WARP_THREADS:
