@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import cutegemm.choose.mma_sync.choice as mma_sync
 import cutegemm.choose.simt.choice as simt
+import cutegemm.choose.skinny.choice as skinny
 import cutegemm.choose.sm90.choice as sm90
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.names import plans as plans
@@ -113,7 +114,7 @@ def chosen(
 
     >>> bf16 = Operands.of("bf16", layout="nt")
     >>> [str(chosen(bf16, Problem(m, 4096, 4096))[0]) for m in (16, 4096)]
-    ['transposed:sm90_64x16', 'sm90_deferred_2x1']
+    ['transposed:skinny_16x16', 'sm90_deferred_2x1']
     """
     return _chosen(
         operands, by_threads or operands, problem, arch, device, with_c, accumulate, transposed, suits
@@ -211,11 +212,13 @@ def ranked(
         raise PlanError(f"choose: no named plan for {operands}", [only])
     if arch != WITH_WGMMA:
         return iter(() if transposed else mma_sync.ranked(by_threads, problem, arch, device))
-    by_wgmma = sm90.ranked(operands, problem, device, accumulate, transposed)
-    if transposed or kind.bits == 8 or not to_pack_for_wgmma(operands):
-        return by_wgmma
-    others = mma_sync.ranked(by_threads, problem, _WITHOUT, device)
-    return heapq.merge(by_wgmma, others, key=lambda one: one.us)
+    found = [
+        skinny.ranked(by_threads, problem, device, transposed),
+        sm90.ranked(operands, problem, device, accumulate, transposed),
+    ]
+    if not (transposed or kind.bits == 8 or not to_pack_for_wgmma(operands)):
+        found.append(mma_sync.ranked(by_threads, problem, _WITHOUT, device))
+    return heapq.merge(*found, key=lambda one: one.us)
 
 
 def _packed(name: str, operands: Operands, by_threads: Operands) -> Operand:

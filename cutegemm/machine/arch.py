@@ -23,6 +23,7 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 MAX_NAMED_BARRIERS = 16
+MAX_CLUSTER_CTAS = 8  # there, "Thread Block Clusters": the portable size
 # There, chapters on compute capabilities 8.x and 9.0: each issues an instruction of a warp in a clock.
 WARP_SCHEDULERS = 4
 

@@ -80,6 +80,8 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         rows.append(("CTAs", str(pipeline.ctas or tiles), what, deferred))
     if plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
+    if plan.overlaps:
+        rows.append(("launch", "1", "overlaps", "begins before the kernel ahead of it has ended; A is read at once"))
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
     if plan.split.is_split:
@@ -119,6 +121,9 @@ def _memory(plan: GemmPlan) -> list[Row]:
         slots = 1 if plan.slots is None else product(plan.smem_d.shape[2:])
         more = "" if plan.schedule is None else " more"
         rows.append(("shared D", str(slots), f"{used['d']} bytes{more}", str(plan.smem_d)))
+    if plan.sums is not None:
+        parts = f"{plan.sums.warps} warps" + (f", {plan.k_ctas} CTAs" if plan.k_ctas > 1 else "")
+        rows.append(("shared sums", str(plan.sums.warps), f"{used['sums']} bytes", f"K is shared by {parts}"))
     if "barriers" in used:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     if "tickets" in used:

@@ -57,7 +57,7 @@ from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
 from cutegemm.plan.work.shares import WorkTile
 
-_SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
+SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
 
 
 @dataclass
@@ -150,7 +150,7 @@ class ScheduledGemm(ScheduledEpilogue):
             block=(self.plan.threads, 1, 1),
             stream=given.stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
-            preferred_smem_carveout=_SMEM_CARVEOUT_PERCENT,
+            preferred_smem_carveout=SMEM_CARVEOUT_PERCENT,
         )
         reducer.launch(partials, given, given.stream)
 
