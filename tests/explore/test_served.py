@@ -159,7 +159,7 @@ def test_the_package_of_the_static_page_is_enough(tmp_path: Path) -> None:
     assert len(done.stdout.split()) == len(queries)
     names = ZipFile(BytesIO(package())).namelist()
     assert not [
-        name for name in names if name.split("/")[1] in ("cli", "kernels", "torch", "emulate", "profile")
+        name for name in names if name.split("/")[1] in ("cli", "kernels", "torch", "emulate")
     ]
 
 
