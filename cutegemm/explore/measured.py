@@ -20,7 +20,6 @@ from cutegemm.profile.case import Case
 from cutegemm.profile.compare import QUANTITIES, Comparison, Row, compare
 from cutegemm.run.cubin import ResourceReport
 
-
 _NAMED = ("plan", "dtype", "layout", "problem")
 _WHY = {quantity.name: quantity.why for quantity in QUANTITIES}
 

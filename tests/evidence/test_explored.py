@@ -45,7 +45,7 @@ def test_a_page_has_the_predictions_of_a_replay(name: str) -> None:
         "&".join(["view=report", *[f"{n}={entry[n]}" for n in ("plan", "dtype", "layout", "problem")]])
     ).html
     for row in compared[0].rows:
-        if row.tolerance is None or not (row.predicted or row.measured):
+        if row.holds is None or not (row.predicted or row.measured):
             continue
         found = re.search(f"<th [^>]*>{re.escape(row.name)}</th>(.*?)</tr>", html)
         assert found, row.name
