@@ -14,6 +14,7 @@ from cutegemm.explore.measured import recorded
 from docs.evidence.counters.cases import GROUPS
 from docs.evidence.counters.recorded import Evidence, replay
 from docs.evidence.pages import explored
+from tests.explore.pages import query
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "docs" / "evidence" / "data"
@@ -41,9 +42,8 @@ def test_a_page_has_the_predictions_of_a_replay(name: str) -> None:
     compared, _ = replay(
         Evidence.load(DATA / f"analysis_{group}.json"), [c for c in GROUPS[group]() if c.name == name]
     )
-    html = answer(
-        "&".join(["view=report", *[f"{n}={entry[n]}" for n in ("plan", "dtype", "layout", "problem")]])
-    ).html
+    named = {field: entry[field] for field in ("plan", "dtype", "layout", "problem")}
+    html = answer(query(view="report", **named)).html
     for row in compared[0].rows:
         if row.holds is None or not (row.predicted or row.measured):
             continue
