@@ -31,7 +31,6 @@ from cutegemm.plan.rules.limits import limits
 
 Suits = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
-_WITHOUT = "sm_90"  # whose plans those devices run besides
 
 
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
@@ -168,7 +167,6 @@ def built(
     raises   PlanError where the operands or the architecture break its rules, TooLargeError where the problem does
     """
     is_hopper = recipe.family == "sm90"
-    arch = arch if is_hopper or arch != WITH_WGMMA else _WITHOUT
     boxes = recipe.boxes(operands)
     read = replace(by_threads, **{name: getattr(operands, name) for name in boxes or ""})
     plan = recipe.build(read, with_c, arch, device)
@@ -211,7 +209,7 @@ def ranked(
     by_wgmma = sm90.ranked(operands, problem, device, accumulate, transposed)
     if transposed or kind.bits == 8 or not to_pack_for_wgmma(operands):
         return by_wgmma
-    others = mma_sync.ranked(by_threads, problem, _WITHOUT, device)
+    others = mma_sync.ranked(by_threads, problem, arch, device)
     return heapq.merge(by_wgmma, others, key=lambda one: one.us)
 
 
