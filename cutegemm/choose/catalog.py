@@ -32,7 +32,6 @@ from cutegemm.plan.rules.limits import limits
 
 Suits = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
-_WITHOUT = "sm_90"  # whose plans those devices run besides
 
 
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
@@ -169,7 +168,6 @@ def built(
     raises   PlanError where the operands or the architecture break its rules, TooLargeError where the problem does
     """
     is_hopper = recipe.family == "sm90"
-    arch = arch if is_hopper or arch != WITH_WGMMA else _WITHOUT
     boxes, read = recipe.boxes(operands), by_threads
     if boxes is not None:
         read = replace(
@@ -217,7 +215,7 @@ def ranked(
         sm90.ranked(operands, problem, device, accumulate, transposed),
     ]
     if not (transposed or kind.bits == 8 or not to_pack_for_wgmma(operands)):
-        found.append(mma_sync.ranked(by_threads, problem, _WITHOUT, device))
+        found.append(mma_sync.ranked(by_threads, problem, arch, device))
     return heapq.merge(*found, key=lambda one: one.us)
 
 
