@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.build import simt_plan
+from cutegemm.build import mma_sync_plan, simt_plan
 from cutegemm.dtypes import f32, round_to
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import TensorArgument, host_function
@@ -32,6 +32,9 @@ MADE = {
     "hopper, packed": lambda: form("pack_tf32", 2),
     "simt, packed and split": lambda: simt_plan(
         Operands.of("f32", layout="nt"), **SMALL, pack="ab", split_k=2
+    ),
+    "mma.sync, split": lambda: mma_sync_plan(
+        Operands.of("bf16", layout="nt"), block=(64, 64, 32), warp=(32, 32), split_k=2
     ),
     "mma.sync, reduced": lambda: CASES["reduced"].on(PLANS["mma.sync"]()),
     "hopper, reduced": lambda: CASES["reduced"].on(PLANS["pingpong"]()),
