@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import cutegemm.choose.mma_sync.choice as mma_sync
 import cutegemm.choose.simt.choice as simt
@@ -170,9 +171,10 @@ def built(
     is_hopper = recipe.family == "sm90"
     boxes, read = recipe.boxes(operands), by_threads
     if boxes is not None:
-        read = replace(
-            operands, **{name: _packed(name, operands, by_threads) for name in "ab" if name not in boxes}
-        )
+        packed: dict[str, Any] = {
+            name: _packed(name, operands, by_threads) for name in "ab" if name not in boxes
+        }
+        read = replace(operands, **packed)
     plan = recipe.build(read, with_c, arch, device)
     # Whose builder knows no architecture: what is packed comes by cp.async alone, so that there may be more stages
     broken = [] if is_hopper else plan.violations(arch)

@@ -19,9 +19,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass.base_dsl.enums import Arch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
-from cutlass.cutlass_dsl import BaseDSL
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
@@ -62,11 +60,6 @@ _CACHE_MODES = {"ca": cpasync.LoadCacheMode.ALWAYS, "cg": cpasync.LoadCacheMode.
 def dtype(kind: DType) -> type[cutlass.Numeric]:
     """The DSL's element type."""
     return _DTYPES[kind.name]
-
-
-def overlaps_launches() -> bool:
-    """Whether the architecture that is compiled for may launch a kernel while the one before it still runs."""
-    return bool(BaseDSL._get_dsl().get_arch_enum() >= Arch.sm_90)
 
 
 def divisors(numbers: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -57,12 +57,13 @@ class Arch:
     features: frozenset[str]
 
     def has(self, feature: str) -> bool:
-        """Whether it has cp_async, ldmatrix, stmatrix, mma_sync, tma, cluster, wgmma or setmaxnreg."""
+        """Whether it has cp_async, ldmatrix, stmatrix, mma_sync, tma, cluster, dependent_launch (griddepcontrol), wgmma
+        or setmaxnreg."""
         return feature in self.features
 
 
 _AMPERE = frozenset({"cp_async", "ldmatrix", "mma_sync"})
-_HOPPER = _AMPERE | {"stmatrix", "tma", "cluster"}
+_HOPPER = _AMPERE | {"stmatrix", "tma", "cluster", "dependent_launch"}
 
 
 def _arch(name: str, threads: int, blocks: int, smem_kib: int, features: frozenset[str]) -> Arch:

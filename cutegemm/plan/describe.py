@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from cutegemm.layout import size
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.machine.arch import ARCHS, WARP_THREADS
 from cutegemm.plan.ending import registers_at_end
 from cutegemm.plan.epilogue import operations
+from cutegemm.plan.launches import OVERLAP, launches_of
 from cutegemm.plan.memory.partials import folding
 from cutegemm.tile.tma import TmaBox
 
@@ -90,6 +91,11 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         rows.append(("split", str(waves or plan.split_k), what, str(plan.split)))
     for packing in plan.packs:
         rows.append((f"pack {packing.name.upper()}", "1", "x".join(map(str, packing.tile)), str(packing)))
+    launches = launches_of(plan)
+    if len(launches) > 1:
+        least = next(name for name, arch in ARCHS.items() if arch.has(OVERLAP))
+        how = f"from {least} on, each is launched while the one before runs, and waits for its end"
+        rows.append(("kernels", str(len(launches)), ", ".join(launches), how))
     rows += [
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {_per_sm(plan)}"),
     ]

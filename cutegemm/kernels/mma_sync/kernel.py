@@ -22,23 +22,24 @@ from cutegemm.kernels.mma_sync.rounding import round_fragment
 from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, ThreadTiles, serpentine
 from cutegemm.kernels.threads.workspace import WorkspaceGemm
+from cutegemm.machine.arch import Arch
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.schedule import Multiply, Read
 
 __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
 
-def host_function(plan: GemmPlan) -> Any:
-    """The host function that is traced for a plan, of `LaunchArguments`."""
+def host_function(plan: GemmPlan, arch: Arch) -> Any:
+    """The host function that is traced for a plan and an architecture, of `LaunchArguments`."""
     if plan.pipeline is not None:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
-        return TmaFedGemm(plan)
+        return TmaFedGemm(plan, arch)
     if plan.sums is not None:
         from cutegemm.kernels.mma_sync.skinny import SkinnyGemm
 
-        return SkinnyGemm(plan)
-    return MmaSyncWorkspaceGemm(plan) if plan.split.is_split else MmaSyncGemm(plan)
+        return SkinnyGemm(plan, arch)
+    return MmaSyncWorkspaceGemm(plan, arch) if plan.split.is_split else MmaSyncGemm(plan, arch)
 
 
 class MmaSyncGemm(ScheduledGemm):

@@ -81,7 +81,7 @@ class SkinnyGemm(ScheduledGemm):
     def __call__(self, *arguments):
         given = launch_arguments(self.plan, arguments)
         mA, mB, mD, (tensors, results) = self.matrices(given)
-        ctas, reducer = self.plan.k_ctas, Reducer(self.plan)
+        ctas, reducer = self.plan.k_ctas, Reducer(self.plan, self.launches)
         partials = reducer.partials(given, mD, mA.shape[1])
         in_clusters = {"cluster": (ctas, 1, 1)} if ctas > 1 else {}
         work = self.tiles(mD).along(mA.shape[1])

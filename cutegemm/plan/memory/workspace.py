@@ -83,6 +83,11 @@ def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  #
     return found
 
 
+def packed_bytes_of(parts: list[Region]) -> Any:
+    """Bytes of the packed operands among the parts of a workspace."""
+    return sum([region.size for region in parts if region.name in ("a", "b")])
+
+
 def region_of(reduction: str) -> str:
     """The name of the region of a reduction's partial results."""
     return f"partials of {reduction}"

@@ -97,6 +97,10 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
     if plan.packs and plan.family not in _PACKED_FAMILIES:
         yield f"operands are packed for plans of the families {' and '.join(_PACKED_FAMILIES)} alone."
+    of_packs = {packing.name.upper(): packing.threads for packing in plan.packs}
+    if len(set(of_packs.values())) > 1:
+        said = ", ".join(f"{name} by {threads} threads" for name, threads in of_packs.items())
+        yield f"CTAs pack {said}; one kernel packs all of them, so give them the same."
     if plan.schedule is None and plan.persistent is not None:
         yield (
             f"a grid of {plan.persistent} CTAs that share k-tiles is of plans with a schedule; give the pipeline "
