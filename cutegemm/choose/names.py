@@ -43,7 +43,12 @@ _VARIED: Mapping[str, Recipe] = {
 }
 _FIXED: Mapping[str, Recipe] = {
     recipe.name: recipe
-    for recipe in (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_FED, *SKINNY_PLANS, *MMA_SYNC_LADDER)
+    for recipe in (
+        *[step.recipe for step in SIMT_LADDER.steps],
+        *MMA_SYNC_FED,
+        *SKINNY_PLANS,
+        *MMA_SYNC_LADDER,
+    )
 }
 _NAME = re.compile(
     r"(?P<base>\w+)(?P<pack>\+pack)?"

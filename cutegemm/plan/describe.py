@@ -82,7 +82,9 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     if plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
     if plan.overlaps:
-        rows.append(("launch", "1", "overlaps", "begins before the kernel ahead of it has ended; A is read at once"))
+        rows.append(
+            ("launch", "1", "overlaps", "begins before the kernel ahead of it has ended; A is read at once")
+        )
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
     if plan.split.is_split:

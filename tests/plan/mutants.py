@@ -60,7 +60,9 @@ def seeds() -> tuple[GemmPlan, ...]:
         simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4), split_k=2),
         simt_plan(block=(64, 64, 1), warp=(32, 32), thread=(8, 4), stages=0),
         skinny_plan(Operands.of("f16", layout="nt"), warps=2, vectors=1),
-        skinny_plan(Operands.of("f16", layout="nt", out_major="m"), tile=(32, 8), warps=2, vectors=2, cluster=2),
+        skinny_plan(
+            Operands.of("f16", layout="nt", out_major="m"), tile=(32, 8), warps=2, vectors=2, cluster=2
+        ),
     )
 
 
