@@ -28,7 +28,6 @@ from cutegemm.run.question import Decision, Question
 from cutegemm.run.tuned import Record, Table, key_of
 
 BEST = 6
-_FIRST = 3  # of the ranking, which are timed whatever they are
 _WITHIN = 1.3  # times the least prediction, of a plan of another kind
 _SECONDS_OF_EACH = 0.03  # of the device, beside a tenth of a second to warm it
 
@@ -172,8 +171,8 @@ class Tuner:
 def varied(weighed: Sequence[Candidate], count: int) -> list[Candidate]:
     """The best few of a ranking, the best first, with plans of other kinds among them.
 
-    A kind is how K is split, and whether the transposed problem is computed. The first three are taken as they come;
-    then the best of each kind that none of them is of; then the rest in order.
+    A kind is how K is split, and whether the transposed problem is computed. The best of each kind are taken, as far as
+    they are near the best of all; then other tiles in their order, and what is left.
 
     >>> from cutegemm.choose.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
@@ -183,15 +182,20 @@ def varied(weighed: Sequence[Candidate], count: int) -> list[Candidate]:
     """
     if not weighed:
         return []
+    taken: dict[Recipe, Candidate] = {}
+    kinds, tiles = set(), set()
     near = [one for one in weighed if one.us <= weighed[0].us * _WITHIN]
-    taken = list(weighed[: min(_FIRST, count)])
-    kinds = {_kind(one.recipe) for one in taken}
     for one in near:
-        if len(taken) < count and _kind(one.recipe) not in kinds:
+        if _kind(one.recipe) not in kinds:
             kinds.add(_kind(one.recipe))
-            taken.append(one)
-    taken += [one for one in weighed if one not in taken][: count - len(taken)]
-    return sorted(taken, key=lambda one: one.us)
+            tiles.add(one.recipe.name)
+            taken[one.recipe] = one
+    for one in near:
+        if one.recipe.name not in tiles:
+            tiles.add(one.recipe.name)
+            taken[one.recipe] = one
+    taken |= {one.recipe: one for one in weighed if one.recipe not in taken}
+    return sorted(list(taken.values())[:count], key=lambda one: one.us)
 
 
 def _kind(recipe: Recipe) -> tuple[bool, str]:

@@ -62,7 +62,7 @@ def test_rows_without_candidates_are_left_out():
 def test_rows_that_are_looked_at():
     found = looked_at()
     assert (found[0], found[-1], len(found)) == (1, 8192, len(set(found)))
-    assert max(b / a for a, b in pairwise(found[12:])) < 1.22
+    assert max(b / a for a, b in pairwise(found[18:])) < 1.15
 
 
 # Weights of Llama 3 8B and 70B.
@@ -71,9 +71,8 @@ WEIGHTS = [(4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (28672, 819
 
 @pytest.mark.parametrize("weights", [WEIGHTS[1:2], pytest.param(WEIGHTS, marks=pytest.mark.slow)])
 def test_six_plans_lose_two_per_cent(weights):
-    """Rows that `few` did not look at, drawn so that each octave has as many."""
-    rng = np.random.default_rng(1)
-    rows = sorted({round(2**x) for x in rng.uniform(0, 13, 12)})
+    """On the average of numbers of rows from 1 to 8192, most of which `few` did not look at."""
+    rows = np.random.default_rng(2).integers(1, 8193, 60).tolist()
     ops = Operands.of("bf16", layout="nt")
     losses = []
     for n, k in weights:
