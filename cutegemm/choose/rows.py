@@ -17,7 +17,13 @@ from cutegemm.choose.recipe import Recipe
 MOST_KERNELS = 6
 MOST_ROWS = 8192
 _A_STEP = 1.12  # from one number of rows that is looked at to the next: a sixth of an octave
+_EVENLY = (
+    352  # rows from one to the next of those that are looked at besides: ends of tiles, and what is between
+)
 _NEVER = 10.0  # times the fastest: what a plan counts for rows that it is not considered for
+_BY_OCTAVES = (
+    0.3  # of the mean: there each octave of rows counts alike, in the rest of it each number of rows
+)
 _NEAR = 1.1  # times the fastest: what is never as near to it is not taken
 _BEGINNINGS = 4
 
@@ -25,12 +31,12 @@ Weigh = Callable[[int], Sequence[Candidate]]
 
 
 def looked_at(most: int = MOST_ROWS) -> list[int]:
-    """Numbers of rows that stand for all, as many in each octave.
+    """Numbers of rows that stand for all: as many in each octave, and more of the large ones.
 
     >>> looked_at(16)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16]
     """
-    rows, at = {1, most}, 1.0
+    rows, at = {1, most, *range(_EVENLY, most, _EVENLY)}, 1.0
     while at < most:
         rows.add(round(at))
         at *= _A_STEP
@@ -41,8 +47,8 @@ def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = Non
     """The recipes, `most` of them at most, by which a mean over rows of time / least time is least.
 
     weigh    the candidates for a number of rows, with predicted times; rows that have none are left out
-    rows     that the mean is taken over. Half of it counts each of them alike, so each octave of those of `looked_at`;
-             the other half counts them by the rows themselves, of which a large number has more than a small one
+    rows     that the mean is taken over, in their order: each stands for those that are nearest to it. A part of the
+             mean counts each octave alike, the rest each number of rows
 
     The first is one that serves all rows; of the others, each is the one that helps most. Then each is exchanged for a
     better one, as long as there is one. So it is done again from other beginnings, and the best end is taken.
@@ -85,7 +91,7 @@ class _Table:
 
     def __init__(self, slower: np.ndarray, serving: np.ndarray, rows: np.ndarray) -> None:
         self.slower, self.rows = slower, rows
-        self.weights = 0.5 / len(rows) + 0.5 * rows / rows.sum()
+        self.weights = _BY_OCTAVES * _shares(np.log2(rows)) + (1 - _BY_OCTAVES) * _shares(rows)
         self.is_first = np.where(serving, 0.0, np.inf) if serving.any() else np.zeros(len(slower))
 
     def mean(self, taken: list[int]) -> float:
@@ -118,3 +124,15 @@ class _Table:
                 taken[place] = best
                 return True
         return False
+
+
+def _shares(places: np.ndarray) -> np.ndarray:
+    """What each of some places on a line, in their order, has of it: as far as halfway to its neighbours.
+
+    >>> _shares(np.array([0.0, 1.0, 4.0])).tolist()
+    [0.125, 0.5, 0.375]
+    """
+    if len(places) == 1:
+        return np.ones(1)
+    halves = np.diff(places) / 2
+    return (np.pad(halves, (0, 1)) + np.pad(halves, (1, 0))) / (places[-1] - places[0])

@@ -49,9 +49,12 @@ def test_a_greedy_choice_is_exchanged():
 
 
 def test_large_numbers_of_rows_count_more():
-    """By octaves alone, both would count alike."""
-    times = {1: candidates(p0=1.0, p1=1.5), 8192: candidates(p0=1.4, p1=1.0)}
+    """By octaves alone, 1 would count as half of the others: means of 1.22 and 1.23. By rows it counts as a quarter."""
+    few_rows, many = candidates(p0=1.0, p1=1.5), candidates(p0=1.4, p1=1.0)
+    times = {1: few_rows, 4096: many, 8192: many}
     assert few(times.__getitem__, 1, times) == (RECIPES[1],)
+    times = {1: few_rows, 64: few_rows, 4096: many}
+    assert few(times.__getitem__, 1, times) == (RECIPES[0],)
 
 
 def test_rows_without_candidates_are_left_out():
