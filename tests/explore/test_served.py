@@ -148,7 +148,7 @@ def test_the_package_of_the_static_page_is_enough(tmp_path: Path) -> None:
     archive.write_bytes(package())
     assert archive.read_bytes() == package()  # the same each time
     views = ("layouts", "rules", "tile", "banks", "pipeline", "report", "code")
-    queries = [f"view={view}&plan={plan}" for view in views for plan in ("sm90_pingpong", "simt_64x64")]
+    queries = [f"view={view}&problem=512x512x512" for view in views]
     done = subprocess.run(
         [sys.executable, "-c", PROBE.format(foreign=FOREIGN, archive=str(archive))],
         input=" ".join(queries), capture_output=True, text=True, check=False,
