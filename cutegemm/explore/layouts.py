@@ -36,7 +36,17 @@ def layouts(state: State) -> Html:
     """The whole view."""
     calls = evaluated(state["expr"])
     steps = [_step(number, call, state) for number, call in enumerate(calls, 1)]
-    return joined(_asked(state), el("div", *steps, id="steps", aria_live="polite"))
+    return joined(
+        _asked(state), el("p", _status(calls), class_="unseen", role="status"), el("div", *steps, id="steps")
+    )
+
+
+def _status(calls: list[Call]) -> str:
+    """What has become of what was typed, in a line that is read out."""
+    if not calls:
+        return "nothing is typed"
+    last = calls[-1]
+    return f"refused: {last.error.splitlines()[0]}" if last.error else f"{last.text} = {last.value}"
 
 
 def _asked(state: State) -> Html:

@@ -75,6 +75,7 @@ TYPED = (
 def test_what_is_typed_is_evaluated(text: str, value: str) -> None:
     last = evaluated(text)[-1]
     assert (str(last.value), last.error) == (value, "")
+    assert page(expr=text).texts("p", role="status") == [" ".join(f"{last.text} = {value}".split())]
 
 
 REFUSED = (
