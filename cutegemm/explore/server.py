@@ -11,7 +11,15 @@ from cutegemm.explore.page import answer, asset, document, respond
 
 HOST = "127.0.0.1"
 # What a link brings is text; were it ever more, it could load and run nothing.
-POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; form-action 'self'; frame-ancestors 'none'"
+POLICY = "; ".join(
+    [
+        "default-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src data:",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    ]
+)
 TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
 _ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 
