@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cutegemm.analysis.ending import Ending
     from cutegemm.analysis.report import Analysis
+
+
+_GAP = 2  # characters between two columns
 
 
 def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
@@ -24,6 +29,15 @@ def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
     )
     print_report(analysis, console)
     return file.getvalue()
+
+
+def as_html(analysis: Analysis, *, width: int = 110) -> str:
+    """The report for a notebook."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, record=True, highlight=False)
+    print_report(analysis, console)
+    return console.export_html(inline_styles=True, code_format='<pre style="line-height:1.25">{code}</pre>')
 
 
 def print_report(analysis: Analysis, console: Any) -> None:
@@ -62,21 +76,64 @@ def print_report(analysis: Analysis, console: Any) -> None:
         _print_changes(analysis, console)
 
 
-def _table(title: str, columns: list[tuple[str, str]]) -> Any:
-    from rich import box
-    from rich.table import Table
+@dataclass
+class _Table:
+    """A table on a console: its rows as lines or, where the console is too narrow for them, each as its cells in words.
 
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False,
-        pad_edge=False, padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    for position, (name, justify) in enumerate(columns):
-        table.add_column(name, justify=justify, no_wrap=position == 0)  # type: ignore[arg-type]
-    return table
+    columns   each with its name and how it is justified
+    """
+
+    title: str | None
+    columns: list[tuple[str, str]]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def add_row(self, *cells: str) -> None:
+        """One more row, a cell a column."""
+        self.rows.append(cells)
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        least = self._least()
+        if sum(least) + _GAP * (len(least) - 1) <= options.max_width:
+            yield self._wide(least)
+            return
+        from rich.padding import Padding
+        from rich.text import Text
+
+        if self.title:
+            yield Text(self.title, style="bold")
+        for first, *cells in self.rows:
+            yield Text(first)
+            named = zip(self.columns[1:], cells, strict=True)
+            yield Padding(Text(", ".join([f"{name} {cell}" for (name, _), cell in named])), (0, 0, 0, 4))
+
+    def _least(self) -> list[int]:
+        """The characters that each column needs: headers break between words, and so does a last column of text."""
+        out = []
+        for position, (name, justify) in enumerate(self.columns):
+            is_text = justify == "left" and position == len(self.columns) - 1
+            cells = [row[position] for row in self.rows]
+            words = [word for text in (name, *(cells if is_text else ())) for word in text.split()]
+            out.append(max(map(len, words if is_text else [*words, *cells])))
+        return out
+
+    def _wide(self, least: list[int]) -> Any:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False,
+            pad_edge=False, padding=(0, 1, 0, 0),
+        )  # fmt: skip
+        for width, (name, justify) in zip(least, self.columns, strict=True):
+            table.add_column(name, justify=justify, min_width=width)  # type: ignore[arg-type]
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
 
 
-def _shared_table(analysis: Analysis) -> Any:
-    table = _table(
+def _shared_table(analysis: Analysis) -> _Table:
+    table = _Table(
         "Shared memory, of a CTA",
         [("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
          ("wavefronts", "right"), ("ideal", "right"), ("worst collision", "left")],
@@ -99,8 +156,8 @@ def _shared_table(analysis: Analysis) -> Any:
     return table
 
 
-def _global_table(analysis: Analysis) -> Any:
-    table = _table(
+def _global_table(analysis: Analysis) -> _Table:
+    table = _Table(
         "Global memory, of a CTA",
         [("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
          ("sectors", "right"), ("ideal", "right"), ("used", "right"), ("usable bits", "right")],
@@ -132,12 +189,11 @@ def _print_ending(ending: Ending, console: Any) -> None:
         )
     if not ending.parts:
         return
-    table = _table(
-        "",
+    table = _Table(
+        None,
         [("operand", "left"), ("what", "left"), ("type", "left"), ("how", "left"), ("bytes a tile", "right"),
          ("MB in all", "right"), ("registers", "right")],
     )  # fmt: skip
-    table.title = None
     for part in ending.parts:
         total = "-" if part.total_bytes is None else f"{part.total_bytes / 1e6:.3f}"
         table.add_row(
@@ -174,12 +230,12 @@ def _print_occupancy(analysis: Analysis, console: Any) -> None:
         console.print(f"  {used}; {fill.tile_waste:.1%} of the tiles is waste", soft_wrap=True)
 
 
-def _raster_table(analysis: Analysis) -> Any:
+def _raster_table(analysis: Analysis) -> _Table:
     own = analysis.traffic
     assert own is not None
     device = analysis.device
     share = f", {device.l2_partitions} partitions" if device.l2_partitions > 1 else ""
-    table = _table(
+    table = _Table(
         f"Traffic of A and B, GB (L2 of {device.l2_bytes >> 20} MiB{share}; D: "
         f"{own.dram_write_bytes / 1e9:.3f} GB); * the plan's raster",
         [("raster", "left"), ("tiles a wave", "right"), ("MB a wave", "right"), ("L2", "right"),
@@ -196,10 +252,10 @@ def _raster_table(analysis: Analysis) -> Any:
     return table
 
 
-def _roofline_table(analysis: Analysis) -> Any:
+def _roofline_table(analysis: Analysis) -> _Table:
     roof = analysis.roofline
     assert roof is not None
-    table = _table(
+    table = _Table(
         f"Roofline: {roof.bound.name} binds, {roof.seconds * 1e3:.3f} ms, {roof.tflops:.1f} TFLOP/s at most",
         [("level", "left"), ("amount", "right"), ("FLOP a unit", "right"), ("at least, ms", "right"),
          ("of the bound", "right")],

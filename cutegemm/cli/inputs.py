@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,13 +15,16 @@ from cutegemm.choose.catalog import choose
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
 from cutegemm.cli.endings import Ending
-from cutegemm.dtypes import DType, bf16, f32, round_to, tf32
+from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f32, round_to, s8, s32, tf32
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
+from cutegemm.machine.device import Device
 from cutegemm.plan import GemmPlan, Operands, Problem
 
 # Elements of A, B and C together that are made up: more than any machine that this runs on holds.
 _MOST_ELEMENTS = 1 << 36
+# The type of D where none is asked for and it is not that of A.
+_RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
 _MOST_EXTENT = 2**31 - 1  # kernels count with 32 bits
 
 
@@ -36,6 +40,27 @@ def dtype_of(text: str | None, plan: str | None) -> DType:
         if plan is not None and recipe_named(plan).family == "sm90":
             return bf16
     return f32
+
+
+def operands_for(dtype: DType, layout: str, out: DType | None = None) -> Operands:
+    """Operands of one type, with D of the type that `cutegemm.gemm` gives it where none is asked for.
+
+    >>> operands_for(DType.parse("e4m3"), "nt").d.dtype, operands_for(DType.parse("s8"), "nt").d.dtype
+    (bf16, s32)
+    """
+    return Operands.of(dtype, layout=layout, out=out or _RESULTS.get(dtype))
+
+
+def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
+    """Why a file that an option names could not be written, before anything is computed."""
+    if path is None:
+        return []
+    wrong = [] if path.suffix == suffix else [f"--{option} {path} does not end in {suffix}."]
+    if not path.parent.is_dir():
+        wrong.append(f"--{option} {path}: there is no folder {path.parent}.")
+    elif path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        wrong.append(f"--{option} {path} cannot be written.")
+    return wrong
 
 
 def _as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
@@ -61,7 +86,7 @@ def described(
     """
     complaints = Complaints(operation)
     kind = complaints.attempt(lambda: dtype_of(dtype, name))
-    operands = complaints.attempt(lambda: Operands.of(kind or f32, layout=layout))
+    operands = complaints.attempt(lambda: operands_for(kind or f32, layout))
     extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
     complaints.attempt(lambda: arch_named(arch))
     if complaints.broken:
@@ -207,10 +232,16 @@ def _load(what: str, path: Path, broken: list[str]) -> np.ndarray | None:
 
 
 def plan_for(
-    name: str | None, problem: Problem, arch: str, with_c: bool, ending: Ending | None = None
+    name: str | None,
+    problem: Problem,
+    arch: str,
+    device: Device,
+    with_c: bool,
+    ending: Ending | None = None,
 ) -> tuple[GemmPlan, Problem]:
     """The plan of a name, or the one that is chosen for the problem; and the problem as the plan multiplies it.
 
+    device   whose multiprocessors the plan fills
     with_c   whether it must be able to read C
     ending   what becomes of the sums, where it is said
     raises   PlanError where the plan does not serve the problem
@@ -220,13 +251,13 @@ def plan_for(
     if ending is not None:
         operands, with_c = ending.made_for(operands), ending.reads_tiles
     if recipe is None:
-        plan = choose(operands, problem, arch, with_c=with_c)
+        plan = choose(operands, problem, arch, device, with_c)
     elif recipe.transposed:
         extents = f"{problem.n} {problem.m} {problem.k} --layout {problem.operands.transposed.layout}"
         there = f"{extents} --plan {replace(recipe, transposed=False)}"
         raise PlanError("gemm", [f"{name!r} is for D^T = B^T A^T; give the command that problem: {there}."])
     else:
-        plan = recipe.build(operands, with_c, arch)
+        plan = recipe.build(operands, with_c, arch, device)
     if ending is not None:
         plan, problem = ending.on(plan), replace(problem, operands=ending.ends(operands))
     problem = _as_multiplied(problem, plan)

@@ -191,6 +191,14 @@ class ComposedLayout:
             return ComposedLayout(self.inner, add(self.offset, offset), outer)
         return self._inner_at(add(self.offset, self.outer.offset_of(c)))
 
+    def at(self, *coord: Any) -> Any:
+        """The offset of a coordinate that lies in the shape.
+
+        raises   LayoutError for any other, which a call runs on past
+        """
+        self.outer.at(*coord)
+        return self(*coord)
+
     def _inner_at(self, offset: Any) -> Any:
         if isinstance(self.inner, Swizzle):
             return self.inner(offset)
