@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.draw.canvas import PAD, Canvas, num, text_width
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import LayoutError
+from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.program.operations import Compute, FetchSlot, Load, StoreSlot, WriteSlot
 from cutegemm.plan.program.steps import Multiply, MultiplyBlock, StoreTile
@@ -47,7 +48,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(hooks.Shown):
     """Events of roles.
 
     events   Event, or tuples (role, event, stage, start, end); roles are drawn in the order of their first

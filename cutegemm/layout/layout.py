@@ -32,7 +32,7 @@ INT64_MAX = 2**63 - 1
 MAX_TABLE = 1 << 20
 
 
-class Layout:
+class Layout(hooks.Shown):
     """A function from coordinates to offsets: the sum of coordinate times stride over all leaves of the shape.
 
     A coordinate is an integer (the colexicographic index), a tuple as deep as the shape, or anything
@@ -131,10 +131,6 @@ class Layout:
         if "S" in text or "F" in text:  # of ScaledBasis, F2
             return f"{_text(self.shape)}:{_text(self.stride)}"
         return text.replace(" ", "").replace(",)", ")")
-
-    def _repr_html_(self) -> str:
-        """The drawing that a notebook shows."""
-        return str(hooks.notebook(self))
 
     __iter__ = None
 
