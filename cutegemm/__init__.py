@@ -95,6 +95,7 @@ _MODULES = (
     "choose",
     "draw",
     "emulate",
+    "interop",
     "machine",
     "plan",
     "profile",
