@@ -1,0 +1,40 @@
+"""What mkdocs asks while it builds the site: README.md is its first page, and no link of a built page is broken."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+_LINK = re.compile(r'href="(?!\w+:)([^"#]+)\.(?:md|ipynb)(#[^"]*)?"')
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    """README.md as index.md, whose links begin in docs/; and the licence, which it names."""
+    text = (ROOT / "README.md").read_text("utf-8").replace("](docs/", "](")
+    files.append(File.generated(config, "index.md", content=text))
+    files.append(File.generated(config, "LICENSE", content=(ROOT / "LICENSE").read_text("utf-8")))
+    return files
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """In a notebook, which is no Markdown to mkdocs, links to pages as their files are called on the site."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return _LINK.sub(lambda found: f'href="{found[1]}.html{found[2] or ""}"', html)
+
+
+def on_post_build(config: MkDocsConfig, **_: Any) -> None:
+    """Follows every link of the built pages that stays on the site."""
+    checker = Path(sys.executable).with_name("linkchecker")
+    asked = [checker, "--no-status", "--no-warnings", "--ignore-url=^(?!file:)", "--recursion-level=-1"]
+    done = subprocess.run([*asked, f"{config.site_dir}/index.html"], capture_output=True, text=True)
+    if done.returncode:
+        raise PluginError(f"links of the site are broken.\n{done.stdout}{done.stderr}")
