@@ -25,6 +25,7 @@ def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
         width=width,
         force_terminal=color,
         color_system="standard" if color else None,
+        force_jupyter=False,
         highlight=False,
     )
     print_report(analysis, console)
@@ -35,9 +36,10 @@ def as_html(analysis: Analysis, *, width: int = 110) -> str:
     """The report for a notebook."""
     from rich.console import Console
 
-    console = Console(file=io.StringIO(), width=width, record=True, highlight=False)
+    console = Console(file=io.StringIO(), width=width, record=True, force_jupyter=False, highlight=False)
     print_report(analysis, console)
-    return console.export_html(inline_styles=True, code_format='<pre style="line-height:1.25">{code}</pre>')
+    style = "line-height:1.25;white-space:pre;overflow-x:auto"
+    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def print_report(analysis: Analysis, console: Any) -> None:
