@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from linkcheck.cmdline import aggregate_url
+from linkcheck.configuration import Configuration
+from linkcheck.director import check_urls, get_aggregate
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -33,8 +35,13 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 def on_post_build(config: MkDocsConfig, **_: Any) -> None:
     """Follows every link of the built pages that stays on the site."""
-    checker = Path(sys.executable).with_name("linkchecker")
-    asked = [checker, "--no-status", "--no-warnings", "--ignore-url=^(?!file:)", "--recursion-level=-1"]
-    done = subprocess.run([*asked, f"{config.site_dir}/index.html"], capture_output=True, text=True)
-    if done.returncode:
-        raise PluginError(f"links of the site are broken.\n{done.stdout}{done.stderr}")
+    said = io.StringIO()
+    settings = Configuration()
+    settings["status"] = False
+    settings["logger"] = settings.logger_new("text", fd=said, verbose=False, warnings=False)
+    settings.sanitize()
+    links = get_aggregate(settings)
+    aggregate_url(links, (Path(config.site_dir) / "index.html").as_uri())
+    check_urls(links)
+    if settings["logger"].stats.errors:
+        raise PluginError(f"links of the site are broken.\n{said.getvalue()}")
