@@ -711,7 +711,10 @@ def test_why_a_plan_is_taken_and_what_it_is_held_to_take(tmp_path: Path) -> None
     assert chosen["chosen"]["us"] == best.us
     assert f"next {second.recipe}" in chosen["chosen"]["reason"]
     assert chosen["chosen"]["tflops"] == pytest.approx(2 * 64**3 / best.us / 1e6)
-    assert chosen["next"][0] == f"cutegemm check {best.recipe} --problem 64x64x64"
+    assert chosen["next"][:2] == [
+        "cutegemm explain 64 64 64 --dtype f32",
+        f"cutegemm check {best.recipe} --problem 64x64x64",
+    ]
     for command in chosen["next"]:
         assert run(*command.replace("plan.html", f"{tmp_path}/plan.html").split()[1:])
     asked = json.loads(run("gemm", "64", "64", "64", "--plan", "sm90_slots", "--layout", "nt", "--json"))

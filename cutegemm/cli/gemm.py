@@ -134,9 +134,7 @@ def command(
     with _progress() as say:
         report, d = job.simulate(arch, emulated, say) if gpu is None else job.run(gpu, say)
     report["chosen"] = why(chosen, plan, problem, of_arch, device, ending)
-    report["next"] = further(
-        plan or chosen.name, str(chosen.operands.a.dtype), layout, _extents_text(problem)
-    )
+    report["next"] = further(plan or chosen.name, problem, layout, plan is None)
     if gpu is None and found:
         report["no_gpu"] = found
     rounded = of.rounded(given)
@@ -207,12 +205,6 @@ class _Lines:
         if time.monotonic() - self.said >= _SILENT_S:
             self.said = time.monotonic()
             self.console.print(text, markup=False, soft_wrap=True)
-
-
-def _extents_text(problem: Problem) -> str:
-    """MxNxK, or MxNxKxL of a batch."""
-    extents = (problem.m, problem.n, problem.k, *((problem.l,) if problem.operands.batched else ()))
-    return "x".join(map(str, extents))
 
 
 def _gpu() -> dict[str, Any] | str:

@@ -7,8 +7,9 @@ from typing import Any
 
 from cutegemm.analysis import check
 from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.catalog import candidates
+from cutegemm.choose.catalog import ranked
 from cutegemm.cli.endings import Ending
+from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device
 from cutegemm.plan import GemmPlan, Problem
@@ -59,7 +60,7 @@ def why(
     known = [] if asked is not None or ending is not None else _weighed(plan, problem, arch, device)
     us: float | None
     if known:
-        reason = f"held to be the fastest of {len(known)} plans"
+        reason = f"held to be the fastest of {len(known)} plans for D"
         behind = [f"{one.recipe} {one.us:.4g} us" for one in known[1 : 1 + _OTHERS]]
         if behind:
             reason += f"; next {', '.join(behind)}"
@@ -82,21 +83,32 @@ def _at_most(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tup
 
 
 def _weighed(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> list[Candidate]:
-    """The candidates, where the plan is the first of them."""
-    found = candidates(plan.operands, problem, arch, device)
-    return found if found and str(found[0].recipe) == plan.name else []
+    """The plan as a candidate, and those behind it, by predicted time; none where it is not among them."""
+    found = list(ranked(plan.operands, problem, arch, device, transposed=False))
+    names = [str(one.recipe) for one in found]
+    return found[names.index(plan.name) :] if plan.name in names else []
 
 
-def further(plan: str, dtype: str, layout: str, extents: str) -> list[str]:
-    """Commands that tell more of a plan.
+def further(plan: str, problem: Problem, layout: str, is_chosen: bool) -> list[str]:
+    """Commands that tell more of a plan, and of its choice.
 
-    >>> further("simt_64x64", "f32", "nn", "64x64x64")[0]
-    'cutegemm check simt_64x64 --problem 64x64x64'
+    >>> from cutegemm.plan import Operands
+    >>> of = Problem(64, 64, 64, operands=Operands.of("f16"))
+    >>> for command in further("mma_64x64", of, "nn", True):
+    ...     print(command)
+    cutegemm explain 64 64 64 --dtype f16
+    cutegemm check mma_64x64 --dtype f16 --problem 64x64x64
+    cutegemm show mma_64x64 --dtype f16 --html plan.html
     """
-    options = ("" if dtype == "f32" else f" --dtype {dtype}") + (
-        "" if layout == "nn" else f" --layout {layout}"
-    )
+    kind = problem.operands.a.dtype
+    letters = "" if layout == "nn" else f" --layout {layout}"
+    options = ("" if kind is f32 else f" --dtype {kind}") + letters
+    extents = [problem.m, problem.n, problem.k]
+    batch = f" --batch {problem.l}" if problem.operands.batched else ""
+    asked = f"cutegemm explain {' '.join(map(str, extents))}{batch} --dtype {kind}{letters}"
+    as_text = "x".join(map(str, [*extents, *([problem.l] if batch else [])]))
     return [
-        f"cutegemm check {plan}{options} --problem {extents}",
+        *([asked] if is_chosen else []),
+        f"cutegemm check {plan}{options} --problem {as_text}",
         f"cutegemm show {plan}{options} --html plan.html",
     ]
