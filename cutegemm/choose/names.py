@@ -99,7 +99,9 @@ def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
     >>> step_of("sm90_cluster_2x1")  # a step of that ladder too, and chosen where it is held to be the fastest
     """
     recipe = _VARIED.get(name)
-    if isinstance(recipe, (SimtRecipe, MmaSyncRecipe)) or (isinstance(recipe, Sm90Recipe) and recipe.is_chosen):
+    if isinstance(recipe, (SimtRecipe, MmaSyncRecipe)) or (
+        isinstance(recipe, Sm90Recipe) and recipe.is_chosen
+    ):
         return None
     for ladder in _LADDERS:
         for step in ladder.steps:
