@@ -17,6 +17,7 @@ from cutegemm import __version__
 from cutegemm.choose.catalog import candidates, plan_named, plans
 from cutegemm.cli import app, main
 from cutegemm.errors import CutegemmError
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
 from cutegemm.run.cubin import ResourceReport
 
@@ -115,7 +116,8 @@ def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     error = 1e-3
     times = {"us": 1.0, "tflops": 2.5, **({"cublas_tflops": 2.0, "ratio": 1.25} if known else {})}
-    monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: {"name": "a GPU", "arch": "sm_90a"})
+    gpu = {"name": "a GPU", "arch": "sm_90a", "device": DEFAULT_DEVICE}
+    monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: gpu)
     monkeypatch.setattr("cutegemm.run.torch_ops.from_numpy", lambda a, b, c, operands: {"a": a, "b": b})
     monkeypatch.setattr(
         "cutegemm.run.on_gpu.run_plan",
