@@ -30,6 +30,7 @@ _LATER = {
     "DType": "cutegemm.dtypes",
     "e4m3": "cutegemm.dtypes",
     "e5m2": "cutegemm.dtypes",
+    "export": "cutegemm.run.export",
     "f16": "cutegemm.dtypes",
     "f32": "cutegemm.dtypes",
     "f64": "cutegemm.dtypes",
@@ -37,6 +38,7 @@ _LATER = {
     "gemm": "cutegemm.run.gemm",
     "GemmPlan": "cutegemm.plan",
     "ldmatrix": "cutegemm.tile",
+    "load": "cutegemm.run.exported",
     "make_layout_tv": "cutegemm.tile",
     "make_tiled_copy": "cutegemm.tile",
     "make_tiled_copy_A": "cutegemm.tile",
@@ -55,6 +57,7 @@ _LATER = {
     "Operands": "cutegemm.plan",
     "plan_named": "cutegemm.choose.catalog",
     "plans": "cutegemm.choose.catalog",
+    "prepare": "cutegemm.run.ahead",
     "Problem": "cutegemm.plan",
     "Raster": "cutegemm.tile",
     "register_plan": "cutegemm.choose.names",
@@ -71,7 +74,9 @@ _LATER = {
     "TiledCopy": "cutegemm.tile",
     "TiledMma": "cutegemm.tile",
     "TmaBox": "cutegemm.tile",
+    "tuning": "cutegemm.run.tune",
     "universal_copy": "cutegemm.tile",
+    "use_tuned": "cutegemm.run.tune",
     "wgmma": "cutegemm.tile",
     "widest_smem_kind": "cutegemm.tile",
 }
@@ -140,8 +145,13 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.plan import Operand as Operand
     from cutegemm.plan import Operands as Operands
     from cutegemm.plan import Problem as Problem
+    from cutegemm.run.ahead import prepare as prepare
     from cutegemm.run.compile import compile_plan as compile_plan
+    from cutegemm.run.export import export as export
+    from cutegemm.run.exported import load as load
     from cutegemm.run.gemm import gemm as gemm
+    from cutegemm.run.tune import tuning as tuning
+    from cutegemm.run.tune import use_tuned as use_tuned
     from cutegemm.tile import CopyAtom as CopyAtom
     from cutegemm.tile import MmaAtom as MmaAtom
     from cutegemm.tile import Raster as Raster
@@ -212,3 +222,10 @@ def _through_torch(given: Any) -> Any:
 
 
 _graph.through_torch.register(_through_torch)
+
+
+def _questions_of(given: Any) -> Any:
+    return import_module(f"{__name__}.torch.ahead").questions_of(*given)
+
+
+_graph.questions_of.register(_questions_of)

@@ -15,8 +15,10 @@ from tests.epilogues import CASES, reference
 BF16, BF16_NN = Operands.of("bf16", layout="nt"), Operands.of("bf16", layout="nn")
 E4M3, E4M3_NN = (Operands.of("e4m3", layout=layout, out="bf16") for layout in ("nt", "nn"))
 
+SIMT = {"block": (64, 128, 8), "warp": (32, 64), "thread": (8, 8)}
 
-def _sm90(operands: Operands = BF16, tile: tuple[int, int, int] = (128, 128, 64), **how: Any) -> GemmPlan:
+
+def _sm90(operands: Operands = BF16, tile: tuple[int, int, int] = (64, 128, 64), **how: Any) -> GemmPlan:
     return sm90_plan(operands, tile=tile, **({} if how.get("schedule") == "single" else {"ctas": 4}), **how)
 
 
@@ -25,38 +27,38 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
     "pingpong": (_sm90(), "geglu_bias", (200, 336, 136)),
     "pingpong, pairs": (_sm90(with_c=True), "pairs", (200, 336, 136)),
     "192": (_sm90(tile=(128, 192, 64)), "swiglu", (136, 400, 72)),
-    "multicast": (_sm90(cluster=(2, 1)), "geglu_bias", (300, 336, 72)),
+    "multicast": (_sm90(tile=(128, 128, 64), cluster=(2, 1)), "geglu_bias", (300, 336, 72)),
     "multicast of A": (_sm90(cluster=(1, 2)), "swiglu", (136, 336, 72)),
     "n-major": (_sm90(BF16_NN), "geglu_bias", (136, 336, 72)),
     "n-major, packed pairs": (_sm90(BF16_NN, pack="b"), "pairs", (136, 336, 72)),
-    "cooperative": (_sm90(tile=(256, 128, 64), schedule="cooperative"), "geglu_bias", (300, 208, 72)),
-    "deferred": (_sm90(tile=(256, 128, 64), schedule="cooperative", deferred=True), "geglu_bias", (300, 720, 136)),
+    "cooperative": (_sm90(tile=(128, 128, 64), schedule="cooperative"), "geglu_bias", (300, 208, 72)),
+    "deferred": (_sm90(tile=(128, 128, 64), schedule="cooperative", deferred=True), "geglu_bias", (300, 720, 136)),
     "single": (_sm90(schedule="single"), "swiglu", (136, 208, 72)),
     "split": (_sm90(split_k=2), "geglu_bias", (136, 208, 264)),
     "fill": (_sm90(fill=True), "swiglu", (200, 720, 264)),
     "direct": (_sm90(store="direct"), "pairs", (136, 208, 72)),
-    "padded": (_sm90(shared_d="padded"), "geglu_bias", (136, 208, 72)),
+    "padded": (_sm90(tile=(128, 128, 64), shared_d="padded"), "geglu_bias", (136, 208, 72)),
     "warps store": (_sm90(store="tma_warp"), "swiglu", (136, 208, 72)),
     "m-major D": (_sm90(Operands.of("bf16", layout="nt", out_major="m")), "geglu_bias", (136, 208, 72)),
     "f32 D": (_sm90(Operands.of("bf16", layout="nt", out="f32")), "geglu_bias", (136, 208, 72)),
     "tf32": (_sm90(Operands.of("tf32", layout="nt"), (128, 128, 32)), "swiglu", (136, 208, 72)),
-    "e4m3": (_sm90(E4M3, (128, 128, 128)), "geglu_bias", (136, 208, 144)),
+    "e4m3": (_sm90(E4M3, (64, 128, 128)), "geglu_bias", (136, 208, 144)),
     "e4m3, two levels": (
         _sm90(E4M3, (128, 128, 128), schedule="cooperative", two_level=True), "swiglu", (136, 208, 272),
     ),
-    "e4m3, packed": (_sm90(E4M3_NN, (128, 128, 128), pack="b"), "pairs", (136, 208, 144)),
+    "e4m3, packed": (_sm90(E4M3_NN, (64, 128, 128), pack="b"), "pairs", (136, 208, 144)),
     "batch": (_sm90(Operands.of("bf16", layout="nt", batched=True)), "geglu_bias", (136, 208, 72)),
     "no k-tile": (_sm90(), "geglu_bias", (136, 208, 0)),
-    "mma.sync": (mma_sync_plan(BF16, block=(128, 128, 64)), "pairs", (136, 208, 72)),
-    "mma.sync, n-major": (mma_sync_plan(BF16_NN, block=(128, 128, 64), warp=(64, 32)), "geglu_bias", (136, 208, 72)),
+    "mma.sync": (mma_sync_plan(BF16, block=(64, 64, 64), warp=(32, 32)), "pairs", (136, 208, 72)),
+    "mma.sync, n-major": (mma_sync_plan(BF16_NN, block=(128, 64, 64), warp=(64, 32)), "geglu_bias", (136, 208, 72)),
     "mma.sync, direct": (
         mma_sync_plan(BF16, block=(64, 96, 64), warp=(32, 48), store="direct"), "swiglu", (136, 208, 72),
     ),
-    "SIMT": (simt_plan(), "geglu_bias", (136, 168, 40)),
-    "SIMT, pairs": (simt_plan(Operands.of("f32", layout="nt")), "pairs", (136, 168, 40)),
-    "SIMT, unaligned": (simt_plan(Operands.of("f32", align_bytes=4)), "pairs", (135, 166, 39)),
-    "SIMT, packed": (simt_plan(pack="ab"), "geglu_bias", (136, 168, 40)),
-    "SIMT, split": (simt_plan(split_k=2, reduction="last"), "swiglu", (136, 168, 64)),
+    "SIMT": (simt_plan(**SIMT), "geglu_bias", (136, 168, 40)),
+    "SIMT, pairs": (simt_plan(Operands.of("f32", layout="nt"), **SIMT), "pairs", (136, 168, 40)),
+    "SIMT, unaligned": (simt_plan(Operands.of("f32", align_bytes=4), **SIMT), "pairs", (135, 166, 39)),
+    "SIMT, packed": (simt_plan(**SIMT, pack="ab"), "geglu_bias", (136, 168, 40)),
+    "SIMT, split": (simt_plan(**SIMT, split_k=2, reduction="last"), "swiglu", (136, 168, 64)),
     "SIMT, without shared memory": (
         simt_plan(block=(32, 64, 1), warp=(32, 32), thread=(4, 8), stages=0), "geglu_bias", (72, 168, 40),
     ),

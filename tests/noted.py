@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.run import cuda, prepare, torch_ops
 from cutegemm.run import gemm as launch
-from cutegemm.run import prepare, torch_ops
+from cutegemm.run.calls import Calls
 
 
 class Noted:
@@ -32,10 +33,10 @@ def note_launches(monkeypatch, multiprocessors):
         kernels.append(Noted(plan, arch))
         return kernels[-1]
 
-    monkeypatch.setattr(launch, "_calls", {})
+    monkeypatch.setattr(launch, "_calls", Calls())
     monkeypatch.setattr(prepare, "compile_plan", take)
     monkeypatch.setattr(prepare, "wrong_devices", lambda given: [])
     monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
     monkeypatch.setattr(torch_ops, "device_of", lambda index: DEFAULT_DEVICE.with_sms(multiprocessors))
-    monkeypatch.setattr(torch_ops, "devices", lambda: 1)
+    monkeypatch.setattr(cuda, "devices", lambda: 1)
     return kernels

@@ -116,7 +116,7 @@ def test_what_does_not_load_is_built_again_once(folder: Path, monkeypatch: pytes
         return "loaded"
 
     monkeypatch.setattr(compile, "_build", build)
-    monkeypatch.setattr(compile, "_load", load)
+    monkeypatch.setattr(compile, "load_function", load)
     cache.store(cache.entry(PLAN, "sm_80"), builds)
     needed = 1
     compile.compile_plan.cache_clear()
@@ -129,21 +129,27 @@ def test_what_does_not_load_is_built_again_once(folder: Path, monkeypatch: pytes
     compile.compile_plan.cache_clear()
 
 
-def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
-    """Each process that is started runs the script again, which starts processes, which no system would bear."""
+def test_a_script_needs_no_guard(tmp_path: Path) -> None:
+    """What compiles for a script does not run it again."""
     script = tmp_path / "script.py"
     script.write_text(
         "from cutegemm.run.compile import compile_plans\n"
-        "from cutegemm.build import simt_plan\n"
-        "compile_plans([simt_plan(), simt_plan(stages=3)], processes=2)\n"
+        "from cutegemm.build import sm90_plan\n"
+        "print(*[type(error).__name__ for error in compile_plans([sm90_plan()] * 2, 'sm_80', processes=2)])\n"
     )
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False,
+        [sys.executable, str(script)], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])},
     )  # fmt: skip
-    assert done.returncode == 1
-    assert "CompileError: compile_plans: a process came to a sudden end." in done.stderr
-    assert 'if __name__ == "__main__":' in done.stderr
+    assert done.stdout == "PlanError PlanError\n"
+
+
+def test_a_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        compile, "_outcome", os.kill
+    )  # its arguments are no numbers: the process raises, and ends
+    with pytest.raises(CompileError, match=r"a process came to a sudden end. Is there memory for so many"):
+        compile.compile_plans([PLAN, PLAN], processes=2)
 
 
 @pytest.fixture

@@ -690,7 +690,7 @@ def test_d_has_the_type_that_gemm_gives_it() -> None:
 
 def test_the_type_of_d_is_that_of_the_function_on_a_gpu() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    from cutegemm.cli.inputs import operands_for
+    from cutegemm.choose.described import operands_for
     from cutegemm.run.torch_ops import DTYPES, RESULTS
 
     for dtype, results in RESULTS.items():
@@ -717,7 +717,8 @@ def test_why_a_plan_is_taken_and_what_it_is_held_to_take(tmp_path: Path) -> None
         "cutegemm explain 64 64 64 --dtype f32",
         f"cutegemm check {best.recipe} --problem 64x64x64",
     ]
-    for command in chosen["next"]:
+    assert chosen["next"][-1] == "cutegemm explore"
+    for command in chosen["next"][:-1]:
         assert run(*command.replace("plan.html", f"{tmp_path}/plan.html").split()[1:])
     asked = json.loads(run("gemm", "64", "64", "64", "--plan", "sm90_slots", "--layout", "nt", "--json"))
     assert (asked["chosen"]["reason"], asked["chosen"]["is_at_most"]) == ("asked for", True)

@@ -120,7 +120,7 @@ OF_ANOTHER_KIND = {
     "ThrCopy",
     "ThrMma",
 }
-OF_ANOTHER_KIND |= {"TiledCopy", "TiledMma", "gemm", "fma"}
+OF_ANOTHER_KIND |= {"TiledCopy", "TiledMma", "gemm", "fma", "export"}
 
 
 def parameters(function) -> list[inspect.Parameter]:

@@ -10,6 +10,7 @@ from cutegemm import gemm  # noqa: E402
 from cutegemm.epilogue import halves, silu, swiglu  # noqa: E402
 from cutegemm.errors import CutegemmError  # noqa: E402
 from cutegemm.run import fused  # noqa: E402
+from cutegemm.run.calls import Calls  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
 BF16, F32, E4M3 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -17,7 +18,7 @@ BF16, F32, E4M3 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 
 @pytest.fixture
 def launched(monkeypatch):
-    monkeypatch.setattr(fused, "_calls", {})
+    monkeypatch.setattr(fused, "_calls", Calls())
     monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
     return note_launches(monkeypatch, 132)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -12,8 +10,8 @@ from cutegemm.build import mma_tma_plan, simt_plan, sm90_plan  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Scalar, Tile  # noqa: E402
+from cutegemm.run import cuda, spaces, torch_ops  # noqa: E402
 from cutegemm.run import gemm as launch  # noqa: E402
-from cutegemm.run import torch_ops  # noqa: E402
 from cutegemm.run.compile import CompiledKernel  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
@@ -310,11 +308,11 @@ class Memory:
 def stream(monkeypatch):
     """The current stream, and whether it is captured."""
     state = {"cuda_stream": 1, "captured": False}
+    spaces.spaces.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state["captured"])
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=state["cuda_stream"])
-    )
-    return state
+    monkeypatch.setattr(cuda, "current_stream", lambda index: state["cuda_stream"])
+    yield state
+    spaces.spaces.cache_clear()
 
 
 def test_counters_are_kept_for_each_stream(stream):
@@ -359,7 +357,7 @@ def test_further_operands_follow_those_of_blas(stream):
 
 
 @pytest.mark.parametrize("split_k", [1, 2])
-def test_operands_are_packed_into_memory_of_each_call(stream, split_k):
+def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
     """256 rows of 1024 bytes in 8 lines each, 512 of as many; 2 x 4 tiles of 64 KiB for each part of K."""
     ops = Operands.of("e4m3", layout="tn", out="f32")
     plan = sm90_plan(ops, tile=(128, 128, 128), pack="ab", split_k=split_k)
@@ -375,7 +373,34 @@ def test_operands_are_packed_into_memory_of_each_call(stream, split_k):
             (256 + 512) * 1024 + (split_k * 8 * 65536 if split_k > 1 else 0),
         )
         assert (alpha, beta) == (1.0, 0.0)
-    assert calls[0][-3] is not calls[1][-3]  # the allocator of torch knows which streams still use which
+    assert calls[0][-3] is calls[1][-3]
+    stream["cuda_stream"] = 2
+    kernel(a, b, None, "d", 1.0, 0.0)
+    assert calls[1][-3] is not calls[2][-3]
+
+
+def test_memory_of_a_stream_serves_all_its_kernels_and_has_a_limit(stream, monkeypatch):
+    """16 slots of 64 KiB, then 32; what a limit of 32 of them leaves out, and a graph, are memory of each call."""
+    calls = []
+    kernels = [
+        CompiledKernel(sm90_plan(ops, split_k=2), "sm_90a", None, lambda *arguments: calls.append(arguments))
+        for ops in (Operands.of("bf16", layout="nt"), Operands.of("f16", layout="nt"))
+    ]
+    monkeypatch.setattr(spaces, "MOST_KEPT", 32 * 65536)
+
+    def space(kernel, rows):
+        kernel(Memory(rows, 1024), Memory(1024, 512), None, "d", 1.0, 0.0)
+        return calls[-1][5]
+
+    small = space(kernels[0], 256)
+    assert space(kernels[1], 256) is small
+    large = space(kernels[1], 512)
+    assert (len(small), len(large)) == (16 * 65536, 32 * 65536)
+    assert space(kernels[0], 256) is large
+    assert space(kernels[0], 1024) is not space(kernels[0], 1024)
+    assert space(kernels[0], 256) is large
+    stream["captured"] = True
+    assert space(kernels[0], 256) is not large
 
 
 def test_c_of_another_type_in_the_place_of_the_result(taken):

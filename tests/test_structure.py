@@ -26,6 +26,7 @@ ROWS = (
     ("kernels",),
     ("run",),
     ("interop", "profile", "torch"),
+    ("explore",),
     ("cli",),
     ("__main__",),
 )

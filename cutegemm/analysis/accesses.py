@@ -69,14 +69,18 @@ class Access:
         """Bits of one lane and instruction in a layout, given by its table index -> offset."""
         return self.bits or widest_access(table, self.elements, self.element_bits)
 
+    def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
+        """Bytes in a layout of the tile, (warps, requests of a warp, lanes), and bits of a lane; see `cost`."""
+        table = layout.offsets()
+        bits = self.width(table)
+        return byte_addresses(table, self.elements, self.element_bits, bits), bits
+
     def cost(self, layout: Layout | ComposedLayout, rules: Rules = DEFAULT_RULES) -> Wavefronts:
         """What it costs in a layout of the tile; of several stages, the first is looked at.
 
         raises   LayoutError where the layout tears a vector apart
         """
-        table = layout.offsets()
-        bits = self.width(table)
-        addresses = byte_addresses(table, self.elements, self.element_bits, bits)
+        addresses, bits = self.addresses(layout)
         once = cost(addresses, bits, op=self.op, sources=self.sources, rules=rules)
         if self.times == 1:
             return once

@@ -81,7 +81,9 @@ def _past_l1(table: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarra
     for chunk in (source, target):
         uses, count = np.unique((key * _CHUNKS + chunk // 2)[~whole], return_counts=True)
         np.maximum.at(passes, np.searchsorted(keys, uses // _CHUNKS), count)
-    total = np.bincount(keys // (2 * _CHUNKS * lanes), passes, minlength=requests).astype(np.int64)
+    total = np.bincount(
+        (keys // (2 * _CHUNKS * lanes)).astype(np.intp, copy=False), passes, minlength=requests
+    ).astype(np.int64)
     return total, np.full(requests, -(-lanes // _CHUNKS))
 
 

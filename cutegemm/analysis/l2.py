@@ -87,7 +87,7 @@ def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int 
     count, running = len(work.tiles), len(pace.time)
     if count == 0:
         return Moved()
-    parts = np.bincount(work.tiles)
+    parts = np.bincount(work.tiles.astype(np.intp, copy=False))
     steps = pieces or max(_PIECES[0] * int(parts.max()), min(_PIECES[1], _EVENTS // len(work.panels_a)))
     random = np.random.default_rng(_SEED)
     noise = np.maximum(_LEAST_TIME, 1 + pace.jitter * random.standard_normal(count)).tolist()

@@ -141,15 +141,21 @@ def wavefronts(
     phase = _phases(lanes, bits)
     busiest = _busiest_bank(table, bits, phase)
     total, ideal = busiest.sum(axis=1), np.full(len(table), busiest.shape[1])
-    if op == "load" and bits > 32 and lanes == WARP_THREADS and rules.merges_pairs:
-        pairs = np.arange(lanes)
-        uniform = np.zeros(len(table), bool)
+    uniform = _is_merged(table, bits, op, rules)
+    if uniform.any():
+        merged = _busiest_bank(table[uniform], bits, phase // 2)
+        total[uniform], ideal[uniform] = merged.sum(axis=1), merged.shape[1]
+    return total, ideal
+
+
+def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules) -> np.ndarray:
+    """Of which requests two phases are served as one."""
+    uniform = np.zeros(len(table), bool)
+    if op == "load" and bits > 32 and table.shape[1] == WARP_THREADS:
+        pairs = np.arange(WARP_THREADS)
         for mask in rules.merges_pairs:
             uniform |= (table == table[:, pairs ^ mask]).all(axis=1)
-        if uniform.any():
-            merged = _busiest_bank(table[uniform], bits, phase // 2)
-            total[uniform], ideal[uniform] = merged.sum(axis=1), merged.shape[1]
-    return total, ideal
+    return uniform
 
 
 def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
@@ -196,7 +202,8 @@ def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray) -> np.ndarray
     distinct = np.unique((row[:, :, None] * span + words).reshape(-1))
     row_of, word_of = distinct // span, distinct % span
     per_bank = np.bincount(
-        row_of * SMEM_BANKS + word_of % SMEM_BANKS, minlength=requests * phases * SMEM_BANKS
+        (row_of * SMEM_BANKS + word_of % SMEM_BANKS).astype(np.intp, copy=False),
+        minlength=requests * phases * SMEM_BANKS,
     )
     return per_bank.reshape(requests, phases, SMEM_BANKS).max(axis=2)
 
@@ -221,21 +228,41 @@ def cost(
     return Wavefronts(warps * requests, int(total.sum()), int(ideal.sum()), worst)
 
 
-def _collision(addresses: np.ndarray, bits: int, warp: int, request: int) -> Collision | None:
+Phase = dict[int, dict[int, list[int]]]  # bank -> byte address of a word -> the lanes that ask for it
+
+
+def served(
+    addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules = DEFAULT_RULES
+) -> list[Phase]:
+    """The phases of one request: who asks which bank for what. A bank takes a wavefront for each of its words.
+
+    Of cp.async it is what is written: its source may collide too, see `copies`.
+
+    addresses   bytes, of each lane
+    bits        of one lane
+
+    >>> phases = served(np.arange(32) * 8, 32)
+    >>> len(phases), phases[0][0]
+    (1, {0: [0], 128: [16]})
+    """
     phase = _phases(len(addresses), bits)
-    words = _words(addresses[None], bits)[0]
-    busiest = _busiest_bank(addresses[None], bits, phase)[0]
-    number = int(np.argmax(busiest))
-    lanes = np.flatnonzero(phase == number)
-    asked: dict[int, dict[int, int]] = {}  # bank -> word -> the first lane that asks for it
-    for lane in lanes.tolist():
-        for word in words[lane].tolist():
-            asked.setdefault(word % SMEM_BANKS, {}).setdefault(word, lane)
-    bank = max(asked, key=lambda b: len(asked[b]))
-    found = asked[bank]
+    if _is_merged(addresses[None], bits, op, rules)[0]:
+        phase = phase // 2
+    out: list[Phase] = [{} for _ in range(int(phase[-1]) + 1)]
+    for lane, words in enumerate(_words(addresses[None], bits)[0].tolist()):
+        for word in words:
+            asked = out[int(phase[lane])].setdefault(word % SMEM_BANKS, {})
+            asked.setdefault(word * SMEM_BANK_BYTES, []).append(lane)
+    return out
+
+
+def _collision(addresses: np.ndarray, bits: int, warp: int, request: int) -> Collision | None:
+    phases = served(addresses, bits, rules=PLAIN)
+    busiest = max(phases, key=lambda phase: max(map(len, phase.values())))
+    bank, found = max(busiest.items(), key=lambda item: len(item[1]))
     if len(found) < 2:
         return None  # cp.async alone: the source is what collides
-    return Collision(warp, request, tuple(found.values()), bank, tuple(w * SMEM_BANK_BYTES for w in found))
+    return Collision(warp, request, tuple([lanes[0] for lanes in found.values()]), bank, tuple(found))
 
 
 def bank_conflicts(

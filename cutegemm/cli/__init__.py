@@ -1,4 +1,4 @@
-"""The command line: `cutegemm gemm | show | plans | explain | check | profile | figures`."""
+"""The command line: `cutegemm gemm | show | plans | explain | check | explore | profile | figures | tune | ...`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 import cutegemm
-from cutegemm.cli import explain, gemm, inspect
+from cutegemm.cli import ahead, explain, gemm, inspect
+from cutegemm.cli.explore import explore
 from cutegemm.errors import ended_in_words
 
 app = typer.Typer(
@@ -25,8 +26,12 @@ app.command("show")(inspect.show)
 app.command("plans")(inspect.plans)
 app.command("explain")(explain.explain)
 app.command("check")(inspect.check)
+app.command("explore")(explore)
 app.command("profile")(inspect.profile)
 app.command("figures")(inspect.figures)
+app.command("tune")(ahead.tune)
+app.command("prepare")(ahead.prepare)
+app.command("export")(ahead.export)
 
 
 def _print_version(wanted: bool) -> None:

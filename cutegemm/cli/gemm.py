@@ -23,10 +23,12 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from cutegemm.build.building import Complaints, made
+from cutegemm.choose.described import dtype_of, operands_for
+from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import recipe_named
 from cutegemm.cli.corner import corner_of
-from cutegemm.cli.endings import EpilogueText, OperandTexts, ending_of
-from cutegemm.cli.inputs import Extents, dtype_of, extents_of, not_writable, operands_for, plan_for
+from cutegemm.cli.endings import EpilogueText, OperandTexts
+from cutegemm.cli.inputs import Extents, extents_of, not_writable, plan_for
 from cutegemm.cli.job import Job, Say
 from cutegemm.cli.why import further, why
 from cutegemm.dtypes import DType, f32

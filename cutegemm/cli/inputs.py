@@ -1,54 +1,24 @@
-"""What a command was given: matrices from files or made up, the operands they ask for, the plan by name."""
+"""What a command was given: matrices from files or made up, and the plan for them."""
 
 from __future__ import annotations
 
 import os
-import re
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from cutegemm.build.building import Complaints, made
 from cutegemm.choose.catalog import choose
+from cutegemm.choose.described import as_multiplied
+from cutegemm.choose.endings import Ending
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import Recipe
-from cutegemm.cli.endings import Ending
-from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f32, round_to, s8, s32, tf32
-from cutegemm.errors import CutegemmError, PlanError
-from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
+from cutegemm.dtypes import DType, f32, round_to, tf32
+from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
-from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan import GemmPlan, Problem
 
 # Elements of A, B and C together that are made up: more than any machine that this runs on holds.
 _MOST_ELEMENTS = 1 << 36
-# The type of D where none is asked for and it is not that of A.
-_RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
-_MOST_EXTENT = 2**31 - 1  # kernels count with 32 bits
-
-
-def dtype_of(text: str | None, plan: str | None) -> DType:
-    """The element type that is asked for; where none is, f32, or bf16 for a plan of wgmma, which takes f32 as tf32.
-
-    >>> dtype_of(None, "simt_64x64"), dtype_of(None, "sm90_pingpong"), dtype_of("f16", None)
-    (f32, bf16, f16)
-    """
-    if text is not None:
-        return DType.parse(text)
-    with suppress(CutegemmError):  # a name that there is not is told of elsewhere
-        if plan is not None and recipe_named(plan).family == "sm90":
-            return bf16
-    return f32
-
-
-def operands_for(dtype: DType, layout: str, out: DType | None = None) -> Operands:
-    """Operands of one type, with D of the type that `cutegemm.gemm` gives it where none is asked for.
-
-    >>> operands_for(DType.parse("e4m3"), "nt").d.dtype, operands_for(DType.parse("s8"), "nt").d.dtype
-    (bf16, s32)
-    """
-    return Operands.of(dtype, layout=layout, out=out or _RESULTS.get(dtype))
 
 
 def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
@@ -61,66 +31,6 @@ def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
     elif path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         wrong.append(f"--{option} {path} cannot be written.")
     return wrong
-
-
-def _as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
-    """The problem with its operands as the plan takes them: f32 in memory may be multiplied as tf32."""
-    if plan.operands.a.dtype is not tf32:
-        return problem
-    return replace(problem, operands=problem.operands.as_tf32)
-
-
-def described(
-    operation: str,
-    name: str,
-    dtype: str | None,
-    layout: str,
-    problem: str | None,
-    arch: str = DEFAULT_ARCH,
-    ending: Ending | None = None,
-) -> tuple[GemmPlan, Problem | None]:
-    """The plan of a name, and the problem that a text MxNxK or MxNxKxL says, for operands fitted to it.
-
-    ending   what becomes of the sums, where it is said
-    raises   PlanError with all that is wrong with the texts
-    """
-    complaints = Complaints(operation)
-    kind = complaints.attempt(lambda: dtype_of(dtype, name))
-    operands = complaints.attempt(lambda: operands_for(kind or f32, layout))
-    extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
-    complaints.attempt(lambda: arch_named(arch))
-    if complaints.broken:
-        complaints.attempt(lambda: recipe_named(name))
-    complaints.check()
-    operands, recipe = made(operands), recipe_named(name)
-    if extents is None:
-        return _ended(recipe, operands, arch, ending), None
-    m, n, k, *batch = extents
-    operands = replace(operands, batched=bool(batch)).fitted(m, n, k)
-    plan = _ended(recipe, operands, arch, ending)
-    if ending is not None:
-        operands = ending.ends(operands)
-    of = Problem(m, n, k, batch[0] if batch else 1, operands)
-    return plan, _as_multiplied(of.transposed if recipe.transposed else of, plan)
-
-
-def _ended(recipe: Recipe, operands: Operands, arch: str, ending: Ending | None) -> GemmPlan:
-    """The plan of a recipe, which ends as is said."""
-    if ending is None:
-        return recipe.build(operands, arch=arch)
-    plan = recipe.build(ending.made_for(operands), ending.reads_tiles, arch)
-    return ending.on(plan, recipe.transposed)
-
-
-def _extents(operation: str, text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text.strip()):
-        raise PlanError(operation, [f"--problem {text!r} is not MxNxK or MxNxKxL, such as 4096x4096x4096."])
-    extents = tuple(map(int, text.split("x")))
-    if max(extents) > _MOST_EXTENT:
-        raise PlanError(
-            operation, [f"--problem {text!r} has an extent above {_MOST_EXTENT}, the most that there may be."]
-        )
-    return extents
 
 
 @dataclass(frozen=True)
@@ -260,7 +170,7 @@ def plan_for(
         plan = recipe.build(operands, with_c, arch, device)
     if ending is not None:
         plan, problem = ending.on(plan), replace(problem, operands=ending.ends(operands))
-    problem = _as_multiplied(problem, plan)
+    problem = as_multiplied(problem, plan)
     broken = plan.violations(problem=problem)
     if broken:
         raise PlanError(f"plan {plan.name!r} on {problem}", broken)

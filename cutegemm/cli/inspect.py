@@ -15,9 +15,11 @@ from rich.padding import Padding
 from rich.table import Table
 
 from cutegemm.choose.catalog import plans as named_plans
+from cutegemm.choose.described import described
+from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import is_own, recipe_named, step_of
-from cutegemm.cli.endings import EpilogueText, OperandTexts, ending_of
-from cutegemm.cli.inputs import described, not_writable
+from cutegemm.cli.endings import EpilogueText, OperandTexts
+from cutegemm.cli.inputs import not_writable
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
 from cutegemm.machine.arch import DEFAULT_ARCH

@@ -8,7 +8,7 @@ from typing import Any
 from cutegemm.analysis import check
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.catalog import ranked
-from cutegemm.cli.endings import Ending
+from cutegemm.choose.endings import Ending
 from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device
@@ -99,6 +99,7 @@ def further(plan: str, problem: Problem, layout: str, is_chosen: bool) -> list[s
     cutegemm explain 64 64 64 --dtype f16
     cutegemm check mma_64x64 --dtype f16 --problem 64x64x64
     cutegemm show mma_64x64 --dtype f16 --html plan.html
+    cutegemm explore
     """
     kind = problem.operands.a.dtype
     letters = "" if layout == "nn" else f" --layout {layout}"
@@ -111,4 +112,5 @@ def further(plan: str, problem: Problem, layout: str, is_chosen: bool) -> list[s
         *([asked] if is_chosen else []),
         f"cutegemm check {plan}{options} --problem {as_text}",
         f"cutegemm show {plan}{options} --html plan.html",
+        "cutegemm explore",
     ]

@@ -40,13 +40,42 @@ def plan_page(plan: GemmPlan, problem: Problem | None = None, *, ctas_per_wave: 
     ctas_per_wave   that run at a time; colours the waves of the raster
     raises          UnsupportedError for a problem of more than 2**20 tiles
     """
+    extents = "" if problem is None else f"; {problem}"
+    parts = {
+        "policy": _POLICY,
+        "style": part("page.css") + part("tile.css"),
+        "script": part("tile.js"),
+        "tile": tile_html(plan, problem, ctas_per_wave=ctas_per_wave),
+        "name": escape(plan.name),
+        "summary": f"<p>{escape(plan.summary)}</p>" if plan.summary else "",
+        "operands": escape(f"{plan.operands}{extents}"),
+        "words": escape(plan.describe(problem)),
+    }
+    return Template(part("page.html")).substitute(parts)
+
+
+def tile_html(
+    plan: GemmPlan,
+    problem: Problem | None = None,
+    *,
+    ctas_per_wave: int | None = None,
+    name: str = "tile",
+    attributes: str = "",
+) -> str:
+    """The tile of a CTA as a part of a page that has `tile.css` and `tile.js`; see `plan_page`.
+
+    name         of the element
+    attributes   of it: data-m and data-n are the element of D that is shown first
+    """
     data = page_data(plan, problem, ctas_per_wave)
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
-    page, style, script = (
-        files("cutegemm.draw").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")
-    )
-    parts = {"policy": _POLICY, "style": style, "script": script, "data": text, **_body(plan, problem, data)}
-    return Template(page).substitute(parts)
+    shown = {"id": name, "attributes": attributes, "data": text, **_body(plan, data)}
+    return Template(part("tile.html")).substitute(shown)
+
+
+def part(name: str) -> str:
+    """A file that pages are made of: tile.css, tile.js and others."""
+    return files("cutegemm.draw").joinpath(name).read_text("utf-8")
 
 
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
@@ -134,19 +163,17 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
 
 
 def first_mma_thread(plan: GemmPlan) -> int:
-    """The thread of the CTA that is thread 0 of the tiled MMA.
+    """The thread of the CTA that is thread 0 of the tiled MMA: of the first consumer, where warps have roles.
 
-    0 where all threads multiply; else the first thread of the first role, or run of roles, that has as many
-    threads as the tiled MMA.
+    >>> from cutegemm.build import simt_plan, sm90_plan
+    >>> first_mma_thread(simt_plan()), first_mma_thread(sm90_plan())
+    (0, 128)
     """
-    if plan.tiled_mma.threads == plan.threads:
+    pipeline = plan.pipeline
+    if pipeline is None:
         return 0
-    warps = [role.warps for role in plan.roles]
-    for first in range(len(warps)):
-        for last in range(first + 1, len(warps) + 1):
-            if sum(warps[first:last]) * WARP_THREADS == plan.tiled_mma.threads:
-                return WARP_THREADS * sum(warps[:first])
-    return 0
+    before = plan.roles[: len(plan.roles) - pipeline.consumers]
+    return WARP_THREADS * sum([role.warps for role in before])
 
 
 def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
@@ -161,19 +188,14 @@ def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
     return {"type": kind, "data": b64encode(array.tobytes()).decode("ascii")}
 
 
-def _body(plan: GemmPlan, problem: Problem | None, data: dict[str, Any]) -> dict[str, str]:
-    """The parts of the page that depend on the plan, by their names in page.html."""
-    extents = "" if problem is None else f"; {problem}"
+def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
+    """The parts of the tile that depend on the plan, by their names in tile.html."""
     return {
-        "name": escape(plan.name),
-        "summary": f"<p>{escape(plan.summary)}</p>" if plan.summary else "",
-        "operands": escape(f"{plan.operands}{extents}"),
         "path": _path(plan, data),
         "stages": "".join(f'<option value="{s}">{s}</option>' for s in range(plan.stages)),
         "held_by": _held_by(plan),
         "raster": escape(str(plan.raster)),
         "without_grid": "" if data["grid"] else "hidden",
-        "words": escape(plan.describe(problem)),
     }
 
 
@@ -198,10 +220,10 @@ def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
     ]
     if plan.threads >= WARPGROUP_THREADS:
         levels.append(
-            ("warpgroup", "0", f"{plan.threads // WARPGROUP_THREADS} of {WARPGROUP_THREADS} threads")
+            ("warpgroup", "0", f"{plan.threads // WARPGROUP_THREADS} groups of {WARPGROUP_THREADS} threads")
         )
     levels += [
-        ("warp", "0", f"{plan.threads // WARP_THREADS} of {WARP_THREADS} lanes"),
+        ("warp", "0", f"{plan.threads // WARP_THREADS} warps of {WARP_THREADS} lanes"),
         ("thread", "0", f"{held} of D each"),
         ("value", "0", escape(mma.atom.name)),
     ]

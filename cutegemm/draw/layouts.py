@@ -165,7 +165,8 @@ def _offsets_at(layout: Layout, indices: np.ndarray) -> np.ndarray:
 
 def _visible(count: int, most: int) -> np.ndarray:
     """Indices that are shown: all, or the first ones and the last."""
-    return np.arange(count) if count <= most else np.append(np.arange(most - 1), count - 1)
+    places = np.arange(min(count, most), dtype=np.int64)  # not as wide as a pointer, which may have 32 bits
+    return places if count <= most else np.append(places[:-1], np.int64(count - 1))
 
 
 def _gap(visible: np.ndarray) -> int:
@@ -234,7 +235,7 @@ def _row_grid(
         width = running if running > 1 else 1 << (fold.bit_length() - 1)
     rows = -(-count // width)
     row = _visible(rows, most)
-    place = row[:, None] * width + np.arange(width)
+    place = row[:, None] * width + np.arange(width, dtype=np.int64)
     inside = place < count
     safe = np.where(inside, place, 0)
     if _is_integral(layout):

@@ -31,7 +31,7 @@ def holders(table: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.nd
     thread, value = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
     thread[element], value[element] = first // values, first % values
     pairs = np.unique(flat * np.int64(threads) + np.repeat(np.arange(threads), values))
-    return thread, value, np.bincount(pairs // threads, minlength=size)
+    return thread, value, np.bincount((pairs // threads).astype(np.intp, copy=False), minlength=size)
 
 
 def tv_picture(

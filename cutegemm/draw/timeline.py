@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
@@ -10,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.draw.canvas import PAD, Canvas, num, text_width
 from cutegemm.draw.palette import HUES, SHADES
+from cutegemm.draw.played import Durations, played
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.program.operations import Compute, FetchSlot, Load, StoreSlot, WriteSlot
-from cutegemm.plan.program.steps import Multiply, MultiplyBlock, StoreTile
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import protocol_of
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.simulate.protocol.protocol import Protocol
 
-_OF_SLOTS = (FetchSlot, WriteSlot, StoreSlot)
 _LANE, _BAR = 34, 24
 _WIDE = 1080
 
@@ -99,6 +96,15 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
     >>> plan_timeline(sm90_plan(stages=4)).title
     'sm90: 4 tiles of 5 k-tiles, 4 stages'
     """
+    shown, k_tiles, tiles = shown_of(plan)
+    counted = f"{tiles} tile{'s' if tiles > 1 else ''} of {k_tiles} k-tiles"
+    shared = " in all" if plan.split.is_split else ""
+    protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
+    return protocol_timeline(protocol, title=f"{plan.name}: {counted}{shared}, {plan.stages} stages")
+
+
+def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
+    """What a timeline shows: the plan, on a small grid where K is split; k-tiles of a tile, and tiles."""
     k_tiles, tiles, pipeline = plan.stages + 1, 4, plan.pipeline
     if pipeline is not None and pipeline.ctas is None:
         tiles = 1
@@ -107,27 +113,22 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
         few = None if pipeline.ctas is None else clusters * product(plan.cluster_mn)
         plan = plan.with_(pipeline=replace(pipeline, ctas=few))
         k_tiles *= 4  # enough to be divided
-    protocol = protocol_of(plan, k_tiles=k_tiles, tiles=tiles)
-    counted = f"{tiles} tile{'s' if tiles > 1 else ''} of {k_tiles} k-tiles"
-    shared = " in all" if plan.split.is_split else ""
-    return protocol_timeline(protocol, title=f"{plan.name}: {counted}{shared}, {plan.stages} stages")
+    return plan, k_tiles, tiles
 
 
 def protocol_timeline(
     protocol: Protocol,
     *,
     cta: int = 0,
-    load: float = 6,
-    multiply: float = 4,
-    store: float = 12,
+    load: float = Durations.load,
+    multiply: float = Durations.multiply,
+    store: float = Durations.store,
     title: str = "pipeline",
 ) -> Timeline:
     """A protocol of roles and barriers played with durations, as early as its barriers allow.
 
     cta        whose roles are drawn; all of them are played
-    load       from the moment that a bulk copy of A, B or C is asked for until it lands; asking takes 1
-    multiply   that the products of a k-tile take
-    store      that storing a tile takes a consumer. A bulk store reads its slot for as long as writing the slot took
+    load, multiply, store   see `Durations`
     raises     LayoutError where the roles wait for each other for ever
 
     A role does one thing at a time: what it does while its products run is drawn behind them.
@@ -137,73 +138,15 @@ def protocol_timeline(
     >>> protocol_timeline(protocol_of(sm90_plan(stages=2), k_tiles=2, tiles=2)).roles
     ('producer', 'consumer 0', 'consumer 1')
     """
-    machine, programs = Machine(protocol), protocol.processes
-    of_tile = Counter(
-        [(p.cta, p.role, op.tag[0]) for p in programs for op in p.ops if isinstance(op, WriteSlot)]
-    )
-    of_k_tile = Counter(
-        [
-            (p.cta, p.role, op.tag)
-            for p in programs
-            for op in p.ops
-            if isinstance(op, Compute) and isinstance(op.step, MultiplyBlock)
-        ]
-    )
-    free, waits = [0.0] * len(programs), [-1.0] * len(programs)
-    loads: list[
-        float
-    ] = []  # when each copy that is under way ends, in the order in which the machine has them
-    copies: list[float] = []  # the same of copies to and from slots
     events: list[Event] = []
-    now = 0.0
-    while not machine.finished:
-        ends = [*free, *loads, *copies]
-        ready = [choice for choice in machine.choices() if ends[choice] <= now]
-        for number in range(len(programs)):
-            over = machine.at[number] == len(programs[number].ops)
-            if free[number] <= now and number not in ready and not over and waits[number] < 0:
-                waits[number] = now
-        if not ready:
-            ahead = [t for t in ends if t > now]
-            if not ahead:
-                raise LayoutError(f"protocol_timeline: {machine.stuck()}")
-            now = min(ahead)
+    for did in played(Machine(protocol), Durations(load, multiply, store)):
+        if did.number is None or protocol.processes[did.number].cta != cta:
             continue
-        choice = ready[0]
-        if choice >= len(programs):
-            machine.step(choice)
-            position = choice - len(programs)
-            if position < len(loads):
-                loads.pop(position)
-            else:
-                copies.pop(position - len(loads))
-            continue
-        program, op = programs[choice], programs[choice].ops[machine.at[choice]]
-        if 0 <= waits[choice] < now and program.cta == cta:
-            events.append(Event(program.role, "wait", None, waits[choice], now))
-        waits[choice] = -1.0
-        machine.step(choice)
-        of_subtile = (
-            store / max(1, of_tile[program.cta, program.role, op.tag[0]]) if isinstance(op, _OF_SLOTS) else 0
-        )
-        loads += [now + load] * (len(machine.flights) - len(loads))
-        takes = load if isinstance(op, FetchSlot) else of_subtile
-        copies += [now + takes] * (len(machine.slots.flights) - len(copies))
-        took, name, stage = 0.0, "", None
-        if isinstance(op, Load):
-            took, name, stage = 1, f"load {op.part}", op.stage
-        elif isinstance(op, Compute) and isinstance(op.step, Multiply):
-            took, name, stage = multiply, "multiply", op.stage
-        elif isinstance(op, Compute) and isinstance(op.step, MultiplyBlock):
-            took, name = multiply / of_k_tile[program.cta, program.role, op.tag], "multiply"
-            stage = op.stage
-        elif isinstance(op, WriteSlot):
-            took, name = of_subtile, "store"
-        elif isinstance(op, Compute) and isinstance(op.step, StoreTile):
-            took, name = store, "store"
-        if took and program.cta == cta:
-            events.append(Event(program.role, name, stage, now, now + took))
-        free[choice] = now + took
+        role = protocol.processes[did.number].role
+        if did.since is not None:
+            events.append(Event(role, "wait", None, did.since, did.start))
+        if did.end > did.start:
+            events.append(Event(role, did.name, did.stage, did.start, did.end))
     return Timeline(events, title)
 
 
@@ -232,8 +175,11 @@ def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
     return "\n".join(lines) + "\n"
 
 
-def timeline_svg(timeline: Timeline) -> str:
-    """A lane a role, a bar an event: its colour is the stage, a wait is hatched."""
+def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
+    """A lane a role, a bar an event: its colour is the stage, a wait is hatched.
+
+    now   a time that is marked by a line
+    """
     canvas = Canvas()
     begin, end = timeline.span
     y = PAD + 12.0
@@ -263,6 +209,10 @@ def timeline_svg(timeline: Timeline) -> str:
                     at + (_LANE - _BAR) / 2,
                     (e.end - e.start) * scale,
                 )
+    if now is not None:
+        x = left + (now - begin) * scale
+        line = f"M{num(x)} {num(top - 4)}v{num(height + 8)}"
+        canvas.add(f'<path class="frame accent" style="stroke-width:2" d="{line}"/>')
     y = top + height + 14
     x = float(PAD)
     canvas.text(x, y + 12, "stage", "say ink", 11.5, mono=False)

@@ -14,6 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from cutegemm.kernels.lines import from_line
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.steps import Program, Step
@@ -112,7 +113,12 @@ def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
 
 
 class Tracer:
-    """The code of a program. Methods without a decorator are plain Python, run while tracing."""
+    """The code of a program. Methods without a decorator are plain Python, run while tracing.
+
+    name   of the program, where its lines are noted
+    """
+
+    name = "consumer"
 
     def __init__(self, plan: GemmPlan) -> None:
         assert plan.pipeline is not None
@@ -121,14 +127,20 @@ class Tracer:
     def trace(self, program: Program, who: Who, ring: Ring, work: WorkGrid) -> None:
         """Lays the program out in the code."""
         self.who, self.ring, self.work = who, ring, work
+        self.line = 0  # of the program, that the next step is
         at = At(**{name: Int32(0) for name in (*_RING, "last", "c_phase", *_HELD)}, number=who.cluster)
         at.first = self.first_number(next(each for each in program.steps if isinstance(each, step.ForTiles)))
         self.steps(program.steps, at)
 
     def steps(self, steps: tuple[Step, ...], at: At) -> None:
         """One step after the other."""
+        first = line = self.line
         for each in steps:
-            getattr(self, f"_{type(each).__name__}")(each, at)
+            self.line = line + 1  # of its own steps
+            with from_line(self.name, line):
+                getattr(self, f"_{type(each).__name__}")(each, at)
+            line += step.height(each)
+        self.line = first
 
     def inside(
         self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known

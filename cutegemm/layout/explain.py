@@ -20,7 +20,7 @@ _SHOWN = 8  # offsets of a list
 def explain(operation: str | Callable[..., Any], *args: Any) -> str:
     """The derivation of a result as text; the last line is the result, or the error.
 
-    operation   coalesce, composition, complement, logical_divide, right_inverse or left_inverse, or its name
+    operation   coalesce, composition, complement, right_inverse, left_inverse, a divide or a product, or its name
     raises      LayoutError for another operation
 
     >>> print(explain("complement", Layout(4, 2), 16))
@@ -230,6 +230,37 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
     return title, steps
 
 
+def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
+    title = f"logical_product of {block} by {_text(tiler) if isinstance(tiler, tuple) else tiler}"
+    if isinstance(tiler, tuple):
+        steps: list[str] = []
+        for m, part in enumerate(tiler):
+            steps.append(f"mode {m}: {block[m]} by {part}")
+            if part is not None:
+                steps += [f"  {step}" for step in _logical_product(block[m], part)[1]]
+        return title, steps
+    copies = _as_layout(tiler)
+    steps = [f"the block is {block}, of {block.size()} elements; its copies are numbered by {copies}"]
+    try:
+        places = inverses.copies_of(block, copies.cosize())
+    except LayoutError:
+        return title, [*steps, "so the block has no complement"]
+    steps.append(f"the complement of the block, where its copies begin, is {places}")
+    return title, [*steps, *_composition(places, copies)[1]]
+
+
+def _regrouped(
+    name: str, of: Callable[[Layout, Any], tuple[str, list[str]]], how: str
+) -> Callable[[Layout, Any], tuple[str, list[str]]]:
+    """The steps of an operation whose answer is that of another one with its modes in another order."""
+
+    def steps(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
+        title, found = of(layout, tiler)
+        return f"{name}: {title}", [*found, how]
+
+    return steps
+
+
 def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
     title = f"right_inverse of {layout}: R with L(R(i)) = i"
     if layout.is_xor:
@@ -304,6 +335,29 @@ _STEPS: dict[str, Callable[..., tuple[str, list[str]]]] = {
     "composition": _composition,
     "complement": _complement,
     "logical_divide": _logical_divide,
+    "zipped_divide": _regrouped(
+        "zipped_divide", _logical_divide, "the tile's modes together, then the rest's"
+    ),
+    "tiled_divide": _regrouped(
+        "tiled_divide", _logical_divide, "the tile's modes together, then each of the rest's"
+    ),
+    "flat_divide": _regrouped(
+        "flat_divide", _logical_divide, "each of the tile's modes, then each of the rest's"
+    ),
+    "logical_product": _logical_product,
+    "zipped_product": _regrouped(
+        "zipped_product", _logical_product, "the block's modes together, then the copies'"
+    ),
+    "tiled_product": _regrouped(
+        "tiled_product", _logical_product, "the block's modes together, then each copy mode"
+    ),
+    "flat_product": _regrouped(
+        "flat_product", _logical_product, "each of the block's modes, then each copy mode"
+    ),
+    "blocked_product": _regrouped("blocked_product", _logical_product, "mode by mode: (block, copies)"),
+    "raked_product": _regrouped(
+        "raked_product", _logical_product, "mode by mode: (copies, block), coalesced"
+    ),
     "right_inverse": _right_inverse,
     "left_inverse": _left_inverse,
 }

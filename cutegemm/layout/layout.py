@@ -298,8 +298,8 @@ def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
     """
     extents, strides = layout.flat()
     furthest = int(abs(indices).max()) if indices.size else 0
-    if (furthest + 1) * sum([s * abs(d) for s, d in zip(extents, strides, strict=True)]) > INT64_MAX:
-        indices = indices.astype(object)
+    reach = (furthest + 1) * sum([s * abs(d) for s, d in zip(extents, strides, strict=True)])
+    indices = indices.astype(object if reach > INT64_MAX else np.int64, copy=False)
     out = np.zeros_like(indices)
     for s, d in zip(extents[:-1], strides[:-1], strict=True):
         out = out + (indices % s) * d

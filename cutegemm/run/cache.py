@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Manifest = dict[str, Any]
 
+NO_DSL = "none"  # in the place of a version
+
 _FORMAT = 1
 _ROOT = 0  # a user id
 _MANIFEST = "manifest.json"
@@ -74,7 +76,7 @@ def entry(plan: GemmPlan, arch: str) -> Path:
             "(chmod go-w), or name another folder by CUTEGEMM_CACHE_DIR."
         )
     text = f"{_toolchain()}\0{arch}\0{plan.family}\0{plan.key()}"
-    if _edited():
+    if edited():
         text += f"\0{os.getpid()} {_IMPORTED}"
     return folder / hashlib.sha256(text.encode()).hexdigest()[:40]
 
@@ -168,7 +170,7 @@ def _sources() -> tuple[Path, ...]:
     return tuple([file for s in sources for file in ([s] if s.suffix else sorted(s.rglob("*.py")))])
 
 
-def _edited() -> bool:
+def edited() -> bool:
     """Whether a source has changed since this process imported the package."""
     try:
         return any(file.stat().st_mtime > _IMPORTED for file in _sources())
@@ -177,12 +179,19 @@ def _edited() -> bool:
 
 
 @cache
-def _toolchain() -> str:
-    """One hash a process of all that decides the code besides the plan and the architecture."""
+def sources_digest() -> str:
+    """One hash of the sources that decide what a kernel is and how it is called."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for file in _sources():
         digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@cache
+def _toolchain() -> str:
+    """One hash a process of all that decides the code besides the plan and the architecture."""
+    digest = hashlib.sha256(sources_digest().encode())
     for part in (str(_FORMAT), dsl_version(), platform.machine(), sys.platform, str(runtime_library())):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()
@@ -194,7 +203,7 @@ def dsl_version() -> str:
         return importlib.metadata.version("nvidia-cutlass-dsl")
     except importlib.metadata.PackageNotFoundError:
         spec = importlib.util.find_spec("cutlass")
-        return f"at {spec.origin}" if spec else "none"
+        return f"at {spec.origin}" if spec else NO_DSL
 
 
 @cache

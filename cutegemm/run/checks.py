@@ -10,6 +10,7 @@ from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
+from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.views import MODES, View, share_memory
 
 _MOST_EXTENT = 2**31 - 1024  # kernels count with 32 bits, up to the end of the last tile
@@ -27,10 +28,17 @@ def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
     return UnsupportedError(f"gemm of {shapes_of(a, b)}: {len(rules)} rules are broken.\n{listed}")
 
 
-def wrong_choices(plan: Any, accumulate: Any, allow_tf32: Any) -> list[str]:
-    found = []
-    if not isinstance(allow_tf32, bool):
-        found.append(f"allow_tf32 = {allow_tf32!r}; True or False is expected.")
+def wrong_choices(how: How) -> list[str]:
+    plan, accumulate = how.plan, how.accumulate
+    found = [
+        f"{name} = {getattr(how, name)!r}; True or False is expected."
+        for name in ("allow_tf32", "varying_rows", "tune")
+        if not isinstance(getattr(how, name), bool)
+    ]
+    if plan is not None and how.tune is True:
+        found.append(
+            "a plan is given, and tune=True asks for the one that is timed to be the fastest. Leave one out."
+        )
     if accumulate not in ACCUMULATIONS:
         known = " or ".join(repr(name) for name in ACCUMULATIONS)
         found.append(f"accumulate = {accumulate!r}; {known} is expected.")
@@ -190,10 +198,6 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
     return plan
 
 
-def shapes_of(a: Any, b: Any) -> str:
-    return f"{tuple(a.shape)} by {tuple(b.shape)}"
-
-
 def wrong_values(given: dict[str, Any], beta: float) -> list[str]:
     """What a signature does not show: beta, and gradients that would be lost."""
     found = []
@@ -212,7 +216,7 @@ def wrong_values(given: dict[str, Any], beta: float) -> list[str]:
     return found
 
 
-def check_out(a: Any, b: Any, c: Any, out: Any, views: Sequence[View]) -> None:
+def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
     """`out` must lie apart from a and b, and from c unless it is c."""
     start, written = out.data_ptr(), views[3]
     end = start + written.span

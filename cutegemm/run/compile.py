@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import multiprocessing
 import os
 import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,10 +26,11 @@ from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.run import cache, cubin
-from cutegemm.run.workspace import Sizes, Spaces, sizes_of
+from cutegemm.run import cache, cubin, exported, workers
+from cutegemm.run.loading import load_function
+from cutegemm.run.spaces import Sizes, plainly, spaces
+from cutegemm.run.workspace import sizes_of
 
-_SYMBOL = "gemm"  # the exported function of every entry
 _KERNELS = {
     "simt": "cutegemm.kernels.simt.kernel",
     "mma_sync": "cutegemm.kernels.mma_sync.kernel",
@@ -60,8 +59,8 @@ class CompiledKernel:
     but, where `needs_workspace`, that. `function` is the same without this object around it.
     """
 
-    def __init__(self, plan: GemmPlan, arch: str, folder: Path, function: Any) -> None:
-        self.plan, self.arch, self.folder, self.function = plan, arch, folder, function
+    def __init__(self, plan: GemmPlan, arch: str, folder: Path | None, function: Any) -> None:
+        self.plan, self.arch, self._folder, self.function = plan, arch, folder, function
 
     def __call__(self, a: Any, b: Any, *operands: Any) -> None:
         names = launch_operands(self.plan.epilogue).scalars
@@ -88,21 +87,30 @@ class CompiledKernel:
         """The same for operands of these extents, which are not asked again: for calls that are many."""
         if not self.needs_workspace:
             return self.function
-        function, take, sizes = self.function, self._spaces.take, self._sizes(m, n, k, l)
+        function, sizes = self.function, self.sizes(m, n, k, l)
         of_plan = launch_operands(self.plan.epilogue)
         if of_plan == launch_operands(LINEAR):  # of nearly every call: without slices
-            return lambda a, b, c, d, alpha, beta: function(a, b, c, d, *take(a, sizes), alpha, beta)
+            return plainly(function, sizes)
+        take = spaces().taker(sizes)
         space = 3 + len(of_plan.tensors) + len(of_plan.results)
-        return lambda *given: function(*given[:space], *take(given[0], sizes), *given[space:])
+        return lambda *given: function(*given[:space], *take(given[0]), *given[space:])
 
     @cached_property
-    def _sizes(self) -> Callable[[int, int, int, int], Sizes]:
+    def sizes(self) -> Callable[[int, int, int, int], Sizes]:
         """The sizes of the workspace for M, N, K and L, remembered for the last few."""
         return functools.lru_cache(maxsize=256)(functools.partial(sizes_of, self.plan))
 
-    @cached_property
-    def _spaces(self) -> Spaces:
-        return Spaces()
+    @property
+    def folder(self) -> Path:
+        """The entry of the cache.
+
+        raises   UnsupportedError for a kernel that `cutegemm.load` has loaded
+        """
+        if self._folder is None:
+            raise UnsupportedError(
+                f"{self.plan.name} was loaded from a file of kernels, which holds neither its PTX nor its cubin."
+            )
+        return self._folder
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self.plan.name} for {self.arch}>"
@@ -127,6 +135,13 @@ class CompiledKernel:
         return self.resources.violations(self.plan, self.arch)
 
 
+def read_back(kernels: Sequence[CompiledKernel]) -> None:
+    """Works out the `resources` of several kernels for one architecture, in hardly more time than those of one."""
+    cubins = [(kernel.folder / "kernel.cubin").read_bytes() for kernel in kernels]
+    for kernel, report in zip(kernels, cubin.resources_of_many(cubins, kernels[0].arch), strict=True):
+        kernel.resources = report
+
+
 @functools.cache
 def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
     """The kernel of a plan for an architecture: from this process, else from the disk, else compiled.
@@ -136,17 +151,20 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
              the plan's family; CompileError with what the DSL or ptxas said
     """
     check_is_plan("compile_plan", plan)
+    function = exported.loaded(plan, arch)
+    if function is not None:
+        return CompiledKernel(plan, arch, None, function)
     folder = cache.entry(plan, arch)
     manifest = cache.intact(folder)
     if manifest is not None:
         try:
-            return CompiledKernel(plan, arch, folder, _load(folder, manifest))
+            return CompiledKernel(plan, arch, folder, load_function(folder, manifest))
         except (OSError, RuntimeError, AttributeError):
             shutil.rmtree(folder, ignore_errors=True)  # linked against libraries that are gone
     with _compiling:  # a thread that waited here may find that another one has compiled it
         manifest = cache.intact(folder) or cache.store(folder, lambda staged: _build(plan, arch, staged))
     try:
-        return CompiledKernel(plan, arch, folder, _load(folder, manifest))
+        return CompiledKernel(plan, arch, folder, load_function(folder, manifest))
     except (OSError, RuntimeError, AttributeError) as error:
         raise CompileError(
             f"compile_plan: {plan.name!r} for {arch} is compiled, but does not load: {error}"
@@ -154,24 +172,30 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
 
 
 def compile_plans(
-    plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, processes: int | None = None
+    plans: Iterable[GemmPlan],
+    arch: str = DEFAULT_ARCH,
+    processes: int | None = None,
+    done: Callable[[], None] = lambda: None,
 ) -> list[CutegemmError | None]:
     """Fills the disk cache with many plans in parallel processes; what each raised, or None.
 
     processes   as many as there are processors where left out
+    done        is called behind each
     raises      CompileError where a process came to a sudden end
     """
     wanted = list(plans)
     count = min(len(wanted), processes or os.cpu_count() or 1)
     if count <= 1:
-        return [_outcome(plan, arch) for plan in wanted]
+        found = []
+        for plan in wanted:
+            found.append(_outcome(plan, arch))
+            done()
+        return found
     try:
-        with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
-            return list(pool.map(_outcome, wanted, [arch] * len(wanted)))
-    except BrokenProcessPool as error:
+        return workers.spread(_outcome, [(plan, arch) for plan in wanted], count, done)
+    except workers.Ended as error:
         raise CompileError(
-            "compile_plans: a process came to a sudden end. Is there memory for so many? Does the script that calls "
-            'this have `if __name__ == "__main__":` around what it does?'
+            "compile_plans: a process came to a sudden end. Is there memory for so many? Pass fewer processes."
         ) from error
 
 
@@ -193,8 +217,20 @@ def _outcome(plan: GemmPlan, arch: str) -> CutegemmError | None:
     return None
 
 
-def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
-    """Traces, compiles, exports and links a plan into a folder."""
+def compiled_into(
+    folder: Path,
+    plan: GemmPlan,
+    arch: str,
+    options: str = "",
+    around: AbstractContextManager[Any] | None = None,
+) -> Any:
+    """Traces and compiles a plan; kernel.ptx and kernel.cubin are then in a folder.
+
+    options   of the DSL's, further ones
+    around    what it is traced in
+    returns   what the DSL made of it
+    raises    as `compile_plan`
+    """
     broken = plan.violations(arch)
     if broken:
         raise PlanError(f"compile_plan: {plan.name!r} on {arch}", broken)
@@ -207,18 +243,19 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
         import cutlass.cute as cute
     except ImportError as error:
         raise UnsupportedError(
-            "compile_plan: compiling needs the CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+            f"compile_plan: {plan.name!r} is neither compiled nor among kernels that were loaded; compiling needs the "
+            "CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
         ) from error
     kernel = importlib.import_module(_KERNELS[plan.family])
     dumped = folder / "dump"
     dumped.mkdir()
-    options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped}"
+    asked = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped} {options}"
     try:
         # Without the engine that calls it in this process: it is loaded from the folder.
-        compiled = cute.compile(
-            kernel.host_function(plan), *kernel.fake_arguments(plan), options=options, no_jit_engine=True
-        )
-        compiled.export_to_c(str(folder / "kernel.o"), function_name=_SYMBOL)
+        with around or nullcontext():
+            compiled = cute.compile(
+                kernel.host_function(plan), *kernel.fake_arguments(plan), options=asked, no_jit_engine=True
+            )
     except Exception as error:
         raise CompileError(
             f"compile_plan: {plan.name!r} for {arch} did not compile: {first_words(str(error))}\n"
@@ -231,9 +268,22 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
             raise CompileError(f"compile_plan: expected one .{suffix} from the DSL, found {len(found)}.")
         os.replace(found[0], folder / f"kernel.{suffix}")
     shutil.rmtree(dumped)
-    if _link(folder):
-        (folder / "kernel.o").unlink()
-    return {"plan": plan.name, "arch": arch, "key": plan.key()}
+    return compiled
+
+
+def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
+    """Traces, compiles, exports and links a plan into a folder."""
+    symbol = symbol_of(plan, arch)
+    compiled_into(folder, plan, arch).export_to_c(str(folder / "kernel.o"), function_name=symbol)
+    runtime = cache.runtime_library()
+    if runtime is not None:
+        link([folder / "kernel.o"], folder / "kernel.so", str(runtime.parent))
+    return {"plan": plan.name, "arch": arch, "key": plan.key(), "symbol": symbol}
+
+
+def symbol_of(plan: GemmPlan, arch: str) -> str:
+    """The name of the function of a kernel, which is its own, so that several are linked into one library."""
+    return f"gemm_{exported.key_of(plan, arch)[:24]}"
 
 
 def first_words(text: str) -> str:
@@ -253,29 +303,16 @@ def first_words(text: str) -> str:
     return "\n".join([line for line in out if line]) or "nothing was said"
 
 
-def _link(folder: Path) -> bool:
-    """kernel.o to kernel.so, where there is a linker."""
+def link(objects: Sequence[Path], library: Path, runtime_in: str) -> bool:
+    """Objects to a shared library, where there is a linker; whether there is one, and it did so.
+
+    runtime_in   the folder in which the library finds the runtime of the DSL when it is loaded
+    """
     runtime = cache.runtime_library()
     names = (os.environ.get("CC"), "cc", "gcc", "clang")
     linker = next((name for name in names if name and shutil.which(name)), None)
     if linker is None or runtime is None:
         return False
-    command = [linker, "-shared", "-o", "kernel.so", "kernel.o", str(runtime), f"-Wl,-rpath,{runtime.parent}"]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
-
-
-def _load(folder: Path, manifest: cache.Manifest) -> Any:
-    """The function of an entry, ready to be called."""
-    try:
-        import tvm_ffi
-    except ImportError as error:
-        raise UnsupportedError(
-            "compile_plan: a compiled kernel is loaded by TVM-FFI: pip install 'cutegemm[kernels]'."
-        ) from error
-    if "kernel.so" in manifest["files"]:
-        return getattr(tvm_ffi.load_module(str(folder / "kernel.so")), _SYMBOL)
-    # No linker was found when it was compiled: the DSL's own loader takes the object as it is.
-    from cutlass._mlir._mlir_libs._cutlass_ir._execution_engine import BinaryExecutionEngine
-
-    engine = BinaryExecutionEngine((folder / "kernel.o").read_bytes(), [str(cache.runtime_library())], True)
-    return tvm_ffi.Function.__from_extern_c__(engine.lookup(f"__tvm_ffi_{_SYMBOL}"), keep_alive_object=engine)
+    given = [str(path) for path in (*objects, runtime)]
+    command = [linker, "-shared", "-o", str(library), *given, f"-Wl,-rpath,{runtime_in}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -8,8 +8,10 @@ import re
 import shutil
 import struct
 import subprocess
+import tempfile
+from bisect import bisect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,7 +35,7 @@ _SYMBOL_BYTES = 24  # of an entry of .symtab
 _WGMMA_WAITS = 3
 # By the names of their functions: not what packs operands or adds the parts of a split K.
 GEMM_KERNELS = "kernel_cutlass_(parts_)?kernel"
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)")
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)")  # address, opcode
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def instructions(sass: str) -> dict[str, int]:
     >>> instructions("/*0040*/ @!P0 LDS.128 R4, [R8] ;\\n/*0050*/ FFMA R1, R2, R3, R1 ;")
     {'LDS.128': 1, 'FFMA': 1}
     """
-    return dict(Counter(_INSTRUCTION.findall(sass)))
+    return dict(Counter([opcode for _, opcode in _INSTRUCTION.findall(sass)]))
 
 
 def resources(cubin: bytes, sass: str) -> ResourceReport:
@@ -105,11 +107,48 @@ def resources(cubin: bytes, sass: str) -> ResourceReport:
     raises   CompileError where this is no cubin, or one without a kernel
     """
     sections = _sections(cubin)
+    kernel = _gemm_of(sections)
+    return _report(cubin, sections, kernel, instructions(listing_of(sass, kernel)))
+
+
+def resources_of_many(cubins: Sequence[bytes], arch: str) -> list[ResourceReport]:
+    """The same of several cubins for one architecture, by one start of the disassembler, which takes it longer than
+    most kernels do.
+
+    raises   CompileError where one is no cubin, or the disassembler refuses them
+    """
+    found = [_sections(cubin) for cubin in cubins]
+    kernels = [_gemm_of(sections) for sections in found]
+    code, starts = b"", []
+    for cubin, sections, kernel in zip(cubins, found, kernels, strict=True):
+        offset, size = sections[f".text.{kernel}"]
+        starts.append(len(code))
+        code += cubin[offset : offset + size]
+    with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+        file.write(code)
+        file.flush()
+        listing = _nvdisasm_says("-b", arch.replace("sm_", "SM"), file.name)
+    counts: list[Counter[str]] = [Counter() for _ in cubins]
+    for address, opcode in _INSTRUCTION.findall(listing):
+        counts[bisect(starts, int(address, 16)) - 1][opcode] += 1
+    return [
+        _report(cubin, sections, kernel, dict(count))
+        for cubin, sections, kernel, count in zip(cubins, found, kernels, counts, strict=True)
+    ]
+
+
+def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
+    """The GEMM kernel among those of a cubin."""
     kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
     if not kernels:
         raise CompileError("resources: the cubin holds no kernel.")
     gemms = [name for name in kernels if re.match(GEMM_KERNELS, name)]
-    kernel = max(gemms or kernels, key=lambda name: sections[f".text.{name}"][1])
+    return max(gemms or kernels, key=lambda name: sections[f".text.{name}"][1])
+
+
+def _report(
+    cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str, counts: dict[str, int]
+) -> ResourceReport:
     info = _info(cubin, sections, kernel)
     # From sm_90 on the section begins with what the system keeps for itself.
     reserved = SMEM_RESERVED_BYTES if ".nv.shared.reserved.0" in sections else 0
@@ -119,7 +158,7 @@ def resources(cubin: bytes, sass: str) -> ResourceReport:
         stack_bytes=info.get(_ATTRIBUTE_FRAME, 0),
         static_smem_bytes=max(0, sections.get(f".nv.shared.{kernel}", (0, 0))[1] - reserved),
         code_bytes=sections[f".text.{kernel}"][1],
-        instructions=MappingProxyType(instructions(listing_of(sass, kernel))),
+        instructions=MappingProxyType(counts),
     )
 
 
@@ -170,16 +209,19 @@ def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) ->
     return values
 
 
-def disassemble(cubin: Path) -> str:
+def disassemble(cubin: Path, *, lines: bool = False) -> str:
     """The SASS of a cubin, as `nvdisasm -c` prints it; without its search for where branches go to by a stack.
 
+    lines    with the entries of its line table, before the instructions that they are of
     raises   UnsupportedError without a disassembler, CompileError where it refuses the file
     """
-    done = subprocess.run(
-        [_nvdisasm(), "-c", "-ndf", str(cubin)], capture_output=True, text=True, check=False
-    )
+    return _nvdisasm_says("-c", "-ndf", *(["-g"] if lines else []), str(cubin))
+
+
+def _nvdisasm_says(*arguments: str) -> str:
+    done = subprocess.run([_nvdisasm(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CompileError(f"disassemble: nvdisasm refused {cubin}: {done.stderr.strip()}")
+        raise CompileError(f"disassemble: nvdisasm refused {arguments[-1]}: {done.stderr.strip()}")
     return done.stdout
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from cutegemm.errors import CutegemmError, UnsupportedError
@@ -29,53 +30,58 @@ from cutegemm.plan.epilogue import (
 from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
+from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.checks import (
     check_out,
     extents_of,
     refused,
-    shapes_of,
     without_addresses,
     wrong_devices,
     wrong_extents,
     wrong_memory,
 )
-from cutegemm.run.prepare import Ending, How, Prepared, prepare
+from cutegemm.run.launches import new_like, on_device
+from cutegemm.run.prepare import Prepared, prepare
+from cutegemm.run.question import Ending
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
 
-_MOST_SIGNATURES = 4096
 _BLAS = {"alpha": 1.0, "beta": 0.0}  # parameters of `gemm` that an epilogue may take as scalars
 
-_calls: dict[Any, _Call] = {}
+_calls = Calls()
 
 
 class _Call:
     """What a warm call needs.
 
     launch     takes a, b, the operands that are passed, and the results
-    results    shape and type in torch of D, and of what is stored beside it, in the order in which they are returned
+    new        allocates each of these: D, and what is stored beside it, in the order in which they are returned
     reduced    which of them are sums or maxima, by their place
     held       what the signature names by its id
+    as_rows    whether the launch is given the transpose of b, N x K, as a layer keeps its weight
     """
 
-    __slots__ = ("held", "launch", "prepared", "reduced", "results", "written")
+    __slots__ = ("held", "launch", "new", "prepared", "reduced", "results", "written")
 
     def __init__(
         self,
         prepared: Prepared,
         epilogue: Epilogue,
+        a: Any,
         given: Mapping[str, Any],
         results: Mapping[str, _Result],
         held: Any,
+        as_rows: bool = False,
     ) -> None:
         from torch.autograd.graph import increment_version
 
         self.prepared, self.held, self.written = prepared, held, increment_version
         self.results = tuple([(each.shape, each.dtype) for each in results.values()])
+        self.new = tuple([new_like(a, *each) for each in self.results])
         of_place = enumerate(results.values())
         self.reduced = {place: each for place, each in of_place if each.reduction is not None}
         self.launch = None
         if prepared.kernel is not None:
-            launch = _launcher(prepared, epilogue, given)
+            launch = _launcher(prepared, epilogue, given, as_rows)
             self.launch = _in_order(launch, epilogue, list(results)) if self.reduced else launch
 
 
@@ -126,42 +132,43 @@ def _in_order(
     return ordered
 
 
-def _launcher(prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any]) -> Callable[..., None]:
+def _launcher(
+    prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any], as_rows: bool
+) -> Callable[..., None]:
     """The launch of a kernel: (a, b, operands in the order of `given`, results) -> None.
 
     What the kernel is not called with as it is passed is seen otherwise; where all is, nothing is asked again.
     """
-    from cutegemm.run.torch_ops import devices
-
     function, turned, batched = prepared.function, prepared.turned, len(prepared.shape) == 3
-    places = {name: place for place, name in enumerate(given)}
-    wanted = launch_operands(epilogue)
-    views: list[tuple[int, Callable[[Any], Any] | None] | None] = [
-        (places[name], _seen(epilogue, name, given[name], prepared.shape if batched else None, turned))
-        if name in epilogue.tensors
-        else None  # which the kernel does not read: D in its place
-        for name in wanted.tensors
-    ]
-    scalars = [places.get(name, _BLAS.get(name)) for name in wanted.scalars]
-    passed = [name in places for name in wanted.scalars]
+    wanted, names = launch_operands(epilogue), list(given)
+    read = [name for name in wanted.tensors if name in epilogue.tensors]
+    ways = {
+        name: _seen(epilogue, name, given[name], prepared.shape if batched else None, turned) for name in read
+    }
+    changed = [(names.index(name), way) for name, way in ways.items() if way is not None]
+    constants = [_BLAS[name] for name in wanted.scalars if name not in given]
+    # Places in (operands, D and other results, constants) of what the kernel takes behind a and b, in its order.
+    count, d = len(wanted.results) + 1, len(names)
+    behind = iter(range(d + count, d + count + len(constants)))
+    taken = itemgetter(
+        *[names.index(name) if name in ways else d for name in wanted.tensors],  # D for one that is not read
+        *range(d, d + count),
+        *[names.index(name) if name in given else next(behind) for name in wanted.scalars],
+    )
     strides = [view.strides for view in prepared.views]
     of_a, of_b, _, of_d = strides
     tiles = len(epilogue.outputs)  # results of D's extents, which come first
 
-    def tensors(values: Sequence[Any], d: Any) -> list[Any]:
-        return [d if at is None else values[at[0]] if at[1] is None else at[1](values[at[0]]) for at in views]
-
-    def numbers(values: Sequence[Any]) -> list[Any]:
-        return [
-            values[at] if is_passed else at  # type: ignore[index]
-            for at, is_passed in zip(scalars, passed, strict=True)
-        ]
-
-    constant = None if any(passed) else tuple(numbers(()))
-
-    def plain(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
-        of_scalars = numbers(values) if constant is None else constant
-        function(a, b, *tensors(values, results[0]), *results, *of_scalars)
+    def as_given(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
+        if changed:
+            values = list(values)
+            for place, way in changed:
+                values[place] = way(values[place])
+        if turned:
+            results = [result.mT for result in results[:tiles]] + [*results[tiles:]]
+            function(b if as_rows else b.mT, a.mT, *taken((*values, *results, *constants)))
+        else:
+            function(a, b.mT if as_rows else b, *taken((*values, *results, *constants)))
 
     def seen(tensor: Any, of: Any) -> Any:
         return tensor if of is None else tensor.as_strided(tensor.shape, of)
@@ -169,14 +176,12 @@ def _launcher(prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any]) 
     def as_seen(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
         from torch.cuda import device
 
-        a, b, reduced = seen(a, of_a), seen(b, of_b), results[tiles:]
-        results = [seen(result, of_d) for result in results[:tiles]]
-        if turned:
-            a, b, results = b.mT, a.mT, [result.mT for result in results]
+        results = [*[seen(result, of_d) for result in results[:tiles]], *results[tiles:]]
+        b = seen(b.mT, of_b).mT if as_rows else seen(b, of_b)
         with device(a.get_device()):
-            plain(a, b, values, [*results, *reduced])
+            as_given(seen(a, of_a), b, values, results)
 
-    return plain if not turned and not any((of_a, of_b, of_d)) and devices() == 1 else as_seen
+    return as_seen if any((of_a, of_b, of_d)) else on_device(as_given)
 
 
 def fused(
@@ -186,7 +191,7 @@ def fused(
     alpha: float,
     beta: float,
     out: Any,
-    how: tuple[Any, str, bool, Any],
+    how: tuple[Any, str, bool, Any, bool, bool],
     epilogue: Callable[..., Any] | None,
     operands: dict[str, Any],
 ) -> Any:
@@ -206,21 +211,21 @@ def fused(
     key: Any
     try:
         key = (
-            _signature(a), _signature(b), plan if plan.__class__ is str else id(plan), *how[1:], _identity(epilogue),
+            a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
+            b.__class__, b.dtype, b.shape, b.stride(), b.data_ptr() & 15, b.get_device(), b.is_neg(),
+            how if plan is None or plan.__class__ is str else (id(plan), *how[1:]), _identity(epilogue),
             None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
             *operands, *[_signature(value) for value in values],
         )  # fmt: skip
-        call = _calls.get(key)
+        call = _calls.found.get(key)
     except (AttributeError, RuntimeError, TypeError):
         key = call = None
     if call is None:
-        call = _prepared(a, b, outs, How(*how), epilogue, operands)
+        call = prepared_fused(a, b, outs, How(*how), epilogue, operands)
         if key is not None:
-            if len(_calls) >= _MOST_SIGNATURES:
-                _calls.clear()
-            _calls[key] = call
+            _calls.keep(key, call)
     if outs is None:
-        results = [a.new_empty(shape, dtype=dtype) for shape, dtype in call.results]
+        results = [new() for new in call.new]
     else:
         results = _results(a, b, outs, call, operands)
     if call.launch is not None:
@@ -253,11 +258,8 @@ def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[st
                 views = [*call.prepared.views]
                 if tile is not None:
                     views[2] = View.of("c", tile, tile.dim() == 3)
-                check_out(a, b, tile, each, views)
-    return [
-        a.new_empty(shape, dtype=dtype) if each is None else each
-        for each, (shape, dtype) in zip(outs, call.results, strict=True)
-    ]
+                check_out(views, a, b, tile, each)
+    return [new() if each is None else each for each, new in zip(outs, call.new, strict=True)]
 
 
 def _signature(value: Any) -> Any:
@@ -272,27 +274,30 @@ def _signature(value: Any) -> Any:
 
 def _identity(epilogue: Callable[..., Any] | None) -> Any:
     """The same for functions that do the same: one that is made anew for each call, as a lambda is, has one code."""
-    code = getattr(epilogue, "__code__", None)
-    if code is None:
+    try:
+        code, cells = epilogue.__code__, epilogue.__closure__  # type: ignore[union-attr]
+    except AttributeError:
         return epilogue
+    if cells is None and epilogue.__defaults__ is None and epilogue.__kwdefaults__ is None:  # type: ignore[union-attr]
+        return id(code)
     assert epilogue is not None
-    if epilogue.__closure__ is None and epilogue.__defaults__ is None and epilogue.__kwdefaults__ is None:
-        return code
-    cells = tuple([cell.cell_contents for cell in epilogue.__closure__ or ()])
-    return code, cells, epilogue.__defaults__, tuple((epilogue.__kwdefaults__ or {}).items())
+    bound: Any = epilogue
+    values = tuple([cell.cell_contents for cell in cells or ()])
+    return id(code), values, bound.__defaults__, tuple((bound.__kwdefaults__ or {}).items())
 
 
 def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if not isinstance(value, int | float)}
 
 
-def _prepared(
+def prepared_fused(
     a: Any,
     b: Any,
     outs: Sequence[Any] | None,
     how: How,
     function: Callable[..., Any] | None,
     given: Mapping[str, Any],
+    as_rows: bool = False,
 ) -> _Call:
     """Checks a signature that is new, and finds its kernel."""
     from cutegemm.run import torch_ops
@@ -368,13 +373,28 @@ def _prepared(
             further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
     tile = _as_batch(operands[first], l if batched else None) if first is not None else None
     ending = Ending(epilogue, further)
-    prepared = prepare(a, b, tile, main, 0.0, replace(how, out_dtype=d if main is None else None), ending)
+
+    def trial(prepared: Prepared) -> Callable[[], None]:
+        """Its results are written to memory of their own, laid out as those that are given are."""
+        call = _Call(prepared, epilogue, a, given, results, None)
+        own = [new() for new in call.new]
+        for place, each in enumerate(outs or ()):
+            if each is not None:
+                own[place] = each.new_empty_strided(each.shape, each.stride())
+        launch, values = call.launch, tuple(given.values())
+        assert launch is not None
+        return lambda: launch(a, b, values, own)
+
+    how = replace(how, out_dtype=d if main is None else None)
+    prepared = prepare(a, b, tile, main, 0.0, how, ending, trial)
     if isinstance(prepared, list):
         raise UnsupportedError(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
             f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
         )
-    return _Call(prepared, epilogue, given, results, (how.plan, function))
+    # The signature names the plan and the code of the function by their ids, which stay theirs as long as they live.
+    held = how.plan, function, getattr(function, "__code__", None)
+    return _Call(prepared, epilogue, a, given, results, held, as_rows)
 
 
 def _results_of(

@@ -9,49 +9,110 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
-from cutegemm.plan.plan import GemmPlan
-from cutegemm.run.checks import (
-    WITHOUT_A_GPU,
-    check_out,
-    refused,
-    shapes_of,
-    without_addresses,
-    wrong_values,
-)
+from cutegemm.run import recall
+from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.graph import are_stood_for, arguments, through_torch, torch_sees
-from cutegemm.run.prepare import How, Prepared, named, prepare
+from cutegemm.run.launches import new_like, on_device
 
-_MOST_SIGNATURES = 4096
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.run.prepare import Prepared
 
-_calls: dict[Any, _Call] = {}
+# What only the first call of a signature needs is imported by it: a process whose kernels are known begins at once.
+
+_calls = Calls()
 
 
 class _Call:
-    """What a warm call needs of what was prepared.
+    """What a warm call needs.
 
-    on_views   the function that takes tensors with the strides that the kernel is to see
-    function   the same, where it can be called with the tensors as they are
-    strides    for a, b, c, out: those that the kernel is to see instead of the tensor's own, or None
+    new        allocates the result
+    into       takes a, b, c or None, the result, alpha and beta
+    kernel     in words
+    check      of a, b, c and `out`: raises where `out` lies where it must not
     written    is told of `out`, so that autograd sees that it has changed
     held       the caller's plan, whose id is in the signature
     """
 
-    __slots__ = ("dtype", "function", "held", "kernel", "on_views", "shape", "strides", "views", "written")
+    __slots__ = ("check", "held", "into", "kernel", "new", "written")
 
-    def __init__(self, prepared: Prepared, held: Any) -> None:
+    def __init__(self, into: Callable[..., None], new: Callable[[], Any], kernel: str) -> None:
         from torch.autograd.graph import increment_version
 
-        from cutegemm.run.torch_ops import devices
+        self.into, self.new, self.kernel, self.written = into, new, kernel, increment_version
+        self.check: Any = None
+        self.held: Any = None
 
-        self.kernel, self.shape, self.dtype = prepared.kernel, prepared.shape, prepared.dtype
-        self.views, self.held, self.written = prepared.views, held, increment_version
-        self.strides = tuple([view.strides for view in prepared.views])
-        self.on_views: Any = None if self.kernel is None else _callable(prepared)
-        is_plain = self.kernel is not None and not any(self.strides) and devices() == 1
-        self.function = self.on_views if is_plain else None
+
+def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
+    """What was prepared, as it is called."""
+    from cutegemm.run.checks import check_out
+
+    strides = [view.strides for view in prepared.views]
+    if prepared.kernel is None:
+
+        def into(*given: Any) -> None: ...
+
+    else:
+        into = _into(prepared.function, prepared.turned, strides, as_rows)
+    call = _Call(into, new_like(a, prepared.shape, prepared.dtype), repr(prepared.kernel))
+    call.check = partial(check_out, prepared.views)
+    return call
+
+
+def _into(
+    function: Callable[..., None], turned: bool, strides: Sequence[Any], as_rows: bool = False
+) -> Callable[..., None]:
+    """The launch of a kernel: (a, b, c or None, out, alpha, beta).
+
+    turned    whether the kernel computes D^T = B^T A^T
+    strides   of a, b, c and out: those that the kernel is to see; None for the tensor's own
+    as_rows   whether it is given the transpose of b, N x K, as a layer keeps its weight
+    """
+
+    def as_given(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+        if turned:
+            of_d = out.mT
+            function(b if as_rows else b.mT, a.mT, of_d if c is None else c.mT, of_d, alpha, beta)
+        else:
+            function(a, b.mT if as_rows else b, out if c is None else c, out, alpha, beta)
+
+    if not any(strides):
+        return on_device(as_given)
+
+    def as_seen(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+        from torch.cuda import device
+
+        tensors = (a, b.mT if as_rows else b, out if c is None else c, out)
+        a, b, c, out = [
+            x if of is None else x.as_strided(x.shape, of) for x, of in zip(tensors, strides, strict=True)
+        ]
+        with device(a.get_device()):
+            as_given(a, b.mT if as_rows else b, c, out, alpha, beta)
+
+    return as_seen
+
+
+def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[], None]:
+    """A call of what was prepared, for the tuner: its result is written to memory of its own, laid out as `out` is."""
+    call = _call_of(prepared, a)
+    d = call.new() if out is None else out.new_empty_strided(out.shape, out.stride())
+    return lambda: call.into(a, b, c, d, 1.0, 0.0)
+
+
+def _first_fused(*given: Any) -> Any:
+    global _fused
+    from cutegemm.run.fused import fused
+
+    _fused = fused
+    return fused(*given)
+
+
+_fused: Callable[..., Any] = _first_fused
 
 
 def gemm(
@@ -66,6 +127,8 @@ def gemm(
     accumulate: str = "fast",
     allow_tf32: bool = False,
     out_dtype: Any = None,
+    varying_rows: bool = False,
+    tune: bool = False,
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> Any:
@@ -84,6 +147,10 @@ def gemm(
              the sums of every 128 products are added up in float32, as torch._scaled_mm does without use_fast_accum
     allow_tf32   whether a plan that is chosen for float32 may multiply it as tf32, by tensor cores
     out_dtype    the type of the result, where no `out` says it
+    varying_rows whether a has other numbers of rows in other calls, as the input of a layer has: of the plans, six
+                 serve all of them, so that few kernels are compiled
+    tune         whether the best few plans are timed at the first call of a signature, and the fastest is taken: see
+                 `cutegemm.tuning`
     epilogue     a function of the sums of a @ b and of operands by name: `lambda acc, bias: gelu(acc + bias)`, of the
                  functions of `cutegemm.epilogue`. It is called once, with symbols. Where it returns several
                  expressions, the first is D, and the others are stored as well; `row_sum(x)` and the like, which
@@ -104,17 +171,16 @@ def gemm(
     >>> d = gemm(a, b, c=d, alpha=0.5, beta=1.0, out=d, plan="simt_256x128")  # doctest: +SKIP
     """
     if torch_sees(a, b, c, operands):
-        how = How(plan, accumulate, allow_tf32, out_dtype)
+        how = How(plan, accumulate, allow_tf32, out_dtype, varying_rows, tune)
         return through_torch(arguments(a, b, c, alpha, beta, out, how, epilogue, operands))
     if epilogue is not None or operands:
-        from cutegemm.run.fused import fused
-
-        return fused(a, b, c, alpha, beta, out, (plan, accumulate, allow_tf32, out_dtype), epilogue, operands)
+        options = (plan, accumulate, allow_tf32, out_dtype, varying_rows, tune)
+        return _fused(a, b, c, alpha, beta, out, options, epilogue, operands)
     try:
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
             b.__class__, b.dtype, b.shape, b.stride(), b.data_ptr() & 15, b.get_device(), b.is_neg(),
-            plan if plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
+            plan if plan is None or plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
             out if out is None else (
                 out.__class__, out.dtype, out.shape, out.stride(), out.data_ptr() & 15, out.get_device(),
                 out.is_neg(),
@@ -122,58 +188,62 @@ def gemm(
             c if c is None else (
                 c.__class__, c.dtype, c.shape, c.stride(), c.data_ptr() & 15, c.get_device(), c.is_neg()
             ),
+            varying_rows, tune,
         )  # fmt: skip
     except (AttributeError, RuntimeError):
-        return _through_torch(a, b, c, alpha, beta, out, How(plan, accumulate, allow_tf32, out_dtype))
-    call = _calls.get(key)
+        return _through_torch(
+            a, b, c, alpha, beta, out, How(plan, accumulate, allow_tf32, out_dtype, varying_rows, tune)
+        )
+    call = _calls.found.get(key)
     if call is None:
-        how = How(plan, accumulate, allow_tf32, out_dtype)
-        prepared = prepare(a, b, c, out, beta, how)
-        if isinstance(prepared, list):
-            return _with_copies(prepared, a, b, c, alpha, beta, out, how)
-        if len(_calls) >= _MOST_SIGNATURES:
-            _calls.clear()
-        call = _calls[key] = _Call(prepared, plan)
-    if beta != 0 or a.requires_grad or b.requires_grad or (out is not None and out.requires_grad):
-        wrong = wrong_values(named(a, b, c, out), beta)
-        if wrong:
-            raise refused(a, b, wrong)
+        how = How(plan, accumulate, allow_tf32, out_dtype, varying_rows, tune)
+        found = _first(key, a, b, c, out, beta, how)
+        if isinstance(found, list):
+            return _with_copies(found, a, b, c, alpha, beta, out, how)
+        call = found
+    if (beta != 0 and c is None) or (out is not None and out.requires_grad):
+        _check_values(a, b, c, out, beta)
     result = out
     if out is None:
-        result = a.new_empty(call.shape, dtype=call.dtype)
+        result = call.new()
     else:
-        check_out(a, b, c, out, call.views)
+        call.check(a, b, c, out)
     try:
-        if call.function is not None:
-            call.function(a, b, result if c is None else c, result, alpha, beta)
-        elif call.on_views is not None:
-            _launch_as_seen(call, (a, b, result if c is None else c, result), alpha, beta)
+        call.into(a, b, c, result, alpha, beta)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.kernel!r}: {error}") from error
+        raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.kernel}: {error}") from error
     if out is not None:
         call.written(out)
     return result
 
 
-def _callable(prepared: Prepared) -> Any:
-    """What takes the tensors as they are: the compiled function, or what gives it a workspace besides."""
-    function = prepared.function
-    if not prepared.turned:
-        return function
-    return lambda a, b, c, d, alpha, beta: function(b.mT, a.mT, c.mT, d.mT, alpha, beta)
+def _first(key: Any, a: Any, b: Any, c: Any, out: Any, beta: float, how: How) -> _Call | list[str]:
+    """The call of a signature that is new, remembered; or the names of what is to be copied first."""
+    known = recall.find(key, a) if c is None and out is None else None
+    if known is not None:
+        new = new_like(a, known.shape, known.dtype)
+        call = _Call(_into(known.function, known.turned, known.strides), new, known.kernel)
+    else:
+        from cutegemm.run.prepare import prepare
+
+        prepared = prepare(a, b, c, out, beta, how, None, partial(_trial, a, b, c, out))
+        if isinstance(prepared, list):
+            return prepared
+        call = _call_of(prepared, a)
+        call.held = how.plan
+        if c is None and out is None:
+            recall.keep(key, a, prepared)
+    _calls.keep(key, call)
+    return call
 
 
-def _launch_as_seen(call: _Call, tensors: Sequence[Any], alpha: float, beta: float) -> None:
-    """The launch where another device may be the current one, or an extent of 1 has any stride."""
-    from torch.cuda import device
+def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
+    from cutegemm.run.checks import refused, wrong_values
+    from cutegemm.run.prepare import named
 
-    assert call.on_views is not None
-    seen = [
-        tensor if strides is None else tensor.as_strided(tensor.shape, strides)
-        for tensor, strides in zip(tensors, call.strides, strict=True)
-    ]
-    with device(tensors[0].get_device()):
-        call.on_views(*seen, alpha, beta)
+    wrong = wrong_values(named(a, b, c, out), beta)
+    if wrong:
+        raise refused(a, b, wrong)
 
 
 def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, how: How) -> Any:
@@ -181,6 +251,9 @@ def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, 
 
     how   the other arguments of `gemm`
     """
+    from cutegemm.run.checks import WITHOUT_A_GPU, refused, without_addresses
+    from cutegemm.run.prepare import named
+
     try:
         from cutegemm.run import torch_ops
     except ImportError as error:
@@ -224,6 +297,44 @@ def _with_copies(
     return out.copy_(result) if "out" in names else result
 
 
+def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """What computes a layer's x @ w.T, and an epilogue of it and of its bias: (x, w, bias) -> d.
+
+    It serves tensors of the types, shapes, strides, alignment and device of these, whose rows vary from call to call.
+
+    x, w       M x K and N x K
+    epilogue   None where there is neither a bias nor an activation
+    raises     as `gemm` does
+    """
+    from cutegemm.run.fused import prepared_fused
+    from cutegemm.run.prepare import prepare
+
+    how = How(varying_rows=True)
+    if epilogue is None:
+        trial = partial(_trial, x, w.mT, None, None)
+        prepared = prepare(x, w.mT, None, None, 0.0, how, None, trial)
+        if isinstance(prepared, list):
+            return lambda x, w, bias: gemm(x, w.mT, varying_rows=True)  # which says what it copies
+        into, new = (plain := _call_of(prepared, x, as_rows=True)).into, plain.new
+
+        def multiplied(x: Any, w: Any, bias: Any) -> Any:
+            d = new()
+            into(x, w, None, d, 1.0, 0.0)
+            return d
+
+        return multiplied
+    fused_call = prepared_fused(x, w.mT, None, how, epilogue, {} if bias is None else {"bias": bias}, True)
+    launch, (new,) = fused_call.launch, fused_call.new
+
+    def with_ending(x: Any, w: Any, bias: Any) -> Any:
+        d = new()
+        if launch is not None:
+            launch(x, w, (bias,), (d,))
+        return d
+
+    return with_ending
+
+
 def plan_of(
     a: Any,
     b: Any,
@@ -234,12 +345,15 @@ def plan_of(
     accumulate: str = "fast",
     allow_tf32: bool = False,
     out_dtype: Any = None,
+    varying_rows: bool = False,
 ) -> GemmPlan:
     """The plan that `gemm` carries out for these tensors, which are not touched.
 
     raises   as `gemm` does, and UnsupportedError where nothing is launched or a copy is made first
     """
-    prepared = prepare(a, b, c, out, 0.0, How(plan, accumulate, allow_tf32, out_dtype))
+    from cutegemm.run.prepare import prepare
+
+    prepared = prepare(a, b, c, out, 0.0, How(plan, accumulate, allow_tf32, out_dtype, varying_rows))
     if isinstance(prepared, list) or prepared.kernel is None:
         raise UnsupportedError(
             f"plan_of {shapes_of(a, b)}: no kernel is launched on these tensors as they are."

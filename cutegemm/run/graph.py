@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.layout.hooks import Hook
 
 if TYPE_CHECKING:
-    from cutegemm.run.prepare import How
+    from cutegemm.run.calls import How
 
 through_torch = Hook(
     "gemm as torch sees it"
 )  # the arguments of `gemm` by name -> its result; registered by `cutegemm`
+# (modules, rows) -> what plans are chosen for in their layers; registered by `cutegemm`
+questions_of = Hook("the layers of a model")
 
 
 def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any]) -> bool:

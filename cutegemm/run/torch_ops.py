@@ -14,6 +14,7 @@ from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf3
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device, device_called
 from cutegemm.plan.problem import Operands
+from cutegemm.run.cuda import multiprocessors
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.float16: f16,
@@ -68,18 +69,6 @@ def device_arch(index: int) -> str:
             f"{capability[0]}.{capability[1]}; devices of capability {known} are served."
         )
     return _ARCHS[capability]
-
-
-@cache
-def devices() -> int:
-    """How many CUDA devices this process sees."""
-    return torch.cuda.device_count()
-
-
-@cache
-def multiprocessors(index: int) -> int:
-    """How many multiprocessors a CUDA device has."""
-    return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
 @cache

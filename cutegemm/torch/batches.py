@@ -8,18 +8,25 @@ from typing import Any
 
 import torch
 
-from cutegemm.torch.launch import AS_CHOSEN, PLAIN
+from cutegemm.torch.launch import AS_CHOSEN, PLAIN, Choice
 
 Dims = Sequence[int | None]
 _AS_CHOSEN = astuple(AS_CHOSEN)
 
 
 def batched_mm(
-    info: Any, in_dims: Any, a: Any, b: Any, out_dtype: torch.dtype | None = None
+    info: Any,
+    in_dims: Any,
+    a: Any,
+    b: Any,
+    out_dtype: torch.dtype | None = None,
+    varying_rows: bool = False,
 ) -> tuple[Any, Any]:
     """`cutegemm::mm` over a batch."""
     dims: Any = (in_dims[0], [in_dims[1]], None, [])
-    found, _ = batched_gemm(info, dims, a, [b], PLAIN, [], [], out_dtype, *_AS_CHOSEN)
+    found, _ = batched_gemm(
+        info, dims, a, [b], PLAIN, [], [], out_dtype, *astuple(Choice(varying_rows=varying_rows))
+    )
     return found[0], 0
 
 
@@ -35,13 +42,20 @@ def batched_gemm(
     *how: Any,
 ) -> tuple[Any, Any]:
     """`cutegemm::gemm` over a batch."""
+
+    def product(a: torch.Tensor, b: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> Any:
+        """What `a`, `b` and `operands` become, as one product or a batch of them."""
+        if epilogue == PLAIN and len(b) == 1 and how == _AS_CHOSEN:
+            return [torch.ops.cutegemm.mm(a, b[0], out_dtype)]
+        return torch.ops.cutegemm.gemm(a, list(b), epilogue, list(operands), list(scalars), out_dtype, *how)
+
     size, of_a, of_b, of_operands = info.batch_size, in_dims[0], in_dims[1], in_dims[3]
     of_b, of_operands = _each(of_b, b), _each(of_operands, operands)
     rank = a.dim() - (of_a is not None)
     rows = a.movedim(of_a, 0) if of_a is not None else a.expand(size, *a.shape)
     folds = of_a is not None and rank == 2 and all(dim is None for dim in of_b)
     if folds and all(dim is None and x.dim() < 2 for dim, x in zip(of_operands, operands, strict=True)):
-        found = _gemm(rows.reshape(-1, rows.shape[-1]), b, epilogue, operands, scalars, out_dtype, how)
+        found = product(rows.reshape(-1, rows.shape[-1]), b, operands)
         results = [each.reshape(size, -1, each.shape[-1]) for each in found]
         return results, [0] * len(results)
     length = () if rank == 2 else (rows.shape[1],)
@@ -55,27 +69,10 @@ def batched_gemm(
 
     whole = [in_front(x, dim, rank) for x, dim in zip(b, of_b, strict=True)]
     given = [in_front(x, dim, rank) for x, dim in zip(operands, of_operands, strict=True)]
-    found = _gemm(rows.reshape(-1, *rows.shape[-2:]), whole, epilogue, given, scalars, out_dtype, how)
+    found = product(rows.reshape(-1, *rows.shape[-2:]), whole, given)
     results = [each.reshape(size, *length, *each.shape[-2:]) for each in found]
     return results, [0] * len(results)
 
 
 def _each(dims: Any, tensors: Sequence[torch.Tensor]) -> Dims:
     return list(dims) if isinstance(dims, (list, tuple)) else [dims] * len(tensors)
-
-
-def _gemm(
-    a: torch.Tensor,
-    b: Sequence[torch.Tensor],
-    epilogue: str,
-    operands: Sequence[torch.Tensor],
-    scalars: Sequence[float],
-    out_dtype: torch.dtype | None,
-    how: Sequence[Any],
-) -> Sequence[torch.Tensor]:
-    if epilogue == PLAIN and len(b) == 1 and tuple(how) == _AS_CHOSEN:
-        return [torch.ops.cutegemm.mm(a, b[0], out_dtype)]
-    found: Sequence[torch.Tensor] = torch.ops.cutegemm.gemm(
-        a, list(b), epilogue, list(operands), list(scalars), out_dtype, *how
-    )
-    return found

@@ -30,7 +30,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     named = {name: given[name] for name in ("a", "b", "c", "out") if given[name] is not None}
     how = given["how"]
     wrong = [
-        *wrong_choices(how.plan, how.accumulate, how.allow_tf32),
+        *wrong_choices(how),
         *wrong_dtypes(named, torch_ops, how.out_dtype),
         *wrong_extents(named),
         *wrong_values(given),
@@ -39,7 +39,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     if wrong:
         raise refused(a, b, wrong)
     text, operands, scalars = _epilogue(given)
-    choice = Choice(how.plan, how.accumulate, how.allow_tf32)
+    choice = Choice(how.plan, how.accumulate, how.allow_tf32, how.varying_rows)
     if out is not None:
         torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *astuple(choice))
         return out

@@ -7,14 +7,16 @@ torch.compile, torch.export and torch.vmap, and with torch.autocast.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 from functools import cache
 from typing import Any
 
 import torch
 
-from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.run.gemm import gemm
+from cutegemm.errors import CutegemmError, UnsupportedError
+from cutegemm.run.calls import Calls
+from cutegemm.run.gemm import gemm, layer
 from cutegemm.torch import library as library  # the operators are registered by it
 from cutegemm.torch.activations import (
     ACTIVATIONS,
@@ -25,7 +27,7 @@ from cutegemm.torch.activations import (
     gated,
     wrong_activation,
 )
-from cutegemm.torch.launch import AS_CHOSEN, LINEAR, PLAIN, SCALED, Choice, compute
+from cutegemm.torch.launch import AS_CHOSEN, LINEAR, OF_LAYER, PLAIN, SCALED, Choice, compute
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import (
     refuse,
@@ -39,6 +41,7 @@ from cutegemm.torch.route import Route, is_direct, route_of
 from cutegemm.torch.text import formula
 
 _AS_CHOSEN = astuple(AS_CHOSEN)
+_layers = Calls()  # what computes a layer, by the signature of its arguments
 _FAST, _TWO_LEVEL = Choice(accumulate="fast"), Choice(accumulate="two_level")
 
 
@@ -146,31 +149,46 @@ def linear(
     """
     if is_direct(x, w, bias):
         try:
-            return _linear_now(x, w, bias, activation)
-        except (UnsupportedError, PlanError, RuntimeError, KeyError):
+            key = (
+                x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.get_device(), x.is_neg(),
+                w.dtype, w.shape, w.stride(), w.data_ptr() & 15, w.get_device(), w.is_neg(), activation,
+                bias if bias is None else (
+                    bias.dtype, bias.shape, bias.stride(), bias.data_ptr() & 15, bias.get_device(), bias.is_neg()
+                ),
+            )  # fmt: skip
+            call = _layers.found.get(key)
+            if call is None:
+                call = _layer(x, w, bias, activation)
+                _layers.keep(key, call)
+            return call(x, w, bias)
+        except (CutegemmError, KeyError):
             _check_linear(x, w, bias, activation)  # which says it of these arguments, where it is of them
             raise
+        except (TypeError, ValueError, RuntimeError) as error:
+            _check_linear(x, w, bias, activation)
+            raise CutegemmError(f"linear of {tuple(x.shape)} by {tuple(w.shape)}: {error}") from error
     x, w, bias = _as_autocast(x, w, bias)
     _check_linear(x, w, bias, activation)
     flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     if bias is None:
         text = PLAIN if activation is None else activated(activation, ())
-        found = product(flat, (w.t(),), text)[0]
+        found = product(flat, (w.t(),), text, how=OF_LAYER)[0]
     else:
-        found = product(flat, (w.t(),), activated(activation, ("bias",)), (bias,))[0]
+        found = product(flat, (w.t(),), activated(activation, ("bias",)), (bias,), how=OF_LAYER)[0]
     return found if x.dim() == 2 else found.view(*x.shape[:-1], w.shape[0])
 
 
-def _linear_now(x: Any, w: Any, bias: Any, activation: str | None) -> torch.Tensor:
-    """`linear` on CUDA tensors, of which torch needs to see nothing."""
+def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., Any]:
+    """What computes `linear` on CUDA tensors like these, of which torch needs to see nothing: (x, w, bias) -> d."""
     flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    if bias is not None:
-        found = gemm(flat, w.t(), epilogue=_function(activation, True), bias=bias)
-    elif activation is not None:
-        found = gemm(flat, w.t(), epilogue=_function(activation, False))
-    else:
-        found = gemm(flat, w.t())
-    return found if flat is x else found.view(*x.shape[:-1], found.shape[-1])
+    epilogue = None if bias is None and activation is None else _function(activation, bias is not None)
+    call = layer(flat, w, bias, epilogue)
+    if flat is x:
+        return call
+    of_x, of_d = tuple(flat.shape), (*x.shape[:-1], w.shape[0])
+    if flat.data_ptr() == x.data_ptr():
+        return lambda x, w, bias: call(x.view(of_x), w, bias).view(of_d)
+    return lambda x, w, bias: call(x.reshape(of_x), w, bias).view(of_d)
 
 
 @cache
@@ -227,6 +245,7 @@ def gemm_gated(
     store_preact: bool = True,
     interleaved: bool = False,
     out_dtype: torch.dtype | None = None,
+    varying_rows: bool = False,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """preact = a @ b + bias, and postact = act(gate) * up of its columns, by one kernel.
 
@@ -236,6 +255,7 @@ def gemm_gated(
     activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu, sigmoid of the gate
     interleaved    whether gate and up are columns 2j and 2j + 1; else j and j + N/2
     store_preact   whether preact is wanted; None is returned for it where not
+    varying_rows   whether a has other numbers of rows in other calls: see `cutegemm.gemm`
     returns        preact, M x N, and postact, M x N/2
     raises         UnsupportedError with every rule that is broken
 
@@ -267,7 +287,8 @@ def gemm_gated(
     refuse("gemm_gated", given, rules)
     names = () if bias is None else ("bias",)  # type: ignore[assignment]
     text = gated(activation, names, interleaved, store_preact)
-    found = product(a, tuple(parts), text, () if bias is None else (bias,), (), out_dtype)
+    how = OF_LAYER if varying_rows else AS_CHOSEN
+    found = product(a, tuple(parts), text, () if bias is None else (bias,), (), out_dtype, how)
     return (found[1] if store_preact else None), found[0]
 
 

@@ -168,8 +168,9 @@ def gradients(
 
     how = replace(call.how, plan=None)  # the plan of a product that is not transposed is none of these
 
-    def times(x: Any, y: Any, dtype: torch.dtype) -> torch.Tensor:
-        return multiply(x, y, dtype, how)
+    def times(x: Any, y: Any, dtype: torch.dtype, by_rows: bool = False) -> torch.Tensor:
+        """by_rows: whether its rows are those of a, which may vary from call to call."""
+        return multiply(x, y, dtype, how if by_rows else replace(how, varying_rows=False))
 
     def again() -> torch.Tensor:
         return times(a, joined(b), sums_dtype(extents[0].dtype))
@@ -197,7 +198,7 @@ def gradients(
 
 def _by_a(g: torch.Tensor, b: torch.Tensor, of: Extents, kind: torch.dtype, times: Any) -> torch.Tensor:
     """g B^T, in the order of a's memory."""
-    found: torch.Tensor = times(b, g.mT, kind).mT if of.by_columns else times(g, b.mT, kind)
+    found: torch.Tensor = times(b, g.mT, kind).mT if of.by_columns else times(g, b.mT, kind, True)
     return found
 
 

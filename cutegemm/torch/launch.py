@@ -32,9 +32,11 @@ class Choice:
     plan: Any = None
     accumulate: str = "fast"
     allow_tf32: bool = False
+    varying_rows: bool = False
 
 
 AS_CHOSEN = Choice()
+OF_LAYER = Choice(varying_rows=True)  # whose weight stays, and whose rows vary from call to call
 
 
 def result_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
@@ -121,7 +123,7 @@ def compute(
     if len({is_gated(result) for result in formula(text).results}) > 1:  # no kernel stores both
         own = _SumsByKernel(a, whole, how)
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out, own)
-    keywords: dict[str, Any] = {"plan": how.plan, "accumulate": how.accumulate, "allow_tf32": how.allow_tf32}
+    keywords: dict[str, Any] = dict(vars(how))
     if out is not None:
         keywords["out"] = out
     elif out_dtype is not None:

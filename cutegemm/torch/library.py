@@ -13,7 +13,7 @@ vmap: a batch of products with one b is one product with more rows; other batche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,74 +26,57 @@ from cutegemm.torch.product import backward, keep
 # Of `gemm` no argument has a default: torch leaves those out that equal it, and then takes the gradients of a call with
 # lists of tensors for too many.
 _PRODUCT = "Tensor a, Tensor[] b, str epilogue, Tensor[] operands, float[] scalars"
-_HOW = "str? plan, str accumulate, bool allow_tf32"
+_HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows"
 SCHEMAS = {
-    "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor",
+    "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None, bool varying_rows=False) -> Tensor",
     "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",
     "cutegemm::gemm": f"({_PRODUCT}, ScalarType? out_dtype, {_HOW}) -> Tensor[]",
     "cutegemm::gemm_out": f"({_PRODUCT}, Tensor(a!) out, {_HOW}) -> ()",
 }
 
 
-def _mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-    return compute(a, (b,), PLAIN, out_dtype=out_dtype)[0]
+def _mm(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, varying_rows: bool = False
+) -> torch.Tensor:
+    return compute(a, (b,), PLAIN, out_dtype=out_dtype, how=Choice(varying_rows=varying_rows))[0]
 
 
 def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     compute(a, (b,), PLAIN, out=out)
 
 
-def _gemm(
-    a: torch.Tensor,
-    b: Sequence[torch.Tensor],
-    epilogue: str,
-    operands: Sequence[torch.Tensor],
-    scalars: Sequence[float],
-    out_dtype: torch.dtype | None,
-    plan: str | None,
-    accumulate: str,
-    allow_tf32: bool,
-) -> list[torch.Tensor]:
-    return compute(a, b, epilogue, operands, scalars, out_dtype, Choice(plan, accumulate, allow_tf32))
+def _gemm(*given: Any) -> list[torch.Tensor]:
+    """given   as in the schema, which ends with the fields of a `Choice`"""
+    *product, plan, accumulate, allow_tf32, varying_rows = given
+    run: Callable[..., list[torch.Tensor]] = compute
+    return run(*product, how=Choice(plan, accumulate, allow_tf32, varying_rows))
 
 
-def _gemm_out(
-    a: torch.Tensor,
-    b: Sequence[torch.Tensor],
-    epilogue: str,
-    operands: Sequence[torch.Tensor],
-    scalars: Sequence[float],
-    out: torch.Tensor,
-    plan: str | None,
-    accumulate: str,
-    allow_tf32: bool,
-) -> None:
-    compute(a, b, epilogue, operands, scalars, how=Choice(plan, accumulate, allow_tf32), out=out)
+def _gemm_out(*given: Any) -> None:
+    *product, out, plan, accumulate, allow_tf32, varying_rows = given
+    run: Callable[..., list[torch.Tensor]] = compute
+    run(*product, how=Choice(plan, accumulate, allow_tf32, varying_rows), out=out)
 
 
-def _fake_mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+def _fake_mm(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, varying_rows: bool = False
+) -> torch.Tensor:
     return allocated(a, (b,), PLAIN, out_dtype)[0]
 
 
-def _fake_gemm(
-    a: torch.Tensor,
-    b: Sequence[torch.Tensor],
-    epilogue: str,
-    operands: Sequence[torch.Tensor],
-    scalars: Sequence[float],
-    out_dtype: torch.dtype | None,
-    *how: Any,
-) -> list[torch.Tensor]:
+def _fake_gemm(*given: Any) -> list[torch.Tensor]:
+    a, b, epilogue, _, _, out_dtype, *_ = given
     return allocated(a, b, epilogue, out_dtype)
 
 
 def _keep_mm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, out_dtype = inputs
-    keep(ctx, Call(PLAIN, (), out_dtype), 1, (a, b), (output,), _wanting(a, b))
+    a, b, out_dtype, varying_rows = inputs
+    how = Choice(varying_rows=varying_rows)
+    keep(ctx, Call(PLAIN, (), out_dtype, how), 1, (a, b), (output,), _wanting(a, b))
 
 
 def _backward_mm(ctx: Any, upstream: torch.Tensor | None) -> tuple[Any, ...]:
-    return (*backward(ctx, (upstream,), ctx.needs), None)
+    return (*backward(ctx, (upstream,), ctx.needs), None, None)
 
 
 def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
@@ -112,7 +95,7 @@ def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]
 def _backward_gemm(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     a, *others = backward(ctx, upstream, ctx.needs)
     of_scalars: Any = None if ctx.call.scalars else []  # as torch flattens lists: an empty one has no leaf
-    return a, others[: ctx.parts], None, others[ctx.parts :], of_scalars, None, None, None, None
+    return a, others[: ctx.parts], None, others[ctx.parts :], of_scalars, *[None] * 5
 
 
 def _wanting(*tensors: torch.Tensor) -> tuple[bool, ...]:

@@ -79,7 +79,8 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
             self.join()
         bias = None if gate.bias is None else torch.cat([gate.bias, up.bias])
         flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        found = gemm_gated(flat, (gate.weight.t(), up.weight.t()), bias, activation, store_preact=False)[1]
+        weights = (gate.weight.t(), up.weight.t())
+        found = gemm_gated(flat, weights, bias, activation, store_preact=False, varying_rows=True)[1]
         return found if x.dim() == 2 else found.view(*x.shape[:-1], found.shape[-1])
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.torch.gradients import Call, Extents, gradients, saved, with_kept
-from cutegemm.torch.launch import AS_CHOSEN, PLAIN, Choice, by_torch, compute, joined
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, Choice, by_torch, compute, joined
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula
 
@@ -66,14 +67,14 @@ def by_operator(
     how: Choice,
 ) -> Sequence[torch.Tensor]:
     """The product by its operator of torch.library."""
-    if text == PLAIN and len(b) == 1 and how == AS_CHOSEN:
-        return [torch.ops.cutegemm.mm(a, b[0], out_dtype)]
+    if text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER):
+        return [torch.ops.cutegemm.mm(a, b[0], out_dtype, how.varying_rows)]
     if how.plan is not None and not isinstance(how.plan, str):
         raise UnsupportedError(
             f"gemm: plan is a {type(how.plan).__name__}, which no graph can hold. Pass the name of a plan, or none."
         )
     found: Sequence[torch.Tensor] = torch.ops.cutegemm.gemm(
-        a, list(b), text, list(operands), list(scalars), out_dtype, how.plan, how.accumulate, how.allow_tf32
+        a, list(b), text, list(operands), list(scalars), out_dtype, *astuple(how)
     )
     return found
 

@@ -91,15 +91,15 @@ def use(model: nn.Module) -> Replaced:
     found = Replaced()
     for name, module in list(model.named_modules()):
         parts = parts_of(module)
-        if parts is not None and not _is_replaced(module):
+        if parts is not None and not is_replaced(module):
             _replace_mlp(name, module, parts, found)
     for name, module in list(model.named_modules()):
-        if not _is_replaced(module) and (isinstance(module, nn.Linear) or is_conv1d(module)):
+        if not is_replaced(module) and (isinstance(module, nn.Linear) or is_conv1d(module)):
             _replace_layer(name, module, found)
     return found
 
 
-def _is_replaced(module: nn.Module) -> bool:
+def is_replaced(module: nn.Module) -> bool:
     return isinstance(module, (Linear, OfInputs)) or hasattr(module, _NOTED)
 
 

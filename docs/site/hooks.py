@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from linkcheck.cmdline import aggregate_url
@@ -14,15 +16,22 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+from cutegemm.explore.static import write
+
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r'href="(?!\w+:)([^"#]+)\.(?:md|ipynb)(#[^"]*)?"')
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    """README.md as index.md, whose links begin in docs/; and the licence, which it names."""
+    """README.md as index.md, whose links begin in docs/; the licence, which it names; and the explorer, as files."""
     text = (ROOT / "README.md").read_text("utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
     files.append(File.generated(config, "LICENSE", content=(ROOT / "LICENSE").read_text("utf-8")))
+    explorer = Path(mkdtemp(prefix="cutegemm-explorer-"))
+    for path in write(explorer / "explore"):
+        name = path.relative_to(explorer).as_posix()
+        files.append(File.generated(config, name, content=path.read_bytes()))
+    shutil.rmtree(explorer)
     return files
 
 

@@ -45,7 +45,7 @@ class Page:
         chrome.call("POST", f"{chrome.session}/url", {"url": "about:blank"})
         chrome.log("performance")  # what the browser asked for by itself until here
         chrome.open(path)
-        assert chrome.run("return document.documentElement.dataset.ready") == "yes"
+        assert chrome.run("return document.querySelector('.tile').dataset.ready") == "yes"
 
     def point(self, panel: str, row: int, col: int, *, click: bool = False) -> dict[str, str]:
         """The real pointer at the middle of a cell; what the page says then."""
@@ -111,7 +111,7 @@ def test_pointing_at_an_element_of_d(page: Page, row: int, col: int) -> None:
     assert said["p-warpgroup"] == str(thread // 128)
     assert said["p-thread"] == f"lane {thread % 32}"
     assert said["p-value"] == f"V{value}"
-    assert said["f-register"] == f"R{value}"
+    assert said["f-register"] == f"{value} of its sums"
     assert said["f-thread"] == f"{thread}: warp {thread // 32}, lane {thread % 32}"
 
 

@@ -294,7 +294,7 @@ def unpacked(packed: dict[str, str]) -> np.ndarray:
 
 
 def embedded(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="plan">(.*?)</script>', page, re.DOTALL)
+    found = re.search(r'<script type="application/json" class="tables">(.*?)</script>', page, re.DOTALL)
     assert found
     return dict(json.loads(found[1]))
 

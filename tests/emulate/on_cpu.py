@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import types
 from collections import Counter
 
 import numpy as np
@@ -14,7 +13,9 @@ from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import TensorArgument, host_function
 from cutegemm.emulate.state import EMPTY, FULL, POISON_BYTE, GlobalMemory
 from cutegemm.plan.epilogue import launch_operands
+from cutegemm.run import cuda as devices
 from cutegemm.run import fused, prepare, torch_ops
+from cutegemm.run.calls import Calls
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import execute
 from tests.noted import note_launches
@@ -33,11 +34,11 @@ def emulate_launches(monkeypatch, multiprocessors):
         return kernel
 
     monkeypatch.setattr(prepare, "compile_plan", take)
-    monkeypatch.setattr(fused, "_calls", {})
+    monkeypatch.setattr(fused, "_calls", Calls())
     monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
     cuda = torch_ops.torch.cuda
     monkeypatch.setattr(cuda, "device", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(cuda, "current_stream", lambda *_: types.SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(devices, "current_stream", lambda index: 0)
     monkeypatch.setattr(cuda, "is_current_stream_capturing", lambda: False)
     return plans
 

@@ -5,13 +5,39 @@ from __future__ import annotations
 import importlib
 import random
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pytest
 
 from cutegemm.build import Shared, simt_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Swizzle
+from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.run.compile import CompiledKernel, compile_plan, read_back
+
+Named = TypeVar("Named")
+
+
+def in_groups(argument: str, given: Sequence[Named], size: int = 8) -> pytest.MarkDecorator:
+    """Parametrizes a test by groups: to disassemble one kernel takes as long as to disassemble them all."""
+    groups = [given[first : first + size] for first in range(0, len(given), size)]
+    names = [[str(getattr(each, "name", each)) for each in group] for group in groups]
+    return pytest.mark.parametrize(argument, groups, ids=[f"{ends[0]}..{ends[-1]}" for ends in names])
+
+
+def check_each(
+    plans: Sequence[GemmPlan], check: Callable[[CompiledKernel], Any], arch: str = DEFAULT_ARCH
+) -> None:
+    """Checks the machine code of several plans, which are disassembled at once."""
+    kernels = [compile_plan(plan, arch) for plan in plans]
+    read_back(kernels)
+    for kernel in kernels:
+        try:
+            check(kernel)
+        except AssertionError as error:
+            raise AssertionError(f"{kernel.plan.name}, {kernel.plan.operands}: {error}") from error
 
 
 def random_plans(count: int, seed: int) -> Iterator[GemmPlan]:

@@ -25,7 +25,7 @@ from cutegemm.plan import Operands
 from cutegemm.plan.program.schedule import Multiply, Read, Repeat
 from cutegemm.run import cache, compile, cubin
 from cutegemm.run.compile import compile_plan, compile_plans
-from tests.kernels.plans import constants_of_launch, random_plans
+from tests.kernels.plans import check_each, constants_of_launch, in_groups, random_plans
 
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
 LARGE = ("simt_256x128", "simt_128x256", "simt_128x128")
@@ -72,7 +72,7 @@ def rebuilt(compiled_once, monkeypatch):
         for name in ("kernel.ptx", "kernel.cubin", "kernel.so", "kernel.o"):
             if (compiled_once / name).exists():
                 shutil.copy(compiled_once / name, folder)
-        return {"plan": plan.name}
+        return {"plan": plan.name, "symbol": compile.symbol_of(small(), compile.DEFAULT_ARCH)}
 
     monkeypatch.setattr(compile, "_build", build)
     return built
@@ -121,30 +121,31 @@ def test_registers_leave_room_for_two_ctas():
 
 # For each count of sums of a thread, and of warps of a CTA, the plan with the most registers for tiles on their way;
 # the others of the same counts are its mirrors, or need fewer.
-@pytest.mark.parametrize(
-    "name",
-    [
-        "simt_256x128",
-        "simt_128x256",
-        "simt_64x256",
-        "simt_128x64",
-        "simt_16x256",
-        "simt_64x64",
-        "simt_128x16",
-    ],
-)
-def test_named_plans_fit_for_elements_on_their_own(name):
+FITTING = (
+    "simt_256x128", "simt_128x256", "simt_64x256", "simt_128x64", "simt_16x256", "simt_64x64", "simt_128x16",
+)  # fmt: skip
+
+
+@in_groups("names", FITTING, 4)
+def test_named_plans_fit_for_elements_on_their_own(names):
     """Operands that are aligned to an element alone: more instructions, and still no spills."""
-    kernel = compile_plan(plan_named(name, Operands.of("f32", layout="nt", align_bytes=4)))
+    operands = Operands.of("f32", layout="nt", align_bytes=4)
+    check_each([plan_named(name, operands) for name in names], fits_by_elements)
+
+
+def fits_by_elements(kernel):
     assert kernel.violations() == []
     assert not any(".128" in op for op in kernel.resources.instructions if op.startswith(("LDG", "STG")))
 
 
-@pytest.mark.parametrize(("dtype", "opcode"), [("f64", "DFMA"), ("f16", "FFMA"), ("bf16", "FFMA")])
-def test_other_types(dtype, opcode):
-    kernel = compile_plan(plan_named("simt_64x64", Operands.of(dtype)))
-    assert kernel.resources.count(opcode) > 0
-    assert kernel.violations() == []
+def test_other_types():
+    opcodes = {"f64": "DFMA", "f16": "FFMA", "bf16": "FFMA"}
+
+    def multiplies(kernel):
+        assert kernel.resources.count(opcodes[kernel.plan.operands.a.dtype.name]) > 0
+        assert kernel.violations() == []
+
+    check_each([plan_named("simt_64x64", Operands.of(dtype)) for dtype in opcodes], multiplies)
 
 
 def test_shared_memory_is_what_the_plan_says():
@@ -265,7 +266,7 @@ def test_processes_at_once(seeded):
 
 
 def test_without_a_linker_the_object_is_loaded(fresh, monkeypatch):
-    monkeypatch.setattr(compile, "_link", lambda folder: False)
+    monkeypatch.setattr(compile, "link", lambda *given: False)
     kernel = compile_plan(small())
     manifest = json.loads((kernel.folder / "manifest.json").read_text())
     assert "kernel.o" in manifest["files"]

@@ -15,11 +15,15 @@ from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.plan import Operands
 from cutegemm.run import cubin
 from cutegemm.run.compile import compile_plan
+from tests.kernels.plans import check_each, in_groups
 
 
-@pytest.mark.parametrize("step", SIMT_LADDER.steps, ids=lambda step: step.name)
-def test_no_step_spills_or_takes_more_than_it_may(step):
-    kernel = compile_plan(step.build())
+@in_groups("steps", SIMT_LADDER.steps, 4)
+def test_no_step_spills_or_takes_more_than_it_may(steps):
+    check_each([step.build() for step in steps], no_more_than_it_may)
+
+
+def no_more_than_it_may(kernel):
     assert kernel.violations() == []
     report = kernel.resources
     assert (
@@ -63,22 +67,19 @@ def test_packing_leaves_the_mainloop_of_operands_that_need_none(layout):
     assert sass.count(".section\t.text.kernel_cutlass_pack_kernel") == (2 if layout == "nt" else 1)
 
 
-@pytest.mark.parametrize(
-    ("reduction", "dtype"), [("kernel", "f32"), ("last", "f32"), ("kernel", "f64"), ("last", "f16")]
-)
-def test_split(reduction, dtype):
-    plan = simt_plan(
-        Operands.of(dtype),
-        block=(64, 64, 8),
-        warp=(32, 32),
-        thread=(8, 4),
-        quad=(2, 2),
-        split_k=3,
-        reduction=reduction,
+def test_split():
+    tiles = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4), "quad": (2, 2)}
+    ways = [("kernel", "f32"), ("last", "f32"), ("kernel", "f64"), ("last", "f16")]
+    check_each(
+        [simt_plan(Operands.of(dtype), **tiles, split_k=3, reduction=how) for how, dtype in ways],
+        meets_its_parts,
     )
-    kernel = compile_plan(plan)
+
+
+def meets_its_parts(kernel):
     assert kernel.violations() == []
-    assert (kernel.resources.count("ATOMG") + kernel.resources.count("ATOM") > 0) == (reduction == "last")
+    by_atomics = kernel.resources.count("ATOMG") + kernel.resources.count("ATOM") > 0
+    assert by_atomics == (kernel.plan.split.reduction == "last")
     assert kernel.needs_workspace
 
 

@@ -17,16 +17,15 @@ from cutegemm.plan import Operands
 from cutegemm.plan.program.schedule import Fetch, Multiply, Read
 from cutegemm.run.compile import compile_plan
 from tests.kernels.mma_sync_forms import form
-from tests.kernels.plans import constants_of_launch
+from tests.kernels.plans import check_each, constants_of_launch, in_groups
 
 
-def check(plan, arch):
+def check(kernel):
     """The instructions that the schedule asks for, no others of their kind, and no spills."""
-    kernel = compile_plan(plan, arch)
-    report = kernel.resources
+    plan, report = kernel.plan, kernel.resources
     assert kernel.violations() == []
     assert (report.spills, report.stack_bytes) == (0, 0)
-    assert f".target {arch}" in kernel.ptx
+    assert f".target {kernel.arch}" in kernel.ptx
     schedule = plan.schedule
     steps = [*schedule.prologue, *schedule.body]
     counts = {kind: sum(isinstance(step, kind) for step in steps) for kind in (Multiply, Read)}
@@ -64,15 +63,19 @@ def ldmatrices(plan, atoms_m, atoms_n):
     return plain, transposed
 
 
-@pytest.mark.parametrize(("dtype", "layout"), [("bf16", "nn"), ("bf16", "tt"), ("f32", "nt"), ("f32", "tn")])
-def test_the_large_plan(dtype, layout):
-    report = check(plan_named("mma_128x256", Operands.of(dtype, layout=layout)), "sm_90a")
+@in_groups("ways", [("bf16", "nn"), ("bf16", "tt"), ("f32", "nt"), ("f32", "tn")], 2)
+def test_the_large_plan(ways):
+    plans = [plan_named("mma_128x256", Operands.of(dtype, layout=layout)) for dtype, layout in ways]
+    check_each(plans, check_large)
+
+
+def check_large(kernel):
+    report = check(kernel)
     assert report.registers <= 255
     assert any(re.match(r"LDGSTS\.E\.BYPASS.*128$", op) for op in report.instructions)
     assert any(op.startswith("STG") and op.endswith("128") for op in report.instructions)
-    assert any(
-        ("TF32" if dtype == "f32" else "BF16") in op for op in report.instructions if op.startswith("HMMA")
-    )
+    kind = kernel.plan.operands.a.dtype.name.upper()
+    assert any(kind in op for op in report.instructions if op.startswith("HMMA"))
 
 
 @pytest.mark.parametrize(
@@ -80,18 +83,18 @@ def test_the_large_plan(dtype, layout):
 )
 def test_other_architectures(dtype, layout, arch):
     """Each type and each architecture once; the ladder's steps are compiled for sm_80, all types and ways."""
-    check(plan_named("mma_64x64", Operands.of(dtype, layout=layout), arch=arch), arch)
+    check(compile_plan(plan_named("mma_64x64", Operands.of(dtype, layout=layout), arch=arch), arch))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
-        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps", "split", "deep_halves",
-    ],
+COMPILED = (
+    "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
+    "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps", "split", "deep_halves",
 )  # fmt: skip
-def test_forms(name):
-    check(form(name), "sm_90a")
+
+
+@in_groups("names", COMPILED)
+def test_forms(names):
+    check_each([form(name) for name in names], check)
 
 
 # Every majorness where fragments are read by plain loads a half at a time, which is where registers run short.
@@ -101,12 +104,15 @@ _CHECKED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name", "layout"),
-    [(kind, name, way) for kind, steps in _CHECKED.items() for name, ways in steps.items() for way in ways],
-)
-def test_steps_of_the_ladder(dtype, name, layout):
-    check(plan_named(name, Operands.of(dtype, layout=layout)), "sm_80")
+_STEPS = [
+    (kind, name, way) for kind, steps in _CHECKED.items() for name, ways in steps.items() for way in ways
+]
+
+
+@in_groups("steps", _STEPS, 4)
+def test_steps_of_the_ladder(steps):
+    plans = [plan_named(name, Operands.of(dtype, layout=layout)) for dtype, name, layout in steps]
+    check_each(plans, check, "sm_80")
 
 
 def test_a_swizzle_costs_tf32_hardly_an_address():

@@ -17,6 +17,7 @@ from cutegemm.layout import ComposedLayout, product
 from cutegemm.plan import Operands
 from cutegemm.run.compile import compile_plan
 from tests.kernels.mma_sync_forms import FED, form
+from tests.kernels.plans import check_each, in_groups
 from tests.kernels.test_mma_sync import ldmatrices
 
 # k-blocks whose products stand in the code: of a k-tile in the loop, and of the last one of a tile. So do the reads
@@ -24,10 +25,9 @@ from tests.kernels.test_mma_sync import ldmatrices
 _K_TILES = 2
 
 
-def check(plan, arch="sm_90a"):
+def check(kernel):
     """The instructions of the roles, and no others of their kind; no spills."""
-    kernel = compile_plan(plan, arch)
-    report = kernel.resources
+    plan, report = kernel.plan, kernel.resources
     assert kernel.violations() == []
     assert (report.spills, report.stack_bytes) == (0, 0)
     bm, bn, bk = plan.cta_tile
@@ -49,37 +49,39 @@ def check(plan, arch="sm_90a"):
     return report
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "layout"),
-    [
-        ("mma_tma_256x128", "bf16", "nt"),
-        ("mma_tma_128x256", "bf16", "tn"),
-        ("mma_tma_256x128", "f32", "tn"),
-        ("mma_tma_256x160", "bf16", "nn"),
-    ],
-)
-def test_the_named_plans(name, dtype, layout):
+NAMED = [
+    ("mma_tma_256x128", "bf16", "nt"),
+    ("mma_tma_128x256", "bf16", "tn"),
+    ("mma_tma_256x128", "f32", "tn"),
+    ("mma_tma_256x160", "bf16", "nn"),
+]
+
+
+@in_groups("plans", NAMED, 2)
+def test_the_named_plans(plans):
+    check_each([plan_named(name, Operands.of(dtype, layout=way)) for name, dtype, way in plans], check_named)
+
+
+def check_named(kernel):
     """Two warps of a multiprocessor's partition take 1,560 cycles at least for 128 products each; issuing must not
     take as long."""
-    plan = plan_named(name, Operands.of(dtype, layout=layout))
-    report = check(plan)
+    plan, report = kernel.plan, check(kernel)
     assert report.registers == 168  # that 384 threads are launched with; the consumers have 240 then
     assert [role.registers for role in plan.roles] == [24] + 8 * [240]
-    assert report.count("STSM") == (0 if dtype == "f32" else product(plan.pipeline.consumer_tile) // 256)
+    of_16_bits = plan.operands.d.dtype.bits == 16
+    assert report.count("STSM") == of_16_bits * product(plan.pipeline.consumer_tile) // 256
 
 
-@pytest.mark.parametrize(
-    "name", ["tma_bf16_nn", "tma_tf32_tt", "tma_m_major", "tma_unaligned_d", "tma_eight_warps"]
-)
-def test_forms(name):
-    check(form(name))
+def test_forms():
+    names = ("tma_bf16_nn", "tma_tf32_tt", "tma_m_major", "tma_unaligned_d", "tma_eight_warps")
+    check_each([form(name) for name in names], check)
 
 
 def test_another_architecture_with_tma():
     """99 KiB of shared memory: k-tiles of 64 bytes along K."""
     plan = plan_named("mma_tma_256x128", Operands.of("bf16", layout="nt"), arch="sm_120a")
     assert plan.cta_tile == (256, 128, 32)
-    check(plan, "sm_120a")
+    check(compile_plan(plan, "sm_120a"))
 
 
 def test_where_an_address_is_the_xor_of_its_parts():

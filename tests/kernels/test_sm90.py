@@ -14,10 +14,10 @@ from cutegemm.choose.sm90.named import SM90_LADDER
 from cutegemm.layout import product
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.plan import SUM_VECTOR
-from cutegemm.run.compile import compile_plan
+from cutegemm.run.compile import CompiledKernel, compile_plan
 from cutegemm.run.cubin import ResourceReport
 from cutegemm.tile.tma import TmaBox
-from tests.kernels.plans import constants_of_launch
+from tests.kernels.plans import check_each, constants_of_launch, in_groups
 from tests.kernels.sm90_forms import FORMS, form
 
 PACKED = ("pack_tf32", "pack_bf16_c", "pack_e4m3", "pack_s8_split")
@@ -56,9 +56,9 @@ def boxes(plan: GemmPlan, operand: str) -> int:
     return extent * bk // product(box.box) // box.multicast
 
 
-def check(plan: GemmPlan) -> None:
-    kernel = compile_plan(plan)
-    report, pipeline, slots = kernel.resources, plan.pipeline, plan.slots
+def check(kernel: CompiledKernel) -> None:
+    plan, report = kernel.plan, kernel.resources
+    pipeline, slots = plan.pipeline, plan.slots
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
 
@@ -151,10 +151,10 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: st
         assert report.count("LDG") == subtiles * each // pairs
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_forms_are_what_they_say(name):
-    of_tile = {"tile": _SMALLER[name]} if name in _SMALLER else {}
-    check(form(name, 2 if name in _ON_TWO_CTAS else 132, **of_tile))
+@in_groups("names", COMPILED)
+def test_forms_are_what_they_say(names):
+    of_tile = {name: {"tile": _SMALLER[name]} if name in _SMALLER else {} for name in names}
+    check_each([form(name, 2 if name in _ON_TWO_CTAS else 132, **of_tile[name]) for name in names], check)
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -180,14 +180,14 @@ def test_the_resources_are_those_of_the_gemm():
     assert compile_plan(plan).resources.count("QGMMA") == 4
 
 
-@pytest.mark.parametrize("name", [named.name for named in SM90_LADDER])
-def test_named_plans_are_what_they_say(name):
-    check(named(name))
+@in_groups("names", [named.name for named in SM90_LADDER])
+def test_named_plans_are_what_they_say(names):
+    check_each([named(name) for name in names], check)
 
 
-@pytest.mark.parametrize("name", ["sm90_cluster_1x2", "sm90_wide_2x1", "sm90_cooperative_2x1", "sm90_64x64"])
-def test_named_plans_with_c(name):
-    check(named(name, "nn", with_c=True))
+def test_named_plans_with_c():
+    names = ("sm90_cluster_1x2", "sm90_wide_2x1", "sm90_cooperative_2x1", "sm90_64x64")
+    check_each([named(name, "nn", with_c=True) for name in names], check)
 
 
 @pytest.mark.parametrize("name", ["single", "cooperative_stagger", "direct", "c_f32", "plain_d", "split_c"])

@@ -74,7 +74,8 @@ def test_a_name_fills_the_shared_memory_that_there_is():
 def test_the_names_stand_for_what_they_say():
     for named in MMA_SYNC_PLANS:
         plan = plan_named(named.name, Operands.of("f16", layout="nt"))
-        assert f"mma_{plan.cta_tile[0]}x{plan.cta_tile[1]}" == plan.name
+        is_short = plan.cta_tile[2] == 32
+        assert f"mma_{plan.cta_tile[0]}x{plan.cta_tile[1]}{'_short' if is_short else ''}" == plan.name
         assert plan.summary
     for named in MMA_SYNC_FED:
         plan = plan_named(named.name, Operands.of("f16", layout="nt"))

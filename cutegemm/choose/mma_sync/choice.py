@@ -21,7 +21,8 @@ from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.work.split import Split
 
-SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+MOST_PARTS = 128  # which one thread adds, one after the other
 
 
 def choose_mma_sync(
@@ -119,13 +120,19 @@ def _serving(operands: Operands, arch: str, device: Device) -> Serving:
 
 
 def _divisions(served: Serving, problem: Problem, sms: int) -> tuple[Column, Column]:
-    """Numbers of recipes, each as often as there are ways to divide its K, and how many parts: no more than the
-    multiprocessors hold at a time, nor than there are k-tiles."""
+    """Numbers of recipes, each as often as there are ways to divide its K, and how many parts: as many as the
+    multiprocessors hold at a time, or as there are k-tiles, and fewer."""
     tiles = served.tiles
-    full = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), -(-problem.k // tiles.bk))
-    every = np.arange(len(served.recipes))
-    of_parts = [every, *(every[served.may_split & (full >= parts)] for parts in SPLITS)]
-    return np.concatenate(of_parts), np.repeat([1, *SPLITS], [len(some) for some in of_parts])
+    held = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), MOST_PARTS)
+    full = np.where(served.may_split, np.minimum(held, -(-problem.k // tiles.bk)), 1)
+    every = np.arange(len(full))
+    rows = [every, *(every[full >= parts] for parts in SPLITS), every[~np.isin(full, (0, 1, *SPLITS))]]
+    return np.concatenate(rows), np.concatenate(
+        [
+            *(np.full(len(some), parts) for some, parts in zip(rows, (1, *SPLITS), strict=False)),
+            full[rows[-1]],
+        ]
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -52,6 +52,18 @@ MMA_SYNC_PLANS = (
         "mma_64x16", "4 warps of 16 x 16; for very few columns",
         {"block": (64, 16), "warp": (16, 16), "ctas_per_sm": 3}, 0.25,
     ),
+    MmaSyncRecipe(
+        "mma_64x64_short", "as mma_64x64, with k-tiles of 64 bytes; for a short K",
+        {"block": (64, 64), "warp": (32, 32), "ctas_per_sm": 3, "k_bytes": 64}, 0.5,
+    ),
+    MmaSyncRecipe(
+        "mma_32x32_short", "as mma_32x32, with k-tiles of 64 bytes; for a short K",
+        {"block": (32, 32), "warp": (16, 16), "ctas_per_sm": 5, "k_bytes": 64}, 0.25,
+    ),
+    MmaSyncRecipe(
+        "mma_16x128_short", "as mma_16x128, with k-tiles of 64 bytes; for few rows and a short K",
+        {"block": (16, 128), "warp": (16, 32), "ctas_per_sm": 4, "k_bytes": 64}, 0.3,
+    ),
 )  # fmt: skip
 
 # For sm_90. What passes shared memory's 128 bytes a cycle for four

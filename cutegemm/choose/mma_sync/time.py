@@ -3,8 +3,8 @@
 The CTAs of the multiprocessor that has the most of them run a few at a time, each through its k-tiles one after the
 other. A k-tile takes as long as the slowest of
 
-    latency        of memory, over the k-tiles that are under way; besides the barrier, the first fragments and, where a
-                   tile passes through registers, its way to shared memory
+    latency        of memory, over the k-tiles that are under way; besides the barrier, the first fragments, and narrow
+                   loads, which a warp issues one after the other
     loads          of all CTAs of the multiprocessor, by the bytes of an access: narrow ones are many
     tensor cores   for their products, at the rate of the plan's tiles
 
@@ -44,8 +44,8 @@ class MmaCosts:
     round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
     latency     of a k-tile
     step        of a k-tile, what is no latency of memory
-    registers   of a k-tile that passes through registers, besides
-    wide, words, halves   of an access of a warp: of 8 or 16 bytes a lane, of 4, of 2
+    own_words, own_halves   for each access of 4 and of 2 bytes that a thread has for a k-tile
+    quads, doubles, words, halves   of an access of a warp: of 16 bytes a lane, of 8, of 4, of 2
     peak        of the tensor cores' peak, what tiles of rate 1 reach
     store       of an access of a warp to D
     launch      of the kernel that adds the sums of parts
@@ -53,19 +53,21 @@ class MmaCosts:
     within      the exponent of `_together` for what a k-tile waits for
     """
 
-    start: float = 5.5
-    round: float = 1.0
-    latency: float = 0.8
-    step: float = 0.1
-    registers: float = 0.15
-    wide: float = 0.004
-    words: float = 0.005
-    halves: float = 0.003
-    peak: float = 0.78
-    store: float = 0.002
-    launch: float = 2.0
-    added: float = 0.6
-    within: float = 4.0
+    start: float = 2.92
+    round: float = 3.68
+    latency: float = 0.213
+    step: float = 0.0121
+    own_words: float = 0.0007
+    own_halves: float = 0.0123
+    quads: float = 0.0024
+    doubles: float = 0.0039
+    words: float = 0.004
+    halves: float = 0.0021
+    peak: float = 0.87
+    store: float = 0.0048
+    launch: float = 0.739
+    added: float = 0.196
+    within: float = 2.13
 
 
 COSTS = MmaCosts()
@@ -78,8 +80,8 @@ class Tiles:
     bm, bn, bk           of a CTA's tile
     ctas                 that share a multiprocessor
     ahead                k-tiles under way while one is multiplied
-    by_registers         whether one of the operands passes through registers
-    wide, words, halves  accesses of warps for a k-tile, of 8 bytes or more a lane, of 4, of 2
+    warps                of a CTA
+    quads, doubles, words, halves   accesses of warps for a k-tile, of 16 bytes a lane, of 8, of 4, of 2
     stores               accesses of warps for a tile of D
     rate                 of the tiles on large problems, that of `mma_128x256` being 1
     """
@@ -89,8 +91,9 @@ class Tiles:
     bk: Column
     ctas: Column
     ahead: Column
-    by_registers: Column
-    wide: Column
+    warps: Column
+    quads: Column
+    doubles: Column
     words: Column
     halves: Column
     stores: Column
@@ -101,15 +104,15 @@ class Tiles:
         """Of plans whose K is not split, with their rates."""
         accesses = [_accesses(plan) for plan in plans]
         tiles = [plan.cta_tile for plan in plans]
-        by_registers = [any(not load.atom.is_async for load in _loads(plan)) for plan in plans]
         return cls(
             bm=np.array([bm for bm, _, _ in tiles]),
             bn=np.array([bn for _, bn, _ in tiles]),
             bk=np.array([bk for _, _, bk in tiles]),
             ctas=np.array([plan.ctas_per_sm for plan in plans]),
             ahead=np.array([_ahead(plan) for plan in plans]),
-            by_registers=np.array(by_registers),
-            wide=np.array([found[16] + found[8] for found in accesses]),
+            warps=np.array([plan.threads // WARP_THREADS for plan in plans]),
+            quads=np.array([found[16] for found in accesses]),
+            doubles=np.array([found[8] for found in accesses]),
             words=np.array([found[4] for found in accesses]),
             halves=np.array([found[2] for found in accesses]),
             stores=np.array([_stores(plan) for plan in plans]),
@@ -186,8 +189,10 @@ def predicted(
     k_tiles = np.maximum(1, -(-all_k_tiles // parts))
     per_sm = np.maximum(1, -(-tiles.tiles_of(problem) * parts // device.sms))
     rounds, rest = per_sm // tiles.ctas, per_sm % tiles.ctas
-    latency_us = cost.latency / tiles.ahead + cost.step + cost.registers * tiles.by_registers
-    loads_us = cost.wide * tiles.wide + cost.words * tiles.words + cost.halves * tiles.halves
+    own_us = (cost.own_words * tiles.words + cost.own_halves * tiles.halves) / tiles.warps
+    latency_us = cost.latency / tiles.ahead + cost.step + own_us
+    wide_us = cost.quads * tiles.quads + cost.doubles * tiles.doubles
+    loads_us = wide_us + cost.words * tiles.words + cost.halves * tiles.halves
     per_us = (peak_tflops or 1.0) * 1e6 / device.sms * cost.peak * tiles.rate  # products, of a multiprocessor
     products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
 

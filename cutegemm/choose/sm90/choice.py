@@ -11,12 +11,12 @@ import numpy as np
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.time import K_TILE_BYTES, Column, Predicted, Shapes, predicted
+from cutegemm.choose.sm90.time import K_TILE_BYTES, Column, Predicted, Shapes, filled, predicted
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.memory.packing import ALIGN_BYTES, to_pack_for_wgmma
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.work.shares import shares_of
+from cutegemm.plan.work.shares import Shares
 from cutegemm.plan.work.split import FILLED, Split, by_last
 
 ACCUMULATIONS = ("fast", "two_level")
@@ -76,12 +76,15 @@ class _Way:
     ) -> None:
         self.recipes, self.turned = recipes, turned
         if turned:
-            operands, problem = operands.transposed, problem.transposed
+            of = Problem(problem.n, problem.m, problem.k, problem.l)  # which asks nothing of operands
+            operands, problem = _turned(operands), problem.transposed if problem.ld else of
         all_shapes = _shapes(recipes)
-        self.rows, self.parts, self.owned = _divisions(all_shapes, operands, problem, device)
+        self.rows, self.parts, self.owned, shares = _divisions(all_shapes, operands, problem, device)
         shapes = all_shapes.taken(self.rows)
-        read = _as_read(operands)
-        self.predicted: Predicted = predicted(shapes, read, problem, device, self.parts, self.owned)
+        self.predicted: Predicted = predicted(
+            shapes, _as_read(operands), problem, device, self.parts, self.owned,
+            packed=to_pack_for_wgmma(operands), shares=shares,
+        )  # fmt: skip
 
     def candidate(self, row: int, packed_us: float, is_packed: bool) -> Candidate:
         """One of them."""
@@ -94,20 +97,22 @@ class _Way:
 
 def _divisions(
     shapes: Shapes, operands: Operands, problem: Problem, device: Device
-) -> tuple[Column, Column, Column]:
+) -> tuple[Column, Column, Column, Shares]:
     """The rows of `shapes`, each as often as there are ways to divide its K; how many parts, and whether tiles own
-    theirs: as far as parts are long enough, where tiles do not fill the grid."""
+    theirs and how: as far as parts are long enough, where tiles do not fill the grid."""
     k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
     every = np.arange(len(tiles))
-    shared = shares_of(FILLED, tiles, k_tiles, grid, np.minimum, np.maximum)
-    few, ragged = every[tiles < grid], every[shared.shared > 0]
+    shares = filled(tiles, k_tiles, grid)
+    few, ragged = every[tiles < grid], every[shares.shared > 0]
     splits = [parts for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES]
     of_rows = [every, *([few] * len(splits)), ragged]
     parts = np.repeat([1, *splits, 1], [len(some) for some in of_rows])
     owned = np.repeat([False] * (1 + len(splits)) + [True], [len(some) for some in of_rows])
-    return np.concatenate(of_rows), parts, owned
+    rows = np.concatenate(of_rows)
+    of_each = {name: getattr(shares, name)[rows] for name in ("shared", "workers", "owned")}
+    return rows, parts, owned, replace(shares, **of_each)
 
 
 @cache
@@ -119,6 +124,11 @@ def _shapes(recipes: tuple[Sm90Recipe, ...]) -> Shapes:
 def _variant(recipe: Sm90Recipe, parts: int, owned: bool, is_packed: bool, turned: bool) -> Sm90Recipe:
     split: Split | None = FILLED if owned else by_last(split_k=parts) if parts > 1 else None
     return replace(recipe, split=split, is_packed=is_packed, transposed=turned)
+
+
+@lru_cache(maxsize=256)
+def _turned(operands: Operands) -> Operands:
+    return operands.transposed
 
 
 @lru_cache(maxsize=256)
@@ -144,7 +154,7 @@ def splits(
     recipe: Sm90Recipe, operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE
 ) -> Sequence[Split]:
     """How a plan's K may be divided, beside not at all: see `_divisions`."""
-    _, parts, owned = _divisions(_shapes((recipe,)), operands, problem, device)
+    _, parts, owned, _ = _divisions(_shapes((recipe,)), operands, problem, device)
     return [FILLED if own else by_last(split_k=int(count)) for count, own in zip(parts, owned, strict=True)][
         1:
     ]

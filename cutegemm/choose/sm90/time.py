@@ -27,7 +27,7 @@ import numpy as np
 from cutegemm.machine.arch import CACHE_LINE_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.work.shares import shares_of
+from cutegemm.plan.work.shares import Shares, shares_of
 from cutegemm.plan.work.split import FILLED, Split
 from cutegemm.tile.mma_atoms import WGMMA_M
 
@@ -179,15 +179,15 @@ class Predicted:
     """Columns of what is predicted.
 
     us       microseconds behind a flush of the L2 cache, beside what packing takes
-    bounds   by row, the microseconds that each of `_BOUNDS` would take by itself
+    bounds   for each of `_BOUNDS` the microseconds that it would take by itself
     """
 
     us: Column
-    bounds: Column
+    bounds: tuple[Column, ...]
 
     def bound(self, row: int) -> str:
         """What a plan takes most of its time for."""
-        return _BOUNDS[int(np.argmax(self.bounds[:, row]))]
+        return _BOUNDS[int(np.argmax([each[row] for each in self.bounds]))]
 
 
 def predicted(
@@ -198,12 +198,16 @@ def predicted(
     parts: Column = 1,
     owned: Column = False,
     costs: Sm90Costs = COSTS,
+    packed: str = "",
+    shares: Shares | None = None,
 ) -> Predicted:
     """What plans take that have these tiles.
 
     operands   as the GEMM reads them: those that were packed, where some were
     parts      of K, a column
     owned      whether tiles that do not fill the grid have owners, a column: see `shares_of`
+    packed     names of the operands that were packed, whose rows begin at lines
+    shares     `filled` of them, where that is known
     """
     cost, rates, bits = costs, device.measured, operands.a.dtype.bits
     bm, bn = shapes.bm, shapes.bn
@@ -211,7 +215,7 @@ def predicted(
     all_k_tiles = -(-problem.k * bits // 8 // K_TILE_BYTES)
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
-    shares = shares_of(FILLED, tiles, all_k_tiles, grid, np.minimum, np.maximum)
+    shares = shares or filled(tiles, all_k_tiles, grid)
     owned = owned & (shares.shared > 0)
     k_tiles = -(-all_k_tiles // parts)
     area = bm * bn / _UNIT
@@ -256,7 +260,16 @@ def predicted(
     of_k = turns * k_tiles
     of_k_tiles = products_us, shared_us, cost.l2 * row_kib
     others = store_us * turns, np.maximum(memory_us, few_us), np.full(len(us), cost.start)
-    return Predicted(us, np.stack([*(each * of_k for each in of_k_tiles), *others]))
+    return Predicted(us, (*(each * of_k for each in of_k_tiles), *others))
+
+
+def filled(tiles: Column, k_tiles: int, grid: Column) -> Shares:
+    """How tiles are shared that do not fill a grid, and have owners: columns.
+
+    >>> filled(np.array([66, 70]), 100, 66).shared
+    array([0, 4])
+    """
+    return shares_of(FILLED, tiles, k_tiles, grid, np.minimum, np.maximum)
 
 
 def predicted_us(

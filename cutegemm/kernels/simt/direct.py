@@ -7,6 +7,7 @@ import cutlass.cute as cute
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.simt.gemm import SimtGemm
+from cutegemm.kernels.vectors import condition, copy_vector
 from cutegemm.tile.copy_atoms import universal_copy
 
 _UNROLL = 4
@@ -51,7 +52,7 @@ class DirectGemm(SimtGemm):
         """One k of a thread's rows, those inside of the matrix."""
         atom = universal_copy(self.plan.operands.a.dtype, self.plan.operands.a.dtype.bits)
         for i, where in enumerate(inside):
-            self.copy_vector(atom, gX[None, i, 0, k], fragments[None, i], where)
+            copy_vector(atom, gX[None, i, 0, k], fragments[None, i], condition(where))
 
     def multiply_direct(self, tCrA, tCrB, acc) -> None:
         kind = acc.element_type

@@ -84,6 +84,8 @@ class Loads:
 class ProducerTracer(Tracer):
     """The code of a producer: one warp."""
 
+    name = "producer"
+
     def __init__(self, plan: GemmPlan, loads: Loads) -> None:
         super().__init__(plan)
         self.loads = loads

@@ -6,7 +6,9 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.tile.copy_atoms import universal_copy
 
 
 class OwnTile:
@@ -72,10 +74,7 @@ class OwnTile:
         """Neighbours of a row, in as few accesses as it allows."""
         access = self.plan.access(name)
         bits = min(access.bits, access.dtype.bits * cute.size(source))
-        atom = cute.make_copy_atom(
-            cute.nvgpu.CopyUniversalOp(), lower.dtype(access.dtype), num_bits_per_copy=bits
-        )
-        cute.copy(atom, cute.coalesce(source), cute.coalesce(target))
+        copy_vector(universal_copy(access.dtype, bits), source, target)
 
     def by_vectors(self, vector: int, own_mnl, tid, *tensors, sums, extents):
         """A thread's part of each tensor's tile as (vector, vectors); of coordinates for None, and of `sums`.
@@ -87,7 +86,7 @@ class OwnTile:
         tiles = [coords if tensor is None else self.own_tile(tensor, own_mnl) for tensor in tensors]
         parts = [self.in_order(own.partition_C(tile)) for tile in tiles]
         flat = sums if cute.rank(sums) == 1 else self.in_order(sums)
-        return [cute.zipped_divide(part, (vector,)) for part in (*parts, flat)]
+        return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
         """(MMA, MMA_M, MMA_N) as one mode, in the order in which the sums leave."""

@@ -21,11 +21,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
-from cutegemm.kernels import lower
+from cutegemm.kernels.vectors import copy_vector
 from cutegemm.plan.memory.workspace import counter_of, slot_layout
 from cutegemm.plan.plan import SUM_VECTOR, GemmPlan
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.plan.work.shares import WorkTile
+from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 
 _WRITTEN = 1 << 16  # in a tile's counter, for each part whose sums are in the workspace; 1 for each ticket
@@ -119,16 +120,17 @@ class Parts:
         """A thread's sums as (vector, vectors)."""
         return cute.make_tensor(acc.iterator, cute.make_layout((SUM_VECTOR, cute.size(acc) // SUM_VECTOR)))
 
-    def wide(self) -> cute.CopyAtom:
+    @property
+    def wide(self) -> CopyAtom:
         """An access to a vector of sums."""
         acc = self.plan.operands.acc
-        return lower.copy_atom(universal_copy(acc, acc.bits * SUM_VECTOR))
+        return universal_copy(acc, acc.bits * SUM_VECTOR)
 
     def write(self, acc, place) -> None:
         """A thread's sums to the workspace."""
         sums = self.by_vectors(acc)
         for i in range(cute.size(sums, mode=[1])):
-            cute.copy(self.wide(), sums[None, i], place[None, i])
+            copy_vector(self.wide, sums[None, i], place[None, i])
 
     def add(self, acc, work: WorkGrid, tile: WorkTile, rank, own, tid) -> None:
         """acc = the sums of all parts, added in their order: those before this one together, then this one.
@@ -175,7 +177,7 @@ class Parts:
     def read(self, held, first, place) -> None:
         """Vectors of another part's sums."""
         for i in range(cute.size(held, mode=[1])):
-            cute.copy(self.wide(), place[None, first + i], held[None, i])
+            copy_vector(self.wide, place[None, first + i], held[None, i])
 
     def plus(self, sums, more) -> None:
         """sums += more, register by register."""

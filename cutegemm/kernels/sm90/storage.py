@@ -21,9 +21,10 @@ from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
+from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
-from cutegemm.plan.epilogue import launch_operands
+from cutegemm.plan.epilogue import Function, launch_operands
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
@@ -31,6 +32,9 @@ from cutegemm.tile.tma import TmaBox
 REGISTER_BITS = 32
 # Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
 _SUMS_BESIDE_WIDE_ROWS = 160
+# Of functions of as many sums, those with which rows of fewer bits are read as late as the subtile has been computed:
+# two registers were seen to be missing.
+_LATE_ROWS = frozenset({"silu"})
 
 
 @dataclass
@@ -189,12 +193,13 @@ class Storage(OwnTile):
         phase   of the barriers of slots, where a tile comes to a slot
         ups     of sums that are gates
 
-        Rows and columns of the next subtile are asked for before this one is computed, where registers are left for
-        them. Of several results each is worked out when it is asked for, so that registers hold one of them; where D is
-        alone, it is computed here.
+        Rows and columns of the next subtile are asked for before this one is computed, or right behind, where registers
+        are left for them. Of several results each is worked out when it is asked for, so that registers hold one of
+        them; where D is alone, it is computed here.
         """
         spread = self.spread_ahead(i, sums, own_mnl)
-        if i + 1 < self.subtiles and self.reads_ahead:
+        reads_ahead = i + 1 < self.subtiles and self.reads_ahead
+        if reads_ahead and not self.reads_late:
             self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
 
         def fetch(name: str) -> Any:
@@ -210,6 +215,8 @@ class Storage(OwnTile):
         for each in tail.steps:
             self.values.carry_out(each, sums, fetch)
         values = self.converted(sums)
+        if reads_ahead and self.reads_late:
+            self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
         return lambda _: values
 
     @property
@@ -222,8 +229,19 @@ class Storage(OwnTile):
         words = max(
             [plan.operands.matrix(name).dtype.bits for name in self.values.epilogue.tensors], default=0
         )
-        many = plan.registers()["accumulators"] > _SUMS_BESIDE_WIDE_ROWS
-        return not self.values.epilogue.halved and not (many and words >= REGISTER_BITS)
+        return not self.values.epilogue.halved and not (self.holds_many and words >= REGISTER_BITS)
+
+    @property
+    def reads_late(self) -> bool:
+        """Whether what is read ahead is asked for when the subtile before it has been computed; of D alone."""
+        tail = self.values.epilogue.tail
+        named = {node.name for node in tail.expression.nodes() if isinstance(node, Function)}
+        return self.holds_many and not tail.is_whole and bool(named & _LATE_ROWS)
+
+    @property
+    def holds_many(self) -> bool:
+        """Whether a thread has so many sums that few registers are left."""
+        return self.plan.registers()["accumulators"] > _SUMS_BESIDE_WIDE_ROWS
 
     def spread_ahead(self, i: int, sums, own_mnl) -> dict[str, Spread]:
         """Operands that stay the same along a mode, of the i-th subtile: those that have been asked for, or now."""
@@ -429,7 +447,7 @@ class Storage(OwnTile):
         gD, coords = [cute.local_tile(tensor, slots.subtile, at) for tensor in tiles]
         own = lower.tiled_copy(slots.store).get_slice(self.tid)
         tDsD = own.partition_S(to.sD)[None, None, None, self.slot_of(i, result)]
-        tDgD, tDcD = own.partition_D(gD), own.partition_D(coords)
+        tDgD, tDcD = cute.coalesce(own.partition_D(gD), target_profile=(1, 1, 1)), own.partition_D(coords)
         tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
         cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
         for y in range(cute.size(tDrD, mode=[2])):
@@ -440,7 +458,7 @@ class Storage(OwnTile):
     def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
         """One access to D, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
-            cute.copy(lower.copy_atom(self.slots.store.atom), values, gD)
+            copy_vector(self.slots.store.atom, values, gD)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
@@ -458,7 +476,7 @@ class Storage(OwnTile):
         *parts, vcD, vAcc = self.by_vectors(
             vector, own_mnl, self.tid, *given.values(), None, sums=sums, extents=self.extents
         )
-        vUps = None if ups is None else cute.zipped_divide(self.in_order(ups), (vector,))
+        vUps = None if ups is None else by_vectors(self.in_order(ups), (vector,))
         for i in range(cute.size(parts[0], mode=[1])):
             gX = {name: part[None, i] for name, part in zip(given, parts, strict=True)}
             of_ups, reduced = None if vUps is None else vUps[None, i], self.fragments(vAcc[None, i].shape)
@@ -499,7 +517,7 @@ class Storage(OwnTile):
 
     def store_values(self, values, gD) -> None:
         """One access to D."""
-        cute.copy(lower.copy_atom(self.plan.store_d), values, cute.coalesce(gD))
+        copy_vector(self.plan.store_d, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:
         """A vector of an operand; of a row beside a gated B, of the numbers of gates and of ups."""

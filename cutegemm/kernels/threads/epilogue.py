@@ -18,6 +18,7 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.gated import Both, as_sums, up_of
 from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.values import Values
+from cutegemm.kernels.vectors import by_vectors, condition, copy_vector, zeros
 from cutegemm.plan.ending import SUMS_BESIDE_THEM, VECTORS_OF_TILES
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
@@ -53,10 +54,11 @@ class Reader:
         part, operand = self.parts[key][None, i], self.plan.operands.matrix(name)
         if not operand.broadcast:
             wanted = self.wanted[name]
-            return self.loaded(name, part, is_inside if wanted is True else is_inside & wanted)
+            return self.loaded(name, part, is_inside if wanted is True else condition(is_inside[0] & wanted))
         place = (key, cute.crd2idx((0, i), self.parts[key].layout))
         if place not in self.known:
-            self.known[place] = self.spread(name, part, self.is_there(operand, self.coords[0, i]))
+            there = condition(self.is_there(operand, self.coords[0, i]))
+            self.known[place] = self.spread(name, part, there)
         return self.known[place]
 
     def is_there(self, operand: Operand, at):
@@ -66,9 +68,8 @@ class Reader:
 
     def loaded(self, name: str, part, where) -> cute.Tensor:
         """A vector that lies in memory as it does in D; zeros where it is not to be read."""
-        to = cute.make_rmem_tensor((self.plan.store_d.values,), part.element_type)
-        to.fill(0.0)
-        self.end.copy_vector(self.plan.access(name), part, to, where)
+        to = zeros(self.plan.store_d.values, part.element_type)
+        copy_vector(self.plan.access(name), part, to, where)
         return to
 
     def spread(self, name: str, part, where):
@@ -76,9 +77,8 @@ class Reader:
         if cute.cosize(part.layout) > 1:
             return self.loaded(name, part, where)
         one = cute.make_tensor(part.iterator, cute.make_layout((1,)))
-        to = cute.make_rmem_tensor((1,), part.element_type)
-        to.fill(0.0)
-        self.end.copy_vector(self.plan.access(name), one, to, where)
+        to = zeros(1, part.element_type)
+        copy_vector(self.plan.access(name), one, to, where)
         return [to[0]] * self.plan.store_d.values
 
 
@@ -162,18 +162,18 @@ class ScheduledEpilogue:
         folds = Folds(self.plan, values.results, tile_mnl, tid, extents) if epilogue.reductions else None
         for first in range(0, len(held_by), at_once):
             group = list(held_by)[first : first + at_once]
-            inside = [cute.elem_less(vcD[0, i], extents) for i in group]
+            inside = [condition(cute.elem_less(vcD[0, i], extents)) for i in group]
             old = [reader.read(i, is_inside) for i, is_inside in zip(group, inside, strict=True)]
             for i, is_inside, operands in zip(group, inside, old, strict=True):
                 out = self.computed(epilogue, held_by[i], operands, mD.element_type, ups_by.get(i))
                 if folds is not None:
-                    self.reduce(folds, out, i, is_inside, vcD)
+                    self.reduce(folds, out, i, is_inside[0], vcD)
                 for name, to in zip(results, vX[len(keys) :], strict=True):
-                    self.copy_vector(self.plan.access(name), out[name], to[None, i], is_inside)
+                    copy_vector(self.plan.access(name), out[name], to[None, i], is_inside)
                 if sD is None:
-                    self.copy_vector(self.plan.store_d, out["d"], vD[None, i], is_inside)
+                    copy_vector(self.plan.store_d, out["d"], vD[None, i], is_inside)
                 else:
-                    cute.copy(lower.copy_atom(self.plan.store_d), out["d"], cute.coalesce(vsD[None, i]))
+                    copy_vector(self.plan.store_d, out["d"], vsD[None, i])
 
     def reduce(self, folds: Folds, out: dict[str, cute.Tensor], i, is_inside, vcD) -> None:
         """The i-th vector to sums and maxima; what lies outside of D does not count."""
@@ -205,7 +205,7 @@ class ScheduledEpilogue:
 
     def by_vectors(self, tensor) -> cute.Tensor:
         """A thread's part of a tile of D as (vector, vectors): as it is stored."""
-        return cute.zipped_divide(tensor, self.neighbours(tensor, self.plan.store_d.values))
+        return by_vectors(tensor, self.neighbours(tensor, self.plan.store_d.values))
 
     def neighbours(self, acc, vector: int):
         """The tile of sums (V, REST_M, REST_N) whose elements lie side by side in D."""
@@ -221,18 +221,6 @@ class ScheduledEpilogue:
         atom = self.plan.copy_d.atom
         line = cute.make_rmem_tensor(tDsD[None, 0, 0].shape, mD.element_type)
         for i, j in itertools.product(range(cute.size(tDsD, mode=[1])), range(cute.size(tDsD, mode=[2]))):
-            cute.copy(lower.copy_atom(atom), tDsD[None, i, j], line)
+            copy_vector(atom, tDsD[None, i, j], line)
             is_inside = cute.elem_less(tDcD[0, i, j], (mD.shape[0], mD.shape[1]))
-            self.copy_vector(atom, line, tDgD[None, i, j], is_inside)
-
-    def copy_vector(self, atom, source, target, where) -> None:
-        """A vector, in as many accesses of an atom as it takes, or nothing."""
-        source, target = [self.accesses(tensor, atom.values) for tensor in (source, target)]
-        predicate = cute.make_rmem_tensor(cute.make_layout((source.shape[0][1], 1), stride=(0, 0)), Boolean)
-        predicate[0, 0] = where
-        cute.copy(lower.copy_atom(atom), source, target, pred=predicate)
-
-    def accesses(self, tensor, values: int) -> cute.Tensor:
-        """A vector seen as ((values, accesses), 1): as a copy with a predicate takes it."""
-        split = cute.logical_divide(cute.coalesce(tensor), cute.make_layout(values))
-        return cute.make_tensor(split.iterator, cute.make_layout((split.shape, 1), stride=(split.stride, 0)))
+            copy_vector(atom, line, tDgD[None, i, j], condition(is_inside))

@@ -19,6 +19,7 @@ import numpy as np
 from cutlass import Uint16, Uint32
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.vectors import flat
 from cutegemm.layout import ComposedLayout, Swizzle
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.plan import GemmPlan
@@ -144,8 +145,8 @@ def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
 
     def read(part: int, buffer: int, k_block: int, stage: Any) -> None:
         mn, i = part // rows, part % rows
-        source = cute.make_tensor(at.of(i * row, mn, k_block, stage), cute.make_layout(row))
-        cute.copy(copy, source, held[(None, i), mn, buffer])
+        source = cute.make_tensor(at.of(i * row, mn, k_block, stage), cute.make_layout((row,)))
+        cute.copy_atom_call(copy, source, flat(held[(None, i), mn, buffer]))
 
     return Reader(rows * cute.size(held, mode=[1]), read)
 

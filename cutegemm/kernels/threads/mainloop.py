@@ -45,6 +45,7 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments, launch_arguments, operands_seen
 from cutegemm.kernels.gated import by_blocks, columns_of_b
+from cutegemm.kernels.lines import ALL_THREADS, from_line
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
 from cutegemm.kernels.values import Values
@@ -386,28 +387,32 @@ class ScheduledGemm(ScheduledEpilogue):
 
     def trace(self, steps, parts: ThreadTiles, k_tile, stage) -> None:
         """Lays the steps out in the code, one after the other."""
-        in_prologue = isinstance(k_tile, int)
-        fetched_before = any(isinstance(step, Fetch) for step in self.plan.schedule.prologue)
-        for step in steps:
-            if isinstance(step, Fetch):
-                ragged = step.ahead == 0 if in_prologue else not fetched_before
-                self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged)
-            elif isinstance(step, Commit):
-                self.commit()
-            elif isinstance(step, Store):
-                self.store(parts, self.stage_of(stage, step.ahead))
-            elif isinstance(step, Wait):
-                self.wait(parts, step, k_tile, stage)
-            elif isinstance(step, Sync):
-                cute.arch.sync_threads()
-            elif isinstance(step, Read):
-                self.read(parts, step, self.stage_of(stage, step.ahead), step.k_block)
-            elif isinstance(step, Multiply):
-                self.multiply(parts, step)
-            elif isinstance(step, Repeat):
-                self.repeat(parts, step, stage)
-            else:
-                raise TypeError(f"no kernel has a step {step}")
+        for line, step in self.plan.schedule.lined(steps):
+            with from_line(ALL_THREADS, line):
+                self.step(step, parts, k_tile, stage)
+
+    def step(self, step, parts: ThreadTiles, k_tile, stage) -> None:
+        """The code of a step."""
+        if isinstance(step, Fetch):
+            fetched_before = any(isinstance(each, Fetch) for each in self.plan.schedule.prologue)
+            ragged = step.ahead == 0 if isinstance(k_tile, int) else not fetched_before
+            self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged)
+        elif isinstance(step, Commit):
+            self.commit()
+        elif isinstance(step, Store):
+            self.store(parts, self.stage_of(stage, step.ahead))
+        elif isinstance(step, Wait):
+            self.wait(parts, step, k_tile, stage)
+        elif isinstance(step, Sync):
+            cute.arch.sync_threads()
+        elif isinstance(step, Read):
+            self.read(parts, step, self.stage_of(stage, step.ahead), step.k_block)
+        elif isinstance(step, Multiply):
+            self.multiply(parts, step)
+        elif isinstance(step, Repeat):
+            self.repeat(parts, step, stage)
+        else:
+            raise TypeError(f"no kernel has a step {step}")
 
     def commit(self) -> None:
         """Closes a group of copies."""
@@ -424,11 +429,12 @@ class ScheduledGemm(ScheduledEpilogue):
             self.turn(parts, loop, stage, turn * loop.stride)
 
     def turn(self, parts, loop: Repeat, stage, k_first) -> None:
-        for step in loop.steps:
-            if isinstance(step, Read):
-                self.read(parts, step, stage, k_first + step.k_block)
-            else:
-                self.multiply(parts, step)
+        for line, step in self.plan.schedule.lined(loop.steps):
+            with from_line(ALL_THREADS, line):
+                if isinstance(step, Read):
+                    self.read(parts, step, stage, k_first + step.k_block)
+                else:
+                    self.multiply(parts, step)
 
     def store(self, parts: ThreadTiles, stage) -> None:
         """A tile in registers to its stage."""

@@ -36,9 +36,11 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 from cutegemm.kernels import lower
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, reread
 from cutegemm.kernels.values import Values
+from cutegemm.kernels.vectors import copy_vector
 from cutegemm.plan.memory.workspace import sums_layout
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.plan.work.shares import WorkTile
+from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 
 _ADDED_AT_ONCE = 32  # sums of parts that a thread of `add_kernel` has under way
@@ -138,7 +140,7 @@ class PartsGemm(ScheduledGemm):
             line = cute.make_rmem_tensor((self.plan.store_d.values,), acc.element_type)
             for v in range(self.plan.store_d.values):
                 line[v] = self.values.element(scaled, vAcc[v, i], {}, acc.element_type)
-            cute.copy(self.wide(), self.pieces(line), self.pieces(own[None, i]))
+            copy_vector(self.wide, line, own[None, i])
         if self.plan.split.reduction == "last":
             self.arrive(thr_mma, mD, sA, acc, tid, work, work_tile)
 
@@ -213,7 +215,7 @@ class PartsGemm(ScheduledGemm):
             group = range(first, min(first + step, len(lines)))
             held = [cute.make_rmem_tensor((vector,), totals[0].element_type) for _ in group]
             for i, line in zip(group, held, strict=True):
-                cute.copy(self.wide(), self.pieces(lines[i]), self.pieces(line))
+                copy_vector(self.wide, lines[i], line)
             for i, line in zip(group, held, strict=True):
                 for v in range(vector):
                     totals[i][v] = totals[i][v] + line[v]
@@ -238,13 +240,8 @@ class PartsGemm(ScheduledGemm):
             self.sums.iterator + first, cute.make_layout(shape, stride=(vector, by_vector))
         )
 
-    def wide(self) -> cute.CopyAtom:
+    @property
+    def wide(self) -> CopyAtom:
         """The widest access to a vector of sums."""
         acc = self.plan.operands.acc
-        return lower.copy_atom(universal_copy(acc, acc.bits * min(self.plan.store_d.values, 128 // acc.bits)))
-
-    def pieces(self, tensor) -> cute.Tensor:
-        """A vector as (elements of an access, accesses)."""
-        acc = self.plan.operands.acc
-        values = min(self.plan.store_d.values, 128 // acc.bits)
-        return cute.logical_divide(cute.coalesce(tensor), cute.make_layout(values))
+        return universal_copy(acc, acc.bits * min(self.plan.store_d.values, 128 // acc.bits))

@@ -157,7 +157,7 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
             which = np.sort(rows[unit, warp]).tobytes()
             pieces[unit, warp] = seen.get(which, 0)
             seen[which] = int(pieces[unit, warp]) + 1
-    counts = np.bincount(keys.reshape(-1) * 0) if len(along) == 2 else np.bincount(rows.reshape(-1))
+    counts = np.bincount((keys * 0 if len(along) == 2 else rows).reshape(-1).astype(np.intp, copy=False))
     whole = np.array_equal(keys, own[:, :, list(groups)]) and len(set(seen.values())) == 1
     piece_of: Layout | ComposedLayout | None = None
     with contextlib.suppress(LayoutError):

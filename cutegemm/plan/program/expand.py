@@ -78,6 +78,21 @@ def expand(
     return tuple(_Expansion(plan, place, tiles, stages or plan.stages, reads_c).of(program))
 
 
+def lines_of(
+    plan: GemmPlan, program: Program, place: Place, tiles: Sequence[Any], reads_c: bool = True
+) -> tuple[int, ...]:
+    """The line of the program's text that each of a role's operations comes from, counted from 0; see `expand`.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan.work.shares import WorkTile
+    >>> plan = sm90_plan()
+    >>> lines_of(plan, plan.program("producer"), Place(0, 0), [WorkTile(0, 0, 2, 1, 0, 0)])
+    (2, 3, 3, 3, 2, 3, 3, 3)
+    """
+    found: Iterator[Any] = _WithLines(plan, place, tiles, plan.stages, reads_c).of(program)
+    return tuple([each.line for each in found if isinstance(each, _Lined)])
+
+
 class _Expansion:
     def __init__(
         self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool
@@ -366,6 +381,29 @@ class _Expansion:
     def _StoreTile(self, store: step.StoreTile, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(store, (at.number, 0))
         yield op.EndTile(self.counter(self.tiles[at.number]), self.place.warp)
+
+
+@dataclass(frozen=True)
+class _Lined:
+    """An operation, and the line of the program that it comes from."""
+
+    line: int
+    op: Op
+
+
+class _WithLines(_Expansion):
+    """The same operations, each with its line."""
+
+    line = 0  # of the first of the steps that come next
+
+    def steps(self, steps: tuple[Step, ...], at: _State, i: int = 0) -> Iterator[Any]:
+        first = line = self.line
+        for each in steps:
+            self.line = line + 1
+            for found in super().steps((each,), at, i):
+                yield found if isinstance(found, _Lined) else _Lined(line, found)
+            line += step.height(each)
+        self.line = first
 
 
 def loaded_bytes(plan: GemmPlan) -> tuple[int, int]:

@@ -117,6 +117,27 @@ class Schedule(hooks.Shown):
         lines = [*_lines(self.prologue, 0, "0"), "for k in tile.k_tiles:", *_lines(self.body, 1, "k")]
         return "\n".join(lines)
 
+    def lined(self, steps: tuple[Step, ...]) -> list[tuple[int, Step]]:
+        """Steps of the prologue, of the body or of a loop in it, each with its line in the text of the schedule.
+
+        >>> schedule = single_stage(k_blocks=8, unroll=1)
+        >>> [line for line, _ in schedule.lined(schedule.body)]
+        [1, 2, 3, 4, 5, 6, 9]
+        """
+        line = 0
+        for own in (self.prologue, self.body):
+            for step in own:
+                if isinstance(step, Repeat) and step.steps is steps:
+                    return list(enumerate(steps, line + 1))
+                line += _height(step)
+            line += 1  # of the loop over k-tiles
+        line = 0 if steps is self.prologue else 1 + sum(map(_height, self.prologue))
+        found = []
+        for step in steps:
+            found.append((line, step))
+            line += _height(step)
+        return found
+
     def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
         """(t, step) in the order of execution; the prologue has t = 0. Nothing at all without k-tiles."""
         if k_tiles == 0:
@@ -145,6 +166,10 @@ class Schedule(hooks.Shown):
         if k_blocks is not None:
             watch.finish(k_blocks)
         return watch.found
+
+
+def _height(step: Step) -> int:
+    return 1 + len(step.steps) if isinstance(step, Repeat) else 1
 
 
 def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") -> Iterator[str]:

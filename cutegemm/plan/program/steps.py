@@ -573,6 +573,11 @@ def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
             yield from _lines(step.steps, depth + 1)
 
 
+def height(step: Step) -> int:
+    """Lines of a program that a step takes: those of its own steps too."""
+    return 1 + sum(map(height, step.steps)) if isinstance(step, BLOCKS) else 1
+
+
 def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
     out = []
     for step in steps:

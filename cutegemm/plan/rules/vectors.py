@@ -120,7 +120,7 @@ def _moved_once(name: str, copy: TiledCopy, subtile: tuple[int, int]) -> tuple[s
         ("read", copy.offsets_s(Layout(subtile))),
         ("write", copy.offsets_d(Layout(subtile))),
     ):
-        counted = np.bincount(offsets.reshape(-1), minlength=product(subtile))
+        counted = np.bincount(offsets.reshape(-1).astype(np.intp, copy=False), minlength=product(subtile))
         if (counted != 1).any():
             at = int(np.flatnonzero(counted != 1)[0])
             out.append(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.evidence.pages import analysis, ladder, speed
+from docs.evidence.pages import analysis, choice, ladder, speed
 
 _ANALYSIS = "analysis.md"  # written by hand, but for its tables
 
 
 def pages(docs: Path) -> dict[str, str]:
-    """Text by file name below `docs`: the page of speeds, a page for each ladder that was measured, plots."""
+    """Text by file name below `docs`: the pages of speeds, of the choice and of each ladder; and plots."""
     benchmarks = docs / "evidence" / "data"
     made = ladder.pages(benchmarks)
     titles = {
         name: text.splitlines()[0].removeprefix("# ") for name, text in made.items() if name.endswith(".md")
     }
-    return {**speed.pages(benchmarks, titles), **made}
+    return {**speed.pages(benchmarks, titles), **made, **choice.pages(benchmarks)}
 
 
 def write(docs: Path) -> list[Path]:

@@ -1,10 +1,14 @@
 "use strict";
-// The page of a plan. All tables come with it; pointing at an element only looks them up.
-(() => {
-  const data = JSON.parse(document.getElementById("plan").textContent);
+// The tile of a plan. All tables come with it; pointing at an element only looks them up. Each element of the class
+// `tile` is shown once; one that has left the page hears of nothing any more.
+function showTile(root) {
+  const data = JSON.parse(root.querySelector("script.tables").textContent);
+  const leaves = new AbortController(), shown = { signal: leaves.signal };
+  const gone = () => { if (!root.isConnected) leaves.abort(); return !root.isConnected; };
   const WARP = 32, GROUP = 128, NOBODY = 0xffff;
   const [bm, bn, bk] = data.tile;
-  const $ = (id) => document.getElementById(id);
+  const named = new Map([...root.querySelectorAll("[id]")].map((node) => [node.id, node]));
+  const $ = (id) => named.get(id);
   const kinds = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array };
 
   function unpacked(packed) {
@@ -224,8 +228,8 @@
 
   function register(v) {
     const bits = data.accBits, first = Math.floor(v * bits / 32);
-    if (bits > 32) return `R${first}..R${first + bits / 32 - 1}`;
-    return bits === 32 ? `R${first}` : `R${first}, bits ${v * bits % 32}..${v * bits % 32 + bits - 1}`;
+    if (bits > 32) return `${first} and ${first + bits / 32 - 1} of its sums`;
+    return bits === 32 ? `${first} of its sums` : `${first} of its sums, bits ${v * bits % 32}..${v * bits % 32 + bits - 1}`;
   }
 
   function reader(op, x, k, t) {
@@ -263,7 +267,7 @@
     }
     put("l-thread", focus === "d" ? "thread" : "copy");
     put("l-value", focus === "d" ? "value" : "address");
-    put("l-register", focus === "d" ? "register" : "bank");
+    put("l-register", focus === "d" ? "accumulator" : "bank");
     put("l-inputs", focus === "d" ? "fed by" : "feeds");
     put("f-local", `m ${m}, n ${n}` + (focus === "d" ? "" : `, k ${k}`));
     if (focus === "d" && !nobody) {
@@ -272,7 +276,7 @@
       put("p-thread", `lane ${who.lane}`);
       put("s-thread", `thread ${who.cta} of ${data.ctaThreads}, ${start[t + 1] - start[t]} of D each`);
       put("p-value", `V${value[i]}`);
-      put("s-value", `${register(value[i])}; ${data.atom}`);
+      put("s-value", `accumulator ${register(value[i])}; ${data.atom}`);
     }
     if (here) {
       put("p-grid", `(${here.m}, ${here.n}${data.grid.l > 1 ? `, ${here.l}` : ""})`);
@@ -399,6 +403,7 @@
     state.pinned = on;
     $("pin").setAttribute("aria-pressed", String(on));
     $("pin").textContent = on ? "pinned" : "follows the pointer";
+    if (on) root.dispatchEvent(new CustomEvent("tile:pin", { bubbles: true, detail: { m: state.m, n: state.n } }));
   }
 
   // -- the grid ---------------------------------------------------------------------------------------------
@@ -452,8 +457,9 @@
 
   // -- size, colours, start ---------------------------------------------------------------------------------
   function fitted() {
-    const room = $("gemm").clientWidth - 60;
-    return Math.max(2, Math.min(18, Math.floor(room / (bn + bk)), Math.floor(1100 / (bm + bk))));
+    const style = getComputedStyle($("gemm")), gap = 10;
+    const room = $("gemm").clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - gap;
+    return Math.max(0.5, Math.min(18, Math.floor(4 * room / (bn + bk)) / 4, Math.floor(4 * 1100 / (bm + bk)) / 4));
   }
 
   function legend() {
@@ -483,12 +489,19 @@
   for (const id of ["color-d", "color-ab", "zoom"]) $(id).addEventListener("change", repaint);
   $("stage").addEventListener("change", () => { state.stage = Number($("stage").value); repaint(); });
   $("pin").addEventListener("click", () => pin(!state.pinned));
-  dark.addEventListener("change", repaint);
-  addEventListener("resize", () => { if ($("zoom").value === "fit" && fitted() !== state.cell) repaint(); });
+  dark.addEventListener("change", () => gone() || repaint(), shown);
+  addEventListener("resize", () => { if (!gone() && $("zoom").value === "fit" && fitted() !== state.cell) repaint(); }, shown);
 
   const asked = new URLSearchParams(location.hash.slice(1));
-  state.m = Math.max(0, Math.min(bm - 1, Number(asked.get("m")) || 0));
-  state.n = Math.max(0, Math.min(bn - 1, Number(asked.get("n")) || 0));
+  state.m = Math.max(0, Math.min(bm - 1, Number(asked.get("m") ?? root.dataset.m) || 0));
+  state.n = Math.max(0, Math.min(bn - 1, Number(asked.get("n") ?? root.dataset.n) || 0));
   repaint();
-  document.documentElement.dataset.ready = "yes";
-})();
+  root.dataset.ready = "yes";
+}
+
+function showTiles() {
+  for (const root of document.querySelectorAll(".tile:not([data-ready])")) showTile(root);
+}
+
+document.addEventListener("htmx:after:swap", showTiles);
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", showTiles); else showTiles();

@@ -1,0 +1,185 @@
+"""An analysis as tables and sentences, before anything is printed: a terminal and a page show the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cutegemm.analysis.ending import Ending
+    from cutegemm.analysis.report import Analysis
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a report.
+
+    title     may be empty
+    columns   (name, "left" or "right") of the table
+    rows      of texts, as many as there are columns; may be empty
+    lines     sentences that stand before the table, and those of `after` behind it
+    """
+
+    title: str
+    columns: tuple[tuple[str, str], ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    lines: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+def sections(analysis: Analysis) -> list[Section]:
+    """All parts of a report, in the order in which they are read.
+
+    >>> from cutegemm.analysis import check
+    >>> from cutegemm.build import simt_plan
+    >>> [section.title for section in sections(check(simt_plan()))]
+    ['Shared memory, of a CTA', 'Global memory, of a CTA', 'Occupancy']
+    """
+    out = [_shared(analysis), _global(analysis)]
+    if analysis.ending is not None:
+        out.append(_ending(analysis.ending))
+    out.append(_occupancy(analysis))
+    if analysis.problem is not None:
+        out += [_traffic(analysis), _roofline(analysis), _changes(analysis)]
+    return out
+
+
+def head(analysis: Analysis) -> str:
+    """What is analysed, where."""
+    of = f", {analysis.problem}" if analysis.problem else ""
+    return f"on {analysis.arch} ({analysis.device.name}){of}"
+
+
+def _shared(analysis: Analysis) -> Section:
+    rows = []
+    for a in analysis.shared:
+        at_source = "read conflicts at the source" if a.cost.conflicts else "-"
+        worst = str(a.cost.worst) if a.cost.worst else at_source
+        counts = (str(a.cost.requests), str(a.cost.wavefronts), str(a.cost.ideal))
+        rows.append((a.name, a.instruction, a.per, *counts, worst))
+    columns = (
+        ("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
+        ("wavefronts", "right"), ("ideal", "right"), ("worst collision", "left"),
+    )  # fmt: skip
+    return Section("Shared memory, of a CTA", columns, tuple(rows))
+
+
+def _global(analysis: Analysis) -> Section:
+    rows = [
+        (
+            s.name, s.instruction, s.per, str(s.requests), str(s.sectors), str(s.ideal),
+            f"{s.efficiency:.0%}" if s.sectors else "-", str(s.usable_bits),
+        )
+        for s in analysis.global_
+    ]  # fmt: skip
+    columns = (
+        ("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
+        ("sectors", "right"), ("ideal", "right"), ("used", "right"), ("usable bits", "right"),
+    )  # fmt: skip
+    return Section("Global memory, of a CTA", columns, tuple(rows))
+
+
+def _ending(ending: Ending) -> Section:
+    clocks = "" if ending.tile_clocks is None else f"; a tile takes {ending.tile_clocks:.0f} clocks at least"
+    lines = [
+        f"{ending.fp32} instructions and {ending.special} of the special-function unit for an element{clocks}"
+    ]
+    if ending.hidden is not None and ending.added_seconds is not None:
+        in_turn = f"{ending.in_turns} tiles of a multiprocessor in turn"
+        turns = in_turn if ending.in_turns > 1 else "one tile after the other"
+        lines.append(
+            f"{turns}: {ending.hidden:.0%} of it behind mainloops, {ending.added_seconds * 1e3:.3f} ms added"
+        )
+    rows = []
+    for part in ending.parts:
+        total = "-" if part.total_bytes is None else f"{part.total_bytes / 1e6:.3f}"
+        sizes = (str(part.tile_bytes), total, str(part.registers))
+        rows.append((part.name, part.what, part.dtype, part.how, *sizes))
+    columns = (
+        ("operand", "left"), ("what", "left"), ("type", "left"), ("how", "left"), ("bytes a tile", "right"),
+        ("MB in all", "right"), ("registers", "right"),
+    )  # fmt: skip
+    return Section(f"Epilogue {ending.expression}", columns if rows else (), tuple(rows), tuple(lines))
+
+
+def _occupancy(analysis: Analysis) -> Section:
+    held = analysis.occupancy
+    limits = ", ".join(f"{name} {count}" for name, count in held.limits.items())
+    source = "compiled" if held.measured else "the most it may take"
+    lines = [
+        f"{held.ctas} CTA{'' if held.ctas == 1 else 's'} per SM, {held.warps} of {held.max_warps} warps "
+        f"({held.theoretical:.1%}); limited by {', '.join(held.limited_by)}",
+        f"would hold: {limits}; {held.registers} registers ({source}), {held.smem_bytes} bytes shared",
+    ]
+    if analysis.spills is not None:
+        lines.append(f"{analysis.spills} spills")
+    fill = analysis.waves
+    if fill is not None:
+        used = (
+            f"{fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}; the last is {fill.tail:.0%} full, "
+            f"{fill.efficiency:.1%} of the slots are used"
+        )
+        if fill.is_even:
+            used = f"{fill.ctas} tiles on {fill.per_wave} slots, which share what does not fill them"
+        lines.append(f"{used}; {fill.tile_waste:.1%} of the tiles is waste")
+    return Section("Occupancy", lines=tuple(lines))
+
+
+def _traffic(analysis: Analysis) -> Section:
+    own = analysis.traffic
+    assert own is not None
+    device = analysis.device
+    share = f", {device.l2_partitions} partitions" if device.l2_partitions > 1 else ""
+    rows = []
+    for t in (own, *[t for t in analysis.rasters if t.raster != own.raster][:3]):
+        name = f"* {t.raster}" if t is own else f"  {t.raster}"
+        far = "-" if t.far_bytes is None else f"{t.far_bytes / 1e9:.3f}"
+        rows.append(
+            (
+                name, f"{t.resident_mn[0]:.1f} + {t.resident_mn[1]:.1f}", f"{t.wave_bytes / 1e6:.1f}",
+                f"{t.l2_read_bytes / 1e9:.2f}", f"{t.dram_read_bytes / 1e9:.3f}", f"{t.hit_share:.1%}", far,
+            )
+        )  # fmt: skip
+    columns = (
+        ("raster", "left"), ("tiles a wave", "right"), ("MB a wave", "right"), ("L2", "right"),
+        ("DRAM", "right"), ("L2 hits", "right"), ("between partitions", "right"),
+    )  # fmt: skip
+    after = []
+    for one in analysis.passes:
+        again = 0.0 if one.is_before else own.sums_read_bytes
+        after.append(
+            f"{one.name}: {one.read_bytes / 1e9:.3f} GB read, {one.write_bytes / 1e9:.3f} GB written"
+            + (", before the GEMM begins" if one.is_before else ", through the workspace")
+            + (f", {again / 1e9:.3f} GB back from DRAM" if again else "")
+        )
+    title = (
+        f"Traffic of A and B, GB (L2 of {device.l2_bytes >> 20} MiB{share}; D: "
+        f"{own.dram_write_bytes / 1e9:.3f} GB); * the plan's raster"
+    )
+    return Section(title, columns, tuple(rows), after=tuple(after))
+
+
+def _roofline(analysis: Analysis) -> Section:
+    roof = analysis.roofline
+    assert roof is not None
+    rows = []
+    for level in roof.levels:
+        time = "-" if level.seconds is None else f"{level.seconds * 1e3:.3f}"
+        part = "-" if level.seconds is None or not roof.seconds else f"{level.seconds / roof.seconds:.0%}"
+        rows.append((level.name, f"{level.amount:.3g} {level.unit}", f"{level.intensity:.3g}", time, part))
+    columns = (
+        ("level", "left"), ("amount", "right"), ("FLOP a unit", "right"), ("at least, ms", "right"),
+        ("of the bound", "right"),
+    )  # fmt: skip
+    title = (
+        f"Roofline: {roof.bound.name} binds, {roof.seconds * 1e3:.3f} ms, {roof.tflops:.1f} TFLOP/s at most"
+    )
+    return Section(title, columns, tuple(rows))
+
+
+def _changes(analysis: Analysis) -> Section:
+    lines = []
+    for number, change in enumerate(analysis.changes, 1):
+        cost = f"costs {change.loss:.1%}" if change.loss > 0 else "hidden behind the bound"
+        lines += [f"{number}. {change.what} ({cost})", f"   {change.advice}"]
+    return Section("What to change first", lines=tuple(lines or ["nothing that this analysis sees"]))

@@ -1,0 +1,139 @@
+"""A protocol played with durations: each operation as early as its role and the barriers allow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cutegemm.errors import LayoutError
+from cutegemm.plan.program.operations import Compute, FetchSlot, Load, Op, StoreSlot, WriteSlot
+from cutegemm.plan.program.steps import Multiply, MultiplyBlock, StoreTile
+from cutegemm.simulate.protocol.machine import Machine
+from cutegemm.simulate.protocol.protocol import Process
+
+_OF_SLOTS = (FetchSlot, WriteSlot, StoreSlot)
+
+
+@dataclass(frozen=True)
+class Durations:
+    """In one unit.
+
+    load       from the moment that a bulk copy of A, B or C is asked for until it lands; asking takes 1
+    multiply   that the products of a k-tile take
+    store      that storing a tile takes a consumer. A bulk store reads its slot for as long as writing the slot took
+    """
+
+    load: float = 6
+    multiply: float = 4
+    store: float = 12
+
+
+@dataclass(frozen=True)
+class Played:
+    """What the machine has just done.
+
+    number      of the process, or None where a bulk copy has landed
+    op          the operation, the one at `place` of the process
+    start, end  of the time that it takes its role: the same where it takes none
+    name        what it is called where it takes time
+    stage       of shared memory that it works on, where it takes time
+    since       from when on the role waited for it, or None
+    """
+
+    number: int | None
+    op: Op | None
+    start: float
+    end: float
+    name: str = ""
+    stage: int | None = None
+    since: float | None = None
+    place: int = 0
+
+
+def played(machine: Machine, durations: Durations) -> Iterator[Played]:
+    """Plays a machine to its end, and tells of each operation right after it: the machine's state is then that.
+
+    raises   LayoutError where the roles wait for each other for ever
+    """
+    programs = machine.protocol.processes
+    takes = _Takes(programs, durations)
+    free, waits = [0.0] * len(programs), [-1.0] * len(programs)
+    loads: list[float] = []  # when each copy under way ends, in the order in which the machine has them
+    copies: list[float] = []  # the same of copies to and from slots
+    now = 0.0
+    while not machine.finished:
+        ends = [*free, *loads, *copies]
+        ready = [choice for choice in machine.choices() if ends[choice] <= now]
+        for number in range(len(programs)):
+            over = machine.at[number] == len(programs[number].ops)
+            if free[number] <= now and number not in ready and not over and waits[number] < 0:
+                waits[number] = now
+        if not ready:
+            ahead = [t for t in ends if t > now]
+            if not ahead:
+                raise LayoutError(f"protocol_timeline: {machine.stuck()}")
+            now = min(ahead)
+            continue
+        choice = ready[0]
+        if choice >= len(programs):
+            machine.step(choice)
+            position = choice - len(programs)
+            if position < len(loads):
+                loads.pop(position)
+            else:
+                copies.pop(position - len(loads))
+            yield Played(None, None, now, now)
+            continue
+        program, place = programs[choice], machine.at[choice]
+        op = program.ops[place]
+        since = waits[choice] if 0 <= waits[choice] < now else None
+        waits[choice] = -1.0
+        machine.step(choice)
+        loads += [now + durations.load] * (len(machine.flights) - len(loads))
+        copies += [now + takes.copy(program, op)] * (len(machine.slots.flights) - len(copies))
+        took, name, stage = takes.of(program, op)
+        free[choice] = now + took
+        yield Played(choice, op, now, now + took, name, stage, since, place)
+
+
+class _Takes:
+    """How long operations take, where a tile or a k-tile is shared out among several of them."""
+
+    def __init__(self, programs: tuple[Process, ...], durations: Durations) -> None:
+        self.durations = durations
+        self.of_tile = Counter(
+            [(p.cta, p.role, op.tag[0]) for p in programs for op in p.ops if isinstance(op, WriteSlot)]
+        )
+        self.of_k_tile = Counter(
+            [
+                (p.cta, p.role, op.tag)
+                for p in programs
+                for op in p.ops
+                if isinstance(op, Compute) and isinstance(op.step, MultiplyBlock)
+            ]
+        )
+
+    def copy(self, program: Process, op: Op) -> float:
+        """The bulk copy to or from a slot that an operation asks for."""
+        return self.durations.load if isinstance(op, FetchSlot) else self._subtile(program, op)
+
+    def _subtile(self, program: Process, op: Op) -> float:
+        if not isinstance(op, _OF_SLOTS):
+            return 0.0
+        return self.durations.store / max(1, self.of_tile[program.cta, program.role, op.tag[0]])
+
+    def of(self, program: Process, op: Op) -> tuple[float, str, int | None]:
+        """(time of the role, name, stage)."""
+        if isinstance(op, Load):
+            return 1, f"load {op.part}", op.stage
+        if isinstance(op, WriteSlot):
+            return self._subtile(program, op), "store", None
+        if isinstance(op, Compute) and isinstance(op.step, Multiply):
+            return self.durations.multiply, "multiply", op.stage
+        if isinstance(op, Compute) and isinstance(op.step, MultiplyBlock):
+            blocks = self.of_k_tile[program.cta, program.role, op.tag]
+            return self.durations.multiply / blocks, "multiply", op.stage
+        if isinstance(op, Compute) and isinstance(op.step, StoreTile):
+            return self.durations.store, "store", None
+        return 0.0, "", None

@@ -1,0 +1,43 @@
+"use strict";
+// htmx asks for what a link or a form leads to, and puts the answer into the page. Where the page is static, what it
+// asks is not sent: a worker answers, in which the same Python runs.
+document.addEventListener("tile:pin", ({ detail }) => {
+  const at = new URL(location.href);
+  for (const name of ["m", "n"]) at.searchParams.set(name, detail[name]);
+  history.replaceState(history.state, "", at);
+});
+
+(() => {
+  const python = document.body.dataset.python;
+  if (!python) return;
+  const app = document.getElementById("app"), waiting = new Map();
+  const worker = new Worker(python, { type: "module" });
+  let number = 0;
+
+  worker.onmessage = ({ data }) => {
+    if (data.progress) {
+      const shown = document.getElementById("progress");
+      if (shown) shown.textContent = data.progress;
+      return;
+    }
+    const { resolve, reject } = waiting.get(data.number);
+    waiting.delete(data.number);
+    if (data.error) reject(new Error(data.error));
+    else resolve(new Response(data.html, { headers: { "Content-Type": "text/html", ...data.headers } }));
+  };
+
+  function answer(action, request) {
+    return new Promise((resolve, reject) => {
+      waiting.set(++number, { resolve, reject });
+      const query = new URL(action, location.href).search;
+      worker.postMessage({ number, query, restores: Boolean(request?.headers?.["HX-History-Restore-Request"]) });
+    });
+  }
+
+  document.addEventListener("htmx:config:request", ({ detail }) => { detail.ctx.fetch = answer; });
+  addEventListener("load", () => {
+    const failed = (error) => { app.innerHTML = `<main id="main"><pre class="error" role="alert"></pre></main>`; app.querySelector("pre").textContent = error; };
+    worker.onerror = (event) => failed(`The page's Python did not start. ${event.message}`);
+    htmx.ajax("GET", location.href, { target: "#app", swap: "innerHTML" }).catch(failed);
+  });
+})();

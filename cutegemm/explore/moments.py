@@ -1,0 +1,154 @@
+"""The moments of a pipeline, one after the other: where each role is in its program, and what barriers say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cutegemm.draw.played import Durations, Played, played
+from cutegemm.draw.timeline import shown_of
+from cutegemm.plan import GemmPlan
+from cutegemm.plan.program import operations as op
+from cutegemm.plan.program.expand import Place, lines_of
+from cutegemm.simulate.protocol.machine import Machine
+from cutegemm.simulate.protocol.protocol import Protocol, protocol_of, work_of
+
+_MOST = 3000
+_FLAGS = {op.LAST: "this is the tile's last part", op.HELD: "a tile is held"}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One thing that has just happened in the CTA that is shown.
+
+    role       who did it, or None where a bulk copy has landed
+    text       what
+    at         role -> the line of its program that it is at, or None past its end
+    waits      roles that cannot go on
+    barriers   (name, index) -> phases ended, arrivals that are missing, bytes that are missing
+    stages     of each stage, part -> what it holds; and how many roles read it
+    """
+
+    time: float
+    role: str | None
+    text: str
+    at: Mapping[str, int | None]
+    waits: frozenset[str]
+    barriers: Mapping[tuple[str, int], tuple[int, int, int]]
+    stages: tuple[tuple[Mapping[str, str], int], ...]
+
+
+@lru_cache(maxsize=8)
+def moments(plan: GemmPlan) -> tuple[Moment, ...]:
+    """What happens in the first CTA, as early as the barriers let it: see `draw.played`.
+
+    raises   UnsupportedError for a plan whose threads all follow one schedule
+    """
+    shown, k_tiles, tiles = shown_of(plan)
+    protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
+    own = [number for number, process in enumerate(protocol.processes) if process.cta == 0]
+    work = work_of(shown, k_tiles=k_tiles, tiles=tiles)[0]
+    lines = {
+        number: lines_of(shown, shown.program(shown.roles[place].name), Place(0, place), work)
+        for place, number in enumerate(own)
+    }
+    machine, out = Machine(protocol), []
+    before: object = None
+    for did in played(machine, Durations()):
+        landed = did.number is None
+        if landed and _stages(machine, plan.stages) == before:
+            continue  # in another CTA, or of a slot
+        if did.number is not None and did.number not in lines:
+            continue
+        before = _stages(machine, plan.stages)
+        out.append(_moment(machine, protocol, did, lines, before))
+        if len(out) == _MOST:
+            break
+    return tuple(out)
+
+
+def _moment(
+    machine: Machine,
+    protocol: Protocol,
+    did: Played,
+    lines: Mapping[int, tuple[int, ...]],
+    stages: tuple[tuple[Mapping[str, str], int], ...],
+) -> Moment:
+    at: dict[str, int | None] = {}
+    ready = set(machine.choices())
+    waits = set()
+    for number, of_ops in lines.items():
+        role, here = protocol.processes[number].role, machine.at[number]
+        if number == did.number:
+            here = did.place
+        elif here < len(of_ops) and number not in ready:
+            waits.add(role)
+        at[role] = of_ops[here] if here < len(of_ops) else None
+    who = None if did.number is None else protocol.processes[did.number].role
+    barriers = {(name, index): state for (name, index, cta), state in machine.bars.items() if cta == 0}
+    return Moment(did.start, who, told(did.op), at, frozenset(waits), barriers, stages)
+
+
+def _stages(machine: Machine, count: int) -> tuple[tuple[Mapping[str, str], int], ...]:
+    parts = machine.protocol.parts[0]
+    return tuple(
+        [
+            (
+                {part: _held(machine.holds.get((0, stage, part))) for part in parts},
+                machine.reading.get((0, stage), 0),
+            )
+            for stage in range(count)
+        ]
+    )
+
+
+def _held(what: object) -> str:
+    if isinstance(what, tuple):
+        return f"k-tile {what[1]} of tile {what[0]}"
+    return "" if what is None else str(what)
+
+
+def told(each: op.Op | None) -> str:
+    """An operation in words.
+
+    >>> told(op.Wait("full", 2, 1))
+    'passes full[2]'
+    >>> told(None)
+    'a bulk copy has landed'
+    """
+    if each is None:
+        return "a bulk copy has landed"
+    if isinstance(each, (op.Wait, op.NamedSync)):
+        return f"passes {each.barrier}[{each.index}]"
+    if isinstance(each, op.Arrive):
+        many = f", {each.count} times" if each.count > 1 else ""
+        return f"arrives at {each.barrier}[{each.index}]{many}"
+    if isinstance(each, op.NamedArrive):
+        return f"arrives at {each.barrier}[{each.index}]"
+    if isinstance(each, op.Expect):
+        return f"expects {each.size_bytes} bytes at {each.barrier}[{each.index}]"
+    if isinstance(each, op.Load):
+        return f"asks for {each.part} of k-tile {each.tag[1]}, to stage {each.stage}"
+    if isinstance(each, op.BeginRead):
+        return f"begins to read stage {each.stage}: k-tile {each.tag[1]} of tile {each.tag[0]}"
+    if isinstance(each, op.EndRead):
+        return f"has read stage {each.stage}"
+    if isinstance(each, op.Enter):
+        return f"has the {each.resource}"
+    if isinstance(each, op.Leave):
+        return f"gives the {each.resource} back"
+    if isinstance(each, op.Branch):
+        return f"asks whether {_FLAGS[each.flag]}"
+    if isinstance(each, op.Compute):
+        return " ".join(str(each.step).split())
+    return _words(type(each).__name__)
+
+
+def _words(name: str) -> str:
+    """The words of a name.
+
+    >>> _words("StoreSlot")
+    'store slot'
+    """
+    return "".join([f" {letter.lower()}" if letter.isupper() else letter for letter in name]).strip()

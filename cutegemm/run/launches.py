@@ -1,0 +1,39 @@
+"""What launches share: where new results come from, and the device that is current meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def new_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
+    """What allocates row-major results, each on the device and of the class of a tensor.
+
+    >>> import torch
+    >>> new_like(torch.zeros(3), (2, 4), torch.int32)().stride()
+    (4, 1)
+    """
+    from torch import contiguous_format, empty_like
+
+    # One element is kept, as large as is asked for: torch makes its like sooner than a tensor by shape and type.
+    kept = a.new_empty([1] * len(shape), dtype=dtype).expand(shape)
+    return lambda: empty_like(kept, memory_format=contiguous_format)
+
+
+def on_device(launch: Callable[..., None]) -> Callable[..., None]:
+    """A launch on the device of its first argument, a tensor; of a single device nothing is asked."""
+    from cutegemm.run.cuda import devices
+
+    if devices() == 1:
+        return launch
+    from torch.cuda import current_device, device
+
+    def there(a: Any, *given: Any) -> None:
+        index = a.get_device()
+        if current_device() == index:
+            launch(a, *given)
+        else:
+            with device(index):
+                launch(a, *given)
+
+    return there

@@ -1,0 +1,111 @@
+"""The machine code of a plan, each instruction with the line of the plan's program that it comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan.plan import GemmPlan
+
+if TYPE_CHECKING:
+    from cutegemm.run.cubin import ResourceReport
+
+_ENTRY = re.compile(r'\s*//## File "([^"]*)", line (\d+)')
+_CODE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
+_WGMMA = re.compile(r"\b[HIQ]GMMA\.")
+_LABEL = re.compile(r"(\.L_\w+):")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction.
+
+    address   in bytes, from the kernel's begin
+    program   by its name in `programs_of`; "" where no step of a program is the reason
+    line      of it, counted from 0
+    label     that branches to it name, or ""
+    """
+
+    address: int
+    text: str
+    program: str = ""
+    line: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The GEMM kernel of a plan, disassembled; `resources` is what it takes."""
+
+    instructions: tuple[Instruction, ...]
+    resources: ResourceReport
+
+
+def programs_of(plan: GemmPlan) -> dict[str, str]:
+    """The text of each program that is traced, by its name in a listing: consumers have one for all of them.
+
+    >>> from cutegemm.build import simt_plan, sm90_plan
+    >>> list(programs_of(sm90_plan())), list(programs_of(simt_plan()))
+    (['producer', 'consumer'], ['all threads'])
+    """
+    if plan.schedule is not None:
+        return {"all threads": str(plan.schedule)}
+    return {"producer" if role == "producer" else "consumer": str(p) for role, p in plan.programs.items()}
+
+
+def listing(plan: GemmPlan, arch: str) -> Listing:
+    """Compiles a plan anew, with a line table, which does not change the instructions.
+
+    raises   as `compile_plan`; UnsupportedError without a disassembler
+    """
+    try:
+        from cutegemm.kernels.lines import noted, read
+    except ImportError as error:
+        raise UnsupportedError(
+            "listing: compiling needs the CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+        ) from error
+    from cutegemm.run.compile import compiled_into
+    from cutegemm.run.cubin import disassemble, listing_of, resources
+
+    programs = tuple(programs_of(plan))
+    with TemporaryDirectory(prefix="cutegemm-") as held:
+        compiled_into(Path(held), plan, arch, "--generate-line-info", noted())
+        cubin = Path(held) / "kernel.cubin"
+        sass = disassemble(cubin, lines=True)
+        found = resources(cubin.read_bytes(), sass)
+    of_wgmma = _only_product(plan)
+    out = []
+    for address, text, label, entry in _read(listing_of(sass, found.kernel)):
+        at = (_WGMMA.search(text) and of_wgmma) or read(*entry, programs) or ("", 0)
+        out.append(Instruction(address, text, *at, label))
+    return Listing(tuple(out), found)
+
+
+def _only_product(plan: GemmPlan) -> tuple[str, int] | None:
+    """Where wgmma stands in the programs, if at one place: ptxas numbers it with whatever is around it."""
+    at = [
+        (program, number)
+        for program, text in programs_of(plan).items()
+        for number, line in enumerate(text.splitlines())
+        if line.split()[0] == "mma"
+    ]
+    return at[0] if len(at) == 1 else None
+
+
+def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
+    """(address, text, label, (file, line of the table)) of each instruction."""
+    at, label = ("", 0), ""
+    for line in sass.splitlines():
+        entry, code, named = _ENTRY.match(line), _CODE.match(line), _LABEL.match(line)
+        if entry is not None:
+            at = entry[1], int(entry[2])
+        elif named is not None:
+            label = named[1]
+        elif code is not None:
+            yield int(code[1], 16), code[2], label, at
+            label = ""

@@ -1,0 +1,299 @@
+"""Which plan carries a product out: what the choice depends on, and the choice."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+from cutegemm.build import ending_in
+from cutegemm.choose import rows
+from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.catalog import built, ranked
+from cutegemm.choose.catalog import chosen as choose_recipe
+from cutegemm.choose.recipe import Recipe
+from cutegemm.errors import CutegemmError, PlanError
+from cutegemm.machine.device import Device
+from cutegemm.plan.epilogue import Epilogue, Function
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.run.checks import check_plan
+from cutegemm.tile.tma import TmaBox
+
+# Of a thread, whose epilogue has several results: with 192 their kernels were seen to spill.
+_MOST_SUMS_OF_SEVERAL = 160
+# Elements, from which on cooperative consumers were seen to lose 8% by a gelu that pingpong hides (H200, K = 4096).
+_LARGE_TILE = 128 * 256
+# Rows of a tile, of which two have less to multiply than one of them has to compute: a silu over pairs of columns took
+# 13% longer by 64x192 than by 128x128 (H200, 2048x16384x4096). Few rows have no other tiles.
+_LOW_ROWS, _MANY_ROWS = 64, 1024
+_LEAST_ROW_BYTES = 64
+_MOST_LAYERS = 1024
+_NEAR = 2.0  # times the least prediction: what is beyond is not looked at
+
+_FEW: dict[Any, tuple[Recipe, ...]] = {}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What becomes of the sums, where it is not alpha * acc + beta * c.
+
+    epilogue   the expressions
+    further    what its operands and results are made of, all but the tile that is passed as `c`
+    """
+
+    epilogue: Epilogue
+    further: dict[str, Operand]
+
+    def suits(self, plan: GemmPlan, rows: int) -> bool:
+        """Whether a plan has time and registers for the epilogue, where D has so many rows.
+
+        Of large tiles, that is where others multiply meanwhile; of several results, where there are fewer sums; of many
+        rows, where tiles are not low.
+        """
+        pipeline = plan.pipeline
+        if pipeline is None:
+            return True
+        if self.epilogue.gated and not self.has_long_rows(plan):
+            return False
+        if self.epilogue.beside and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
+            return False
+        if self.epilogue.reductions and pipeline.deferred:  # beside what is held they were seen to spill
+            return False
+        computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
+        is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
+        is_low = plan.cta_tile[0] <= _LOW_ROWS and rows >= _MANY_ROWS
+        exposed = pipeline.deferred or is_low or (pipeline.kind == "cooperative" and is_large)
+        return not (computes and exposed)
+
+    def on(self, plan: GemmPlan, turned: bool) -> GemmPlan:
+        """A plan that ends so.
+
+        turned   whether it is for the transposed problem
+        raises   PlanError where none can
+        """
+        epilogue = self.epilogue.transposed if turned else self.epilogue
+        further = {name: each.transposed if turned else each for name, each in self.further.items()}
+        return ending_in(epilogue, plan, further)
+
+    def has_long_rows(self, plan: GemmPlan) -> bool:
+        """Whether what a slot holds of a row of a gated D, which is half as wide, is whole sectors of L2 still."""
+        slots, d = self.on(plan, False).slots, plan.operands.d
+        return slots is None or d.major != "n" or slots.subtile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
+
+    def ends(self, plan: GemmPlan) -> bool:
+        """Whether a plan can end so."""
+        try:
+            return bool(self.on(plan, False))
+        except PlanError:
+            return False
+
+    def loaded(self, operands: Operands, n: int) -> Operands:
+        """The operands, where B's columns are not read one after the other: aligned as gates and ups are.
+
+        n   columns of B
+        """
+        b = operands.b
+        if not self.epilogue.gated or b.major != "n":
+            return operands
+        size = b.dtype.bits // 8
+        bits = size if self.epilogue.gated == "pairs" else n // 2 * size | b.align_bytes
+        return replace(operands, b=replace(b, align_bytes=min(b.align_bytes, bits & -bits)))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a plan is chosen for: all that the choice depends on.
+
+    operands    as threads access them all, of None; of "", "a", "b" or "ab" as TMA loads these
+    extents     M, N, K and L
+    has_c       whether a C is given
+    ending      what becomes of the sums, where it is not alpha * acc + beta * c
+    accumulate  see `gemm`
+    """
+
+    operands: Callable[[str | None], Operands]
+    extents: tuple[int, int, int, int]
+    has_c: bool
+    ending: Ending | None
+    accumulate: str
+    arch: str
+    device: Device
+
+    def made_of(self, by_box: str | None) -> Operands:
+        """The operands, those of an epilogue too."""
+        found, ending = self.operands(by_box), self.ending
+        return ending.loaded(found.with_further(**ending.further), self.extents[1]) if ending else found
+
+    @cached_property
+    def boxed(self) -> Operands:
+        """As TMA would load A and B both."""
+        return self.made_of("ab")
+
+    @cached_property
+    def problem(self) -> Problem:
+        """Of the operands as threads access them."""
+        return Problem(*self.extents, self.made_of(None))
+
+    @property
+    def gated(self) -> str:
+        """See `Epilogue.gated`: rows of the transposed problem are no pairs."""
+        return self.ending.epilogue.gated if self.ending is not None else ""
+
+    def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
+        """The candidates, the fastest by the model first; for another number of rows of A, where that is said."""
+        problem = self.problem if rows is None else replace(self.problem, m=rows)
+        either = False if self.gated else None
+        return ranked(
+            self.boxed, problem, self.arch, self.device, self.accumulate, either, by_threads=problem.operands
+        )
+
+    def weighed(self, rows: int | None = None) -> list[Candidate]:
+        """Those that are not far from the fastest."""
+        found = self.ranked(rows)
+        first = next(found, None)
+        if first is None:
+            return []
+        return [first, *takewhile(lambda one: one.us <= first.us * _NEAR, found)]
+
+    def served(self, asked: Recipe, rows: int | None = None) -> Decision | None:
+        """What a recipe is built to, where its plan serves, and has time and registers for the epilogue.
+
+        rows   see `Ending.suits`; those of the problem where left out
+        """
+        of = self.problem
+        try:
+            plan = built(asked, self.boxed, of.operands, of, self.arch, self.device, self.has_c)
+            if self.ending is None:
+                ended = plan
+            elif self.ending.suits(plan, of.m if rows is None else rows):
+                ended = self.ending.on(plan, asked.transposed)
+            else:
+                return None
+        except CutegemmError:
+            return None
+        return Decision(ended, asked.transposed, of.transposed if asked.transposed else of)
+
+    def of_rows(self, rows: int) -> Question:
+        """The same for another number of rows of A, which lie as these do."""
+        return replace(self, extents=(rows, *self.extents[1:]))
+
+    @property
+    def but_rows(self) -> tuple[Any, ...]:
+        """All that it is but the rows of A: a layer's question, which is asked again and again."""
+        ending = self.ending
+        of_ending = None if ending is None else (ending.epilogue, tuple(ending.further.items()))
+        of_memory = (self.boxed, self.problem.operands)
+        return (of_memory, *self.extents[1:], self.has_c, of_ending, self.accumulate, self.arch, self.device)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a question is answered by.
+
+    turned    whether the plan is for D^T = B^T A^T
+    problem   that the plan is called for
+    """
+
+    plan: GemmPlan
+    turned: bool
+    problem: Problem
+
+
+def decide(
+    question: Question, asked: GemmPlan | Recipe | None = None, varying_rows: bool = False
+) -> Decision:
+    """The plan for a question, and the problem that it solves.
+
+    asked          the caller's own plan, or its recipe; None where it is chosen
+    varying_rows   whether it is to be one of the few that serve any number of rows: see `choose.rows`
+    raises         PlanError where none serves, or the one that is asked for does not
+    """
+    of, ending, problem = question, question.ending, question.problem
+    if asked is None and varying_rows:
+        found = _one_of_few(question)
+        if found is not None:
+            return found
+    if asked is None:
+        recipe, plan = _chosen(question)
+        turned = recipe.transposed
+    elif isinstance(asked, Recipe):
+        turned = asked.transposed
+        plan = asked.build(of.made_of(asked.boxes(of.boxed)), of.has_c, of.arch, of.device)
+    else:
+        turned = False
+        plan = check_plan(asked, of.made_of(_loaded_by_box(asked)), problem, of.has_c and ending is None)
+    if ending is not None:
+        plan = ending.on(plan, turned)
+    return Decision(plan, turned, problem.transposed if turned else problem)
+
+
+def _one_of_few(question: Question) -> Decision | None:
+    """The plan that is held to be the fastest of the few of a layer; None where none of them serves."""
+    few = frozenset(few_of(question))
+    for candidate in question.ranked():
+        if candidate.recipe in few:
+            found = question.served(candidate.recipe)
+            if found is not None:
+                return found
+    return None
+
+
+def few_of(question: Question) -> tuple[Recipe, ...]:
+    """The recipes that serve a layer for any number of rows, remembered: see `choose.rows.few`."""
+    key = question.but_rows
+    if key not in _FEW:
+        if len(_FEW) >= _MOST_LAYERS:
+            _FEW.clear()
+        _FEW[key] = _few(question)
+    return _FEW[key]
+
+
+def _few(question: Question) -> tuple[Recipe, ...]:
+    """Of those that cannot end as they should, or not in time, none: others take their places."""
+    weigh, unsuited = functools.cache(question.weighed), set[Recipe]()
+
+    def suited(each: int) -> list[Candidate]:
+        return [one for one in weigh(each) if one.recipe not in unsuited]
+
+    while True:
+        found = rows.few(suited)
+        wrong = {recipe for recipe in found if question.served(recipe, rows=1) is None}
+        if not wrong:
+            return found
+        unsuited |= wrong
+
+
+def _loaded_by_box(plan: GemmPlan) -> str | None:
+    """Which operands TMA loads; None where threads load them all."""
+    if not isinstance(plan.load_a, TmaBox):
+        return None
+    packed = [packing.name for packing in plan.packs]
+    return "".join([name for name in "ab" if name not in packed])
+
+
+def _chosen(question: Question) -> tuple[Recipe, GemmPlan]:
+    """The recipe to take and its plan, of those that can end so: rows of the transposed problem are no pairs."""
+    of, ending, problem = question, question.ending, question.problem
+    take = functools.partial(
+        choose_recipe,
+        of.boxed,
+        problem,
+        of.arch,
+        of.device,
+        of.has_c,
+        of.accumulate,
+        by_threads=problem.operands,
+    )
+    if ending is None:
+        return take()
+    if not of.gated:
+        return take(suits=functools.partial(ending.suits, rows=problem.m))
+    for suits in (lambda plan: ending.ends(plan) and ending.suits(plan, problem.m), ending.ends):
+        found = take(suits=suits, transposed=False)
+        if suits(found[1]):
+            break
+    return found

@@ -1,0 +1,159 @@
+"""What plain calls were prepared as, remembered on the disk: the first calls of a process import no plans then.
+
+A record says which entry of the cache of compiled kernels serves a signature, and how it is called. It is found by a
+hash of the signature, of the device, and of the package's files, so that another version finds none. What is in it
+follows from these alone; the entry that it names is verified as any other is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.errors import CutegemmError
+from cutegemm.run import cache as entries
+from cutegemm.run.spaces import Sizes, plainly
+
+if TYPE_CHECKING:
+    from cutegemm.run.prepare import Prepared
+
+_FOLDER = "calls"  # of the cache
+_MOST = 256  # records that a process writes
+_written = 0
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """What a record says.
+
+    function   of a, b, c, d, alpha and beta
+    turned     whether it computes D^T = B^T A^T
+    strides    of a, b, c and the result: those that it is to see; None for the tensor's own
+    shape      of the result, and `dtype`, in torch
+    kernel     in words
+    """
+
+    function: Callable[..., None]
+    turned: bool
+    strides: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+    kernel: str
+
+
+def find(key: Any, a: Any) -> Recalled | None:
+    """What the disk has of a signature, where nothing else is to be asked: no tuner, and no kernels loaded by name.
+
+    key   see `cutegemm.run.gemm`; one that is not the same in all processes has no record
+    a     a tensor of the call
+    """
+    if not _serves(key, a):
+        return None
+    try:
+        held = json.loads(_place(key, a).read_text())
+        if held["entry"] != Path(held["entry"]).name:
+            return None
+        folder = entries.cache_folder() / held["entry"]
+        manifest = entries.intact(folder)
+        if manifest is None:
+            return None
+        from cutegemm.run.loading import load_function
+
+        function = load_function(folder, manifest)
+        sizes = held["sizes"]
+        torch = sys.modules["torch"]
+        return Recalled(
+            function if sizes is None else plainly(function, Sizes(*sizes)),
+            held["turned"],
+            tuple([None if each is None else tuple(each) for each in held["strides"]]),
+            tuple(held["shape"]),
+            getattr(torch, held["dtype"]),
+            f"<CompiledKernel {manifest['plan']} for {manifest['arch']}>",
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, CutegemmError):
+        return None
+
+
+def keep(key: Any, a: Any, prepared: Prepared) -> None:
+    """Writes the record of a signature, if it may; nothing is said where the disk is full or not ours."""
+    global _written
+    kernel = prepared.kernel
+    if kernel is None or _written >= _MOST or not _serves(key, a) or entries.edited():
+        return
+    with contextlib.suppress(OSError, CutegemmError):
+        assert prepared.problem is not None
+        of = prepared.problem
+        sizes = kernel.sizes(of.m, of.n, of.k, of.l) if kernel.needs_workspace else None
+        record = {
+            "entry": kernel.folder.name,
+            "sizes": None if sizes is None else [sizes.counters, sizes.zeroed, sizes.total],
+            "turned": prepared.turned,
+            "strides": [view.strides for view in prepared.views],
+            "shape": prepared.shape,
+            "dtype": str(prepared.dtype).removeprefix("torch."),
+        }
+        place = _place(key, a)
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        handle, staged = tempfile.mkstemp(prefix=".writing-", dir=place.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(json.dumps(record))
+        os.replace(staged, place)
+        _written += 1
+
+
+def _serves(key: Any, a: Any) -> bool:
+    """Whether a signature may have a record: of plain tensors on a CUDA device, and of a plan that has a name."""
+    torch = sys.modules.get("torch")
+    if torch is None or not getattr(a, "is_cuda", False):
+        return False
+    if not all(each in (torch.Tensor, torch.nn.Parameter) for each in key if isinstance(each, type)):
+        return False
+    tuner, loaded, asked = (
+        sys.modules.get(f"cutegemm.run.{name}") for name in ("tune", "exported", "prepare")
+    )
+    in_use = tuner is not None and (tuner._active is not None or tuner._used)
+    is_first = loaded is None or not loaded._LOADED
+    return not in_use and is_first and (asked is None or asked._asked is None) and not _is_of_process(key)
+
+
+def _is_of_process(key: Any) -> bool:
+    """Whether a plan in it is told by its id, or the tuner is asked for."""
+    plan, tune = key[14], key[-1]
+    return not (plan is None or isinstance(plan, str)) or bool(tune)
+
+
+def _place(key: Any, a: Any) -> Path:
+    from cutegemm.run.cuda import device_name
+
+    folder = entries.cache_folder()
+    wrong = entries.untrusted(folder) if folder.exists() else None
+    if wrong:
+        raise OSError(wrong)
+    text = f"{_files()}\0{entries.dsl_version()}\0{device_name(a.get_device())}\0{key!r}"
+    return folder / _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"
+
+
+@cache
+def _files() -> str:
+    """A hash of which files the package has, of their sizes, and of when they were written."""
+    found = sorted(_facts(str(Path(__file__).parents[1])))
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+def _facts(folder: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as inside:
+        for each in inside:
+            if each.is_dir(follow_symlinks=False):
+                yield from _facts(each.path)
+            elif each.name.endswith(".py"):
+                facts = each.stat()
+                yield each.path, facts.st_mtime_ns, facts.st_size

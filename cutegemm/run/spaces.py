@@ -1,0 +1,82 @@
+"""Memory that kernels take besides their operands, out of torch's allocator: how much says `workspace`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+MOST_KEPT = 64 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the kernel of one problem takes.
+
+    counters   of arrivals, int32 and zero, as the kernel leaves them; None where they lie in the workspace, if anywhere
+    zeroed     bytes of the workspace that are to be zero, its first
+    total      bytes of the workspace
+    """
+
+    counters: int | None
+    zeroed: int
+    total: int
+
+
+class Spaces:
+    """What kernels of this process take: one piece of memory for each stream, whose kernels run one after the other.
+
+    It grows to what the largest of them asks for; what asks for more than `MOST_KEPT` has memory of its own in each
+    call. A graph that is captured has its own as well: it may run on another stream.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], Any] = {}
+        self._counters: dict[tuple[int, int], Any] = {}
+
+    def taker(self, sizes: Sizes) -> Callable[[Any], tuple[Any, ...]]:
+        """What gives the counters, if there are any, and the workspace: of the current stream of a tensor's device."""
+        import torch
+
+        from cutegemm.run.cuda import current_stream
+
+        kept, of_counters, capturing = self._kept, self._counters, torch.cuda.is_current_stream_capturing
+        counters, zeroed, total = sizes.counters, sizes.zeroed, sizes.total
+        uint8, int32 = torch.uint8, torch.int32
+
+        def take(like: Any) -> tuple[Any, ...]:
+            if capturing():
+                space = like.new_empty(total, dtype=uint8)
+                own = () if counters is None else (like.new_zeros(max(1, counters), dtype=int32),)
+            else:
+                device = like.get_device()
+                key = device, current_stream(device)
+                space = kept.get(key)
+                if space is None or space.shape[0] < total:
+                    space = like.new_empty(total, dtype=uint8)
+                    if total <= MOST_KEPT:
+                        kept[key] = space
+                own = ()
+                if counters is not None:
+                    zeros = of_counters.get(key)
+                    if zeros is None or zeros.shape[0] < counters:
+                        zeros = of_counters[key] = like.new_zeros(max(1, counters), dtype=int32)
+                    own = (zeros,)
+            if zeroed:
+                space[:zeroed].zero_()
+            return (*own, space)
+
+        return take
+
+
+def plainly(function: Callable[..., None], sizes: Sizes) -> Callable[..., None]:
+    """A kernel's function without its workspace, of a, b, c, d, alpha and beta."""
+    take = spaces().taker(sizes)
+    return lambda a, b, c, d, alpha, beta: function(a, b, c, d, *take(a), alpha, beta)
+
+
+@cache
+def spaces() -> Spaces:
+    """Those of all kernels."""
+    return Spaces()

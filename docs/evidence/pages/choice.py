@@ -1,0 +1,102 @@
+"""docs/choice.md: how good the choice is on problems that nobody picked, made from docs/evidence/data/choice_*.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from docs.evidence.pages.markdown import recorded, source, table
+
+_FILES = ("choice_h200", "choice_h100")
+_CLASSES = ("choice_classes_h200", "choice_classes_h100")
+_LOSERS = 30
+_TEXT = """# The choice
+
+`gemm` takes the plan that a model of time holds to be the fastest. `cutegemm explain M N K` prints the candidates,
+what is predicted for each, what bounds it, and why it lost:
+
+```console
+$ cutegemm explain 98 90 11053 --count 3
+```
+
+- **Candidates**: for wgmma every tile of `choose/sm90/tiles.py` with its clusters, as it is and for D^T = B^T A^T,
+  K whole, split or filled (`/k4`, `/fill`), with operands packed where TMA cannot load them or wgmma not multiply
+  them; for mma.sync every named plan, K whole or split; SIMT plans for f32 and f64. They are ranked by one number,
+  microseconds, whatever their family.
+- **The model** (`choose/*/time.py`) adds up what a turn of the grid waits for: tensor cores, shared memory, L2, the
+  store of D, memory, the start. Rates of a chip are in `machine/device.py`, measured on an H200 and an H100; a
+  device is known by its name.
+- **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_fit_*.json` finds the constants of the
+  Hopper model by least squares of logarithms, from plans that were timed on problems drawn by seeds 2 and 3; with
+  `--held` each half of the problems is judged by the constants of the other half.
+
+The tables below are of other seeds, which nothing was fitted to: extents alike in their logarithm from 16 to 16384,
+a third of the problems with any extents, all four layouts, the types in the proportion 8 bf16 : 3 f16 : 3 e4m3 (nt,
+half of them with fast accumulation on both sides) : 3 tf32 : 3 f32. Each is the time of cuBLAS, through torch, over
+that of `gemm` by default, in turns on the same normally distributed matrices behind a flush of L2; D is held
+against the library's.
+
+    python -m docs.evidence choice --seed 1 --count 300 --json docs/evidence/data/choice_h200.json
+"""
+
+
+def pages(benchmarks: Path) -> dict[str, str]:
+    """Text by file name; nothing where no measurement is there."""
+    found = recorded(benchmarks, [*_FILES, *_CLASSES])
+    parts = [_TEXT]
+    for name in _FILES:
+        if name in found:
+            parts += _drawn(name, found[name])
+    for name in _CLASSES:
+        if name in found:
+            parts += _classes(name, found[name])
+    return {"choice.md": "\n".join(parts)} if len(parts) > 1 else {}
+
+
+def _drawn(name: str, found: Mapping[str, Any]) -> list[str]:
+    rows = sorted(
+        (row for row in found["rows"] if row.get("chosen") and "ratio" in row), key=lambda row: row["ratio"]
+    )
+    failed = [row for row in found["rows"] if "error" in row]
+    said = f"{len(rows)} problems of seed {found['seed']}; the library multiplied {len(failed)} others not."
+    worst = [
+        [_problem(row), f"`{row['plan']}`", f"{row['us']:.1f}", f"{row['ratio']:.3f}"]
+        for row in rows[:_LOSERS]
+    ]
+    return [
+        f"\n## {found['gpu']}: the losers first\n",
+        table(("problem", "chosen", "µs", "ratio"), worst),
+        f"\n### {found['gpu']}: all\n",
+        table(("type", "problems", "geometric mean", "one in ten below", "least"), _by_type(rows)),
+        f"\n{said} {source(found, f'{name}.json')}\n",
+    ]
+
+
+def _by_type(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    made = []
+    for kind in [*sorted({row["dtype"] for row in rows}), "all"]:
+        ratios = [row["ratio"] for row in rows if kind in ("all", row["dtype"])]
+        tenth = ratios[math.ceil(len(ratios) / 10) - 1]
+        made.append(
+            [kind, str(len(ratios)), f"{geometric_mean(ratios):.3f}", f"{tenth:.3f}", f"{ratios[0]:.3f}"]
+        )
+    return made
+
+
+def _classes(name: str, found: Mapping[str, Any]) -> list[str]:
+    rows = sorted((row for row in found["rows"] if "ratio" in row), key=lambda row: row["ratio"])
+    cells = [
+        [_problem(row), f"`{row['plan']}`", f"{row['tflops']:.0f}", f"{row['ratio']:.3f}"] for row in rows
+    ]
+    return [
+        f"\n## {found['gpu']}: sizes that were asked for\n",
+        table(("problem", "chosen", "TFLOP/s", "ratio"), cells),
+        f"\n{source(found, f'{name}.json')}\n",
+    ]
+
+
+def _problem(row: Mapping[str, Any]) -> str:
+    return f"{row['m']}×{row['n']}×{row['k']} {row['layout']} {row['dtype']}"

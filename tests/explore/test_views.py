@@ -1,0 +1,391 @@
+"""What the explorer shows, without a browser: held against the algebra, the rules, the analysis and the programs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutegemm import layout as algebra
+from cutegemm.analysis import check, shared_accesses, wavefronts
+from cutegemm.analysis.accesses import buffer_layout
+from cutegemm.analysis.shared import served
+from cutegemm.choose.described import described
+from cutegemm.choose.names import plans, recipe_named
+from cutegemm.errors import PlanError
+from cutegemm.explore import State, answer, respond
+from cutegemm.explore.chosen import spelled
+from cutegemm.explore.expression import OPERATIONS, evaluated
+from cutegemm.explore.moments import moments, told
+from cutegemm.layout import Layout, Swizzle, parse
+from cutegemm.plan import Operands
+from cutegemm.plan.program import operations as op
+from tests.explore.pages import Page, page, query
+
+CONFLICT = "simt:block=128x128x8,warp=64x32,thread=8x8,shared_a=k"
+PLANS = {
+    "sm90_pingpong": "nt",
+    "sm90_deferred_2x1": "nt",
+    "sm90_wide_2x1/stream": "nt",
+    "mma_256x128": "tn",
+    "mma_tma_256x128": "nt",
+    "simt_256x128": "nn",
+    "simt_64x64/k4": "nn",
+    CONFLICT: "nn",
+}
+VIEWS = ("layouts", "rules", "tile", "banks", "pipeline", "report")
+
+
+def plan_of(name: str):
+    plan, _ = described("test", name, None, PLANS[name], None)
+    return plan
+
+
+# --- expressions ---------------------------------------------------------------------------------------------------
+
+TYPED = (
+    ("(4,8)", "(4,8):(1,4)"),
+    ("((2,4),8):((1,16),2)", "((2,4),8):((1,16),2)"),
+    ("composition((6,2):(8,2), (4,3):(3,1))", "((2,2),3):((24,2),8)"),
+    ("A = 4:2\ncomplement(A, 16)", "(2,2):(1,8)"),
+    ("zipped_divide((10,8):(8,1), (4,2))", "((4,2),(3,4)):((8,1),(32,2))"),
+    ("coalesce(\n  (2,4):(1,2)  # neighbours\n)", "8:1"),
+    ("S<3,3,3>", "S<3,3,3>"),
+    ("S<3,3,3> o 0 o (8,64):(64,1)", "S<3,3,3> o 0 o (8,64):(64,1)"),
+    ("composition(S<2,0,3>, (8,8):(8,1))", "S<2,0,3> o 0 o (8,8):(8,1)"),
+    ("(8,8):(F2(9),F2(1))", "(8,8):(F2(9),F2(1))"),
+    ("(4,8):(1@0,1@1)", "(4,8):(1@0,1@1)"),
+    ("A = (4,8):(8,1); A(2, 3)", "19"),
+    ("A = (4,8):(8,1)\nA(2, _)", "(8):(1)"),
+    ("(4,8):(8,1)[0]", "4:8"),
+    ("raked_product((2,2):(1,2), (3,4):(1,3))", "((3,2),(4,2)):((4,1),(12,2))"),
+    ("make_layout_tv((4,8):(8,1), (2,2):(2,1))", "((8,4),(2,2)):((16,2),(8,1)) over (8,16)"),
+    ("size((4,8):(8,1))", "32"),
+    ("Layout((4,8), (-1,4))", "(4,8):(-1,4)"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), TYPED)
+def test_what_is_typed_is_evaluated(text: str, value: str) -> None:
+    last = evaluated(text)[-1]
+    assert (str(last.value), last.error) == (value, "")
+
+
+REFUSED = (
+    ("composition((6,2):(1,7), (3,2):(2,3))", "A o B is no layout"),
+    ("nothing(4:1)", "no operation 'nothing'"),
+    ("B", "nothing is called 'B'"),
+    ("(4,8", "does not read"),
+    ("(4,8):(1", "is expected at the end"),
+    ("coalesce(4:1, 2, 3)", "not arguments of it"),
+    ("size.__class__", "no layout, no coordinate and no operation"),
+    ("__import__('os')", "no operation '__import__'"),
+    ("[4:1 for x in 4:1]", "no layout"),
+    ("(4:1)()", "coordinate"),
+    ("tv(4:1, 8)", "two extents"),
+    ("complement(4:0x, 16)", "is expected at 'x'"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reason"), REFUSED)
+def test_what_is_refused_says_why(text: str, reason: str) -> None:
+    last = evaluated(text)[-1]
+    assert last.value is None
+    assert reason in last.error
+    assert reason in " ".join(page(expr=text).texts("div", class_="error"))
+
+
+def test_every_call_is_shown_in_the_order_in_which_it_is_made() -> None:
+    shown = page(expr="A = composition((8,8):(8,1), 16:2)\ncoalesce(logical_divide(A, 4:1))")
+    assert shown.texts("h2")[:3] == [
+        "1composition((8,8):(8,1), 16:2) as A",
+        "2logical_divide((4,4):(16,1), 4:1)",
+        "3coalesce((4,4):(16,1))",
+    ]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operations_are_those_of_the_algebra(operation: str) -> None:
+    assert callable(getattr(algebra, operation))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["composition((6,2):(8,2), 4:3)", "complement(4:2, 16)", "coalesce((2,4):(1,2))", "right_inverse((4,8):(8,1))",
+     "left_inverse((4,8):(1,5))", "logical_divide(24:3, 4:2)", "zipped_divide(24:3, 4:2)", "tiled_divide(24:3, 4:2)",
+     "flat_divide(24:3, 4:2)", "logical_product(4:1, 3:1)", "zipped_product(4:1, 3:1)", "tiled_product(4:1, 3:1)",
+     "flat_product(4:1, 3:1)", "blocked_product(4:1, 3:1)", "raked_product(4:1, 3:1)"],
+)  # fmt: skip
+def test_a_derivation_ends_in_the_result(text: str) -> None:
+    shown = page(expr=text)
+    (derivation,) = [said for _, said in shown.all("pre")]
+    assert derivation.splitlines()[-1] == f"= {evaluated(text)[-1].value}"
+    assert len(derivation.splitlines()) > 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_page(text: str) -> None:
+    shown = Page(answer(query(expr=text)).html)
+    assert len(shown.all("textarea", id="f-expr")) == 1
+
+
+@pytest.mark.parametrize(
+    "value", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</textarea><b>"]
+)
+@pytest.mark.parametrize(
+    "name", ["expr", "plan", "problem", "epilogue", "operands", "dtype", "view", "t", "find"]
+)
+def test_what_a_link_brings_is_text(name: str, value: str) -> None:
+    for view in ("layouts", "rules", "pipeline"):
+        found = answer(query(**{"view": view, name: value})).html
+        assert value not in found
+        assert "<script>" not in found
+
+
+# --- states and links ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_links_lead_to_states(view: str) -> None:
+    """Each link is the query of the state that it stands for, and keeps what it does not change."""
+    shown = page(view=view, plan="simt_64x64", layout="nn", expr="4:1")
+    links = [attributes["href"] for attributes, _ in shown.all("a") if "hx-get" in attributes]
+    assert len(links) > 6
+    for link in links:
+        assert State.of(link).query == link
+        assert State.of(link)["plan"] == "simt_64x64"
+
+
+def test_a_form_says_how_its_address_is_written_shortest() -> None:
+    html, headers = respond("form=1&view=banks&plan=simt_64x64&layout=nn&dtype=&bits=16&warp=1")
+    assert headers == {"HX-Replace-Url": "?view=banks&plan=simt_64x64&layout=nn&warp=1"}
+    assert html.startswith("<title>simt_64x64: cutegemm explorer</title>")
+    assert respond("view=banks")[1] == {}
+    assert respond("view=banks", restores=True)[0].startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_everything_has_a_name(view: str) -> None:
+    """Fields have labels, scrolling parts and tables names, ids are given once; headings do not leave a level out."""
+    shown = page(view=view, plan=CONFLICT, layout="nn", expr="composition((6,2):(8,2), (4,3):(3,1))")
+    ids = [attributes["id"] for _, attributes, _ in shown.elements if attributes.get("id")]
+    assert [name for name, count in Counter(ids).items() if count > 1] == []
+    labels = {attributes.get("for") for attributes, _ in shown.all("label")}
+    for tag in ("input", "select", "textarea"):
+        for attributes, _ in shown.all(tag):
+            if attributes.get("type") != "hidden" and attributes.get("class") is None:
+                inside = attributes.get("id") in {"color-d", "color-ab", "stage", "zoom"}  # in their labels
+                assert attributes.get("id") in labels or attributes.get("aria-label") or inside, attributes
+    for tag, attributes, _ in shown.elements:
+        if attributes.get("role") == "region":
+            assert attributes.get("aria-label"), (tag, attributes)
+    (current,) = [text for attributes, text in shown.all("a") if attributes.get("aria-current") == "page" and text in
+                  ("layouts", "rules", "tile", "banks", "pipeline", "time")]  # fmt: skip
+    assert current in (view, "time")
+    levels = [int(tag[1]) for tag, _, _ in shown.elements if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_broken_rule_is_shown() -> None:
+    name = "sm90:tile=100x100x64,cluster=3x1"
+    with pytest.raises(PlanError) as raised:
+        described("test", name, None, "nt", None)
+    assert len(raised.value.violations) > 2
+    for view in ("rules", "banks", "pipeline"):
+        shown = page(view=view, plan=name)
+        assert shown.texts("div", class_="error") == [" ".join(v.split()) for v in raised.value.violations]
+
+
+def test_what_is_typed_wrong_is_said_at_once() -> None:
+    said = " ".join(
+        page(view="rules", plan="simt_64x6", dtype="f7", problem="12").texts("div", class_="error")
+    )
+    assert "f7" in said
+    assert "'12' is not MxNxK" in said
+    assert "simt_64x64" in said  # what was meant
+
+
+def test_a_spelled_out_plan_is_the_named_one() -> None:
+    """What the fields of the editor are filled with makes the plan that they were filled from."""
+    for name, _ in plans():
+        recipe = recipe_named(name)
+        operands = Operands.of("f32") if recipe.family == "simt" else Operands.of("bf16", layout="nt")
+        try:
+            plan = recipe.build(operands)
+        except PlanError:
+            continue
+        told = ",".join(f"{option}={value}" for option, value in spelled(recipe, plan).items())
+        assert recipe_named(f"{recipe.family}:{told}").build(operands).key() == plan.key(), name
+
+
+@pytest.mark.parametrize("name", ["sm90_wide_2x1/stream", "simt_64x64/k4", "transposed:sm90_wide_2x1"])
+def test_the_editor_makes_the_plan_anew(name: str) -> None:
+    layout = "nn" if "simt" in name else "nt"
+    before = page(view="rules", plan=name, layout=layout)
+    fields = {a["name"]: a["value"] for a, _ in before.all("input") if (a.get("name") or "").startswith("o.")}
+    (begins,) = {a["value"] for a, _ in before.all("input", type="hidden", name="plan")}
+    after = page(view="rules", plan=begins, layout=layout, **fields)
+    words = [shown.all("pre")[0][1].partition("\n")[2] for shown in (before, after)]
+    assert words[0] == words[1]
+    changed = answer(query(view="rules", plan=begins, layout=layout, **{**fields, "o.stages": "2"}))
+    assert "stages=2" in changed.query
+
+
+# --- banks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_phases_are_the_wavefronts(name: str) -> None:
+    """Words of the busiest bank, phase by phase, are what the model of shared memory counts."""
+    plan = plan_of(name)
+    for access in shared_accesses(plan):
+        if access.op in ("tma", "cp.async"):
+            continue
+        addresses, bits = access.addresses(buffer_layout(plan, access.buffer))
+        requests = addresses.reshape(-1, addresses.shape[-1])[::7]
+        for lanes, counted in zip(requests, wavefronts(requests, bits, op=access.op)[0], strict=True):
+            phases = served(lanes, bits, op=access.op)
+            assert sum(max(map(len, phase.values())) for phase in phases) == counted
+            asked = {
+                lane for phase in phases for words in phase.values() for who in words.values() for lane in who
+            }
+            assert asked == set(range(len(lanes)))
+
+
+def test_banks_that_lanes_meet_in_are_marked() -> None:
+    shown = page(view="banks", plan=CONFLICT, layout="nn")
+    red = shown.all("li", class_="meets")
+    assert [attributes["aria-label"] for attributes, _ in red] == [
+        "bank 0: "
+        + "; ".join(f"lanes {i}, {i + 8}, {i + 16}, {i + 24} at byte {128 * i:#06x}" for i in range(8))
+    ]
+    assert len(shown.all("li", class_="bank")) == 32
+    assert "8-way: lanes 0, 1, 2, 3, 4, 5, 6, 7 of warp 0 in bank 0" in shown.texts("td")
+    assert page(view="banks", plan="simt_256x128", layout="nn").all("li", class_="meets") == []
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------------
+
+WORDS = {
+    op.Load: "load",
+    op.Expect: "load",
+    op.BeginRead: "mma",
+    op.WriteSlot: "write",
+    op.StoreSlot: "store",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name.startswith(("sm90", "mma_tma"))])
+def test_moments_follow_the_programs(name: str) -> None:
+    """Each role is at the line that what it does comes from; its lines go on only by what it has done."""
+    plan = plan_of(name)
+    texts = {role: str(program).splitlines() for role, program in plan.programs.items()}
+    every = moments(plan)
+    assert len(every) > 100
+    said: Counter[tuple[str, str]] = Counter()
+    for before, now in itertools.pairwise(every):
+        for role, line in now.at.items():
+            assert line is None or 0 <= line < len(texts[role])
+            if role not in (before.role, now.role):
+                assert line == before.at[role]
+        if now.role is not None:
+            said[" ".join(now.text.split()[:2]), texts[now.role][now.at[now.role]].split()[0]] += 1
+    for does, words in (
+        ("asks for", {"load"}),
+        ("expects", {"load", "wait"}),  # the wait for C, where it comes to a slot
+        ("begins", {"mma", "read"}),
+        ("asks whether", {"if", "for"}),
+        ("write slot", {"write"}),
+        ("store slot", {"store"}),
+    ):
+        assert {line for did, line in said if did.startswith(does)} <= words
+    assert said["asks for", "load"] > 20
+    assert every[-1].time > every[0].time
+    assert all(before.time <= after.time for before, after in itertools.pairwise(every))
+
+
+def test_a_stage_is_read_when_it_is_full_alone() -> None:
+    for moment in moments(plan_of("sm90_pingpong")):
+        for held, readers in moment.stages:
+            assert not readers or all(text.startswith("k-tile") for text in held.values())
+
+
+def test_the_stepper_goes_through_the_moments() -> None:
+    every = moments(plan_of("sm90_pingpong"))
+    for number in (0, 41, len(every) - 1):
+        shown = page(view="pipeline", t=number)
+        now = every[number]
+        who = f"{now.role} " if now.role else ""
+        assert shown.texts("p", class_="result") == [
+            f"{number + 1} of {len(every)}, at {now.time:g}: {who}{now.text}"
+        ]
+        links = {text: State.of(a["href"])["t"] for a, text in shown.all("a", class_="button")}
+        assert links == {
+            "first": "0", "back": str(max(0, number - 1)), "next": str(min(len(every) - 1, number + 1)),
+            "last": str(len(every) - 1),
+        }  # fmt: skip
+        assert len(shown.all("li", class_="here")) == len({line for line in now.at.items() if line[1] is not None} -
+                                                          ({("consumer 1", now.at["consumer 0"])}))  # fmt: skip
+
+
+def test_a_schedule_is_stepped_through_too() -> None:
+    plan = plan_of("simt_256x128")
+    lines = str(plan.schedule).splitlines()
+    for number in (0, 9, 60):
+        shown = page(view="pipeline", plan="simt_256x128", layout="nn", t=number)
+        (here,) = shown.texts("li", class_="here")
+        (text,) = shown.texts("p", class_="result")
+        step = {"fetch": "fetch", "commit": "commit", "store": "store", "wait": "wait", "sync": "sync", "read": "read",
+                "multiply": "mma"}[text.split(", ")[1]]  # fmt: skip
+        assert here.split()[0] == step
+        assert here in [" ".join(line.split()) for line in lines]
+
+
+def test_operations_are_told_in_words() -> None:
+    assert told(op.Expect("full", 1, 32768)) == "expects 32768 bytes at full[1]"
+    assert told(op.EndRead(3)) == "has read stage 3"
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_is_that_of_check() -> None:
+    plan, problem = described("test", "simt_256x128", None, "nn", "4096x4096x4096", "sm_90a")
+    found = check(plan, problem, device="h200")
+    shown = page(view="report", plan="simt_256x128", layout="nn")
+    cells = shown.texts("td")
+    for access in found.shared:
+        assert access.name in shown.texts("th")
+        assert str(access.cost.wavefronts) in cells
+    roof = found.roofline
+    assert f"at least {roof.seconds * 1e3:.3f} ms, so {roof.tflops:.1f} TFLOP/s at most" in shown.texts("p")
+    assert [text for text in shown.texts("div") if f"{roof.bound.seconds * 1e3:.3f} ms, binds" in text]
+    for change in found.changes:
+        assert any(change.what in text for text in shown.texts("p"))
+
+
+def test_layouts_that_are_drawn_are_those_that_are_told() -> None:
+    """The cells of the picture are the offsets of the result."""
+    shown = page(expr="zipped_divide((8,12):(12,1), (4,3))", cells="offsets", color="offset")
+    result = parse("((4,3),(2,4)):((12,1),(48,3))")
+    numbers = [int(text) for text in shown.texts("text") if text.isdigit()]
+    expected = Counter(np.asarray(result.offsets()).tolist())
+    assert not expected - Counter(numbers)
+
+
+def test_a_swizzle_is_told_by_its_bits() -> None:
+    assert "bits 3 .. 5 of an offset are XORed with its bits 6 .. 8" in page(expr="S<3,3,3>").texts("p")
+    swizzle = Swizzle(3, 3, 3)
+    assert all(swizzle(1 << bit) == (1 << bit) ^ (1 << (bit - 3)) for bit in (6, 7, 8))
+    assert all(swizzle(1 << bit) == 1 << bit for bit in (0, 3, 5, 9))
+    assert isinstance(parse("(4,8)"), Layout)

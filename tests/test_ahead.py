@@ -1,0 +1,142 @@
+"""What is prepared is what calls take; nothing is compiled here."""
+
+from __future__ import annotations
+
+import pytest
+
+import cutegemm
+from cutegemm.errors import CompileError, PlanError
+from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.plan import Operands
+from cutegemm.run import ahead
+
+SHAPES = [(64, 512, 512), (300, 512, 500), (2048, 2048, 2048)]
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    """The plans that are compiled; none was before."""
+    found = []
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+
+    def compile_plans(plans, arch, processes, done):
+        found.extend(plans)
+        for _ in plans:
+            done()
+        return [CompileError("no") if plan.name == "simt_bad" else None for plan in plans]
+
+    monkeypatch.setattr(ahead, "compile_plans", compile_plans)
+    return found
+
+
+def test_shapes(compiled, capsys):
+    found = cutegemm.prepare([*SHAPES, SHAPES[0]], device="h200")
+    assert len(found.plans) == len(compiled) == found.compiled == 3
+    assert (
+        f"cutegemm: 3 kernels: 3 compiled in {found.seconds:.1f} s, 0 were there\n" == capsys.readouterr().err
+    )
+    assert cutegemm.prepare([(64, 512, 512)], dtype="f32", layout="nn").plans[0].family == "simt"
+
+
+def test_what_was_compiled_is_there(compiled, monkeypatch):
+    monkeypatch.setattr(ahead.cache, "intact", lambda folder: {})
+    found = cutegemm.prepare(SHAPES)
+    assert (compiled, found.compiled) == ([], 0)
+    assert str(found).startswith("3 kernels: 0 compiled in")
+    assert str(found).endswith("s, 3 were there")
+
+
+def test_what_fails_is_told(compiled, monkeypatch):
+    plan = cutegemm.simt_plan(name="simt_bad")
+    monkeypatch.setattr(ahead, "plans_of", lambda *given: [(plan, "sm_80")])
+    found = cutegemm.prepare(SHAPES)
+    assert (found.compiled, str(found).splitlines()[1]) == (0, "  simt_bad failed: no")
+
+
+def test_a_weight_for_any_number_of_rows(compiled):
+    found = cutegemm.prepare([(512, 512)], rows=range(1, 8193))
+    assert 2 <= len(found.plans) <= 6
+    one = cutegemm.prepare([(512, 512)], rows=[64])
+    assert len(one.plans) == 1
+    assert one.plans[0].key() in {plan.key() for plan in found.plans}
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "words"),
+    [
+        ([(1, 2)], {}, r"\(1, 2\); numbers \(M, N, K\), or with L, are expected"),
+        ([(1, 2, 3)], {"rows": [1]}, r"\(1, 2, 3\); numbers \(N, K\), beside rows, are expected"),
+        ([(0, 2, 3), "x"], {}, "(?s)2 rules are broken.*'x'; numbers"),
+        ([(4, 4)], {"rows": []}, "numbers from 1 on are expected"),
+        ([(4, 4)], {"rows": range(4)}, "numbers from 1 on are expected"),
+    ],
+)
+def test_what_is_refused(compiled, what, options, words):
+    with pytest.raises(PlanError, match=words):
+        cutegemm.prepare(what, **options)
+
+
+class TestCalls:
+    """Of shapes and layers, beside what is launched for them."""
+
+    @pytest.fixture
+    def launched(self, monkeypatch):
+        pytest.importorskip("torch", reason="torch is not installed")
+        from cutegemm.run import fused
+        from cutegemm.run.calls import Calls
+        from tests.noted import note_launches
+
+        monkeypatch.setattr(fused, "_calls", Calls())
+        monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
+        return note_launches(monkeypatch, 132)
+
+    @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+    @pytest.mark.parametrize("shape", [*SHAPES, (8, 16, 24, 3), (1, 512, 256), (40, 33, 21)])
+    def test_shapes(self, launched, shape, layout):
+        import torch
+
+        m, n, k, *batch = shape
+        a = torch.zeros(*batch, k, m).mT if layout[0] == "t" else torch.zeros(*batch, m, k)
+        b = torch.zeros(*batch, n, k).mT if layout[1] == "t" else torch.zeros(*batch, k, n)
+        for dtype, kind in (("bf16", torch.bfloat16), ("f32", torch.float32)):
+            cutegemm.gemm(a.to(kind), b.to(kind))
+            operands = Operands.of(dtype, layout=layout, batched=bool(batch))
+            ((plan, arch),) = ahead.plans_of([shape], None, operands, DEFAULT_DEVICE)
+            assert (plan, arch) == (launched[-1].plan, "sm_90a")
+
+    def test_layers(self, launched):
+        """At most six plans serve all rows of a layer with a bias and gelu, and one of them is taken for each."""
+        import torch
+
+        from cutegemm.epilogue import gelu
+        from cutegemm.run.gemm import gemm, layer
+        from cutegemm.run.prepare import asking
+
+        w, bias = torch.zeros(1024, 512).bfloat16(), torch.zeros(1024).bfloat16()
+
+        def ending(acc, bias):
+            return gelu(acc + bias)
+
+        with asking() as asked:
+            layer(torch.zeros(8192, 512).bfloat16(), w, bias, ending)
+        (question,) = asked
+        assert launched == []
+        plans = {plan.key() for plan, _ in ahead.plans_of_layers([(question, range(1, 8193))])}
+        assert 2 <= len(plans) <= 6
+        for rows in (1, 3, 17, 64, 500, 1023, 5000):
+            x = torch.zeros(rows, 512).bfloat16()
+            layer(x, w, bias, ending)(x, w, bias)
+            gemm(x, w.t(), epilogue=ending, bias=bias, varying_rows=True)
+            assert launched[-1].plan.key() in plans
+            assert launched[-1].plan == launched[-2].plan
+
+    def test_modules(self, launched):
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        from cutegemm.errors import UnsupportedError
+
+        with pytest.raises(
+            UnsupportedError, match=r"computes no layer of these modules. Call cutegemm.use\(model\)"
+        ):
+            cutegemm.prepare(torch.nn.Linear(8, 8))
+        with pytest.raises(UnsupportedError, match=r"layers are on cpu; .* Call model.cuda\(\) first"):
+            cutegemm.prepare([cutegemm.Linear(8, 8)])

@@ -1,0 +1,108 @@
+"""`cutegemm tune`, `prepare` and `export`: what they read, what they do with it, what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from cutegemm.cli import app
+from cutegemm.cli.ahead import read_shapes
+from cutegemm.errors import UnsupportedError
+from cutegemm.run import ahead
+from cutegemm.run.exported import Kernels
+
+TEXT = """m, n, k, dtype, layout, out, l
+64, 512, 512, , , ,
+32, 512, 256, f32, nn, , 3
+1-8192, 512, 512, e4m3, , bf16,
+"""
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    path = tmp_path / "shapes.csv"
+    path.write_text(TEXT)
+    return path
+
+
+def test_shapes_are_read(shapes):
+    one, batch, layer = read_shapes(shapes)
+    assert [line.shape for line in (one, batch)] == [(64, 512, 512), (32, 512, 256, 3)]
+    assert (str(one.operands.a), batch.operands.layout) == ("bf16 k-major, 16-byte aligned", "nn")
+    assert (str(batch.operands.a.dtype), batch.operands.batched) == ("f32", True)
+    assert (layer.rows, layer.columns, layer.is_layer) == (range(1, 8193), (512, 512), True)
+    assert [str(x.dtype) for x in (layer.operands.a, layer.operands.d)] == ["e4m3", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("m,n\n1,2\n", "the column 'k' is missing"),
+        ("m,n,k,x\n1,2,3,4\n", "'x' is no column; m, n, k, l, dtype, layout, out are"),
+        ("m,n,k\n", "it has no lines behind its first one"),
+        ("", "the column 'm' is missing"),
+        (
+            "m,n,k\n1,2,x\n1,2,3\n0,2,3\n",
+            "(?s)line 2: invalid literal .*line 4: extents are numbers from 1 on",
+        ),
+        ("m,n,k,dtype\n1,2,3,f17\n", "line 2: .*f17"),
+        ("m,n,k\n1,2\n", "line 2"),
+        ("m,n,k,l\n1-2,2,3,4\n", "line 2: a batch has one number of rows"),
+        ("m,n,k\n1-2,2,3\n", "line 2: m is 1-2; one number is expected"),
+    ],
+)
+def test_what_does_not_read(tmp_path, text, words):
+    path = tmp_path / "shapes.csv"
+    path.write_text(text)
+    with pytest.raises(UnsupportedError, match=words):
+        read_shapes(path, ranges="1-2,2,3\n" not in text)
+    with pytest.raises(UnsupportedError, match="No such file"):
+        read_shapes(tmp_path / "none.csv")
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "cache"))
+
+    def compile_plans(plans, arch, processes, done):
+        found.extend([(plan.name, arch) for plan in plans])
+        return [None] * len(plans)
+
+    monkeypatch.setattr(ahead, "compile_plans", compile_plans)
+    return found
+
+
+def test_prepare(compiled, shapes):
+    done = CliRunner().invoke(app, ["prepare", str(shapes), "--device", "h100"])
+    assert done.exit_code == 0, done.output
+    assert 3 <= len(compiled) <= 8
+    assert {arch for _, arch in compiled} == {"sm_90a"}
+    assert f"{len(compiled)} kernels: {len(compiled)} compiled in" in done.output
+
+
+def test_export(monkeypatch, shapes, tmp_path):
+    written = []
+
+    def export(plans, path, arch):
+        written.append(([plan.name for plan in plans], path, arch))
+        return Kernels(path, ())
+
+    monkeypatch.setattr("cutegemm.run.export.export", export)
+    out = tmp_path / "kernels.so"
+    shapes.write_text("m,n,k\n64,512,512\n")
+    given = ["export", "sm90_64x64", "simt_64x64", str(shapes), "-o", str(out)]
+    done = CliRunner().invoke(app, given, catch_exceptions=False)
+    assert done.exit_code == 0
+    (((*names, last), path, arch),) = written
+    assert (names, path, arch) == (["sm90_64x64", "simt_64x64"], out, "sm_90a")
+    assert last.startswith("sm90_")
+
+
+def test_tune_asks_for_a_gpu(shapes):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    shapes.write_text("m,n,k\n64,512,512\n")
+    with pytest.raises(UnsupportedError, match="need a CUDA device"):
+        CliRunner().invoke(app, ["tune", str(shapes)], catch_exceptions=False)

@@ -1,0 +1,98 @@
+"""The first call of a process whose kernels are on the disk: what it imports, what it takes, what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+import cutegemm  # noqa: E402
+
+# As if the CPU were a Hopper GPU, until the kernel is called: it refuses the tensors. The second call splits K.
+CALLS = """
+import json, sys
+import torch
+import cutegemm
+from cutegemm.run import cuda, recall
+
+recall._serves = lambda key, a: not recall._is_of_process(key)
+cuda.device_name = lambda index: "Some"
+cuda.devices = lambda: 1
+torch.cuda.is_current_stream_capturing = lambda: False
+cuda.current_stream = lambda index: 0
+if sys.argv[1] == "first":
+    from cutegemm.machine.device import DEFAULT_DEVICE
+    from cutegemm.run import prepare, torch_ops
+    prepare.wrong_devices = lambda given: []
+    torch_ops.device_arch, torch_ops.device_of = lambda index: "sm_90a", lambda index: DEFAULT_DEVICE
+
+def call(rows, **options):
+    a, b = torch.zeros(rows, 4096).bfloat16(), torch.zeros(512, 4096).bfloat16().t()
+    try:
+        cutegemm.gemm(a, b, **options)
+    except cutegemm.CutegemmError as error:
+        return str(error).splitlines()[0]
+
+said = [call(64), call(1000)]
+watched = "cutlass", "cutegemm.plan", "cutegemm.choose", "cutegemm.run.prepare"
+heavy = [name for name in watched if name in sys.modules]
+from cutegemm.run.gemm import _calls
+found = []
+for key in list(_calls.found):
+    found.append(recall.find(key, torch.zeros(1)) is not None)
+    found.append(recall.find((*key[:14], "sm_90a_64x64", *key[15:]), torch.zeros(1)) is not None)
+    cuda.device_name = lambda index: "Other"
+    found.append(recall.find(key, torch.zeros(1)) is not None)
+    cuda.device_name = lambda index: "Some"
+print(json.dumps([said, heavy, found]))
+"""
+
+
+def run(cache: Path, how: str):
+    package = str(Path(cutegemm.__file__).parents[1])
+    env = {**os.environ, "CUTEGEMM_CACHE_DIR": str(cache), "PYTHONPATH": package}
+    given = [sys.executable, "-c", CALLS, how]
+    done = subprocess.run(given, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_nothing_heavy_is_imported(tmp_path):
+    """The kernels are reached, and refuse the CPU's tensors in the same words; other signatures have no record."""
+    cache = tmp_path / "cache"
+    said, heavy, _ = run(cache, "first")
+    assert "cutegemm.plan" in heavy
+    assert all("by <CompiledKernel sm90_" in each for each in said)
+    assert any("/k" in each for each in said)
+    records = [json.loads(each.read_text()) for each in (cache / "calls").iterdir()]
+    assert sorted(record["sizes"] is not None for record in records) == [False, True]
+    assert run(cache, "again") == [said, [], [True, False, False] * 2]
+    for record in records:  # entries that were damaged
+        with (cache / record["entry"] / "kernel.so").open("ab") as file:
+            file.write(b"x")
+    again, heavy, _ = run(cache, "first")
+    assert (again, "cutegemm.run.prepare" in heavy) == (said, True)
+
+
+def test_what_has_no_record():
+    from cutegemm.run import recall, tune
+
+    class OnDevice:
+        is_cuda = True
+
+    key = (torch.Tensor, *[None] * 13, None, "fast", False)
+    assert recall._serves(key, OnDevice())
+    assert not recall._serves((*key[:14], 12345, *key[15:]), OnDevice())  # a plan's id
+    assert not recall._serves((*key[:-1], True), OnDevice())  # the tuner is asked for
+    assert not recall._serves((int, *key[1:]), OnDevice())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune, "_used", ["a table"])
+        assert not recall._serves(key, OnDevice())
