@@ -65,6 +65,7 @@ _LATER = {
     "s8": "cutegemm.dtypes",
     "simt_plan": "cutegemm.build",
     "simt_tiled_mma": "cutegemm.tile",
+    "skinny_plan": "cutegemm.build",
     "sm90_plan": "cutegemm.build",
     "smem_atom": "cutegemm.tile",
     "stmatrix": "cutegemm.tile",
@@ -127,6 +128,7 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.build import mma_sync_plan as mma_sync_plan
     from cutegemm.build import mma_tma_plan as mma_tma_plan
     from cutegemm.build import simt_plan as simt_plan
+    from cutegemm.build import skinny_plan as skinny_plan
     from cutegemm.build import sm90_plan as sm90_plan
     from cutegemm.choose.catalog import plan_named as plan_named
     from cutegemm.choose.catalog import plans as plans

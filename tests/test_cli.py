@@ -89,7 +89,7 @@ def test_gemm_of_tf32_leaves_float32() -> None:
     ],
 )
 def test_gemm_of_whole_numbers_is_exact(k: str, factors: tuple[str, ...]) -> None:
-    """Sums of 8192 products of normal numbers deviate by 90: some are past 127. With factors fractions are cut off."""
+    """Sums of 8192 products of normal numbers deviate by 90: some are past 127. With factors D is rounded once."""
     found = json.loads(run("gemm", "64", "64", k, "--dtype", "s8", "--layout", "nt", *factors, "--json"))
     assert found["correct"] is True
     assert found["relative_error"] == found["tolerance"] == 0

@@ -32,6 +32,11 @@ def packed(plan):
     return "".join(packing.name for packing in plan.packs)
 
 
+def either_way(names):
+    """What a plan may pack: of A and B, or of D^T = B^T A^T, whose A is B^T."""
+    return {names, names.translate(str.maketrans("ab", "ba"))} if len(names) == 1 else {names}
+
+
 SIDE = 2048  # of results that no choice would store straight out of registers
 
 
@@ -47,7 +52,11 @@ def test_aligned_halves_go_to_wgmma(taken, kind, transposed):
     plan = plan_for(taken, a, b)
     assert plan.family == "sm90"
     assert plan.pipeline.ctas == 114
-    assert (plan.operands.a.major, plan.operands.b.major) == ("mk"[not transposed[0]], "nk"[transposed[1]])
+    of = {
+        "d": ("mk"[not transposed[0]], "nk"[transposed[1]]),
+        "d^t": ("mk"[transposed[1]], "nk"[not transposed[0]]),
+    }
+    assert (plan.operands.a.major, plan.operands.b.major) in of.values()
     assert not plan.has_c
 
 
@@ -233,10 +242,13 @@ def test_large_tf32_is_packed_where_it_is_not_k_major(taken, large, transposed, 
 def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):
     a, b = large(4097, 4093, torch.bfloat16), large(4093, 4096, torch.bfloat16)
     plan = plan_for(taken, a, b)
-    assert (plan.family, packed(plan)) == ("sm90", "a")
-    assert [x.align_bytes for x in (plan.operands.a, plan.operands.b, plan.loaded.a)] == [2, 16, 16]
+    assert plan.family == "sm90"
+    (name,) = packed(plan)
+    assert sorted(x.align_bytes for x in (plan.operands.a, plan.operands.b)) == [2, 16]
+    assert (getattr(plan.operands, name).align_bytes, getattr(plan.loaded, name).align_bytes) == (2, 16)
     plan = plan_for(taken, a, b[:, :4095])  # the rows of b are as far from each other as they were
-    assert (packed(plan), plan.operands.b.align_bytes, plan.store_d.bits) == ("a", 16, 16)
+    (name,) = packed(plan)
+    assert (getattr(plan.operands, name).align_bytes, plan.store_d.bits) == (2, 16)
     assert packed(plan_for(taken, a, large(4093, 4095, torch.bfloat16))) == "ab"
     assert packed(plan_for(taken, a, b, plan="sm90_slots+pack/k2")) == "a"
     assert packed(plan_for(taken, large(4096, 4096, torch.bfloat16)[:, :4093], b)) == ""
@@ -266,7 +278,8 @@ def test_bytes_of_every_layout(taken, kind):
         (matrix(64, 99, kind), matrix(96, 112, kind)[:, :99].t(), "a"),
     ):
         plan = plan_for(taken, a, b)
-        assert (plan.family, packed(plan)) == ("sm90", packs)
+        assert plan.family == "sm90"
+        assert packed(plan) in either_way(packs)
     few = plan_for(taken, matrix(16, 99, kind), matrix(99, 4096, kind))
     assert (few.operands.a.major, few.operands.b.major, packed(few)) == ("m", "k", "ab")  # D^T = B^T A^T
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import Arch, arch_named
 from cutegemm.machine.device import Device, default_device, device_named
 from cutegemm.plan.arguments import check_is_plan
+from cutegemm.plan.launches import GEMM, is_early, launches_of
+from cutegemm.plan.memory.workspace import packed_bytes_of, regions
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -50,7 +53,10 @@ class AccessCost:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What is predicted of a plan. Fields from `problem` on are None or empty where none was given."""
+    """What is predicted of a plan. Fields from `problem` on are None or empty where none was given.
+
+    launches   the kernels of a call, and whether each begins before the one before it has ended
+    """
 
     plan: str
     summary: str
@@ -61,6 +67,7 @@ class Analysis:
     shared: tuple[AccessCost, ...]
     global_: tuple[Sectors, ...]
     occupancy: Occupancy
+    launches: Mapping[str, bool]
     ending: Ending | None = None
     problem: str | None = None
     tiles: int = 0
@@ -142,6 +149,7 @@ class Analysis:
                 "limited_by": list(self.occupancy.limited_by),
                 "theoretical": self.occupancy.theoretical,
             },
+            "launches": dict(self.launches),
             "epilogue": None if self.ending is None else asdict(self.ending),
             "spills": self.spills,
             "searches": {buffer: _found(search) for buffer, search in self.searches.items()},
@@ -260,6 +268,7 @@ def check(
         "shared": shared,
         "global_": sectors,
         "occupancy": held,
+        "launches": _launches(plan, have, problem),
         "ending": ending_of(plan, target, sectors, held.ctas, problem),
         "spills": report.spills if report is not None else None,
         "searches": _searches(plan, accesses, shared, rules) if search else {},
@@ -267,6 +276,13 @@ def check(
     if problem is None:
         return Analysis(**common)
     return _with_problem(plan, problem, target, common, search)
+
+
+def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, bool]:
+    """The kernels of a call, and whether each begins early: for a problem, or for small ones."""
+    parts = [] if problem is None else regions(plan, problem.m, problem.n, problem.k, problem.l)
+    packed = {GEMM: packed_bytes_of(parts)}
+    return {name: is_early(launch, packed.get(name, 0)) for name, launch in launches_of(plan, arch).items()}
 
 
 def _searches(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def sections(analysis: Analysis) -> list[Section]:
     if analysis.ending is not None:
         out.append(_ending(analysis.ending))
     out.append(_occupancy(analysis))
+    if len(analysis.launches) > 1:
+        out.append(_launches(analysis.launches))
     if analysis.problem is not None:
         out += [_traffic(analysis), _roofline(analysis), _changes(analysis)]
     return out
@@ -123,6 +127,15 @@ def _occupancy(analysis: Analysis) -> Section:
             used = f"{fill.ctas} tiles on {fill.per_wave} slots, which share what does not fill them"
         lines.append(f"{used}; {fill.tile_waste:.1%} of the tiles is waste")
     return Section("Occupancy", lines=tuple(lines))
+
+
+def _launches(launches: Mapping[str, bool]) -> Section:
+    names = list(launches)
+    lines = [f"1. {names[0]}"]
+    for number, (before, name) in enumerate(pairwise(names), 2):
+        early = f"while {before} runs, for whose end it waits behind its prologue"
+        lines.append(f"{number}. {name}, {early if launches[name] else f'when {before} has ended'}")
+    return Section("Launches", lines=tuple(lines))
 
 
 def _traffic(analysis: Analysis) -> Section:

@@ -25,6 +25,7 @@ from cutegemm.analysis.accesses import read_always
 from cutegemm.analysis.pace import multicast, pace_of
 from cutegemm.analysis.parts import k_parts_of
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.memory.workspace import partials_bytes
 from cutegemm.tile.raster import Raster
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Traffic:
     l2_read_bytes     of A and B that the CTAs ask L2 for; what is multicast once
     sm_read_bytes     of A and B that arrive in multiprocessors
     dram_read_bytes   of A and B that come from DRAM
-    dram_write_bytes  of D, and of what is stored beside it
+    dram_write_bytes  of D, and of what is stored beside it: other results, partial results of sums and maxima
     min_bytes         of A and B, each once
     far_bytes         of A and B, and of sums, that pass from one partition of the L2 to another; None where CTAs are
                       taken to keep step
@@ -105,10 +106,11 @@ def traffic(
     asked = batch * (grid_n / share_a * bytes_a.sum() + grid_m / share_b * bytes_b.sum())
     arrived = batch * (grid_n * bytes_a.sum() + grid_m * bytes_b.sum())
     mean_m, mean_n = (float(np.mean(p)) if p else 0.0 for p in (panels_m, panels_n))
+    partials = sum(partials_bytes(plan, problem.m, problem.n, problem.l).values())
     per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)
     return Traffic(
         str(order), waves, (mean_m, mean_n), float(per_wave), int(asked), int(arrived), float(dram),
-        sum(problem.bytes_of(name) for name in plan.epilogue.outputs),
+        sum(problem.bytes_of(name) for name in plan.epilogue.outputs) + partials,
         int(batch * (bytes_a.sum() + bytes_b.sum())),
         sum(problem.bytes_of(name) for name in read_always(plan)),
     )  # fmt: skip

@@ -10,9 +10,11 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import cutegemm.choose.mma_sync.choice as mma_sync
 import cutegemm.choose.simt.choice as simt
+import cutegemm.choose.skinny.choice as skinny
 import cutegemm.choose.sm90.choice as sm90
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.names import plans as plans
@@ -26,12 +28,11 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.arguments import not_operands
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
 
 Suits = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
-_WITHOUT = "sm_90"  # whose plans those devices run besides
 
 
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
@@ -113,7 +114,7 @@ def chosen(
 
     >>> bf16 = Operands.of("bf16", layout="nt")
     >>> [str(chosen(bf16, Problem(m, 4096, 4096))[0]) for m in (16, 4096)]
-    ['transposed:sm90_64x16', 'sm90_deferred_2x1']
+    ['transposed:skinny_16x16', 'sm90_deferred_2x1']
     """
     return _chosen(
         operands, by_threads or operands, problem, arch, device, with_c, accumulate, transposed, suits
@@ -168,9 +169,12 @@ def built(
     raises   PlanError where the operands or the architecture break its rules, TooLargeError where the problem does
     """
     is_hopper = recipe.family == "sm90"
-    arch = arch if is_hopper or arch != WITH_WGMMA else _WITHOUT
-    boxes = recipe.boxes(operands)
-    read = replace(by_threads, **{name: getattr(operands, name) for name in boxes or ""})
+    boxes, read = recipe.boxes(operands), by_threads
+    if boxes is not None:
+        packed: dict[str, Any] = {
+            name: _packed(name, operands, by_threads) for name in "ab" if name not in boxes
+        }
+        read = replace(operands, **packed)
     plan = recipe.build(read, with_c, arch, device)
     # Whose builder knows no architecture: what is packed comes by cp.async alone, so that there may be more stages
     broken = [] if is_hopper else plan.violations(arch)
@@ -208,11 +212,19 @@ def ranked(
         raise PlanError(f"choose: no named plan for {operands}", [only])
     if arch != WITH_WGMMA:
         return iter(() if transposed else mma_sync.ranked(by_threads, problem, arch, device))
-    by_wgmma = sm90.ranked(operands, problem, device, accumulate, transposed)
-    if transposed or kind.bits == 8 or not to_pack_for_wgmma(operands):
-        return by_wgmma
-    others = mma_sync.ranked(by_threads, problem, _WITHOUT, device)
-    return heapq.merge(by_wgmma, others, key=lambda one: one.us)
+    found = [
+        skinny.ranked(by_threads, problem, device, transposed),
+        sm90.ranked(operands, problem, device, accumulate, transposed),
+    ]
+    if not (transposed or kind.bits == 8 or not to_pack_for_wgmma(operands)):
+        found.append(mma_sync.ranked(by_threads, problem, arch, device))
+    return heapq.merge(*found, key=lambda one: one.us)
+
+
+def _packed(name: str, operands: Operands, by_threads: Operands) -> Operand:
+    """An operand that threads load to pack it: as little aligned as TMA would find it."""
+    boxed, read = getattr(operands, name), getattr(by_threads, name)
+    return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))
 
 
 def candidates(

@@ -7,7 +7,7 @@ sm90_64x128/k4          K is split in 4 parts; with /k4last the CTA that ends la
 simt_128x128/s264       (or mma_) a grid of 264 CTAs shares evenly the k-tiles of those tiles that do not fill it
 sm90_wide_2x1/stream    the same among all CTAs of a Hopper grid, and of one grid of tiles more; /stream1 without
 sm90_wide_2x1/fill      the CTAs that the last tiles leave idle take the last k-tiles of each of these
-simt:block=64x64x8      the arguments of a builder; so begin simt:, mma_sync:, mma_tma: and sm90:
+simt:block=64x64x8      the arguments of a builder; so begin simt:, mma_sync:, mma_tma:, skinny: and sm90:
 transposed:NAME         the plan of NAME for D^T = B^T A^T
 
 A name of one's own is given by `register_plan`, or by an entry point of an installed package. The names of ladders are
@@ -32,6 +32,8 @@ from cutegemm.choose.recipe import STREAM_WAVES, TRANSPOSED, Recipe
 from cutegemm.choose.simt.ladder import SIMT_LADDER, ladder_names
 from cutegemm.choose.simt.named import SIMT_PLANS, simt_names
 from cutegemm.choose.simt.recipe import SimtRecipe
+from cutegemm.choose.skinny.named import SKINNY_PLANS
+from cutegemm.choose.skinny.recipe import SkinnyRecipe
 from cutegemm.choose.sm90.ladder import HOPPER_LADDER
 from cutegemm.choose.sm90.named import SM90_PLANS, of_tile, sm90_names
 from cutegemm.choose.sm90.recipe import Sm90Recipe
@@ -40,14 +42,19 @@ from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.work.split import FILLED, Split
 
 _FAMILIES: Mapping[str, type[Recipe]] = {
-    family.family: family for family in (SimtRecipe, MmaSyncRecipe, MmaTmaRecipe, Sm90Recipe)
+    family.family: family for family in (SimtRecipe, MmaSyncRecipe, MmaTmaRecipe, SkinnyRecipe, Sm90Recipe)
 }
 _VARIED: Mapping[str, Recipe] = {
     recipe.name: recipe for recipe in (*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS)
 }
 _FIXED: Mapping[str, Recipe] = {
     recipe.name: recipe
-    for recipe in (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_FED, *MMA_SYNC_LADDER)
+    for recipe in (
+        *[step.recipe for step in SIMT_LADDER.steps],
+        *MMA_SYNC_FED,
+        *SKINNY_PLANS,
+        *MMA_SYNC_LADDER,
+    )
 }
 _LADDERS = (SIMT_LADDER, *TENSOROP_LADDERS, HOPPER_LADDER)
 _OWN: dict[str, Recipe] = {}  # by `register_plan`
@@ -63,7 +70,7 @@ def plans() -> list[tuple[str, str]]:
     >>> plans()[0][0]
     'simt_256x128'
     """
-    mma_sync = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *MMA_SYNC_LADDER)
+    mma_sync = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *SKINNY_PLANS, *MMA_SYNC_LADDER)
     of_mma_sync = [(recipe.name, recipe.summary) for recipe in mma_sync]
     found = simt_names() + of_mma_sync + sm90_names()
     steps = [*ladder_names(), *[row for row in found if step_of(row[0]) is not None]]

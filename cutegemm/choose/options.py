@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cutegemm.build.building import Shared
 from cutegemm.errors import PlanError
 
 
@@ -45,3 +46,24 @@ def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dic
     if broken:
         raise PlanError(f"plan_named: {text!r}", broken)
     return found
+
+
+def written(value: Any) -> str:
+    """The text of an argument, as `parse_options` reads it.
+
+    >>> written((128, 64, 8)), written(Shared("mn", 4)), written(True), written(None)
+    ('128x64x8', 'mn+4', '1', 'none')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+        return "+".join(each.removeprefix("evict_") for each in value)
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    if isinstance(value, Shared):
+        swizzle = value.swizzle
+        bits = f"^{swizzle.bits}.{swizzle.base}.{swizzle.shift}" if swizzle is not None else ""
+        return f"{value.major}{f'+{value.pad}' if value.pad else ''}{bits}"
+    return str(value)

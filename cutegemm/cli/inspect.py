@@ -27,10 +27,11 @@ from cutegemm.plan.describe import describe_programs
 
 _SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
 _NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
-# The groups of names, in the order in which they are listed: plans to use, then steps to learn from.
+# What the groups of names are: plans to use, then steps to learn from.
 _GROUPS = {
     "simt": "SIMT: multiply-adds of single threads",
     "mma_sync": "mma.sync: tensor cores that multiply registers, from sm_80 on",
+    "skinny": "Few columns: mma.sync, A from memory straight to fragments",
     "sm90": "Hopper: wgmma and TMA, sm_90a",
     "simt ladder": "Steps of the SIMT ladder, to learn from: docs/ladder_simt.md",
     "mma_sync ladder": "Steps of the mma.sync ladder, to learn from: docs/ladder_mma_sync.md",
@@ -121,7 +122,7 @@ def plans(
     ]
     if not found:
         raise UnsupportedError(
-            f"plans: no name begins with {' or '.join(wanted or ())}; they begin with simt, mma, sm90 and, of ladders, "
+            f"plans: no name begins with {' or '.join(wanted or ())}; they begin with simt, mma, skinny, sm90 and, of ladders, "
             "sgemm and tensorop."
         )
     if as_json:
@@ -130,16 +131,16 @@ def plans(
         return
     console = Console(highlight=False)
     width = max(len(name) for name, _ in found)
-    for group, title in _GROUPS.items():
-        rows = [(name, summary) for name, summary in found if _group(name) == group]
-        if not rows:
-            continue
+    by_group: dict[str, list[tuple[str, str]]] = {}
+    for name, summary in found:
+        by_group.setdefault(_group(name), []).append((name, summary))
+    for group, rows in by_group.items():
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(no_wrap=True, min_width=width)
         table.add_column()
         for name, summary in rows:
             table.add_row(name, escape(summary))
-        console.print(title, style="bold", soft_wrap=True)
+        console.print(_GROUPS[group], style="bold", soft_wrap=True)
         console.print(Padding(table, (0, 0, 1, 2)))
     console.print(_AFTER_PLANS, markup=False)
 

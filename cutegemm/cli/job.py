@@ -188,20 +188,16 @@ class Job:
         return out
 
     def _linear(self) -> np.ndarray:
-        """alpha * A @ B + beta * C. Of whole numbers a product with a factor is one of f32, without its fraction."""
+        """alpha * A @ B + beta * C; whole numbers with factors of f32, rounded once."""
         a, b, c = self.given.a, self.given.b, self.given.c
         kind = self.plan.operands.d.dtype
 
-        def scaled(values: np.ndarray, factor: float) -> np.ndarray:
-            if kind.is_float:
-                return factor * values
-            product: np.ndarray = values if factor == 1 else np.float32(factor) * values.astype(np.float32)
-            return np.trunc(product).astype(np.float64)
-
+        factors = np.array([self.alpha, self.beta], np.float64 if kind.is_float else np.float32)
+        alpha, beta = factors.astype(np.float64)
         with np.errstate(invalid="ignore"):  # infinities and NaN are held against D one by one
-            out = scaled(a.astype(np.float64) @ b.astype(np.float64), self.alpha)
-            if self.beta != 0 and c is not None:
-                out = out + scaled(c, self.beta)
+            out = alpha * (a.astype(np.float64) @ b.astype(np.float64))
+            if beta != 0 and c is not None:
+                out = out + beta * c.astype(np.float64)
         if not kind.is_float:
             return round_to(kind, out).astype(np.float64)
         return np.clip(out, -kind.largest, kind.largest) if kind.saturates else out

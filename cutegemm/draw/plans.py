@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 def plan_picture(
     plan: GemmPlan, problem: Problem | None = None, *, color: str = "auto", title: str = ""
 ) -> Picture:
-    """The CTA tile of a plan: D by the threads that hold it, A and B by the banks that they lie in."""
+    """The CTA tile of a plan: D by the threads that store it, A and B by the banks that they lie in, if they do."""
     bm, bn, bk = plan.cta_tile
-    mma, ops = plan.tiled_mma, plan.operands
+    mma, ops = plan.ending_mma, plan.operands
     color = colour_by(color, mma.threads)
     shared = []
-    for name, layout, extent, bits in (
-        ("A", plan.smem_a, bm, ops.a.dtype.bits),
-        ("B", plan.smem_b, bn, ops.b.dtype.bits),
-    ):
+    staged = (("A", plan.smem_a, bm, ops.a.dtype.bits), ("B", plan.smem_b, bn, ops.b.dtype.bits))
+    for name, layout, extent, bits in staged if plan.stages else ():
         offsets = layout.offsets().reshape(extent, bk, -1, order="F")[:, :, 0]
         modes = (flatten(modes_of(layout)[0]), flatten(modes_of(layout)[1]))
         table, rows, cols, at = (
@@ -60,8 +58,9 @@ def plan_picture(
     )
     return Picture(
         title or plan.name, (*shared, held), f"CTA tile {bm} x {bn} x {bk}, {plan.threads} threads",
-        arrangement="gemm", legends=(BANKS, *owner_legends(color, mma.threads)),
-        color_notes=("A and B: the first stage, by bank. D: by the warp that holds it.",),
+        arrangement="gemm" if shared else "beside",
+        legends=(*((BANKS,) if shared else ()), *owner_legends(color, mma.threads)),
+        color_notes=(f"{'A and B: the first stage, by bank. ' if shared else ''}D: by the warp that holds it.",),
         text=plan.describe(problem),
         text_grids=_maps(held.owners[-1], mma),
     )  # fmt: skip

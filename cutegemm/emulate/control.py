@@ -126,6 +126,16 @@ def _nothing(instruction: Instruction) -> Action | None:
     return lambda m, group: None
 
 
+def _grid_wait(instruction: Instruction) -> Action | None:
+    """The launch before has ended: launches are carried out one after the other."""
+
+    def wait(m: Machine, group: Group) -> None:
+        if m.early is not None:
+            m.early[group.threads] = False
+
+    return wait
+
+
 def _fence(instruction: Instruction) -> Action | None:
     scope = scope_of(instruction)
 
@@ -154,5 +164,7 @@ CONTROL: dict[str, Callable[[Instruction], Action | None]] = {
     "fence.acq_rel": _fence,
     "fence.sc": _fence,
     "membar": _fence,
+    "griddepcontrol.wait": _grid_wait,
+    "griddepcontrol.launch_dependents": _nothing,
     "nanosleep": _nothing,
 }

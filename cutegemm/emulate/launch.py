@@ -26,6 +26,7 @@ _CODES = {"s": 0, "u": 1, "f": 2, "b": 4}  # DLDataTypeCode, by the first letter
 _CODES_OF = {"e4m3": 10, "e5m2": 12}
 _TENSOR, _FLOAT = 7, 3  # TVMFFITypeIndex: kTVMFFIDLTensorPtr, kTVMFFIFloat
 _CLUSTER_DIMENSION = 4  # cudaLaunchAttributeClusterDimension
+_SERIALIZATION = 6  # cudaLaunchAttributeProgrammaticStreamSerialization
 _ATTRIBUTE_BYTES = 72  # cudaLaunchAttribute: an int, padding to 8, 64 bytes of value
 _EXPORTED = re.compile(rb"\0__tvm_ffi_(\w+)\0")
 _LOAD = "__cute_internal_{}_cuda_load"
@@ -73,7 +74,12 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. cluster: CTAs along x; params: the bytes of all parameters."""
+    """One kernel launch.
+
+    cluster    CTAs along x
+    params     the bytes of all parameters
+    is_early   it may begin while the launch before it runs (programmatic dependent launch)
+    """
 
     kernel: str
     grid: tuple[int, int, int]
@@ -81,6 +87,7 @@ class Launch:
     cluster: int
     shared_bytes: int
     params: np.ndarray
+    is_early: bool = False
 
     @property
     def ctas(self) -> int:
@@ -190,8 +197,11 @@ class HostFunction:
             params[param.offset : param.offset + param.size] = np.frombuffer(
                 ctypes.string_at(at, param.size), np.uint8
             )
+        x, y, z = _attribute(given, _CLUSTER_DIMENSION, 3) or (1, 1, 1)
+        assert y == z == 1, "clusters lie along x"
+        is_early = _attribute(given, _SERIALIZATION, 1) == (1,)
         self._launches.append(
-            Launch(name, tuple(given.grid), tuple(given.block), _cluster(given), given.shared_bytes, params)
+            Launch(name, tuple(given.grid), tuple(given.block), x, given.shared_bytes, params, is_early)
         )
         return 0
 
@@ -206,14 +216,13 @@ class HostFunction:
         self._errors.append(f"{kind.decode()}: " + "".join(parts[i].decode() for i in range(count)))
 
 
-def _cluster(config: _Config) -> int:
+def _attribute(config: _Config, kind: int, words: int) -> tuple[int, ...] | None:
+    """The first words of a launch's attribute; None where it has none of that kind."""
     for i in range(config.attribute_count):
         at = config.attributes + i * _ATTRIBUTE_BYTES
-        if ctypes.c_int32.from_address(at).value == _CLUSTER_DIMENSION:
-            x, y, z = (ctypes.c_uint32 * 3).from_address(at + 8)
-            assert y == z == 1, "clusters lie along x"
-            return int(x)
-    return 1
+        if ctypes.c_int32.from_address(at).value == kind:
+            return tuple((ctypes.c_uint32 * words).from_address(at + 8))
+    return None
 
 
 def _tensor(argument: TensorArgument) -> tuple[Any, ...]:

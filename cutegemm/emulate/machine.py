@@ -42,6 +42,8 @@ class Machine(Scheduler):
     seed    None: see `Scheduler`
     order   of the launch's accesses to global memory, and the first CTA's number in the grid; None for a
             launch all of whose CTAs are in flight here
+    early   the launch may begin while the one before it runs: until a thread has waited for that, by
+            griddepcontrol.wait, global memory is not its to read or write
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Machine(Scheduler):
         grain: int,
         seed: int | None = None,
         order: tuple[GlobalOrder, int] | None = None,
+        early: bool = False,
     ) -> None:
         super().__init__(kernel.name, program, blocks, threads, seed)
+        self.early = np.full(self.total, early) if early else None
         self.kernel, self.params, self.memory = kernel, params, memory
         self.shared = SharedMemory(len(blocks), shared_bytes)
         self.lane_of = self.thread_of % WARP
@@ -222,6 +226,17 @@ class Machine(Scheduler):
             if buffer is not None and address + count <= buffer.end:
                 return buffer.data[address - buffer.base : address - buffer.base + count]
         raise step.fail(f"there are no {count} bytes at the address {address:#x}.")
+
+    def check_waited(self, threads: np.ndarray) -> None:
+        """raises EmulationError where a thread accesses global memory that the launch before may still work on"""
+        if self.early is not None and self.early[threads].any():
+            thread = int(threads[self.early[threads]][0])
+            raise self.error(
+                self.program[self.at].instruction,
+                thread,
+                "it accesses global memory with no griddepcontrol.wait before, though its kernel may begin while the "
+                "launch before it runs.",
+            )
 
     def read_params(self, group: Group, at: np.ndarray, count: int) -> np.ndarray:
         """`count` bytes of the parameters as one wide value a thread. raises EmulationError"""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from cutegemm.build.building import Complaints, Shared
+from cutegemm.build.building import Complaints
 from cutegemm.choose.described import described
 from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import plans, recipe_named
+from cutegemm.choose.options import written
 from cutegemm.choose.recipe import TRANSPOSED, Recipe
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.explore.forms import card, choice, field, form
@@ -96,7 +97,7 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
         options |= {"waves": split.waves} if split.waves else {}
     if recipe.ctas is not None:
         options["persistent"] = recipe.ctas
-    return {name: _written(value) for name, value in options.items() if name in recipe.arguments}
+    return {name: written(value) for name, value in options.items() if name in recipe.arguments}
 
 
 def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
@@ -107,23 +108,6 @@ def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
     if family == "mma_sync":
         found |= {"store": "direct" if plan.smem_d is None else "shared"}
     return found
-
-
-def _written(value: Any) -> str:
-    """An option's value as it is typed."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
-        return "+".join(each.removeprefix("evict_") for each in value)
-    if isinstance(value, tuple):
-        return "x".join(map(str, value))
-    if isinstance(value, Shared):
-        swizzle = value.swizzle
-        bits = f"^{swizzle.bits}.{swizzle.base}.{swizzle.shift}" if swizzle is not None else ""
-        return f"{value.major}{f'+{value.pad}' if value.pad else ''}{bits}"
-    return str(value)
 
 
 def asked(state: State, found: Chosen) -> Html:

@@ -71,7 +71,7 @@ def evaluated(text: str) -> list[Call]:
     """Every call of a text, the inner ones first, up to one that is refused; never raises CutegemmError.
 
     >>> [(call.name, str(call.value)) for call in evaluated("coalesce(zipped_divide(8:1, 4))")]
-    [('zipped_divide', '((4),(2)):((1),(4))'), ('coalesce', '8:1')]
+    [('zipped_divide', '(4,2):(1,4)'), ('coalesce', '8:1')]
     >>> evaluated("__import__('os')")[0].error
     "line 1: there is no operation '__import__'; docs/explorer.md lists them."
     """

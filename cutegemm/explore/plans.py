@@ -10,6 +10,7 @@ from cutegemm.errors import CutegemmError
 from cutegemm.explore.chosen import Chosen, verdict
 from cutegemm.explore.forms import card
 from cutegemm.explore.html import Html, el, error, joined, said, scrolling, table
+from cutegemm.explore.measured import measured
 from cutegemm.explore.roofline import bars
 from cutegemm.explore.state import State
 from cutegemm.machine.device import Device
@@ -36,13 +37,13 @@ def report(state: State, found: Chosen) -> Html:
         analysis = _analysed(found.plan, found.problem, found.device)
     except CutegemmError as what:
         return card("", error(str(what)))
-    parts = [_section(section) for section in sections(analysis)]
-    first = []
+    parts, first = [_section(section) for section in sections(analysis)], []
     if analysis.roofline is not None:
-        first = [card("Roofline", el("p", f"{found.plan.name} {head(analysis)}"), bars(analysis.roofline))]
-    return joined(
-        first, parts[::-1][:1] if analysis.problem else None, parts[: -1 if analysis.problem else None]
-    )
+        first.append(
+            card("Roofline", el("p", f"{found.plan.name} {head(analysis)}"), bars(analysis.roofline))
+        )
+        first.append(parts.pop())  # what to change
+    return joined(first, measured(state, found), parts)
 
 
 @lru_cache(maxsize=32)

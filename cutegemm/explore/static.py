@@ -16,7 +16,7 @@ ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 _WORKER, _CONFIGURATION, _PACKAGE = "worker.js", "python.json", "cutegemm.zip"
 # What runs without a compiler, a GPU and a terminal.
 _ROOMS = (
-    "analysis", "build", "choose", "draw", "explore", "layout", "machine", "plan", "run", "simulate", "tile",
+    "analysis", "build", "choose", "draw", "explore", "layout", "machine", "plan", "profile", "run", "simulate", "tile",
 )  # fmt: skip
 _OF_PYODIDE = (
     "pyodide.mjs", "pyodide.js", "pyodide.asm.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip",
@@ -59,7 +59,7 @@ def package() -> bytes:
         for file in sorted(root.rglob("*")):
             within = file.relative_to(root)
             needed = len(within.parts) == 1 or within.parts[0] in _ROOMS
-            if needed and file.suffix in (".py", ".html", ".css", ".js"):
+            if needed and file.suffix in (".py", ".html", ".css", ".js", ".json"):
                 entry = ZipInfo((Path(root.name) / within).as_posix())  # of 1980, whenever it is made
                 archive.writestr(entry, file.read_bytes(), ZIP_DEFLATED)
     return held.getvalue()

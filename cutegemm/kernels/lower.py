@@ -19,9 +19,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass.base_dsl.enums import Arch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
-from cutlass.cutlass_dsl import BaseDSL
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
@@ -49,17 +47,19 @@ _UNSIGNED = {8: cutlass.Uint8, 16: cutlass.Uint16, 32: cutlass.Uint32, 64: cutla
 _MAJOR_MODES = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
 # PTX ISA, "createpolicy.fractional": descriptors of a policy for all of an access.
 _L2_POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+_LOAD_CACHES: dict[str, dict[str, Any]] = {
+    "kept": {},
+    "streaming": {
+        "l1c_evict_priority": cute.nvgpu.CacheEvictionPriority.EVICT_FIRST,
+        "l2_prefetch_size": cute.nvgpu.L2PrefetchSize.SIZE_128B,
+    },
+}
 _CACHE_MODES = {"ca": cpasync.LoadCacheMode.ALWAYS, "cg": cpasync.LoadCacheMode.GLOBAL}
 
 
 def dtype(kind: DType) -> type[cutlass.Numeric]:
     """The DSL's element type."""
     return _DTYPES[kind.name]
-
-
-def overlaps_launches() -> bool:
-    """Whether the architecture that is compiled for may launch a kernel while the one before it still runs."""
-    return bool(BaseDSL._get_dsl().get_arch_enum() >= Arch.sm_90)
 
 
 def divisors(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -127,6 +127,11 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
     if family == "copy":
         kind = moved or dtype(atom.dtype)
         return cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), kind, num_bits_per_copy=atom.bits)
+    if family == "load":  # load.128b.streaming.f32
+        op = cute.nvgpu.CopyG2ROp()
+        return cute.make_copy_atom(
+            op, moved or dtype(atom.dtype), num_bits_per_copy=atom.bits, **_LOAD_CACHES[rest[1]]
+        )
     if family == "cp":  # cp.async.cg.16B.f32
         op = cpasync.CopyG2SOp(cache_mode=_CACHE_MODES[rest[1]])
         return cute.make_copy_atom(op, dtype(atom.dtype), num_bits_per_copy=atom.bits)
@@ -192,6 +197,8 @@ def mma_op(atom: MmaAtom) -> Any:
         return warp.MmaTF32Op(atom.shape_mnk)
     if family == "mma" and atom.a_dtype.bits == 16:
         return warp.MmaF16BF16Op(dtype(atom.a_dtype), dtype(atom.c_dtype), atom.shape_mnk)
+    if family == "mma" and atom.a_dtype.is_float and atom.a_dtype == atom.b_dtype:
+        return warp.MmaFP8Op(dtype(atom.a_dtype), dtype(atom.c_dtype), atom.shape_mnk)
     if family == "wgmma":
         return _wgmma_op(atom)
     raise UnsupportedError(f"mma_op: {atom} is lowered by no kernel yet.")

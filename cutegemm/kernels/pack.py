@@ -1,4 +1,4 @@
-"""Operands packed into the workspace before the GEMM: see `plan.packing`.
+"""Operands packed into the workspace before the GEMM, all of them by one kernel: see `plan.packing`.
 
 | a CTA, a tile of an operand                                                                                       |
 |-------------------------------------------------------------------------------------------------------------------|
@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int64
+from cutlass import Boolean, Int32, Int64
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import SPACE_ALIGN_BYTES
+from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
+from cutegemm.machine.arch import SMEM_MAX_ALIGN_BYTES
+from cutegemm.plan.launches import Launch
 from cutegemm.plan.memory.packing import Packing
+
+_THREADS_AT_ONCE = 2048  # of a multiprocessor: 32 registers a thread are enough
 
 
 def region(space: cute.Tensor, first, kind, layout=1) -> cute.Tensor:
@@ -26,27 +31,45 @@ def region(space: cute.Tensor, first, kind, layout=1) -> cute.Tensor:
 
 
 class Packer:
-    """The kernel that packs one operand. Methods without a decorator are plain Python, run while tracing."""
+    """The kernel that packs one operand, or both. Methods without a decorator are plain Python, run while tracing.
 
-    def __init__(self, packing: Packing) -> None:
-        self.packing = packing
+    packs   each takes some CTAs of the grid, one behind the other
+    own     its launch
+    """
 
-    def launch(self, mX: cute.Tensor, space: cute.Tensor, first, stream) -> cute.Tensor:
-        """Packs an operand (rows, K, L) into the workspace, from byte `first` on; the packed matrix; on the host."""
-        packing = self.packing
-        rows, columns, batch = mX.shape
-        mP = self.packed(mX, space, first)
-        self.pack_kernel(*[lower.as_bits(whole) for whole in (mX, mP)]).launch(
-            grid=(packing.ctas(rows, cutlass.max(columns, 1), batch), 1, 1),
-            block=(packing.threads, 1, 1),
+    def __init__(self, packs: tuple[Packing, ...], own: Launch) -> None:
+        self.packs, self.own = packs, own
+
+    def launch(
+        self, sources: dict[str, cute.Tensor], space: cute.Tensor, firsts: dict, stream
+    ) -> dict[str, cute.Tensor]:
+        """Packs operands into the workspace; the packed matrices by name; on the host.
+
+        sources   the operands (rows, K, L) by name
+        firsts    byte of the workspace from which on the packed one is
+        """
+        packed = {p.name: self.packed(p, sources[p.name], space, firsts[p.name]) for p in self.packs}
+        pairs = [(lower.as_bits(sources[p.name]), lower.as_bits(packed[p.name])) for p in self.packs]
+        divided_by, ctas = [], []
+        for packing, (mX, _) in zip(self.packs, pairs, strict=True):
+            # Without any k there are zeros to be written, where runs are along K
+            rows, columns, batch = mX.shape[0], cutlass.max(mX.shape[1], 1), mX.shape[2]
+            divided_by.append(lower.divisors(packing.divided_by(rows, columns)))
+            ctas.append(packing.ctas(rows, columns, batch))
+        self.pack_kernel(
+            tuple([mX for mX, _ in pairs]), tuple([mP for _, mP in pairs]), tuple(divided_by), ctas[0]
+        ).launch(
+            grid=(sum(ctas[1:], start=ctas[0]), 1, 1),
+            block=(self.packs[0].threads, 1, 1),
             stream=stream,
+            min_blocks_per_mp=_THREADS_AT_ONCE // self.packs[0].threads,
+            preferred_smem_carveout=SMEM_CARVEOUT_PERCENT,
         )
-        return mP
+        return packed
 
-    def packed(self, mX: cute.Tensor, space: cute.Tensor, first) -> cute.Tensor:
+    def packed(self, packing: Packing, mX: cute.Tensor, space: cute.Tensor, first) -> cute.Tensor:
         """The packed matrix (rows, K, L), with the zeros that end its runs."""
-        packing, line = self.packing, self.packing.line
-        along = int(packing.major == "k")
+        line, along = packing.line, int(packing.major == "k")
         extents = list(packing.extents(mX.shape[0], mX.shape[1], cutlass.max))
         extents[along] = cute.assume(extents[along], divby=line)
         leading = cute.assume(Int64(extents[along]), divby=line)
@@ -56,22 +79,25 @@ class Packer:
         return region(space, first, mX.element_type, layout)
 
     @cute.kernel
-    def pack_kernel(self, mX: cute.Tensor, mP: cute.Tensor):
-        packing = self.packing
-        tid, _, _ = cute.arch.thread_idx()
-        place, _, _ = cute.arch.block_idx()
-        rows, columns = mX.shape[0], cutlass.max(mX.shape[1], 1)
-        of_batch = packing.ctas(rows, columns, 1)
-        within, batch = place % of_batch, place // of_batch
-        # One after the other along the runs that are written
-        if cutlass.const_expr(packing.major == "k"):
-            k_tiles = packing.ctas(1, columns, 1)
-            row_tile, k_tile = within // k_tiles, within % k_tiles
+    def pack_kernel(self, sources: tuple, packed: tuple, divided_by: tuple, first: Int32):
+        """first: the CTAs of the first operand"""
+        begin(self.own)
+        cta, _, _ = cute.arch.block_idx()
+        bytes_of = [packing.smem.cosize() * packing.store.atom.dtype.bits // 8 for packing in self.packs]
+        smem = cutlass.memory.SmemAllocator().allocate(max(bytes_of), SMEM_MAX_ALIGN_BYTES)
+        if cutlass.const_expr(len(self.packs) == 1):
+            self.pack_tile(self.packs[0], sources[0], packed[0], divided_by[0], smem, cta)
         else:
-            row_tiles = packing.ctas(rows, 1, 1)
-            row_tile, k_tile = within % row_tiles, within // row_tiles
-        allocator = cutlass.memory.SmemAllocator()
-        sX = lower.as_bits(lower.smem_tensor(allocator, packing.load.atom.dtype, packing.smem))
+            if cta < first:
+                self.pack_tile(self.packs[0], sources[0], packed[0], divided_by[0], smem, cta)
+            else:
+                self.pack_tile(self.packs[1], sources[1], packed[1], divided_by[1], smem, cta - first)
+
+    def pack_tile(self, packing: Packing, mX: cute.Tensor, mP: cute.Tensor, divided_by, smem, cta) -> None:
+        """A CTA's tile of an operand, by its number."""
+        tid, _, _ = cute.arch.thread_idx()
+        row_tile, k_tile, batch = packing.tile_at(cta, divided_by, not cute.is_static(mX.shape[2]))
+        sX = lower.as_bits(lower.smem_view(smem, packing.load.atom.dtype, packing.smem))
         copies = (packing.load, packing.put, packing.store)
         load, put, store = [lower.tiled_copy(copy, mX.element_type) for copy in copies]
         gX, cX, gP, cP = [
@@ -87,7 +113,7 @@ class Packer:
         tXrX.fill(0)
         inside = self.within(taker.partition_S(cX), (mX.shape[0], mX.shape[1]))
         cute.copy(load, tXgX, tXrX, pred=inside)
-        self.turn(tXrX, tYrX)
+        self.turn(packing, tXrX, tYrX)
         cute.copy(put, tYrX, tYsX)
         cute.arch.sync_threads()
         tPsX = giver.partition_S(sX)
@@ -96,11 +122,11 @@ class Packer:
         inside = self.within(giver.partition_D(cP), (mP.shape[0], mP.shape[1]))
         cute.copy(store, tPrX, giver.partition_D(gP), pred=inside)
 
-    def turn(self, loaded: cute.Tensor, put: cute.Tensor) -> None:
+    def turn(self, packing: Packing, loaded: cute.Tensor, put: cute.Tensor) -> None:
         """A thread's values (V, REST_MN, REST_K), in the order in which it puts them."""
         for i in range(cute.size(put, mode=[1])):
             for j in range(cute.size(put, mode=[2])):
-                for value, source in enumerate(self.packing.order):
+                for value, source in enumerate(packing.order):
                     put[value, i, j] = loaded[source, i, j]
 
     def within(self, coords: cute.Tensor, extents) -> cute.Tensor:

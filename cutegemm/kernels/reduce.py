@@ -16,9 +16,11 @@ from cutlass import Boolean, Int32, Int64
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments
 from cutegemm.kernels.functions import BINARY
+from cutegemm.kernels.launches import begin
 from cutegemm.kernels.pack import region
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue import Reduction
+from cutegemm.plan.launches import Launch, reduce_name
 from cutegemm.plan.memory.partials import REDUCER_THREADS, folding, kept, partials_shape, reducer_shape
 from cutegemm.plan.memory.workspace import region_of, regions
 from cutegemm.plan.plan import GemmPlan
@@ -115,10 +117,13 @@ class Folds:
 
 
 class Reducer:
-    """The partial results of a plan in its workspace, and the kernels that reduce them."""
+    """The partial results of a plan in its workspace, and the kernels that reduce them.
 
-    def __init__(self, plan: GemmPlan) -> None:
-        self.plan = plan
+    launches   the kernels of a call, by name
+    """
+
+    def __init__(self, plan: GemmPlan, launches: dict[str, Launch]) -> None:
+        self.plan, self.launches = plan, launches
 
     def partials(self, given: LaunchArguments, mD: cute.Tensor, k) -> tuple[cute.Tensor, ...]:
         """(results, partial results of each, L) of each reduction; on the host."""
@@ -139,17 +144,18 @@ class Reducer:
     def launch(self, partials: Sequence[cute.Tensor], given: LaunchArguments, stream) -> None:
         """Behind the kernel that writes them; on the host."""
         results = given.results[len(given.results) - len(partials) :]
-        for (_, each), mP, result in zip(self.plan.epilogue.reductions, partials, results, strict=True):
+        for (name, each), mP, result in zip(self.plan.epilogue.reductions, partials, results, strict=True):
             by_batch = result.layout.stride[0] if self.plan.operands.batched else 0
             layout = cute.make_layout((mP.shape[0], mP.shape[2]), stride=(1, by_batch))
-            Second(each).launch(mP, cute.make_tensor(result.iterator, layout), stream)
+            own = self.launches[reduce_name(name)]
+            Second(each, own).launch(mP, cute.make_tensor(result.iterator, layout), stream)
 
 
 class Second:
     """The second kernel of one reduction. Methods without a decorator are plain Python, run while tracing."""
 
-    def __init__(self, reduction: Reduction) -> None:
-        self.reduction, self.combine = reduction, combine(reduction)
+    def __init__(self, reduction: Reduction, own: Launch) -> None:
+        self.reduction, self.combine, self.own = reduction, combine(reduction), own
         self.results, self.runs = reducer_shape(reduction.along)
 
     def launch(self, mP: cute.Tensor, mX: cute.Tensor, stream) -> None:
@@ -158,11 +164,13 @@ class Second:
             grid=(cute.ceil_div(mX.shape[0], self.results) * mX.shape[1], 1, 1),
             block=(REDUCER_THREADS, 1, 1),
             stream=stream,
+            use_pdl=self.own.waits,
         )
 
     @cute.kernel
     def reduce_kernel(self, mP: cute.Tensor, mX: cute.Tensor):
         """Each thread every `runs`-th partial result of a result, in their order; then two threads' are made one."""
+        begin(self.own)
         tid, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         blocks = cute.ceil_div(mX.shape[0], self.results)

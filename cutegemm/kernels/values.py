@@ -7,8 +7,9 @@ Two ways to compute it, for two ways to store:
 `head`, `carry_out`      first the head, on all sums of a thread where they are; then the tail's steps, on a fragment,
                          each with the operands that it fetches. A step that changes nothing is left out at run time
 
-Sums that are whole numbers stay what they are where a factor is 1; else a product is one of f32, of which what is no
-whole number is cut off.
+Sums that are whole numbers, on their way to a D of such, stay what they are where no step changes anything; else all
+steps are computed in f64, which holds them, and their result is rounded once: to nearest, ties to even, or to the least
+or the greatest number, where it is past that.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Float64, Int32
 from cutlass._mlir.dialects import llvm
-from cutlass.cutlass_dsl import dsl_user_op
+from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import scalar_type
@@ -59,6 +60,16 @@ def branch(*, loc=None, ip=None) -> None:
     """Nothing; but what stands behind it in a branch is not moved out of the branch."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     asm(None, [], "", "", asm_dialect=llvm.AsmDialect.AD_ATT)
+
+
+@dsl_user_op
+def nearest(value: Float64, *, loc=None, ip=None) -> Int32:
+    """The nearest whole number of 32 bits, of two the even one."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=False, is_align_stack=False, loc=loc, ip=ip)
+    operands = [Float64(value).ir_value(loc=loc, ip=ip)]
+    return Int32(
+        asm(T.i32(), operands, "cvt.rni.s32.f64 $0, $1;", "=r,d", asm_dialect=llvm.AsmDialect.AD_ATT)
+    )
 
 
 def last_functions(epilogue: Epilogue) -> frozenset[str]:
@@ -99,6 +110,7 @@ class Values:
         self.epilogue, self.tensors, self.results = epilogue, tensors, results
         self.scalars, self.kind, self.bits = scalars, kind, bits
         self.last = last_functions(epilogue)
+        self.head_part, self.tail_part = epilogue.head, epilogue.tail
 
     @staticmethod
     def of(
@@ -120,7 +132,10 @@ class Values:
         given = (*operands, scalars)
         named = [dict(zip(of, each, strict=True)) for of, each in zip(wanted, given, strict=True)]
         bits = max([1 + plan.operands.matrix(name).dtype.mantissa_bits for name in ("d", *own.beside)])
-        return Values(own, *named, scalar_type(plan), bits)
+        out = Values(own, *named, scalar_type(plan), bits)
+        if part is None:
+            out.head_part, out.tail_part = plan.head, plan.tail
+        return out
 
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
         """Tensors and results, and the scalars, of a part of the epilogue, for a kernel that computes no more."""
@@ -179,15 +194,15 @@ class Values:
         if isinstance(node, Tensor):
             return operands[node.name]
         children = [self.element(child, accumulated, operands, kind, known) for child in node.children]
-        # Of scalars alone it is no value of an element yet, and nothing is cut off
-        kind = kind if node.has_accumulator or node.tensors else self.kind
+        works_in = Float64 if kind is Float64 else self.kind
         if isinstance(node, Add):
+            kind = kind if node.has_accumulator or node.tensors else works_in
             return self._as(children[0], kind) + self._as(children[1], kind)
         if isinstance(node, Where):
             return self.kind(cutlass.select_(children[0], *[child.to(self.kind) for child in children[1:]]))
-        values = [child.to(self.kind) for child in children]
+        values = [child.to(works_in) for child in children]
         if isinstance(node, Multiply):
-            return (values[0] * values[1]).to(kind)
+            return values[0] * values[1]
         if isinstance(node, Subtract):
             return values[0] - values[1]
         if isinstance(node, Divide):
@@ -222,7 +237,7 @@ class Values:
             for i in range(cute.size(sums)):
                 out[i] = sums[i].to(Float32)
             sums = out
-        steps = self.epilogue.head.steps
+        steps = self.head_part.steps
         if not steps:
             self._clear(sums, k_tiles)
         for position, step in enumerate(steps):
@@ -261,10 +276,35 @@ class Values:
 
         held   the values of the step's operands for it, by name
         """
-        if self.kind is Float32 and not sums.element_type.is_float:
-            self._whole(step.expression, sums, held, step.factors)
-        else:
-            self._each(step.expression, sums, held)
+        self._each(step.expression, sums, held)
+
+    def carry_out_all(self, steps: Sequence[Step], sums: cute.Tensor, fetch: Callable[[str], Any]) -> None:
+        """Steps on a fragment, each where it changes anything: see `carry_out`."""
+        if not sums.element_type.is_float and steps:
+            self._whole(tuple(steps), sums, fetch)
+            return
+        for step in steps:
+            self.carry_out(step, sums, fetch)
+
+    @cute.jit
+    def _whole(self, steps: cutlass.Constexpr, sums: cutlass.Constexpr, fetch: cutlass.Constexpr):
+        """Steps on whole numbers, rounded behind the last one."""
+        if self.any_acts(steps):
+            branch()
+            wide = cute.make_rmem_tensor(sums.shape, Float64)
+            for i in cutlass.range_constexpr(cute.size(sums)):
+                wide[i] = sums[i].to(Float64)
+            for i in cutlass.range_constexpr(len(steps)):
+                self.carry_out(steps[i], wide, fetch)
+            for i in cutlass.range_constexpr(cute.size(sums)):
+                sums[i] = nearest(wide[i])
+
+    def any_acts(self, steps: Sequence[Step]) -> Any:
+        """Whether one of some steps changes anything."""
+        out: Any = False
+        for acts in [self.acts(step) for step in steps]:
+            out = True if acts is True or out is True else acts if out is False else out | acts
+        return out
 
     def worked_out(
         self, epilogue: Epilogue, sums: cute.Tensor, fetch: Callable[[str], Any], ups: Any = None
@@ -291,23 +331,6 @@ class Values:
             return out
 
         return of
-
-    @cute.jit
-    def _whole(
-        self,
-        expression: cutlass.Constexpr,
-        sums: cutlass.Constexpr,
-        held: cutlass.Constexpr,
-        factors: cutlass.Constexpr,
-    ):
-        """Of whole numbers, which f32 does not hold: without each factor that is 1."""
-        if cutlass.const_expr(not factors):
-            self._each(expression, sums, held)
-        else:
-            if self.scalars[factors[0]] == 1.0:
-                self._whole(expression.given({factors[0]: 1.0}), sums, held, factors[1:])
-            else:
-                self._whole(expression, sums, held, factors[1:])
 
     def _each(self, expression: Expression, sums: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
         """Register by register: as one vector it takes 150 instructions more."""

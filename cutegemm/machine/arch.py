@@ -23,6 +23,7 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 MAX_NAMED_BARRIERS = 16
+MAX_CLUSTER_CTAS = 8  # there, "Thread Block Clusters": the portable size
 # There, chapters on compute capabilities 8.x and 9.0: each issues an instruction of a warp in a clock.
 WARP_SCHEDULERS = 4
 
@@ -56,12 +57,13 @@ class Arch:
     features: frozenset[str]
 
     def has(self, feature: str) -> bool:
-        """Whether it has cp_async, ldmatrix, stmatrix, mma_sync, tma, cluster, wgmma or setmaxnreg."""
+        """Whether it has cp_async, ldmatrix, stmatrix, mma_sync, tma, cluster, dependent_launch (griddepcontrol), wgmma
+        or setmaxnreg."""
         return feature in self.features
 
 
 _AMPERE = frozenset({"cp_async", "ldmatrix", "mma_sync"})
-_HOPPER = _AMPERE | {"stmatrix", "tma", "cluster"}
+_HOPPER = _AMPERE | {"stmatrix", "tma", "cluster", "dependent_launch"}
 
 
 def _arch(name: str, threads: int, blocks: int, smem_kib: int, features: frozenset[str]) -> Arch:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from cutegemm.layout import size
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.machine.arch import ARCHS, WARP_THREADS
 from cutegemm.plan.ending import registers_at_end
 from cutegemm.plan.epilogue import operations
+from cutegemm.plan.launches import OVERLAP, launches_of
 from cutegemm.plan.memory.partials import folding
 from cutegemm.tile.tma import TmaBox
 
@@ -80,6 +81,10 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         rows.append(("CTAs", str(pipeline.ctas or tiles), what, deferred))
     if plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
+    if plan.overlaps:
+        rows.append(
+            ("launch", "1", "overlaps", "begins before the kernel ahead of it has ended; A is read at once")
+        )
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
     if plan.split.is_split:
@@ -88,6 +93,11 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         rows.append(("split", str(waves or plan.split_k), what, str(plan.split)))
     for packing in plan.packs:
         rows.append((f"pack {packing.name.upper()}", "1", "x".join(map(str, packing.tile)), str(packing)))
+    launches = launches_of(plan)
+    if len(launches) > 1:
+        least = next(name for name, arch in ARCHS.items() if arch.has(OVERLAP))
+        how = f"from {least} on, each is launched while the one before runs, and waits for its end"
+        rows.append(("kernels", str(len(launches)), ", ".join(launches), how))
     rows += [
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {_per_sm(plan)}"),
     ]
@@ -119,6 +129,9 @@ def _memory(plan: GemmPlan) -> list[Row]:
         slots = 1 if plan.slots is None else product(plan.smem_d.shape[2:])
         more = "" if plan.schedule is None else " more"
         rows.append(("shared D", str(slots), f"{used['d']} bytes{more}", str(plan.smem_d)))
+    if plan.sums is not None:
+        parts = f"{plan.sums.warps} warps" + (f", {plan.k_ctas} CTAs" if plan.k_ctas > 1 else "")
+        rows.append(("shared sums", str(plan.sums.warps), f"{used['sums']} bytes", f"K is shared by {parts}"))
     if "barriers" in used:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     if "tickets" in used:

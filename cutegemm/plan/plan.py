@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.layout import Layout, hooks, size
-from cutegemm.layout.inttuple import product
+from cutegemm.layout import Layout, hooks
+from cutegemm.layout.inttuple import as_int_tuple, product
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
     WARP_THREADS,
     arch_named,
 )
-from cutegemm.plan.epilogue import LINEAR, Epilogue
+from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
 from cutegemm.plan.gating import Gating, PairedSums, paired_sums, paired_vectors
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.problem import Operands, Problem
@@ -27,6 +27,7 @@ from cutegemm.plan.program.schedule import Schedule
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout, smem_align_bytes
+from cutegemm.plan.sums import SharedSums
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
@@ -81,9 +82,13 @@ class GemmPlan(hooks.Shown):
     packs            operands that are copied first, to where the mainloop loads them as it loads best
     ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
-    rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna" by cvt.rna; or
-                     "rne" by TMA on the way to shared memory
+    rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna", to nearest, in
+                     registers; or "rne" by TMA on the way to shared memory
     epilogue         what becomes of the sums; where it reads no C, beta has to be 0
+    overlaps         whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
+                     once, which that one must not write, and all else behind its end
+    sums             how sums are added that several warps hold, each of its own part of K; None where a warp takes all
+                     of the k-tiles
     raises           PlanError with every rule that is broken
     """
 
@@ -116,6 +121,8 @@ class GemmPlan(hooks.Shown):
     pipeline: Pipeline | None = None
     slots: Slots | None = None
     epilogue: Epilogue = LINEAR
+    overlaps: bool = False
+    sums: SharedSums | None = None
 
     def __post_init__(self) -> None:
         broken = self.violations()
@@ -156,10 +163,48 @@ class GemmPlan(hooks.Shown):
         """Whether the kernel can read C."""
         return "c" in self.epilogue.tiles
 
+    @property
+    def product_tile(self) -> tuple[int, int, int]:
+        """Rows, columns and k of a k-tile that a CTA multiplies: its tile, or where the CTAs of a cluster share K, the
+        rows of all of them."""
+        bm, bn, bk = self.cta_tile
+        return (bm * self.k_ctas, bn, bk)
+
+    @property
+    def k_ctas(self) -> int:
+        """CTAs of a cluster that share K."""
+        return 1 if self.sums is None else self.cluster_mn[0]
+
+    def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
+        """The first k-tile of a CTA of a cluster that shares K, and how many it has: see `Split.k_range`."""
+        return Split(self.k_ctas).k_range(rank, k_tiles, minimum)
+
+    @property
+    def ending_mma(self) -> TiledMma:
+        """By whose thread-value layout of C the threads have the sums of the CTA's tile when they store it."""
+        return self.tiled_mma if self.sums is None else self.sums.added
+
+    @property
+    def head(self) -> Epilogue:
+        """The part of the epilogue that is computed of all sums before the first is stored. Of whole numbers it is
+        nothing: what becomes of them is rounded once, at the end.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> plan = sm90_plan(Operands.of("s8", layout="nt", out="s32"), tile=(128, 128, 128))
+        >>> print(plan.head, "|", plan.tail)
+        acc | alpha * acc
+        """
+        return self.epilogue.head if self.operands.d.dtype.is_float else Epilogue(Accumulator())
+
+    @property
+    def tail(self) -> Epilogue:
+        """The part that is computed of the head's values, of a piece after the other."""
+        return self.epilogue.tail if self.operands.d.dtype.is_float else self.epilogue
+
     @functools.cached_property
     def pairs(self) -> PairedSums | None:
         """Of a gated epilogue: which of a thread's sums are pairs; None where no thread has both sums of one."""
-        return paired_sums(self.tiled_mma, self.cta_tile[:2])
+        return paired_sums(self.ending_mma, self.cta_tile[:2])
 
     @property
     def gating(self) -> Gating | None:
@@ -174,7 +219,7 @@ class GemmPlan(hooks.Shown):
         """Of a gated epilogue of a plan with a schedule: a thread's vectors of gates, as it stores them, each with that
         of its ups; none where a vector has both."""
         assert self.pairs is not None
-        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])
+        values, *rest = self.ending_mma.partition_shape_C(self.cta_tile[:2])
         shape = (product(values), *rest)
         return paired_vectors(self.pairs, shape, self.store_d.values, self.operands.d.major) or ()
 
@@ -182,7 +227,7 @@ class GemmPlan(hooks.Shown):
     def stored_by_threads(self) -> np.ndarray:
         """(threads, elements) of the tile of D, m + bM * n, that each thread stores, in the order of its sums."""
         (bm, bn, _), gating = self.cta_tile, self.gating
-        table = self.tiled_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
+        table = self.ending_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
         held: np.ndarray = table.reshape(table.shape[0], -1, order="F")
         if gating is None or self.pairs is None:
             return held
@@ -335,6 +380,9 @@ class GemmPlan(hooks.Shown):
         if self.smem_d is not None and self.schedule is not None:
             of_d = self.smem_d.cosize() * ops.d.dtype.bits // 8
             out["d"] = max(0, of_d - sum(out.values()))
+        if self.sums is not None:
+            elements = self.sums.by_warp.cosize() + (self.sums.by_cta.cosize() if self.sums.by_cta else 0)
+            out["sums"] = elements * ops.acc.bits // 8
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
@@ -348,16 +396,18 @@ class GemmPlan(hooks.Shown):
         The compiler adds addresses, counters and predicates.
         """
         ops, mma = self.operands, self.tiled_mma
-        bm, bn, _ = self.cta_tile
-        out = {"accumulators": _words(bm * bn, ops.acc.bits, mma.threads)}
+        bm, bn, _ = self.product_tile
+        holders = mma.threads // (1 if self.sums is None else self.sums.warps)  # of the sums, each of some
+        out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
         if self.pipeline is not None and self.pipeline.two_level:
             out["sums of a k-tile"] = out["accumulators"]
         if self.pipeline is not None and self.split.is_split:
             out["sums of other parts"] = 2 * SUM_VECTOR * self.vectors_at_once
         if mma.atom.a_source == "register":
             depth_a, depth_b = self.fragment_buffers
-            per_thread_a = size(mma.tv_layout_A_tiled, mode=[1]) * (bm // mma.tile_mnk[0])
-            per_thread_b = size(mma.tv_layout_B_tiled, mode=[1]) * (bn // mma.tile_mnk[1])
+            bk = self.cta_tile[2]
+            per_thread_a = product(as_int_tuple(mma.partition_shape_A((bm, bk))[:2]))
+            per_thread_b = product(as_int_tuple(mma.partition_shape_B((bn, bk))[:2]))
             out["fragments"] = _words(depth_a * per_thread_a, ops.a.dtype.bits, 1) + _words(
                 depth_b * per_thread_b, ops.b.dtype.bits, 1
             )
@@ -499,13 +549,13 @@ class GemmPlan(hooks.Shown):
     def scheduler(self) -> TileScheduler:
         """Which work tiles there are, and which CTA takes which.
 
-        The raster of a plan without a pipeline divides by the tiles of a batch even where there is one.
+        The raster of a plan whose schedule has stages divides by the tiles of a batch even where there is one.
         """
         by_threads = self.pipeline is None
         persistent = self.persistent if self.pipeline is None else self.pipeline.ctas
         return TileScheduler(
             self.raster, self.split, self.cta_tile, self.cluster_mn, persistent,
-            batched=by_threads or self.operands.batched, idle_ctas=by_threads,
+            batched=self.operands.batched or (by_threads and self.sums is None), idle_ctas=by_threads,
         )  # fmt: skip
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
-from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace
@@ -254,7 +254,10 @@ def compiled_into(
         # Without the engine that calls it in this process: it is loaded from the folder.
         with around or nullcontext():
             compiled = cute.compile(
-                kernel.host_function(plan), *kernel.fake_arguments(plan), options=asked, no_jit_engine=True
+                kernel.host_function(plan, arch_named(arch)),
+                *kernel.fake_arguments(plan),
+                options=asked,
+                no_jit_engine=True,
             )
     except Exception as error:
         raise CompileError(

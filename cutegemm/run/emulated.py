@@ -184,6 +184,7 @@ def execute(
             grain,
             seed,
             (order, first),
+            launch.is_early,
         )
         machine.run()
         for decoded, count in zip(program, machine.executions(), strict=True):

@@ -165,7 +165,7 @@ def _places(offsets: np.ndarray) -> str:
 
 def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     """Each accumulator of (m, n) must be given A(m, k) * B(n, k), once for each k of a k-tile."""
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     a, b = tables.a, tables.b
     rest_m, rest_n, values, threads = tables.held.shape
     held = tables.held.reshape(rest_m, rest_n, values * threads)
@@ -198,6 +198,9 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
         k_of_b.append(ids_b // bn)
     for t, of_k in ((a, k_of_a), (b, k_of_b)):
         steps = np.concatenate(of_k)  # (k, rest, value * thread)
+        if plan.sums is not None:  # the warps, each some of them
+            split = steps.reshape(*steps.shape[:2], values, plan.sums.warps, -1)
+            steps = np.moveaxis(split, 3, 1).reshape(-1, steps.shape[1], values * threads // plan.sums.warps)
         ordered = np.sort(steps, axis=0)
         complete = steps.shape[0] == bk and (ordered == np.arange(bk)[:, None, None]).all()
         if not complete:
@@ -213,7 +216,8 @@ def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> n
 
 
 def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    bm, bn, _ = plan.cta_tile
+    bm, bn, _ = plan.product_tile
+    expected = 1 if plan.sums is None else plan.sums.warps
     times = np.bincount(tables.held.reshape(-1), minlength=bm * bn)
 
     def describe(place: int) -> str:
@@ -221,4 +225,4 @@ def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
         by = f", by threads {', '.join(str(t) for t in who[:4])}" if len(who) else ""
         return f"D(m {place % bm}, n {place // bm}) of a tile is summed up {times[place]} times{by}."
 
-    report.add_each("result", np.flatnonzero(times != 1), describe)
+    report.add_each("result", np.flatnonzero(times != expected), describe)

@@ -13,6 +13,8 @@ from cutegemm.simulate.copies import OperandFlow
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.tables import PlanTables
 
+_LEAST_NORMAL = 2.0**-126
+
 
 def run_mainloop(
     plan: GemmPlan,
@@ -63,7 +65,12 @@ def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray
     """Fragments as the multiplier takes them: tf32 rounded as the plan says, narrow types widened exactly."""
     acc = plan.operands.acc
     if dtype is tf32:
-        return round_to(tf32, fragments, plan.rounding)
+        rounded: np.ndarray = round_to(tf32, fragments, plan.rounding)
+        if (
+            plan.rounding == "rna"
+        ):  # half a unit is added, of the power of two that denormal numbers do not have
+            rounded = np.where(np.abs(fragments) < _LEAST_NORMAL, round_to(tf32, fragments, "rz"), rounded)
+        return rounded
     return fragments if fragments.dtype == acc.storage else fragments.astype(acc.storage)
 
 

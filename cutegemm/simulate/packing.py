@@ -29,28 +29,25 @@ def pack(task: Task, packing: Packing) -> GlobalMatrix:
         _check(packing, tables, report)
     taken, left, put, given = (table.reshape(-1) for table in tables)
     columns = max(1, task.problem.k)  # without any, zeros are written where there are runs along K
-    for batch in range(task.problem.l):
-        for row in range(0, out.extents[0], packing.tile[0]):
-            for k in range(0, columns, packing.tile[1]):
-                at = (row, k, batch)
-                values = np.zeros(len(taken), source.buffer.dtype)
-                index, inside = _at(source, taken, at, packing.tile[0], packing.load.atom.values)
-                found, outside = source.read(index[inside])
-                if outside is not None:
-                    report.add(
-                        "outside",
-                        f"packing {packing.name.upper()} reads {int(outside.sum())} places outside of it.",
-                    )
-                values[inside] = found
-                shared = poison(int(smem.cosize()), source.dtype)
-                shared[put] = values.reshape(by_thread)[..., order].reshape(-1)
-                moved = shared[given]
-                if checked and is_poison(moved).any():
-                    report.add(
-                        "hole", f"packing {packing.name.upper()} writes memory that nothing was copied to."
-                    )
-                index, inside = _at(out, left, at, packing.tile[0], packing.store.atom.values)
-                out.buffer[index[inside]] = moved[inside]
+    rows = source.extents[0]
+    divisors = packing.divided_by(rows, columns)
+    for cta in range(packing.ctas(rows, columns, task.problem.l)):
+        row_tile, k_tile, batch = packing.tile_at(cta, divisors)
+        at = (row_tile * packing.tile[0], k_tile * packing.tile[1], batch)
+        values = np.zeros(len(taken), source.buffer.dtype)
+        index, inside = _at(source, taken, at, packing.tile[0], packing.load.atom.values)
+        found, outside = source.read(index[inside])
+        if outside is not None:
+            text = f"packing {packing.name.upper()} reads {int(outside.sum())} places outside of it."
+            report.add("outside", text)
+        values[inside] = found
+        shared = poison(int(smem.cosize()), source.dtype)
+        shared[put] = values.reshape(by_thread)[..., order].reshape(-1)
+        moved = shared[given]
+        if checked and is_poison(moved).any():
+            report.add("hole", f"packing {packing.name.upper()} writes memory that nothing was copied to.")
+        index, inside = _at(out, left, at, packing.tile[0], packing.store.atom.values)
+        out.buffer[index[inside]] = moved[inside]
     return out
 
 

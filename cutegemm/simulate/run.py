@@ -20,6 +20,7 @@ from cutegemm.simulate.reductions import of_reduction
 from cutegemm.simulate.report import Fault, Report
 from cutegemm.simulate.roles import run_roles
 from cutegemm.simulate.scheduled import run_schedule
+from cutegemm.simulate.skinny import run_skinny
 from cutegemm.simulate.task import Task
 
 
@@ -102,7 +103,9 @@ def simulate(
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", broken)
     report = Report()
     matrices = laid_out(problem, given, ("d", *plan.epilogue.beside))
-    carry_out = run_schedule if plan.pipeline is None else run_roles
+    carry_out = (
+        run_skinny if plan.sums is not None else run_schedule if plan.schedule is not None else run_roles
+    )
     with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
         stats = carry_out(Task(plan, problem, matrices, scalars, report, check is not False, progress))
     faults = report.faults()

@@ -141,7 +141,7 @@ class SlotStorage:
 
     def head(self, registers: np.ndarray) -> np.ndarray:
         """The epilogue's head: its values of the sums alone."""
-        return evaluate(self.plan.epilogue.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
+        return evaluate(self.plan.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
 
     def tail(
         self, registers: np.ndarray, i: int, group: CtaGroup, fetched: np.ndarray | None = None
@@ -151,7 +151,7 @@ class SlotStorage:
         group     counts the consumers' tiles
         fetched   (threads, registers, C) of the tile that has come to the slot
         """
-        per, kind, epilogue = self.moved.shape[1], self.plan.operands.d.dtype, self.plan.epilogue.tail
+        per, kind, epilogue = self.moved.shape[1], self.plan.operands.d.dtype, self.plan.tail
         held = {} if fetched is None else {self.plan.fetched_tile: fetched}
         for name in epilogue.tensors_read(self.task.scalars):
             if name not in held:

@@ -113,13 +113,13 @@ def plan_tables(plan: GemmPlan) -> PlanTables:
 
 def held_by_threads(plan: GemmPlan) -> np.ndarray:
     """(rest_m, rest_n, value, thread) element of the (bM, bN) tile that each accumulator sums up."""
-    bm, bn, _ = plan.cta_tile
+    bm, bn, _ = plan.product_tile
     return np.ascontiguousarray(plan.tiled_mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0))
 
 
 def _operand(plan: GemmPlan, name: str) -> OperandTables:
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
-    extent = plan.cta_tile[0 if name == "a" else 1]
+    extent = plan.product_tile[0 if name == "a" else 1]
     smem, load = getattr(plan, f"smem_{name}"), getattr(plan, f"load_{name}")
     if plan.stages == 0:  # what is read from global memory stands for what would lie in shared memory
         smem = Layout((extent, bk, 1))
@@ -177,9 +177,8 @@ def _accesses(
     threads = plan.tiled_mma.threads
     if atom.threads == 1:
         entries = read.shape[2] * read.shape[3]
-        vector = (
-            atom.values if entries % atom.values == 0 else entries
-        )  # an access across k-blocks shows as torn
+        # An access across k-blocks shows as torn; one that comes from global memory is that of the copy
+        vector = 1 if plan.sums is not None else atom.values if entries % atom.values == 0 else entries
         by_thread = read.transpose(4, 0, 1, 2, 3).reshape(threads, -1, vector)
         return by_thread, fragment.transpose(3, 0, 1, 2).reshape(threads, -1)
     copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, plan.tiled_mma)

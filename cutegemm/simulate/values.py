@@ -46,14 +46,14 @@ def evaluate(
               gates and ups
     tensors   of that shape, or one that numpy makes that: those that are read for these scalars; (2, ...) of rows
               beside a gated B
-    result    the type of D. On the way to whole numbers a product is one of f32, of which what is no whole number is
-              cut off; a factor that is 1 is left out, so that whole numbers stay what they are
+    result    the type of D. Whole numbers are made in float64 of scalars of f32, and not rounded here but once, when
+              they are stored: to nearest, ties to even
 
     >>> from cutegemm.dtypes import f32, s32
     >>> from cutegemm.plan.epilogue import LINEAR
     >>> sums, c = np.array([-7, 7, 2**24 + 1]), np.array([1, 1, 2**24 + 1])
     >>> evaluate(LINEAR, sums, {"alpha": 0.5, "beta": 1.0}, {"c": c}, s32).tolist()
-    [-2.0, 4.0, 25165825.0]
+    [-2.5, 4.5, 25165825.5]
     >>> evaluate(LINEAR, np.float32([1.5]), {"alpha": 2.0, "beta": 0.0}, {}, f32).tolist()
     [3.0]
     """
@@ -79,11 +79,10 @@ def results(
     values, further = sums.astype(kind), {}
     for step in epilogue.steps:
         if not step.is_idle(scalars):
-            ones = {name: 1.0 for name in step.factors if scalars[name] == 1}
             elements = _Elements(values, scalars, tensors, result)
             further = {name: elements.of(expression) for name, expression in step.further}
             further |= {name: elements.of(reduction.child) for name, reduction in step.reductions}
-            values = elements.of(step.expression.given(ones))
+            values = elements.of(step.expression)
     shape = sums.shape[1:] if epilogue.gated else sums.shape
     return {name: np.broadcast_to(each, shape) for name, each in (("d", values), *further.items())}
 
@@ -99,7 +98,7 @@ class _Elements:
         result: DType,
     ) -> None:
         self.values, self.scalars, self.tensors = values, scalars, tensors
-        self.kind, self.cuts_off = values.dtype, not result.is_float
+        self.kind, self.of_scalars = values.dtype, values.dtype if result.is_float else np.dtype(np.float32)
         self.known: dict[Expression, Any] = {}
 
     def of(self, node: Expression) -> Any:
@@ -117,18 +116,18 @@ class _Elements:
             both = self.tensors[own.name] if isinstance(own, Row) else self.values
             return both[node.side].astype(self.kind)
         if isinstance(node, Constant):
-            return self.kind.type(node.value)
+            return self.kind.type(self.of_scalars.type(node.value))
         if isinstance(node, Scalar):
-            return self.kind.type(self.scalars[node.name])
+            return self.kind.type(self.of_scalars.type(self.scalars[node.name]))
         if isinstance(node, Tensor):
             return self.tensors[node.name].astype(self.kind)
         children = [self.of(child) for child in node.children]
         if isinstance(node, Add):
-            return self.sum(node, *children)
+            return children[0] + children[1]
         if isinstance(node, Subtract):
             return children[0] - children[1]
         if isinstance(node, Multiply):
-            return self.product(node, *children)
+            return children[0] * children[1]
         if isinstance(node, Divide):
             return BINARY["divide"](*children)
         if isinstance(node, Negative):
@@ -144,19 +143,3 @@ class _Elements:
         if isinstance(node, Function):
             return FUNCTIONS[node.name](np.asarray(children[0]))
         raise TypeError(f"no value of {node!r} is known to the simulator")
-
-    def sum(self, node: Add, left: Any, right: Any) -> Any:
-        """left + right."""
-        if self.are_whole(node):
-            return np.trunc(left) + np.trunc(right)
-        return left + right
-
-    def product(self, node: Multiply, left: Any, right: Any) -> Any:
-        """left * right."""
-        if self.are_whole(node):
-            return np.trunc(np.float32(left) * np.float32(right)).astype(self.kind)
-        return left * right
-
-    def are_whole(self, node: Expression) -> bool:
-        """Whether its values are whole numbers: not those of scalars alone, which are no elements yet."""
-        return self.cuts_off and (node.has_accumulator or bool(node.tensors))

@@ -13,6 +13,8 @@ from cutegemm.layout.recast import recast_layout
 from cutegemm.tile.atoms import CopyAtom, table_of_atoms
 
 UNIVERSAL_BITS = (8, 16, 32, 64, 128)
+GLOBAL_LOAD_BITS = (32, 64, 128)
+GLOBAL_LOAD_CACHES = ("kept", "streaming")
 CP_ASYNC_BYTES = {"ca": (4, 8, 16), "cg": (16,)}
 MATRICES = (1, 2, 4)
 
@@ -55,6 +57,29 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
     return _one_thread(
         f"copy.{bits}b.{dtype}", dtype, bits, "any", "any", "sm_50", rules, "copy_traits.hpp:66"
     )
+
+
+@table_of_atoms
+def global_load(dtype: DType, bits: int, cache: str = "kept") -> CopyAtom:
+    """A load of one thread from global memory to registers, of what another kernel may have written just before.
+
+    bits     32, 64 or 128, and a multiple of the width of the type
+    cache    "kept"; or "streaming", of what is read once: L1 gives its lines up first, and L2 fetches the whole line of
+             128 bytes, whose other parts are read soon
+    raises   PlanError for another width or cache
+    source   PTX ISA, `ld`, .level::eviction_priority and .level::prefetch_size
+
+    >>> from cutegemm.dtypes import bf16
+    >>> global_load(bf16, 128, "streaming").name
+    'load.128b.streaming.bf16'
+    """
+    rules = []
+    if bits not in GLOBAL_LOAD_BITS:
+        rules.append(f"a vector of {bits} bits; one of {_or(GLOBAL_LOAD_BITS)} bits is expected")
+    if cache not in GLOBAL_LOAD_CACHES:
+        rules.append(f"cache = {cache!r}; {' or '.join(GLOBAL_LOAD_CACHES)} is expected")
+    name = f"load.{bits}b.{cache}.{dtype}"
+    return _one_thread(name, dtype, bits, "global", "register", "sm_80", rules, "copy_traits.hpp:66")
 
 
 @table_of_atoms

@@ -6,7 +6,7 @@ measured on a GPU      `gemm` any plans, `simt` the f32 problems, `ladder` a lad
                        library and `peer`s, GEMMs of others; `measure`, `power`: data, clock and power
                        `candidates`: lists of plans to try; `rows`: what is read from the results
 by NVIDIA's tools      `counters`: predictions beside what ncu counts; `sanitizer`: what compute-sanitizer finds
-constants of choices   `fit_simt`, `fit_sm90`: from the times
+constants of choices   `fit_simt`, `fit_mma_sync`, `fit_sm90`: from the times
 all of it again        `steps_run`, by the list in `steps`
 of it for readers      `pages`
 """

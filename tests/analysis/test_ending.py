@@ -14,7 +14,17 @@ from cutegemm.dtypes import f32
 from cutegemm.machine.functions import Cost
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.ending import parts_at_hand, registers_at_end
-from cutegemm.plan.epilogue import Column, Element, Row, Scalar, Tile, operations, parse_epilogue
+from cutegemm.plan.epilogue import (
+    Column,
+    Element,
+    Row,
+    Scalar,
+    Tile,
+    epilogue_of,
+    functions,
+    operations,
+    parse_epilogue,
+)
 from cutegemm.plan.problem import Operand
 
 KINDS = {"bias": Row, "by_row": Column, "one": Element, "x": Tile, "s": Scalar}
@@ -200,3 +210,13 @@ def test_it_is_printed():
     assert "load bias" in words
     report = check(plan, problem, search=False).to_dict()
     assert json.loads(json.dumps(report))["epilogue"]["special"] == 1
+
+
+def test_bytes_of_partial_results():
+    """Of each of 1024 rows one of f32 for each of 4 tiles, whose columns a warp has whole; of the rest D alone."""
+    base = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 128, 64))
+    ending = epilogue_of(lambda acc: (acc, functions.row_sum(functions.square(acc))), {})
+    ops = base.operands.with_further(aux=Operand.of_kind(Column, f32))
+    plan = base.with_(epilogue=ending, operands=ops)
+    found = check(plan, Problem(1024, 512, 256, operands=ops), search=False)
+    assert found.traffic.dram_write_bytes == 1024 * 512 * 2 + 1024 * 4 * 4

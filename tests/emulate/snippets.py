@@ -54,10 +54,12 @@ def run(
     shared_bytes: int = 0,
     seed: int | None = None,
     operand: bool = False,
+    early: bool = False,
 ) -> np.ndarray:
     """The outputs, 32-bit words; those that are never written are all ones.
 
     operand   whether the inputs are one of a GEMM, to which nobody may write
+    early     whether the launch may begin while the one before it runs
     """
     ((kernel_, program),) = programs(kernel(body)).values()
     memory = GlobalMemory()
@@ -78,6 +80,7 @@ def run(
         check_races=True,
         grain=2,
         seed=seed,
+        early=early,
     )
     machine.run()
     return written.data[: 4 * outputs].view(np.uint32).copy()

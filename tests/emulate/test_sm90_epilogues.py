@@ -17,6 +17,7 @@ from cutegemm.emulate.state import EmulationError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
+from cutegemm.simulate import simulate
 from tests.kernels.sm90_forms import fitting, form
 
 
@@ -59,6 +60,25 @@ def test_whole_numbers_that_f32_does_not_hold():
     a[0], b[:, 0] = -128, -127  # 2100 * 128 * 127 = 34,137,600
     found = emulate(plan, a.astype(np.int8), b.astype(np.int8), c.astype(np.int32), beta=1.0).d
     assert np.array_equal(found, a @ b + c)
+
+
+@pytest.mark.parametrize("options", [{"subtile_n": 16}, {"store": "direct"}, {"subtile_n": 16, "split_k": 2}])
+def test_whole_numbers_are_rounded_once(options):
+    """Both terms together, to nearest even; past 32 bits they saturate. The simulator gives the same."""
+    operands = Operands.of("s8", layout="nt", out="s32")
+    ctas = {} if "split_k" in options else {"ctas": 2}
+    plan = sm90_plan(operands, tile=(64, 32, 128), with_c=True, **ctas, **options)
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((9, 520), (520, 12)))
+    c = rng.integers(-(2**31), 2**31, (9, 12)).astype(np.int32)
+    for alpha, beta in ((0.5, 0.0), (0.5, 0.5), (0.3, -0.7), (3.0, 1.0), (-70000.0, 0.0)):
+        exact = (
+            float(np.float32(alpha)) * (a.astype(np.int64) @ b.astype(np.int64)) + float(np.float32(beta)) * c
+        )
+        want = np.clip(np.rint(exact), -(2**31), 2**31 - 1)
+        given = (plan, a, b, c)
+        assert np.array_equal(emulate(*given, alpha=alpha, beta=beta).d, want)
+        assert np.array_equal(simulate(*given, alpha=alpha, beta=beta).d, want)
 
 
 @pytest.mark.parametrize("name", ["sm90_64x16", "sm90_64x32"])

@@ -158,9 +158,7 @@ def test_the_package_of_the_static_page_is_enough(tmp_path: Path) -> None:
     assert all(int(length) > 4000 for length in done.stdout.split())
     assert len(done.stdout.split()) == len(queries)
     names = ZipFile(BytesIO(package())).namelist()
-    assert not [
-        name for name in names if name.split("/")[1] in ("cli", "kernels", "torch", "emulate", "profile")
-    ]
+    assert not [name for name in names if name.split("/")[1] in ("cli", "kernels", "torch", "emulate")]
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -155,11 +155,11 @@ def test_what_a_link_brings_is_text(name: str, value: str) -> None:
 def test_links_lead_to_states(view: str) -> None:
     """Each link is the query of the state that it stands for, and keeps what it does not change."""
     shown = page(view=view, plan="simt_64x64", layout="nn", expr="4:1")
-    links = [attributes["href"] for attributes, _ in shown.all("a") if "hx-get" in attributes]
-    assert len(links) > 6
-    for link in links:
-        assert State.of(link).query == link
-        assert State.of(link)["plan"] == "simt_64x64"
+    links = {text: attributes["href"] or "" for attributes, text in shown.all("a") if "hx-get" in attributes}
+    assert all(State.of(link).query == link for link in links.values())
+    for name in ("layouts", "rules", "tile", "banks", "pipeline", "time", "code"):
+        assert State.of(links[name])["plan"] == "simt_64x64"
+        assert State.of(links[name])["expr"] == "4:1"
 
 
 def test_a_form_says_how_its_address_is_written_shortest() -> None:

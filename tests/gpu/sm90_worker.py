@@ -194,7 +194,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                 narrow = 2.0**-10 if fp8 or ops.a.dtype.name == "tf32" else 2e-6
                 allowed = 2 * (library.double() - want).abs().max().item() + narrow * scale + 1e-6
                 if not dd.is_floating_point:
-                    allowed = 0 if alpha == 1 and not beta else 2  # what is no whole number is cut off
+                    allowed = 0 if alpha == 1 and not beta else 0.5  # the nearest whole number
                 outside = whole.numel() - untouched(torch, whole) - d.numel()
                 worst = max(worst, error / max(allowed, 0.5) if math.isfinite(error) else 1e9)
                 if not error <= allowed or outside:

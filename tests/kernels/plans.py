@@ -13,7 +13,7 @@ import pytest
 from cutegemm.build import Shared, simt_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Swizzle
-from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.compile import CompiledKernel, compile_plan, read_back
 
@@ -129,7 +129,7 @@ def constants_of_launch(plan: GemmPlan) -> set[int]:
 
     kernel = importlib.import_module(f"cutegemm.kernels.{plan.family}.kernel")
     made = cute.compile(
-        kernel.host_function(plan),
+        kernel.host_function(plan, arch_named(plan.arch)),
         *kernel.fake_arguments(plan),
         options="--enable-tvm-ffi",
         no_jit_engine=True,

@@ -12,6 +12,7 @@ from cutegemm.build.slots import swizzled  # noqa: E402
 from cutegemm.dtypes import bf16  # noqa: E402
 from cutegemm.kernels import lower  # noqa: E402
 from cutegemm.kernels.sm90 import kernel as sm90  # noqa: E402
+from cutegemm.machine.arch import arch_named  # noqa: E402
 from cutegemm.tile.smem_atoms import widest_smem_kind  # noqa: E402
 from cutegemm.tile.tiled_copy import TiledCopy  # noqa: E402
 from cutegemm.tile.tiled_mma import TiledMma  # noqa: E402
@@ -34,7 +35,7 @@ class _Enough(Exception):
 
 def on_the_host(plan, question):
     """What `question` makes of (M, K, L), (N, K, L), (M, N, L) in a host function that is being traced."""
-    made, answers = sm90.host_function(plan), []
+    made, answers = sm90.host_function(plan, arch_named(plan.arch)), []
 
     @cute.jit
     def host(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor):

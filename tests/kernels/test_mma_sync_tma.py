@@ -73,8 +73,8 @@ def check_named(kernel):
 
 
 def test_forms():
-    names = ("tma_bf16_nn", "tma_tf32_tt", "tma_m_major", "tma_unaligned_d", "tma_eight_warps")
-    check_each([form(name) for name in names], check)
+    emulated = [form(name, ctas=2) for name in ("tma_bf16_nn", "tma_tf32_tt", "tma_m_major")]  # compiled once
+    check_each([*emulated, form("tma_unaligned_d"), form("tma_eight_warps")], check)
 
 
 def test_another_architecture_with_tma():

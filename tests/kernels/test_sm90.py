@@ -159,18 +159,22 @@ def test_forms_are_what_they_say(names):
 
 @pytest.mark.parametrize("name", PACKED)
 def test_what_packs_an_operand(name):
-    """A kernel for each: loads as wide as alignment lets them be, 16 bytes into memory, and nothing spilled."""
+    """One kernel: loads as wide as alignment lets them be, 16 bytes into memory. The GEMM begins beside it."""
     plan = form(name, 2)
     sections = compile_plan(plan).sass.split(".section\t.text.")
-    found = [set(_ACCESS.findall(text)) for text in sections if text.startswith("kernel_cutlass_pack_kernel")]
-    assert len(found) == len(plan.packs)
+    (own,) = [text for text in sections if text.startswith("kernel_cutlass_pack_kernel")]
+    (gemm,) = [text for text in sections if text.startswith("kernel_cutlass_kernel")]
+    accesses = set(_ACCESS.findall(own))
     loads = {8: "LDG.E.U8", 16: "LDG.E.U16", 32: "LDG.E", 64: "LDG.E.64", 128: "LDG.E.128"}
     loaded = {loads[packing.load.atom.bits] for packing in plan.packs}
-    for accesses in found:
-        assert {"LDS.128", "STG.E.128"} <= accesses
-        assert len(accesses & loaded) == 1
-        (put,) = accesses - loaded - {"LDS.128", "STG.E.128"}
-        assert put.startswith("STS")
+    assert {"LDS.128", "STG.E.128"} <= accesses
+    assert accesses & set(loads.values()) == loaded
+    puts = accesses - loaded - {"LDS.128", "STG.E.128"}
+    assert puts
+    assert all(put.startswith("STS") for put in puts)
+    assert ("PREEXIT" in own, "ACQBULK" in own) == (True, False)  # griddepcontrol.launch_dependents, .wait
+    assert ("PREEXIT" in gemm, "ACQBULK" in gemm) == (False, True)
+    assert gemm.index("SYNCS.EXCH") < gemm.index("ACQBULK") < gemm.index("UTMALDG")
 
 
 def test_the_resources_are_those_of_the_gemm():

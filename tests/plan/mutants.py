@@ -7,13 +7,13 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from cutegemm.build import mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan
+from cutegemm.build import mma_sync_plan, mma_tma_plan, simt_plan, skinny_plan, sm90_plan
 from cutegemm.dtypes import DType
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
-from cutegemm.tile.copy_atoms import cp_async, ldmatrix, stmatrix, universal_copy
+from cutegemm.tile.copy_atoms import cp_async, global_load, ldmatrix, stmatrix, universal_copy
 from cutegemm.tile.mma_atoms import fma, mma_sync, wgmma
 
 _WORDS = {
@@ -59,6 +59,10 @@ def seeds() -> tuple[GemmPlan, ...]:
         simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4)),
         simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4), split_k=2),
         simt_plan(block=(64, 64, 1), warp=(32, 32), thread=(8, 4), stages=0),
+        skinny_plan(Operands.of("f16", layout="nt"), warps=2, vectors=1),
+        skinny_plan(
+            Operands.of("f16", layout="nt", out_major="m"), tile=(32, 8), warps=2, vectors=2, cluster=2
+        ),
     )
 
 
@@ -71,6 +75,7 @@ def _atoms() -> tuple[tuple[CopyAtom, ...], tuple[MmaAtom, ...]]:
         universal_copy(bf16, 16),
         universal_copy(bf16, 32),
         universal_copy(bf16, 128),
+        global_load(bf16, 64),
         cp_async(f32, 4),
         cp_async(bf16, 16, "cg"),
         cp_async(f16, 8),

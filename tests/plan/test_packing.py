@@ -72,6 +72,23 @@ def test_bank_conflicts():
         assert found.wavefronts <= (1 if align == 16 else 2) * found.ideal
 
 
+def test_every_tile_has_one_cta():
+    """Those that follow each other write one behind the other along the runs."""
+    for packing, _ in packings():
+        for rows, columns, batch in ((1, 1, 1), (200, 300, 1), (65, 700, 3)):
+            divisors, along = packing.divided_by(rows, columns), int(packing.major == "k")
+            ctas = packing.ctas(rows, columns, batch)
+            at = [packing.tile_at(cta, divisors) for cta in range(ctas)]
+            tiles = [-(-extent // tile) for extent, tile in zip((rows, columns), packing.tile, strict=True)]
+            assert sorted(at) == [
+                (m, k, b) for m in range(tiles[0]) for k in range(tiles[1]) for b in range(batch)
+            ]
+            first_run = [tile[along] for tile in at[: tiles[along]]]
+            assert first_run == list(range(tiles[along]))
+            if batch == 1:
+                assert [packing.tile_at(cta, divisors, batched=False) for cta in range(ctas)] == at
+
+
 def test_the_packed_matrix():
     """4093 elements of 2 bytes end within their 64th line of 64; 300 bytes within their third line of 128."""
     along_k = make_packing(of("bf16", align=2), "a", "k")
@@ -132,7 +149,7 @@ def test_rules():
     with pytest.raises(PlanError, match="packed for plans of the families simt and sm90 alone"):
         mma_tma_plan(Operands.of("bf16")).with_(packs=plan.packs)
     huge = Problem(2**31 - 200, 8, 2**31 - 200, operands=plan.operands)
-    assert plan.violations(problem=huge)[-1].startswith("packing A takes")
+    assert plan.violations(problem=huge)[-1].startswith("packing A and B takes")
 
 
 def test_what_packing_costs():

@@ -171,13 +171,13 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster):
     assert (plan.pipeline.kind == "pingpong") == (found[0].shape.epilogue == "pingpong")
 
 
-@pytest.mark.parametrize(("m", "columns"), [(1, 16), (16, 16), (17, 32), (32, 32)])
-def test_few_rows_are_columns_of_the_transposed_problem(m, columns):
+@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 32)), (32, (64, 32))])
+def test_few_rows_are_columns_of_the_transposed_problem(m, tile):
     problem = Problem(m, 4096, 4096)
     taken, plan = chosen(BF16, problem)
     assert taken.transposed
-    assert plan.cta_tile[0] == 64
-    assert choose(BF16.transposed, Problem(4096, m, 4096)).cta_tile[:2] == (64, columns)
+    assert plan.cta_tile[0] == tile[0]
+    assert choose(BF16.transposed, Problem(4096, m, 4096)).cta_tile[:2] == tile
     for operands, arch in ((BF16, "sm_90"), (Operands.of("f32"), "sm_90a")):
         assert not chosen(operands, problem, arch)[0].transposed
 

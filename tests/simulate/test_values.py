@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutegemm.build import mma_sync_plan, simt_plan
-from cutegemm.dtypes import f32, s32
+from cutegemm.dtypes import f32, round_to, s32
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands
 from cutegemm.plan.epilogue import LINEAR, SCALED, Accumulator, Constant, Epilogue, Scalar, Tile
@@ -36,16 +36,19 @@ def test_floats_are_computed_in_the_type_of_the_sums():
         # Sums of -7, 7 and 2^24 + 1; C of 3, -3 and 2^24 + 1
         (1.0, 0.0, [-7, 7, LARGE]),
         (1.0, 1.0, [-4, 4, 2 * LARGE]),
-        (0.5, 0.0, [-3, 3, 2**23]),  # -3.5 and 3.5 cut off; 2^24 + 1 is 2^24 as f32
-        (1.0, 0.5, [-6, 6, LARGE + 2**23]),  # 1.5 and -1.5 cut off before they are added
-        (0.5, 1.0, [0, 0, 2**23 + LARGE]),
-        (2.0, -1.0, [-17, 17, 2**25 - 2**24]),
+        (0.5, 0.0, [-4, 4, 2**23]),  # -3.5, 3.5 and 2^23 + 1/2: of two neighbours the even one
+        (1.0, 0.5, [-6, 6, LARGE + 2**23 + 1]),  # -5.5, 5.5 and 2^24 + 2^23 + 3/2
+        (0.5, 1.0, [0, 0, 2**23 + LARGE + 1]),  # -1/2, 1/2
+        (0.5, 0.5, [-2, 2, LARGE]),  # halves that are whole together
+        (2.0, -1.0, [-17, 17, LARGE]),
+        (1000.0, 0.0, [-7000, 7000, 2**31 - 1]),  # past the greatest number
     ],
 )
 def test_whole_numbers(alpha, beta, want):
     sums, c = np.array([-7, 7, LARGE], np.int32), np.array([3, -3, LARGE], np.int32)
     tiles = {"c": c} if beta else {}
-    assert evaluate(LINEAR, sums, {"alpha": alpha, "beta": beta}, tiles, s32).tolist() == want
+    exact = evaluate(LINEAR, sums, {"alpha": alpha, "beta": beta}, tiles, s32)
+    assert round_to(s32, exact).tolist() == want
 
 
 def test_whole_sums_of_a_float_result_are_not_cut_off():
@@ -53,14 +56,14 @@ def test_whole_sums_of_a_float_result_are_not_cut_off():
     assert got.tolist() == [-3.5, LARGE / 2]
 
 
-def test_scalars_are_cut_off_where_they_meet_whole_numbers():
-    """0.5 * 0.5 is no value of an element yet; 0.75 + 0.5 neither, until it is added to one."""
+def test_scalars_that_meet_whole_numbers_are_rounded_with_them():
+    """A quarter of 8; and 8 + 1.25, which is no whole number until it is stored. Scalars are those of f32."""
     scalars = {"alpha": 0.5, "beta": 0.75}
     assert evaluate(Epilogue(ALPHA * ALPHA * ACC), np.array([8]), scalars, {}, s32).tolist() == [2.0]
-    assert evaluate(Epilogue(ACC + (ALPHA + BETA)), np.array([8, -8]), scalars, {}, s32).tolist() == [
-        9.0,
-        -7.0,
-    ]
+    of_both = evaluate(Epilogue(ACC + (ALPHA + BETA)), np.array([8, -8]), scalars, {}, s32)
+    assert of_both.tolist() == [9.25, -6.75]
+    tenth = evaluate(SCALED, np.array([2**30]), {"alpha": 0.1, "beta": 0.0}, {}, s32)
+    assert tenth.tolist() == [2**30 * float(np.float32(0.1))]
     assert evaluate(Epilogue(ACC + (ALPHA + BETA)), np.array([8]), scalars, {}, f32).tolist() == [9.25]
 
 

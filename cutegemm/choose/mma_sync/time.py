@@ -12,8 +12,8 @@ What goes on at the same time adds up in part: `_together`. The kernel takes no 
 DRAM. Besides there are its start, for each round of CTAs the first k-tile and the store of D, and where K is split the
 launch of a second kernel, which reads what the first has written.
 
-Rates of the chip are those of its `Device`. `MmaCosts` is fitted to what an H200 took behind a flush of the L2 cache,
-2026-11-22.
+Rates of the chip are those of its `Device`. `MmaCosts` is fitted to what an H200 and an H100 took behind a flush of the
+L2 cache; `python -m docs.evidence fit-mma-sync FILE.json ...` fits it anew.
 """
 
 from __future__ import annotations
@@ -48,26 +48,28 @@ class MmaCosts:
     quads, doubles, words, halves   of an access of a warp: of 16 bytes a lane, of 8, of 4, of 2
     peak        of the tensor cores' peak, what tiles of rate 1 reach
     store       of an access of a warp to D
+    written     times what a D takes to go to memory, that is added
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
     within      the exponent of `_together` for what a k-tile waits for
     """
 
-    start: float = 2.92
-    round: float = 3.68
-    latency: float = 0.213
-    step: float = 0.0121
-    own_words: float = 0.0007
-    own_halves: float = 0.0123
-    quads: float = 0.0024
-    doubles: float = 0.0039
-    words: float = 0.004
-    halves: float = 0.0021
-    peak: float = 0.87
-    store: float = 0.0048
-    launch: float = 0.739
-    added: float = 0.196
-    within: float = 2.13
+    start: float = 5.2
+    round: float = 1.32
+    latency: float = 0.338
+    step: float = 0.00389
+    own_words: float = 0.000403
+    own_halves: float = 0.0118
+    quads: float = 0.00285
+    doubles: float = 0.00535
+    words: float = 0.0039
+    halves: float = 0.00228
+    peak: float = 0.833
+    store: float = 0.0037
+    written: float = 0.847
+    launch: float = 0.694
+    added: float = 0.193
+    within: float = 2.51
 
 
 COSTS = MmaCosts()
@@ -203,7 +205,9 @@ def predicted(
         return np.where(ctas, k_tiles * each, 0.0)
 
     ends_us = cost.start + cost.round * (1 + (rounds + (rest > 0) - 1) / tiles.ctas)
-    ends_us = ends_us + cost.store * per_sm * tiles.stores
+    d_bytes = problem.m * problem.n * problem.l * operands.d.dtype.bits / 8
+    d_us = cost.written * d_bytes / (rates.thread_read_gb_s * 1e3)
+    ends_us = ends_us + cost.store * per_sm * tiles.stores + d_us
     bits = problem.m * operands.a.dtype.bits + problem.n * operands.b.dtype.bits
     memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
     turns_us = rounds * steps_us(tiles.ctas) + steps_us(rest)

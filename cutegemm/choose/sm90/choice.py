@@ -76,8 +76,12 @@ class _Way:
     ) -> None:
         self.recipes, self.turned = recipes, turned
         if turned:
-            of = Problem(problem.n, problem.m, problem.k, problem.l)  # which asks nothing of operands
-            operands, problem = _turned(operands), problem.transposed if problem.ld else of
+            operands = _turned(operands)
+            problem = (
+                problem.transposed
+                if problem.ld
+                else Problem(problem.n, problem.m, problem.k, problem.l, operands)
+            )
         all_shapes = _shapes(recipes)
         self.rows, self.parts, self.owned, shares = _divisions(all_shapes, operands, problem, device)
         shapes = all_shapes.taken(self.rows)

@@ -25,6 +25,7 @@ class Boxes:
 
     def __init__(self, step: Step, at: Memory) -> None:
         self.step, self.addresses = step, step.address(at)
+        step.machine.check_waited(step.threads)
         assert at.coordinates is not None
         self.corners = np.stack([step.get(c, np.int32) for c in at.coordinates.items], axis=1).tolist()
 

@@ -77,8 +77,3 @@ def _elect(step: Step) -> None:
     if isinstance(dest, Pair):
         step.put(dest.first, np.repeat(elected, WARP).astype(np.uint32))
         step.put(dest.second, np.tile(lanes, len(elected)) == np.repeat(elected, WARP))
-
-
-@handles("griddepcontrol")
-def _griddepcontrol(step: Step) -> None:
-    """Launches are carried out one after the other."""

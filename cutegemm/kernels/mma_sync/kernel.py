@@ -8,7 +8,7 @@ All threads of a CTA follow the plan's schedule; `mainloop` tells how. What is h
 |          | of what a register holds where the plan says so, or the operand is tf32 and not k-major     |
 | Multiply | one mma.sync for each pair of atoms, back and forth: neighbours have a fragment in common   |
 
-tf32 operands are f32 in memory; mma.sync does not look at the low 13 bits, or cvt.rna rounds them to nearest.
+tf32 operands are f32 in memory, of which mma.sync does not look at the low 13 bits; `rounding` has them rounded before.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32
 
 from cutegemm.kernels.arguments import fake_arguments
+from cutegemm.kernels.mma_sync.rounding import round_fragment
 from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, ThreadTiles, serpentine
 from cutegemm.kernels.threads.workspace import WorkspaceGemm
+from cutegemm.machine.arch import Arch
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.schedule import Multiply, Read
 
 __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
 
-def host_function(plan: GemmPlan) -> Any:
-    """The host function that is traced for a plan, of `LaunchArguments`."""
+def host_function(plan: GemmPlan, arch: Arch) -> Any:
+    """The host function that is traced for a plan and an architecture, of `LaunchArguments`."""
     if plan.pipeline is not None:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
-        return TmaFedGemm(plan)
-    return MmaSyncWorkspaceGemm(plan) if plan.split.is_split else MmaSyncGemm(plan)
+        return TmaFedGemm(plan, arch)
+    if plan.sums is not None:
+        from cutegemm.kernels.mma_sync.skinny import SkinnyGemm
+
+        return SkinnyGemm(plan, arch)
+    return MmaSyncWorkspaceGemm(plan, arch) if plan.split.is_split else MmaSyncGemm(plan, arch)
 
 
 class MmaSyncGemm(ScheduledGemm):
@@ -52,10 +57,7 @@ class MmaSyncGemm(ScheduledGemm):
             read(buffer, k_block, stage)
         if self.plan.rounding == "rna":
             for fragment in (parts.tCrA, parts.tCrB):
-                held = fragment[None, None, buffer]
-                bits, values = cute.recast_tensor(held, Int32), cute.recast_tensor(held, Float32)
-                for i in range(cute.size(held)):
-                    bits[i] = Int32(cute.arch.cvt_f32_tf32(values[i]))
+                round_fragment(fragment[None, None, buffer])
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
         """acc += A B, an atom at a time."""

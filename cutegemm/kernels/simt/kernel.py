@@ -6,6 +6,7 @@ from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.kernels.simt.direct import DirectGemm
 from cutegemm.kernels.simt.gemm import SimtGemm
 from cutegemm.kernels.threads.workspace import WorkspaceGemm
+from cutegemm.machine.arch import Arch
 from cutegemm.plan.plan import GemmPlan
 
 __all__ = ["fake_arguments", "host_function"]
@@ -15,8 +16,8 @@ class SimtWorkspaceGemm(WorkspaceGemm, SimtGemm):
     """The kernels of a SIMT plan that packs operands, splits K, or both."""
 
 
-def host_function(plan: GemmPlan) -> SimtGemm:
-    """The host function that is traced for a plan, of `LaunchArguments`."""
+def host_function(plan: GemmPlan, arch: Arch) -> SimtGemm:
+    """The host function that is traced for a plan and an architecture, of `LaunchArguments`."""
     if plan.packs or plan.split.is_split:
-        return SimtWorkspaceGemm(plan)
-    return DirectGemm(plan) if plan.stages == 0 else SimtGemm(plan)
+        return SimtWorkspaceGemm(plan, arch)
+    return DirectGemm(plan, arch) if plan.stages == 0 else SimtGemm(plan, arch)

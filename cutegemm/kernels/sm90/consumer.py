@@ -281,7 +281,7 @@ class ConsumerTracer(Tracer):
 
     def _Hold(self, hold: step.Hold, at: At) -> None:
         own_mnl = self.own_tile(at)
-        if self.plan.epilogue.tail.steps:
+        if self.plan.tail.steps:
             for i in range(self.storage.subtiles):
                 own, ups = self.storage.subtile(self.sums, i)
                 results = self.storage.tail(own, i, own_mnl, None, ups)

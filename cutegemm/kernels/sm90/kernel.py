@@ -6,8 +6,9 @@ What each role does, in which order and behind which barrier, is the plan's prog
 memory, sets the barriers up, and each warp goes to its role, whose program is traced: the producer's by
 `loads`, the consumers' by `consumer`.
 
-Operands that are packed first are so by kernels of their own, before this one: see `pack`. The last k-tile is
-the ragged one: TMA fills what lies beyond K, M or N with zeros, and stores nothing there.
+Operands that are packed first are so by a kernel before this one: see `pack`. This one is launched while that runs, and
+waits for it when its barriers are set up: see `plan.launches`. The last k-tile is the ragged one: TMA fills what lies
+beyond K, M or N with zeros, and stores nothing there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments, launch_arguments, operands_seen
 from cutegemm.kernels.gated import b_tile, columns_of_b, gates_and_ups
+from cutegemm.kernels.launches import begin
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
@@ -30,24 +32,25 @@ from cutegemm.kernels.trace import Ring, Who
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS
-from cutegemm.plan.memory.workspace import regions
+from cutegemm.machine.arch import WARP_THREADS, Arch
+from cutegemm.plan.launches import GEMM, PACK, is_early, launches_of
+from cutegemm.plan.memory.workspace import packed_bytes_of, regions
 from cutegemm.plan.plan import GemmPlan
 
 __all__ = ["Sm90Gemm", "fake_arguments", "host_function"]
 
 
-def host_function(plan: GemmPlan) -> Sm90Gemm:
-    """The host function that is traced for a plan; its arguments are `LaunchArguments`."""
-    return Sm90Gemm(plan)
+def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
+    """The host function that is traced for a plan and an architecture; its arguments are `LaunchArguments`."""
+    return Sm90Gemm(plan, arch)
 
 
 class Sm90Gemm:
     """The kernel of an sm90 plan. Methods without a decorator are plain Python, run while tracing."""
 
-    def __init__(self, plan: GemmPlan) -> None:
+    def __init__(self, plan: GemmPlan, arch: Arch) -> None:
         assert plan.pipeline is not None
-        self.plan, self.pipeline = plan, plan.pipeline
+        self.plan, self.pipeline, self.launches = plan, plan.pipeline, launches_of(plan, arch)
         self.storage = Storage(plan)
 
     def consumers(self, storage: Storage, parts: Parts | None, loads: Loads) -> ConsumerTracer:
@@ -71,15 +74,17 @@ class Sm90Gemm:
         loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in sources.items()}
         mD = self.seen_as(given.d, 0, 1)
         tensors, results = operands_seen(plan, given, mD)
-        reducer = Reducer(plan)
+        reducer = Reducer(plan, self.launches)
         partials = reducer.partials(given, mD, K)
         operands = (tensors, (*results, *partials))
         columns = columns_of_b(plan, mD)
         extents = [Int64(extent) for extent in (mD.shape[0], columns, K, mD.shape[2])]
-        firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
-        for packing in plan.packs:
-            source = self.seen_as(*sources[packing.name])
-            loaded[packing.name] = Packer(packing).launch(source, space, firsts[packing.name], stream)
+        parts = regions(plan, *extents, cutlass.min, cutlass.max)
+        firsts = {r.name: r.first for r in parts}
+        packed_bytes = packed_bytes_of(parts)
+        if cutlass.const_expr(plan.packs):
+            as_they_are = {packing.name: self.seen_as(*sources[packing.name]) for packing in plan.packs}
+            loaded |= Packer(plan.packs, self.launches[PACK]).launch(as_they_are, space, firsts, stream)
         sums = region(space, firsts["sums"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
         tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
         if cutlass.const_expr(plan.operands.gated):
@@ -109,6 +114,7 @@ class Sm90Gemm:
             cluster=(cm * cn, 1, 1),
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
+            use_pdl=is_early(self.launches[GEMM], packed_bytes),
         )
         reducer.launch(partials, given, stream)
 
@@ -177,6 +183,7 @@ class Sm90Gemm:
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
+        begin(self.launches[GEMM])
 
         work = plan.scheduler.from_values(values, TRACED)
         parts = None

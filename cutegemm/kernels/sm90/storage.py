@@ -208,12 +208,11 @@ class Storage(OwnTile):
                 return self.read_slot(slot, phase ^ (used & 1))
             return spread[name] if name in spread else self.read_global(name, sums, i, own_mnl)
 
-        tail = self.values.epilogue.tail
+        tail = self.values.tail_part
         if tail.is_whole:
             of = self.values.worked_out(tail, sums, fetch, ups)
             return lambda name: of(name, lower.dtype(self.plan.operands.matrix(name).dtype))
-        for each in tail.steps:
-            self.values.carry_out(each, sums, fetch)
+        self.values.carry_out_all(tail.steps, sums, fetch)
         values = self.converted(sums)
         if reads_ahead and self.reads_late:
             self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
@@ -499,7 +498,7 @@ class Storage(OwnTile):
         reduced   where what reductions take goes
         """
         if cute.elem_less(at, extents):
-            tail = self.values.epilogue.tail
+            tail = self.values.tail_part
             if cutlass.const_expr(tail.is_whole):
                 of = self.values.worked_out(tail, sums, lambda name: self.read_vectors(name, gX), ups)
                 for name in tail.outputs[1:]:
@@ -508,8 +507,7 @@ class Storage(OwnTile):
                     values.store(of(name, values.element_type).load())
                 self.store_values(of("d", gX["d"].element_type), gX["d"])
             else:
-                for each in tail.steps:
-                    self.values.carry_out(each, sums, lambda name: self.read_vector(name, gX[name]))
+                self.values.carry_out_all(tail.steps, sums, lambda name: self.read_vector(name, gX[name]))
                 out = cute.make_rmem_tensor(sums.shape, gX["d"].element_type)
                 for v in cutlass.range_constexpr(cute.size(sums)):
                     out[v] = sums[v].to(gX["d"].element_type)

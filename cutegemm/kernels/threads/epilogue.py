@@ -19,8 +19,10 @@ from cutegemm.kernels.gated import Both, as_sums, up_of
 from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.vectors import by_vectors, condition, copy_vector, zeros
+from cutegemm.machine.arch import Arch
 from cutegemm.plan.ending import SUMS_BESIDE_THEM, VECTORS_OF_TILES
 from cutegemm.plan.epilogue import Epilogue
+from cutegemm.plan.launches import launches_of
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
 
@@ -85,13 +87,14 @@ class Reader:
 class ScheduledEpilogue:
     """How a plan's sums leave. Methods without a decorator are run while tracing.
 
-    values   the operands of the epilogue, in the kernel that is traced
+    values     the operands of the epilogue, in the kernel that is traced
+    launches   the kernels of a call, by name
     """
 
     values: Values
 
-    def __init__(self, plan: GemmPlan) -> None:
-        self.plan = plan
+    def __init__(self, plan: GemmPlan, arch: Arch) -> None:
+        self.plan, self.launches = plan, launches_of(plan, arch)
 
     @cute.jit
     def store_d(

@@ -45,19 +45,19 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments, launch_arguments, operands_seen
 from cutegemm.kernels.gated import by_blocks, columns_of_b
+from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.lines import ALL_THREADS, from_line
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.threads.epilogue import ScheduledEpilogue
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
+from cutegemm.plan.launches import GEMM
 from cutegemm.plan.plan import HALF_BITS
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.program.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
 from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
 from cutegemm.plan.work.shares import WorkTile
-
-_SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
 
 
 @dataclass
@@ -142,7 +142,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def __call__(self, *arguments):
         given = launch_arguments(self.plan, arguments)
         mA, mB, mD, (tensors, results) = self.matrices(given)
-        reducer = Reducer(self.plan)
+        reducer = Reducer(self.plan, self.launches)
         partials = reducer.partials(given, mD, mA.shape[1])
         operands = (tensors, (*results, *partials))
         self.kernel(mA, mB, operands, mD, given.scalars).launch(
@@ -150,7 +150,7 @@ class ScheduledGemm(ScheduledEpilogue):
             block=(self.plan.threads, 1, 1),
             stream=given.stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
-            preferred_smem_carveout=_SMEM_CARVEOUT_PERCENT,
+            preferred_smem_carveout=SMEM_CARVEOUT_PERCENT,
         )
         reducer.launch(partials, given, given.stream)
 
@@ -194,6 +194,7 @@ class ScheduledGemm(ScheduledEpilogue):
         mD: cute.Tensor,
         scalars: tuple,
     ):
+        begin(self.launches[GEMM])
         self.values = Values.of(self.plan, operands, scalars)
         self.tile(mA, mB, mD)
 

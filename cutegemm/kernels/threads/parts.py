@@ -34,9 +34,11 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.launches import begin, release, wait
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, reread
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.vectors import copy_vector
+from cutegemm.plan.launches import GEMM, SUMS
 from cutegemm.plan.memory.workspace import sums_layout
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.plan.work.shares import WorkTile
@@ -75,6 +77,9 @@ class PartsGemm(ScheduledGemm):
         scalars: tuple,
     ):
         """A part of a tile, or all of it; of a persistent plan the work tiles of a CTA, one after the other."""
+        wait(self.launches[GEMM])
+        if cutlass.const_expr(SUMS not in self.launches):
+            release(self.launches[GEMM])
         self.sums, self.arrivals = sums, arrivals
         self.values = Values.of(self.plan, operands, scalars)
         if cutlass.const_expr(self.plan.persistent is None):
@@ -132,8 +137,8 @@ class PartsGemm(ScheduledGemm):
 
     def hand_over(self, thr_mma, mD, sA, acc, tid, work: WorkGrid, work_tile: WorkTile) -> None:
         """The sums of a part to the workspace, from which the last one takes them all."""
-        if self.plan.split.reduction == "kernel" and lower.overlaps_launches():
-            cute.arch.griddepcontrol_launch_dependents()
+        if SUMS in self.launches:
+            release(self.launches[GEMM])
         scaled = self.plan.epilogue.head.expression
         vAcc, own = self.by_vectors(acc), self.sums_at(tid, self.slot_of(work, work_tile, work_tile.part))
         for i in range(cute.size(vAcc, mode=[1])):
@@ -182,8 +187,7 @@ class PartsGemm(ScheduledGemm):
 
         operands, scalars   that become D together with the total of the parts' sums
         """
-        if cutlass.const_expr(lower.overlaps_launches()):
-            cute.arch.griddepcontrol_wait()
+        begin(self.launches[SUMS])
         self.sums = sums
         self.values = Values.of(self.plan, operands, scalars, self.plan.epilogue.tail)
         tid, _, _ = cute.arch.thread_idx()

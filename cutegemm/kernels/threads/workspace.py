@@ -2,7 +2,7 @@
 
 | plan              | launches, in order                                                                    |
 |-------------------|---------------------------------------------------------------------------------------|
-| packs A, B        | `packing.Packer` for each, then the GEMM, whose operand is the packed one             |
+| packs A, B        | `pack.Packer`, then the GEMM, whose operands are the packed ones                      |
 | shares tiles of D | the GEMM, and `add_kernel` where that adds the sums: see `parts`                      |
 
 Where each thing lies in the workspace is `plan.memory.workspace.regions`.
@@ -17,11 +17,13 @@ from cutlass import Int32, Int64
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import launch_arguments
 from cutegemm.kernels.gated import columns_of_b
+from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.threads.parts import PartsGemm
 from cutegemm.kernels.values import Values
-from cutegemm.plan.memory.workspace import regions
+from cutegemm.plan.launches import GEMM, PACK, SUMS, is_early
+from cutegemm.plan.memory.workspace import packed_bytes_of, regions
 
 
 class WorkspaceGemm(PartsGemm):
@@ -34,15 +36,15 @@ class WorkspaceGemm(PartsGemm):
         (space,), stream = given.spaces, given.stream
         (bM, bN, _), M, K, L = plan.cta_tile, mD.shape[0], mA.shape[1], mD.shape[2]
         work = self.tiles(mD).along(K)
-        reducer = Reducer(plan)
+        reducer = Reducer(plan, self.launches)
         partials = reducer.partials(given, mD, K)
         of_d = (tensors, (*results, *partials))
         extents = [Int64(extent) for extent in (M, columns_of_b(plan, mD), K, L)]
-        firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
+        parts = regions(plan, *extents, cutlass.min, cutlass.max)
+        firsts = {r.name: r.first for r in parts}
         whole = {"a": mA, "b": mB}
-        for packing in plan.packs:
-            source, first = whole[packing.name], firsts[packing.name]
-            whole[packing.name] = Packer(packing).launch(source, space, first, stream)
+        if cutlass.const_expr(plan.packs):
+            whole |= Packer(plan.packs, self.launches[PACK]).launch(whole, space, firsts, stream)
         sums, arrivals = [
             region(space, firsts[name], kind) if name in firsts else mD
             for name, kind in (("sums", lower.dtype(plan.operands.acc)), ("arrivals", Int32))
@@ -52,9 +54,10 @@ class WorkspaceGemm(PartsGemm):
             block=(plan.threads, 1, 1),
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
-            preferred_smem_carveout=100,
+            preferred_smem_carveout=SMEM_CARVEOUT_PERCENT,
+            use_pdl=is_early(self.launches[GEMM], packed_bytes_of(parts)),
         )
-        if cutlass.const_expr(plan.split.is_split and plan.split.reduction == "kernel"):
+        if cutlass.const_expr(SUMS in self.launches):
             vectors = bM * bN // (plan.threads * plan.store_d.values)
             added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
             of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.tail)
@@ -62,6 +65,6 @@ class WorkspaceGemm(PartsGemm):
                 grid=(added, vectors, 1),
                 block=(plan.threads, 1, 1),
                 stream=stream,
-                use_pdl=lower.overlaps_launches(),
+                use_pdl=self.launches[SUMS].waits,
             )
         reducer.launch(partials, given, stream)

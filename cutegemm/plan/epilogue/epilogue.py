@@ -101,13 +101,6 @@ class Step:
         pairs = [(name, value) for name in self.scalars for value in (0.0, 1.0)]
         return tuple([p for p in pairs if self.expression.given(dict([p])) == Accumulator()])
 
-    @cached_property
-    def factors(self) -> tuple[str, ...]:
-        """Scalars that it multiplies by, and need not where they are 1: those by which it is idle then left out."""
-        products = _products(self.expression)
-        saves = [name for name in self.scalars if _products(self.expression.given({name: 1.0})) < products]
-        return tuple([name for name in saves if (name, 1.0) not in self.idle])
-
     def is_idle(self, scalars: Mapping[str, float]) -> bool:
         """Whether it changes nothing for these values of the scalars."""
         return any(scalars[name] == value for name, value in self.idle)
@@ -342,10 +335,6 @@ def _printed(expression: Expression, further: Iterable[tuple[str, Expression]]) 
 
 def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([name for each in names for name in each]))
-
-
-def _products(expression: Expression) -> int:
-    return sum(isinstance(node, Multiply) for node in expression.nodes())
 
 
 def _chain(expression: Expression) -> list[Expression]:

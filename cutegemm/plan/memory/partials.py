@@ -124,7 +124,7 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
 
 def held_in_units(plan: GemmPlan) -> np.ndarray:
     """(threads, units, registers) element m + bM * n of the tile that each register has the sum of."""
-    return in_units(plan, plan.tiled_mma.offsets_c(Layout(plan.cta_tile[:2])))
+    return in_units(plan, plan.ending_mma.offsets_c(Layout(plan.cta_tile[:2])))
 
 
 @cache
@@ -167,7 +167,7 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
         raise PlanError(
             f"plan {plan.name!r}",
             [
-                f"its threads hold D as {plan.tiled_mma.tv_layout_C_tiled}, where registers and lanes do not have the "
+                f"its threads hold D as {plan.ending_mma.tv_layout_C_tiled}, where registers and lanes do not have the "
                 f"values of {over} together, and so cannot reduce them. Take a plan whose warps hold a block of D."
             ],
         )

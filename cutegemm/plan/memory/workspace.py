@@ -64,9 +64,7 @@ def regions(
         sizes.append((packing.name, rows * columns * l * (getattr(ops, packing.name).dtype.bits // 8)))
     if plan.split.is_split:
         sizes.append(("sums", work.slots * (plan.scheduler.cluster_size * bm * bn * (ops.acc.bits // 8))))
-    for name, reduction in plan.epilogue.reductions:
-        extent, partials, batch = partials_shape(plan, reduction.along, m, n, l)
-        sizes.append((region_of(name), extent * partials * batch * (ops.matrix(name).dtype.bits // 8)))
+    sizes += [(region_of(name), size) for name, size in partials_bytes(plan, m, n, l).items()]
     out, first = [], 0
     for name, size in sizes:
         rounded = (size + (_UNIT_BYTES - 1)) // _UNIT_BYTES * _UNIT_BYTES
@@ -74,6 +72,20 @@ def regions(
         if name != "arrivals" or plan.pipeline is None:
             first = first + rounded
     return out
+
+
+def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  # noqa: E741
+    """Bytes of the partial results of each sum and maximum of the epilogue, by its name."""
+    found = {}
+    for name, reduction in plan.epilogue.reductions:
+        extent, partials, batch = partials_shape(plan, reduction.along, m, n, l)
+        found[name] = extent * partials * batch * (plan.operands.matrix(name).dtype.bits // 8)
+    return found
+
+
+def packed_bytes_of(parts: list[Region]) -> Any:
+    """Bytes of the packed operands among the parts of a workspace."""
+    return sum([region.size for region in parts if region.name in ("a", "b")])
 
 
 def region_of(reduction: str) -> str:

@@ -237,6 +237,7 @@ class StageWatch:
         self.groups: list[list[int]] = []  # for each committed group under way the tile of each share in it
         self.open_group: list[int] = []
         self.registers: int | None = None
+        self.at_hand: int | None = None  # the tile that fragments are read of, where there are no stages
         self.shares = 0  # of the tile last fetched
         self.buffers: list[tuple[int, int] | None] = [None] * self.fragments
         self.multiplied: Counter[tuple[int, int]] = Counter()
@@ -353,9 +354,11 @@ class StageWatch:
         if tile >= self.k_tiles:
             return
         if self.stages == 0:
-            self.fetched(tile)
-            self.started(tile, 0)
-            self.shown(tile, 0)
+            if self.at_hand != tile:  # its k-blocks are asked for one after the other
+                self.fetched(tile)
+                self.started(tile, 0)
+                self.shown(tile, 0)
+                self.at_hand = tile
             self.buffers[k_block % self.fragments] = (tile, k_block)
             self.read_into(tile, 0, k_block, k_block % self.fragments)
             return
@@ -399,6 +402,31 @@ def single_stage(k_blocks: int, unroll: int | None = None) -> Schedule:
 def direct() -> Schedule:
     """No shared memory at all: a k-tile is one k-block, read from global memory to the fragments."""
     return Schedule(0, 1, (), (Read(0), Multiply(0)))
+
+
+def streamed(k_blocks: int, shares: int = 2) -> Schedule:
+    """No shared memory: fragments of k-blocks are asked of global memory before those ahead of them are multiplied.
+
+    k_blocks   of a k-tile; there are registers for the fragments of all of them
+    shares     that they are cut into, a divisor: those of all shares but one are under way while one is multiplied.
+               With a single one, those of a k-tile are asked for at once and then multiplied
+
+    >>> print(streamed(2))
+    read     A[0], B[0]: k-block 0
+    for k in tile.k_tiles:
+      read     A[k], B[k]: k-block 1
+      mma      k-block 0 -> acc
+      read     A[k + 1], B[k + 1]: k-block 0
+      mma      k-block 1 -> acc
+    """
+    each = k_blocks // shares
+    under_way = k_blocks - each
+    body: list[Step] = []
+    for first in range(0, k_blocks, each):
+        later = range(first + under_way, first + k_blocks)
+        body += [Read(k % k_blocks, k // k_blocks) for k in later]
+        body += [Multiply(k) for k in range(first, first + each)]
+    return Schedule(0, k_blocks, tuple([Read(k) for k in range(under_way)]), tuple(body))
 
 
 def prefetched(k_blocks: int, unroll: int | None = None) -> Schedule:

@@ -27,6 +27,7 @@ from cutegemm.plan.rules.kinds import kind_rules
 from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.rules.pipeline import pipeline_rules
 from cutegemm.plan.rules.registers import register_budget
+from cutegemm.plan.rules.sums import held_rules, sums_rules
 from cutegemm.plan.rules.vectors import vector_rules
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
@@ -45,7 +46,7 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
     kinds = list(kind_rules(plan)) or list(gated_rules(plan))
     if kinds:
         return kinds
-    structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan)]
+    structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan), *sums_rules(plan)]
     out = [
         *_types(plan),
         *ending_rules(plan),
@@ -61,6 +62,7 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
             *_shared_budget(plan, arch),
             *_register_budget(plan, arch),
             *_reductions(plan),
+            *held_rules(plan),
         ]
     if plan.pipeline is not None:
         out += pipeline_rules(plan, arch)
@@ -91,11 +93,15 @@ def _types(plan: GemmPlan) -> Iterator[str]:
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
-    for name, tile, step in zip(("bM", "bN", "bK"), plan.cta_tile, plan.tiled_mma.tile_mnk, strict=True):
+    for name, tile, step in zip(("bM", "bN", "bK"), plan.product_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
     if plan.packs and plan.family not in _PACKED_FAMILIES:
         yield f"operands are packed for plans of the families {' and '.join(_PACKED_FAMILIES)} alone."
+    of_packs = {packing.name.upper(): packing.threads for packing in plan.packs}
+    if len(set(of_packs.values())) > 1:
+        said = ", ".join(f"{name} by {threads} threads" for name, threads in of_packs.items())
+        yield f"CTAs pack {said}; one kernel packs all of them, so give them the same."
     if plan.schedule is None and plan.persistent is not None:
         yield (
             f"a grid of {plan.persistent} CTAs that share k-tiles is of plans with a schedule; give the pipeline "
@@ -120,7 +126,8 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
         yield "without stages of shared memory D does not pass through it."
     if plan.schedule is not None and plan.split.is_split and plan.smem_d is not None:
         yield "where K is split, D does not pass through shared memory."
-    if plan.schedule is not None and plan.stages == 0 and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
+    alone = plan.schedule is not None and plan.stages == 0 and plan.sums is None
+    if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
         yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."
     if any(c < 1 for c in plan.cluster_mn):
@@ -128,7 +135,7 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
 
 
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     for name, extent, layout in (("A", bm, plan.smem_a), ("B", bn, plan.smem_b)):
         want = (extent, bk, plan.stages)
         if product_each(layout.shape) != want:
@@ -146,7 +153,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _copies(plan: GemmPlan) -> Iterator[str]:
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     parts: list[tuple[str, tuple[str, str], tuple[int, int], TiledCopy | TmaBox]] = [
         ("A", ("M", "K"), (bm, bk), plan.load_a),
         ("B", ("N", "K"), (bn, bk), plan.load_b),
@@ -209,7 +216,7 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
         if isinstance(copy, TmaBox) or copy.atom.is_async in told:
             continue
         told.add(copy.atom.is_async)
-        for k_tiles in sorted({1, max(1, stages - 1), stages, 2 * stages + 1}):
+        for k_tiles in sorted({1, max(1, stages - 1), stages, max(3, 2 * stages + 1)}):
             found = plan.schedule.hazards(copy.atom.is_async, k_tiles, k_blocks)
             if found:
                 yield from (

@@ -11,7 +11,7 @@ from cutegemm.plan.epilogue import Accumulator, Add, Cast, Constant, Expression,
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-# What whole numbers are made of: sums, and products that are cut off.
+# What whole numbers are made of, rounded once.
 _OF_WHOLE_NUMBERS: tuple[type[Expression], ...] = (Accumulator, Constant, Scalar, Tile, Add, Multiply)
 
 

@@ -31,6 +31,7 @@ from cutegemm.plan.program.schedule import (
 )
 from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import layout_rule
+from cutegemm.plan.sums import SharedSums
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.raster import Raster
@@ -66,6 +67,12 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "pipeline": (Pipeline, _NONE),
     "slots": (Slots, _NONE),
     "epilogue": (Epilogue,),
+    "sums": (SharedSums, _NONE),
+}
+_SUMS: dict[str, tuple[type, ...]] = {
+    "added": (TiledMma,),
+    "by_warp": (Layout,),
+    "by_cta": (Layout, _NONE),
 }
 _SLOTS: dict[str, tuple[type, ...]] = {
     "subtile": (tuple,),
@@ -89,6 +96,8 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
     wrong = [*_types("", plan, _FIELDS)]
     if plan.slots is not None and not wrong:
         wrong += _types("slots.", plan.slots, _SLOTS)
+    if plan.sums is not None and not wrong:
+        wrong += _types("sums.", plan.sums, _SUMS)
     if (plan.schedule is None) == (plan.pipeline is None):
         wrong.append("a plan has either a schedule, which all threads follow, or a pipeline of roles.")
     yield from wrong
@@ -241,7 +250,7 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
     """The fields that a plan with a schedule has, and those that it has not."""
-    if plan.cluster_mn != (1, 1):
+    if plan.cluster_mn != (1, 1) and plan.sums is None:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if plan.slots is not None:
         yield "D leaves through slots where a pipeline has consumers; all threads that follow a schedule copy it."

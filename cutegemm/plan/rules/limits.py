@@ -37,10 +37,13 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     ):
         if -(-extent // step) * step > _MOST:
             yield f"{name} = {extent}, up to the end of the last tile, is more than the {_MOST} of 32 bits."
-    for packing in plan.packs:
-        ctas = packing.ctas(problem.m if packing.name == "a" else problem.n, problem.k, problem.l)
-        if ctas > MAX_GRID_X:
-            yield f"packing {packing.name.upper()} takes {ctas} CTAs, more than the {MAX_GRID_X} of a grid."
+    of_packs = {
+        p.name.upper(): p.ctas(problem.m if p.name == "a" else problem.n, problem.k, problem.l)
+        for p in plan.packs
+    }
+    if sum(of_packs.values()) > MAX_GRID_X:
+        said = " and ".join(of_packs)
+        yield f"packing {said} takes {sum(of_packs.values())} CTAs, more than the {MAX_GRID_X} of a grid."
     if plan.split.waves:
         shares = work.shares
         assert shares is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cutegemm.layout import Layout, product_each, size
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
+from cutegemm.machine.arch import MAX_CLUSTER_CTAS, MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
@@ -24,7 +24,6 @@ SETMAXNREG_STEP, SETMAXNREG_LEAST, SETMAXNREG_MOST = 8, 24, 256
 WGMMA_REGISTERS_BESIDES = 26
 # Addresses and counters of a consumer that stores a tile while it multiplies the next; read from ptxas, 13.1.
 DEFERRED_REGISTERS_BESIDES = 32
-MAX_CLUSTER_CTAS = 8  # CUDA C++ Programming Guide, "Thread Block Clusters": the portable size
 WGMMA_ROWS = 64
 MIN_STAGES = 2
 MIN_SLOTS = 2

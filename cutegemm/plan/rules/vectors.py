@@ -47,7 +47,7 @@ def _operand_vectors(plan: GemmPlan, name: str) -> Iterator[str]:
     loaded, mma = plan.loaded, plan.tiled_mma
     if name == "A":
         extent, layout, copy, read, operand = (
-            plan.cta_tile[0],
+            plan.product_tile[0],
             plan.smem_a,
             plan.load_a,
             plan.read_a,
@@ -172,10 +172,10 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
     if plan.gating is not None:
         yield from _gates_stored(plan, count)
         return
-    offsets = plan.tiled_mma.offsets_c(compact)
+    offsets = plan.ending_mma.offsets_c(compact)
     by_thread = offsets.reshape(offsets.shape[0], -1)
     if plan.smem_d is not None:
-        placed = plan.tiled_mma.offsets_c(plan.smem_d).reshape(by_thread.shape)
+        placed = plan.ending_mma.offsets_c(plan.smem_d).reshape(by_thread.shape)
         in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
         yield from _shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits)
         return

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from cutegemm.errors import ended_in_words
-from docs.evidence import choice, epilogues, fit_simt, fit_sm90, gemm, models, simt
+from docs.evidence import choice, epilogues, fit_mma_sync, fit_simt, fit_sm90, gemm, models, simt
 from docs.evidence.commands import counted, remade, tables
 
 app = typer.Typer(
@@ -48,6 +48,11 @@ _add("choice", choice.main, "The choice beside the vendor library, on problems d
 _add("epilogues", epilogues.main, "GEMMs with an epilogue beside torch.")
 _add("models", models.main, "Models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
 _add("fit-simt", fit_simt.main, "The constants of the choice among SIMT plans, from measured times.")
+_add(
+    "fit-mma-sync",
+    fit_mma_sync.main,
+    "The constants of the choice among mma.sync plans, from measured times.",
+)
 _add("fit-sm90", fit_sm90.main, "The constants of the choice among Hopper plans, from measured times.")
 
 

@@ -9,6 +9,7 @@ from cutegemm.build import Shared, simt_plan
 from cutegemm.build.mma_sync import mma_sync_plan
 from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.build.sm90 import sm90_plan
+from cutegemm.choose.options import written
 from cutegemm.layout import Swizzle
 from cutegemm.plan import Operands, Problem
 from cutegemm.profile import Case
@@ -25,6 +26,12 @@ def proof_cases() -> list[Case]:
 _SMALL: dict[str, Any] = {"block": (128, 128, 8), "warp": (64, 32), "thread": (8, 8)}
 
 
+def _spelled(family: str, options: dict[str, Any]) -> str:
+    """The name of a plan that spells its options out; of the family's own plan, its tile."""
+    told = options or {"tile": (128, 128, 64)}
+    return f"{family}:{','.join([f'{name}={written(value)}' for name, value in told.items()])}"
+
+
 def _simt(
     name: str,
     what: str,
@@ -35,7 +42,8 @@ def _simt(
 ) -> Case:
     """A case of a SIMT plan; its tile sizes are `_SMALL` unless a block is given."""
     ops = ops or Operands.of("f32")
-    plan = simt_plan(ops, name=what, **(options if "block" in options else {**_SMALL, **options}))
+    given = options if "block" in options else {**_SMALL, **options}
+    plan = simt_plan(ops, name=what, summary=_spelled("simt", given), **given)
     return Case(name, plan, Problem(*extents, operands=ops), launches)
 
 
@@ -102,7 +110,12 @@ def hopper_cases() -> list[Case]:
         "sm90_along_m": {"raster": "along_m"},
     }
     return [
-        Case(name, sm90_plan(ops, name=name, **given), problem, _TRAFFIC_LAUNCHES)
+        Case(
+            name,
+            sm90_plan(ops, name=name, summary=_spelled("sm90", given), **given),
+            problem,
+            _TRAFFIC_LAUNCHES,
+        )
         for name, given in options.items()
     ]
 
@@ -131,7 +144,7 @@ def traffic_cases() -> list[Case]:
          {"schedule": "cooperative", "tile": (128, 256, 64), "cluster": (2, 1)}),
     )  # fmt: skip
     for name, extents, given in hopper:
-        plan = sm90_plan(bf16, name=name, **given)
+        plan = sm90_plan(bf16, name=name, summary=_spelled("sm90", given), **given)
         out.append(Case(f"sm90_{name}", plan, Problem(*extents, operands=bf16), _TRAFFIC_LAUNCHES))
     return out
 
@@ -159,11 +172,15 @@ def mma_cases() -> list[Case]:
     }
     for name, (dtype, layout, given) in options.items():
         ops = Operands.of(dtype, layout=layout)
-        plan = mma_sync_plan(ops, name=name, **{"block": (128, 128, 64), "warp": (64, 32), **given})
+        given = {"block": (128, 128, 64), "warp": (64, 32), **given}
+        plan = mma_sync_plan(
+            ops, name=name, summary=_spelled("mma_sync", {**given, "arch": "sm_80"}), **given
+        )
         out.append(Case(f"mma_{name}", plan, Problem(2048, 2048, 1024, operands=ops)))
     for name, dtype, layout in (("tma_bf16", "bf16", "nt"), ("tma_tf32", "tf32", "tn")):
         ops = Operands.of(dtype, layout=layout)
         plan = mma_tma_plan(ops, name=name)
+        plan = plan.with_(summary=_spelled("mma_tma", {"block": plan.cta_tile}))
         out.append(Case(f"mma_{name}", plan, Problem(2048, 2048, 1024, operands=ops)))
     return out
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.evidence.pages import analysis, choice, ladder, speed
+from docs.evidence.pages import analysis, choice, explored, ladder, speed
 
 _ANALYSIS = "analysis.md"  # written by hand, but for its tables
 
@@ -20,7 +20,7 @@ def pages(docs: Path) -> dict[str, str]:
 
 
 def write(docs: Path) -> list[Path]:
-    """Writes all pages and plots, and the tables of docs/analysis.md.
+    """Writes all pages and plots, the tables of docs/analysis.md, and what the explorer shows of the measurements.
 
     returns   what was written
     """
@@ -28,6 +28,9 @@ def write(docs: Path) -> list[Path]:
     if (docs / _ANALYSIS).exists():
         runs = analysis.Runs(docs / "evidence" / "data")
         texts[_ANALYSIS] = analysis.regenerated((docs / _ANALYSIS).read_text(), runs)
+    root = docs.resolve().parent
+    if (root / explored.FILE).parent.is_dir():
+        texts[f"../{explored.FILE}"] = explored.measured(docs / "evidence" / "data")
     written = []
     for name, text in texts.items():
         path = docs / name

@@ -1,0 +1,34 @@
+"""The plans for few columns that have a name."""
+
+from __future__ import annotations
+
+from cutegemm.choose.skinny.recipe import SkinnyRecipe
+
+_EARLY = "begins before the kernel ahead of it in the stream has ended, which must not write A"
+
+SKINNY_PLANS = (
+    SkinnyRecipe(
+        "skinny_16x8", "up to 8 columns: A goes from memory straight to fragments", {"tile": (16, 8)},
+        is_chosen=True,
+    ),
+    SkinnyRecipe(
+        "skinny_16x8_short", "up to 8 columns; half as deep k-tiles", {"tile": (16, 8), "vectors": 2},
+        is_chosen=True,
+    ),
+    SkinnyRecipe(
+        "skinny_16x8_wide", "up to 8 columns; 16 warps share K, where there are few rows of A",
+        {"tile": (16, 8), "vectors": 2, "warps": 16, "ctas_per_sm": 1}, is_chosen=True,
+    ),
+    SkinnyRecipe(
+        "skinny_16x16", "up to 16 columns", {"tile": (16, 16), "vectors": 2}, is_chosen=True,
+    ),
+    SkinnyRecipe(
+        "skinny_32x16", "up to 16 columns, which half as many CTAs read", {"tile": (32, 16), "vectors": 1},
+        is_chosen=True,
+    ),
+    SkinnyRecipe("skinny_16x8_early", f"up to 8 columns; {_EARLY}", {"tile": (16, 8), "overlaps": True}),
+    SkinnyRecipe(
+        "skinny_16x16_early", f"up to 16 columns; {_EARLY}",
+        {"tile": (16, 16), "vectors": 2, "overlaps": True},
+    ),
+)  # fmt: skip

@@ -1,0 +1,51 @@
+"""The recipe of a plan for few columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cutegemm.build.skinny import skinny_plan
+from cutegemm.choose.options import parse_tuple
+from cutegemm.choose.recipe import Recipe
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+
+_FEW_COLUMNS = 8  # of one MMA
+
+
+@dataclass(frozen=True)
+class SkinnyRecipe(Recipe):
+    """What a plan is that streams A to registers, before its operands are known.
+
+    is_chosen   whether `choose` considers it
+    """
+
+    family: ClassVar[str] = "skinny"
+    arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
+        "tile": parse_tuple,
+        **dict.fromkeys(("warps", "vectors", "shares", "cluster", "ctas_per_sm"), int),
+        **dict.fromkeys(("rounding", "raster"), str),
+        "overlaps": lambda text: bool(int(text)),
+    }
+
+    is_chosen: bool = False
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """(rows of A, columns) that a cluster multiplies."""
+        rows, columns = self.options["tile"]
+        return rows, columns
+
+    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+        """The plan for operands. Of bytes, which mma.sync widens to f16 in registers, fewer are under way beside many
+        columns, or a CTA has a multiprocessor for itself: else they were seen to spill.
+
+        raises   PlanError where they break its rules
+        """
+        options = dict(self.options)
+        if operands.a.dtype.bits == 8 and self.tile[1] > _FEW_COLUMNS and not self.spelled_out:
+            fewer = {"vectors": options["vectors"] // 2} if options["vectors"] > 1 else {"ctas_per_sm": 1}
+            options |= fewer
+        return skinny_plan(operands.as_tf32, name=self.plan_name, summary=self.summary, **options)

@@ -1,0 +1,27 @@
+"""How kernels of one call overlap, in code: see `plan.launches`."""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+
+from cutegemm.plan.launches import Launch
+
+SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
+
+
+def begin(launch: Launch) -> None:
+    """All threads of a kernel, where its prologue ends and its work in global memory begins."""
+    wait(launch)
+    release(launch)
+
+
+def wait(launch: Launch) -> None:
+    """For the end of the kernel before, if this one is launched while it runs."""
+    if launch.waits:
+        cute.arch.griddepcontrol_wait()
+
+
+def release(launch: Launch) -> None:
+    """Lets the next kernel of the call begin, when all CTAs have come here or ended."""
+    if launch.releases:
+        cute.arch.griddepcontrol_launch_dependents()

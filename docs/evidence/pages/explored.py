@@ -1,0 +1,92 @@
+"""What the explorer shows of the measurements: counters of plans, and how fast named plans were, in one small file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cutegemm.profile import Case
+from cutegemm.profile.compare import QUANTITIES
+from docs.evidence.counters.cases import GROUPS
+from docs.evidence.counters.recorded import Evidence, describe
+
+FILE = Path("cutegemm/explore/assets/measured.json")  # from the root of the repository
+# The first that has a plan and a shape says how fast it is.
+_SPEEDS = (
+    "hopper", "hopper_shapes", "hopper_llama", "hopper_tf32", "hopper_fp8_fast", "hopper_small", "hopper_turns",
+    "hopper_turns_squares", "hopper_ladder", "simt", "ladder_simt", "mma_layouts_bf16", "mma_layouts_f16",
+    "mma_layouts_tf32", "ladder_mma_bf16", "ladder_mma_tf32",
+)  # fmt: skip
+_METRICS = sorted({name for quantity in QUANTITIES for name in (*quantity.metrics, *quantity.less)})
+
+
+def measured(data: Path) -> str:
+    """The text of the file.
+
+    data   the folder of the measurements
+    """
+    counted = [case for group in GROUPS for case in _counted(data / f"analysis_{group}.json", group)]
+    lines = [
+        f'"metrics": {json.dumps(_METRICS)}',
+        f'"counted": {_lines(counted)}',
+        f'"speeds": {_lines(_speeds(data))}',
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _lines(rows: list[Any]) -> str:
+    return "[\n" + ",\n".join([json.dumps(row, separators=(",", ":")) for row in rows]) + "\n]"
+
+
+def _counted(path: Path, group: str) -> list[dict[str, Any]]:
+    """The cases of plans whose launch is still what was counted."""
+    if not path.exists():
+        return []
+    evidence = Evidence.load(path)
+    out = []
+    for case in GROUPS[group]():
+        recorded = evidence.cases.get(case.name)
+        if not isinstance(case, Case) or recorded is None or describe(case) != recorded.what:
+            continue
+        counters, problem = recorded.counters(), case.problem
+        align = problem.operands.a.align_bytes
+        if align < 16 or not case.plan.summary:
+            continue  # no name says so
+        out.append(
+            {
+                "case": case.name,
+                "plan": case.plan.summary,
+                "dtype": problem.operands.a.dtype.name,
+                "layout": problem.operands.layout,
+                "problem": f"{problem.m}x{problem.n}x{problem.k}",
+                "device": evidence.device,
+                "date": evidence.machine["date"][:10],
+                "registers": recorded.registers,
+                "counters": [_short(counters.get(name)) for name in _METRICS],
+            }
+        )
+    return out
+
+
+def _short(value: float | None) -> float | int | None:
+    return int(value) if value is not None and float(value).is_integer() else value
+
+
+def _speeds(data: Path) -> list[list[Any]]:
+    """[plan, type, letters, device, date, [[m, n, k, microseconds, ratio to the library], ...]]."""
+    found: dict[tuple[str, ...], dict[tuple[int, int, int], tuple[float, float | None]]] = {}
+    for name in _SPEEDS:
+        path = data / f"{name}.json"
+        if not path.exists():
+            continue
+        read = json.loads(path.read_text())
+        gpu, date = read["machine"]["gpu"].removeprefix("NVIDIA ").lower(), read["machine"]["date"][:10]
+        for row in read["rows"]:
+            if row.get("l", 1) == 1:
+                of = found.setdefault((row["plan"], row["dtype"], row["layout"], gpu, date), {})
+                of.setdefault((row["m"], row["n"], row["k"]), (row["us"], row.get("ratio")))
+    return [
+        [*key, [[*shape, round(us, 2), ratio] for shape, (us, ratio) in sorted(shapes.items())]]
+        for key, shapes in sorted(found.items())
+    ]

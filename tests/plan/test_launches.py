@@ -1,0 +1,86 @@
+"""The kernels of a call: which there are, in which order, and which overlap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cutegemm.analysis import check
+from cutegemm.build import simt_plan, sm90_plan
+from cutegemm.choose.catalog import plan_named
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
+from cutegemm.machine.arch import ARCHS, arch_named
+from cutegemm.plan import Operands, Problem
+from cutegemm.plan.launches import Launch, launches_of
+from cutegemm.tile.tiled_copy import make_tiled_copy_tv
+from tests.epilogues import CASES
+
+ALONE, FIRST, MIDDLE, LAST = (
+    Launch(False, False),
+    Launch(False, True),
+    Launch(True, True),
+    Launch(True, False),
+)
+TF32 = Operands.of("tf32", layout="tn")
+SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
+
+
+def test_by_hand():
+    """The CTAs of a Hopper plan add the parts of its split; a kernel those of a SIMT plan, unless the last CTA does."""
+    f32 = Operands.of("f32", layout="tn")
+    assert launches_of(sm90_plan(split_k=3)) == {"gemm": ALONE}
+    assert launches_of(sm90_plan(TF32, tile=(128, 128, 32), pack="ab")) == {"pack": FIRST, "gemm": LAST}
+    assert launches_of(simt_plan(f32, split_k=4, reduction="last")) == {"gemm": ALONE}
+    assert launches_of(simt_plan(f32, split_k=4)) == {"gemm": FIRST, "sums": LAST}
+    assert launches_of(simt_plan(f32, waves=1, persistent=4)) == {"gemm": FIRST, "sums": LAST}
+    reduced = CASES["reduced"].on(simt_plan(f32, **SMALL, split_k=4, pack="a"))
+    found = launches_of(reduced)
+    names = ["pack", "gemm", "sums", *[f"reduce {name}" for name, _ in reduced.epilogue.reductions]]
+    assert len(names) > 5
+    assert list(found) == names
+    assert [found[name] for name in names] == [FIRST, *[MIDDLE] * (len(names) - 2), LAST]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_they_overlap_from_hopper_on(arch):
+    plan = simt_plan(Operands.of("f32", layout="tn"), **SMALL, pack="a")
+    overlap = {"pack": FIRST, "gemm": LAST}
+    assert launches_of(plan, arch_named(arch)) == (
+        dict.fromkeys(overlap, ALONE) if arch in ("sm_80", "sm_86", "sm_89") else overlap
+    )
+
+
+def test_they_are_said():
+    packed = plan_named("sm90_slots+pack", TF32)
+    (line,) = [line for line in packed.describe().splitlines() if line.startswith("kernels")]
+    assert line.split()[:4] == ["kernels", "2", "pack,", "gemm"]
+    assert "from sm_90 on" in line
+    assert "kernels" not in sm90_plan().describe()
+    found = check(packed, Problem(256, 256, 256), search=False)
+    assert found.to_dict()["launches"] == {"pack": False, "gemm": True}
+    assert "2. gemm, while pack runs, for whose end it waits" in str(found)
+    large = check(packed, Problem(4096, 4096, 4096), search=False)  # 64 MiB of A
+    assert "2. gemm, when pack has ended" in str(large)
+    split = simt_plan(Operands.of("f32"), split_k=4)
+    assert "2. sums, when gemm has ended" in str(check(split, Problem(256, 256, 256), "sm_80", search=False))
+    assert "Launches" not in str(check(sm90_plan(), Problem(256, 256, 256), search=False))
+
+
+def test_one_kernel_packs_both():
+    """By as many threads; and the CTAs of both are one grid: (2^31 - 1) / 2 tiles of 64 x 64 each are too many."""
+    plan = sm90_plan(TF32, tile=(128, 128, 32), pack="ab")
+    half = make_tiled_copy_tv(plan.packs[1].load.atom, Layout((16, 8)), Layout((4, 1)))  # 128 threads
+    narrow = replace(plan.packs[1], load=half)
+    with pytest.raises(
+        PlanError, match="CTAs pack A by 256 threads, B by 128 threads; one kernel packs all of them"
+    ):
+        plan.with_(packs=(plan.packs[0], narrow))
+    side = 1 << 21  # 2^15 tiles along M, N and K each: 2^30 of A, as many of B
+    huge = Problem(side, side, side, operands=plan.operands)
+    assert any(
+        rule.startswith("packing A and B takes 2147483648 CTAs") for rule in plan.violations(problem=huge)
+    )
+    flat = Problem(side, 64, side, operands=plan.operands)
+    assert not any(rule.startswith("packing") for rule in plan.violations(problem=flat))

@@ -1,0 +1,172 @@
+"""Plans for few columns: their layouts, their rules, their names, and when they are chosen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cutegemm.build import skinny_plan
+from cutegemm.choose.catalog import chosen, plan_named, ranked
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.skinny.choice import ranked as streamed
+from cutegemm.choose.skinny.named import SKINNY_PLANS
+from cutegemm.choose.skinny.time import predicted_us
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
+from cutegemm.machine.device import device_named
+from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.program.schedule import direct
+from cutegemm.plan.program.schedule import streamed as streamed_schedule
+from cutegemm.tile.mma_atoms import fma
+from cutegemm.tile.tiled_mma import TiledMma
+
+BF16 = Operands.of("bf16", layout="nt")
+PLAN = skinny_plan(BF16, vectors=2)
+TWO = skinny_plan(BF16, tile=(32, 8), vectors=2, cluster=2)
+
+
+def test_a_lane_reads_what_it_multiplies_by_whole_vectors():
+    """Lane 5, whose row is 1, reads k = 8 to 15: of the first k-block it has the k 8 to 11 as the PTX table's
+    registers a0 and a2, and those of row 9 beside them, as a1 and a3."""
+    rows, _, bk = PLAN.product_tile
+    read = PLAN.load_a.offsets_s(Layout((rows, bk)))[5]  # (values, rest_m, rest_k)
+    assert read[:8, 0, 0].tolist() == [1 + rows * k for k in range(8, 16)]
+    held = PLAN.tiled_mma.offsets_a(Layout((rows, bk)))[5, :, 0, 0]  # a0, a1, a2, a3 of two elements each
+    assert [(x % rows, x // rows) for x in held.tolist()] == [
+        (1, 8), (1, 9), (9, 8), (9, 9), (1, 10), (1, 11), (9, 10), (9, 11),
+    ]  # fmt: skip
+
+
+def test_each_product_is_made_by_one_warp():
+    """A and B have the same k at each place of a fragment, and all warps together each k of a k-tile once."""
+    rows, _, bk = PLAN.product_tile
+    k_of_a = PLAN.tiled_mma.offsets_a(Layout((rows, bk), (0, 1)))
+    assert np.array_equal(np.unique(k_of_a), np.arange(bk))
+    by_warp = k_of_a.reshape(8, -1)
+    assert sorted(k for warp in by_warp for k in np.unique(warp)) == list(range(bk))
+    assert PLAN.sums is not None
+    assert PLAN.sums.warps == 8
+
+
+def test_words():
+    text = TWO.describe()
+    assert re.search(r"cluster +1 +2 x 1 CTAs", text)
+    assert re.search(r"shared sums +8 +\d+ bytes +K is shared by 8 warps, 2 CTAs", text)
+    assert "overlaps" in skinny_plan(BF16, overlaps=True).describe()
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes", "rule"),
+    [
+        (PLAN, {"sums": None}, "8 threads share each sum along K; say by `sums`"),
+        (PLAN, {"schedule": direct()}, "never multiplied"),
+        (PLAN, {"overlaps": True}, "this plan is for sm_80"),
+        (PLAN, {"cluster_mn": (1, 2)}, "CTAs that share K lie along M"),
+        (TWO, {"cluster_mn": (4, 1)}, "by_warp is .*; sums of extents"),
+        (PLAN, {"sums": replace(PLAN.sums, added=TiledMma(fma(), Layout((16, 8, 2))))}, "several threads"),
+        (PLAN, {"sums": replace(PLAN.sums, added=PLAN.tiled_mma)}, "atoms of 32 threads"),
+        (PLAN, {"sums": replace(PLAN.sums, by_warp=Layout((16, 8, 8), (1, 8, 128)))}, "two elements in one place"),
+        (TWO, {"sums": replace(TWO.sums, by_cta=None)}, "by_cta is None; 2 CTAs share K"),
+    ],
+)  # fmt: skip
+def test_rules(plan: GemmPlan, changes, rule):
+    with pytest.raises(PlanError, match=rule):
+        plan.with_(**changes)
+
+
+def test_a_vector_has_the_fragments_of_its_k_blocks():
+    """Loads of another permutation of k bring a lane the elements of other lanes."""
+    other = skinny_plan(BF16, vectors=1, shares=4)
+    assert other.cta_tile == PLAN.cta_tile
+    with pytest.raises(PlanError, match="does not bring thread 0 what it multiplies of A"):
+        PLAN.with_(load_a=other.load_a)
+
+
+@pytest.mark.parametrize(
+    ("operands", "options", "rule"),
+    [
+        (Operands.of("bf16", layout="nn"), {}, "B, which is n-major, reads 128 bits at a time"),
+        (Operands.of("bf16", layout="nt", align_bytes=8), {}, "aligned to 8 bytes"),
+        (Operands.of("f32", layout="nt"), {}, "no mma.sync of f32 operands"),
+        (BF16, {"tile": (24, 8)}, "whole atoms of 16 x 8"),
+        (BF16, {"tile": (64, 32), "vectors": 4}, "registers; 2 CTAs of 256 threads leave 128"),
+        (BF16, {"warps": 0}, "warps = 0"),
+        (BF16, {"tile": (256, 8), "cluster": 16, "vectors": 1, "warps": 4}, "8 are the most"),
+    ],
+)
+def test_what_the_builder_refuses(operands, options, rule):
+    with pytest.raises(PlanError, match=rule):
+        skinny_plan(operands, **options)
+
+
+def test_problems_that_are_refused():
+    """K ends within a vector."""
+    plan = skinny_plan(Operands.of("bf16", layout="nt", out_major="m"))
+    assert plan.violations(problem=Problem(4096, 4, 4096, operands=plan.operands)) == []
+    found = plan.violations(problem=Problem(4096, 4, 4100, operands=plan.operands))
+    assert any("A has 4100 elements along k" in rule for rule in found)
+
+
+def test_names():
+    assert plan_named("skinny_16x8", BF16).product_tile == (16, 8, 2048)
+    spelled = plan_named("skinny:tile=32x8,vectors=1,warps=4,cluster=2,overlaps=1", BF16)
+    assert (spelled.cluster_mn, spelled.overlaps, spelled.threads) == ((2, 1), True, 128)
+    turned = recipe_named("transposed:skinny_16x16")
+    assert turned.transposed
+    assert str(turned) == "transposed:skinny_16x16"
+    assert not any(recipe.is_chosen and recipe.options.get("overlaps") for recipe in SKINNY_PLANS)
+
+
+@pytest.mark.parametrize("device", ["h200", "h100"])
+@pytest.mark.parametrize("rows", [1, 4, 8, 16])
+def test_few_rows_are_streamed(rows, device):
+    operands = Operands.of("bf16", layout="nt")
+    for n, k in ((4096, 4096), (28672, 8192), (8192, 28672), (1024, 4096)):
+        recipe, plan = chosen(operands, Problem(rows, n, k, operands=operands), device=device_named(device))
+        assert recipe.transposed
+        assert recipe.family == "skinny"
+        assert plan.product_tile[1] == (8 if rows <= 8 else 16)
+
+
+@pytest.mark.parametrize(
+    ("operands", "problem"),
+    [
+        (Operands.of("bf16", layout="nt"), (17, 4096, 4096)),
+        (Operands.of("bf16", layout="nt"), (1, 512, 4096)),
+        (Operands.of("bf16", layout="nn"), (1, 4096, 4096)),
+        (Operands.of("bf16", layout="nt"), (1, 4096, 4100)),
+        (Operands.of("s8", layout="nt", out="s32"), (1, 4096, 4096)),
+    ],
+)
+def test_others_are_not(operands, problem):
+    assert streamed(operands, Problem(*problem, operands=operands)) == []
+
+
+def test_few_columns_are_streamed_too():
+    operands = Operands.of("e4m3", layout="nt", out="bf16")
+    first = next(ranked(operands, Problem(8192, 3, 4096, operands=operands)))
+    assert str(first.recipe) == "skinny_16x8"
+
+
+def test_times_beside_those_that_were_measured():
+    """One H200, 2026-11-22, many weights in one graph: within a tenth."""
+    h200 = device_named("h200")
+    for name, m, n, k, us in (
+        ("skinny_16x8", 4096, 1, 4096, 10.6),
+        ("skinny_16x8", 28672, 1, 8192, 109.2),
+        ("skinny_16x8", 8192, 8, 28672, 112.8),
+        ("skinny_16x8_wide", 1024, 1, 4096, 5.4),
+        ("skinny_16x16", 4096, 16, 4096, 11.8),
+        ("skinny_32x16", 28672, 16, 8192, 118.6),
+        ("skinny_32x16", 4096, 16, 4096, 13.3),
+    ):
+        found = predicted_us(recipe_named(name), BF16, Problem(m, n, k), h200)
+        assert abs(found - us) < 0.1 * us, name
+
+
+def test_the_schedule_of_one_share():
+    assert streamed_schedule(2, shares=1).prologue == ()
+    assert streamed_schedule(4, shares=4).hazards(is_async=False, k_tiles=5, k_blocks=4) == []
