@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cutegemm.analysis.edges import Kind, strides_of
 from cutegemm.analysis.shared import (
     DEFAULT_RULES,
     Rules,
@@ -50,9 +51,10 @@ class Access:
                    where the addresses of the others are not used
     element_bits   of an element
     bits           of one lane and instruction; None for the widest that the layout lets through
-    per            "k-tile" or "tile": how often a CTA does it
+    per            "k-tile" or "tile": how often a CTA does it; "ragged tile": one that reaches past an edge
     sources        cp.async: bytes in global memory, (warps, accesses of a warp, lanes)
     times          so many times over: wgmma reads an operand again for each instruction of the other one
+    matrix         in global memory, outside of which lanes leave the access out; None where all carry it out
     """
 
     name: str
@@ -64,6 +66,7 @@ class Access:
     per: str
     sources: np.ndarray | None = None
     times: int = 1
+    matrix: str | None = None
 
     def width(self, table: np.ndarray) -> int:
         """Bits of one lane and instruction in a layout, given by its table index -> offset."""
@@ -75,13 +78,26 @@ class Access:
         bits = self.width(table)
         return byte_addresses(table, self.elements, self.element_bits, bits), bits
 
-    def cost(self, layout: Layout | ComposedLayout, rules: Rules = DEFAULT_RULES) -> Wavefronts:
+    def cost(
+        self,
+        layout: Layout | ComposedLayout,
+        rules: Rules = DEFAULT_RULES,
+        kind: Kind | None = None,
+        shape: tuple[int, int] = (0, 0),
+    ) -> Wavefronts:
         """What it costs in a layout of the tile; of several stages, the first is looked at.
 
+        kind     of tile, of this shape; one that is full and begins a cache line where left out
         raises   LayoutError where the layout tears a vector apart
         """
         addresses, bits = self.addresses(layout)
-        once = cost(addresses, bits, op=self.op, sources=self.sources, rules=rules)
+        active, sources = None, self.sources
+        if kind is not None:
+            leads = self.elements[..., :: max(1, bits // self.element_bits)]
+            if self.op != "cp.async":  # which writes zeros where it reads nothing
+                active = np.moveaxis(kind.inside(shape)[leads], 1, 2)
+            sources = None if sources is None else sources + kind.phase
+        once = cost(addresses, bits, op=self.op, sources=sources, rules=rules, active=active)
         if self.times == 1:
             return once
         return Wavefronts(
@@ -115,6 +131,12 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
                                       ("b", bn, plan.read_b, bm // mma.shape_mnk[0])):  # fmt: skip
         if name in held:
             out.append(_read(name, read, mma, (extent, bk), getattr(plan.loaded, name), other))
+    if problem is not None and _is_ragged(plan, problem):
+        out += [
+            _clear(name, plan, extent)
+            for name, extent in (("a", bm), ("b", bn))
+            if name in held and _is_async(getattr(plan, f"load_{name}"))
+        ]
     if plan.smem_d is not None:
         out += [
             replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)
@@ -131,8 +153,40 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
         times = product(plan.d_tile) // product(part)
         for name in through_shared(plan):
             label = f"read {name.upper()}"
-            out.append(Access(label, "d", "load", leaving, bits, copy.atom.bits, "tile", times=times))
+            out.append(
+                Access(label, "d", "load", leaving, bits, copy.atom.bits, "tile", times=times, matrix=name)
+            )
     return out
+
+
+def _is_async(copy: TiledCopy | TmaBox) -> bool:
+    return isinstance(copy, TiledCopy) and copy.atom.is_async
+
+
+def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
+    extents = (problem.m, problem.n, problem.k)
+    tile = (*plan.d_tile, plan.cta_tile[2])
+    return plan.pipeline is None and any(e % t for e, t in zip(extents, tile, strict=True))
+
+
+def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
+    """Work tiles that reach past an edge, whose CTAs clear what their copies leave out: all where K is ragged."""
+    work = plan.scheduler.of(problem)
+    taken = work.taken().work_tile
+    if problem.k % plan.cta_tile[2]:
+        return int((taken.parts > 0).sum())
+    at = work.tiles.order()[:, 0]
+    last = [extent // tile for extent, tile in zip((problem.m, problem.n), plan.d_tile, strict=True)]
+    ragged = (at[:, 0] >= last[0]) | (at[:, 1] >= last[1])
+    return int((ragged[taken.tile] & (taken.parts > 0)).sum())
+
+
+def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
+    """Zeros in all stages, by the threads that copy to them."""
+    operand, copy = getattr(plan.loaded, name), getattr(plan, f"load_{name}")
+    written = by_warps(copy.offsets_d(Layout((extent, plan.cta_tile[2]))))
+    label = f"clear {name.upper()}"
+    return Access(label, name, "store", written, operand.dtype.bits, None, "ragged tile", times=plan.stages)
 
 
 def through_shared(plan: GemmPlan) -> tuple[str, ...]:
@@ -165,6 +219,8 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     >>> {a.name: executions(plan, a, 64) for a in shared_accesses(plan)}
     {'fill A': 65.0, 'fill B': 64.0, 'read A': 64.125, 'read B': 64.125}
     """
+    if access.per == "ragged tile":
+        return 1.0  # of those
     if access.per == "tile":
         return 1.0 / plan.split_k  # by the CTA of one of the parts
     if plan.split_k > 1:
@@ -185,34 +241,23 @@ def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
 
 def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Bytes in global memory of the elements of a tile, from the first tile that is not ragged on."""
-    bm, bn, bk = plan.cta_tile
-    shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
+    """Bytes in global memory of the elements of a tile, from its first one on."""
+    shape = tile_shape(plan, name)
     operand = plan.loaded.matrix(name)
     first = "n" if name == "b" else "m"
     line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
     stride = (1, line) if operand.major == first else (line, 1)
     if operand.broadcast:
         stride = (int("m" not in operand.broadcast), int("n" not in operand.broadcast))
-    skew = 0
-    if problem is not None:
-        layout = problem.layout(name)
-        stride = (int(layout.stride[0]), int(layout.stride[1]))
-        for packing in plan.packs:
-            if packing.name == name:
-                stride = packing.strides(packing.extents(int(layout.shape[0]), int(layout.shape[1])))
-        if name in ("a", "b") and problem.k > bk:  # the first k-tile is the ragged one
-            skew = problem.k % bk * stride[1]
-    return (Layout(shape, stride).offsets() + skew) * operand.dtype.bits // 8
+    elif problem is not None:
+        stride = strides_of(plan, name, problem)[:2]
+    return Layout(shape, stride).offsets() * operand.dtype.bits // 8
 
 
-def is_inside(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Which elements of a tile there are, of a problem that is smaller than the tile along some mode."""
+def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
+    """Of a tile of A, of B, or of a matrix of D's extents."""
     bm, bn, bk = plan.cta_tile
-    shape = {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
-    extents = shape if problem is None else problem.layout(name).shape
-    rows, columns = (np.arange(tile) < extent for tile, extent in zip(shape, extents, strict=False))
-    return np.outer(columns, rows).ravel()
+    return {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:
@@ -233,7 +278,7 @@ def _fill(
         return Access(label, name, "store", written, bits, None, "k-tile")
     read = by_warps(copy.offsets_s(Layout(tile)))
     sources = np.moveaxis(memory[read[..., :: copy.atom.bits // bits]], 1, 2)
-    return Access(label, name, "cp.async", written, bits, copy.atom.bits, "k-tile", sources)
+    return Access(label, name, "cp.async", written, bits, copy.atom.bits, "k-tile", sources, matrix=name)
 
 
 def _read(

@@ -32,33 +32,38 @@ _CHUNKS = _LINE // _CHUNK  # of a line, and lanes that go together at most
 
 
 def copy_wavefronts(
-    table: np.ndarray, sources: np.ndarray | None, bits: int
+    table: np.ndarray, sources: np.ndarray | None, bits: int, active: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(wavefronts, at least) of each request.
 
     table     (requests, lanes): where each lane writes, in bytes
     sources   where it reads; in a row where left out
+    active    which lanes copy; all where left out
     """
     read = np.arange(table.shape[1])[None, :] * (bits // 8) + table * 0 if sources is None else sources
+    on = np.ones(table.shape, bool) if active is None else active
+    lanes = table.shape[1]
+    group = 8 * _LINE // max(bits, 32) if bits != 8 * _CHUNK else _CHUNKS
+    starts = np.arange(0, lanes, group)
+    ideal = np.add.reduceat(on.astype(np.int64), starts, axis=1) > 0
     if bits == 8 * _CHUNK:
-        return _past_l1(table, read)
+        return _past_l1(table, read, on), ideal.sum(axis=1)
     patterns, which = np.unique(
-        np.concatenate([table % _LINE, read % _LINE], axis=1), axis=0, return_inverse=True
+        np.concatenate([table % _LINE, read % _LINE, on], axis=1), axis=0, return_inverse=True
     )
-    lanes, words = table.shape[1], max(1, bits // 32)
-    group = 8 * _LINE // max(bits, 32)
-    costs = []
+    words, costs = max(1, bits // 32), []
     for pattern in patterns.tolist():
+        writes, reads, copies = (pattern[lanes * part : lanes * (part + 1)] for part in range(3))
         cost = 0
-        for first in range(0, lanes, group):
-            last = min(lanes, first + group)
-            cost += _one_group(pattern[lanes + first : lanes + last], pattern[first:last], words)
+        for first in starts.tolist():
+            some = [lane for lane in range(first, min(lanes, first + group)) if copies[lane]]
+            if some:
+                cost += _one_group([reads[lane] for lane in some], [writes[lane] for lane in some], words)
         costs.append(cost)
-    ideal = -(-lanes // group)
-    return np.array(costs, dtype=np.int64)[which.reshape(-1)], np.full(len(table), ideal)
+    return np.array(costs, dtype=np.int64)[which.reshape(-1)], ideal.sum(axis=1)
 
 
-def _past_l1(table: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
     """Copies of 16 bytes."""
     requests, lanes = table.shape
     lane = np.arange(lanes)
@@ -69,22 +74,20 @@ def _past_l1(table: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarra
         return np.asarray(values[:, :, None] == values[:, None, :])
 
     near = lane[:, None] // _CHUNKS == lane // _CHUNKS
-    together = near & alike(read // _LINE) & alike(table // _LINE)
+    together = near & alike(read // _LINE) & alike(table // _LINE) & on[:, :, None] & on[:, None, :]
     before = lane < lane[:, None]
     again = (together & before & alike(source)).sum(axis=2)  # the lanes before that read the same chunk
     whole = (together & alike(source // 2) & ~alike(source) & alike(turned) & alike(again)).any(axis=2)
     place = np.arange(requests)[:, None] * lanes + together.argmax(axis=2)  # the first lane of the same lines
     kind = np.where(whole, _CHUNKS + turned, source % 2 * 4 + turned % 4)
     key = place * 2 * _CHUNKS + kind
-    keys = np.unique(key)
+    keys = np.unique(key[on])
     passes = np.ones(len(keys), dtype=np.int64)
     for chunk in (source, target):
-        uses, count = np.unique((key * _CHUNKS + chunk // 2)[~whole], return_counts=True)
+        uses, count = np.unique((key * _CHUNKS + chunk // 2)[on & ~whole], return_counts=True)
         np.maximum.at(passes, np.searchsorted(keys, uses // _CHUNKS), count)
-    total = np.bincount(
-        (keys // (2 * _CHUNKS * lanes)).astype(np.intp, copy=False), passes, minlength=requests
-    ).astype(np.int64)
-    return total, np.full(requests, -(-lanes // _CHUNKS))
+    places = (keys // (2 * _CHUNKS * lanes)).astype(np.intp, copy=False)
+    return np.bincount(places, passes, minlength=requests).astype(np.int64)
 
 
 def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:

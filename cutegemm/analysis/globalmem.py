@@ -25,15 +25,18 @@ from cutegemm.analysis.accesses import (
     by_warps,
     copy_of_d,
     global_table,
-    is_inside,
     read_always,
     shared_accesses,
     spread_by_lanes,
     stored_by_lanes,
     through_shared,
+    tile_shape,
 )
+from cutegemm.analysis.edges import Kind, strides_of
+from cutegemm.analysis.edges import kinds_of as edge_kinds
 from cutegemm.analysis.parts import layout_of_sums
 from cutegemm.analysis.shared import byte_addresses
+from cutegemm.dtypes import tf32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
@@ -44,11 +47,29 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Operand, Problem
 
 _ACCESS_BYTES = 16  # the widest load or store of a lane
+_MULTICAST_BYTES = 64
+_PAST_L1 = "cp.async.cg"
+_NOWHERE = np.iinfo(np.int64).max  # a sector that no lane asks for
+
+
+@dataclass(frozen=True)
+class GridSectors:
+    """What an access costs in all tiles of a problem, ragged ones as they are.
+
+    requests   instructions with an active lane
+    sectors    that they touch
+    arriving   that come to multiprocessors: of a load by way of L1 each once for a CTA and k-tile; of cp.async of 16
+               bytes again where it is torn
+    """
+
+    requests: int
+    sectors: int
+    arriving: int
 
 
 @dataclass(frozen=True)
 class Sectors:
-    """What an access to global memory costs, of one CTA.
+    """What an access to global memory costs, of one CTA and a full tile.
 
     name          "load A", "load B", "store D"
     instruction   LDG, LDGSTS, STG or TMA, with the bits of a lane
@@ -59,7 +80,10 @@ class Sectors:
     bits          of one lane and instruction
     usable_bits   the widest that majorness and alignment allow
     per           "k-tile", "tile", or "part": of a tile whose k-tiles several CTAs share
-    again         sectors that arrive more than once, by which the arrivals exceed the distinct sectors
+    in_grid       of the whole problem; None without one, and of sums of parts
+    by_l1         whether what is loaded is kept in L1 on its way
+    is_torn       whether rows of a box that is multicast are no whole lines of 128 bytes from a multiple of 64 on: then
+                  more sectors arrive than they touch
     """
 
     name: str
@@ -71,7 +95,9 @@ class Sectors:
     bits: int
     usable_bits: int
     per: str
-    again: int = 0
+    in_grid: GridSectors | None = None
+    by_l1: bool = False
+    is_torn: bool = False
 
     @property
     def efficiency(self) -> float:
@@ -79,21 +105,30 @@ class Sectors:
         return self.ideal / self.sectors if self.sectors else 1.0
 
 
-def sectors(addresses: Any, bits: int) -> np.ndarray:
+def sectors(addresses: Any, bits: int, active: Any = None) -> np.ndarray:
     """Distinct sectors of each request.
 
     addresses   bytes: (requests, lanes)
     bits        of one lane
+    active      bool (requests, lanes): lanes that ask; all where left out
 
     >>> lanes = np.arange(32)
     >>> sectors([lanes * 4, lanes * 8, lanes * 128], 32).tolist()
     [4, 8, 32]
+    >>> sectors([lanes * 4], 32, [lanes < 9]).tolist()
+    [2]
     """
     table = np.asarray(addresses, dtype=np.int64)
     size = bits // 8
     first, last = table // SECTOR_BYTES, (table + size - 1) // SECTOR_BYTES
-    touched = np.sort(np.concatenate([first, last], axis=1), axis=1)
-    return 1 + (touched[:, 1:] != touched[:, :-1]).sum(axis=1)
+    both = np.concatenate([first, last], axis=1)
+    if active is None:
+        touched = np.sort(both, axis=1)
+        return 1 + (touched[:, 1:] != touched[:, :-1]).sum(axis=1)
+    on = np.asarray(active, dtype=bool)
+    touched = np.sort(np.where(np.concatenate([on, on], axis=1), both, _NOWHERE), axis=1)
+    distinct = 1 + (touched[:, 1:] != touched[:, :-1]).sum(axis=1)
+    return np.asarray(distinct - (touched[:, -1] == _NOWHERE))
 
 
 def usable_bits(operand: Operand, problem: Problem | None = None, name: str = "") -> int:
@@ -133,11 +168,12 @@ def global_accesses(
         operand = getattr(plan.loaded, name)
         label = f"load {name.upper()}"
         if isinstance(copy, TmaBox):
-            out.append(_boxes(label, copy, extent * bk, operand))
+            out.append(_boxes(plan, name, label, copy, problem, "k-tile"))
             continue
         elements = by_warps(copy.offsets_s(Layout((extent, bk))))
         kind = "ldgsts" if copy.atom.is_async else "ld"
-        out.append(_sectors(plan, name, label, kind, elements, copy.atom.bits, operand, problem, "k-tile"))
+        found = _sectors(plan, name, label, kind, elements, copy.atom.bits, operand, problem, "k-tile")
+        out.append(replace(found, by_l1=not copy.atom.name.startswith(_PAST_L1)))
     read = read_always(plan) if scalars is None else plan.epilogue.tensors_read(scalars)
     out += [_read_by_epilogue(plan, name, problem) for name in read]
     leaving, _ = copy_of_d(plan)
@@ -158,7 +194,7 @@ def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sec
     are; what stays the same along a mode is read once for all that a thread computes together."""
     label, operand = f"load {name.upper()}", plan.operands.matrix(name)
     if plan.slots is not None and plan.slots.load_c is not None and name == plan.fetched_tile:
-        return replace(_boxes(label, plan.slots.load_c, product(plan.d_tile), operand), per="tile")
+        return _boxes(plan, name, label, plan.slots.load_c, problem, "tile")
     elements = spread_by_lanes(plan, name) if operand.broadcast else stored_by_lanes(plan, operand.major)
     return _sectors(plan, name, label, "ld", elements, plan.access(name).bits, operand, problem, "tile")
 
@@ -183,12 +219,55 @@ def _sums_of_parts(plan: GemmPlan) -> list[Sectors]:
     ]  # fmt: skip
 
 
-def _boxes(label: str, box: TmaBox, elements: int, operand: Operand) -> Sectors:
-    """TMA asks for whole rows of a box; where they are multicast, each CTA asks for its share."""
-    bits = operand.dtype.bits
-    count = -(-elements * bits // 8 // SECTOR_BYTES) // box.multicast
-    requests = elements * bits // 8 // box.size_bytes // box.multicast
-    return Sectors(label, "TMA", "tma", max(1, requests), count, count, 128, 128, "k-tile")
+def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem | None, per: str) -> Sectors:
+    """TMA asks for whole rows of a box; where they are multicast, each CTA asks for its share, and all arrives."""
+    operand, shape = plan.loaded.matrix(name), tile_shape(plan, name)
+    bits, share = operand.dtype.bits, box.multicast
+    full = product(shape) * bits // 8
+    count = -(-full // SECTOR_BYTES) // share
+    boxes = full // box.size_bytes // share
+    in_grid, is_torn = None, False
+    if problem is not None:
+        inner = 0 if operand.major == ("n" if name == "b" else "m") else 1
+        steps = strides_of(plan, name, problem)
+        kinds = edge_kinds(plan, name, problem)
+        arriving = sum(
+            k.count * _row_sectors(k, shape, inner, box.box[0], steps[1 - inner], bits) for k in kinds
+        )
+        is_torn = share > 1 and any(_is_torn(k, inner, box, steps[1 - inner]) for k in kinds)
+        asked = sum(k.count for k in kinds) * max(1, boxes)
+        in_grid = GridSectors(asked, arriving // share, arriving)
+    boxes = max(1, boxes)
+    return Sectors(label, "TMA", "tma", boxes, count, count, 128, 128, per, in_grid, is_torn=is_torn)
+
+
+def _is_torn(kind: Kind, inner: int, box: TmaBox, step: int) -> bool:
+    """Whether the rows of a box are no whole lines of 128 bytes, or begin elsewhere than at a multiple of 64."""
+    bits = box.dtype.bits
+    return bool(
+        box.box[0] * bits != 8 * CACHE_LINE_BYTES
+        or kind.last[inner] % box.box[0]
+        or kind.phase % _MULTICAST_BYTES
+        or step * bits // 8 % _MULTICAST_BYTES
+        or box.dtype is tf32
+    )
+
+
+def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, step: int, bits: int) -> int:
+    """Sectors of the rows of boxes of a tile.
+
+    What is inside of the matrix arrives by the sectors that it touches. What is not is zeros, which arrive too, 32
+    bytes at a time behind it: so counters of an H100 say (2026-11-22).
+
+    inner   the contiguous mode; width: of a box along it, elements; step: from one row to the next
+    """
+    rows = np.arange(shape[1 - inner])[:, None]
+    starts = np.arange(0, shape[inner], width)
+    inside = np.clip(kind.last[inner] - starts, 0, width) * (rows < kind.last[1 - inner]) * bits // 8
+    first = kind.phase + (rows * step + starts) * bits // 8
+    touched = np.where(inside > 0, (first + inside - 1) // SECTOR_BYTES - first // SECTOR_BYTES + 1, 0)
+    zeros = -(-(width * bits // 8 - inside) // SECTOR_BYTES)
+    return int((touched + zeros).sum())
 
 
 def _stored(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
@@ -212,27 +291,44 @@ def _sectors(
 ) -> Sectors:
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
-    lanes = elements[..., ::count]
-    addresses, there = (
-        np.moveaxis(of_tile[lanes], 1, 2).reshape(-1, lanes.shape[1])
-        for of_tile in (memory, is_inside(plan, operand_name, problem))
-    )
-    asked = there.any(axis=1)  # of a request whose lanes are all outside of the matrix nothing is
-    stand_in = np.where(there, np.arange(there.shape[1]), there.argmax(axis=1)[:, None])[asked]
-    table = np.take_along_axis(addresses[asked], stand_in, axis=1)
-    touched = distinct = int(sectors(table, bits).sum())
-    arriving = touched
-    if op == "ldgsts" and bits == 8 * _ACCESS_BYTES:
-        written = np.take_along_axis(_written(plan, operand_name, problem)[asked], stand_in, axis=1)
-        touched, arriving = (_torn(table, written, unit) for unit in (CACHE_LINE_BYTES, SECTOR_BYTES))
+    lanes = np.moveaxis(elements[..., ::count], 1, 2).reshape(-1, elements.shape[1])  # (requests, lanes)
+    addresses = memory[lanes]
+    past_l1 = op == "ldgsts" and bits == 8 * _ACCESS_BYTES
+    written = _written(plan, operand_name, problem) if past_l1 else None
+
+    def costs(phase: int, on: np.ndarray | None) -> tuple[int, int, int]:
+        """(requests, sectors, arriving)"""
+        at = addresses + phase
+        asked = len(at) if on is None else int(on.any(axis=1).sum())
+        if written is not None:
+            lines, halves = (torn(at, written, unit, on) for unit in (CACHE_LINE_BYTES, SECTOR_BYTES))
+            return asked, lines, halves
+        used = at if on is None else at[on]
+        own = np.concatenate([used.ravel() // SECTOR_BYTES, (used.ravel() + bits // 8 - 1) // SECTOR_BYTES])
+        return asked, int(sectors(at, bits, on).sum()), len(np.unique(own))
+
+    in_grid, shown, there = None, (0, None), np.ones(lanes.shape, bool)
+    if problem is not None:
+        kinds = edge_kinds(plan, operand_name, problem)
+        found = [costs(k.phase, k.inside(tile_shape(plan, operand_name))[lanes]) for k in kinds]
+        totals = [
+            sum(k.count * part for k, part in zip(kinds, parts, strict=True))
+            for parts in zip(*found, strict=True)
+        ]
+        in_grid = GridSectors(*totals) if kinds else GridSectors(0, 0, 0)
+        if kinds:  # the fullest kind of tile, and of these the most frequent
+            typical = max(kinds, key=lambda k: (k.elements, k.count))
+            there = typical.inside(tile_shape(plan, operand_name))[lanes]
+            shown = (typical.phase, None if there.all() else there)
+    requests, touched, _ = costs(*shown)
     ideal = -(-int(there.sum()) * bits // 8 // SECTOR_BYTES)
     if operand.broadcast:  # lanes ask for the same bytes
-        apart = np.sort(table, axis=1)
+        apart = np.sort(np.where(there, addresses, addresses[:, :1]), axis=1)
         ideal = -(-int(len(apart) + (np.diff(apart) != 0).sum()) * bits // 8 // SECTOR_BYTES)
     mnemonic = {"ld": "LDG", "ldgsts": "LDGSTS", "st": "STG", "tma": "TMA"}[op]
     return Sectors(
-        label, f"{mnemonic}.{bits}", op, len(table), touched, ideal, bits,
-        usable_bits(operand, problem, operand_name), per, arriving - distinct,
+        label, f"{mnemonic}.{bits}", op, requests, touched, ideal, bits,
+        usable_bits(operand, problem, operand_name), per, in_grid,
     )  # fmt: skip
 
 
@@ -244,8 +340,12 @@ def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
     return found.reshape(-1, found.shape[2])
 
 
-def _torn(read: np.ndarray, written: np.ndarray, unit: int) -> int:
-    """Pairs of a sector that is read and a unit of shared memory that it is written to, over all requests."""
+def torn(read: np.ndarray, written: np.ndarray, unit: int, active: np.ndarray | None = None) -> int:
+    """Pairs of a sector that is read and a unit of shared memory that it is written to, over all requests.
+
+    read, written   bytes: (requests, lanes); active: which of them copy
+    """
     requests = np.broadcast_to(np.arange(len(read))[:, None], read.shape)
-    pairs = np.stack([requests, read // SECTOR_BYTES, written // unit]).reshape(3, -1)
-    return len(np.unique(pairs, axis=1).T)
+    pairs = np.stack([requests, read // SECTOR_BYTES, written // unit])
+    kept = pairs.reshape(3, -1) if active is None else pairs[:, active]
+    return len(np.unique(kept, axis=1).T)

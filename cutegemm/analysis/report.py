@@ -6,17 +6,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.analysis.accesses import buffer_layout, executions, shared_accesses
+from cutegemm.analysis.accesses import (
+    Access,
+    buffer_layout,
+    executions,
+    ragged_tiles,
+    shared_accesses,
+    tile_shape,
+)
 from cutegemm.analysis.changes import Change, changes
+from cutegemm.analysis.edges import grid_of_clusters, kinds_of
 from cutegemm.analysis.ending import Ending, ending_of
-from cutegemm.analysis.globalmem import Sectors, global_accesses
+from cutegemm.analysis.executed import EXECUTED_OPS, ExecutedAccesses
+from cutegemm.analysis.globalmem import GridSectors, Sectors, global_accesses
 from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
 from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
 from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
-from cutegemm.analysis.traffic import Traffic, best_rasters
+from cutegemm.analysis.traffic import Traffic, best_rasters, range_in_time
 from cutegemm.errors import UnsupportedError
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import Arch, arch_named
 from cutegemm.machine.device import Device, default_device, device_named
 from cutegemm.plan.arguments import check_is_plan
@@ -37,10 +47,11 @@ _MOST_TILES = 1 << 20  # whose traffic takes less than a minute to follow
 class AccessCost:
     """One access to shared memory, of one CTA.
 
-    cost      of one k-tile, or of the tile, as `per` says
-    per       "k-tile" or "tile"
+    cost      of one full k-tile, or of the full tile, as `per` says
+    per       "k-tile", "tile", or "ragged tile"
     times     how often a CTA does it for the problem: a few times more than there are k-tiles where the
               schedule's steps past the last one still store or read; 0 without a problem
+    in_grid   instructions, wavefronts and least wavefronts of all tiles of the problem, ragged ones as they are
     """
 
     name: str
@@ -49,6 +60,7 @@ class AccessCost:
     per: str
     cost: Wavefronts
     times: float = 0.0
+    in_grid: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -80,17 +92,24 @@ class Analysis:
     roofline: Roofline | None = None
     changes: tuple[Change, ...] = ()
     spills: int | None = None
+    executed: ExecutedAccesses | None = None
     searches: dict[str, SwizzleSearch] = field(default_factory=dict, compare=False)
 
     def counts(self, op: str) -> tuple[int, int, int]:
-        """(instructions, wavefronts, ideal wavefronts) of one kind of shared access in the whole grid."""
-        assert self.waves is not None
+        """(instructions, wavefronts, ideal wavefronts) of one kind of shared access in the whole grid: of the compiled
+        kernel where it was executed, else of the plan."""
+        if self.executed is not None and op in EXECUTED_OPS:
+            done = self.executed.of(op)
+            return done.requests, done.wavefronts, done.ideal
+        return self.planned(op)
+
+    def planned(self, op: str) -> tuple[int, int, int]:
+        """The same of the plan's own accesses."""
         of_tickets = {"store": self.ends.tickets, "load": self.ends.asked} if self.ends else {}
         out = [of_tickets.get(op, 0)] * 3
         for part in self.shared:
             if part.op == op:
-                for i, value in enumerate((part.cost.requests, part.cost.wavefronts, part.cost.ideal)):
-                    out[i] += round(self.waves.ctas * part.times * value)
+                out = [have + more for have, more in zip(out, part.in_grid, strict=True)]
         return out[0], out[1], out[2]
 
     def sector_count(self, op: str) -> tuple[int, int]:
@@ -98,21 +117,27 @@ class Analysis:
 
         What packs operands before it, or adds the sums of parts behind it, is not in it: see `passes`.
         """
-        seen = [(self._times(part), part) for part in self.global_ if part.op == op]
-        return sum(n * part.requests for n, part in seen), sum(n * part.sectors for n, part in seen)
+        found = [self._in_grid(part) for part in self.global_ if part.op == op]
+        return sum(part.requests for part in found), sum(part.sectors for part in found)
 
-    def _times(self, part: Sectors) -> int:
+    def _in_grid(self, part: Sectors) -> GridSectors:
         assert self.ends is not None
-        summed = self.ends.writes if part.op == "st" else self.ends.reads
-        return {"k-tile": self.tiles * self.k_tiles, "tile": self.ends.stores, "part": summed}[part.per]
+        if part.in_grid is None:  # sums of parts of K
+            times = self.ends.writes if part.op == "st" else self.ends.reads
+            return GridSectors(times * part.requests, times * part.sectors, times * part.sectors)
+        if part.per == "k-tile" or self.ends.stores == self.tiles:
+            return part.in_grid
+        share = self.ends.stores / self.tiles  # of the tiles, which this kernel ends
+        held = (part.in_grid.requests, part.in_grid.sectors, part.in_grid.arriving)
+        return GridSectors(*[round(share * count) for count in held])
 
     def sum_sectors(self, op: str) -> int:
         """Sectors of the sums of parts of K that the GEMM's CTAs write ("st") or read again ("ld")."""
-        return sum(self._times(p) * p.sectors for p in self.global_ if (p.op, p.per) == (op, "part"))
+        return sum(self._in_grid(p).sectors for p in self.global_ if (p.op, p.per) == (op, "part"))
 
-    def arriving_again(self) -> int:
-        """Sectors that arrive in multiprocessors once more, since a cp.async tears them."""
-        return self.tiles * self.k_tiles * sum(part.again for part in self.global_)
+    def arriving(self) -> int:
+        """Sectors of A and B that come to multiprocessors."""
+        return sum(self._in_grid(part).arriving for part in self.global_ if part.per == "k-tile")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -152,6 +177,9 @@ class Analysis:
             "launches": dict(self.launches),
             "epilogue": None if self.ending is None else asdict(self.ending),
             "spills": self.spills,
+            "executed": None
+            if self.executed is None
+            else {op: [w.requests, w.wavefronts, w.ideal] for op, w in self.executed.counts.items()},
             "searches": {buffer: _found(search) for buffer, search in self.searches.items()},
         }
         if self.problem is None:
@@ -220,6 +248,7 @@ def check(
     *,
     rules: Rules = DEFAULT_RULES,
     search: bool = True,
+    executed: ExecutedAccesses | None = None,
 ) -> Analysis:
     """What a plan will do on a device.
 
@@ -229,6 +258,8 @@ def check(
     report    of the compiled kernel, whose registers then count
     rules     of shared memory; see `analysis.shared`
     search    whether a swizzle is looked for where a buffer has conflicts, and a better raster
+    executed  what the compiled kernel does to shared memory, of `run.executed.executed_accesses`; it then counts
+              instead of the plan's accesses
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem
@@ -244,19 +275,7 @@ def check(
     target = target or default_device(have.name)
     accesses = shared_accesses(plan, problem)
     k_tiles = plan.k_tiles(problem) if problem is not None else 0
-    shared = tuple(
-        [
-            AccessCost(
-                a.name,
-                a.instruction(buffer_layout(plan, a.buffer)),
-                a.op,
-                a.per,
-                a.cost(buffer_layout(plan, a.buffer), rules),
-                executions(plan, a, k_tiles),
-            )
-            for a in accesses
-        ]
-    )
+    shared = tuple([_access_cost(plan, problem, a, k_tiles, rules) for a in accesses])
     sectors, held = tuple(global_accesses(plan, problem)), plan_occupancy(plan, have, report)
     common: dict[str, Any] = {
         "plan": plan.name,
@@ -271,6 +290,7 @@ def check(
         "launches": _launches(plan, have, problem),
         "ending": ending_of(plan, target, sectors, held.ctas, problem),
         "spills": report.spills if report is not None else None,
+        "executed": executed,
         "searches": _searches(plan, accesses, shared, rules) if search else {},
     }
     if problem is None:
@@ -283,6 +303,32 @@ def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, 
     parts = [] if problem is None else regions(plan, problem.m, problem.n, problem.k, problem.l)
     packed = {GEMM: packed_bytes_of(parts)}
     return {name: is_early(launch, packed.get(name, 0)) for name, launch in launches_of(plan, arch).items()}
+
+
+def _access_cost(
+    plan: GemmPlan, problem: Problem | None, access: Access, k_tiles: int, rules: Rules
+) -> AccessCost:
+    """An access to shared memory: of a full tile and, where there is a problem, of all of its tiles."""
+    layout = buffer_layout(plan, access.buffer)
+    times, full = executions(plan, access, k_tiles), access.cost(layout, rules)
+    found = AccessCost(access.name, access.instruction(layout), access.op, access.per, full, times)
+    if problem is None:
+        return found
+    if access.matrix is not None:
+        shape = tile_shape(plan, access.matrix)
+        of_kinds: list[tuple[float, Wavefronts]] = [
+            (kind.count, access.cost(layout, rules, kind, shape))
+            for kind in kinds_of(plan, access.matrix, problem)
+        ]
+    else:
+        ctas = product(grid_of_clusters(plan, problem)) * plan.split_k
+        often = ragged_tiles(plan, problem) if access.per == "ragged tile" else ctas * times
+        of_kinds = [(often, full)]
+    sums = [
+        round(sum(count * getattr(one, part) for count, one in of_kinds))
+        for part in ("requests", "wavefronts", "ideal")
+    ]
+    return replace(found, in_grid=(sums[0], sums[1], sums[2]))
 
 
 def _searches(
@@ -326,7 +372,9 @@ def _with_problem(
     rasters = best_rasters(
         plan, problem, device, ctas_per_wave=fill.per_wave, most=_RASTERS if search else 1
     )  # fmt: skip
-    moved = next(t for t in rasters if t.raster == str(plan.raster))
+    own = next(t for t in rasters if t.raster == str(plan.raster))
+    moved = range_in_time(plan, problem, device, own, fill.per_wave)
+    rasters = [moved if t is own else t for t in rasters]
     known = replace(known, traffic=moved, rasters=tuple(rasters))
     roof = roofline(
         plan,

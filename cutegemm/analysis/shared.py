@@ -116,6 +116,7 @@ def wavefronts(
     op: str = "load",
     sources: Any = None,
     rules: Rules = DEFAULT_RULES,
+    active: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(wavefronts, ideal) of each request.
 
@@ -123,6 +124,7 @@ def wavefronts(
     bits        of one lane
     op          load, store, ldmatrix, stmatrix (with 128 bits: the row of a lane), cp.async, wgmma
     sources     cp.async: the addresses in global memory that the lanes read from
+    active      bool (requests, lanes): lanes whose predicate is on; all where left out
     raises      LayoutError for an access that there is none of, or addresses that are not aligned to it
 
     >>> lanes = np.arange(32)
@@ -130,31 +132,38 @@ def wavefronts(
     [1, 1, 2, 32, 1]
     >>> wavefronts([lanes * 16], 128)[0].tolist()
     [4]
+    >>> wavefronts([lanes * 16], 128, active=[lanes < 10])[0].tolist()
+    [2]
     """
     table = _checked(addresses, bits, op)
-    lanes = table.shape[1]
+    lanes, on = table.shape[1], None if active is None else np.asarray(active, dtype=bool)
     if op == "cp.async":
-        return copy_wavefronts(table, None if sources is None else np.asarray(sources), bits)
+        return copy_wavefronts(table, None if sources is None else np.asarray(sources), bits, on)
     if op == "tma":  # whole rows, in an order of its own: it never conflicts
         per_request = -(-lanes * bits // PHASE_BITS)
         return np.full(len(table), per_request), np.full(len(table), per_request)
     phase = _phases(lanes, bits)
-    busiest = _busiest_bank(table, bits, phase)
-    total, ideal = busiest.sum(axis=1), np.full(len(table), busiest.shape[1])
-    uniform = _is_merged(table, bits, op, rules)
+    busiest = _busiest_bank(table, bits, phase, on)
+    total, ideal = busiest.sum(axis=1), (busiest > 0).sum(axis=1)
+    uniform = _is_merged(table, bits, op, rules, on)
     if uniform.any():
-        merged = _busiest_bank(table[uniform], bits, phase // 2)
-        total[uniform], ideal[uniform] = merged.sum(axis=1), merged.shape[1]
+        merged = _busiest_bank(table[uniform], bits, phase // 2, None if on is None else on[uniform])
+        total[uniform], ideal[uniform] = merged.sum(axis=1), (merged > 0).sum(axis=1)
     return total, ideal
 
 
-def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules) -> np.ndarray:
+def _is_merged(
+    table: np.ndarray, bits: int, op: str, rules: Rules, active: np.ndarray | None = None
+) -> np.ndarray:
     """Of which requests two phases are served as one."""
     uniform = np.zeros(len(table), bool)
     if op == "load" and bits > 32 and table.shape[1] == WARP_THREADS:
         pairs = np.arange(WARP_THREADS)
         for mask in rules.merges_pairs:
-            uniform |= (table == table[:, pairs ^ mask]).all(axis=1)
+            alike = table == table[:, pairs ^ mask]
+            if active is not None:
+                alike |= ~active | ~active[:, pairs ^ mask]
+            uniform |= alike.all(axis=1)
     return uniform
 
 
@@ -193,13 +202,16 @@ def _words(table: np.ndarray, bits: int) -> np.ndarray:
     return (table // SMEM_BANK_BYTES)[:, :, None] + np.arange(count)
 
 
-def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray) -> np.ndarray:
-    """(requests, phases): the different words that the busiest bank is asked for."""
+def _busiest_bank(
+    table: np.ndarray, bits: int, phase: np.ndarray, active: np.ndarray | None = None
+) -> np.ndarray:
+    """(requests, phases): the different words that the busiest bank is asked for by active lanes."""
     requests, phases = len(table), int(phase[-1]) + 1
     words = _words(table, bits)
     row = np.arange(requests)[:, None] * phases + phase[None, :]
     span = int(words.max(initial=0)) + 1
-    distinct = np.unique((row[:, :, None] * span + words).reshape(-1))
+    asked = row[:, :, None] * span + words
+    distinct = np.unique((asked if active is None else asked[active]).reshape(-1))
     row_of, word_of = distinct // span, distinct % span
     per_bank = np.bincount(
         (row_of * SMEM_BANKS + word_of % SMEM_BANKS).astype(np.intp, copy=False),
@@ -209,23 +221,31 @@ def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray) -> np.ndarray
 
 
 def cost(
-    addresses: np.ndarray, bits: int, *, op: str = "load", sources: Any = None, rules: Rules = DEFAULT_RULES
+    addresses: np.ndarray,
+    bits: int,
+    *,
+    op: str = "load",
+    sources: Any = None,
+    rules: Rules = DEFAULT_RULES,
+    active: Any = None,
 ) -> Wavefronts:
     """What the requests of several warps cost together, and the worst collision among them.
 
-    addresses   bytes: (warps, requests of a warp, lanes)
+    addresses   bytes: (warps, requests of a warp, lanes); sources, active: see `wavefronts`, likewise
     """
-    warps, requests, lanes = addresses.shape
+    requests, lanes = addresses.shape[1:]
     table = addresses.reshape(-1, lanes)
+    on = None if active is None else np.asarray(active).reshape(-1, lanes)
     if not len(table):
         return Wavefronts(0, 0, 0)
     flat_sources = None if sources is None else np.asarray(sources).reshape(-1, lanes)
-    total, ideal = wavefronts(table, bits, op=op, sources=flat_sources, rules=rules)
+    total, ideal = wavefronts(table, bits, op=op, sources=flat_sources, rules=rules, active=on)
     worst = None
     if (total > ideal).any():
         row = int(np.argmax(total - ideal))
         worst = _collision(table[row], bits, row // requests, row % requests)
-    return Wavefronts(warps * requests, int(total.sum()), int(ideal.sum()), worst)
+    executed = len(table) if on is None else int(on.any(axis=1).sum())
+    return Wavefronts(executed, int(total.sum()), int(ideal.sum()), worst)
 
 
 Phase = dict[int, dict[int, list[int]]]  # bank -> byte address of a word -> the lanes that ask for it

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from cutegemm.analysis.executed import EXECUTED_OPS
+
 if TYPE_CHECKING:
     from cutegemm.analysis.ending import Ending
     from cutegemm.analysis.report import Analysis
@@ -37,7 +39,10 @@ def sections(analysis: Analysis) -> list[Section]:
     >>> [section.title for section in sections(check(simt_plan()))]
     ['Shared memory, of a CTA', 'Global memory, of a CTA', 'Occupancy']
     """
-    out = [_shared(analysis), _global(analysis)]
+    out = [_shared(analysis)]
+    if analysis.executed is not None:
+        out.append(_executed(analysis))
+    out.append(_global(analysis))
     if analysis.ending is not None:
         out.append(_ending(analysis.ending))
     out.append(_occupancy(analysis))
@@ -66,6 +71,21 @@ def _shared(analysis: Analysis) -> Section:
         ("wavefronts", "right"), ("ideal", "right"), ("worst collision", "left"),
     )  # fmt: skip
     return Section("Shared memory, of a CTA", columns, tuple(rows))
+
+
+def _executed(analysis: Analysis) -> Section:
+    """The plan's accesses beside those that the kernel carries out, of the whole grid."""
+    rows = []
+    for op in EXECUTED_OPS:
+        planned, done = analysis.planned(op), analysis.counts(op)
+        if any(planned) or any(done):
+            rows.append((op, *[f"{n:.4g}" for n in (*planned[:2], *done)]))
+    columns = (
+        ("operation", "left"), ("requests", "right"), ("wavefronts", "right"), ("of the kernel", "right"),
+        ("wavefronts", "right"), ("ideal", "right"),
+    )  # fmt: skip
+    title = "Shared memory, of the grid: of the plan, and as the compiled kernel was executed"
+    return Section(title, columns, tuple(rows))
 
 
 def _global(analysis: Analysis) -> Section:
@@ -115,8 +135,12 @@ def _occupancy(analysis: Analysis) -> Section:
         f"({held.theoretical:.1%}); limited by {', '.join(held.limited_by)}",
         f"would hold: {limits}; {held.registers} registers ({source}), {held.smem_bytes} bytes shared",
     ]
-    if analysis.spills is not None:
-        lines.append(f"{analysis.spills} spills")
+    if analysis.spills:
+        lines.append(
+            f"{analysis.spills} instructions spill registers to local memory: no level below counts them"
+        )
+    elif analysis.spills is not None:
+        lines.append("0 spills")
     fill = analysis.waves
     if fill is not None:
         used = (
@@ -185,14 +209,28 @@ def _roofline(analysis: Analysis) -> Section:
         ("of the bound", "right"),
     )  # fmt: skip
     title = (
-        f"Roofline: {roof.bound.name} binds, {roof.seconds * 1e3:.3f} ms, {roof.tflops:.1f} TFLOP/s at most"
+        f"Roofline: {roof.bound.name} binds, {roof.seconds * 1e3:.3f} ms, {roof.tflops:.1f} TFLOP/s "
+        f"{_whose_bound(analysis)}"
     )
     return Section(title, columns, tuple(rows))
+
+
+def _whose_bound(analysis: Analysis) -> str:
+    """A bound holds of the kernel where its own accesses are counted, or where shared memory does not bind."""
+    if analysis.executed is not None and not analysis.executed.rewritten:
+        return "at most"
+    roof = analysis.roofline
+    assert roof is not None
+    if roof.bound.name != "shared" or not any(part.op in EXECUTED_OPS for part in analysis.shared):
+        return "at most"
+    if analysis.executed is not None:
+        return "by its PTX's accesses; ptxas joins some"
+    return "by the plan's own accesses, which a compiler may join: --compiled counts the kernel's"
 
 
 def _changes(analysis: Analysis) -> Section:
     lines = []
     for number, change in enumerate(analysis.changes, 1):
-        cost = f"costs {change.loss:.1%}" if change.loss > 0 else "hidden behind the bound"
+        cost = change.cost or (f"costs {change.loss:.1%}" if change.loss > 0 else "hidden behind the bound")
         lines += [f"{number}. {change.what} ({cost})", f"   {change.advice}"]
     return Section("What to change first", lines=tuple(lines or ["nothing that this analysis sees"]))

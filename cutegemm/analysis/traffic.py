@@ -22,9 +22,10 @@ import numpy as np
 
 from cutegemm.analysis import l2
 from cutegemm.analysis.accesses import read_always
-from cutegemm.analysis.pace import multicast, pace_of
+from cutegemm.analysis.pace import JITTER, Pace, multicast, pace_of
 from cutegemm.analysis.parts import k_parts_of
 from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import SECTOR_BYTES
 from cutegemm.plan.memory.workspace import partials_bytes
 from cutegemm.tile.raster import Raster
 
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
 GROUPS = (1, 2, 4, 8, 16, 32, 64)
+_LESS, _MORE = 0.75, 1.15  # of the L2 cache: how much of it may be had for A and B
+_BELOW, _ABOVE = 0.05, 0.07  # by which the range is wider than what was played
+_ALIKE = 0.005
+_MOST_PLAYED = 1 << 14  # work tiles of a grid that is played more often than twice
+_READ_OF_TORN = 0.4  # of a D whose sectors are filled in parts, at most, is read before it is written
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class Traffic:
                       taken to keep step
     ending_bytes      of the epilogue's operands that come from DRAM: each once
     sums_read_bytes   of the sums of parts of K that the GEMM's CTAs read again and that come from DRAM; None there too
+    dram_range        between which `dram_read_bytes` lies where launches differ: see `range_in_time`; None there too
     """
 
     raster: str
@@ -69,6 +76,7 @@ class Traffic:
     ending_bytes: int = 0
     far_bytes: float | None = None
     sums_read_bytes: float | None = None
+    dram_range: tuple[float, float] | None = None
 
     @property
     def hit_share(self) -> float:
@@ -136,6 +144,44 @@ def traffic_in_time(
     return replace(
         found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes, sums_read_bytes=moved.sums_bytes
     )
+
+
+def range_in_time(
+    plan: GemmPlan, problem: Problem, device: Device, found: Traffic, ctas_per_wave: int
+) -> Traffic:
+    """The same with the range in which the bytes of a launch are to be expected.
+
+    The grid is played again: with three quarters of L2, and where that changes anything with a little more of it and
+    with CTAs that keep step. Where D leaves in parts of sectors, L2 may read them first.
+
+    found   by `traffic_in_time`
+    """
+    running = max(1, ctas_per_wave // plan.scheduler.cluster_size)
+    work, pace = work_of(plan, problem, plan.raster), pace_of(plan, device, running)
+
+    def played(share: float, at: Pace) -> float:
+        size = int(share * device.l2_bytes)
+        return l2.play(work, at, size, device.l2_partitions).dram_bytes
+
+    seen = [found.dram_read_bytes, played(_LESS, pace)]
+    if max(seen) - min(seen) > _ALIKE * max(seen) and len(work.tiles) <= _MOST_PLAYED:
+        in_step = Pace(np.ones(running), pace.jitter and JITTER)
+        seen += [played(_MORE, pace), played(1.0, in_step), played(_LESS, in_step)]
+    sums, torn = found.sums_read_bytes or 0.0, _torn_bytes(plan, problem)
+    low, high = (1 - _BELOW) * min(seen), (1 + _ABOVE) * max(seen) + _READ_OF_TORN * torn
+    return replace(found, dram_range=(low + sums, high + sums))
+
+
+def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
+    """Of results that threads store straight out of registers in rows that begin within a sector."""
+    if plan.smem_d is not None:
+        return 0
+    torn = [
+        name for name in plan.epilogue.outputs
+        if any(s != 1 and e > 1 and s * plan.operands.matrix(name).dtype.bits % (8 * SECTOR_BYTES)
+               for e, s in zip(problem.layout(name).shape[:2], problem.layout(name).stride[:2], strict=True))
+    ]  # fmt: skip
+    return sum(problem.bytes_of(name) for name in torn)
 
 
 def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:

@@ -38,6 +38,7 @@ class SlotBuilder:
     tile        (M, N) of that tile: the rows of a subtile, and its columns in steps
     in_places   whether neighbours in a fragment are neighbours in D, so that matrices of them can be written
     least       slots of a consumer
+    most        columns of a subtile that is not asked for
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class SlotBuilder:
         tile: tuple[int, int] = (WGMMA_M, _SUBTILE_COLUMNS),
         in_places: bool = True,
         least: int = MIN_SLOTS,
+        most: int | None = None,
     ) -> None:
         self.subject, self.operands = subject, operands
         self.fragment, self.tile, self.in_places, self.least = fragment, tile, in_places, least
+        self.most = most
 
     def slots(
         self,
@@ -109,7 +112,7 @@ class SlotBuilder:
         rows, columns = consumer_tile
         dtype, step = self.operands.d.dtype, self.tile[1]
         swizzles = [size_bytes * 8 // dtype.bits for size_bytes in (128, 64, 32)]
-        wide = [n for n in swizzles if n % step == 0]
+        wide = [n for n in swizzles if n % step == 0 and n <= (self.most or n)]
         if not wide:
             rule = (
                 f"D of {dtype} does not leave by TMA: no row of 32, 64 or 128 bytes holds {step} columns or more. "

@@ -26,6 +26,9 @@ from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import L2_POLICIES
 
 _MANY_SUMS = 160  # of a consumer's thread, beside which it needs all registers that it can get
+# Of a subtile of bytes beside many sums, or beside those of other parts of K: with 64 columns or more, kernels were
+# seen to spill (DSL 4.8.1, 2026-11-22).
+_COLUMNS_OF_BYTES = 32
 _STORES = ("tma", "tma_warp", "direct")
 _WARP_ROWS = 16  # of the sums of a wgmma
 
@@ -69,7 +72,8 @@ def sm90_plan(
                       registers, for a D that is aligned to less than 16 bytes
     shared_d          how a subtile lies in shared memory: swizzled; plain; or padded, which no box of TMA is, so
                       that the consumer's threads store it
-    subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots
+    subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots, and
+                      32 columns of a D of bytes whose consumers have no registers left for more
     slots             subtiles of a consumer in shared memory
     raster            the order of the clusters' tiles of D, or its text
     l2                how long the L2 cache is to keep A, B and D
@@ -112,8 +116,10 @@ def sm90_plan(
     consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
     mma = b.attempt(lambda: b.tiled_mma(loaded, consumer_tile[0], count if is_shared else 1))
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
+    sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS) * (1 + two_level)
+    is_full = ops.d.dtype.bits == 8 and (sums > _MANY_SUMS or split_k > 1 or stream > 0 or fill)
     storing = None if store == "direct" else b.attempt(
-        lambda: SlotBuilder(subject, ops).slots(
+        lambda: SlotBuilder(subject, ops, most=_COLUMNS_OF_BYTES if is_full else None).slots(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 import shutil
 import time
@@ -113,6 +114,13 @@ def command(
         raise PlanError(
             "gemm", ["--epilogue says what becomes of the sums: leave out --c, --alpha and --beta."]
         )
+    wild = [
+        f"--{name} {value}: the product is held against float64, and nothing would be left to compare."
+        for name, value in (("alpha", alpha), ("beta", beta))
+        if not math.isfinite(value)
+    ]
+    if wild:
+        raise PlanError("gemm", wild)
     operands, of = _asked(
         (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
     )

@@ -18,6 +18,7 @@ from cutegemm.choose.catalog import plans as named_plans
 from cutegemm.choose.described import described
 from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import is_own, recipe_named, step_of
+from cutegemm.cli import parts
 from cutegemm.cli.endings import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import not_writable
 from cutegemm.errors import UnsupportedError
@@ -49,6 +50,12 @@ Thing = Annotated[
     str, typer.Argument(help='A layout such as "(4,8):(8,1)", a swizzle "S<3,3,3>", or the name of a plan.')
 ]
 PlanName = Annotated[str, typer.Argument(help="A name of `cutegemm plans`, or simt:block=...")]
+Checked = Annotated[
+    str,
+    typer.Argument(
+        help="A name of `cutegemm plans`, or simt:block=...; a thread-value layout; a file of PTX or a cubin."
+    ),
+]
 Extents = Annotated[str | None, typer.Option("--problem", help="MxNxK, or MxNxKxL.")]
 DTypeName = Annotated[
     str | None,
@@ -167,7 +174,7 @@ def _place(name: str) -> str:
 
 
 def check(
-    plan: PlanName,
+    plan: Checked,
     dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = "4096x4096x4096",
@@ -178,15 +185,54 @@ def check(
     ] = None,
     arch: Annotated[str | None, typer.Option(help="An architecture instead of a device.")] = None,
     compiled: Annotated[
-        bool, typer.Option("--compiled", help="With the registers of the compiled kernel.")
+        bool,
+        typer.Option(
+            "--compiled",
+            help="With the registers and spills of the compiled kernel, and what its code does to shared memory.",
+        ),
     ] = False,
+    shared: Annotated[
+        str | None, typer.Option(help="Of a thread-value layout: the layout of the tile in shared memory.")
+    ] = None,
+    op: Annotated[
+        str, typer.Option(help="Of a thread-value layout: load, store, ldmatrix, stmatrix.")
+    ] = "load",
+    access_bits: Annotated[
+        int | None, typer.Option(help="Of a thread-value layout: of a lane; the widest where left out.")
+    ] = None,
+    in_bytes: Annotated[
+        bool, typer.Option("--swizzle-of-bytes", help="Of --shared, as the CuTe DSL writes swizzles.")
+    ] = False,
+    kernel: Annotated[str, typer.Option(help="Of PTX: how the kernel's name begins.")] = "",
+    arguments: Annotated[
+        str, typer.Option("--args", help='Of PTX: its parameters, such as "f32[4096] f32[4096] 64".')
+    ] = "",
+    grid: Annotated[str, typer.Option(help="Of PTX: CTAs, XxYxZ.")] = "1",
+    block: Annotated[str, typer.Option(help="Of PTX or a cubin: threads of a CTA, XxYxZ.")] = "128",
+    shared_bytes: Annotated[int, typer.Option(help="Of PTX: dynamic shared memory.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """What a plan will do on the hardware: conflicts, occupancy, traffic, roofline; what to change."""
+    """What a plan will do on the hardware: conflicts, occupancy, traffic, roofline; what to change.
+
+    Of a thread-value layout, or a tiled copy as the CuTe DSL prints it: its wavefronts over --shared. Of a file of PTX:
+    those of its kernel, executed on the CPU. Of a cubin: its registers, spills and accesses.
+    """
     from cutegemm.analysis import check as analyse
     from cutegemm.analysis import device_named, print_report
     from cutegemm.run.compile import compile_plan
+    from cutegemm.run.executed import executed_accesses
 
+    if _NOTATION.match(plan) or "TV Layout tiled" in plan:
+        parts.check_layout(plan, shared, dtype, op, access_bits, in_bytes, as_json)
+        return
+    if plan.endswith((".ptx", ".cubin")):
+        path, threads = _file(plan), _dims("block", block)
+        if path.suffix == ".ptx":
+            given = arguments.replace(",", " ").split()
+            parts.check_ptx(path, given, kernel, _dims("grid", grid), threads, shared_bytes, as_json)
+        else:
+            parts.check_cubin(path, threads, arch or DEFAULT_ARCH, as_json)
+        return
     if arch and device:
         raise UnsupportedError(
             f"check: --arch {arch} and --device {device} are both given; give one of them."
@@ -196,7 +242,13 @@ def check(
     ending = ending_of("check", epilogue, operand)
     made, of = described("check", plan, dtype, layout, problem, of_arch, ending)
     resources = compile_plan(made, of_arch).resources if compiled else None
-    found = analyse(made, of, arch, target, resources)
+    executed = None
+    if compiled and of is not None:
+        try:
+            executed = executed_accesses(made, of, of_arch)
+        except UnsupportedError as error:
+            Console(stderr=True).print(f"not executed: {error}", markup=False, style="yellow")
+    found = analyse(made, of, arch, target, resources, executed=executed)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
@@ -205,6 +257,21 @@ def check(
         console.print(f"\nof {made.operands}", markup=False, style="dim")
     if found.violations:
         raise typer.Exit(1)
+
+
+def _file(name: str) -> Path:
+    path = Path(name)
+    if not path.is_file():
+        raise UnsupportedError(f"check: there is no file {name}.")
+    return path
+
+
+def _dims(name: str, text: str) -> tuple[int, ...]:
+    """Up to three extents of 1 or more."""
+    found = text.split("x")
+    if len(found) > 3 or not all(part.isdigit() and int(part) for part in found):
+        raise UnsupportedError(f"check: --{name} {text!r}; one to three extents such as 4x2 are expected.")
+    return tuple([int(part) for part in found])
 
 
 def profile(

@@ -165,7 +165,7 @@ class Job:
         return {
             "relative_error": error,
             "tolerance": tolerance,
-            "correct": bool(error <= tolerance) and same,
+            "correct": bool(error <= tolerance) and same and bool(finite.any()),
         }
 
     def _expected(self) -> dict[str, np.ndarray]:

@@ -87,8 +87,13 @@ def _cp_async(instruction: Instruction) -> Action | None:
             bad = int(np.flatnonzero(sizes > count)[0])
             text = f"{int(sizes[bad])} bytes of the source are more than the {count} of the copy."
             raise m.fault(group, bad, text)
-        data, state = _source_bytes(m, group, at_global(m, group), sizes, count)
-        flat = m.shared_flat(group, at_shared(m, group), count)
+        sources, to = at_global(m, group), at_shared(m, group)
+        m.tell("cp.async", "shared", 8 * count, group.threads, to, sources)
+        if m.watch is not None:
+            some = sizes > 0
+            m.tell("cp.async", "global", 8 * count, group.threads[some], sources[some], to[some])
+        data, state = _source_bytes(m, group, sources, sizes, count)
+        flat = m.shared_flat(group, to, count)
         if m.clocks is not None:
             m.note_access(group, flat, count, True)
         at = flat // count

@@ -72,6 +72,8 @@ def _ld(instruction: Instruction) -> Action | None:
             m.forbid_holes(base, group, "the address")
         at = address(m, group)
         space = form.space if form.space != "generic" else _space_of(int(at[0]))
+        if space != "param":
+            m.tell("load", space, 8 * size, group.threads, at % GENERIC_SHARED)
         if space == "global":
             raw, holes = read_global(m, group, at, size, strength)
             if strength.scope and m.order is not None:
@@ -141,6 +143,7 @@ def _st(instruction: Instruction) -> Action | None:
         at = address(m, group)
         space = form.space if form.space != "generic" else _space_of(int(at[0]))
         raw = _gather(m, group, form)
+        m.tell("store", space, 8 * size, group.threads, at % GENERIC_SHARED)
         if space == "global":
             m.forbid_holes(values, group, "what it stores")
             write_global(m, group, at, raw, size, strength)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,6 +33,32 @@ from cutegemm.emulate.state import (
 from cutegemm.errors import EmulationError
 
 _CYCLES_A_LOOK = 32
+
+
+class Watch(Protocol):
+    """Hears of every access to shared and to global memory by threads, as it is carried out; not of TMA's."""
+
+    def seen(
+        self,
+        op: str,
+        space: str,
+        bits: int,
+        threads: np.ndarray,
+        at: np.ndarray,
+        other: np.ndarray | None = None,
+        line: int = 0,
+    ) -> None:
+        """One instruction.
+
+        op        load, store, ldmatrix, stmatrix (a row of 128 bits for each thread) or cp.async, which is told of
+                  twice: where all threads write, zeros too, and where some read
+        space     "shared" or "global"
+        bits      of one thread
+        threads   that carry it out: numbers in which the warps are whole
+        at        bytes, of each
+        other     cp.async: bytes in the other space
+        line      of the PTX
+        """
 
 
 class Machine(Scheduler):
@@ -82,12 +108,20 @@ class Machine(Scheduler):
         self.hole_texts: list[str] = []
         self.private: dict[Any, Any] = {}
         self._cycles = 0
+        self.watch: Watch | None = None
 
     def follow_holes(self, decoded: Decoded, group: Group) -> None:
         """A result is a hole where one of its sources is."""
         found = self.holes_of(decoded.reads, group)
         for register in decoded.writes:
             self.mark_holes(register, group.sel, found)
+
+    def tell(
+        self, op: str, space: str, bits: int, threads: np.ndarray, at: np.ndarray, other: Any = None
+    ) -> None:
+        """Tells the watch, where there is one, of the access of the instruction at hand."""
+        if self.watch is not None:
+            self.watch.seen(op, space, bits, threads, at, other, self.program[self.at].instruction.line)
 
     # --- registers ---------------------------------------------------------------------------------------
 

@@ -113,6 +113,7 @@ def _ldmatrix(instruction: Instruction) -> Action | None:
 
     def load(m: Machine, group: Group) -> None:
         owners, at = _rows(m, group, source, count)
+        m.tell("ldmatrix", "shared", 128, owners.threads, at)
         raw, holes = read_shared(m, owners, at, 16)
         rows = raw.view(np.uint16).reshape(-1, count, 8, 8)  # (warp, matrix, row, column)
         if transposed:
@@ -157,6 +158,7 @@ def _stmatrix(instruction: Instruction) -> Action | None:
                 of_rows = np.repeat(lanes.max(axis=2, keepdims=True), 8, axis=2)
             holes = of_rows.reshape(-1)
         raw = np.ascontiguousarray(rows).reshape(-1).view(np.complex128)
+        m.tell("stmatrix", "shared", 128, owners.threads, at)
         write_shared(m, owners, at, raw, 16, holes)
 
     return in_whole("warp", store)

@@ -38,6 +38,7 @@ class Quantity:
     why         nothing is promised
     less        metrics that are subtracted
     unless      whether nothing is promised of an analysis after all
+    between     a range that is promised instead of a tolerance
     """
 
     name: str
@@ -47,6 +48,7 @@ class Quantity:
     why: str = ""
     less: tuple[str, ...] = ()
     unless: Callable[[Analysis], bool] = lambda _: False
+    between: Callable[[Analysis], tuple[float, float] | None] | None = None
 
 
 def _shared(index: int, *ops: str) -> Callable[[Analysis], float]:
@@ -68,7 +70,7 @@ def _moved(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], floa
 def _arriving(a: Analysis) -> float | None:
     if a.traffic is None:
         return None
-    return a.traffic.sm_read_bytes / SECTOR_BYTES + a.arriving_again() + a.sum_sectors("ld")
+    return float(a.arriving() + a.sum_sectors("ld"))
 
 
 def _asked(a: Analysis) -> float | None:
@@ -101,8 +103,42 @@ def _shares_tiles(a: Analysis) -> bool:
 
 
 def _waits_for_boxes(a: Analysis) -> bool:
-    """Whether the only loads are of tickets: the counter shows what wgmma and TMA make them wait for."""
+    """Whether the only loads are of tickets or of D: the counter shows what wgmma and TMA make them wait for."""
+    if a.counts("wgmma")[0]:
+        return True
     return bool(a.counts("tma")[0]) and a.ends is not None and _shared(1, "load")(a) == a.ends.asked > 0
+
+
+def _rewritten(a: Analysis) -> bool:
+    """Whether ptxas is seen to have joined accesses that the PTX, which was executed, has one by one."""
+    return a.executed is not None and a.executed.rewritten
+
+
+def _not_as_executed(a: Analysis) -> bool:
+    return _rewritten(a) or _waits_for_boxes(a)
+
+
+def _is_torn(a: Analysis) -> bool:
+    """Whether a cp.async of 16 bytes moves the halves of a sector by themselves: which of them count as one is known of
+    some paddings alone."""
+    parts = [part.in_grid for part in a.global_ if part.op == "ldgsts" and not part.by_l1]
+    return any(grid is not None and grid.arriving != grid.sectors for grid in parts)
+
+
+def _arrives_otherwise(a: Analysis) -> bool:
+    """Whether more or fewer sectors come to multiprocessors than the boxes and copies of a plan touch.
+
+    Fewer where L1 holds what a CTA beside it has read, or the k-tile before; more where torn rows are multicast, or
+    registers spill.
+    """
+    if _shares_tiles(a) or a.traffic is None or a.spills:
+        return True
+    if any(part.is_torn for part in a.global_):
+        return True
+    once = a.traffic.sm_read_bytes / SECTOR_BYTES
+    return any(part.by_l1 for part in a.global_) and (
+        a.occupancy.ctas > 1 or a.arriving() > (1 + _COUNTS) * once
+    )
 
 
 def _time(a: Analysis) -> float | None:
@@ -129,10 +165,11 @@ QUANTITIES = (
     ),
     Quantity(
         "shared load wavefronts", (WAVEFRONTS.format("ld"),), _shared(1, "load", "ldmatrix"), _COUNTS,
-        unless=_waits_for_boxes,
+        unless=_not_as_executed,
     ),
     Quantity(
-        "shared load wavefronts, by instructions", (SASS_WAVEFRONTS.format("ld"),), _shared(1, "load"), _COUNTS
+        "shared load wavefronts, by instructions", (SASS_WAVEFRONTS.format("ld"),), _shared(1, "load"), _COUNTS,
+        unless=_rewritten,
     ),
     Quantity(
         "shared load conflicts", (_CONFLICTS.format("ld"),), _conflicts("load", "ldmatrix"), None,
@@ -144,7 +181,8 @@ QUANTITIES = (
         _shared(0, "store", "stmatrix"), None, "counts no stmatrix, but stores whose predicate is off",
     ),
     Quantity(
-        "shared store wavefronts, by instructions", (SASS_WAVEFRONTS.format("st"),), _shared(1, "store"), _COUNTS
+        "shared store wavefronts, by instructions", (SASS_WAVEFRONTS.format("st"),), _shared(1, "store"), _COUNTS,
+        unless=_rewritten,
     ),
     Quantity(
         "shared store wavefronts", (WAVEFRONTS.format("st"),), _shared(1, "store", "stmatrix"), None, _WAITS
@@ -152,7 +190,7 @@ QUANTITIES = (
     Quantity(
         "shared store wavefronts less conflicts", (WAVEFRONTS.format("st"),),
         lambda a: None if a.counts("tma")[0] else _shared(2, "store")(a), _COUNTS,  # else it waits for TMA
-        less=(_CONFLICTS.format("st"),),
+        less=(_CONFLICTS.format("st"),), unless=_rewritten,
     ),
     Quantity(
         "shared store conflicts", (_CONFLICTS.format("st"),), _conflicts("store", "stmatrix"), None, _WAITS
@@ -168,12 +206,12 @@ QUANTITIES = (
     Quantity(
         "global load sectors, cp.async too",  # those of cp.async alone are a part of it
         (_SECTORS.format("ld"),),
-        _sectors("ld", "ldgsts"), _COUNTS,
+        _sectors("ld", "ldgsts"), _COUNTS, unless=_is_torn,
     ),
     Quantity("global store sectors", (_SECTORS.format("st"),), _sectors("st"), _COUNTS),
     Quantity(
         "sectors read into L1", ("l1tex__m_xbar2l1tex_read_sectors.sum",), _arriving, _COUNTS,
-        unless=_shares_tiles,  # what of its own sums L1 still holds is not known
+        unless=_arrives_otherwise,
     ),
     Quantity(
         "L2 read sectors from L1", (_L2_READ_OF_L1,), _asked, None, _COALESCED,
@@ -186,6 +224,7 @@ QUANTITIES = (
     Quantity(
         "DRAM bytes read", ("dram__bytes_read.sum",), _moved(_from_dram), _DRAM,
         unless=_shares_tiles,  # held against the counters of one plan only
+        between=lambda a: None if a.traffic is None else a.traffic.dram_range,
     ),
     Quantity(
         "DRAM bytes written", ("dram__bytes_write.sum",), _written, None,
@@ -235,6 +274,10 @@ ALSO = (
     "lts__t_sectors_srcunit_ltcfabric.sum",
 )
 
+# What is promised something of.
+PROMISED_METRICS = tuple(
+    dict.fromkeys([name for q in QUANTITIES if q.tolerance is not None for name in (*q.metrics, *q.less)])
+)
 METRICS = tuple(dict.fromkeys([*(name for q in QUANTITIES for name in (*q.metrics, *q.less)), *ALSO]))
 
 
@@ -244,12 +287,14 @@ class Row:
 
     error       (predicted - measured) / measured
     tolerance   that the error is held against, or None
+    between     the range that the counter is held against instead
     """
 
     name: str
     predicted: float | None
     measured: float | None
     tolerance: float | None
+    between: tuple[float, float] | None = None
 
     @property
     def error(self) -> float | None:
@@ -262,9 +307,12 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the error is within the tolerance; None where nothing was promised or counted."""
+        """Whether the error is within the tolerance, or the counter in its range; None where nothing was promised or
+        counted."""
         if self.tolerance is None or self.error is None:
             return None
+        if self.between is not None and self.measured is not None:
+            return self.between[0] <= self.measured <= self.between[1]
         return abs(self.error) <= self.tolerance + 1e-6
 
 
@@ -290,7 +338,8 @@ def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Co
         there = found and all(name in counters for name in q.less)
         measured = sum(found) - sum(counters[name] for name in q.less) if there else None
         tolerance = None if q.unless(analysis) else q.tolerance
-        rows.append(Row(q.name, q.predicted(analysis), measured, tolerance))
+        between = q.between(analysis) if q.between is not None else None
+        rows.append(Row(q.name, q.predicted(analysis), measured, tolerance, between))
     return Comparison(case.name, f"{case.plan.name} {case.problem}", tuple(rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import numpy as np
 from cutegemm.dtypes import f32, tf32
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import Launch, TensorArgument, host_function
-from cutegemm.emulate.machine import Decoded, Machine, launch_blocks
+from cutegemm.emulate.machine import Decoded, Machine, Watch, launch_blocks
 from cutegemm.emulate.order import GlobalOrder, smallest_access
 from cutegemm.emulate.ptx import Kernel
 from cutegemm.emulate.scalar import exact_bits, values_of
@@ -26,6 +27,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
 from cutegemm.run.compile import compile_plan
+from cutegemm.run.cubin import GEMM_KERNELS
 from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.reductions import without_modes
@@ -69,6 +71,7 @@ def emulate(
     seed: int | None = None,
     ptx: str | None = None,
     progress: Callable[[float], None] | None = None,
+    watch: Watch | None = None,
     **operands: Any,
 ) -> Emulation:
     """D = alpha * A @ B + beta * C by the compiled kernel of a plan: its PTX, executed in numpy.
@@ -84,6 +87,7 @@ def emulate(
                   number: warps go on, and copies come, by chance
     ptx           another text to execute instead of the compiled one, with the same kernels and parameters
     progress      called now and then with the fraction of the CTAs that is done
+    watch         hears of every access of the GEMM's own kernel to memory; `analysis.executed` counts them
     operands      further ones of the plan's epilogue, as `simulate` takes them
     raises        PlanError where the arrays or the problem do not fit the plan; CompileError; UnsupportedError
                   for an instruction that the emulator does not know; EmulationError for an access out of bounds
@@ -135,7 +139,8 @@ def emulate(
     done = 0
     for launch in launches:
         kernel, program = decoded[launch.kernel]
-        for count in execute(kernel, program, launch, memory, check_races, seed, counts):
+        heard = watch if re.match(GEMM_KERNELS, launch.kernel) else None
+        for count in execute(kernel, program, launch, memory, check_races, seed, counts, heard):
             done += count
             if progress is not None:
                 progress(done / total)
@@ -160,6 +165,7 @@ def execute(
     check_races: bool,
     seed: int | None,
     counts: Counter[str],
+    watch: Watch | None = None,
 ) -> Any:
     """Runs the CTAs of a launch, some at a time; yields how many have ended."""
     threads, total = launch.block[0] * launch.block[1] * launch.block[2], launch.ctas
@@ -186,6 +192,7 @@ def execute(
             (order, first),
             launch.is_early,
         )
+        machine.watch = watch
         machine.run()
         for decoded, count in zip(program, machine.executions(), strict=True):
             counts[decoded.instruction.name] += int(count)

@@ -107,10 +107,12 @@ def _has_gpu() -> bool:
 def _known(plan: GemmPlan, size: int) -> dict[str, Any]:
     """What is known of a step without running it."""
     from cutegemm.run.compile import compile_plan
+    from cutegemm.run.executed import executed_accesses
 
     report = compile_plan(plan, DEFAULT_ARCH).resources
     small, large = (
-        check(plan, _square(plan, n), None, DEVICE, report, search=False) for n in (size, SIZES[0])
+        check(plan, problem, None, DEVICE, report, search=False, executed=executed_accesses(plan, problem))
+        for problem in (_square(plan, size), _square(plan, SIZES[0]))
     )
     roof = large.roofline
     assert roof is not None

@@ -129,8 +129,9 @@ def test_what_lies_outside_of_a_small_matrix_is_not_asked_for():
     found = {s.name: s for s in global_accesses(plan, Problem(5, 5, 3, operands=plan.operands))}
     assert [(found[name].sectors, found[name].ideal) for name in ("load A", "store D")] == [(3, 2), (8, 4)]
     found = {s.name: s for s in global_accesses(plan, Problem(5, 5, 0, operands=plan.operands))}
-    assert [found[name].sectors for name in ("load A", "load B", "store D")] == [0, 0, 8]
-    assert found["load A"].requests == 0
+    of_all = [found[name].in_grid for name in ("load A", "load B", "store D")]
+    assert [one.sectors for one in of_all] == [0, 0, 8]
+    assert of_all[0].requests == 0
 
 
 def test_usable_vectors():
@@ -206,7 +207,10 @@ def test_a_report_replaces_the_estimate():
     assert not check(plan).occupancy.measured
     found = check(plan, Problem(1024, 1024, 1024), report=Report())
     assert (found.occupancy.registers, found.occupancy.ctas, found.occupancy.measured) == (200, 1, True)
-    assert any("3 spills" in c.what for c in found.changes)
+    told = next(c for c in found.changes if "3 instructions spill" in c.what)
+    assert told is found.changes[0]
+    assert "3 instructions spill registers" in str(found)
+    assert "hidden" not in str(found).partition(told.what)[2].splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -652,4 +656,5 @@ def test_a_pad_of_16_bytes_tears_sectors(pad, sectors, again):
     ops = Operands.of("bf16", layout="nt")
     plan = mma_sync_plan(ops, block=(128, 128, 64), warp=(64, 32), shared=Shared("k", pad))
     load = next(s for s in check(plan, Problem(512, 512, 512, operands=ops)).global_ if s.name == "load A")
-    assert (load.sectors / load.ideal - 1, load.again / load.ideal) == (sectors, again)
+    whole = 4 * 512 * 512 * 2 // 32  # A is loaded for each of 4 tiles along N
+    assert (load.sectors / load.ideal - 1, load.in_grid.arriving / whole - 1) == (sectors, again)

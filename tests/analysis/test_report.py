@@ -188,7 +188,7 @@ def test_the_report_names_the_reason_where_no_layout_helps():
         (64, 64), bf16, "k")  # fmt: skip
     plain = check(k_major(0), Problem(4096, 4096, 4096), device="h200")
     part = next(a for a in plain.shared if a.name == "read A")
-    told = _conflict_advice(replace(plain, searches={"a": found}), part)
+    told = _conflict_advice(k_major(0), replace(plain, searches={"a": found}), part)
     assert told.startswith("store rows and read rows are each free of conflicts in some layout")
     assert told.endswith(f"; fewest wavefronts: {found.least.how}")
     assert json.loads(json.dumps(replace(plain, searches={"a": found}).to_dict()))["searches"]["a"]["reason"]

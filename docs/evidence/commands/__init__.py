@@ -26,6 +26,7 @@ app.command("functions")(tables.functions)
 app.command("ladder")(tables.ladder)
 app.command("counters")(counted.counters)
 app.command("replay")(counted.replayed)
+app.command("proof")(counted.proof)
 app.command("sanitize")(counted.sanitized)
 
 _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -10,7 +10,9 @@ import typer
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.profile import Case, Comparison, render
+from docs.evidence.counters import proof as proofs
 from docs.evidence.counters.cases import GROUPS
+from docs.evidence.counters.drawn import FAMILIES, draw
 from docs.evidence.counters.probes import ProbeCase
 from docs.evidence.counters.recorded import Evidence, measure, replay
 from docs.evidence.machine import this_machine
@@ -78,6 +80,60 @@ def replayed(
     print(render(every))
     if any(c.misses for c in every):
         raise typer.Exit(1)
+
+
+def proof(
+    family: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(FAMILIES)}; repeat it, all where left out.")
+    ] = None,
+    plans: Annotated[int, typer.Option(min=1, help="Of each family.")] = 60,
+    seed: Annotated[int, typer.Option(help="By which plans and problems are drawn.")] = 1,
+    launches: Annotated[int, typer.Option(min=1, help="Of each plan, where counters differ.")] = 1,
+    device: Annotated[str | None, typer.Option(help="Of the predictions, e.g. h200.")] = None,
+    ncu: Annotated[str, typer.Option(help="The command of Nsight Compute.")] = "ncu",
+    out: Out = None,
+    replay: Annotated[
+        list[Path] | None, typer.Option(help="Files that it made: today's predictions, without a GPU.")
+    ] = None,
+    listed: Listed = False,
+) -> None:
+    """Random plans and ragged problems beside what ncu counts; `--out` keeps them as proof_FAMILY.json.
+
+    It ends with 1 where a counter is beyond its tolerance, or a plan was not launched.
+    """
+    unknown = [name for name in family or () if name not in FAMILIES]
+    if unknown:
+        raise UnsupportedError(f"proof: no family is called {unknown[0]!r}; there are {', '.join(FAMILIES)}.")
+    is_bad = False
+    for file in replay or ():
+        is_bad |= _told(*proofs.again(file))
+    for name in () if replay else family or FAMILIES:
+        if listed:
+            for each in draw(name, plans, seed):
+                print(f"{each.name}: {each.plan} {each.dtype} {each.layout} {each.extents}")
+            continue
+        said = f"python -m docs.evidence proof --family {name} --plans {plans} --seed {seed}"
+        found = proofs.measure(name, plans, seed, launches=launches, device=device, ncu=ncu, said=said)
+        comparisons = proofs.compared(found)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            proofs.save(found, comparisons, out / f"proof_{name}.json")
+        is_bad |= _told(found, comparisons)
+    if is_bad:
+        raise typer.Exit(1)
+
+
+def _told(found: proofs.Proof, comparisons: list[Comparison]) -> bool:
+    """Prints the losers, then how often each promise is kept; whether something is not."""
+    losers = sorted([c for c in comparisons if c.misses], key=lambda c: -proofs.worst(c))
+    for one in losers:
+        said = ", ".join(f"{row.name} {row.error:+.1%}" for row in one.misses)
+        print(f"{one.case} {one.what}: {said}")
+    for name, (kept, total, most) in proofs.summary(comparisons).items():
+        print(f"{found.family} {name}: {kept} of {total}, worst {most:+.1%}")
+    for name, reason in found.failed.items():
+        print(f"not launched: {name}: {reason}", file=sys.stderr)
+    return bool(losers or found.failed)
 
 
 def sanitized(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.evidence.pages import analysis, choice, explored, ladder, speed
+from docs.evidence.pages import analysis, choice, explored, ladder, proof, speed
 
 _ANALYSIS = "analysis.md"  # written by hand, but for its tables
 
@@ -16,7 +16,8 @@ def pages(docs: Path) -> dict[str, str]:
     titles = {
         name: text.splitlines()[0].removeprefix("# ") for name, text in made.items() if name.endswith(".md")
     }
-    return {**speed.pages(benchmarks, titles), **made, **choice.pages(benchmarks)}
+    further = {**choice.pages(benchmarks), **proof.pages(benchmarks)}
+    return {**speed.pages(benchmarks, titles), **made, **further}
 
 
 def write(docs: Path) -> list[Path]:

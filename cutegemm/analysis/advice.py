@@ -1,0 +1,103 @@
+"""Plans that advice may name: what a builder makes of other tiles, if it breaks no rule."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.build.mma_sync import mma_sync_plan
+from cutegemm.build.mma_sync_tma import mma_tma_plan
+from cutegemm.build.simt import simt_plan
+from cutegemm.build.sm90 import sm90_plan
+from cutegemm.errors import CutegemmError
+from cutegemm.plan.rules.limits import limits
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+_THREAD_TILES = ((8, 8), (16, 8), (8, 16), (8, 4), (4, 8), (4, 4))
+_LANES = ((4, 8), (8, 4), (2, 16), (16, 2))
+_WARP_TILES = ((64, 64), (64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (16, 32), (32, 16))
+_MOST_WARPS = 8
+
+
+def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str | None:
+    """The text of a plan of the same family with another tile of D, which `plan_named` reads; None where every one
+    breaks a rule.
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
+    >>> with_tile(simt_plan(), Problem(64, 512, 256), (64, 128))
+    'simt:block=64x128x16,warp=32x64,thread=8x8'
+    >>> with_tile(simt_plan(), Problem(64, 512, 256), (72, 128)) is None
+    True
+    """
+    for options, build in _tried(plan, tile_mn):
+        with suppress(CutegemmError):
+            made = build(plan.operands, **options)
+            if not made.violations(plan.arch, problem) and made.d_tile == tile_mn:
+                family = "mma_tma" if build is mma_tma_plan else plan.family
+                shown = [
+                    f"{key}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}"
+                    for key, value in options.items()
+                ]
+                return f"{family}:{','.join(shown)}"
+    return None
+
+
+def larger(plan: GemmPlan, problem: Problem) -> str | None:
+    """The text of a plan whose tile has twice the rows or columns; None where the rules allow none."""
+    bm, bn = plan.d_tile
+    for tile in ((bm, 2 * bn), (2 * bm, bn), (bm, bn * 3 // 2), (bm * 3 // 2, bn)):
+        found = with_tile(plan, problem, tile)
+        if found is not None:
+            return found
+    return None
+
+
+def serves(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
+    """Whether a plan with other parts breaks no rule.
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
+    >>> from cutegemm.tile.raster import Raster
+    >>> serves(simt_plan(), Problem(512, 512, 512), raster=Raster("along_m"))
+    True
+    """
+    with suppress(CutegemmError):
+        made = plan.with_(**changed)
+        return not [*made.violations(plan.arch, problem), *limits(made, problem)]
+    return False
+
+
+_Build = Callable[..., "GemmPlan"]
+
+
+def _tried(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict[str, Any], _Build]]:
+    bm, bn = tile_mn
+    bk = plan.cta_tile[2]
+    if plan.family == "sm90":
+        assert plan.pipeline is not None
+        kinds = dict.fromkeys((plan.pipeline.kind, "pingpong", "cooperative"))
+        for kind, cluster in itertools.product(kinds, dict.fromkeys((plan.cluster_mn, (1, 1)))):
+            yield {"tile": (bm, bn, bk), "schedule": kind, "cluster": cluster}, sm90_plan
+        return
+    if plan.family == "mma_sync":
+        build: _Build = mma_sync_plan if plan.pipeline is None else mma_tma_plan
+        for warp in _WARP_TILES:
+            if _fits(tile_mn, warp):
+                yield {"block": (bm, bn, bk), "warp": warp}, build
+        return
+    for thread, lanes in itertools.product(_THREAD_TILES, _LANES):
+        warp = (thread[0] * lanes[0], thread[1] * lanes[1])
+        if _fits(tile_mn, warp):
+            yield {"block": (bm, bn, bk), "warp": warp, "thread": thread}, simt_plan
+
+
+def _fits(tile: tuple[int, int], warp: tuple[int, int]) -> bool:
+    if tile[0] % warp[0] or tile[1] % warp[1]:
+        return False
+    return tile[0] // warp[0] * (tile[1] // warp[1]) <= _MOST_WARPS

@@ -1,0 +1,162 @@
+"""The page of the proof: random plans and ragged problems, predicted and counted, the losers first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from docs.evidence.counters.drawn import FAMILIES
+from docs.evidence.pages.markdown import table
+
+_NAME = "proof.md"
+# By counter, where no register spills.
+_REASONS = {
+    "DRAM bytes read": "the model of L2: see [the analysis](analysis.md#traffic)",
+    "shared load wavefronts, by instructions": (
+        "two counters contradict each other: that of the hardware is as predicted, that of patched instructions "
+        "shows half as many more"
+    ),
+    "theoretical occupancy, %": "the counter is an average over time",
+}
+
+Row = Mapping[str, Any]
+
+
+def pages(data: Path) -> dict[str, str]:
+    """The page; none where nothing was recorded."""
+    found = {
+        family: json.loads(file.read_text())
+        for family in FAMILIES
+        if (file := data / f"proof_{family}.json").exists()
+    }
+    return {_NAME: page(found)} if found else {}
+
+
+def page(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page of the recorded families."""
+    machine = next(iter(found.values()))["machine"]
+    seeds = sorted({str(held["seed"]) for held in found.values()})
+    cases = [(family, row) for family, held in found.items() for row in held["cases"]]
+    lost = [(family, row) for family, row in cases if row["missed"]]
+    parts = [
+        "# Predictions for plans that nobody chose",
+        f"{len(cases)} plans and ragged problems, {len(cases) // len(found)} of each family, drawn by the seed "
+        f"{' and '.join(seeds)}, with what the [analysis](analysis.md) says of them beside what Nsight Compute counts: "
+        f"{machine['gpu']}, driver {machine['driver']}, ncu {machine['ncu']}, DSL {machine['nvidia-cutlass-dsl']}, "
+        f"{machine['date']}. A plan is a text that spells out tile sizes, threads, stages, layouts, copies and the "
+        "raster; what breaks a rule is drawn again, nothing else is. Extents are multiples of what the alignment asks "
+        "for.",
+        "Shared memory is predicted by `check --compiled`: a few tiles of the compiled kernel's PTX are executed on a "
+        "CPU, and what they do is summed up over the grid. Sectors are the plan's own. DRAM is a range.",
+        "## Promises",
+        summary(cases),
+        f"{len(lost)} of {len(cases)} plans miss a promise; all of them are below, by how far they miss it.",
+        losers(lost),
+        "## The bound",
+        bound(cases),
+        "## What is not promised",
+        _UNPROMISED.strip(),
+        "## All of them",
+        "As data, with every counter: "
+        + ", ".join(f"[{family}](evidence/data/proof_{family}.json)" for family in found)
+        + ". `python -m docs.evidence proof --family simt --plans 60 --seed "
+        + f"{seeds[0]}` measures a family again, with `--list` it names the plans, and `--replay FILE` computes "
+        "today's predictions beside the counters of a file.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(cases: Sequence[tuple[str, Row]]) -> str:
+    """How often each promise is kept, family by family."""
+    names: dict[str, dict[str, list[Row]]] = {}
+    for family, row in cases:
+        for name, told in row["promised"].items():
+            kept = name not in row["missed"]
+            names.setdefault(name, {}).setdefault(family, []).append({"kept": kept, "error": told[2] or 0.0})
+    families = list(dict.fromkeys(family for family, _ in cases))
+    rows = []
+    for name, by_family in names.items():
+        every = [one for of in by_family.values() for one in of]
+        worst = max([abs(one["error"]) for one in every if one["kept"]], default=0.0)
+        rows.append(
+            [name, f"**{_kept(every)}**", f"{worst:.1%}", *[_kept(by_family.get(f, [])) for f in families]]
+        )
+    return table(("counter", "kept", "worst kept", *families), rows)
+
+
+def bound(cases: Sequence[tuple[str, Row]]) -> str:
+    """Whether what is said to be the least time is."""
+    timed = [
+        (*row["time_ns"], row) for _, row in cases if len(row["time_ns"]) == 2 and None not in row["time_ns"]
+    ]
+    below = [(least / took, row) for least, took, row in timed if least > took]
+    said = (
+        f"The least time that the roofline of `check --compiled` gives is below the time that the kernel took for "
+        f"{len(timed) - len(below)} of {len(timed)} plans"
+    )
+    if not below:
+        return said + "."
+    worst, row = max(below, key=lambda pair: pair[0])
+    return said + f"; the worst is {worst:.2f} of it, `{row['plan']}`, {'x'.join(map(str, row['extents']))}."
+
+
+def _kept(found: Sequence[Row]) -> str:
+    return f"{sum(one['kept'] for one in found)} of {len(found)}" if found else ""
+
+
+def losers(cases: Sequence[tuple[str, Row]]) -> str:
+    """What misses its promise, and why."""
+    rows = []
+    for _, row in cases:
+        for name in row["missed"]:
+            predicted, counted, error = row["promised"][name]
+            shown = "-" if error is None else f"{100 * error:+.1f}%"
+            rows.append(
+                (
+                    abs(error or 1.0),
+                    [f"`{row['plan']}`", "x".join(map(str, row["extents"])), f"{row['dtype']} {row['layout']}", name,
+                     _range(predicted), _number(counted), shown, _reason(name, row)],
+                )
+            )  # fmt: skip
+    rows.sort(key=lambda entry: -entry[0])
+    head = ("plan", "M, N, K, L", "type, layout", "counter", "predicted", "counted", "error", "reason")
+    return table(head, [cells for _, cells in rows])
+
+
+def _reason(name: str, row: Row) -> str:
+    if row["spills"] and name != "shared load wavefronts, by instructions":
+        return f"{row['spills']} instructions spill"
+    by_instructions = "shared load wavefronts, by instructions"
+    if name == "shared load wavefronts" and by_instructions in row["promised"]:
+        return "by instructions it is as predicted: this counter shows waits too"
+    return _REASONS.get(name, "not understood")
+
+
+def _range(value: Any) -> str:
+    return " to ".join(_number(end) for end in value) if isinstance(value, list) else _number(value)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:g}"
+
+
+_UNPROMISED = """
+- *Sectors into L1, of loads that L1 keeps*: LDG, and cp.async of 4 and 8 bytes. CTAs of one multiprocessor
+  read the same panels, and rows that begin within a sector meet in two k-tiles: as many as 50% fewer
+  sectors arrive than are asked for, and which, is a matter of time. Promised where one CTA has the
+  multiprocessor and no sector belongs to two k-tiles.
+- *Sectors into L1, of boxes that are multicast*, unless their rows are whole lines of 128 bytes that begin
+  at a multiple of 64, and not of tf32: up to 35% more arrive than the rows touch. Of 34 such operands here
+  the surplus goes by what of a row is inside and where it begins: nothing, a half, one, one and a half, or
+  two and a half sectors a row, and one more of tf32. A rule that was formed on these counters would have no
+  other ones to be held against.
+- *Sectors of cp.async of 16 bytes whose halves are torn*, by a padding of 16 bytes or by rows that begin
+  within a sector: -12% to +10%. Where neither is so they are exact.
+- *Wavefronts of loads of D beside wgmma*: the counter shows what wgmma and TMA make them wait for, by
+  instructions they are exact.
+- *What ptxas joins*: where machine code has wider accesses to shared memory than the PTX, which is what is
+  executed.
+- *Arrivals of plans that spill*, and plans that split K.
+"""
