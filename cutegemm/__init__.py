@@ -60,6 +60,7 @@ _LATER = {
     "prepare": "cutegemm.run.ahead",
     "Problem": "cutegemm.plan",
     "Raster": "cutegemm.tile",
+    "register_plan": "cutegemm.choose.names",
     "s32": "cutegemm.dtypes",
     "s8": "cutegemm.dtypes",
     "simt_plan": "cutegemm.build",
@@ -100,6 +101,7 @@ _MODULES = (
     "choose",
     "draw",
     "emulate",
+    "interop",
     "machine",
     "plan",
     "profile",
@@ -130,6 +132,7 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.build import sm90_plan as sm90_plan
     from cutegemm.choose.catalog import plan_named as plan_named
     from cutegemm.choose.catalog import plans as plans
+    from cutegemm.choose.names import register_plan as register_plan
     from cutegemm.dtypes import DType as DType
     from cutegemm.dtypes import bf16 as bf16
     from cutegemm.dtypes import e4m3 as e4m3

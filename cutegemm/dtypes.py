@@ -7,6 +7,7 @@ the mantissa of f16; e4m3 has no infinity, its largest value is 448.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,9 @@ class DType:
         key = str(name).strip().lower().removeprefix("torch.").removeprefix("numpy.")
         if key not in _BY_NAME:
             known = ", ".join(t.name for t in DTYPES)
-            raise UnsupportedError(f"DType.parse: {name!r} is no element type; the types are {known}.")
+            close = _FAMILIES.get(key) or get_close_matches(key, [*_BY_NAME], n=3, cutoff=0.7)
+            meant = f" Is it {' or '.join(close)}?" if close else ""
+            raise UnsupportedError(f"DType.parse: {name!r} is no element type; the types are {known}.{meant}")
         return _BY_NAME[key]
 
     def __repr__(self) -> str:
@@ -103,6 +106,12 @@ s32 = DType("s32", 32, 0, 0, 2.0**31 - 1, "int32", saturates=True, aliases=("int
 
 DTYPES = (f16, bf16, tf32, f32, f64, e4m3, e5m2, s8, s32)
 _BY_NAME = {name: t for t in DTYPES for name in (t.name, *t.aliases)}
+# Names of several types at once.
+_FAMILIES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("fp8", "f8", "float8"), ("e4m3", "e5m2")),
+    "bf8": ("e5m2",),
+    "integer": ("s8", "s32"),
+}
 
 
 def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarray:

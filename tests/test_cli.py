@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import subprocess
 import sys
 import types
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from cutegemm import __version__
-from cutegemm.choose.catalog import plan_named, plans
+from cutegemm.choose.catalog import candidates, plan_named, plans
 from cutegemm.cli import app, main
 from cutegemm.errors import CutegemmError
-from cutegemm.plan import Operands
+from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.plan import Operands, Problem
 from cutegemm.run.cubin import ResourceReport
 
 BF16 = Operands.of("bf16")
@@ -78,7 +81,12 @@ def test_gemm_of_tf32_leaves_float32() -> None:
 
 @pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize(
-    ("k", "factors"), [("8192", ()), ("4", ("--alpha", "0.3")), ("64", ("--alpha", "0.7", "--beta", "-0.5"))]
+    ("k", "factors"),
+    [
+        ("8192", ("--out-dtype", "s8")),
+        ("4", ("--alpha", "0.3")),
+        ("64", ("--alpha", "0.7", "--beta", "-0.5")),
+    ],
 )
 def test_gemm_of_whole_numbers_is_exact(k: str, factors: tuple[str, ...]) -> None:
     """Sums of 8192 products of normal numbers deviate by 90: some are past 127. With factors D is rounded once."""
@@ -108,7 +116,8 @@ def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     error = 1e-3
     times = {"us": 1.0, "tflops": 2.5, **({"cublas_tflops": 2.0, "ratio": 1.25} if known else {})}
-    monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: {"name": "a GPU", "arch": "sm_90a"})
+    gpu = {"name": "a GPU", "arch": "sm_90a", "device": DEFAULT_DEVICE}
+    monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: gpu)
     monkeypatch.setattr("cutegemm.run.torch_ops.from_numpy", lambda a, b, c, operands: {"a": a, "b": b})
     monkeypatch.setattr(
         "cutegemm.run.on_gpu.run_plan",
@@ -304,7 +313,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
             "--epilogue is of a plan, and (4,8):(8,1) is a layout",
         ),
         (("gemm", "64", "64", "64", "--epilogue", "acc", "--beta", "2"), "leave out --c, --alpha and --beta"),
-        (("plans", "nothing"), "no name begins with nothing; they begin with simt, sgemm"),
+        (("plans", "nothing"), "no name begins with nothing; they begin with simt, mma"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str) -> None:
@@ -622,3 +631,117 @@ def test_files_that_hold_no_matrix(tmp_path: Path) -> None:
         with pytest.raises(CutegemmError) as caught:
             run("gemm", "4", "4", "4", "--a", str(tmp_path / name))
         assert said in str(caught.value)
+
+
+def alone(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, whose streams are pipes."""
+    root = str(Path(__file__).parent.parent)
+    known = {"PATH": os.environ["PATH"], "PYTHONPATH": root, "PYTHONUTF8": "0", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "cutegemm", *arguments], capture_output=True, text=True, env=known, cwd=cwd
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [("show", "(4,8):(8,1)"), ("check", "simt_64x64"), ("show", "sm90_pingpong", "--timeline")]
+)
+def test_any_encoding_will_do(command: tuple[str, ...]) -> None:
+    """What an encoding lacks is printed by its nearest characters, as many of them: columns stay in line."""
+    plain = alone(*command, PYTHONIOENCODING="ascii", COLUMNS="100")
+    rich = alone(*command, PYTHONIOENCODING="utf-8", COLUMNS="100")
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert plain.stdout.isascii()
+    assert not rich.stdout.isascii()
+    assert [len(line) for line in plain.stdout.splitlines()] == [
+        len(line) for line in rich.stdout.splitlines()
+    ]
+
+
+def test_a_narrow_terminal_cuts_no_number_off() -> None:
+    """Every number of the wide report is in the narrow one."""
+    wide, narrow = (alone("check", "simt_64x64", COLUMNS=width).stdout for width in ("120", "40"))
+    assert "\u2026" not in narrow
+    in_wide, in_narrow = (Counter(re.findall(r"\d[\d.e+]*\d|\d", said)) for said in (wide, narrow))
+    assert len(in_wide) > 50
+    assert not in_wide - in_narrow
+
+
+def test_progress_is_told_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """By lines of the error stream, a few seconds apart; a quick job says nothing."""
+    from cutegemm.cli import gemm
+
+    now = [0.0]
+    monkeypatch.setattr(gemm.time, "monotonic", lambda: now[0])
+    with gemm._progress() as say:
+        for second in range(13):
+            now[0] = float(second)
+            say(f"simulating: {second}%")
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["simulating: 5%", "simulating: 10%"]
+    assert said.out == ""
+
+
+def test_d_has_the_type_that_gemm_gives_it() -> None:
+    for dtype, result in (("e4m3", "bf16"), ("e5m2", "bf16"), ("s8", "s32"), ("f16", "f16"), ("tf32", "f32")):
+        assert f"D {result} n-major" in run(
+            "check", "sm90_slots", "--dtype", dtype, "--layout", "nt"
+        ).replace("\n", " ")
+
+
+def test_the_type_of_d_is_that_of_the_function_on_a_gpu() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from cutegemm.choose.described import operands_for
+    from cutegemm.run.torch_ops import DTYPES, RESULTS
+
+    for dtype, results in RESULTS.items():
+        assert operands_for(DTYPES[dtype], "nt").d.dtype == DTYPES[results[0]]
+
+
+@pytest.mark.parametrize("option", ["--svg", "--html"])
+def test_no_folder_is_made(tmp_path: Path, option: str) -> None:
+    path = tmp_path / "none" / f"x.{option[2:]}"
+    with pytest.raises(CutegemmError, match="there is no folder"):
+        run("show", "(4,8)", option, str(path))
+    assert not path.parent.exists()
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_why_a_plan_is_taken_and_what_it_is_held_to_take(tmp_path: Path) -> None:
+    chosen = json.loads(run("gemm", "64", "64", "64", "--json"))
+    operands = Operands.of("f32").fitted(64, 64, 64)
+    best, second, *_ = candidates(operands, Problem(64, 64, 64, operands=operands))
+    assert chosen["chosen"]["us"] == best.us
+    assert f"next {second.recipe}" in chosen["chosen"]["reason"]
+    assert chosen["chosen"]["tflops"] == pytest.approx(2 * 64**3 / best.us / 1e6)
+    assert chosen["next"][:2] == [
+        "cutegemm explain 64 64 64 --dtype f32",
+        f"cutegemm check {best.recipe} --problem 64x64x64",
+    ]
+    assert chosen["next"][-1] == "cutegemm explore"
+    for command in chosen["next"][:-1]:
+        assert run(*command.replace("plan.html", f"{tmp_path}/plan.html").split()[1:])
+    asked = json.loads(run("gemm", "64", "64", "64", "--plan", "sm90_slots", "--layout", "nt", "--json"))
+    assert (asked["chosen"]["reason"], asked["chosen"]["is_at_most"]) == ("asked for", True)
+    assert asked["next"][0] == "cutegemm check sm90_slots --dtype bf16 --layout nt --problem 64x64x64"
+    said = run("gemm", "64", "64", "64")
+    for part in (
+        "held to be the fastest of",
+        "predicted",
+        "TFLOP/s on h200",
+        "More of this plan",
+        "cutegemm show",
+    ):
+        assert part in said
+
+
+def test_show_tells_a_step_from_a_plan_to_use() -> None:
+    assert "step 5 of 37 of the ladder" in run("show", "sm90_pingpong")
+    assert "of the ladder" not in run("show", "sm90_slots")
+
+
+def test_plans_tell_steps_from_plans_to_use() -> None:
+    groups = {row["name"]: row["group"] for row in json.loads(run("plans", "--json"))}
+    assert groups["sm90_pingpong"] == "sm90 ladder"
+    assert (groups["sm90_slots"], groups["sgemm_01_naive"]) == ("sm90", "simt ladder")
+    said = run("plans")
+    assert said.index("sm90_slots ") < said.index("Steps of the Hopper ladder") < said.index("sm90_pingpong ")

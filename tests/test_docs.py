@@ -1,6 +1,8 @@
 """The examples in the documents are run, and print what the documents say that they print."""
 
+import ast
 import doctest
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+PICTURES = sorted((ROOT / "docs").glob("[fp]*s/*.svg"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 _NEW = {"build/sm100.py"}  # named by docs/extending.md as what is not there yet
 _EXTRAS = (("kernels", "tvm_ffi"), ("torch", "torch"))
@@ -41,6 +45,29 @@ def test_files_that_are_named_exist(document: Path) -> None:
     assert [
         name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "cutegemm"))
     ] == []
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebook(notebook: Path) -> None:
+    """Its cells run one after the other in one namespace, and what ends a cell can be shown; the site has the rest."""
+    names: dict[str, object] = {}
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell for cell in cells if cell["outputs"] or cell["execution_count"] is not None] == []
+    drawings = 0
+    for number, cell in enumerate(cells):
+        body = ast.parse("".join(cell["source"])).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), f"{notebook.name}[{number}]", "exec"), names)
+        if last is not None:
+            shown = eval(compile(ast.Expression(last.value), f"{notebook.name}[{number}]", "eval"), names)
+            drawings += hasattr(shown, "_repr_html_") and "<svg" in shown._repr_html_()
+    assert drawings >= 2
+
+
+def test_every_picture_is_in_the_gallery() -> None:
+    gallery = (ROOT / "docs" / "gallery.md").read_text()
+    assert len(PICTURES) >= 19
+    assert [path.name for path in PICTURES if f"({path.parent.name}/{path.name})" not in gallery] == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)

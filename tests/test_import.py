@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import glob
 import importlib
 import importlib.util
 import inspect
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,17 @@ def test_an_import_of_something_else_is_seen(package):
 def test_a_slow_import_is_seen():
     busy = f"while time.process_time() < start + {QUICK_SECONDS}: pass"  # `start` is the probe's
     assert probe(f"import cutegemm\n{busy}")[1] > QUICK_SECONDS
+
+
+def test_an_installed_clone_is_found_from_its_parent_folder(tmp_path):
+    """There the clone's own folder, which is no package, has the package's name."""
+    if glob.glob(sysconfig.get_path("purelib") + "/__editable___cutegemm_*_finder.py"):
+        pytest.skip("installed by an older pyproject.toml: pip install -e . again")
+    (tmp_path / "cutegemm").mkdir()
+    (tmp_path / "cutegemm" / "pyproject.toml").touch()
+    code = "import cutegemm; print(cutegemm.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == cutegemm.__version__, done.stderr
 
 
 def test_every_public_name_is_there_and_completes():

@@ -25,7 +25,7 @@ ROWS = (
     ("draw",),
     ("kernels",),
     ("run",),
-    ("profile", "torch"),
+    ("interop", "profile", "torch"),
     ("explore",),
     ("cli",),
     ("__main__",),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.analysis.tables import Section, head, sections
 
 if TYPE_CHECKING:
     from cutegemm.analysis.report import Analysis
+
+
+_GAP = 2  # characters between two columns
 
 
 def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
@@ -21,10 +26,21 @@ def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
         width=width,
         force_terminal=color,
         color_system="standard" if color else None,
+        force_jupyter=False,
         highlight=False,
     )
     print_report(analysis, console)
     return file.getvalue()
+
+
+def as_html(analysis: Analysis, *, width: int = 110) -> str:
+    """The report for a notebook."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, record=True, force_jupyter=False, highlight=False)
+    print_report(analysis, console)
+    style = "line-height:1.25;white-space:pre;overflow-x:auto"
+    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def print_report(analysis: Analysis, console: Any) -> None:
@@ -50,16 +66,57 @@ def _print(section: Section, console: Any) -> None:
         console.print(f"  {line}", soft_wrap=True)
 
 
-def _table(section: Section) -> Any:
-    from rich import box
-    from rich.table import Table
+def _table(section: Section) -> _Table:
+    return _Table(None if section.lines else section.title, section.columns, section.rows)
 
-    table = Table(
-        title=None if section.lines else section.title, title_justify="left", title_style="bold",
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    for position, (name, justify) in enumerate(section.columns):
-        table.add_column(name, justify=justify, no_wrap=position == 0)  # type: ignore[arg-type]
-    for row in section.rows:
-        table.add_row(*row)
-    return table
+
+@dataclass(frozen=True)
+class _Table:
+    """A table on a console: its rows as lines or, where the console is too narrow for them, each as its cells in words.
+
+    columns   each with its name and how it is justified
+    """
+
+    title: str | None
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        least = self._least()
+        if sum(least) + _GAP * (len(least) - 1) <= options.max_width:
+            yield self._wide(least)
+            return
+        from rich.padding import Padding
+        from rich.text import Text
+
+        if self.title:
+            yield Text(self.title, style="bold")
+        for first, *cells in self.rows:
+            yield Text(first)
+            named = zip(self.columns[1:], cells, strict=True)
+            yield Padding(Text(", ".join([f"{name} {cell}" for (name, _), cell in named])), (0, 0, 0, 4))
+
+    def _least(self) -> list[int]:
+        """The characters that each column needs: headers break between words, and so does a last column of text."""
+        out = []
+        for position, (name, justify) in enumerate(self.columns):
+            is_text = justify == "left" and position == len(self.columns) - 1
+            cells = [row[position] for row in self.rows]
+            words = [word for text in (name, *(cells if is_text else ())) for word in text.split()]
+            out.append(max(map(len, words if is_text else [*words, *cells])))
+        return out
+
+    def _wide(self, least: list[int]) -> Any:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False,
+            pad_edge=False, padding=(0, 1, 0, 0),
+        )  # fmt: skip
+        for width, (name, justify) in zip(least, self.columns, strict=True):
+            table.add_column(name, justify=justify, min_width=width)  # type: ignore[arg-type]
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table

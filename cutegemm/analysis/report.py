@@ -216,6 +216,12 @@ class Analysis:
 
         return render(self)
 
+    def _repr_html_(self) -> str:
+        """The report that a notebook shows."""
+        from cutegemm.analysis.render import as_html
+
+        return as_html(self)
+
 
 def _found(search: SwizzleSearch) -> dict[str, Any]:
     """What a search found, or why there is nothing."""

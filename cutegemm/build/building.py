@@ -211,8 +211,8 @@ class Builder(PlanBuilder):
         across = threads // run
         if operand.major != "k":
             return make_tiled_copy_tv(atom, Layout((run, across)), Layout((held, 1)))
-        rows = min(across, extent)
-        deep = across // rows  # more threads than rows: further along K
+        rows = gcd(across, extent)
+        deep = across // rows  # the threads that the rows leave over: further along K
         thr = Layout((rows, (run, deep)), (run, (1, run * rows)))
         return make_tiled_copy_tv(atom, thr, Layout((1, held)))
 

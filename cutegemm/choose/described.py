@@ -10,11 +10,13 @@ from cutegemm.build.building import Complaints, made
 from cutegemm.choose.endings import Ending
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
-from cutegemm.dtypes import DType, bf16, f32, tf32
+from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f32, s8, s32, tf32
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan import GemmPlan, Operands, Problem
 
+# The type of D where none is asked for and it is not that of A.
+_RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
 _MOST_EXTENT = 2**31 - 1  # kernels count with 32 bits
 
 
@@ -30,6 +32,15 @@ def dtype_of(text: str | None, plan: str | None) -> DType:
         if plan is not None and recipe_named(plan).family == "sm90":
             return bf16
     return f32
+
+
+def operands_for(dtype: DType, layout: str, out: DType | None = None) -> Operands:
+    """Operands of one type, with D of the type that `cutegemm.gemm` gives it where none is asked for.
+
+    >>> operands_for(DType.parse("e4m3"), "nt").d.dtype, operands_for(DType.parse("s8"), "nt").d.dtype
+    (bf16, s32)
+    """
+    return Operands.of(dtype, layout=layout, out=out or _RESULTS.get(dtype))
 
 
 def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
@@ -55,7 +66,7 @@ def described(
     """
     complaints = Complaints(operation)
     kind = complaints.attempt(lambda: dtype_of(dtype, name))
-    operands = complaints.attempt(lambda: Operands.of(kind or f32, layout=layout))
+    operands = complaints.attempt(lambda: operands_for(kind or f32, layout))
     extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
     complaints.attempt(lambda: arch_named(arch))
     if complaints.broken:

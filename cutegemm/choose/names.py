@@ -9,6 +9,9 @@ sm90_wide_2x1/stream    the same among all CTAs of a Hopper grid, and of one gri
 sm90_wide_2x1/fill      the CTAs that the last tiles leave idle take the last k-tiles of each of these
 simt:block=64x64x8      the arguments of a builder; so begin simt:, mma_sync:, mma_tma:, skinny: and sm90:
 transposed:NAME         the plan of NAME for D^T = B^T A^T
+
+A name of one's own is given by `register_plan`, or by an entry point of an installed package. The names of ladders are
+steps: `step_of` tells which.
 """
 
 from __future__ import annotations
@@ -19,20 +22,23 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 
-from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER
+from cutegemm.choose.ladder import Ladder, LadderStep
+from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER, TENSOROP_LADDERS
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, MmaTmaRecipe
 from cutegemm.choose.options import parse_options
+from cutegemm.choose.own import Make, OwnRecipe, installed, loaded
 from cutegemm.choose.recipe import STREAM_WAVES, TRANSPOSED, Recipe
 from cutegemm.choose.simt.ladder import SIMT_LADDER, ladder_names
 from cutegemm.choose.simt.named import SIMT_PLANS, simt_names
 from cutegemm.choose.simt.recipe import SimtRecipe
 from cutegemm.choose.skinny.named import SKINNY_PLANS
 from cutegemm.choose.skinny.recipe import SkinnyRecipe
+from cutegemm.choose.sm90.ladder import HOPPER_LADDER
 from cutegemm.choose.sm90.named import SM90_PLANS, of_tile, sm90_names
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.tiles import read_tile
-from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.work.split import FILLED, Split
 
 _FAMILIES: Mapping[str, type[Recipe]] = {
@@ -50,6 +56,8 @@ _FIXED: Mapping[str, Recipe] = {
         *MMA_SYNC_LADDER,
     )
 }
+_LADDERS = (SIMT_LADDER, *TENSOROP_LADDERS, HOPPER_LADDER)
+_OWN: dict[str, Recipe] = {}  # by `register_plan`
 _NAME = re.compile(
     r"(?P<base>\w+)(?P<pack>\+pack)?"
     r"(?:/k(?P<k>\d+)(?P<last>last)?|/s(?P<s>\d+)|/stream(?P<stream>\d*)|/(?P<fill>fill))?"
@@ -57,14 +65,114 @@ _NAME = re.compile(
 
 
 def plans() -> list[tuple[str, str]]:
-    """Every name, with what is behind it.
+    """Every name, with what is behind it: plans to use by family, then the steps of ladders, then those of one's own.
 
     >>> plans()[0][0]
     'simt_256x128'
     """
     mma_sync = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *SKINNY_PLANS, *MMA_SYNC_LADDER)
     of_mma_sync = [(recipe.name, recipe.summary) for recipe in mma_sync]
-    return simt_names() + ladder_names() + of_mma_sync + sm90_names()
+    found = simt_names() + of_mma_sync + sm90_names()
+    steps = [*ladder_names(), *[row for row in found if step_of(row[0]) is not None]]
+    return [row for row in found if row not in steps] + steps + _own_names()
+
+
+def _own_names() -> list[tuple[str, str]]:
+    """Those that are registered, then those of installed packages; of one that cannot be loaded, why."""
+    found = [(name, recipe.summary) for name, recipe in _OWN.items()]
+    for name in installed():
+        if name in _OWN or not is_own(name):
+            continue
+        try:
+            recipe = _installed(name)
+        except CutegemmError as error:
+            found.append((name, f"cannot be used: {error}"))
+        else:
+            found.append((name, "" if recipe is None else recipe.summary))
+    return found
+
+
+def is_own(name: str) -> bool:
+    """Whether a name of `plans` is registered, or of an installed package."""
+    return name in _OWN or (name in installed() and _of_package(name) is None)
+
+
+def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
+    """The ladder and the step that a name stands for, where it is one to learn from and not one to use.
+
+    >>> ladder, step = step_of("sm90_pingpong")
+    >>> ladder.name, step.number
+    ('sm90', 5)
+    >>> step_of("sm90_cluster_2x1")  # a step of that ladder too, and chosen where it is held to be the fastest
+    """
+    recipe = _VARIED.get(name)
+    if isinstance(recipe, (SimtRecipe, MmaSyncRecipe)) or (
+        isinstance(recipe, Sm90Recipe) and recipe.is_chosen
+    ):
+        return None
+    for ladder in _LADDERS:
+        for step in ladder.steps:
+            if step.name == name:
+                return ladder, step
+    return None
+
+
+def register_plan(name: str, plan: str | Recipe | Make, summary: str = "") -> Recipe:
+    """Gives a plan of one's own a name, in this process: for `gemm(plan=name)`, `plan_named` and `plans`.
+
+    name      letters, digits and underscores; one that nothing else has
+    plan      a text such as "sm90:tile=128x224x64,cluster=2x1"; a recipe; or a function that takes operands and
+              returns a GemmPlan for them, or raises PlanError where it does not serve them
+    summary   what is special about it, for the list
+    raises    PlanError with every rule that is broken; for a name that is taken too, unless by the same plan
+
+    A package gives names to others' processes, and to the command line, by entry points of the group "cutegemm.plans":
+    `[project.entry-points."cutegemm.plans"]`, `name = "module:attribute"`, of a text, a recipe or a function.
+
+    >>> str(register_plan("my_64x48", "simt:block=64x48x8,warp=32x24,thread=4x6,quad=4x2", "for 48 columns"))
+    'my_64x48'
+    >>> recipe_named("transposed:my_64x48").name
+    'my_64x48'
+    """
+    recipe = _own(name, plan, summary)
+    if _OWN.get(name) == recipe:
+        return recipe
+    if name in _OWN or _of_package(name) is not None or name in _FAMILIES:
+        raise PlanError(f"register_plan {name!r}", ["the name is taken. Choose another one."])
+    _OWN[name] = recipe
+    return recipe
+
+
+def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
+    """The recipe of a plan of one's own."""
+    broken = []
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
+        broken.append(f"name = {name!r}; letters, digits and underscores are expected, a letter first.")
+    recipe: Recipe | None = None
+    if isinstance(plan, (str, Recipe)):
+        recipe = recipe_named(plan) if isinstance(plan, str) else plan
+        if recipe.transposed or recipe.is_packed or recipe.split is not None:
+            broken.append(
+                f"{recipe} says how a plan is used. Register what is left, and say that around the name."
+            )
+        recipe = replace(recipe, name=name, summary=summary or recipe.summary)
+    elif callable(plan):
+        said = (plan.__doc__ or "").strip().partition("\n")[0]
+        recipe = OwnRecipe(name, summary or said, {}, make=plan)
+    else:
+        broken.append(
+            f"plan = {plan!r}; the text of a plan, a recipe or a function of operands that returns a GemmPlan is "
+            "expected. A GemmPlan itself is passed to gemm as it is: it serves one kind of operands."
+        )
+    if broken or recipe is None:
+        raise PlanError(f"register_plan {name!r}", broken)
+    return recipe
+
+
+@lru_cache(maxsize=256)
+def _installed(name: str) -> Recipe | None:
+    """The recipe of an entry point; None where there is none of the name."""
+    return _own(name, loaded(name), "") if name in installed() and _of_package(name) is None else None
 
 
 @lru_cache(maxsize=4096)
@@ -85,7 +193,7 @@ def recipe_named(name: str) -> Recipe:
     family = _FAMILIES.get(name.partition(":")[0]) if ":" in name else None
     if family is not None:
         return family(name, "", parse_options(name, family.arguments), spelled_out=True)
-    found = _FIXED.get(name) or _varied(name)
+    found = _varied(name)
     if found is None:
         close = get_close_matches(name, [known for known, _ in plans()], n=4, cutoff=0.5)
         meant = f" Is it {' or '.join(close)}?" if close else ""
@@ -94,6 +202,12 @@ def recipe_named(name: str) -> Recipe:
             "mma_sync:block=... and sm90:tile=... spell one out."
         )
     return found
+
+
+def _of_package(name: str) -> Recipe | None:
+    """The plan of a table, a step or a tile of this name; None where there is none."""
+    tile = read_tile(name)
+    return _FIXED.get(name) or _VARIED.get(name) or (None if tile is None else of_tile(*tile))
 
 
 def _varied(name: str) -> Recipe | None:
@@ -105,9 +219,10 @@ def _varied(name: str) -> Recipe | None:
         match["base"],
         {key for key in ("k", "last", "s", "stream", "fill") if match[key] is not None},
     )
-    tile = read_tile(base)
-    recipe = _VARIED.get(base) or (None if tile is None else of_tile(*tile))
+    recipe = _of_package(base) or _OWN.get(base) or _installed(base)
     if recipe is None or not said <= recipe.splits or (match["pack"] and not recipe.packs):
+        return None
+    if name != base and (base in _FIXED or recipe.spelled_out or isinstance(recipe, OwnRecipe)):
         return None
     if match["fill"]:
         split = FILLED

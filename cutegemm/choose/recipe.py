@@ -25,7 +25,7 @@ PACK = "+pack"
 NEEDED = "needed"  # of an option `pack`: the operands that are in the way
 STREAM_WAVES = 2  # so that most tiles have two parts, of which one is written long before it is read
 
-_SWAPPED = str.maketrans("ab", "ba")
+SWAPPED = str.maketrans("ab", "ba")  # the names of operands, of the transposed problem
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Recipe(ABC):
         if not self.loads_boxes:
             return None
         if self.transposed:
-            packed = self.packed(operands.transposed).translate(_SWAPPED)
+            packed = self.packed(operands.transposed).translate(SWAPPED)
         else:
             packed = self.packed(operands)
         return "".join([name for name in "ab" if name not in packed])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import sys
+import unicodedata
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -46,7 +50,30 @@ def _options(
     """GEMMs described by layouts: checked, simulated, analysed, drawn, compiled and run."""
 
 
+_IN_ASCII = str.maketrans(
+    "─━│┃┌┐└┘├┤┬┴┼╭╮╰╯→←×µ·…“”’−",
+    '--||+++++++++++++><xu..""\'-',  # each a character, so that columns stay in line
+)
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """For an encoding that lacks a character: its nearest of ASCII, or a question mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    plain = unicodedata.normalize("NFKD", error.object[error.start : error.end]).translate(_IN_ASCII)
+    return "".join([c if c.isascii() else "?" for c in plain if not unicodedata.combining(c)]), error.end
+
+
+def _print_anywhere() -> None:
+    """Lets both streams print whatever their encoding is."""
+    codecs.register_error("cutegemm.in_ascii", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="cutegemm.in_ascii")
+
+
 def main() -> None:
     """The entry point: errors that a user can cause end with a message and status 2."""
+    _print_anywhere()
     with ended_in_words("cutegemm"):
         app()

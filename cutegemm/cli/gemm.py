@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,21 +24,24 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.described import dtype_of
+from cutegemm.choose.described import dtype_of, operands_for
 from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import recipe_named
 from cutegemm.cli.corner import corner_of
 from cutegemm.cli.endings import EpilogueText, OperandTexts
-from cutegemm.cli.inputs import Extents, extents_of, plan_for
+from cutegemm.cli.inputs import Extents, extents_of, not_writable, plan_for
 from cutegemm.cli.job import Job, Say
+from cutegemm.cli.why import further, why
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
+from cutegemm.machine.device import default_device
 from cutegemm.plan import Operands, Problem
 
 # Multiplications that are simulated whole unless asked for more: about half a minute.
 _MOST_SIMULATED = 1 << 30
 _MOST_EMULATED = 1 << 27  # the same of the compiled kernel, instruction by instruction
+_SILENT_S = 5.0  # between two lines of what is being done, where there is no terminal
 
 
 class Command(TyperCommand):
@@ -64,7 +67,12 @@ def command(
             "bf16 with a plan for wgmma."
         ),
     ] = None,
-    out_dtype: Annotated[str | None, typer.Option(help="Element type of C and D; that of A and B.")] = None,
+    out_dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Element type of C and D; where left out that of A and B, bf16 for 8-bit floats, s32 for s8."
+        ),
+    ] = None,
     plan: Annotated[
         str | None, typer.Option(help="A name of `cutegemm plans`; chosen where left out.")
     ] = None,
@@ -117,12 +125,13 @@ def command(
         (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
     )
     problem = Problem(of.m, of.n, of.k, 1 if of.batch is None else of.batch, operands)
-    console = Console(stderr=as_json, highlight=False)
+    console = Console(highlight=False)
     found = "" if emulated else _gpu()
     gpu = None if isinstance(found, str) else found
     if ending is not None and gpu is not None:
         gpu, found = None, "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
-    chosen, problem = plan_for(plan, problem, arch if gpu is None else gpu["arch"], beta != 0, ending)
+    of_arch, device = (arch, default_device(arch)) if gpu is None else (gpu["arch"], gpu["device"])
+    chosen, problem = plan_for(plan, problem, of_arch, device, beta != 0, ending)
     corner = None
     if gpu is None and not whole and out is None and not of.files:
         corner = corner_of(chosen, problem, of, _MOST_EMULATED if emulated else _MOST_SIMULATED)
@@ -132,8 +141,10 @@ def command(
         {} if ending is None else ending.values(chosen.operands, carried.m, carried.n, carried.batch, seed)
     )
     job = Job(chosen, problem, given, alpha, beta, corner, values)
-    with _progress(console) as say:
+    with _progress() as say:
         report, d = job.simulate(arch, emulated, say) if gpu is None else job.run(gpu, say)
+    report["chosen"] = why(chosen, plan, problem, of_arch, device, ending)
+    report["next"] = further(plan or chosen.name, problem, layout, plan is None)
     if gpu is None and found:
         report["no_gpu"] = found
     rounded = of.rounded(given)
@@ -143,7 +154,7 @@ def command(
         np.save(out, d)
         report["out"] = str(out)
     if as_json:
-        print(json.dumps(report, indent=2))
+        print(json.dumps({**report, "chosen": report["chosen"].to_dict()}, indent=2))
     else:
         _print(report, console)
     if not report["correct"]:
@@ -166,10 +177,10 @@ def _asked(
     raises   PlanError with everything that is wrong
     """
     complaints = Complaints("gemm")
-    complaints.attempt(lambda: _check_writable(out))
+    complaints.broken += not_writable("out", out, ".npy")
     kind = complaints.attempt(lambda: dtype_of(dtype, plan)) or f32
-    result = complaints.attempt(lambda: DType.parse(out_dtype or Operands.of(kind).d.dtype)) or kind
-    operands = complaints.attempt(lambda: Operands.of(kind, layout=layout, out=result))
+    result = None if out_dtype is None else complaints.attempt(lambda: DType.parse(out_dtype))
+    operands = complaints.attempt(lambda: operands_for(kind, layout, result))
     complaints.attempt(lambda: arch_named(arch))
     of = complaints.attempt(lambda: extents_of(extents, files))
     if seed < 0:
@@ -182,33 +193,28 @@ def _asked(
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Say]:
-    """Shows what is being done, on a terminal."""
-    shown = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+def _progress() -> Iterator[Say]:
+    """Shows what is being done, on the error stream: as it goes on a terminal, else a line every few seconds."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    shown = Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True)
     with shown:
         task = shown.add_task("", total=None)
         yield lambda text: shown.update(task, description=text)
 
 
-def _check_writable(out: Path | None) -> None:
-    """raises PlanError, before anything is computed, where D could not be written"""
-    if out is None:
-        return
-    broken = []
-    if out.suffix != ".npy":
-        broken.append(f"--out {out} does not end in .npy.")
-    if not out.parent.is_dir():
-        broken.append(f"--out {out}: there is no folder {out.parent}.")
-    elif out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        broken.append(f"--out {out} cannot be written.")
-    if broken:
-        raise PlanError("gemm", broken)
+class _Lines:
+    """Says what is being done by lines, the first of them after `_SILENT_S` seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.said = console, time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() - self.said >= _SILENT_S:
+            self.said = time.monotonic()
+            self.console.print(text, markup=False, soft_wrap=True)
 
 
 def _gpu() -> dict[str, Any] | str:
@@ -225,10 +231,11 @@ def _gpu() -> dict[str, Any] | str:
 
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} sees no CUDA device" if seems_there else ""
-    from cutegemm.run.torch_ops import device_arch
+    from cutegemm.run.torch_ops import device_arch, device_of
 
     try:
-        return {"name": torch.cuda.get_device_name(0), "arch": device_arch(0)}
+        arch, device = device_arch(0), device_of(0)
+        return {"name": torch.cuda.get_device_name(0), "arch": arch, "device": device}
     except UnsupportedError as error:
         return str(error)
 
@@ -243,6 +250,8 @@ def _print(report: dict[str, Any], console: Console) -> None:
     if "rounded" in report:
         names = ", ".join(report["rounded"])
         table.add_row("rounded", f"[yellow]{names} of the files, to values of the element type[/yellow]")
+    table.add_row("plan", f"{escape(report['plan'])}: {escape(report['chosen'].reason)}")
+    table.add_row("predicted", escape(str(report["chosen"])))
     table.add_row("did", report["did"])
     if "no_gpu" in report:
         table.add_row("", f"[yellow]{escape(report['no_gpu'])}[/yellow]")
@@ -287,3 +296,6 @@ def _print(report: dict[str, Any], console: Console) -> None:
     if "out" in report:
         table.add_row("D written to", report["out"])
     console.print(table)
+    console.print("\nMore of this plan:", style="bold")
+    for command in report["next"]:
+        console.print(f"  {command}", markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,10 +14,23 @@ from cutegemm.choose.endings import Ending
 from cutegemm.choose.names import recipe_named
 from cutegemm.dtypes import DType, f32, round_to, tf32
 from cutegemm.errors import PlanError
+from cutegemm.machine.device import Device
 from cutegemm.plan import GemmPlan, Problem
 
 # Elements of A, B and C together that are made up: more than any machine that this runs on holds.
 _MOST_ELEMENTS = 1 << 36
+
+
+def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
+    """Why a file that an option names could not be written, before anything is computed."""
+    if path is None:
+        return []
+    wrong = [] if path.suffix == suffix else [f"--{option} {path} does not end in {suffix}."]
+    if not path.parent.is_dir():
+        wrong.append(f"--{option} {path}: there is no folder {path.parent}.")
+    elif path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        wrong.append(f"--{option} {path} cannot be written.")
+    return wrong
 
 
 @dataclass(frozen=True)
@@ -128,10 +142,16 @@ def _load(what: str, path: Path, broken: list[str]) -> np.ndarray | None:
 
 
 def plan_for(
-    name: str | None, problem: Problem, arch: str, with_c: bool, ending: Ending | None = None
+    name: str | None,
+    problem: Problem,
+    arch: str,
+    device: Device,
+    with_c: bool,
+    ending: Ending | None = None,
 ) -> tuple[GemmPlan, Problem]:
     """The plan of a name, or the one that is chosen for the problem; and the problem as the plan multiplies it.
 
+    device   whose multiprocessors the plan fills
     with_c   whether it must be able to read C
     ending   what becomes of the sums, where it is said
     raises   PlanError where the plan does not serve the problem
@@ -141,13 +161,13 @@ def plan_for(
     if ending is not None:
         operands, with_c = ending.made_for(operands), ending.reads_tiles
     if recipe is None:
-        plan = choose(operands, problem, arch, with_c=with_c)
+        plan = choose(operands, problem, arch, device, with_c)
     elif recipe.transposed:
         extents = f"{problem.n} {problem.m} {problem.k} --layout {problem.operands.transposed.layout}"
         there = f"{extents} --plan {replace(recipe, transposed=False)}"
         raise PlanError("gemm", [f"{name!r} is for D^T = B^T A^T; give the command that problem: {there}."])
     else:
-        plan = recipe.build(operands, with_c, arch)
+        plan = recipe.build(operands, with_c, arch, device)
     if ending is not None:
         plan, problem = ending.on(plan), replace(problem, operands=ending.ends(operands))
     problem = as_multiplied(problem, plan)

@@ -10,14 +10,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
 from cutegemm.choose.catalog import plans as named_plans
 from cutegemm.choose.described import described
 from cutegemm.choose.endings import ending_of
+from cutegemm.choose.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
 from cutegemm.cli.endings import EpilogueText, OperandTexts
+from cutegemm.cli.inputs import not_writable
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -25,13 +28,16 @@ from cutegemm.plan.describe import describe_programs
 
 _SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
 _NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
-# By how the names begin.
-_FAMILIES = {
+# What the groups of names are: plans to use, then steps to learn from.
+_GROUPS = {
     "simt": "SIMT: multiply-adds of single threads",
-    "sgemm": "The SIMT ladder, step by step",
-    "mma": "mma.sync: tensor cores that multiply registers, from sm_80 on",
-    "tensorop": "The mma.sync ladder, step by step",
-    "sm90": "Hopper: wgmma and TMA, sm_90a; the ladder first",
+    "mma_sync": "mma.sync: tensor cores that multiply registers, from sm_80 on",
+    "skinny": "Few columns: mma.sync, A from memory straight to fragments",
+    "sm90": "Hopper: wgmma and TMA, sm_90a",
+    "simt ladder": "Steps of the SIMT ladder, to learn from: docs/ladder_simt.md",
+    "mma_sync ladder": "Steps of the mma.sync ladder, to learn from: docs/ladder_mma_sync.md",
+    "sm90 ladder": "Steps of the Hopper ladder, to learn from; others of it are listed above: docs/ladder_hopper.md",
+    "own": "Plans of one's own",
 }
 
 _AFTER_PLANS = (
@@ -75,11 +81,7 @@ def show(
     """A layout or a swizzle as a grid, or a plan as its hierarchy and programs; --svg and --html draw it."""
     from cutegemm.draw import draw, plan_timeline, save
 
-    wrong = [
-        f"--{kind} {path} does not end in .{kind}."
-        for kind, path in (("svg", svg), ("html", html))
-        if path is not None and path.suffix != f".{kind}"
-    ]
+    wrong = [*not_writable("svg", svg, ".svg"), *not_writable("html", html, ".html")]
     if wrong:
         raise UnsupportedError("show: " + "\n  ".join(wrong))
     console = Console(highlight=False)
@@ -105,6 +107,7 @@ def show(
         else:
             console.print(drawn.describe(of), markup=False, soft_wrap=True)
             console.print(f"\n{describe_programs(drawn)}", markup=False, soft_wrap=True)
+            console.print(_place(thing), markup=False, soft_wrap=True, end="")
             options = {} if of is None else {"problem": of}
     for path in (svg, html):
         if path is not None:
@@ -126,25 +129,48 @@ def plans(
     ]
     if not found:
         raise UnsupportedError(
-            f"plans: no name begins with {' or '.join(wanted or ())}; they begin with {', '.join(_FAMILIES)}."
+            f"plans: no name begins with {' or '.join(wanted or ())}; they begin with simt, mma, skinny, sm90 and, of ladders, "
+            "sgemm and tensorop."
         )
     if as_json:
-        print(json.dumps([{"name": name, "summary": summary} for name, summary in found], indent=2))
+        listed = [{"name": name, "summary": summary, "group": _group(name)} for name, summary in found]
+        print(json.dumps(listed, indent=2))
         return
     console = Console(highlight=False)
     width = max(len(name) for name, _ in found)
-    for prefix, title in _FAMILIES.items():
-        rows = [(name, summary) for name, summary in found if name.split("_")[0] == prefix]
-        if not rows:
-            continue
+    by_group: dict[str, list[tuple[str, str]]] = {}
+    for name, summary in found:
+        by_group.setdefault(_group(name), []).append((name, summary))
+    for group, rows in by_group.items():
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(no_wrap=True, min_width=width)
         table.add_column()
-        for row in rows:
-            table.add_row(*row)
-        console.print(title, style="bold", soft_wrap=True)
+        for name, summary in rows:
+            table.add_row(name, escape(summary))
+        console.print(_GROUPS[group], style="bold", soft_wrap=True)
         console.print(Padding(table, (0, 0, 1, 2)))
     console.print(_AFTER_PLANS, markup=False)
+
+
+def _group(name: str) -> str:
+    """Which of `_GROUPS` a name is listed in."""
+    if is_own(name):
+        return "own"
+    family = recipe_named(name).family.replace("mma_tma", "mma_sync")
+    return family if step_of(name) is None else f"{family} ladder"
+
+
+def _place(name: str) -> str:
+    """Of a step of a ladder, which one it is; nothing of a plan to use."""
+    found = step_of(name)
+    if found is None:
+        return ""
+    ladder, step = found
+    last = max(each.number for each in ladder.steps)
+    return (
+        f"\nstep {step.number} of {last} of the ladder {ladder.title!r}: to learn from.\nThe plan to use follows from "
+        "the problem: cutegemm gemm M N K chooses it, and cutegemm plans lists those that it chooses from.\n"
+    )
 
 
 def check(

@@ -17,7 +17,8 @@ from typing import Any
 
 from cutegemm.draw.atoms import atom_picture, copy_picture, tiled_mma_picture
 from cutegemm.draw.grids import Grid, Legend, Picture
-from cutegemm.draw.layouts import layout_picture
+from cutegemm.draw.layouts import layout_picture, matrix_picture, tensor_picture
+from cutegemm.draw.notebook import described
 from cutegemm.draw.operations import composition_picture, slice_picture, swizzle_picture
 from cutegemm.draw.owners import tv_picture
 from cutegemm.draw.plans import plan_picture
@@ -35,7 +36,7 @@ def picture(thing: Any, **options: Any) -> Picture:
     options   of the picture function of its type: `layout_picture` and its neighbours
     raises    UnsupportedError for what cannot be drawn, and for options that its picture does not have
     """
-    from cutegemm.layout import ComposedLayout, Layout, Swizzle, Tensor
+    from cutegemm.layout import ComposedLayout, F2Matrix, Layout, Swizzle, Tensor
     from cutegemm.plan import GemmPlan
     from cutegemm.tile.atoms import CopyAtom, MmaAtom
     from cutegemm.tile.raster import Raster
@@ -44,12 +45,12 @@ def picture(thing: Any, **options: Any) -> Picture:
 
     if isinstance(thing, Picture):
         return thing
-    if isinstance(thing, Tensor):
-        thing = thing.layout
     if isinstance(thing, Layout) and "tile" in options:
         return _made(tv_picture, thing, options)
     makers: tuple[tuple[Any, Any], ...] = (
         ((Layout, ComposedLayout), layout_picture),
+        (Tensor, tensor_picture),
+        (F2Matrix, matrix_picture),
         (Swizzle, swizzle_picture),
         (MmaAtom, atom_picture),
         (TiledMma, tiled_mma_picture),
@@ -62,8 +63,8 @@ def picture(thing: Any, **options: Any) -> Picture:
             return _made(maker, thing, options)
     raise UnsupportedError(
         f"draw: cannot draw {thing!r}, a {type(thing).__name__}; what can be drawn is a Layout, "
-        "ComposedLayout, Swizzle, MmaAtom, CopyAtom, TiledMma, TiledCopy, Raster, GemmPlan, Timeline or "
-        "Picture."
+        "ComposedLayout, Tensor, F2Matrix, Swizzle, MmaAtom, CopyAtom, TiledMma, TiledCopy, Raster, GemmPlan, "
+        "Timeline or Picture."
     )
 
 
@@ -76,13 +77,6 @@ def _made(maker: Any, thing: Any, options: dict[str, Any]) -> Picture:
         raise UnsupportedError(
             f"draw: {unknown[0]!r} is no option for a {type(thing).__name__}; there is {', '.join(known)}."
         )
-    needed = [
-        name
-        for name, parameter in list(signature(maker).parameters.items())[1:]
-        if parameter.default is parameter.empty and name not in options
-    ]
-    if needed:
-        raise UnsupportedError(f"draw: a {type(thing).__name__} needs the option {needed[0]!r}.")
     drawn: Picture = maker(thing, **options)
     return drawn
 
@@ -90,8 +84,8 @@ def _made(maker: Any, thing: Any, options: dict[str, Any]) -> Picture:
 def draw(thing: Any, *, kind: str = "svg", width: int = 120, **options: Any) -> str:
     """An object as a text.
 
-    thing     a Layout, ComposedLayout, Swizzle, MmaAtom, CopyAtom, TiledMma, TiledCopy, Raster, GemmPlan,
-              Timeline, or a Picture of several objects
+    thing     a Layout, ComposedLayout, Tensor, F2Matrix, Swizzle, MmaAtom, CopyAtom, TiledMma, TiledCopy, Raster,
+              GemmPlan, Timeline, or a Picture of several objects
     kind      svg; html, for a plan the page to explore it, for all else the SVG in a page; text, plain
               characters for a terminal
     width     characters of a line of text
@@ -180,6 +174,9 @@ def save(thing: Any, path: str | Path, **options: Any) -> Path:
 
 def notebook(thing: Any) -> str:
     """HTML for a notebook: the SVG, or the text of what has no picture. Never raises CutegemmError."""
+    told = described(thing)
+    if told is not None:
+        return told
     try:
         return draw(thing, kind="svg")
     except CutegemmError:
@@ -206,6 +203,7 @@ __all__ = [
     "copy_picture",
     "draw",
     "layout_picture",
+    "matrix_picture",
     "notebook",
     "picture",
     "plan_picture",
@@ -215,6 +213,7 @@ __all__ = [
     "save",
     "slice_picture",
     "swizzle_picture",
+    "tensor_picture",
     "tiled_mma_picture",
     "tv_picture",
 ]

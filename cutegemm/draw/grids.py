@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.layout import hooks
 
 MOST = 256  # rows and columns of a grid; what lies between is left out, and the picture says so
 SLICES = 6
@@ -76,7 +77,7 @@ class Legend:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class Picture(hooks.Shown):
     """Grids and what is said about them.
 
     arrangement   "beside", or "gemm": the grids are A, B and C; B stands above C, A to the left of it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from operator import xor
 from typing import Any, Union
@@ -22,9 +23,10 @@ from cutegemm.draw.grids import (
     ticks_of,
 )
 from cutegemm.draw.palette import RAMP
-from cutegemm.layout import ComposedLayout, Layout, Swizzle, idx2crd, product
+from cutegemm.layout import ComposedLayout, F2Matrix, Layout, Swizzle, Tensor, idx2crd, product
 from cutegemm.layout.inttuple import flatten
 from cutegemm.layout.layout import at_indices
+from cutegemm.layout.stride import add
 from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS
 
 AnyLayout = Union[Layout, ComposedLayout]
@@ -53,6 +55,7 @@ def layout_picture(
     most: int = MOST,
     slices: int = SLICES,
     fold: int = _FOLD,
+    tensor: Tensor | None = None,
 ) -> Picture:
     """A layout as a grid; of rank 1 in rows, of rank above 2 as slices (_, _, c).
 
@@ -61,6 +64,7 @@ def layout_picture(
     element_bits   width of an element, for the banks
     most, slices   rows and columns, and slices, that are shown
     fold           elements of a row at most, for a layout of rank 1
+    tensor         whose elements are written, instead of what `cells` says
     """
     one_of("cells", cells, ("offsets", "coordinates", "none"))
     one_of("color", color, ("bank", "offset", "none"))
@@ -72,11 +76,11 @@ def layout_picture(
         return Picture(head, (), str(layout), notes=("The layout is empty: it has no coordinate.",))
     notes: list[str] = []
     if len(sizes) <= 1:
-        grids = [_row_grid(layout, cells, color, element_bits, most, fold)]
+        grids = [_row_grid(layout, cells, color, element_bits, most, fold, tensor)]
     else:
         beyond = int(np.prod(sizes[2:], dtype=object))
         grids = [
-            _plane_grid(layout, index, cells, color, element_bits, most)
+            _plane_grid(layout, index, cells, color, element_bits, most, tensor)
             for index in range(min(beyond, slices))
         ]
         if beyond > slices:
@@ -84,6 +88,49 @@ def layout_picture(
     return Picture(
         head, tuple(grids), str(layout), legends=_layout_legends(grids, color, layout), notes=tuple(notes)
     )
+
+
+def tensor_picture(tensor: Tensor, *, title: str = "", most: int = MOST, slices: int = SLICES) -> Picture:
+    """A tensor by what it holds: its elements or, without an array, its offsets or coordinates."""
+    array, start = tensor.array, tensor.offset
+    shown = layout_picture(
+        tensor.layout,
+        title=title or ("tensor" if array is None else f"tensor of {array.dtype}"),
+        most=most,
+        slices=slices,
+        element_bits=32 if array is None else 8 * array.itemsize,
+        tensor=tensor,
+    )
+    return replace(
+        shown, subtitle=f"{tensor.layout} from {shape_text(start)}" if start else str(tensor.layout)
+    )
+
+
+def matrix_picture(matrix: F2Matrix, *, title: str = "") -> Picture:
+    """A matrix over F2 by its bits: row and column 0, which are of the lowest bits, first."""
+    bits = np.array(
+        [[column >> row & 1 for column in matrix.columns] for row in range(matrix.height)], np.int64
+    )
+    if bits.size == 0:
+        return Picture(title or "matrix over F2", (), notes=("It is empty.",))
+    grid = Grid(
+        "", as_labels(bits), colours=np.where(bits == 1, 0, -1),
+        row_levels=(NO_LINE,) * bits.shape[0], col_levels=(NO_LINE,) * bits.shape[1],
+        row_ticks=ticks_of(bits.shape[0]), col_ticks=ticks_of(bits.shape[1]),
+        row_name="bit of the offset", col_name="bit of the index",
+    )  # fmt: skip
+    return Picture(title or "matrix over F2", (grid,), f"rank {matrix.rank}")
+
+
+def _element_labels(tensor: Tensor, offsets: np.ndarray) -> np.ndarray:
+    """What is written of elements; nothing past the array, where the last tile of a ragged divide runs."""
+    array, places = tensor.array, offsets + tensor.offset
+    if array is None:
+        return as_labels(places)
+    inside = (places >= 0) & (places < len(array))
+    values = array[np.where(inside, places, 0)].reshape(-1).tolist()
+    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
+    return np.where(inside, np.array(texts, dtype=object).reshape(places.shape), "")
 
 
 def modes_of(layout: AnyLayout) -> tuple[Any, ...]:
@@ -126,7 +173,9 @@ def _gap(visible: np.ndarray) -> int:
     return len(visible) - 1 if len(visible) > 1 and visible[-1] - visible[-2] > 1 else 0
 
 
-def _plane_grid(layout: AnyLayout, index: int, cells: str, color: str, bits: int, most: int) -> Grid:
+def _plane_grid(
+    layout: AnyLayout, index: int, cells: str, color: str, bits: int, most: int, tensor: Tensor | None
+) -> Grid:
     """Modes 0 and 1 at one coordinate of the others, the `index`-th."""
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     shape = modes_of(layout)
@@ -139,8 +188,10 @@ def _plane_grid(layout: AnyLayout, index: int, cells: str, color: str, bits: int
     coord = ", ".join(["_", "_", *map(str, rest)])
     title = f"({coord})" if rest else ""
     if not _is_integral(layout):
+        start = 0 if tensor is None else tensor.offset
         table = np.array(
-            [[_coordinate_text(outer((int(r), int(c), *rest))) for c in col] for r in row], dtype=object
+            [[_coordinate_text(add(start, outer((int(r), int(c), *rest)))) for c in col] for r in row],
+            dtype=object,
         )
         labels = table
         colours = None
@@ -152,7 +203,10 @@ def _plane_grid(layout: AnyLayout, index: int, cells: str, color: str, bits: int
         before = reduce(xor, fixed, rows ^ cols) if outer.is_xor else rows + cols + sum(fixed)
         offsets = _evaluated(layout, before)
         colours = _layout_colours(offsets, color, bits, _top(layout) if color == "offset" else 0)
-        labels = _layout_labels(cells, offsets, row, col, shape)
+        if tensor is None:
+            labels = _layout_labels(cells, offsets, row, col, shape)
+        else:
+            labels = _element_labels(tensor, offsets)
     return Grid(
         title, labels, colours=colours, ramp=color == "offset",
         row_levels=levels_of(flatten(shape[0]), row), col_levels=levels_of(flatten(shape[1]), col),
@@ -165,7 +219,9 @@ def _coordinate_text(value: Any) -> str:
     return ",".join(shape_text(v) for v in value) if isinstance(value, tuple) else str(value)
 
 
-def _row_grid(layout: AnyLayout, cells: str, color: str, bits: int, most: int, fold: int) -> Grid:
+def _row_grid(
+    layout: AnyLayout, cells: str, color: str, bits: int, most: int, fold: int, tensor: Tensor | None
+) -> Grid:
     """A layout of rank 0 or 1 in rows, as long as the largest prefix of its extents that fits."""
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     extents = flatten(outer.shape)
@@ -188,9 +244,14 @@ def _row_grid(layout: AnyLayout, cells: str, color: str, bits: int, most: int, f
         labels = as_labels(offsets) if cells == "offsets" else as_labels(safe)
         if cells == "none":
             labels = np.full(place.shape, "", dtype=object)
+        if tensor is not None:
+            labels = _element_labels(tensor, offsets)
     else:
         colours = None
-        labels = np.array([[_coordinate_text(outer(int(i))) for i in line] for line in safe], dtype=object)
+        start = 0 if tensor is None else tensor.offset
+        labels = np.array(
+            [[_coordinate_text(add(start, outer(int(i)))) for i in line] for line in safe], dtype=object
+        )
     labels = np.where(inside, labels, "")
     if colours is not None:
         colours = np.where(inside, colours, -1)

@@ -11,12 +11,13 @@ from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.raster import Raster
 
+_SIDE = 12  # tiles of a grid, where none is given
 _LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
 
 
 def raster_picture(
     raster: Raster | str,
-    grid: tuple[int, int],
+    grid: tuple[int, int] | None = None,
     *,
     batch: int = 1,
     cluster: tuple[int, int] = (1, 1),
@@ -25,12 +26,12 @@ def raster_picture(
 ) -> Picture:
     """The order in which CTAs take the tiles of D, and the waves in which they run.
 
-    grid            tiles along M and N
+    grid            tiles along M and N; 12 x 12 where left out, or two bands each way of a raster with wider ones
     cluster         CTAs of a cluster along M and N: the raster is the order of clusters
     ctas_per_wave   that run at a time: SMs times CTAs per SM
     """
     order = Raster.parse(raster) if isinstance(raster, str) else raster
-    grid_m, grid_n = grid
+    grid_m, grid_n = grid or (max(_SIDE, 2 * (order.group or 1)),) * 2
     total = grid_m * grid_n * batch
     head, notes = title or f"raster {order}", []
     if total == 0:

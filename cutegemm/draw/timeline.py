@@ -11,6 +11,7 @@ from cutegemm.draw.canvas import PAD, Canvas, num, text_width
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.draw.played import Durations, played
 from cutegemm.errors import LayoutError
+from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import product
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import protocol_of
@@ -44,7 +45,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(hooks.Shown):
     """Events of roles.
 
     events   Event, or tuples (role, event, stage, start, end); roles are drawn in the order of their first

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError
+from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import as_int_tuple, flatten, integer_of, unflatten
 from cutegemm.layout.layout import MAX_TABLE, Layout, at_indices
 from cutegemm.layout.stride import F2
@@ -27,7 +28,7 @@ MAX_BITS = 2 * MAX_SWIZZLE_BIT  # of the argument of a swizzle, as a matrix
 
 
 @dataclass(frozen=True)
-class F2Matrix:
+class F2Matrix(hooks.Shown):
     """A linear map of bit strings.
 
     columns   the contribution of each bit of the argument, the lowest bit first

@@ -37,5 +37,14 @@ class Hook:
         return self._function(argument)
 
 
+class Shown:
+    """The base of what a notebook shows as a drawing, or as text with more than its `str`."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return str(notebook(self))
+
+
 parse = Hook("parse")  # text -> layout; registered by `cutegemm.layout`
-notebook = Hook("notebook")  # layout, tile or plan -> HTML; registered by `cutegemm`
+notebook = Hook("notebook")  # what is `Shown` -> HTML; registered by `cutegemm`

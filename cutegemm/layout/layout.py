@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,12 @@ INT64_MAX = 2**63 - 1
 MAX_TABLE = 1 << 20
 
 
-class Layout:
+class Layout(hooks.Shown):
     """A function from coordinates to offsets: the sum of coordinate times stride over all leaves of the shape.
 
     A coordinate is an integer (the colexicographic index), a tuple as deep as the shape, or anything
-    in between. An index past the end runs on along the last mode, as in CuTe. Immutable and hashable.
+    in between. An index past the end runs on along the last mode, as in CuTe, and a coordinate past its extent along
+    its own: `at` refuses both. Immutable and hashable.
 
     shape    hierarchical extents, each 0 or more
     stride   congruent with the shape: all integers (negative and zero too), all scaled basis vectors or all
@@ -131,10 +132,6 @@ class Layout:
             return f"{_text(self.shape)}:{_text(self.stride)}"
         return text.replace(" ", "").replace(",)", ")")
 
-    def _repr_html_(self) -> str:
-        """The drawing that a notebook shows."""
-        return str(hooks.notebook(self))
-
     __iter__ = None
 
     def __len__(self) -> int:
@@ -158,6 +155,30 @@ class Layout:
         c = as_tuples(c)
         if has_none(c):
             return self.slice(c)[0]
+        return self.offset_of(c)
+
+    def at(self, *coord: Any) -> Any:
+        """The offset of a coordinate that lies in the shape.
+
+        raises   LayoutError for any other: `layout(*coord)` runs on past an extent, as CuTe's does
+
+        >>> L = Layout((4, 8))
+        >>> L.at(3, 7), L.at(31), L(4, 8)
+        (31, 31, 36)
+        >>> L.at(4, 8)
+        Traceback (most recent call last):
+            ...
+        cutegemm.errors.LayoutError: (4,8):(1,4).at(4,8) lies outside: 4 is not below 4, 8 is not below 8.
+        """
+        c = as_tuples(coord[0] if len(coord) == 1 else coord)
+        if has_none(c):
+            raise LayoutError(
+                f"{self}.at({_text(c)}): None names no coordinate; call the layout for a slice."
+            )
+        wrong = [*_outside(c, self.shape)]
+        if wrong:
+            where = _text(c)[1:-1] if isinstance(c, tuple) else _text(c)
+            raise LayoutError(f"{self}.at({where}) lies outside: {', '.join(wrong)}.")
         return self.offset_of(c)
 
     def offset_of(self, coord: IntTuple) -> Any:
@@ -320,6 +341,15 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
     strides = flatten(stride)
     _check_kinds(shape, stride, extents, strides)
     return shape, stride
+
+
+def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
+    """What is negative in a coordinate, or not below its extent; nothing of one that does not fit the shape."""
+    if type(coord) is int and not 0 <= coord < product(shape):
+        yield f"{coord} is negative" if coord < 0 else f"{coord} is not below {product(shape)}"
+    elif isinstance(coord, tuple) and isinstance(shape, tuple):
+        for part, extent in zip(coord, shape, strict=False):
+            yield from _outside(part, extent)
 
 
 def _plain_offset(coord: Any, layout: Layout) -> int | None:

@@ -17,7 +17,7 @@ from cutegemm.layout.stride import add
 MAX_SWIZZLE_BIT = 512  # of an offset that a swizzle may read or change; addresses have 64
 
 
-class Swizzle:
+class Swizzle(hooks.Shown):
     """A bijection on offsets: `bits` bits at `base` are XORed with the bits that lie `shift` places above them.
 
     With a negative shift the upper bits are XORed with the lower ones. Offsets are in elements of the layout that it
@@ -132,7 +132,7 @@ def _log2_ratio(old_bits: int, new_bits: int) -> int:
     return (ratio.bit_length() - 1) * (1 if old_bits > new_bits else -1)
 
 
-class ComposedLayout:
+class ComposedLayout(hooks.Shown):
     """The function c -> inner(offset + outer(c)), where `inner` is a swizzle or a layout.
 
     The operations of the algebra act on `outer`, which holds the shape, and keep `inner` and `offset`.
@@ -190,6 +190,14 @@ class ComposedLayout:
             outer, offset = self.outer.slice(c)
             return ComposedLayout(self.inner, add(self.offset, offset), outer)
         return self._inner_at(add(self.offset, self.outer.offset_of(c)))
+
+    def at(self, *coord: Any) -> Any:
+        """The offset of a coordinate that lies in the shape.
+
+        raises   LayoutError for any other, which a call runs on past
+        """
+        self.outer.at(*coord)
+        return self(*coord)
 
     def _inner_at(self, offset: Any) -> Any:
         if isinstance(self.inner, Swizzle):
@@ -270,10 +278,6 @@ class ComposedLayout:
 
     def __str__(self) -> str:
         return f"{self.inner} o {self.offset} o {self.outer}"
-
-    def _repr_html_(self) -> str:
-        """The drawing that a notebook shows."""
-        return str(hooks.notebook(self))
 
 
 def narrowed(offsets: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError
+from cutegemm.layout import hooks
 from cutegemm.layout.construction import make_identity_layout
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, product, product_each
 from cutegemm.layout.layout import Layout, has_none
@@ -15,7 +16,7 @@ from cutegemm.layout.stride import ScaledBasis, add
 from cutegemm.layout.swizzle import ComposedLayout
 
 
-class Tensor:
+class Tensor(hooks.Shown):
     """An array seen through a layout: at a coordinate c it has the element array[offset + layout(c)].
 
     Slices and partitions are views: they share the array. Without an array the elements are the offsets

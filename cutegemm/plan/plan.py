@@ -54,7 +54,7 @@ _Part = TypeVar("_Part", Role, Barrier)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmPlan:
+class GemmPlan(hooks.Shown):
     """A GEMM described: for operands of given types, majorness and alignment, and of any extents.
 
     name, summary    what it is called, and what it does differently
@@ -588,10 +588,6 @@ class GemmPlan:
 
     def __str__(self) -> str:
         return self.name
-
-    def _repr_html_(self) -> str:
-        """The drawing that a notebook shows."""
-        return str(hooks.notebook(self))
 
 
 def _of_name(plan: str, parts: tuple[_Part, ...], name: str) -> _Part:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import PlanError, SimulationError
+from cutegemm.layout import hooks
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
@@ -42,7 +43,7 @@ class SimulationStats:
 
 
 @dataclass(frozen=True)
-class SimulationResult:
+class SimulationResult(hooks.Shown):
     """D, what went wrong on the way, and what was done.
 
     further   results of the epilogue beside D, by name

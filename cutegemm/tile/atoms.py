@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.layout import hooks
 from cutegemm.layout.layout import Layout
 
 _ARCH = re.compile(r"sm_([0-9]+)([af]?)")
@@ -41,7 +42,7 @@ def runs_on(min_arch: str, arch: str) -> bool:
 
 
 @dataclass(frozen=True)
-class MmaAtom:
+class MmaAtom(hooks.Shown):
     """D = A * B + C on one tile by one instruction.
 
     name          instruction, shape, type of C and D, type of A and B
@@ -96,7 +97,7 @@ class MmaAtom:
 
 
 @dataclass(frozen=True)
-class CopyAtom:
+class CopyAtom(hooks.Shown):
     """A vector moved by one instruction.
 
     name            instruction and element type

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.errors import LayoutError
+from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import integer_of
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import E
@@ -29,7 +30,7 @@ _TEXT = re.compile(r"\s*(along_m|along_n|grouped_m|grouped_n|hilbert|log_tile)\s
 
 
 @dataclass(frozen=True)
-class Raster:
+class Raster(hooks.Shown):
     """An order of the tiles of D; the batch varies slowest in all of them.
 
     kind     along_m     m_tile varies fastest, then n_tile

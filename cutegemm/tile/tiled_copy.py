@@ -25,7 +25,7 @@ from cutegemm.tile.tv import make_layout_tv
 
 
 @dataclass(frozen=True)
-class TiledCopy:
+class TiledCopy(hooks.Shown):
     """A copy atom repeated over threads and values: which thread copies which elements of a tile.
 
     atom             the instruction
@@ -76,10 +76,6 @@ class TiledCopy:
 
     def __str__(self) -> str:
         return f"{self.atom} by {self.layout_tv}, tile {_text(self.tiler_mn)}: {self.threads} threads"
-
-    def _repr_html_(self) -> str:
-        """The drawing that a notebook shows."""
-        return str(hooks.notebook(self))
 
     @property
     def threads(self) -> int:

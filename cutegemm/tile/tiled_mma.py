@@ -27,7 +27,7 @@ _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
 
 
 @dataclass(frozen=True)
-class TiledMma:
+class TiledMma(hooks.Shown):
     """An MMA atom repeated over threads and values, to cover a tile of M x N x K.
 
     atom               the instruction
@@ -80,10 +80,6 @@ class TiledMma:
         layout, permutation = self.atom_layout_mnk, self.permutation_mnk
         covered = f"{_text(self.tile_mnk)} by {self.threads} threads"
         return f"{self.atom} x {layout}, permuted {_text(permutation)}: {covered}"
-
-    def _repr_html_(self) -> str:
-        """The drawing that a notebook shows."""
-        return str(hooks.notebook(self))
 
     @property
     def shape_mnk(self) -> tuple[int, int, int]:

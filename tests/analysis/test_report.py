@@ -258,3 +258,16 @@ def test_the_report_is_whole_at_80_columns():
     said = render(found, width=80)
     assert "…" not in said
     assert max(len(line) for line in said.splitlines() if "│" in line or "─" in line) <= 80
+
+
+def test_a_report_in_a_notebook_is_shown_once(monkeypatch):
+    """There rich displays what is printed on a console, unless it is told not to: the report is returned alone."""
+
+    def display(*_):
+        raise AssertionError("displayed beside what is returned")
+
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", display)
+    found = check(simt_plan(), device="h200")
+    assert "Occupancy" in found._repr_html_()
+    assert "Occupancy" in str(found)

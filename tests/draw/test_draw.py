@@ -14,18 +14,40 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cutegemm.analysis import check
 from cutegemm.build import Shared, simt_plan, sm90_plan
-from cutegemm.draw import Timeline, draw, notebook, protocol_timeline, save, slice_picture, tv_picture
+from cutegemm.draw import (
+    Timeline,
+    draw,
+    layout_picture,
+    notebook,
+    plan_timeline,
+    protocol_timeline,
+    save,
+    slice_picture,
+    tv_picture,
+)
 from cutegemm.draw.grids import levels_of, regions
 from cutegemm.draw.html import page_data
 from cutegemm.draw.owners import holders
 from cutegemm.draw.palette import DARK, LIGHT, NAMED
 from cutegemm.dtypes import bf16, f16
 from cutegemm.errors import LayoutError, UnsupportedError
-from cutegemm.layout import Layout, Swizzle, make_composed_layout, make_identity_layout
+from cutegemm.layout import (
+    F2Matrix,
+    Layout,
+    Swizzle,
+    Tensor,
+    local_tile,
+    make_composed_layout,
+    make_identity_layout,
+    make_identity_tensor,
+    to_f2,
+)
 from cutegemm.plan import Problem
+from cutegemm.plan.epilogue import Row, Scalar, parse_epilogue
 from cutegemm.plan.program.operations import Arrive
-from cutegemm.simulate import protocol_of
+from cutegemm.simulate import protocol_of, simulate
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
@@ -39,7 +61,7 @@ from tests.draw import plans
         (lambda: draw(Layout(4), kind="png"), "kind = 'png'; text, svg or html is expected"),
         (lambda: draw(Layout(4), colour="bank"), "'colour' is no option for a Layout; there is cells, color"),
         (lambda: draw(Layout(4), color="red"), "color = 'red'; bank, offset or none is expected"),
-        (lambda: draw(Raster("along_m")), "a Raster needs the option 'grid'"),
+        (lambda: draw(Raster("hilbert", 512)), "1024 x 1024 tiles; up to 256 x 256 can be drawn"),
         (lambda: draw(simt_plan(), kind="html", grid=(1, 1)), "'grid' is no option for the page of a plan"),
         (lambda: draw(Raster("along_m"), grid=(1000, 2)), "up to 256 x 256 can be drawn"),
         (lambda: save(Layout(4), "x.png"), "ends in '.png'; .svg, .html or .txt is expected"),
@@ -87,15 +109,60 @@ def test_save_goes_by_the_ending(tmp_path: Path) -> None:
         TiledMma(mma_sync(f16, 16), Layout((2, 2, 1)), (32, 32, 16)),
         simt_plan().load_a,
         simt_plan(),
+        Swizzle(3, 3, 3),
+        Tensor(np.arange(8), Layout((2, 4))),
+        make_identity_tensor((2, 4)),
+        to_f2(Layout((2, 4))),
+        Raster("grouped_m", 4),
+        mma_sync(f16, 16),
+        plan_timeline(sm90_plan(stages=4)),
+        layout_picture(Layout(4)),
     ],
 )
 def test_notebooks_show_a_drawing(thing: Any) -> None:
     assert thing._repr_html_().startswith("<svg")
 
 
+@pytest.mark.parametrize(
+    ("thing", "parts"),
+    [
+        (
+            parse_epilogue("gelu(acc * s + bias), aux = acc", {"bias": Row, "s": Scalar}),
+            ["<b>gelu(acc * s + bias), aux = acc</b>", "bias: row of N", "s: scalar", "instructions"],
+        ),
+        (Row("bias"), ["<b>bias</b>", "bias: row of N"]),
+        (sm90_plan().program("producer"), ["    <b>wait</b>     empty[k]", "A[k], B[k] -&gt; full[k]"]),
+        (simt_plan().schedule, ["<b>for</b> k in tile.k_tiles:", "  <b>mma</b>"]),
+        (simulate(simt_plan(), np.ones((128, 16)), np.ones((16, 128))), ["<b>D</b> 128 x 128", "no fault"]),
+        (check(simt_plan()), ["Shared memory, of a CTA", "Occupancy", "<span"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_notebooks_show_text_of_what_has_no_picture(thing: Any, parts: list[str]) -> None:
+    said = thing._repr_html_()
+    assert said.startswith("<pre")
+    assert [part for part in parts if part not in said] == []
+
+
+def test_a_tensor_is_drawn_by_what_it_holds() -> None:
+    """Elements and not offsets, from where the tensor begins; nothing past the end of the array."""
+    held = Tensor(np.array([0.5, 7, 8, 9, 10, 11]), Layout((2, 2), (2, 1)), 1)
+    assert draw(held, kind="text").splitlines()[3:5] == ["0 │  7  8 │", "1 │  9 10 │"]
+    ragged = local_tile(Tensor(np.arange(3), Layout(3)), 2, 1)
+    assert "1 │" not in draw(ragged, kind="text")
+    assert "2" in draw(ragged, kind="text")
+    assert "2,5" in draw(make_identity_tensor((4, 8))[2, None], kind="text")
+
+
+def test_a_matrix_is_drawn_by_its_bits() -> None:
+    """Columns 1 and 3: 01 and 11 from the lowest bit down."""
+    assert draw(F2Matrix((1, 3)), kind="text").splitlines()[3:5] == ["0 │ 1 1 │", "1 │ 0 1 │"]
+
+
 def test_a_notebook_never_fails() -> None:
     assert Layout((0, 4))._repr_html_().startswith("<svg")
-    assert notebook(Raster("along_m")) == "<pre>along_m</pre>"
+    assert notebook(Raster("hilbert", 1 << 20)) == "<pre>hilbert:1048576</pre>"
+    assert notebook("a <text>") == "<pre>a &lt;text&gt;</pre>"
     assert Layout((1 << 20, 1 << 20))._repr_html_().startswith("<svg")
 
 

@@ -112,9 +112,12 @@ COPY = tile.make_tiled_copy_tv(tile.universal_copy(f32, 32), Layout((4, 2)), Lay
 METHODS = [
     (f"{type(value).__name__}.{name}", getattr(value, name))
     for value, names in (
-        (Layout((4, (2, 3))), ("__call__", "__getitem__", "slice", "offset_of")),
+        (Layout((4, (2, 3))), ("__call__", "at", "__getitem__", "slice", "offset_of")),
         (make_identity_layout((4, 2)), ("__call__", "slice")),
-        (ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 4))), ("__call__", "__getitem__", "with_outer")),
+        (
+            ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 4))),
+            ("__call__", "at", "__getitem__", "with_outer"),
+        ),
         (ComposedLayout(Layout((4, 2)), 0, make_identity_layout((4, 2))), ("__call__", "__getitem__")),
         (Swizzle(2, 0, 3), ("__call__", "recast")),
         (Tensor(np.arange(8), Layout((4, 2))), ("__getitem__", "__setitem__")),
@@ -151,3 +154,24 @@ def test_a_method_answers_or_refuses_in_words(name, method):
         else:
             silent = False
         assert not silent
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout((4, (2, 3)), (6, (1, 2))), ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 6)))]
+)
+def test_the_checked_call_is_the_call_within_the_shape(layout):
+    """Every coordinate of it and every index gives the same; those next to the shape on either side give an error."""
+    for index in range(layout.size()):
+        assert layout.at(index) == layout(index)
+    for row in range(-1, 5):
+        for column in range(-1, 7):
+            if 0 <= row < 4 and 0 <= column < 6:
+                assert layout.at(row, column) == layout(row, column)
+            else:
+                with pytest.raises(CutegemmError, match="lies outside"):
+                    layout.at(row, column)
+    for outside in (-1, layout.size()):
+        with pytest.raises(CutegemmError, match="lies outside"):
+            layout.at(outside)
+    with pytest.raises(CutegemmError, match="call the layout for a slice"):
+        layout.at(None, 0)

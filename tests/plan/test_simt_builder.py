@@ -37,6 +37,28 @@ def test_copies_move_every_element_once(layout, block, warp, thread) -> None:
         assert len(written) == extent * block[2]
 
 
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.parametrize(("rows", "warp", "thread"), [(96, 48, 6), (160, 80, 10), (192, 96, 12)])
+def test_rows_that_are_no_power_of_two(layout, rows, warp, thread) -> None:
+    """128 threads copy a k-major A of 96 rows by 32 of them and 16 along K: all of it is multiplied, and once."""
+    from cutegemm.simulate import simulate
+
+    tiles = {"block": (rows, 64, 16), "warp": (warp, 32), "thread": (thread, 8), "quad": (2, 4)}
+    plan = simt_plan(Operands.of("f32", layout=layout).fitted(rows + 3, 72, 40), **tiles)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 4, shape).astype(np.float32) for shape in ((rows + 3, 40), (40, 72)))
+    assert (simulate(plan, a, b).d == a @ b).all()
+
+
+def test_threads_that_do_not_divide_a_tile() -> None:
+    """192 threads copy 128 x 6 elements at a time: of a tile that is 12 deep, or 48, but not 16."""
+    six = {"warp": (32, 64), "thread": (8, 8)}
+    assert "Choose 48 elements along K, or warps so that other than 192 threads copy" in rules(
+        block=(96, 128, 16), **six
+    )
+    assert simt_plan(block=(96, 128, 48), **six, stages=1).threads == 192
+
+
 def test_every_broken_rule_at_once() -> None:
     said = rules(block=(100, 128, 7), warp=(64, 33), thread=(8, 8), stages=-1, load_a="x", unroll=3)
     for part in ("stages = -1", "load_a = 'x'", "100 elements", "128 elements", "33 elements", "unroll = 3"):

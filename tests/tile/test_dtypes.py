@@ -150,3 +150,24 @@ def test_unknown_names_and_roundings():
         DType.parse("float4")
     with pytest.raises(UnsupportedError, match="rne, rna, rz"):
         round_to(f16, 1.0, "up")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("fp8", "Is it e4m3 or e5m2?"),
+        ("float8", "Is it e4m3 or e5m2?"),
+        ("bf61", "bf16"),
+        ("flaot32", "float32"),
+    ],
+)
+def test_what_a_name_may_have_meant(name, meant):
+    with pytest.raises(UnsupportedError, match=r"is no element type; the types are f16, .*\.") as caught:
+        DType.parse(name)
+    assert meant in str(caught.value)
+
+
+def test_a_name_that_is_like_no_type_suggests_none():
+    with pytest.raises(UnsupportedError) as caught:
+        DType.parse("complex")
+    assert "Is it" not in str(caught.value)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cutegemm.errors import PlanError
+from cutegemm.layout import hooks
 from cutegemm.plan.epilogue.expression import (
     Accumulator,
     Column,
@@ -117,7 +118,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class Epilogue(hooks.Shown):
     """What becomes D, and what is stored beside it.
 
     expression   D's, with the accumulator and operands of names of their own

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cutegemm.dtypes import DType
+from cutegemm.layout import hooks
 
 
-class Expression:
+class Expression(hooks.Shown):
     """A value for each element of D.
 
     `+`, `-`, `*`, `/` and comparisons take another expression or a number.

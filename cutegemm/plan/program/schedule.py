@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Union
 
+from cutegemm.layout import hooks
+
 
 @dataclass(frozen=True)
 class Fetch:
@@ -83,7 +85,7 @@ Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(hooks.Shown):
     """The steps before the loop over k-tiles, where t = 0, and those of each turn.
 
     A Fetch, Store or Read of a tile past the last one does nothing.

@@ -40,6 +40,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
+from cutegemm.layout import hooks
+
 # Conditions of `If`.
 HAS_K_TILES = "tile has k-tiles"
 IS_TILE = "there is a tile"
@@ -523,7 +525,7 @@ Step = Union[
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(hooks.Shown):
     """What a role does.
 
     >>> print(Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),)))

@@ -6,6 +6,7 @@ Each rule is a function that yields sentences; none stops at the first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 from typing import TYPE_CHECKING
 
 from cutegemm.dtypes import f32, tf32
@@ -168,7 +169,8 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
             if tile % size(step):
                 yield (
                     f"the copy of {name} moves {size(step)} elements along {mode} at a time, which does not "
-                    f"divide the tile's {tile}."
+                    f"divide the tile's {tile}. Choose {lcm(tile, size(step))} elements along {mode}, or warps so that "
+                    f"other than {copy.threads} threads copy."
                 )
         held, tile = places(copy.layout_tv.offsets()), size(copy.tiler_mn[0]) * size(copy.tiler_mn[1])
         if held != tile:

@@ -1,0 +1,74 @@
+"""What a notebook shows of things that have no picture: their text, and what is worth knowing of them."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from cutegemm.errors import CutegemmError
+from cutegemm.plan.epilogue import Epilogue, Expression, Input, operations
+from cutegemm.plan.program.schedule import Schedule
+from cutegemm.plan.program.steps import Program
+from cutegemm.simulate import SimulationResult
+
+_KINDS = {
+    "Scalar": "scalar",
+    "Row": "row of N",
+    "Column": "column of M",
+    "Tile": "tile",
+    "Element": "one element",
+}
+
+
+def described(thing: Any) -> str | None:
+    """HTML for a notebook of what has no picture; None of anything else.
+
+    >>> from cutegemm.plan.epilogue import parse_epilogue
+    >>> print(described(parse_epilogue("relu(acc)")))
+    <pre><b>relu(acc)</b>
+    of an element: 1 FP32 instruction, 0 of the special-function unit</pre>
+    """
+    if isinstance(thing, (Expression, Epilogue)):
+        return _expression(thing)
+    if isinstance(thing, (Program, Schedule)):
+        return _program(str(thing))
+    return _simulated(thing) if isinstance(thing, SimulationResult) else None
+
+
+def _expression(thing: Expression | Epilogue) -> str:
+    """It, what its operands are and, of what a kernel can end with, its instructions."""
+    lines = [f"<b>{escape(str(thing))}</b>"]
+    parts = [thing] if isinstance(thing, Expression) else [each for _, each in thing.results]
+    operands = {node.name: node for part in parts for node in part.nodes() if isinstance(node, Input)}
+    lines += [f"{escape(name)}: {_KINDS[type(node).__name__]}" for name, node in operands.items()]
+    try:
+        cost = operations(thing if isinstance(thing, Epilogue) else Epilogue(thing))
+    except CutegemmError:  # an expression without an accumulator
+        return _lines(lines)
+    counted = f"{cost.fp32} FP32 instruction{'' if cost.fp32 == 1 else 's'}"
+    return _lines([*lines, f"of an element: {counted}, {cost.special} of the special-function unit"])
+
+
+def _program(text: str) -> str:
+    """Its steps, what each of them does in bold."""
+    lines = []
+    for line in text.splitlines():
+        body = line.lstrip()
+        verb, space, rest = body.partition(" ")
+        lines.append(f"{' ' * (len(line) - len(body))}<b>{escape(verb)}</b>{space}{escape(rest)}")
+    return _lines(lines)
+
+
+def _simulated(result: SimulationResult) -> str:
+    """The results, and how they came about."""
+    stats, arrays = result.stats, {"D": result.d, **result.further}
+    lines = [
+        f"<b>{escape(name)}</b> {' x '.join(map(str, each.shape))} {each.dtype}"
+        for name, each in arrays.items()
+    ]
+    lines.append(f"{stats.ctas} CTAs, {stats.k_tiles} k-tiles each, in {stats.seconds:.2f} s")
+    return _lines([*lines, *([escape(str(fault)) for fault in result.faults] or ["no fault in any access"])])
+
+
+def _lines(lines: list[str]) -> str:
+    return "<pre>" + "\n".join(lines) + "</pre>"

@@ -1,0 +1,177 @@
+"""C++ CuTe as text: what its compiler and its `print` write, and what it makes of what is written here.
+
+The table is the output of CuTe's headers, compiled; where $CUTLASS_INCLUDE names their folders (and CUDA's), parted as
+$PATH is, they are compiled again, with what `to_cpp` writes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cutegemm.dtypes import f16, tf32
+from cutegemm.errors import LayoutError
+from cutegemm.interop import from_cpp, to_cpp
+from cutegemm.layout import (
+    F2,
+    ComposedLayout,
+    E,
+    Layout,
+    ScaledBasis,
+    Swizzle,
+    make_composed_layout,
+    make_identity_layout,
+)
+from cutegemm.tile import smem_atom
+
+# (what `print` writes, the name that g++ 12.2 gives the type, the layout), CUTLASS 4.
+WRITTEN = [
+    (
+        "(_4,_8):(_8,_1)",
+        "cute::Layout<cute::tuple<cute::C<4>, cute::C<8> >, cute::tuple<cute::C<8>, cute::C<1> > >",
+        Layout((4, 8), (8, 1)),
+    ),
+    (
+        "((_2,_4),_8):((_1,_16),_2)",
+        "cute::Layout<cute::tuple<cute::tuple<cute::C<2>, cute::C<4> >, cute::C<8> >, "
+        "cute::tuple<cute::tuple<cute::C<1>, cute::C<16> >, cute::C<2> > >",
+        Layout(((2, 4), 8), ((1, 16), 2)),
+    ),
+    ("_8:_1", "cute::Layout<cute::C<8>, cute::C<1> >", Layout(8, 1)),
+    ("(_8):(_1)", "cute::Layout<cute::tuple<cute::C<8> >, cute::tuple<cute::C<1> > >", Layout((8,), (1,))),
+    (
+        "(_4,_8):(_0,_-1)",
+        "cute::Layout<cute::tuple<cute::C<4>, cute::C<8> >, cute::tuple<cute::C<0>, cute::C<-1> > >",
+        Layout((4, 8), (0, -1)),
+    ),
+    (
+        "(_4,_8):(_1@0,_1@1)",
+        "cute::Layout<cute::tuple<cute::C<4>, cute::C<8> >, "
+        "cute::tuple<cute::ScaledBasis<cute::C<1>, 0>, cute::ScaledBasis<cute::C<1>, 1> > >",
+        make_identity_layout((4, 8)),
+    ),
+    (
+        "(_4,(_2,_8)):(_1@0,(_3@0@1,_1@1@1))",
+        "cute::Layout<cute::tuple<cute::C<4>, cute::tuple<cute::C<2>, cute::C<8> > >, "
+        "cute::tuple<cute::ScaledBasis<cute::C<1>, 0>, "
+        "cute::tuple<cute::ScaledBasis<cute::C<3>, 1, 0>, cute::ScaledBasis<cute::C<1>, 1, 1> > > >",
+        Layout((4, (2, 8)), (E(0), (ScaledBasis(3, (1, 0)), E((1, 1))))),
+    ),
+    (
+        "Sw<3,4,3> o _0 o (_8,_64):(_64,_1)",
+        "cute::ComposedLayout<cute::Swizzle<3, 4, 3>, cute::C<0>, "
+        "cute::Layout<cute::tuple<cute::C<8>, cute::C<64> >, cute::tuple<cute::C<64>, cute::C<1> > > >",
+        make_composed_layout(Swizzle(3, 4, 3), 0, Layout((8, 64), (64, 1))),
+    ),
+    (
+        "Sw<2,0,3> o _16 o (_8,_8):(_8,_1)",
+        "cute::ComposedLayout<cute::Swizzle<2, 0, 3>, cute::C<16>, "
+        "cute::Layout<cute::tuple<cute::C<8>, cute::C<8> >, cute::tuple<cute::C<8>, cute::C<1> > > >",
+        make_composed_layout(Swizzle(2, 0, 3), 16, Layout((8, 8), (8, 1))),
+    ),
+    (  # GMMA::Layout_K_SW128_Atom<half_t>
+        "Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)",
+        "cute::ComposedLayout<cute::Swizzle<3, 4, 3>, cute::smem_ptr_flag_bits<16>, "
+        "cute::Layout<cute::tuple<cute::C<8>, cute::C<64> >, cute::tuple<cute::C<64>, cute::C<1> > > >",
+        smem_atom(f16, "k", "128B"),
+    ),
+    (  # GMMA::Layout_K_SW64_Atom<float>
+        "Sw<2,4,3> o smem_ptr[32b](unset) o (_8,_16):(_16,_1)",
+        "cute::ComposedLayout<cute::Swizzle<2, 4, 3>, cute::smem_ptr_flag_bits<32>, "
+        "cute::Layout<cute::tuple<cute::C<8>, cute::C<16> >, cute::tuple<cute::C<16>, cute::C<1> > > >",
+        smem_atom(tf32, "k", "64B"),
+    ),
+    ("Sw<3,4,3>", "cute::Swizzle<3, 4, 3>", Swizzle(3, 4, 3)),
+]  # fmt: skip
+OWN = [layout for _, _, layout in WRITTEN]
+
+
+@pytest.mark.parametrize(("printed", "name", "layout"), WRITTEN)
+def test_what_cute_writes_is_read(printed: str, name: str, layout: object) -> None:
+    assert from_cpp(printed) == layout
+    assert from_cpp(name) == layout
+
+
+@pytest.mark.parametrize("layout", OWN, ids=str)
+def test_there_and_back(layout: object) -> None:
+    assert from_cpp(to_cpp(layout)) == layout
+
+
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [
+        ("Layout<Shape<_4,_8>,Stride<_8,_1>>{}", Layout((4, 8), (8, 1))),
+        ("Layout<Shape<Int<4>,Shape<_2,_8>>>", Layout((4, (2, 8)))),
+        ("make_layout(make_shape(Int<4>{}, _8{}), make_stride(8, 1))", Layout((4, 8), (8, 1))),
+        ("make_layout(make_shape(4, 8), LayoutRight{});", Layout((4, 8), (8, 1))),
+        ("make_layout(Shape<_4,_8>{}, GenColMajor{})", Layout((4, 8), (1, 4))),
+        ("make_layout(make_layout(_4{}, _2{}), make_layout(_8{}))", Layout((4, 8), (2, 1))),
+        ("make_layout(Int<4>{}, Int<3>{} * E<1,0>{})", Layout(4, ScaledBasis(3, (1, 0)))),
+        ("make_layout(_8{}, _m1{})", Layout(8, -1)),
+        ("Layout<std::integral_constant<int, 8>, _1>", Layout(8, 1)),
+        (
+            "composition(Swizzle<1,0,2>{}, Layout<Shape<_4,_4>>{})",
+            ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 4))),
+        ),
+        ("composition(Layout<Shape<_4,_8>,Stride<_8,_1>>{}, Layout<_4,_4>{})", Layout(4, 1)),
+    ],
+)
+def test_other_forms(text: str, layout: object) -> None:
+    assert from_cpp(text) == layout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Layout<Shape<int,_8>>", "known at run time alone"),
+        ("make_layout(int{}, _1{})", "known at run time alone"),
+        ("Layout<Shape<_4,_8>,Stride<_8>>", "not congruent"),
+        ("Layout<Shape<_4,_8>", "',' or '>'"),
+        ("TiledMMA<_4>", "'TiledMMA' is no part"),
+        ("Shape<_4,_8>", "a layout or a swizzle is expected"),
+        ("Layout<_4> Layout<_4>", "the end of the text"),
+        ("", "is expected"),
+        ("(_4,_8:_1", "is expected"),
+        (3, "a text is expected"),
+    ],
+)
+def test_what_does_not_read(text: object, said: str) -> None:
+    with pytest.raises(LayoutError) as caught:
+        from_cpp(text)
+    assert said in str(caught.value)
+
+
+def test_strides_over_f2_are_refused() -> None:
+    with pytest.raises(LayoutError, match="over F2, which C"):
+        to_cpp(Layout((8, 8), (F2(9), F2(1))))
+
+
+@pytest.mark.skipif("CUTLASS_INCLUDE" not in os.environ, reason="$CUTLASS_INCLUDE names no headers of CuTe")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_the_compiler_takes_what_is_written(tmp_path: Path) -> None:
+    """It prints each type's layout as it reads here, and, of those that give offsets, every offset."""
+    of_offsets = [x for x in OWN if not isinstance(x, Swizzle) and not getattr(x, "is_coordinates", False)]
+    lines = [f'print({to_cpp(layout)}{{}}); puts("");' for layout in OWN]
+    lines += [
+        f'{{ {to_cpp(layout)} x; for (int i = 0; i < size(x); ++i) printf("%d ", int(x(i))); puts(""); }}'
+        for layout in of_offsets
+    ]
+    source = tmp_path / "layouts.cpp"
+    source.write_text(
+        "#include <cute/layout.hpp>\n#include <cute/swizzle_layout.hpp>\n#include <cute/util/print.hpp>\n"
+        "using namespace cute;\nint main() {\n" + "\n".join(lines) + "\n}\n"
+    )
+    folders = [f"-I{folder}" for folder in os.environ["CUTLASS_INCLUDE"].split(os.pathsep)]
+    command = ["g++", "-std=c++17", *folders, str(source), "-o", str(tmp_path / "layouts")]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-2000:]
+    said = subprocess.run(
+        [tmp_path / "layouts"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert [from_cpp(line) for line in said[: len(OWN)]] == OWN
+    offsets = [[int(number) for number in line.split()] for line in said[len(OWN) :]]
+    assert offsets == [layout.offsets().tolist() for layout in of_offsets]
