@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for number, of in enumerate(drawn(given.seed, given.count))
     ]
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
-    found: Row = {**machine(), "seed": given.seed, "rows": []}
+    found: Row = {"machine": machine(), "seed": given.seed, "rows": []}
     record(found, all_timed(cases, given.seconds), given.json)
     failed = [row for row in found["rows"] if "error" in row]
     for row in failed:

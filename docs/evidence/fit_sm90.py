@@ -76,8 +76,7 @@ def timed(found: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
         if recipe is not None:
             key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
             by_problem.setdefault(key, {})[str(recipe)] = recipe, row["us"]
-    name = found.get("gpu", found.get("machine", {}).get("gpu", "")) if isinstance(found, dict) else ""
-    device = device_called(name, DEFAULT_ARCH, DEFAULT_DEVICE.sms)
+    device = device_called(found["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
     return {
         key: _contest(key, list(plans.values()), device)
         for key, plans in by_problem.items()

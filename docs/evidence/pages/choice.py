@@ -39,7 +39,7 @@ half of them with fast accumulation on both sides) : 3 tf32 : 3 f32. Each is the
 that of `gemm` by default, in turns on the same normally distributed matrices behind a flush of L2; D is held
 against the library's.
 
-    python -m docs.evidence choice --seed 1 --count 300 --json docs/evidence/data/choice_h200.json
+    python -m docs.evidence choice --seed 12 --count 170 --json docs/evidence/data/choice_h200.json
 """
 
 
@@ -60,18 +60,19 @@ def _drawn(name: str, found: Mapping[str, Any]) -> list[str]:
     rows = sorted(
         (row for row in found["rows"] if row.get("chosen") and "ratio" in row), key=lambda row: row["ratio"]
     )
+    machine = found["machine"]
     failed = [row for row in found["rows"] if "error" in row]
-    said = f"{len(rows)} problems of seed {found['seed']}; the library multiplied {len(failed)} others not."
+    said = f"{len(rows)} problems of seed {found['seed']}; {len(failed)} others failed. {found.get('note', '')}".strip()
     worst = [
         [_problem(row), f"`{row['plan']}`", f"{row['us']:.1f}", f"{row['ratio']:.3f}"]
         for row in rows[:_LOSERS]
     ]
     return [
-        f"\n## {found['gpu']}: the losers first\n",
+        f"\n## {machine['gpu']}: the losers first\n",
         table(("problem", "chosen", "µs", "ratio"), worst),
-        f"\n### {found['gpu']}: all\n",
+        f"\n### {machine['gpu']}: all\n",
         table(("type", "problems", "geometric mean", "one in ten below", "least"), _by_type(rows)),
-        f"\n{said} {source(found, f'{name}.json')}\n",
+        f"\n{said} {source(machine, f'{name}.json')}\n",
     ]
 
 
@@ -92,9 +93,9 @@ def _classes(name: str, found: Mapping[str, Any]) -> list[str]:
         [_problem(row), f"`{row['plan']}`", f"{row['tflops']:.0f}", f"{row['ratio']:.3f}"] for row in rows
     ]
     return [
-        f"\n## {found['gpu']}: sizes that were asked for\n",
+        f"\n## {found['machine']['gpu']}: sizes that were asked for\n",
         table(("problem", "chosen", "TFLOP/s", "ratio"), cells),
-        f"\n{source(found, f'{name}.json')}\n",
+        f"\n{source(found['machine'], f'{name}.json')}\n",
     ]
 
 
