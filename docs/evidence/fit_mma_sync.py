@@ -162,6 +162,12 @@ def summary(measured: Sequence[Timed], costs: MmaCosts = COSTS) -> str:
     )
 
 
+def run(path: Path) -> None:
+    """Measures the problems, and writes all numbers to a file."""
+    need_gpu()
+    record({**machine(), "rows": []}, contests(cases(), _SECONDS, say=print), path)
+
+
 def main(argv: Sequence[str]) -> None:
     """Prints the costs, and what the choice loses by them."""
     parser = argparse.ArgumentParser(prog="python -m docs.evidence fit-mma-sync", description=__doc__)
@@ -170,8 +176,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--steps", type=int, default=50, help="of least squares; 0: today's costs")
     given = parser.parse_args(argv)
     if given.measure is not None:
-        need_gpu()
-        record({**machine(), "rows": []}, contests(cases(), _SECONDS, say=print), given.measure)
+        run(given.measure)
         return
     by_file = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
     every = [one for of_file in by_file.values() for one in of_file]
