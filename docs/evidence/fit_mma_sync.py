@@ -1,9 +1,10 @@
 """The constants of the choice among mma.sync plans, from what was measured; and how good that choice is.
 
-    python -m docs.evidence fit-mma-sync docs/evidence/data/mma_{sync_fit,power}_*.json
+    python -m docs.evidence fit-mma-sync --measure mma_sync_fit.json       # on a GPU
+    python -m docs.evidence fit-mma-sync docs/evidence/data/mma_{sync_fit,power_bf16,power_tf32}.json
 
-It needs no GPU, but scipy. Least squares of the logarithms find those `MmaCosts` that err least for the plans that are
-near the best of their problem. Plans whose k-tiles TMA brings are left out: they are persistent, and few.
+The fit needs no GPU, but scipy. Least squares of the logarithms find those `MmaCosts` that err least for the plans that
+are near the best of their problem. Plans whose k-tiles TMA brings are left out: they are persistent, and few.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.choose.mma_sync.choice import candidates
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, MmaTmaRecipe
 from cutegemm.choose.mma_sync.time import COSTS, MmaCosts, Tiles, predicted
 from cutegemm.choose.names import recipe_named
@@ -28,8 +30,20 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from docs.evidence.contest import operands_of
+from docs.evidence.contest import Case, contests, operands_of, record
+from docs.evidence.measure import machine, need_gpu
 
+# Problems that wgmma does not multiply as they are: few tiles and a deep K, rows that begin at any element, a short K
+_PROBLEMS = """
+    bfloat16 98x90x11053 nn, bfloat16 23x608x7441 nt, bfloat16 16x29x3537 nt, bfloat16 1151x19x193 tt
+    bfloat16 644x1653x25 tt, bfloat16 28x11957x19 nn, bfloat16 49x557x29 tt, bfloat16 53x549x194 tn
+    bfloat16 88x85x1102 nt, bfloat16 33x19x1658 nt, bfloat16 16x3261x2697 nt, bfloat16 317x310x253 tn
+    bfloat16 261x8730x35 nt, bfloat16 674x2638x6263 tt, float16 588x3627x897 tn, float16 18x11054x2512 nn
+    tf32 48x80x7984 tn, tf32 288x288x2368 nn, tf32 192x704x2240 tt, tf32 96x32x1152 nn, tf32 8624x96x5696 tt
+    tf32 3794x20x15422 nn, tf32 39x10511x2606 tn, tf32 1072x1072x896 tn, tf32 80x448x768 tt
+"""
+_TRIED = 6  # plans of a problem: the best by the model of as many tiles, with one of them whole
+_SECONDS = 0.06  # of measuring for each problem
 _LEAST_WEIGHT = 0.1  # of a plan that takes far longer than the best
 _TIED = 0.05  # of a constant's logarithm to what it was
 _NEAR = 1.15  # times the best: plans whose predictions are judged
@@ -66,6 +80,26 @@ class Timed:
         return np.array(self.us) / min(self.us)
 
 
+def cases() -> list[Case]:
+    """The problems, with the plans to measure on each.
+
+    >>> len(cases())
+    25
+    """
+    found = []
+    for text in _PROBLEMS.replace("\n", ",").split(","):
+        if text.strip():
+            dtype, extents, layout = text.split()
+            m, n, k = map(int, extents.split("x"))
+            problem = Problem(m, n, k, operands=operands_of(dtype, layout, m, n, k))
+            best: dict[str, str] = {}
+            for one in candidates(problem.operands, problem):
+                best.setdefault(one.recipe.name, str(one.recipe))
+            names = list(best.values())[:_TRIED]
+            found.append(Case(problem, list(dict.fromkeys([*names, names[0].partition("/")[0]]))))
+    return found
+
+
 def timed(found: Mapping[str, Any]) -> list[Timed]:
     """The problems of a file, with the plans of the tables that were timed on each."""
     gpu = found.get("gpu") or found.get("machine", {}).get("gpu", "")
@@ -80,14 +114,14 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
             problem = Problem(m, n, k, operands=operands_of(row["dtype"], row["layout"], m, n, k))
             plan = recipe.build(problem.operands, device=device)
             by_problem.setdefault(problem, []).append((plan, recipe.rate, row["us"]))
-    contests = []
+    out = []
     for problem, plans in by_problem.items():
         built, rates, us = zip(*plans, strict=True)
-        contests.append(Timed(built, rates, problem, device, us))
-    return contests
+        out.append(Timed(built, rates, problem, device, us))
+    return out
 
 
-def fit(contests: Sequence[Timed], steps: int, costs: MmaCosts = COSTS) -> MmaCosts:
+def fit(measured: Sequence[Timed], steps: int, costs: MmaCosts = COSTS) -> MmaCosts:
     """The costs whose errors are least.
 
     steps   of least squares
@@ -102,43 +136,53 @@ def fit(contests: Sequence[Timed], steps: int, costs: MmaCosts = COSTS) -> MmaCo
 
     def residuals(logarithms: Any) -> Any:
         made = of(logarithms)
-        weighted = [one.errors(made) * np.maximum(_LEAST_WEIGHT**0.5, 1 / one.slower) for one in contests]
+        weighted = [one.errors(made) * np.maximum(_LEAST_WEIGHT**0.5, 1 / one.slower) for one in measured]
         return np.concatenate([*weighted, _TIED * (logarithms - start)])
 
     return of(least_squares(residuals, start, loss="soft_l1", f_scale=0.15, max_nfev=steps).x)
 
 
-def summary(contests: Sequence[Timed], costs: MmaCosts = COSTS) -> str:
+def summary(measured: Sequence[Timed], costs: MmaCosts = COSTS) -> str:
     """How far predictions of plans near the best are off, and what the choice by them loses.
 
-    >>> file = Path("docs/evidence/data/mma_sync_fit_h200.json")
+    >>> file = Path("docs/evidence/data/mma_sync_fit.json")
     >>> summary(timed(json.loads(file.read_text()))).partition(":")[0]
     '35 problems'
     """
     near, lost = [], []
-    for one in contests:
+    for one in measured:
         errors = one.errors(costs)
         near.append(errors[one.slower <= _NEAR])
         lost.append(float(one.slower[np.argmin(errors + np.log(one.us))]))
     off = np.concatenate(near)
     return (
-        f"{len(contests)} problems: of plans near the best {math.sqrt(float(np.mean(off**2))):.1%} off (root mean "
+        f"{len(measured)} problems: of plans near the best {math.sqrt(float(np.mean(off**2))):.1%} off (root mean "
         f"square), {float(np.mean(off)):+.1%} on average; the choice takes {geometric_mean(lost):.3f} of the best "
         f"time, {max(lost):.3f} at most"
     )
 
 
+def run(path: Path) -> None:
+    """Measures the problems, and writes all numbers to a file."""
+    need_gpu()
+    record({**machine(), "rows": []}, contests(cases(), _SECONDS, say=print), path)
+
+
 def main(argv: Sequence[str]) -> None:
     """Prints the costs, and what the choice loses by them."""
     parser = argparse.ArgumentParser(prog="python -m docs.evidence fit-mma-sync", description=__doc__)
-    parser.add_argument("files", nargs="+", metavar="FILE.json", help="what docs.evidence wrote")
+    parser.add_argument("files", nargs="*", metavar="FILE.json", help="what docs.evidence wrote")
+    parser.add_argument("--measure", type=Path, metavar="FILE.json", help="write times for it there")
     parser.add_argument("--steps", type=int, default=50, help="of least squares; 0: today's costs")
     given = parser.parse_args(argv)
+    if given.measure is not None:
+        run(given.measure)
+        return
     by_file = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
-    every = [one for contests in by_file.values() for one in contests]
+    every = [one for of_file in by_file.values() for one in of_file]
     if not every:
         raise CutegemmError("fit_mma_sync: no file holds a timed mma.sync plan.")
     costs = fit(every, given.steps) if given.steps else COSTS
     print("MmaCosts(", *(f"    {name}={value:.3g}," for name, value in asdict(costs).items()), ")", sep="\n")
-    for file, contests in by_file.items():
-        print(f"{file}: {summary(contests, costs)}")
+    for file, of_file in by_file.items():
+        print(f"{file}: {summary(of_file, costs)}")

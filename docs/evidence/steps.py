@@ -167,6 +167,10 @@ STEPS: tuple[Step, ...] = (
         "mma_power_bf16", 40, "mma.sync by itself, bf16: clock and power", f"--dtype bfloat16 {_POWER}", (GPU,)
     ),
     Step(
+        "mma_sync_fit", "mma.sync, what wgmma does not take as it is: times that the choice is fitted to",
+        ("-m", "docs.evidence", "fit-mma-sync", "--measure", "mma_sync_fit.json"), 80, (HOPPER,),
+    ),
+    Step(
         "epilogues", "GEMMs with an epilogue beside torch: eager, compiled, and cuBLASLt's",
         ("-m", "docs.evidence", "epilogues", "--json", "epilogues.json"), 90, (HOPPER,),
     ),

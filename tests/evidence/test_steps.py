@@ -204,7 +204,7 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         assert made.name in (name, f"analysis_{arguments[0]}")
         monkeypatch.setattr(counted, {"counters": "measure"}.get(name, name), taken)
     else:
-        monkeypatch.setattr(f"docs.evidence.{name}.run", taken)
+        monkeypatch.setattr(f"docs.evidence.{name.replace('-', '_')}.run", taken)
     assert isinstance(CliRunner().invoke(app, made.argv[2:]).exception, Taken)
 
 
