@@ -46,7 +46,7 @@ def global_places(
 
     raises   EmulationError for an address in no buffer, or one that is not aligned
     """
-    m.check_waited(group.threads)
+    m.check_waited(group.threads, address)
     if int(np.bitwise_or.reduce(address)) & (count - 1):
         bad = int(np.flatnonzero(address & (count - 1))[0])
         at = int(address[bad])

@@ -261,9 +261,12 @@ class Machine(Scheduler):
                 return buffer.data[address - buffer.base : address - buffer.base + count]
         raise step.fail(f"there are no {count} bytes at the address {address:#x}.")
 
-    def check_waited(self, threads: np.ndarray) -> None:
-        """raises EmulationError where a thread accesses global memory that the launch before may still work on"""
-        if self.early is not None and self.early[threads].any():
+    def check_waited(self, threads: np.ndarray, address: np.ndarray | None = None) -> None:
+        """raises EmulationError where a thread accesses global memory that the launch before may still work on
+
+        address   of each thread, where that is known
+        """
+        if self.early is not None and self.early[threads].any() and not self._are_settled(address):
             thread = int(threads[self.early[threads]][0])
             raise self.error(
                 self.program[self.at].instruction,
@@ -271,6 +274,13 @@ class Machine(Scheduler):
                 "it accesses global memory with no griddepcontrol.wait before, though its kernel may begin while the "
                 "launch before it runs.",
             )
+
+    def _are_settled(self, address: np.ndarray | None) -> bool:
+        """Whether addresses lie in one buffer that the launch before does not write."""
+        if address is None:
+            return False
+        buffer = self.memory.buffer_of(int(address.min()))
+        return buffer is not None and buffer.is_settled and int(address.max()) < buffer.end
 
     def read_params(self, group: Group, at: np.ndarray, count: int) -> np.ndarray:
         """`count` bytes of the parameters as one wide value a thread. raises EmulationError"""

@@ -292,6 +292,7 @@ class Buffer:
     describe       what is at an offset, in words: "element (3, 4) of A"
     stored_bytes   how many have been written; more than there are, where a byte is written twice
     given          an operand: it is only read
+    is_settled     it may be read before the launch before has ended, which does not write it: somebody vouches for that
     """
 
     name: str
@@ -301,6 +302,7 @@ class Buffer:
     describe: Callable[[int], str] | None = None
     stored_bytes: int = 0
     given: bool = False
+    is_settled: bool = False
 
     @property
     def end(self) -> int:

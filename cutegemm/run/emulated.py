@@ -116,6 +116,7 @@ def emulate(
     buffers = {
         name: _placed(memory, matrix, EMPTY if name in written else FULL) for name, matrix in matrices.items()
     }
+    buffers["a"].is_settled = plan.overlaps
     tensors = []
     for name in launch_operands(plan.epilogue).tensors:
         if name not in matrices and plan.operands.matrix(name) == plan.operands.d:

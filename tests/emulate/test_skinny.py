@@ -144,6 +144,18 @@ def test_named_plans_spill_nothing(name):
         assert ("ACQBULK" in kernel.sass) is recipe.build(operands).overlaps
 
 
+def test_a_launch_that_overlaps_waits_before_it_reads_b():
+    """Without its wait it would read B, or write D, while the kernel ahead still runs."""
+    plan = form("overlaps")
+    a, b, _ = whole_numbers(plan, 20, 3, 2056)
+    text = compile_plan(plan, "sm_90a").ptx
+    waits = [found.start() for found in re.finditer(r"griddepcontrol\.wait;", text)]
+    assert waits
+    assert text[: max(waits)].count("ld.global.L1::evict_first") >= 2  # the prologue's of A are not held up
+    with pytest.raises(EmulationError, match=r"with no griddepcontrol\.wait before"):
+        emulate(plan, a, b, ptx=text.replace("griddepcontrol.wait;", ""))
+
+
 def test_barriers_are_needed():
     """That before the sums of other warps are read, and that behind the sums of other CTAs."""
     plan = form("two_ctas")
