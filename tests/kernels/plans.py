@@ -23,8 +23,12 @@ Named = TypeVar("Named")
 def in_groups(argument: str, given: Sequence[Named], size: int = 8) -> pytest.MarkDecorator:
     """Parametrizes a test by groups: to disassemble one kernel takes as long as to disassemble them all."""
     groups = [given[first : first + size] for first in range(0, len(given), size)]
-    names = [[str(getattr(each, "name", each)) for each in group] for group in groups]
-    return pytest.mark.parametrize(argument, groups, ids=[f"{ends[0]}..{ends[-1]}" for ends in names])
+
+    def name(each: Any) -> str:
+        return " ".join(each) if isinstance(each, tuple) else str(getattr(each, "name", each))
+
+    ids = [f"{name(group[0])}..{name(group[-1])}" for group in groups]
+    return pytest.mark.parametrize(argument, groups, ids=ids)
 
 
 def check_each(

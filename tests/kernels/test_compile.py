@@ -26,6 +26,7 @@ from cutegemm.plan.program.schedule import Multiply, Read, Repeat
 from cutegemm.run import cache, compile, cubin
 from cutegemm.run.compile import compile_plan, compile_plans
 from tests.kernels.plans import check_each, constants_of_launch, in_groups, random_plans
+from tests.kernels.sm90_forms import form
 
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
 LARGE = ("simt_256x128", "simt_128x256", "simt_128x128")
@@ -171,6 +172,17 @@ def test_a_report_says_what_is_over():
     words = ("registers", "spill", "shared memory")
     assert [word in line for word, line in zip(words, found, strict=True)] == [True] * 3
     assert "4 instructions" in found[1]
+
+
+def test_many_kernels_are_read_back_as_each_is():
+    """Another one beside what packs its operands."""
+    kernels = [
+        compile_plan(plan) for plan in (form("pack_tf32", 2), plan_named("simt_64x64", Operands.of("f16")))
+    ]
+    codes = [(kernel.folder / "kernel.cubin").read_bytes() for kernel in kernels]
+    each = [cubin.resources(code, kernel.sass) for code, kernel in zip(codes, kernels, strict=True)]
+    assert cubin.resources_of_many(codes, "sm_90a") == each
+    assert each[0].instructions != each[1].instructions
 
 
 def test_what_is_no_cubin():
