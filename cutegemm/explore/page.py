@@ -75,7 +75,7 @@ def _head(state: State) -> Html:
     ]
     return el(
         "header",
-        el("h1", el("a", "cutegemm", href="?"), " explorer"),
+        el("h1", link(State.of(""), "cutegemm"), " explorer"),
         el("nav", el("ul", *items), aria_label="views"),
     )
 
