@@ -3,6 +3,8 @@
 from cutegemm.analysis.accesses import Access, global_table, shared_accesses
 from cutegemm.analysis.changes import Change
 from cutegemm.analysis.ending import Ending
+from cutegemm.analysis.executed import Executed, ExecutedAccesses
+from cutegemm.analysis.foreign import check_part
 from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
 from cutegemm.analysis.occupancy import Occupancy, Waves, occupancy, plan_occupancy, waves
 from cutegemm.analysis.render import print_report, render
@@ -33,6 +35,8 @@ __all__ = [
     "Collision",
     "Device",
     "Ending",
+    "Executed",
+    "ExecutedAccesses",
     "Level",
     "Occupancy",
     "Roofline",
@@ -45,6 +49,7 @@ __all__ = [
     "bank_conflicts",
     "best_rasters",
     "check",
+    "check_part",
     "compare_rasters",
     "device_named",
     "global_accesses",

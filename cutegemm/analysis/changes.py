@@ -131,7 +131,10 @@ def _conflict_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[C
         conflicts = part.in_grid[1] - part.in_grid[2]
         planned, done = known.planned(part.op)[1], known.counts(part.op)[1]
         share = min(1.0, conflicts * done / max(1, planned) * SMEM_WAVEFRONT_BYTES / level.amount)
-        loss = _loss(roof, shared=(level.seconds or 0.0) * (1 - share))
+        if part.op == "cp.async":  # the bound leaves out what conflicts add to it
+            loss = 1 - roof.seconds / roof.seconds_with(shared=(level.seconds or 0.0) * (1 + share))
+        else:
+            loss = _loss(roof, shared=(level.seconds or 0.0) * (1 - share))
         where = str(part.cost.worst) if part.cost.worst else "its source in global memory"
         what = f"{part.name} ({part.instruction}) takes {part.cost.ways:.2g} times its wavefronts: {where}"
         out.append(Change(loss, share, what, _conflict_advice(plan, known, part)))

@@ -98,7 +98,9 @@ class Analysis:
     def counts(self, op: str) -> tuple[int, int, int]:
         """(instructions, wavefronts, ideal wavefronts) of one kind of shared access in the whole grid: of the compiled
         kernel where it was executed, else of the plan."""
-        if self.executed is not None and op in EXECUTED_OPS:
+        if (
+            self.executed is not None and op in EXECUTED_OPS and op != "cp.async"
+        ):  # which depends on its source
             done = self.executed.of(op)
             return done.requests, done.wavefronts, done.ideal
         return self.planned(op)
@@ -364,7 +366,11 @@ def _with_problem(
         passes=tuple(passes_of(plan, problem)),
     )
     ops = {a.op for a in known.shared}
-    counted = [known.counts(op) for op in sorted(ops)]
+    idle = product(grid_of_clusters(plan, problem)) / max(
+        1, product(plan.grid(problem))
+    )  # CTAs for each of a tile
+    # The copies of cp.async at their best: what more they take is known of single ones alone.
+    least = [known.counts(op)[2 if op == "cp.async" else 1] / idle for op in sorted(ops)]
     lsu = [known.counts(op)[0] for op in sorted(ops - {"wgmma", "tma"})]
     stored = [known.sector_count(op)[0] for op in ("ld", "st")]
     most = -(-fill.ctas // device.sms)
@@ -380,7 +386,7 @@ def _with_problem(
         plan,
         problem,
         device,
-        wavefronts=sum(c[1] for c in counted),
+        wavefronts=sum(least),
         instructions=sum(lsu) + sum(stored),
         traffic=moved,
         passes=known.passes,

@@ -182,6 +182,9 @@ def _traffic(analysis: Analysis) -> Section:
         ("DRAM", "right"), ("L2 hits", "right"), ("between partitions", "right"),
     )  # fmt: skip
     after = []
+    if own.dram_range is not None:
+        low, high = own.dram_range
+        after.append(f"a launch reads {low / 1e9:.3f} to {high / 1e9:.3f} GB from DRAM: they differ")
     for one in analysis.passes:
         again = 0.0 if one.is_before else own.sums_read_bytes
         after.append(

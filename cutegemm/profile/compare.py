@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _EXACT = 0.0
 _COUNTS = 0.02
 _DRAM = 0.10
+_LINE_COPY_BITS = 128  # of a cp.async that is not kept in L1
 
 # Counters of the shared-memory pipe: what ldmatrix does is counted with loads, stmatrix with stores.
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
@@ -121,7 +122,7 @@ def _not_as_executed(a: Analysis) -> bool:
 def _is_torn(a: Analysis) -> bool:
     """Whether a cp.async of 16 bytes moves the halves of a sector by themselves: which of them count as one is known of
     some paddings alone."""
-    parts = [part.in_grid for part in a.global_ if part.op == "ldgsts" and not part.by_l1]
+    parts = [part.in_grid for part in a.global_ if part.op == "ldgsts" and part.bits == _LINE_COPY_BITS]
     return any(grid is not None and grid.arriving != grid.sectors for grid in parts)
 
 

@@ -658,3 +658,17 @@ def test_a_pad_of_16_bytes_tears_sectors(pad, sectors, again):
     load = next(s for s in check(plan, Problem(512, 512, 512, operands=ops)).global_ if s.name == "load A")
     whole = 4 * 512 * 512 * 2 // 32  # A is loaded for each of 4 tiles along N
     assert (load.sectors / load.ideal - 1, load.in_grid.arriving / whole - 1) == (sectors, again)
+
+
+def test_the_range_of_dram_is_a_point_where_everything_fits():
+    small, large = Problem(1024, 1024, 512), Problem(8192, 4096, 1024)
+    plan = simt_plan(block=(128, 128, 8))
+    fits = check(plan, small, device="h200", search=False).traffic
+    assert fits.dram_range == pytest.approx((0.95 * fits.min_bytes, 1.07 * fits.min_bytes))
+    low, high = check(plan, large, device="h200", search=False).traffic.dram_range
+    assert high / low > 1.15 > 1.07 / 0.95
+    torn = Operands.of("f32", align_bytes=4)
+    odd = Problem(1023, 1021, 509, operands=torn)
+    direct = check(simt_plan(torn, store="direct"), odd, device="h200", search=False).traffic
+    whole = check(simt_plan(torn, store="shared"), odd, device="h200", search=False).traffic
+    assert direct.dram_range[1] - whole.dram_range[1] == pytest.approx(0.4 * 1023 * 1021 * 4)

@@ -193,7 +193,7 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
 
     assert made.argv[:2] == ("-m", "docs.evidence")
     name, *arguments = made.argv[2:]
-    assert made.prints or f"{made.name}.json" in arguments or name in ("counters", "sanitize")
+    assert made.prints or f"{made.name}.json" in arguments or name in ("counters", "sanitize", "proof")
     if name in ("gemm", "simt"):
         module = {"gemm": gemm, "simt": simt}[name]
         monkeypatch.setattr(module, "need_gpu", lambda: None)
@@ -203,6 +203,9 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
     elif name in ("counters", "sanitize"):
         assert made.name in (name, f"analysis_{arguments[0]}")
         monkeypatch.setattr(counted, {"counters": "measure"}.get(name, name), taken)
+    elif name == "proof":
+        assert made.name == f"proof_{arguments[1]}"
+        monkeypatch.setattr(counted.proofs, "measure", taken)
     else:
         monkeypatch.setattr(f"docs.evidence.{name.replace('-', '_')}.run", taken)
     assert isinstance(CliRunner().invoke(app, made.argv[2:]).exception, Taken)
