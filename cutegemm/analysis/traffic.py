@@ -40,6 +40,7 @@ GROUPS = (1, 2, 4, 8, 16, 32, 64)
 _LESS, _MORE = 0.75, 1.15  # of the L2 cache: how much of it may be had for A and B
 _BELOW, _ABOVE = 0.05, 0.07  # by which the range is wider than what was played
 _ALIKE = 0.005
+_PIECES_OF_RANGE = 8  # of K, in which the grid is played again
 _MOST_PLAYED = 1 << 14  # work tiles of a grid that is played more often than twice
 _READ_OF_TORN = 0.4  # of a D whose sectors are filled in parts, at most, is read before it is written
 
@@ -161,7 +162,7 @@ def range_in_time(
 
     def played(share: float, at: Pace) -> float:
         size = int(share * device.l2_bytes)
-        return l2.play(work, at, size, device.l2_partitions).dram_bytes
+        return l2.play(work, at, size, device.l2_partitions, pieces=_PIECES_OF_RANGE).dram_bytes
 
     seen = [found.dram_read_bytes, played(_LESS, pace)]
     if max(seen) - min(seen) > _ALIKE * max(seen) and len(work.tiles) <= _MOST_PLAYED:

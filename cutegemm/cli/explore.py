@@ -11,9 +11,13 @@ import typer
 
 from cutegemm.errors import UnsupportedError
 
+_PORT = 8420  # the same each time, so that links to pages stay
+
 
 def explore(
-    port: Annotated[int, typer.Option(help="Of the page; 0 for any that is free.")] = 0,
+    port: Annotated[
+        int | None, typer.Option(help=f"Of the page; {_PORT} where left out, or any if that is taken.")
+    ] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")
     ] = True,
@@ -39,15 +43,17 @@ def explore(
     _serve(port, browser)
 
 
-def _serve(port: int, browser: bool) -> None:
+def _serve(port: int | None, browser: bool) -> None:
     from cutegemm.explore.server import Explorer
 
     try:
-        explorer = Explorer(port)
+        explorer = Explorer(_PORT if port is None else port)
     except (OSError, OverflowError) as error:
-        raise UnsupportedError(
-            f"explore: port {port} cannot be had: {error}. Give another one, or none."
-        ) from None
+        if port is not None:
+            raise UnsupportedError(
+                f"explore: port {port} cannot be had: {error}. Give another one, or none."
+            ) from None
+        explorer = Explorer(0)
     with explorer:
         print(f"{explorer.url} (Ctrl-C ends it)", flush=True)
         if browser:

@@ -129,8 +129,8 @@ def plans(
     ]
     if not found:
         raise UnsupportedError(
-            f"plans: no name begins with {' or '.join(wanted or ())}; they begin with simt, mma, skinny, sm90 and, of "
-            "ladders, sgemm and tensorop."
+            f"plans: no name begins with {' or '.join(wanted or ())}; they begin with simt, mma, skinny, sm90 "
+            "and, of ladders, sgemm and tensorop."
         )
     if as_json:
         listed = [{"name": name, "summary": summary, "group": _group(name)} for name, summary in found]

@@ -12,7 +12,7 @@ from cutegemm.explore.expression import Call, HeldBy, evaluated
 from cutegemm.explore.forms import area, chips, choice, form, link
 from cutegemm.explore.html import Html, code, el, error, joined, said, scrolling
 from cutegemm.explore.state import State
-from cutegemm.layout import ComposedLayout, Layout, Swizzle, explain
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, explain, raked_product, right_inverse
 from cutegemm.layout.layout import has_none
 
 EXAMPLES = (
@@ -24,7 +24,7 @@ EXAMPLES = (
     ("inverse", "right_inverse((4,8):(8,1))"),
     ("swizzle", "S<3,3,3> o 0 o (8,64):(64,1)"),
     ("thread and value", "make_layout_tv((4,8):(8,1), (2,2):(2,1))"),
-    ("a warp's tile", "tile = zipped_divide((64,32):(32,1), (16,8))\ntile(_, (1,2))"),
+    ("a warp's tile", "tiles = zipped_divide((16,16):(16,1), (8,4))\ntiles(_, (1,2))"),
     ("ldmatrix conflicts", "S<3,4,3> o 0 o (8,128):(128,1)\n(8,128):(128,1)"),
     ("refused", "composition((6,2):(1,7), (3,2):(2,3))"),
 )
@@ -36,7 +36,17 @@ def layouts(state: State) -> Html:
     """The whole view."""
     calls = evaluated(state["expr"])
     steps = [_step(number, call, state) for number, call in enumerate(calls, 1)]
-    return joined(_asked(state), el("div", *steps, id="steps", aria_live="polite"))
+    return joined(
+        _asked(state), el("p", _status(calls), class_="unseen", role="status"), el("div", *steps, id="steps")
+    )
+
+
+def _status(calls: list[Call]) -> str:
+    """What has become of what was typed, in a line that is read out."""
+    if not calls:
+        return "nothing is typed"
+    last = calls[-1]
+    return f"refused: {last.error.splitlines()[0]}" if last.error else f"{last.text} = {last.value}"
 
 
 def _asked(state: State) -> Html:
@@ -96,7 +106,7 @@ def _facts(value: Any) -> list[Html | None]:
 
 def _derivation(call: Call) -> str:
     try:
-        lines = explain(call.name, *call.args).splitlines() if call.name else []
+        lines = _lines(call)
     except CutegemmError:
         return ""  # the operation has no steps of its own
     if call.error:
@@ -105,6 +115,17 @@ def _derivation(call: Call) -> str:
         left = len(lines) - _EXPLAINED_LINES
         lines = [*lines[: _EXPLAINED_LINES - 1], f"  ... {left} lines more", lines[-1]]
     return "\n".join(lines)
+
+
+def _lines(call: Call) -> list[str]:
+    if call.name == "make_layout_tv" and not call.error:
+        threads, values = call.args
+        tile = raked_product(threads, values)  # (m, n) -> thread and value
+        numbered = Layout((threads.size(), values.size()))
+        steps = (("raked_product", threads, values), ("right_inverse", tile))
+        told = [line for step in steps for line in explain(*step).splitlines()]
+        return [*told, *explain("composition", right_inverse(tile), numbered).splitlines()]
+    return explain(call.name, *call.args).splitlines() if call.name else []
 
 
 def _drawn(call: Call, state: State) -> Html | None:
@@ -121,7 +142,7 @@ def _picture(call: Call, state: State) -> Picture:
     """What shows best what an operation did."""
     value, args, bits = call.value, call.args, int(state["bits"])
     if isinstance(value, HeldBy):
-        return tv_picture(value.layout, value.tile, title="who holds what: thread and value")
+        return tv_picture(value.layout, value.tile)
     if isinstance(value, Swizzle):
         return swizzle_picture(value)
     title = f"{state['cells']}, coloured by {state['color']}"

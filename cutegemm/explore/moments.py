@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from cutegemm.draw.played import Durations, Played, played
 from cutegemm.draw.timeline import shown_of
@@ -119,30 +120,34 @@ def told(each: op.Op | None) -> str:
     """
     if each is None:
         return "a bulk copy has landed"
-    if isinstance(each, (op.Wait, op.NamedSync)):
-        return f"passes {each.barrier}[{each.index}]"
-    if isinstance(each, op.Arrive):
-        many = f", {each.count} times" if each.count > 1 else ""
-        return f"arrives at {each.barrier}[{each.index}]{many}"
-    if isinstance(each, op.NamedArrive):
-        return f"arrives at {each.barrier}[{each.index}]"
-    if isinstance(each, op.Expect):
-        return f"expects {each.size_bytes} bytes at {each.barrier}[{each.index}]"
-    if isinstance(each, op.Load):
-        return f"asks for {each.part} of k-tile {each.tag[1]}, to stage {each.stage}"
-    if isinstance(each, op.BeginRead):
-        return f"begins to read stage {each.stage}: k-tile {each.tag[1]} of tile {each.tag[0]}"
-    if isinstance(each, op.EndRead):
-        return f"has read stage {each.stage}"
-    if isinstance(each, op.Enter):
-        return f"has the {each.resource}"
-    if isinstance(each, op.Leave):
-        return f"gives the {each.resource} back"
-    if isinstance(each, op.Branch):
-        return f"asks whether {_FLAGS[each.flag]}"
-    if isinstance(each, op.Compute):
-        return " ".join(str(each.step).split())
-    return _words(type(each).__name__)
+    words = _TOLD.get(type(each))
+    return _words(type(each).__name__) if words is None else words(each)
+
+
+def _passes(each: Any) -> str:
+    return f"passes {each.barrier}[{each.index}]"
+
+
+def _arrives(each: Any) -> str:
+    return f"arrives at {each.barrier}[{each.index}]"
+
+
+_TOLD: dict[type, Callable[[Any], str]] = {
+    op.Wait: _passes,
+    op.NamedSync: _passes,
+    op.Arrive: _arrives,
+    op.NamedArrive: _arrives,
+    op.Expect: lambda each: f"expects {each.size_bytes} bytes at {each.barrier}[{each.index}]",
+    op.Load: lambda each: f"asks for {each.part} of k-tile {each.tag[1]}, to stage {each.stage}",
+    op.BeginRead: lambda each: (
+        f"begins to read stage {each.stage}: k-tile {each.tag[1]} of tile {each.tag[0]}"
+    ),
+    op.EndRead: lambda each: f"has read stage {each.stage}",
+    op.Enter: lambda each: f"has the {each.resource}",
+    op.Leave: lambda each: f"gives the {each.resource} back",
+    op.Branch: lambda each: f"asks whether {_FLAGS[each.flag]}",
+    op.Compute: lambda each: " ".join(str(each.step).split()),
+}
 
 
 def _words(name: str) -> str:

@@ -10,6 +10,16 @@ from urllib.parse import urlsplit
 from cutegemm.explore.page import answer, asset, document, respond
 
 HOST = "127.0.0.1"
+# What a link brings is text; were it ever more, it could load and run nothing.
+POLICY = "; ".join(
+    [
+        "default-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src data:",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    ]
+)
 TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
 _ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 
@@ -45,6 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("Vary", "HX-Request")
+        self.send_header("Content-Security-Policy", POLICY)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.end_headers()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from cutegemm.run.question import Decision, Question
 from cutegemm.run.tuned import Record, Table, key_of
 
 BEST = 6
-_FIRST = 3  # of the ranking, which are timed whatever they are
 _WITHIN = 1.3  # times the least prediction, of a plan of another kind
 _SECONDS_OF_EACH = 0.03  # of the device, beside a tenth of a second to warm it
 
@@ -141,10 +141,11 @@ class Tuner:
             self.say(f"{subject} is not tuned: a CUDA graph is being captured. Call it once before.")
             return None
         started = time.perf_counter()
-        found = [(one, question.served(one.recipe)) for one in varied(question.weighed(), self.best * 2)]
-        decided = [(one, of) for one, of in found if of is not None][: self.best]
+        served = ((one, question.served(one.recipe)) for one in varied(question.weighed()))
+        decided = list(islice(((one, of) for one, of in served if of is not None), self.best))
         if not decided:
             return None
+        decided.sort(key=lambda each: each[0].us)
         self.say(f"tuning {subject}: {len(decided)} plans")
         compile_missing([of.plan for _, of in decided], question.arch)
         calls_of = {}
@@ -169,29 +170,34 @@ class Tuner:
         return recipe_named(kept.plan)
 
 
-def varied(weighed: Sequence[Candidate], count: int) -> list[Candidate]:
-    """The best few of a ranking, the best first, with plans of other kinds among them.
+def varied(weighed: Sequence[Candidate]) -> list[Candidate]:
+    """A ranking in the order in which its plans are worth to be timed.
 
-    A kind is how K is split, and whether the transposed problem is computed. The first three are taken as they come;
-    then the best of each kind that none of them is of; then the rest in order.
+    A kind is how K is split, and whether the transposed problem is computed. The best of each kind come first, as far
+    as they are near the best of all; then other tiles in their order, and what is left.
 
     >>> from cutegemm.choose.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
-    >>> found = varied(candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)), 6)
-    >>> sorted({_kind(one.recipe) for one in found})
+    >>> found = varied(candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
+    >>> sorted({_kind(one.recipe) for one in found[:6]})
     [(False, ''), (False, 'fill'), (True, ''), (True, 'fill')]
     """
     if not weighed:
         return []
+    taken: dict[Recipe, Candidate] = {}
+    kinds, tiles = set(), set()
     near = [one for one in weighed if one.us <= weighed[0].us * _WITHIN]
-    taken = list(weighed[: min(_FIRST, count)])
-    kinds = {_kind(one.recipe) for one in taken}
     for one in near:
-        if len(taken) < count and _kind(one.recipe) not in kinds:
+        if _kind(one.recipe) not in kinds:
             kinds.add(_kind(one.recipe))
-            taken.append(one)
-    taken += [one for one in weighed if one not in taken][: count - len(taken)]
-    return sorted(taken, key=lambda one: one.us)
+            tiles.add(one.recipe.name)
+            taken[one.recipe] = one
+    for one in near:
+        if one.recipe.name not in tiles:
+            tiles.add(one.recipe.name)
+            taken[one.recipe] = one
+    taken |= {one.recipe: one for one in weighed if one.recipe not in taken}
+    return list(taken.values())
 
 
 def _kind(recipe: Recipe) -> tuple[bool, str]:

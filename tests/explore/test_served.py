@@ -21,7 +21,7 @@ from cutegemm.cli import app
 from cutegemm.errors import UnsupportedError
 from cutegemm.explore import answer
 from cutegemm.explore.page import asset
-from cutegemm.explore.server import Explorer
+from cutegemm.explore.server import POLICY, Explorer
 from cutegemm.explore.static import ASSETS, PYODIDE, package, write
 
 # As the npm package htmx.org of version 4.0.1 has it in dist/: under the Zero-Clause BSD licence.
@@ -77,6 +77,7 @@ def test_the_page_is_whole_and_htmx_is_answered_a_part(served: Explorer) -> None
     status, headers, html = got(served, "/?view=rules&plan=simt_64x64&layout=nn")
     assert status == 200
     assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert headers["Content-Security-Policy"] == POLICY
     assert html.startswith("<!DOCTYPE html>")
     content = answer("view=rules&plan=simt_64x64&layout=nn").html
     assert content in html
@@ -148,7 +149,7 @@ def test_the_package_of_the_static_page_is_enough(tmp_path: Path) -> None:
     archive.write_bytes(package())
     assert archive.read_bytes() == package()  # the same each time
     views = ("layouts", "rules", "tile", "banks", "pipeline", "report", "code")
-    queries = [f"view={view}&plan={plan}" for view in views for plan in ("sm90_pingpong", "simt_64x64")]
+    queries = [f"view={view}&problem=512x512x512" for view in views]
     done = subprocess.run(
         [sys.executable, "-c", PROBE.format(foreign=FOREIGN, archive=str(archive))],
         input=" ".join(queries), capture_output=True, text=True, check=False,

@@ -25,6 +25,7 @@ from cutegemm.explore.moments import moments, told
 from cutegemm.layout import Layout, Swizzle, parse
 from cutegemm.plan import Operands
 from cutegemm.plan.program import operations as op
+from cutegemm.tile.tv import make_layout_tv
 from tests.explore.pages import Page, page, query
 
 CONFLICT = "simt:block=128x128x8,warp=64x32,thread=8x8,shared_a=k"
@@ -74,6 +75,7 @@ TYPED = (
 def test_what_is_typed_is_evaluated(text: str, value: str) -> None:
     last = evaluated(text)[-1]
     assert (str(last.value), last.error) == (value, "")
+    assert page(expr=text).texts("p", role="status") == [" ".join(f"{last.text} = {value}".split())]
 
 
 REFUSED = (
@@ -126,6 +128,13 @@ def test_a_derivation_ends_in_the_result(text: str) -> None:
     (derivation,) = [said for _, said in shown.all("pre")]
     assert derivation.splitlines()[-1] == f"= {evaluated(text)[-1].value}"
     assert len(derivation.splitlines()) > 2
+
+
+def test_a_thread_value_layout_is_derived() -> None:
+    (derivation,) = [said for _, said in page(expr="make_layout_tv((4,8):(8,1), (2,2):(2,1))").all("pre")]
+    results = [line for line in derivation.splitlines() if line.startswith("=")]
+    assert results[0] == f"= {algebra.raked_product(parse('(4,8):(8,1)'), parse('(2,2):(2,1)'))}"
+    assert results[-1] == f"= {make_layout_tv(parse('(4,8):(8,1)'), parse('(2,2):(2,1)'))[1]}"
 
 
 @settings(max_examples=40, deadline=None)

@@ -203,3 +203,23 @@ def test_shared_memory_is_what_the_plan_says(name):
 
 def test_every_form_has_a_name_that_is_known():
     assert set(COMPILED) <= set(FORMS)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("sm90:tile=192x128x128", "e4m3"),
+        pytest.param("sm90_wide_along_n", "e4m3", marks=pytest.mark.slow),
+        pytest.param("sm90_wide_along_n_1x2", "bf16", marks=pytest.mark.slow),
+        pytest.param("sm90_wide_along_n_2x1", "e4m3", marks=pytest.mark.slow),
+        pytest.param("sm90_stream", "e4m3", marks=pytest.mark.slow),
+        pytest.param("sm90_fill", "e4m3", marks=pytest.mark.slow),
+        pytest.param("sm90_two_level_2x1", "e4m3", marks=pytest.mark.slow),
+    ],
+)
+def test_a_d_of_bytes_beside_many_sums_does_not_spill(name, dtype):
+    """With subtiles of 64 columns and more these spilled 12 to 144 times (DSL 4.8.1)."""
+    plan = plan_named(name, Operands.of(dtype, layout="nt", out="e4m3"))
+    resources = compile_plan(plan).resources
+    assert (resources.spills, resources.stack_bytes) == (0, 0)
+    assert plan.slots.subtile[1] == 32

@@ -49,9 +49,12 @@ def test_a_greedy_choice_is_exchanged():
 
 
 def test_large_numbers_of_rows_count_more():
-    """By octaves alone, both would count alike."""
-    times = {1: candidates(p0=1.0, p1=1.5), 8192: candidates(p0=1.4, p1=1.0)}
+    """By octaves alone, 1 would count as half of the others: means of 1.22 and 1.23. By rows it counts as a quarter."""
+    few_rows, many = candidates(p0=1.0, p1=1.5), candidates(p0=1.4, p1=1.0)
+    times = {1: few_rows, 4096: many, 8192: many}
     assert few(times.__getitem__, 1, times) == (RECIPES[1],)
+    times = {1: few_rows, 64: few_rows, 4096: many}
+    assert few(times.__getitem__, 1, times) == (RECIPES[0],)
 
 
 def test_rows_without_candidates_are_left_out():
@@ -62,7 +65,7 @@ def test_rows_without_candidates_are_left_out():
 def test_rows_that_are_looked_at():
     found = looked_at()
     assert (found[0], found[-1], len(found)) == (1, 8192, len(set(found)))
-    assert max(b / a for a, b in pairwise(found[12:])) < 1.22
+    assert max(b / a for a, b in pairwise(found[18:])) < 1.15
 
 
 # Weights of Llama 3 8B and 70B.
@@ -71,9 +74,8 @@ WEIGHTS = [(4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (28672, 819
 
 @pytest.mark.parametrize("weights", [WEIGHTS[1:2], pytest.param(WEIGHTS, marks=pytest.mark.slow)])
 def test_six_plans_lose_two_per_cent(weights):
-    """Rows that `few` did not look at, drawn so that each octave has as many."""
-    rng = np.random.default_rng(1)
-    rows = sorted({round(2**x) for x in rng.uniform(0, 13, 12)})
+    """On the average of numbers of rows from 1 to 8192, most of which `few` did not look at."""
+    rows = np.random.default_rng(2).integers(1, 8193, 60).tolist()
     ops = Operands.of("bf16", layout="nt")
     losses = []
     for n, k in weights:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from cutegemm.errors import ended_in_words
-from docs.evidence import choice, epilogues, fit_mma_sync, fit_simt, fit_sm90, gemm, models, simt
+from docs.evidence import choice, decode, epilogues, fit_mma_sync, fit_simt, fit_sm90, gemm, models, simt
 from docs.evidence.commands import counted, remade, tables
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ def _add(name: str, main: Callable[[Sequence[str]], Any], what: str) -> None:
 _add("gemm", gemm.main, "GEMMs beside the vendor library: any shapes, types, layouts and plans.")
 _add("simt", simt.main, "f32 GEMMs by threads beside the vendor library, and the choice among their plans.")
 _add("choice", choice.main, "The choice beside the vendor library, on problems drawn by a seed.")
+_add("decode", decode.main, "Few rows by many weights in one CUDA graph.")
 _add("epilogues", epilogues.main, "GEMMs with an epilogue beside torch.")
 _add("models", models.main, "Models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
 _add("fit-simt", fit_simt.main, "The constants of the choice among SIMT plans, from measured times.")

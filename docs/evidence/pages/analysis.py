@@ -111,7 +111,7 @@ def summary_table(runs: Runs) -> str:
         every = [r for rows in by_group.values() for _, r in rows]
         worst = max((abs(r.error or 0.0) for r in seen(every) if r.holds), default=0.0)
         cells = [held([r for _, r in by_group[g]]) for g in _PLANS]
-        allowed = f"{q.tolerance:.0%}" if q.tolerance else "exact"
+        allowed = "a range" if q.between else f"{q.tolerance:.0%}" if q.tolerance else "exact"
         out.append([q.name, allowed, f"**{held(every)}**", f"{worst:.1%}", *cells])
         if q.name != "DRAM bytes read":
             continue

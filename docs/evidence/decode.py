@@ -1,0 +1,181 @@
+"""Few rows by many weights, as a model decodes: all launches in one CUDA graph, so that no weight is in L2.
+
+python -m docs.evidence decode --json decode.json
+python -m docs.evidence decode --rows 1 --shape 4096x4096 --plan transposed:skinny_16x8_early
+
+Beside what `gemm` takes, and the plans that are named: the vendor library, and for one row of bf16 a plain loop in CUDA
+C++, a warp for a row of the weight with 4 x 16 bytes of a lane under way. The graphs are replayed in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from cutegemm.errors import CutegemmError
+from docs.evidence.contest import record
+from docs.evidence.measure import machine, need_gpu
+
+ROWS = (1, 4, 8, 16)
+SHAPES = ("4096x4096", "8192x8192", "28672x8192", "8192x28672")
+WEIGHT_BYTES = 2 << 30  # of all weights of a graph, at most
+MOST_WEIGHTS = 32
+REPLAYS = 15
+LOOP = r"""
+extern "C" __global__ void __launch_bounds__(256)
+loop(const uint4* __restrict__ weight, const uint4* __restrict__ x, unsigned short* out, int vectors, int rows) {
+  int row = (blockIdx.x * 256 + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  if (row >= rows) return;
+  const uint4* own = weight + (long long)row * vectors;
+  float sum = 0;
+  for (int k = lane; k < vectors; k += 128) {
+    uint4 w[4], v[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i)
+      asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(w[i].x), "=r"(w[i].y), "=r"(w[i].z), "=r"(w[i].w) : "l"(own + k + 32 * i));
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = x[k + 32 * i];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      unsigned a[4] = {w[i].x, w[i].y, w[i].z, w[i].w}, b[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+      #pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        sum += __uint_as_float(a[j] << 16) * __uint_as_float(b[j] << 16);
+        sum += __uint_as_float(a[j] & 0xffff0000u) * __uint_as_float(b[j] & 0xffff0000u);
+      }
+    }
+  }
+  for (int far = 16; far; far /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, far);
+  unsigned bits = __float_as_uint(sum);
+  if (lane == 0) out[row] = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+"""
+LOOP_STEP = 1024  # elements of K that a warp takes at once
+
+Row = dict[str, Any]
+Launch = Callable[[int], Any]  # of the product by the weight of a number
+
+
+def _graph(launch: Launch, count: int) -> Any:
+    """A CUDA graph of the products by all weights, one behind the other."""
+    import torch
+
+    for number in range(count):
+        launch(number)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for number in range(count):
+            launch(number)
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def _microseconds(graph: Any, count: int) -> float:
+    """Of one product, in a replay of a graph."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3 / count
+
+
+def _launches(x: Any, weights: Sequence[Any], out: Any, plans: Sequence[str]) -> Iterator[tuple[str, Launch]]:
+    """What takes part, by name."""
+    import torch
+
+    turned = [weight.t() for weight in weights]
+    yield "library", lambda number: torch.mm(x, turned[number], out=out[number])
+    for plan in (None, *plans):
+        yield plan or "chosen", functools.partial(_product, x, turned, out, plan)
+    rows, k = weights[0].shape
+    if len(x) == 1 and k % LOOP_STEP == 0:
+        loop = torch.cuda._compile_kernel(LOOP, "loop")
+        grid = (-(-rows // 8), 1, 1)
+        yield (
+            "loop",
+            lambda number: loop(
+                grid=grid, block=(256, 1, 1), args=(weights[number], x, out[number], k // 8, rows)
+            ),
+        )
+
+
+def _product(x: Any, turned: Sequence[Any], out: Any, plan: str | None, number: int) -> None:
+    """x by a weight, as `gemm` computes it."""
+    from cutegemm.run.gemm import gemm
+
+    gemm(x, turned[number], out=out[number], plan=plan)
+
+
+def timed(rows: int, n: int, k: int, plans: Sequence[str]) -> Row:
+    """The times of one problem in bf16, and the name of the plan that is chosen."""
+    import torch
+
+    from cutegemm.run.gemm import plan_of
+
+    count = max(2, min(MOST_WEIGHTS, WEIGHT_BYTES // (2 * n * k)))
+    x, *weights = (torch.randn(extent, k, device="cuda").bfloat16() for extent in (rows, *[n] * count))
+    out = torch.empty(count, rows, n, device="cuda", dtype=torch.bfloat16)
+    want, graphs = x.float() @ weights[-1].float().t(), {}
+    for name, launch in _launches(x, weights, out, plans):
+        out.fill_(float("nan"))
+        graphs[name] = _graph(launch, count)
+        error = ((out[-1].float() - want).norm() / want.norm()).item()
+        if not error < 1e-2:
+            raise CutegemmError(f"decode: {rows}x{n}x{k} by {name} is off by {error:.2g}.")
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(REPLAYS):
+        for name, graph in graphs.items():
+            times[name].append(_microseconds(graph, count))
+    us = {name: median(found) for name, found in times.items()}
+    plan = plan_of(x, weights[0].t(), out=out[0]).name
+    return {"m": rows, "n": n, "k": k, "weights": count, "plan": plan, "us": us}
+
+
+def told(row: Row) -> str:
+    """A row in words.
+
+    >>> print(told({"m": 1, "n": 4096, "k": 4096, "plan": "skinny_16x8", "us": {"library": 12.5, "chosen": 10.0}}))
+    1x4096x4096 skinny_16x8: library 12.50, chosen 10.00 us (1.250, 3.36 TB/s)
+    """
+    us = row["us"]
+    times = ", ".join(f"{name} {time:.2f}" for name, time in us.items())
+    rate = 2e-6 * row["n"] * row["k"] / us["chosen"]
+    ratio = us["library"] / us["chosen"]
+    return f"{row['m']}x{row['n']}x{row['k']} {row['plan']}: {times} us ({ratio:.3f}, {rate:.2f} TB/s)"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.evidence decode",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, action="append", help=f"of x; {ROWS} where left out")
+    parser.add_argument(
+        "--shape", action="append", help=f"NxK of the weights; {', '.join(SHAPES)} where left out"
+    )
+    parser.add_argument("--plan", action="append", default=[], help="the name of a plan to time besides")
+    parser.add_argument("--json", type=Path, help="write all numbers there")
+    given = parser.parse_args(arguments)
+    need_gpu()
+
+    def found() -> Iterator[list[Row]]:
+        for shape in given.shape or SHAPES:
+            n, k = (int(extent) for extent in shape.split("x"))
+            for rows in given.rows or ROWS:
+                row = timed(rows, n, k, given.plan)
+                print(told(row), flush=True)
+                yield [row]
+
+    record({**machine(), "rows": []}, found(), given.json)
