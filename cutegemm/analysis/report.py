@@ -270,6 +270,8 @@ def check(
     (8, 'issue')
     """
     check_is_plan("check", plan)
+    if problem is not None:
+        _check_followed(plan, problem)
     target = device_named(device) if isinstance(device, str) else device
     if arch is None:
         arch = target.arch if target is not None else plan.arch
@@ -345,16 +347,21 @@ def _searches(
     return {buffer: search_plan(plan, buffer, rules) for buffer in sorted(blamed)}
 
 
-def _with_problem(
-    plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool
-) -> Analysis:
-    held: Occupancy = common["occupancy"]
+def _check_followed(plan: GemmPlan, problem: Problem) -> None:
+    """raises UnsupportedError for more tiles than are followed, before one table of them is made"""
     m_tiles, n_tiles, batch = plan.grid(problem)
     if m_tiles * n_tiles * batch > _MOST_TILES:
         raise UnsupportedError(
             f"check: {problem} has {m_tiles} x {n_tiles} x {batch} tiles of {plan.name}; the traffic of up to "
             f"{_MOST_TILES} is followed. Give a smaller problem, of the same shape."
         )
+
+
+def _with_problem(
+    plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool
+) -> Analysis:
+    held: Occupancy = common["occupancy"]
+    m_tiles, n_tiles, batch = plan.grid(problem)
     fill = waves(plan, problem, device.sms, held.ctas)
     known = Analysis(
         **common,
