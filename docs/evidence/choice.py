@@ -135,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     need_gpu()
     problems = [
-        Problem(*shape, operands=operands_of(given.dtype, layout, *shape))
-        for shape in given.shape or ()
+        Problem(m, n, k, operands=operands_of(given.dtype, layout, m, n, k))
+        for m, n, k in given.shape or ()
         for layout in given.layout or LAYOUTS
     ]
     cases = [

@@ -113,11 +113,17 @@ _POWER = (
 )
 
 STEPS: tuple[Step, ...] = (
-    _choice("choice_h200", 120, "the choice on problems that nobody picked", "--seed 12 --count 170 --first 2 --others 2"),
+    _choice(
+        "choice_h200", 120, "the choice on problems that nobody picked",
+        "--seed 12 --count 170 --first 2 --others 2",
+    ),
     _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
     _choice("choice_fit_h200", 150, "what the choice is fitted to", "--seed 2 --count 160 --first 12 --others 8"),
     _choice("choice_fit_h100", 150, "the same, of an H100", "--seed 3 --count 160 --first 12 --others 8"),
-    _choice("choice_fit_hard", 120, "the same: sizes that were chosen badly", f"{_HARD} --layout nt --layout tn --first 64"),
+    _choice(
+        "choice_fit_hard", 120, "the same: sizes that were chosen badly",
+        f"{_HARD} --layout nt --layout tn --first 64",
+    ),
     _gemm(
         "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",
         f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_slots --plan sm90_wide_along_n_1x2 "

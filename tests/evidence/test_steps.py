@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cutegemm.errors import CutegemmError
-from docs.evidence import gemm, simt
+from docs.evidence import choice, gemm, simt
 from docs.evidence.commands import app, counted
 from docs.evidence.pages import speed
 from docs.evidence.steps import GPU, HOPPER, NCU, STEPS, Step
@@ -178,7 +178,7 @@ def test_what_the_page_of_speeds_shows_takes_ten_minutes() -> None:
 
 
 def test_a_pattern_that_nothing_fits() -> None:
-    with pytest.raises(CutegemmError, match=r"'hoper\*' fits no step; there are hopper, hopper_alone"):
+    with pytest.raises(CutegemmError, match=r"'hoper\*' fits no step; there are choice_h200, choice_classes_h200"):
         named(["hoper*", "simt"])
 
 
@@ -200,6 +200,9 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         monkeypatch.setattr(module, "machine", dict)
         monkeypatch.setattr("docs.evidence.gemm.Meter", lambda *_: SimpleNamespace(known=dict))
         monkeypatch.setattr(module, "contests", taken)
+    elif name == "choice":
+        monkeypatch.setattr(choice, "need_gpu", lambda: None)
+        monkeypatch.setattr(choice, "rivals", taken)
     elif name in ("counters", "sanitize"):
         assert made.name in (name, f"analysis_{arguments[0]}")
         monkeypatch.setattr(counted, {"counters": "measure"}.get(name, name), taken)
