@@ -387,9 +387,13 @@ def test_an_extent_of_0_is_an_extent(extents: tuple[str, ...]) -> None:
 
 
 @pytest.mark.usefixtures("not_compiled")
-@pytest.mark.parametrize("alpha", ["nan", "inf", "-inf"])
-def test_what_is_not_finite_is_right_where_float64_has_the_same(alpha: str) -> None:
-    assert json.loads(run("gemm", "8", "8", "8", "--alpha", alpha, "--json"))["correct"] is True
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_is_not_finite_is_right_where_float64_has_the_same(tmp_path: Path, value: str) -> None:
+    a = np.ones((8, 8), np.float32)
+    a[3, 5] = float(value)
+    np.save(tmp_path / "a.npy", a)
+    done = json.loads(run("gemm", "--a", str(tmp_path / "a.npy"), "8", "8", "8", "--json"))
+    assert done["correct"] is True
 
 
 def test_show_a_layout(tmp_path: Path) -> None:
