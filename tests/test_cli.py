@@ -22,6 +22,7 @@ from cutegemm.plan import Operands, Problem
 from cutegemm.run.cubin import ResourceReport
 
 BF16 = Operands.of("bf16")
+SMALL = ("--problem", "512x512x512")
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -647,7 +648,8 @@ def alone(*arguments: str, cwd: Path | None = None, **environment: str) -> subpr
 
 
 @pytest.mark.parametrize(
-    "command", [("show", "(4,8):(8,1)"), ("check", "simt_64x64"), ("show", "sm90_pingpong", "--timeline")]
+    "command",
+    [("show", "(4,8):(8,1)"), ("check", "simt_64x64", *SMALL), ("show", "sm90_pingpong", "--timeline")],
 )
 def test_any_encoding_will_do(command: tuple[str, ...]) -> None:
     """What an encoding lacks is printed by its nearest characters, as many of them: columns stay in line."""
@@ -663,7 +665,7 @@ def test_any_encoding_will_do(command: tuple[str, ...]) -> None:
 
 def test_a_narrow_terminal_cuts_no_number_off() -> None:
     """Every number of the wide report is in the narrow one."""
-    wide, narrow = (alone("check", "simt_64x64", COLUMNS=width).stdout for width in ("120", "40"))
+    wide, narrow = (alone("check", "simt_64x64", *SMALL, COLUMNS=width).stdout for width in ("120", "40"))
     assert "\u2026" not in narrow
     in_wide, in_narrow = (Counter(re.findall(r"\d[\d.e+]*\d|\d", said)) for said in (wide, narrow))
     assert len(in_wide) > 50
@@ -687,9 +689,9 @@ def test_progress_is_told_where_there_is_no_terminal(monkeypatch: pytest.MonkeyP
 
 def test_d_has_the_type_that_gemm_gives_it() -> None:
     for dtype, result in (("e4m3", "bf16"), ("e5m2", "bf16"), ("s8", "s32"), ("f16", "f16"), ("tf32", "f32")):
-        assert f"D {result} n-major" in run(
-            "check", "sm90_slots", "--dtype", dtype, "--layout", "nt"
-        ).replace("\n", " ")
+        assert f"D {result} n-major" in run("show", "sm90_slots", "--dtype", dtype, "--layout", "nt").replace(
+            "\n", " "
+        )
 
 
 def test_the_type_of_d_is_that_of_the_function_on_a_gpu() -> None:
