@@ -1,7 +1,8 @@
 """The choice beside the vendor library, on problems that are drawn by a seed and that nothing was fitted to.
 
 python -m docs.evidence choice --seed 1 --count 300 --json choice.json
-python -m docs.evidence choice --seed 2 --count 200 --first 16 --others 8 --json rivals.json    # to fit the model to
+python -m docs.evidence choice --seed 2 --count 160 --first 12 --others 8 --json rivals.json    # to fit the model to
+python -m docs.evidence choice --shape 1536 --shape 777x11008x4096 --layout nt --layout tn --first 60    # of one's own
 
 Every GPU of the machine takes problems; all plans of one problem, and the library, run in turns on one GPU.
 """
@@ -23,8 +24,9 @@ from cutegemm.choose.catalog import chosen
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from docs.evidence.contest import Case, Contest, compile_ahead, record
+from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record
 from docs.evidence.drawn import drawn, rivals
+from docs.evidence.gemm import LAYOUTS, parse_shape
 from docs.evidence.measure import machine, need_gpu, this_device
 
 Row = dict[str, Any]
@@ -117,7 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0, help="of the draw, and of the plans by chance")
+    parser.add_argument(
+        "--shape", action="append", type=parse_shape, help="instead of a draw; may be repeated"
+    )
+    parser.add_argument("--layout", action="append", choices=LAYOUTS, help="of these shapes; may be repeated")
+    parser.add_argument("--dtype", default="bfloat16", help="of these shapes")
     parser.add_argument("--count", type=int, default=300, help="problems")
     parser.add_argument(
         "--first", type=int, default=0, help="plans beside, that are predicted to be the fastest"
@@ -127,9 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
     need_gpu()
+    problems = [
+        Problem(*shape, operands=operands_of(given.dtype, layout, *shape))
+        for shape in given.shape or ()
+        for layout in given.layout or LAYOUTS
+    ]
     cases = [
         Drawn(of, tuple(map(str, rivals(of, given.first, given.others, given.seed))), number % 2 == 0)
-        for number, of in enumerate(drawn(given.seed, given.count))
+        for number, of in enumerate(problems or drawn(given.seed, given.count))
     ]
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}

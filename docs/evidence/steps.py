@@ -45,6 +45,11 @@ def _gemm(name: str, seconds: float, proves: str, options: str, needs: tuple[str
     return Step(name, proves, argv, seconds, needs)
 
 
+def _choice(name: str, seconds: float, proves: str, options: str) -> Step:
+    argv = ("-m", "docs.evidence", "choice", *options.split(), "--json", f"{name}.json")
+    return Step(name, proves, argv, seconds, (HOPPER,))
+
+
 def _ladder(name: str, seconds: float, proves: str) -> Step:
     argv = ("-m", "docs.evidence", "ladder", name, "--json")
     proves = f"each step of the {proves}: speed, resources, predictions, counters"
@@ -94,12 +99,25 @@ _SMALL_PLANS = (
     "--plan chosen --plan sm90_64* --plan sm90_cluster_2x1 --plan sm90_slots --plan transposed:sm90_64x16 "
     "--plan transposed:sm90_64x32"
 )
+_ASKED = (
+    "--shape 768x3072x16384 --shape 777x11008x4096 --shape 1024 --shape 1536 --shape 2048 --shape 4096 --shape 8192 "
+    "--shape 5120x5120x2048 --shape 2048x4096x11008 --shape 25088x256x2304 --shape 64x2112x7168"
+)
+_HARD = (
+    "--shape 777x11008x4096 --shape 768x3072x16384 --shape 1536 --shape 25088x256x2304 --shape 2320x2064x7072 "
+    "--shape 5120x5120x2048 --shape 1984x496x3200 --shape 608x5536x768 --shape 2048 --shape 4096 --shape 5000"
+)
 _POWER = (
     "--shape 4096 --shape 8192 --layout nt --plan mma_128x256 --plan mma_256x128 --plan mma_tma_* --seconds 0.3 "
     "--power 1.5"
 )
 
 STEPS: tuple[Step, ...] = (
+    _choice("choice_h200", 120, "the choice on problems that nobody picked", "--seed 12 --count 170 --first 2 --others 2"),
+    _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
+    _choice("choice_fit_h200", 150, "what the choice is fitted to", "--seed 2 --count 160 --first 12 --others 8"),
+    _choice("choice_fit_h100", 150, "the same, of an H100", "--seed 3 --count 160 --first 12 --others 8"),
+    _choice("choice_fit_hard", 120, "the same: sizes that were chosen badly", f"{_HARD} --layout nt --layout tn --first 64"),
     _gemm(
         "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",
         f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_slots --plan sm90_wide_along_n_1x2 "
