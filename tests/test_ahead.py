@@ -140,3 +140,30 @@ class TestCalls:
             cutegemm.prepare(torch.nn.Linear(8, 8))
         with pytest.raises(UnsupportedError, match=r"layers are on cpu; .* Call model.cuda\(\) first"):
             cutegemm.prepare([cutegemm.Linear(8, 8)])
+
+
+def test_the_few_of_a_weight_are_remembered_on_the_disk(monkeypatch, tmp_path):
+    """By the question: other operands ask anew."""
+    from cutegemm.run import question
+
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        question.recall.entries, "_IMPORTED", float("inf")
+    )  # others may edit the source meanwhile
+    asked, real = [], question.rows.few
+    monkeypatch.setattr(
+        question.rows, "few", lambda weigh: asked.append(weigh) or real(weigh, rows=(16, 4096))
+    )
+
+    def few(dtype):
+        monkeypatch.setattr(question, "_FEW", {})
+        of = Operands.of(dtype, layout="nt")
+        return question.few_of(ahead.question_of((64, 512, 512), of, DEFAULT_DEVICE))
+
+    first = few("bf16")
+    assert (few("bf16"), len(asked)) == (first, 1)
+    few("f16")
+    assert len(asked) == 2
+    for file in (tmp_path / "few").iterdir():
+        file.write_text("{")
+    assert (few("bf16"), len(asked)) == (first, 3)

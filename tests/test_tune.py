@@ -290,3 +290,21 @@ def test_processes_write_one_file(tmp_path):
     writes(path, 99)
     assert Table.read(path).records["of all"].plan == first
     assert not list(tmp_path.glob(".tuned.json-*"))
+
+
+def test_calls_that_record_gradients_are_tuned(device, monkeypatch):
+    """The product, and both of its gradients."""
+    from cutegemm.torch import launch
+
+    asked, real = [], launch.compute
+
+    def compute(a, b, text, *given, how=launch.AS_CHOSEN, **named):
+        how = given[3] if len(given) > 3 else how
+        asked.append(how.tune)
+        return real(a, b, text, *given[:3], how=how, **named)
+
+    monkeypatch.setattr("cutegemm.torch.product.compute", compute)
+    monkeypatch.setattr("cutegemm.torch.entry.wrong_devices", lambda given: [])
+    a, b = torch.ones(8, 4, requires_grad=True), torch.ones(4, 8, requires_grad=True)
+    gemm(a, b, tune=True).sum().backward()
+    assert asked == [True] * 3

@@ -14,12 +14,14 @@ from cutegemm.choose import rows
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.catalog import built, ranked
 from cutegemm.choose.catalog import chosen as choose_recipe
+from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.run import recall
 from cutegemm.run.checks import check_plan
 from cutegemm.tile.tma import TmaBox
 
@@ -243,12 +245,17 @@ def _one_of_few(question: Question) -> Decision | None:
 
 
 def few_of(question: Question) -> tuple[Recipe, ...]:
-    """The recipes that serve a layer for any number of rows, remembered: see `choose.rows.few`."""
+    """The recipes that serve a layer for any number of rows, remembered here and on the disk: see `choose.rows.few`."""
     key = question.but_rows
     if key not in _FEW:
         if len(_FEW) >= _MOST_LAYERS:
             _FEW.clear()
-        _FEW[key] = _few(question)
+        text = repr(key)
+        names = recall.remembered("few", text)
+        found = _few(question) if names is None else tuple([recipe_named(str(name)) for name in names])
+        if names is None:
+            recall.remember("few", text, [str(recipe) for recipe in found])
+        _FEW[key] = found
     return _FEW[key]
 
 

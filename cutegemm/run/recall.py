@@ -59,8 +59,8 @@ def find(key: Any, a: Any) -> Recalled | None:
     if not _serves(key, a):
         return None
     try:
-        held = json.loads(_place(key, a).read_text())
-        if held["entry"] != Path(held["entry"]).name:
+        held = remembered(_FOLDER, _text(key, a))
+        if held is None or held["entry"] != Path(held["entry"]).name:
             return None
         folder = entries.cache_folder() / held["entry"]
         manifest = entries.intact(folder)
@@ -87,9 +87,9 @@ def keep(key: Any, a: Any, prepared: Prepared) -> None:
     """Writes the record of a signature, if it may; nothing is said where the disk is full or not ours."""
     global _written
     kernel = prepared.kernel
-    if kernel is None or _written >= _MOST or not _serves(key, a) or entries.edited():
+    if kernel is None or _written >= _MOST or not _serves(key, a):
         return
-    with contextlib.suppress(OSError, CutegemmError):
+    with contextlib.suppress(CutegemmError):
         assert prepared.problem is not None
         of = prepared.problem
         sizes = kernel.sizes(of.m, of.n, of.k, of.l) if kernel.needs_workspace else None
@@ -101,12 +101,7 @@ def keep(key: Any, a: Any, prepared: Prepared) -> None:
             "shape": prepared.shape,
             "dtype": str(prepared.dtype).removeprefix("torch."),
         }
-        place = _place(key, a)
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        handle, staged = tempfile.mkstemp(prefix=".writing-", dir=place.parent)
-        with os.fdopen(handle, "w") as file:
-            file.write(json.dumps(record))
-        os.replace(staged, place)
+        remember(_FOLDER, _text(key, a), record)
         _written += 1
 
 
@@ -131,15 +126,38 @@ def _is_of_process(key: Any) -> bool:
     return not (plan is None or isinstance(plan, str)) or bool(tune)
 
 
-def _place(key: Any, a: Any) -> Path:
+def _text(key: Any, a: Any) -> str:
     from cutegemm.run.cuda import device_name
 
+    return f"{entries.dsl_version()}\0{device_name(a.get_device())}\0{key!r}"
+
+
+def remembered(kind: str, text: str) -> Any:
+    """What this package's files have on the disk for a text; None where nothing is, or where others may write it."""
+    with contextlib.suppress(OSError, ValueError, CutegemmError):
+        return json.loads(_place(kind, text).read_text())
+    return None
+
+
+def remember(kind: str, text: str, value: Any) -> None:
+    """Writes what a text stands for, if it may; nothing is said where the disk is full or not ours."""
+    if entries.edited():  # what this process does is no longer what the files say
+        return
+    with contextlib.suppress(OSError, CutegemmError):
+        place = _place(kind, text)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, staged = tempfile.mkstemp(prefix=".writing-", dir=place.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(json.dumps(value))
+        os.replace(staged, place)
+
+
+def _place(kind: str, text: str) -> Path:
     folder = entries.cache_folder()
     wrong = entries.untrusted(folder) if folder.exists() else None
     if wrong:
         raise OSError(wrong)
-    text = f"{_files()}\0{entries.dsl_version()}\0{device_name(a.get_device())}\0{key!r}"
-    return folder / _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"
+    return folder / kind / f"{hashlib.sha256(f'{_files()}{text}'.encode()).hexdigest()[:40]}.json"
 
 
 @cache

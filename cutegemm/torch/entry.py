@@ -39,7 +39,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     if wrong:
         raise refused(a, b, wrong)
     text, operands, scalars = _epilogue(given)
-    choice = Choice(how.plan, how.accumulate, how.allow_tf32, how.varying_rows)
+    choice = Choice(how.plan, how.accumulate, how.allow_tf32, how.varying_rows, how.tune)
     if out is not None:
         torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *astuple(choice))
         return out

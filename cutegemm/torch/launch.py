@@ -33,6 +33,7 @@ class Choice:
     accumulate: str = "fast"
     allow_tf32: bool = False
     varying_rows: bool = False
+    tune: bool = False
 
 
 AS_CHOSEN = Choice()

@@ -14,6 +14,7 @@ vmap: a batch of products with one b is one product with more rows; other batche
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ from cutegemm.torch.product import backward, keep
 # Of `gemm` no argument has a default: torch leaves those out that equal it, and then takes the gradients of a call with
 # lists of tensors for too many.
 _PRODUCT = "Tensor a, Tensor[] b, str epilogue, Tensor[] operands, float[] scalars"
-_HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows"
+_HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows, bool tune"
+_OPTIONS = len(fields(Choice))
 SCHEMAS = {
     "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None, bool varying_rows=False) -> Tensor",
     "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",
@@ -47,15 +49,15 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 def _gemm(*given: Any) -> list[torch.Tensor]:
     """given   as in the schema, which ends with the fields of a `Choice`"""
-    *product, plan, accumulate, allow_tf32, varying_rows = given
+    product, how = given[:-_OPTIONS], given[-_OPTIONS:]
     run: Callable[..., list[torch.Tensor]] = compute
-    return run(*product, how=Choice(plan, accumulate, allow_tf32, varying_rows))
+    return run(*product, how=Choice(*how))
 
 
 def _gemm_out(*given: Any) -> None:
-    *product, out, plan, accumulate, allow_tf32, varying_rows = given
+    *product, out = given[:-_OPTIONS]
     run: Callable[..., list[torch.Tensor]] = compute
-    run(*product, how=Choice(plan, accumulate, allow_tf32, varying_rows), out=out)
+    run(*product, how=Choice(*given[-_OPTIONS:]), out=out)
 
 
 def _fake_mm(
@@ -95,7 +97,7 @@ def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]
 def _backward_gemm(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     a, *others = backward(ctx, upstream, ctx.needs)
     of_scalars: Any = None if ctx.call.scalars else []  # as torch flattens lists: an empty one has no leaf
-    return a, others[: ctx.parts], None, others[ctx.parts :], of_scalars, *[None] * 5
+    return a, others[: ctx.parts], None, others[ctx.parts :], of_scalars, *[None] * (1 + _OPTIONS)
 
 
 def _wanting(*tensors: torch.Tensor) -> tuple[bool, ...]:

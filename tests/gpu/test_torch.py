@@ -221,7 +221,7 @@ def test_scales(by_rows, fast, arch):
 
 
 OPS = torch.ops.cutegemm
-HOW = (None, "fast", False, False)
+HOW = (None, "fast", False, False, False)
 
 
 def test_opcheck():

@@ -19,7 +19,7 @@ from cutegemm.torch import library as registered  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
 
 OPS = torch.ops.cutegemm
-HOW = (None, "fast", False, False)
+HOW = (None, "fast", False, False, False)
 A, W, BIAS = normal(5, 8, grad=True), normal(6, 8, seed=1, grad=True), normal(6, seed=2, grad=True)
 CALLS = [
     (OPS.mm, (A, W.t())),
