@@ -44,7 +44,7 @@ class ProofCase(Case):
 class Counted:
     """A drawn plan and what was counted.
 
-    key                 of the plan, by which a text that makes another plan by now is known
+    key                 of the plan that was measured: what its text makes may be another one by now
     registers, spills   of the compiled kernel
     launches            metric -> value of each launch
     """

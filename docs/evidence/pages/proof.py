@@ -18,7 +18,7 @@ _REASONS = {
         "two counters contradict each other: that of the hardware is as predicted, that of patched instructions "
         "shows half as many more"
     ),
-    "theoretical occupancy, %": "the counter is an average over time",
+    "theoretical occupancy, %": "ncu prints it with two decimals",
 }
 
 Row = Mapping[str, Any]
@@ -50,6 +50,10 @@ def page(found: Mapping[str, Mapping[str, Any]]) -> str:
         "for.",
         "Shared memory is predicted by `check --compiled`: a few tiles of the compiled kernel's PTX are executed on a "
         "CPU, and what they do is summed up over the grid. Sectors are the plan's own. DRAM is a range.",
+        "No constant was fitted to these counters. But what is promised was made smaller by them, and by those of 32 "
+        "other plans: [what is not promised](#what-is-not-promised) says so in numbers. The bound was mended by them "
+        "too: ten plans were faster than it at first, since copies by cp.async were counted with conflicts that they "
+        "do not have, and CTAs outside of D twice.",
         "## Promises",
         summary(cases),
         f"{len(lost)} of {len(cases)} plans miss a promise; all of them are below, by how far they miss it.",
