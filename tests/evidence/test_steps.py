@@ -178,7 +178,9 @@ def test_what_the_page_of_speeds_shows_takes_ten_minutes() -> None:
 
 
 def test_a_pattern_that_nothing_fits() -> None:
-    with pytest.raises(CutegemmError, match=r"'hoper\*' fits no step; there are choice_h200, choice_classes_h200"):
+    with pytest.raises(
+        CutegemmError, match=r"'hoper\*' fits no step; there are choice_h200, choice_classes_h200"
+    ):
         named(["hoper*", "simt"])
 
 
