@@ -373,7 +373,7 @@ def _with_problem(
         passes=tuple(passes_of(plan, problem)),
     )
     ops = {a.op for a in known.shared}
-    idle = product(grid_of_clusters(plan, problem)) / max(
+    idle = max(1, product(grid_of_clusters(plan, problem))) / max(
         1, product(plan.grid(problem))
     )  # CTAs for each of a tile
     # The copies of cp.async at their best: what more they take is known of single ones alone.
