@@ -7,12 +7,7 @@ from typing import Any
 
 
 def new_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
-    """What allocates row-major results, each on the device and of the class of a tensor.
-
-    >>> import torch
-    >>> new_like(torch.zeros(3), (2, 4), torch.int32)().stride()
-    (4, 1)
-    """
+    """What allocates row-major results, each on the device and of the class of a tensor."""
     from torch import contiguous_format, empty_like
 
     # One element is kept, as large as is asked for: torch makes its like sooner than a tensor by shape and type.

@@ -11,7 +11,7 @@ from cutegemm.analysis import check
 from cutegemm.analysis.shared import byte_addresses, cost
 from cutegemm.build import mma_tma_plan, sm90_plan
 from cutegemm.choose.catalog import choose, plan_named
-from cutegemm.choose.sm90.choice import PACK_START_US, packing_us
+from cutegemm.choose.sm90.choice import MEETS_EARLY_US, MEETS_US, PACK_START_US, packing_us
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
@@ -153,10 +153,13 @@ def test_rules():
 
 
 def test_what_packing_costs():
-    """4096 x 4096 of 4 bytes are 67 MB, read and written: 32 us at 4.2 TB/s."""
+    """4096 x 4096 of 4 bytes are 67 MB, read and written: 32 us at 4.2 TB/s. A small GEMM begins beside the packing."""
     ops, square = Operands.of("tf32", layout="tn"), Problem(4096, 4096, 4096)
     bytes_per_us = DEFAULT_DEVICE.measured.pack_along_k_gb_s * 1e3
-    assert packing_us(ops, square) == pytest.approx(2 * (PACK_START_US + 2 * 4 * 4096**2 / bytes_per_us))
+    assert packing_us(ops, square) == pytest.approx(
+        PACK_START_US + MEETS_US + 2 * 2 * 4 * 4096**2 / bytes_per_us
+    )
+    assert packing_us(ops, Problem(64, 64, 64)) == pytest.approx(PACK_START_US + MEETS_EARLY_US, rel=0.01)
     assert packing_us(ops, square, device_named("a100-40gb")) > 2 * packing_us(ops, square)
     assert packing_us(Operands.of("tf32", layout="nt"), square) == 0.0
 
