@@ -16,8 +16,8 @@ from cutegemm.build import simt_plan
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan import Operands, Problem
-from cutegemm.run import on_gpu
-from cutegemm.run.on_gpu import in_turns
+from cutegemm.run import on_gpu, timing
+from cutegemm.run.timing import in_turns
 from docs.evidence import contest, measure, power
 from docs.evidence.contest import Case, Contest, contests, operands_of, record
 
@@ -40,7 +40,7 @@ def gemm(a, b, *, out, plan, accumulate, allow_tf32):
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
     """Every call is right, of any plan; a call takes as many milliseconds as there are calls before it, and one."""
-    for module in (contest, measure, on_gpu):
+    for module in (contest, measure, on_gpu, timing):
         monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(contest, "need_gpu", lambda: None)
     monkeypatch.setattr(contest, "compile_ahead", lambda cases: None)
@@ -191,8 +191,8 @@ def test_every_round_runs_each_once_in_an_order_drawn_anew(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(on_gpu, "_FLUSH_BYTES", 16)
-    monkeypatch.setattr(on_gpu, "_WARM_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "_FLUSH_BYTES", 16)
+    monkeypatch.setattr(timing, "_WARM_SECONDS", 0.0)
     found = in_turns([functools.partial(call, n) for n in (1, 2, 3, 4)], 0.0)
     assert found == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3])
     rounds = [called[at : at + 4] for at in range(0, len(called), 4)]
