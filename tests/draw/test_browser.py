@@ -228,6 +228,7 @@ def test_the_colour_of_a_cell_is_its_bank(page: Page) -> None:
     assert "#" + "".join(f"{v:02x}" for v in pixel[:3]) == LIGHT[bank]
 
 
+@pytest.mark.slow  # a time, which a machine with other work does not keep
 def test_hovering_does_not_stutter(page: Page) -> None:
     """All that is looked up and drawn for an element fits a 60 Hz frame, on average of a thousand."""
     spent = page.chrome.run(

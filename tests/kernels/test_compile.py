@@ -127,6 +127,7 @@ FITTING = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @in_groups("names", FITTING, 4)
 def test_named_plans_fit_for_elements_on_their_own(names):
     """Operands that are aligned to an element alone: more instructions, and still no spills."""

@@ -92,6 +92,7 @@ COMPILED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @in_groups("names", COMPILED)
 def test_forms(names):
     check_each([form(name) for name in names], check)
@@ -109,6 +110,7 @@ _STEPS = [
 ]
 
 
+@pytest.mark.slow
 @in_groups("steps", _STEPS, 4)
 def test_steps_of_the_ladder(steps):
     plans = [plan_named(name, Operands.of(dtype, layout=layout)) for dtype, name, layout in steps]
