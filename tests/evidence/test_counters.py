@@ -142,7 +142,7 @@ def test_a_counter_that_should_be_zero():
     assert any(row.error == float("inf") for row in compare(case, analysis, seen).rows)
 
 
-def test_the_proof_has_what_the_issue_asks_for():
+def test_the_proof_has_all_families():
     cases, probes = proof_cases(), proof_probes()
     assert len({c.name for c in cases}) == len(cases) >= 20
     assert len({p.name for p in probes}) == len(probes)
