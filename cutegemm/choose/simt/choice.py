@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -16,40 +16,12 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.work.split import Split
 
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _LEAST_K = 256  # of a part
 _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and have not been timed
 _EVENLY = Split(waves=1)
-
-
-def choose_simt(
-    operands: Operands,
-    problem: Problem,
-    arch: str = DEFAULT_ARCH,
-    device: Device = DEFAULT_DEVICE,
-    suits: Callable[[GemmPlan], bool] | None = None,
-) -> GemmPlan:
-    """The named plan, packed or not, K split or not, that `seconds` holds to be the fastest.
-
-    suits    of a plan: whether it is one that is wanted, beside its time
-    raises   PlanError where none serves the operands and the problem on the architecture
-    """
-    refusals: list[tuple[object, str]] = []
-    for recipe in ranked(operands, problem, arch, device):
-        try:
-            plan = recipe.build(operands)
-        except PlanError as error:
-            refusals += [(recipe, rule) for rule in error.violations]
-            continue
-        # What is packed comes by cp.async alone, so that there may be more stages than those of the plan as it is
-        refused = [*plan.violations(arch), *limits(plan, problem)]
-        if not refused and (suits is None or suits(plan)):
-            return plan
-        refusals += [(recipe, rule) for rule in refused]
-    raise PlanError(f"choose: no named plan for {problem} of {operands} on {arch}", by_reason(refusals))
 
 
 def ranked(
@@ -82,7 +54,7 @@ def ranked(
 def candidates(
     operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
 ) -> list[Candidate]:
-    """What `choose_simt` weighs, the plan to take first.
+    """What `choose` weighs, the plan to take first.
 
     raises   PlanError where no named plan serves the operands
     """
