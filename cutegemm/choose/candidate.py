@@ -1,8 +1,9 @@
-"""What a choice is made among."""
+"""What a choice is made among, and what is predicted of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cutegemm.choose.recipe import Recipe
 
@@ -18,3 +19,27 @@ class Candidate:
     recipe: Recipe
     us: float
     bound: str
+
+
+Column = Any  # an array of a number for each plan
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Columns of what a model of time says.
+
+    us       microseconds behind a flush of the L2 cache, beside what packing takes; infinitely many of a plan that
+             the device cannot run
+    bounds   by what bounds a plan, the microseconds that it would take by itself
+    """
+
+    us: Column
+    bounds: dict[str, Column]
+
+    def bound(self, row: int) -> str:
+        """What a plan takes most of its time for.
+
+        >>> Predicted([3.0, 5.0], {"L2": [2, 1], "DRAM": [1, 4]}).bound(1)
+        'DRAM'
+        """
+        return max(self.bounds, key=lambda name: self.bounds[name][row])

@@ -33,7 +33,7 @@ from docs.evidence.contest import operands_of
 Row = Mapping[str, Any]
 _NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
 _LEAST_WEIGHT = 0.05
-_TIED = 0.3  # of a constant's logarithm to what it was
+_TIED = 0.03  # of a constant's logarithm to what it was
 _MOST_PLANS = 40  # of a problem, which count as so many
 
 
@@ -146,7 +146,7 @@ def fit(
         return replace(costs, **dict(zip(fitted, np.exp(logarithms).tolist(), strict=True)))
 
     def residuals(logarithms: Any) -> Any:
-        return np.concatenate([errors(contests, of(logarithms)), _TIED / 10 * (logarithms - start)])
+        return np.concatenate([errors(contests, of(logarithms)), _TIED * (logarithms - start)])
 
     found = least_squares(residuals, start, loss="soft_l1", f_scale=0.1, max_nfev=steps)
     return of(found.x)

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.candidate import Candidate, Column
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
-from cutegemm.choose.mma_sync.time import Column, Tiles, predicted
+from cutegemm.choose.mma_sync.time import Tiles, predicted
 from cutegemm.choose.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH

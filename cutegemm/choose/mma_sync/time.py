@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from cutegemm.choose.candidate import Column, Predicted
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
@@ -32,8 +32,6 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 _BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
 _ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
-
-Column = Any  # an array of a number for each plan
 
 
 @dataclass(frozen=True)
@@ -156,22 +154,6 @@ def _stores(plan: GemmPlan) -> float:
     return bm * bn / (values * WARP_THREADS)
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """Columns of what is predicted.
-
-    us       microseconds behind a flush of the L2 cache; infinitely many where the device has no such tensor cores
-    bounds   the microseconds that each of `_BOUNDS` would take by itself
-    """
-
-    us: Column
-    bounds: tuple[Column, ...]
-
-    def bound(self, row: int) -> str:
-        """What a plan takes most of its time for."""
-        return _BOUNDS[int(np.argmax([column[row] for column in self.bounds]))]
-
-
 def predicted(
     tiles: Tiles,
     peak_tflops: float | None,
@@ -220,7 +202,12 @@ def predicted(
     of_k = k_tiles * per_sm
     waited = latency_us * k_tiles * (rounds + (rest > 0))
     memory = np.full(len(us), memory_us)
-    return Predicted(us, (waited, loads_us * of_k, products_us * of_k, memory, ends_us, sums_us))
+    return Predicted(
+        us,
+        dict(
+            zip(_BOUNDS, (waited, loads_us * of_k, products_us * of_k, memory, ends_us, sums_us), strict=True)
+        ),
+    )
 
 
 def _together(exponent: float, *us: Column) -> Column:

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from cutegemm.choose.candidate import Column, Predicted
 from cutegemm.machine.arch import CACHE_LINE_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
@@ -35,8 +35,6 @@ K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _UNIT = 128 * 128  # elements of D that the constants are for
 _BOUNDS = "tensor cores", "shared memory", "L2", "store of D", "DRAM", "start"
 _NARROW_BYTES = 64  # of a row of a box of D
-
-Column = Any  # an array of a number for each plan
 
 
 @dataclass(frozen=True)
@@ -174,22 +172,6 @@ class Shapes:
         return np.maximum(1, sms // (self.cm * self.cn))
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """Columns of what is predicted.
-
-    us       microseconds behind a flush of the L2 cache, beside what packing takes
-    bounds   for each of `_BOUNDS` the microseconds that it would take by itself
-    """
-
-    us: Column
-    bounds: tuple[Column, ...]
-
-    def bound(self, row: int) -> str:
-        """What a plan takes most of its time for."""
-        return _BOUNDS[int(np.argmax([each[row] for each in self.bounds]))]
-
-
 def predicted(
     shapes: Shapes,
     operands: Operands,
@@ -260,7 +242,7 @@ def predicted(
     of_k = turns * k_tiles
     of_k_tiles = products_us, shared_us, cost.l2 * row_kib
     others = store_us * turns, np.maximum(memory_us, few_us), np.full(len(us), cost.start)
-    return Predicted(us, (*(each * of_k for each in of_k_tiles), *others))
+    return Predicted(us, dict(zip(_BOUNDS, (*(each * of_k for each in of_k_tiles), *others), strict=True)))
 
 
 def filled(tiles: Column, k_tiles: int, grid: Column) -> Shares:
