@@ -1,6 +1,7 @@
-"""GEMMs with an epilogue beside torch: eager, compiled, and cuBLASLt's own epilogue where it has one.
+"""GEMMs with an epilogue beside torch: eager, compiled, cuBLASLt's own epilogue where it has one, and quack.
 
 python -m docs.evidence epilogues --seconds 0.8 --json epilogues.json
+python -m docs.evidence epilogues --peer quack --json epilogues.json     # quack too, where quack-kernels is installed
 python -m docs.evidence epilogues --table docs/evidence/data/epilogues.json     # the table of a record
 """
 
@@ -12,33 +13,74 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cutegemm.dtypes import DType
 from docs.evidence.files import write_whole
 from docs.evidence.measure import machine, need_gpu
 from docs.evidence.pages.markdown import table
+from docs.evidence.peer import QUACK, quack_calls
 
-SHAPES = ((8192, 14336, 4096), (2048, 16384, 4096), (16384, 3072, 768))
+# (M, N, K) of a type of torch.
+CASES = (
+    ((8192, 14336, 4096), "bfloat16"),
+    ((2048, 16384, 4096), "bfloat16"),
+    ((16384, 3072, 768), "bfloat16"),
+    ((4096, 4096, 4096), "float32"),
+    ((2048, 8192, 1024), "float32"),
+)
 _SEED = 0
 
+Call = Callable[[], Any]
+Calls = dict[str, dict[str, Call]]
+Row = dict[str, Any]
 
-def run(shape: tuple[int, int, int], seconds: float) -> dict[str, Any]:
-    """Microseconds of every call on bf16 operands of one shape, and errors against float32.
 
-    shape     (M, N, K); the weight is N x K
-    seconds   of measuring
-    raises    UnsupportedError without a GPU
+def run(shape: tuple[int, int, int], dtype: str, seconds: float, with_quack: bool) -> Row:
+    """Microseconds of every call on operands of one shape, and errors against float64 or, of bf16, float32.
+
+    shape        (M, N, K); the weight is N x K
+    dtype        of torch: "bfloat16" or "float32"
+    seconds      of measuring
+    with_quack   whether quack's functions are timed too, which it tunes for each shape
+    raises       UnsupportedError without a GPU, or without quack
     """
     import torch
-    import torch.nn.functional as F
 
-    from cutegemm import epilogue as e
-    from cutegemm import gemm
     from cutegemm.run.on_gpu import in_turns
 
     need_gpu()
     torch.manual_seed(_SEED)
     m, n, k = shape
-    x, w, c = [torch.randn(*of, device="cuda", dtype=torch.bfloat16) for of in ((m, k), (n, k), (m, n))]
-    w, bias = w * k**-0.5, torch.randn(n, device="cuda", dtype=torch.bfloat16)
+    kind = getattr(torch, dtype)
+    x, w, c = [torch.randn(*of, device="cuda", dtype=kind) for of in ((m, k), (n, k), (m, n))]
+    w, bias = w * k**-0.5, torch.randn(n, device="cuda", dtype=kind)
+    of_type = _of_bf16 if dtype == "bfloat16" else _of_f32
+    calls, exact = of_type(x, w, bias, c)
+    if with_quack and dtype == "bfloat16":
+        for what, call in quack_calls(x, w.t(), bias, c).items():
+            calls[what]["quack"] = call
+    named = [(what, whose) for what, of in calls.items() for whose in of]
+    for what, whose in named:
+        calls[what][whose]()
+    times = in_turns([calls[what][whose] for what, whose in named], seconds)
+    us: dict[str, dict[str, float]] = {}
+    for (what, whose), took in zip(named, times, strict=True):
+        us.setdefault(what, {})[whose] = took * 1e6
+    errors: dict[str, dict[str, float]] = {}
+    for what, wanted in exact.items():
+        want = wanted()
+        for whose in ("torch", "cutegemm"):
+            got = calls[what][whose]().to(want.dtype)
+            errors.setdefault(what, {})[whose] = float((got - want).norm() / want.norm())
+    return {"m": m, "n": n, "k": k, "dtype": dtype, "us": us, "errors": errors}
+
+
+def _of_bf16(x: Any, w: Any, bias: Any, c: Any) -> tuple[Calls, dict[str, Call]]:
+    """What is timed on operands of bf16, and the values that results are held against, in f32."""
+    import torch
+    import torch.nn.functional as F
+
+    from cutegemm import epilogue as e
+    from cutegemm import gemm
 
     def gated(x: Any, w: Any) -> Any:
         gate, up = F.linear(x, w).chunk(2, -1)
@@ -53,7 +95,7 @@ def run(shape: tuple[int, int, int], seconds: float) -> dict[str, Any]:
         "residual": torch.compile(lambda x, w, c: F.linear(x, w) + c),
     }
     wt = w.t()
-    calls: dict[str, dict[str, Callable[[], Any]]] = {
+    calls: Calls = {
         "product": {"torch": lambda: x @ wt, "cutegemm": lambda: gemm(x, wt)},
         "bias": {
             "torch": lambda: F.linear(x, w, bias),
@@ -88,26 +130,32 @@ def run(shape: tuple[int, int, int], seconds: float) -> dict[str, Any]:
             "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc: (acc, e.row_sum(e.square(acc)))),
         },
     }
-    named = [(what, whose) for what, of in calls.items() for whose in of]
-    for what, whose in named:
-        calls[what][whose]()
-    times = in_turns([calls[what][whose] for what, whose in named], seconds)
-    us: dict[str, dict[str, float]] = {}
-    for (what, whose), took in zip(named, times, strict=True):
-        us.setdefault(what, {})[whose] = took * 1e6
     exact = {
-        "bias, gelu": act(x.float(), w.float(), bias.float()),
-        "swiglu": gated(x.float(), w.float()),
-        "residual": x.float() @ wt.float() + c.float(),
+        "bias, gelu": lambda: act(x.float(), w.float(), bias.float()),
+        "swiglu": lambda: gated(x.float(), w.float()),
+        "residual": lambda: x.float() @ wt.float() + c.float(),
     }
-    errors = {
-        what: {
-            whose: float((calls[what][whose]().float() - want).norm() / want.norm())
-            for whose in ("torch", "cutegemm")
-        }
-        for what, want in exact.items()
+    return calls, exact
+
+
+def _of_f32(x: Any, w: Any, bias: Any, c: Any) -> tuple[Calls, dict[str, Call]]:
+    """The same on operands of f32, in f64."""
+    import torch
+    import torch.nn.functional as F
+
+    from cutegemm import epilogue as e
+    from cutegemm import gemm
+
+    wt = w.t()
+    calls: Calls = {
+        "product": {"torch": lambda: x @ wt, "cutegemm": lambda: gemm(x, wt)},
+        "bias, relu": {
+            "torch": lambda: F.relu(F.linear(x, w, bias)),
+            "cuBLASLt": lambda: torch._addmm_activation(bias, x, wt),
+            "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc, bias: e.relu(acc + bias), bias=bias),
+        },
     }
-    return {"m": m, "n": n, "k": k, "us": us, "errors": errors}
+    return calls, {"bias, relu": lambda: F.relu(F.linear(x.double(), w.double(), bias.double()))}
 
 
 def rows_of(found: dict[str, Any]) -> str:
@@ -120,7 +168,7 @@ def rows_of(found: dict[str, Any]) -> str:
             best = min(others, key=lambda whose: others[whose], default=None)
             lines.append(
                 [
-                    f"{one['m']}x{one['n']}x{one['k']}",
+                    f"{one['m']}x{one['n']}x{one['k']} {DType.parse(one['dtype'])}",
                     what,
                     f"{us['cutegemm']:.1f}",
                     f"{us['cutegemm'] / plain:.3f}",
@@ -128,7 +176,7 @@ def rows_of(found: dict[str, Any]) -> str:
                     "" if best is None else f"{others[best] / us['cutegemm']:.2f}",
                 ]
             )
-    head = ["M x N x K", "epilogue", "µs", "of the product alone", "best of torch, µs", "faster"]
+    head = ["M x N x K", "epilogue", "µs", "of the product alone", "best of the others, µs", "faster"]
     return table(head, lines)
 
 
@@ -140,6 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seconds", type=float, default=0.8, help="of measuring, of each shape")
+    parser.add_argument("--peer", choices=[QUACK], help="time its functions too")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
@@ -147,8 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(rows_of(json.loads(given.table.read_text())))
         return
     found: dict[str, Any] = {"machine": {}, "rows": []}
-    for shape in SHAPES:
-        found["rows"].append(run(shape, given.seconds))
+    for shape, dtype in CASES:
+        found["rows"].append(run(shape, dtype, given.seconds, given.peer == QUACK))
         found["machine"] = machine()
         if given.json:
             write_whole(given.json, json.dumps(found, indent=1) + "\n")

@@ -4,7 +4,8 @@
 |--------------------------------|--------------------------------------------------------------------------------|
 | a path to `tensorop_gemm.py`   | class `TensorOpGemm` of CUTLASS's CuTe DSL example for Ampere (seen: 4.7.0),   |
 |                                | compiled for the very extents                                                  |
-| `quack`                        | `quack.gemm_interface.gemm` of the package quack-kernels, tuned                |
+| `quack`                        | `gemm` and, with an epilogue, `gemm_act`, `gemm_gated` and `gemm_add` of       |
+|                                | `quack.gemm_interface`, of the package quack-kernels, tuned                    |
 """
 
 from __future__ import annotations
@@ -81,10 +82,32 @@ def _example(path: Path, problem: Problem, a: Any, b: Any, out: Any) -> Callable
 
 
 def _quack(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    gemm = _of_quack("gemm")
+    return lambda: gemm(a, b, out=out, tuned=True)
+
+
+def quack_calls(x: Any, wt: Any, bias: Any, c: Any) -> dict[str, Callable[[], Any]]:
+    """What quack computes of a product with an epilogue, tuned, named as in `docs.evidence.epilogues`.
+
+    x, wt, bias, c   (M, K), (K, N), (N,) and (M, N)
+    raises           UnsupportedError without quack
+    """
+    gemm, act, gated, add = [_of_quack(name) for name in ("gemm", "gemm_act", "gemm_gated", "gemm_add")]
+    gelu = {"activation": "gelu_tanh_approx", "bias": bias, "store_preact": False}
+    return {
+        "product": lambda: gemm(x, wt),
+        "bias": lambda: gemm(x, wt, bias=bias),
+        "bias, gelu_tanh": lambda: act(x, wt, **gelu),
+        "swiglu": lambda: gated(x, wt, activation="swiglu", store_preact=False),
+        "residual": lambda: add(x, wt, c),
+    }
+
+
+def _of_quack(name: str) -> Any:
+    """One of its functions; UnsupportedError without it."""
     try:
-        gemm = importlib.import_module("quack.gemm_interface").gemm
+        return getattr(importlib.import_module("quack.gemm_interface"), name)
     except ImportError as error:
         raise UnsupportedError(f"--peer {QUACK}: pip install quack-kernels ({error}).") from error
     except Exception as error:
         raise UnsupportedError(f"--peer {QUACK}: it cannot be imported: {error!r}.") from error
-    return lambda: gemm(a, b, out=out, tuned=True)
