@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -209,7 +208,7 @@ def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: i
     failed: dict[str, CutegemmError] = {}
     with _progress(count) as done:
         for arch, of_arch in missing.items():
-            errors = compile_plans(of_arch, arch, processes or os.cpu_count(), done)
+            errors = compile_plans(of_arch, arch, processes, done)
             failed |= {plan.name: error for plan, error in zip(of_arch, errors, strict=True) if error}
     seconds = time.perf_counter() - started
     found = Ahead(tuple(wanted.values()), count - len(failed), failed, seconds)

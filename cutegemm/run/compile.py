@@ -184,7 +184,7 @@ def compile_plans(
     raises      CompileError where a process came to a sudden end
     """
     wanted = list(plans)
-    count = min(len(wanted), processes or os.cpu_count() or 1)
+    count = min(len(wanted), processes or workers.processors())
     if count <= 1:
         found = []
         for plan in wanted:

@@ -18,6 +18,11 @@ from typing import Any
 _SERVE = "from cutegemm.run.workers import serve; serve()"
 
 
+def processors() -> int:
+    """As many as this process may run on, which a container or `taskset` may have limited."""
+    return len(os.sched_getaffinity(0))
+
+
 class Ended(Exception):
     """A process came to an end before it had answered."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 
 from cutegemm.choose.catalog import plan_named
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.run.workers import processors
 from tests.gpu.sm90_worker import GEMM, GEMMS, REPEAT, grids
 from tests.kernels.sm90_forms import FORMS, form
 
@@ -117,7 +117,7 @@ def main(pattern: str) -> None:
                 group = queue.pop(0)
             table.update(run(group))
 
-    threads = [threading.Thread(target=work) for _ in range(min(12, max(2, (os.cpu_count() or 2) - 2)))]
+    threads = [threading.Thread(target=work) for _ in range(min(12, max(2, processors() - 2)))]
     for thread in threads:
         thread.start()
     for thread in threads:

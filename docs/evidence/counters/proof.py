@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -26,6 +25,7 @@ from cutegemm.profile.compare import PROMISED_METRICS, Row
 from cutegemm.profile.run import count, median, resources_of
 from cutegemm.run.cubin import ResourceReport
 from cutegemm.run.executed import executed_accesses
+from cutegemm.run.workers import processors
 from docs.evidence.counters.drawn import Drawn, draw
 from docs.evidence.files import write_whole
 from docs.evidence.machine import asked, this_machine
@@ -117,7 +117,7 @@ def measure(
 def compared(proof: Proof, workers: int | None = None) -> list[Comparison]:
     """The predictions of today beside the counters, in the order of the cases."""
     jobs = [(one, proof.arch, proof.device) for one in proof.cases]
-    many = workers or os.cpu_count() or 1
+    many = workers or processors()
     if many == 1 or len(jobs) < 2:
         return [_compare(job) for job in jobs]
     with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:
