@@ -29,7 +29,7 @@ from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import recipe_named
 from cutegemm.cli.corner import corner_of
 from cutegemm.cli.endings import EpilogueText, OperandTexts
-from cutegemm.cli.inputs import Extents, extents_of, not_writable, plan_for
+from cutegemm.cli.inputs import Extents, extents_of, not_writable, plan_for, turned
 from cutegemm.cli.job import Job, Say
 from cutegemm.cli.why import further, why
 from cutegemm.dtypes import DType, f32
@@ -131,27 +131,32 @@ def command(
     if ending is not None and gpu is not None:
         gpu, found = None, "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
     of_arch, device = (arch, default_device(arch)) if gpu is None else (gpu["arch"], gpu["device"])
-    chosen, problem = plan_for(plan, problem, of_arch, device, beta != 0, ending)
-    corner = None
+    recipe, taken, solved = plan_for(plan, problem, of_arch, device, beta != 0, ending)
+    is_turned, corner = recipe.transposed, None
     if gpu is None and not whole and out is None and not of.files:
-        corner = corner_of(chosen, problem, of, _MOST_EMULATED if emulated else _MOST_SIMULATED)
-    carried = corner.extents if corner else of
+        seen = of.transposed if is_turned else of
+        corner = corner_of(taken, solved, seen, _MOST_EMULATED if emulated else _MOST_SIMULATED)
+    carried = of if corner is None else corner.extents.transposed if is_turned else corner.extents
     given = carried.matrices(operands.a.dtype, operands.d.dtype, beta, seed)
     values = (
-        {} if ending is None else ending.values(chosen.operands, carried.m, carried.n, carried.batch, seed)
+        {} if ending is None else ending.values(taken.operands, carried.m, carried.n, carried.batch, seed)
     )
-    job = Job(chosen, problem, given, alpha, beta, corner, values)
+    of_plan = given
+    if is_turned:
+        of_plan = given.transposed
+        values = {name: turned(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
+    job = Job(recipe, taken, solved, of_plan, alpha, beta, corner, values)
     with _progress() as say:
         report, d = job.simulate(arch, emulated, say) if gpu is None else job.run(gpu, say)
-    report["chosen"] = why(chosen, plan, problem, of_arch, device, ending)
-    report["next"] = further(plan or chosen.name, problem, layout, plan is None)
+    report["chosen"] = why(recipe, taken, plan, solved, of_arch, device, ending)
+    report["next"] = further(plan or str(recipe), problem, layout, plan is None)
     if gpu is None and found:
         report["no_gpu"] = found
     rounded = of.rounded(given)
     if rounded:
         report["rounded"] = rounded
     if out is not None:
-        np.save(out, d)
+        np.save(out, turned(d) if is_turned else d)
         report["out"] = str(out)
     if as_json:
         print(json.dumps({**report, "chosen": report["chosen"].to_dict()}, indent=2))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cutegemm.choose.catalog import choose
+from cutegemm.choose.catalog import chosen
 from cutegemm.choose.described import as_multiplied
 from cutegemm.choose.endings import Ending
 from cutegemm.choose.names import recipe_named
+from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import DType, f32, round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
@@ -33,6 +34,11 @@ def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
     return wrong
 
 
+def turned(array: np.ndarray) -> np.ndarray:
+    """The same memory with the last two axes exchanged: of a matrix, or of each of a batch."""
+    return np.swapaxes(array, -1, -2)
+
+
 @dataclass(frozen=True)
 class Matrices:
     """A and B, and C where beta asks for it: (M, K), (K, N), (M, N), with L in front where batched."""
@@ -40,6 +46,11 @@ class Matrices:
     a: np.ndarray
     b: np.ndarray
     c: np.ndarray | None
+
+    @property
+    def transposed(self) -> Matrices:
+        """Those of D^T = B^T A^T, on the same memory."""
+        return Matrices(turned(self.b), turned(self.a), None if self.c is None else turned(self.c))
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,17 @@ class Extents:
     k: int
     batch: int | None
     files: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def transposed(self) -> Extents:
+        """Of D^T = B^T A^T.
+
+        >>> Extents(2, 3, 5, None).transposed
+        Extents(m=3, n=2, k=5, batch=None, files={})
+        """
+        names = {"a": "b", "b": "a", "c": "c"}
+        files = {names[name]: turned(array) for name, array in self.files.items()}
+        return Extents(self.n, self.m, self.k, self.batch, files)
 
     def matrices(self, dtype: DType, out: DType, beta: float, seed: int) -> Matrices:
         """The arrays of files, rounded to what they are in memory, where tf32 is f32; what is not given is normally
@@ -148,30 +170,29 @@ def plan_for(
     device: Device,
     with_c: bool,
     ending: Ending | None = None,
-) -> tuple[GemmPlan, Problem]:
-    """The plan of a name, or the one that is chosen for the problem; and the problem as the plan multiplies it.
+) -> tuple[Recipe, GemmPlan, Problem]:
+    """The recipe of a name, or the one that is chosen for the problem; its plan; and the problem as that multiplies it,
+    which is D^T = B^T A^T where the recipe is transposed.
 
     device   whose multiprocessors the plan fills
     with_c   whether it must be able to read C
     ending   what becomes of the sums, where it is said
     raises   PlanError where the plan does not serve the problem
     """
-    recipe = None if name is None else recipe_named(name)
     operands = problem.operands
     if ending is not None:
         operands, with_c = ending.made_for(operands), ending.reads_tiles
-    if recipe is None:
-        plan = choose(operands, problem, arch, device, with_c)
-    elif recipe.transposed:
-        extents = f"{problem.n} {problem.m} {problem.k} --layout {problem.operands.transposed.layout}"
-        there = f"{extents} --plan {replace(recipe, transposed=False)}"
-        raise PlanError("gemm", [f"{name!r} is for D^T = B^T A^T; give the command that problem: {there}."])
+    if name is None:
+        # Rows of the transposed problem are no pairs.
+        turns = False if ending is not None and ending.epilogue.gated else None
+        recipe, plan = chosen(operands, problem, arch, device, with_c, transposed=turns)
     else:
+        recipe = recipe_named(name)
         plan = recipe.build(operands, with_c, arch, device)
     if ending is not None:
-        plan, problem = ending.on(plan), replace(problem, operands=ending.ends(operands))
-    problem = as_multiplied(problem, plan)
+        plan, problem = ending.on(plan, recipe.transposed), replace(problem, operands=ending.ends(operands))
+    problem = as_multiplied(problem.transposed if recipe.transposed else problem, plan)
     broken = plan.violations(problem=problem)
     if broken:
-        raise PlanError(f"plan {plan.name!r} on {problem}", broken)
-    return plan, problem
+        raise PlanError(f"plan {str(recipe)!r} on {problem}", broken)
+    return recipe, plan, problem

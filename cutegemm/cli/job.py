@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.choose.recipe import Recipe
 from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import DType, round_to, tf32
@@ -37,13 +38,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """D = alpha * A @ B + beta * C by a plan.
+    """D = alpha * A @ B + beta * C by a plan; D^T = alpha * B^T A^T + beta * C^T by one whose recipe is transposed.
 
+    problem as the plan multiplies it
     given   the matrices: those of the problem or, where a corner of it is simulated, of that
     corner  what is simulated in place of a large problem
     values  of the operands of the plan's epilogue, where it is not alpha * acc + beta * c
     """
 
+    recipe: Recipe
     plan: GemmPlan
     problem: Problem
     given: Matrices
@@ -68,7 +71,7 @@ class Job:
         d = run_plan(self.plan, tensors, self.alpha, self.beta)
         report.update(self._agreement({"d": d}))
         say("timing beside cuBLAS")
-        report["speed"] = time_plan(self.plan, tensors, self.problem)
+        report["speed"] = time_plan(self.plan, tensors, self.problem, turned=self.recipe.transposed)
         return report, d
 
     def simulate(self, arch: str, emulated: bool, say: Say) -> tuple[dict[str, Any], np.ndarray]:
@@ -77,6 +80,7 @@ class Job:
         report = self._head("emulated its PTX on the CPU" if emulated else "simulated on the CPU")
         if self.corner is not None:
             of, ctas = self.corner.extents, self.corner.ctas
+            of = of.transposed if self.recipe.transposed else of
             on = "" if ctas is None else f", on a grid of {ctas} CTA{'s' if ctas > 1 else ''}"
             report[f"{verb}ed"] = f"{of.m}x{of.n}x{of.k} of it{on} (--whole {verb}es all of it)"
             report["exercised"] = list(self.corner.exercised)
@@ -97,9 +101,9 @@ class Job:
     def _head(self, did: str) -> dict[str, Any]:
         return {
             "did": did,
-            "problem": str(self.problem),
+            "problem": str(self.problem.transposed if self.recipe.transposed else self.problem),
             "operands": str(self.plan.operands),
-            "plan": self.plan.name,
+            "plan": str(self.recipe) if self.recipe.transposed else self.plan.name,
             "summary": self.plan.summary,
             "hierarchy": self.plan.describe(self.problem),
         }

@@ -9,6 +9,7 @@ from cutegemm.analysis import check
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.catalog import ranked
 from cutegemm.choose.endings import Ending
+from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device
@@ -50,17 +51,24 @@ class Why:
 
 
 def why(
-    plan: GemmPlan, asked: str | None, problem: Problem, arch: str, device: Device, ending: Ending | None
+    recipe: Recipe,
+    plan: GemmPlan,
+    asked: str | None,
+    problem: Problem,
+    arch: str,
+    device: Device,
+    ending: Ending | None,
 ) -> Why:
     """Why a plan is taken for a problem, and its predicted speed.
 
+    problem  as the plan multiplies it
     asked    the name that the user gave; None where the plan was chosen
     ending   its epilogue, which the model of time of the choice does not know
     """
-    known = [] if asked is not None or ending is not None else _weighed(plan, problem, arch, device)
+    known = [] if asked is not None or ending is not None else _weighed(recipe, problem, arch, device)
     us: float | None
     if known:
-        reason = f"held to be the fastest of {len(known)} plans for D"
+        reason = f"held to be the fastest of {len(known)} plans"
         behind = [f"{one.recipe} {one.us:.4g} us" for one in known[1 : 1 + _OTHERS]]
         if behind:
             reason += f"; next {', '.join(behind)}"
@@ -82,11 +90,12 @@ def _at_most(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tup
     return roof.seconds * 1e6, roof.bound.name
 
 
-def _weighed(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> list[Candidate]:
-    """The plan as a candidate, and those behind it, by predicted time; none where it is not among them."""
-    found = list(ranked(plan.operands, problem, arch, device, transposed=False))
-    names = [str(one.recipe) for one in found]
-    return found[names.index(plan.name) :] if plan.name in names else []
+def _weighed(recipe: Recipe, problem: Problem, arch: str, device: Device) -> list[Candidate]:
+    """The recipe as a candidate, and those behind it, by predicted time; none where it is not among them."""
+    of = problem.transposed if recipe.transposed else problem
+    found = list(ranked(of.operands, of, arch, device))
+    place = next((place for place, one in enumerate(found) if one.recipe == recipe), None)
+    return [] if place is None else found[place:]
 
 
 def further(plan: str, problem: Problem, layout: str, is_chosen: bool) -> list[str]:

@@ -50,19 +50,21 @@ def library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
 
 
 def time_plan(
-    plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3
+    plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3, turned: bool = False
 ) -> dict[str, float]:
     """A plan beside the library on tensors "a", "b" and "out".
 
+    turned   whether they are B^T, A^T and D^T: the library is given A, B and D
     returns  "us", "tflops"; and "cublas_tflops", "ratio" where the library multiplies these types and shapes
     """
     need_gpu()
     torch.backends.cuda.matmul.allow_tf32 = plan.operands.a.dtype.name == "tf32"
     a, b, out = tensors["a"], tensors["b"], tensors["out"]
     is_fast = plan.pipeline is not None and not plan.pipeline.two_level
-    theirs = library(a, b, out, is_fast)
+    x, y, d = (b.mT, a.mT, out.mT) if turned else (a, b, out)
+    theirs = library(x, y, d, is_fast)
     if a.element_size() > 1 and out.dtype != a.dtype:
-        theirs = lambda: torch.matmul(a, b)  # noqa: E731
+        theirs = lambda: torch.matmul(x, y)  # noqa: E731
     calls: list[Callable[[], Any]] = [lambda: gemm(a, b, out=out, plan=plan)]
     with contextlib.suppress(RuntimeError, ValueError):  # what torch says of what it does not multiply
         theirs()
