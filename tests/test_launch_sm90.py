@@ -159,10 +159,10 @@ def test_bytes_of_columns_are_the_rows_of_the_transposed_problem(taken):
     assert (plan.operands.d.major, plan.slots.to_shared.atom.bits) == ("n", 16)
     ((seen_a, seen_b, seen_c, seen_d, *_),) = taken[-1].calls
     assert [t.data_ptr() for t in (seen_a, seen_b, seen_c, seen_d)] == [
-        t.data_ptr() for t in (b, a, out, out)
-    ]
-    assert (seen_a.shape, seen_b.shape, seen_d.shape) == ((640, 128), (128, SIDE), (640, SIDE))
-    assert (seen_a.stride(), seen_b.stride(), seen_d.stride()) == ((128, 1), (1, 128), (SIDE, 1))
+        t.data_ptr() for t in (a, b, out, out)
+    ]  # as they are: the function that launches the kernel sees them otherwise
+    assert plan.transposed
+    assert (seen_a.stride(), seen_b.stride(), seen_d.stride()) == (a.stride(), b.stride(), out.stride())
     assert plan_for(taken, a, b, out=out, plan="sm90_slots").operands.d.major == "m"  # as it is named
 
 
@@ -173,13 +173,14 @@ def test_a_plan_for_the_transposed_problem(taken, batch):
     assert (plan.name, plan.operands.a.major, plan.operands.b.major) == ("sm90_64x64", "m", "k")
     assert (plan.operands.c.major, plan.operands.d.major) == ("m", "m")
     seen_a, seen_b, seen_c, seen_d, alpha, beta = taken[-1].calls[-1]
-    assert (seen_a.shape, seen_b.shape, seen_c.shape) == (
-        (*batch, 256, 64),
-        (*batch, 64, 32),
-        (*batch, 256, 32),
-    )
-    assert (seen_d.shape, alpha, beta) == ((*batch, 256, 32), 1.0, 0.5)
-    assert launch.plan_of(a, b, plan="transposed:sm90_64x64").operands.d.major == "m"
+    assert (seen_a.shape, seen_b.shape, seen_c.shape) == (a.shape, b.shape, c.shape)
+    assert (seen_d.shape, alpha, beta) == (c.shape, 1.0, 0.5)
+    whole = launch.plan_of(a, b, plan="transposed:sm90_64x64")
+    assert (whole.operands.d.major, whole.transposed) == ("m", True)
+    # The same as a plan that the caller passes, which is held against D^T
+    assert plan_for(taken, a, b, plan=whole) is whole
+    with pytest.raises(PlanError, match=r"as D\^T = B\^T A\^T, by .*\n  - A is bf16 k-major"):
+        plan_for(taken, a, b.mT.contiguous().mT, plan=whole)
     assert plan_for(taken, a.float(), b.float(), plan="transposed:simt_64x64").operands.d.major == "m"
 
 

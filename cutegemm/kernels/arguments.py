@@ -21,7 +21,8 @@ SPACE_ALIGN_BYTES = 16  # of a workspace
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """The arguments of a compiled function, in this order: (a, b, *tensors, d, *results, *spaces, *scalars, stream).
+    """The arguments of a compiled function, in this order: (a, b, *tensors, d, *results, *spaces, *scalars, stream);
+    of a plan that is transposed, matrices of the problem before, which are here as the plan has them.
 
     tensors   of the epilogue: C, and further ones
     results   of the epilogue beside D
@@ -44,12 +45,28 @@ def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArgument
     """The arguments of a compiled function by what they are."""
     names = launch_operands(plan.epilogue)
     a, b, *rest, stream = arguments
-    d, first_scalar = len(names.tensors), len(rest) - len(names.scalars)
-    space = d + 1 + len(names.results)
-    tensors, results = tuple(rest[:d]), tuple(rest[d + 1 : space])
+    first_scalar, space = len(rest) - len(names.scalars), len(names.tensors) + 1 + len(names.results)
+    of_launch = {"a": a, "b": b, **dict(zip((*names.tensors, "d", *names.results), rest, strict=False))}
+    if plan.transposed:
+        of_launch["a"], of_launch["b"] = b, a
+        matrices = [name for name in of_launch if not plan.operands.matrix(name).broadcast]
+        of_launch |= {name: _exchanged(of_launch[name]) for name in matrices}
     return LaunchArguments(
-        a, b, tensors, rest[d], results, tuple(rest[space:first_scalar]), tuple(rest[first_scalar:]), stream
+        of_launch["a"],
+        of_launch["b"],
+        tuple([of_launch[name] for name in names.tensors]),
+        of_launch["d"],
+        tuple([of_launch[name] for name in names.results]),
+        tuple(rest[space:first_scalar]),
+        tuple(rest[first_scalar:]),
+        stream,
     )
+
+
+def _exchanged(tensor: cute.Tensor) -> cute.Tensor:
+    """A matrix as its transpose, or each of a batch, which comes first."""
+    *batch, rows, columns = range(cute.rank(tensor))
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[*batch, columns, rows]))
 
 
 def scalar_type(plan: GemmPlan) -> Any:
@@ -63,8 +80,9 @@ def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
     names = launch_operands(plan.epilogue)
     counted = plan.pipeline is not None and plan.split.is_split
     spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
+    loaded = ("b", "a") if plan.transposed else ("a", "b")
     return (
-        *[_fake_tensor(plan, name) for name in ("a", "b", *names.tensors, "d", *names.results)],
+        *[_fake_tensor(plan, name) for name in (*loaded, *names.tensors, "d", *names.results)],
         *[_fake_space(kind) for kind in spaces if needs_workspace(plan)],
         *[scalar_type(plan)(0.0) for _ in names.scalars],
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
@@ -76,7 +94,8 @@ def _fake_space(kind: Any) -> cute.Tensor:
 
 
 def _fake_tensor(plan: GemmPlan, name: str) -> cute.Tensor:
-    """(rows, columns) or (L, rows, columns) as the caller has it; TMA asks of strides alone, not of extents."""
+    """A matrix of the plan's, (rows, columns) or (L, rows, columns); for a plan that is transposed, its transpose. TMA
+    asks of strides alone, not of extents."""
     operand, batched = plan.operands.matrix(name), plan.operands.batched
     align = operand.align_elems
     if operand.broadcast:
@@ -89,6 +108,8 @@ def _fake_tensor(plan: GemmPlan, name: str) -> cute.Tensor:
     ]
     leading = cute.sym_int64(divisibility=align)
     strides: list[Any] = [1, leading] if is_first else [leading, 1]
+    if plan.transposed:
+        extents, strides = extents[::-1], strides[::-1]
     if batched:
         extents = [cute.sym_int32(), *extents]
         strides = [cute.sym_int64(divisibility=align), *strides]

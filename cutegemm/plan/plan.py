@@ -89,6 +89,8 @@ class GemmPlan(hooks.Shown):
                      once, which that one must not write, and all else behind its end
     sums             how sums are added that several warps hold, each of its own part of K; None where a warp takes all
                      of the k-tiles
+    transposed       whether the function that launches the kernel is given A, B, C and D of the problem whose
+                     transpose, D^T = B^T A^T, the plan computes: then nobody makes views of them for each call
     raises           PlanError with every rule that is broken
     """
 
@@ -123,6 +125,7 @@ class GemmPlan(hooks.Shown):
     epilogue: Epilogue = LINEAR
     overlaps: bool = False
     sums: SharedSums | None = None
+    transposed: bool = False
 
     def __post_init__(self) -> None:
         broken = self.violations()

@@ -173,7 +173,10 @@ def wanted_mode(plan: GemmPlan | str | None, name: str, tensor: Any) -> int | No
 
 
 def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool) -> GemmPlan:
-    """A plan that the caller made, held against what it is to serve."""
+    """A plan that the caller made, held against what it is to serve.
+
+    operands   of D^T where the plan is transposed
+    """
     found = []
     ours = plan.operands
     if ours.a.dtype is tf32:  # f32 in memory
@@ -194,7 +197,8 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
             f"the tensors have {'a' if operands.batched else 'no'} batch mode; the plan expects otherwise."
         )
     if found:
-        raise PlanError(f"gemm of {problem} by the plan {plan.name!r}", found)
+        turned = ", as D^T = B^T A^T," if plan.transposed else ""
+        raise PlanError(f"gemm of {problem}{turned} by the plan {plan.name!r}", found)
     return plan
 
 

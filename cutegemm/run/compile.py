@@ -50,8 +50,8 @@ class CompiledKernel:
     `launch_operands`.
 
     a, b, c, d   CUDA tensors (torch's, or anything with DLPack), M x K, K x N, M x N, M x N, with L in front
-                 where the plan is batched; of the types, majorness and alignment of `plan.operands`. c may be
-                 d; with beta = 0 it is not read
+                 where the plan is batched; of the types, majorness and alignment of `plan.operands`, or, of a plan
+                 that is transposed, of those before. c may be d; with beta = 0 it is not read
     raises       ValueError or TypeError, from the checks compiled into the kernel; UnsupportedError where
                  beta is not 0 and the plan reads no C
 
@@ -72,7 +72,10 @@ class CompiledKernel:
         function = self.function
         if self.needs_workspace:
             batch = a.shape[0] if a.ndim == 3 else 1
-            function = self.for_problem(a.shape[-2], b.shape[-1], a.shape[-1], batch)
+            m, n = a.shape[-2], b.shape[-1]
+            if self.plan.transposed:
+                m, n = n, m
+            function = self.for_problem(m, n, a.shape[-1], batch)
         function(a, b, *operands)
 
     @cached_property

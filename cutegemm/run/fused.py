@@ -139,12 +139,10 @@ def _launcher(
 
     What the kernel is not called with as it is passed is seen otherwise; where all is, nothing is asked again.
     """
-    function, turned, batched = prepared.function, prepared.turned, len(prepared.shape) == 3
+    function, batched = prepared.function, len(prepared.shape) == 3
     wanted, names = launch_operands(epilogue), list(given)
     read = [name for name in wanted.tensors if name in epilogue.tensors]
-    ways = {
-        name: _seen(epilogue, name, given[name], prepared.shape if batched else None, turned) for name in read
-    }
+    ways = {name: _seen(epilogue, name, given[name], prepared.shape if batched else None) for name in read}
     changed = [(names.index(name), way) for name, way in ways.items() if way is not None]
     constants = [_BLAS[name] for name in wanted.scalars if name not in given]
     # Places in (operands, D and other results, constants) of what the kernel takes behind a and b, in its order.
@@ -164,11 +162,7 @@ def _launcher(
             values = list(values)
             for place, way in changed:
                 values[place] = way(values[place])
-        if turned:
-            results = [result.mT for result in results[:tiles]] + [*results[tiles:]]
-            function(b if as_rows else b.mT, a.mT, *taken((*values, *results, *constants)))
-        else:
-            function(a, b.mT if as_rows else b, *taken((*values, *results, *constants)))
+        function(a, b.mT if as_rows else b, *taken((*values, *results, *constants)))
 
     def seen(tensor: Any, of: Any) -> Any:
         return tensor if of is None else tensor.as_strided(tensor.shape, of)
@@ -467,7 +461,7 @@ def _as_batch(tensor: Any, l: int | None) -> Any:  # noqa: E741
 
 
 def _seen(
-    epilogue: Epilogue, name: str, value: Any, shape: tuple[int, ...] | None, turned: bool
+    epilogue: Epilogue, name: str, value: Any, shape: tuple[int, ...] | None
 ) -> Callable[[Any], Any] | None:
     """How the kernel is given an operand: a row, a column or an element as one mode, with the batch before it; None
     where that is how it is passed.
@@ -478,8 +472,8 @@ def _seen(
     kind = epilogue.kinds[name]
     if issubclass(kind, Tile):
         if shape is None or value.dim() == 3:
-            return (lambda tensor: tensor.mT) if turned else None
-        return (lambda tensor: tensor.expand(shape).mT) if turned else (lambda tensor: tensor.expand(shape))
+            return None
+        return lambda tensor: tensor.expand(shape)
     assert kind in BROADCAST
     if shape is None:
         is_flat = value.dim() == 1 and (value.stride(0) == 1 or value.shape[0] == 1)

@@ -58,28 +58,23 @@ def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
         def into(*given: Any) -> None: ...
 
     else:
-        into = _into(prepared.function, prepared.turned, strides, as_rows)
+        into = _into(prepared.function, strides, as_rows)
     call = _Call(into, new_like(a, prepared.shape, prepared.dtype), repr(prepared.kernel))
     call.check = partial(check_out, prepared.views)
     return call
 
 
 def _into(
-    function: Callable[..., None], turned: bool, strides: Sequence[Any], as_rows: bool = False
+    function: Callable[..., None], strides: Sequence[Any], as_rows: bool = False
 ) -> Callable[..., None]:
     """The launch of a kernel: (a, b, c or None, out, alpha, beta).
 
-    turned    whether the kernel computes D^T = B^T A^T
     strides   of a, b, c and out: those that the kernel is to see; None for the tensor's own
     as_rows   whether it is given the transpose of b, N x K, as a layer keeps its weight
     """
 
     def as_given(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        if turned:
-            of_d = out.mT
-            function(b if as_rows else b.mT, a.mT, of_d if c is None else c.mT, of_d, alpha, beta)
-        else:
-            function(a, b.mT if as_rows else b, out if c is None else c, out, alpha, beta)
+        function(a, b.mT if as_rows else b, out if c is None else c, out, alpha, beta)
 
     if not any(strides):
         return on_device(as_given)
@@ -222,7 +217,7 @@ def _first(key: Any, a: Any, b: Any, c: Any, out: Any, beta: float, how: How) ->
     known = recall.find(key, a) if c is None and out is None else None
     if known is not None:
         new = new_like(a, known.shape, known.dtype)
-        call = _Call(_into(known.function, known.turned, known.strides), new, known.kernel)
+        call = _Call(_into(known.function, known.strides), new, known.kernel)
     else:
         from cutegemm.run.prepare import prepare
 

@@ -40,15 +40,13 @@ class Prepared:
     kernel   the compiled kernel, or None where D is empty
     views    of a, b, c and out
     shape    of D, and `dtype`, in torch
-    turned   whether the kernel computes D^T = B^T A^T
-    problem  that the kernel is called for
+    problem  that the kernel carries out
     """
 
     kernel: CompiledKernel | None
     views: tuple[View, ...]
     shape: tuple[int, ...]
     dtype: Any
-    turned: bool = False
     problem: Problem | None = None
 
     @property
@@ -152,7 +150,7 @@ def prepare(
         too_large = list(limits(of.plan, of.problem))
         if too_large:
             raise refused(a, b, too_large)
-        return Prepared(compile_plan(of.plan, arch), ordered, result, dtype, of.turned, of.problem)
+        return Prepared(compile_plan(of.plan, arch), ordered, result, dtype, of.problem)
 
     if _asked is not None:
         _asked.append(question)

@@ -15,7 +15,7 @@ from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.catalog import built, ranked
 from cutegemm.choose.catalog import chosen as choose_recipe
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.recipe import SWAPPED, Recipe
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import Epilogue, Function
@@ -177,7 +177,7 @@ class Question:
                 return None
         except CutegemmError:
             return None
-        return Decision(ended, asked.transposed, of.transposed if asked.transposed else of)
+        return _decision(ended, asked.transposed, of)
 
     def of_rows(self, rows: int) -> Question:
         """The same for another number of rows of A, which lie as these do."""
@@ -194,15 +194,22 @@ class Question:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a question is answered by.
-
-    turned    whether the plan is for D^T = B^T A^T
-    problem   that the plan is called for
-    """
+    """What a question is answered by: a plan, which may be transposed, and the problem that it carries out."""
 
     plan: GemmPlan
-    turned: bool
     problem: Problem
+
+
+@functools.lru_cache(maxsize=4096)
+def _transposed(plan: GemmPlan) -> GemmPlan:
+    return plan.with_(transposed=True)
+
+
+def _decision(plan: GemmPlan, turned: bool, problem: Problem) -> Decision:
+    """A plan for a problem; turned: for D^T = B^T A^T."""
+    if not turned:
+        return Decision(plan, problem)
+    return Decision(plan if plan.transposed else _transposed(plan), problem.transposed)
 
 
 def decide(
@@ -226,11 +233,12 @@ def decide(
         turned = asked.transposed
         plan = asked.build(of.made_of(asked.boxes(of.boxed)), of.has_c, of.arch, of.device)
     else:
-        turned = False
-        plan = check_plan(asked, of.made_of(_loaded_by_box(asked)), problem, of.has_c and ending is None)
+        turned, reads_c = asked.transposed, of.has_c and ending is None
+        operands = of.made_of(_loaded_by_box(asked))
+        plan = check_plan(asked, operands.transposed if turned else operands, problem, reads_c)
     if ending is not None:
         plan = ending.on(plan, turned)
-    return Decision(plan, turned, problem.transposed if turned else problem)
+    return _decision(plan, turned, problem)
 
 
 def _one_of_few(question: Question) -> Decision | None:
@@ -279,7 +287,8 @@ def _loaded_by_box(plan: GemmPlan) -> str | None:
     if not isinstance(plan.load_a, TmaBox):
         return None
     packed = [packing.name for packing in plan.packs]
-    return "".join([name for name in "ab" if name not in packed])
+    boxed = "".join([name for name in "ab" if name not in packed])
+    return boxed.translate(SWAPPED) if plan.transposed else boxed
 
 
 def _chosen(question: Question) -> tuple[Recipe, GemmPlan]:

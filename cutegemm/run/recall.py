@@ -36,14 +36,12 @@ class Recalled:
     """What a record says.
 
     function   of a, b, c, d, alpha and beta
-    turned     whether it computes D^T = B^T A^T
     strides    of a, b, c and the result: those that it is to see; None for the tensor's own
     shape      of the result, and `dtype`, in torch
     kernel     in words
     """
 
     function: Callable[..., None]
-    turned: bool
     strides: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: Any
@@ -73,7 +71,6 @@ def find(key: Any, a: Any) -> Recalled | None:
         torch = sys.modules["torch"]
         return Recalled(
             function if sizes is None else plainly(function, Sizes(*sizes)),
-            held["turned"],
             tuple([None if each is None else tuple(each) for each in held["strides"]]),
             tuple(held["shape"]),
             getattr(torch, held["dtype"]),
@@ -96,7 +93,6 @@ def keep(key: Any, a: Any, prepared: Prepared) -> None:
         record = {
             "entry": kernel.folder.name,
             "sizes": None if sizes is None else [sizes.counters, sizes.zeroed, sizes.total],
-            "turned": prepared.turned,
             "strides": [view.strides for view in prepared.views],
             "shape": prepared.shape,
             "dtype": str(prepared.dtype).removeprefix("torch."),

@@ -305,3 +305,30 @@ def test_reads_of_shared_memory_are_spread_over_the_products():
     together = max(len(list(run)) for name, run in itertools.groupby(between) if name == "LDS.128")
     assert names.count("FFMA") > 1000
     assert together <= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "operands"),
+    [
+        ("sm90_64x64", Operands.of("bf16", layout="tt", batched=True)),
+        ("simt_64x64", Operands.of("f32", layout="nt")),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_transposed_plan_is_the_same_kernel_launched_otherwise(name, operands):
+    """Its function takes the matrices of the problem before: B^T as A, with rows for columns; its machine code is the
+    same."""
+    from cutegemm.kernels.arguments import fake_arguments
+
+    plan = plan_named(name, operands, with_c=True)
+    turned = plan.with_(transposed=True)
+
+    def strides(of, batch):
+        """Which modes have a stride of 1, behind that of a batch."""
+        return [[stride == 1 for stride in tensor.stride[batch:]] for tensor in fake_arguments(of)[:4]]
+
+    batch = int(operands.batched)
+    a, b, c, d = strides(plan, batch)
+    assert strides(turned, batch) == [b[::-1], a[::-1], c[::-1], d[::-1]]
+    both = [(compile_plan(each).folder / "kernel.cubin").read_bytes() for each in (plan, turned)]
+    assert both[0] == both[1]
