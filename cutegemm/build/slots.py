@@ -9,7 +9,7 @@ from cutegemm.build.building import copy_of_lines
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
-from cutegemm.machine.arch import ACCESS_BITS, WARPGROUP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
@@ -162,12 +162,12 @@ class SlotBuilder:
         inner, across = shape[::-1] if n_major else shape
         at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
         layout = _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
-        vector = ACCESS_BITS // d.dtype.bits
-        run = inner // vector
+        vector = min(ACCESS_BITS // d.dtype.bits, d.align_elems)
+        run = min(WARP_THREADS, inner // vector)
         broken = []
         if store_rows != WGMMA_M:
             broken.append("warps store rows of their own by TMA, which padded rows do not leave by.")
-        if inner % vector or WARPGROUP_THREADS % run or across % (WARPGROUP_THREADS // run):
+        if inner % (vector * run) or WARPGROUP_THREADS % run or across % (WARPGROUP_THREADS // run):
             broken.append(
                 f"{WARPGROUP_THREADS} threads do not store {across} rows of {inner} elements of {d.dtype}, "
                 f"{vector} each at a time."

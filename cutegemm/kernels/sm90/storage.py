@@ -21,15 +21,16 @@ from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
-from cutegemm.kernels.vectors import by_vectors, copy_vector
+from cutegemm.kernels.vectors import by_vectors, condition, copy_vector
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
 from cutegemm.plan.epilogue import Function, launch_operands
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
 
 REGISTER_BITS = 32
+_READS = 16  # of a slot that are under way at once
 # Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
 _SUMS_BESIDE_WIDE_ROWS = 160
 # Of functions of as many sums, those with which rows of fewer bits are read as late as the subtile has been computed:
@@ -436,7 +437,7 @@ class Storage(OwnTile):
         cute.arch.cp_async_bulk_commit_group()
 
     def copy_slot(self, i: int, own_mnl, result: str) -> None:
-        """A slot to global memory by the consumer's threads: a thread's reads first, then what is inside of D."""
+        """A slot to global memory by the consumer's threads: some reads of a thread first, then what is inside of D."""
         slots, to = self.slots, self.targets
         down, across = slots.subtiles(self.tile)
         (m, n), (m_tile, n_tile, batch) = slots.subtile_at(i, self.tile), own_mnl
@@ -447,17 +448,21 @@ class Storage(OwnTile):
         own = lower.tiled_copy(slots.store).get_slice(self.tid)
         tDsD = own.partition_S(to.sD)[None, None, None, self.slot_of(i, result)]
         tDgD, tDcD = cute.coalesce(own.partition_D(gD), target_profile=(1, 1, 1)), own.partition_D(coords)
-        tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
-        cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
-        for y in range(cute.size(tDrD, mode=[2])):
-            for x in range(cute.size(tDrD, mode=[1])):
-                self.store_line(tDrD[None, x, y], tDgD[None, x, y], tDcD[0, x, y], extents)
+        lines = Lines(self.plan, tDsD, tDgD, tDcD)
+        if lines.at_once == lines.count:
+            lines.copy(0, extents)
+        else:
+            self.copy_lines(lines, extents)
 
     @cute.jit
-    def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
-        """One access to D, where its first element is inside: so are the others then."""
-        if cute.elem_less(at, extents):
-            copy_vector(self.slots.store.atom, values, gD)
+    def copy_lines(self, lines: cutlass.Constexpr, extents: cutlass.Constexpr):
+        """A loop: unrolled, the addresses of all lines would be kept in registers from one subtile to the next."""
+        for first in cutlass.range(0, lines.count, lines.at_once, unroll=1):
+            self.copy_some(lines, first, extents)
+
+    def copy_some(self, lines: Lines, first, extents) -> None:
+        """Some lines, from this one on."""
+        lines.copy(first, extents)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
@@ -530,6 +535,33 @@ class Storage(OwnTile):
         held = cute.make_rmem_tensor(source.shape, gX.element_type)
         self.copy(name, source, held)
         return [held[0]] * cute.size(gX) if one else held
+
+
+class Lines:
+    """A thread's part of the lines of a slot, which it copies to D: vectors of each line after the other."""
+
+    def __init__(self, plan: GemmPlan, tDsD, tDgD, tDcD) -> None:
+        self.atom, self.along = plan.slots.store.atom, "mn".index(plan.operands.d.major)
+        self.tDsD, self.tDgD, self.tDcD = tDsD, tDgD, tDcD
+        self.vectors, self.count = [cute.size(tDsD, mode=[1 + mode]) for mode in (self.along, 1 - self.along)]
+        self.at_once = self.count
+        if self.atom.bits < ACCESS_BITS:
+            most = max(1, min(self.count // 2, _READS // self.vectors))
+            self.at_once = next(lines for lines in range(most, 0, -1) if self.count % lines == 0)
+
+    def copy(self, first, extents) -> None:
+        """Some lines, from this one on."""
+        places = [(x, first + y) for y in range(self.at_once) for x in range(self.vectors)]
+        held = cute.make_rmem_tensor((self.atom.values, len(places)), self.tDsD.element_type)
+        for i, place in enumerate(places):
+            copy_vector(self.atom, self.tDsD[self.at(place)], held[None, i])
+        for i, place in enumerate(places):
+            inside = condition(cute.elem_less(self.tDcD[self.at(place, 0)], extents))
+            copy_vector(self.atom, held[None, i], self.tDgD[self.at(place)], inside)
+
+    def at(self, place, value=None) -> tuple[Any, Any, Any]:
+        """(value, m, n) of a vector of a line."""
+        return (value, *(place if self.along == 0 else place[::-1]))
 
 
 class Spread:
