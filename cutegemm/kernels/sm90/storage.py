@@ -23,14 +23,16 @@ from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.vectors import by_vectors, condition, copy_vector
 from cutegemm.layout.inttuple import product
+from cutegemm.layout.modes import size
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
 from cutegemm.plan.epilogue import Function, launch_operands
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
 REGISTER_BITS = 32
-_READS = 16  # of a slot that are under way at once
+_READS = 16  # of a slot by a thread that are under way at once, where each is of less than 16 bytes
 # Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
 _SUMS_BESIDE_WIDE_ROWS = 160
 # Of functions of as many sums, those with which rows of fewer bits are read as late as the subtile has been computed:
@@ -448,21 +450,35 @@ class Storage(OwnTile):
         own = lower.tiled_copy(slots.store).get_slice(self.tid)
         tDsD = own.partition_S(to.sD)[None, None, None, self.slot_of(i, result)]
         tDgD, tDcD = cute.coalesce(own.partition_D(gD), target_profile=(1, 1, 1)), own.partition_D(coords)
-        lines = Lines(self.plan, tDsD, tDgD, tDcD)
-        if lines.at_once == lines.count:
-            lines.copy(0, extents)
-        else:
-            self.copy_lines(lines, extents)
+        if slots.store.atom.bits < ACCESS_BITS:
+            lines = Lines(slots.store, self.plan.operands.d.major, tDsD, tDgD, tDcD)
+            self.copy_lines(lines, *lines.inside(extents))
+            return
+        tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
+        cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
+        for y in range(cute.size(tDrD, mode=[2])):
+            for x in range(cute.size(tDrD, mode=[1])):
+                self.store_line(tDrD[None, x, y], tDgD[None, x, y], tDcD[0, x, y], extents)
 
     @cute.jit
-    def copy_lines(self, lines: cutlass.Constexpr, extents: cutlass.Constexpr):
-        """A loop: unrolled, the addresses of all lines would be kept in registers from one subtile to the next."""
-        for first in cutlass.range(0, lines.count, lines.at_once, unroll=1):
-            self.copy_some(lines, first, extents)
+    def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
+        """One access to D, where its first element is inside: so are the others then."""
+        if cute.elem_less(at, extents):
+            copy_vector(self.slots.store.atom, values, gD)
 
-    def copy_some(self, lines: Lines, first, extents) -> None:
-        """Some lines, from this one on."""
-        lines.copy(first, extents)
+    @cute.jit
+    def copy_lines(self, lines: cutlass.Constexpr, count: Int32, inside: cutlass.Constexpr):
+        """The lines that are inside of D, some at a time. They are loops: in straight code each access would have its
+        own condition, and the addresses of all lines be kept in registers from one subtile to the next."""
+        whole = count // lines.at_once * lines.at_once
+        for first in cutlass.range(0, whole, lines.at_once, unroll=1):
+            self.copy_some(lines, first, lines.at_once, inside)
+        for line in cutlass.range(whole, count, 1, unroll=1):
+            self.copy_some(lines, line, 1, inside)
+
+    def copy_some(self, lines: Lines, first, count: int, inside) -> None:
+        """So many lines from this one on."""
+        lines.copy(first, count, inside)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
@@ -538,30 +554,41 @@ class Storage(OwnTile):
 
 
 class Lines:
-    """A thread's part of the lines of a slot, which it copies to D: vectors of each line after the other."""
+    """A thread's part of the lines of a slot, which it copies to D by vectors of less than 16 bytes.
 
-    def __init__(self, plan: GemmPlan, tDsD, tDgD, tDcD) -> None:
-        self.atom, self.along = plan.slots.store.atom, "mn".index(plan.operands.d.major)
+    vectors   of a line
+    count     of lines
+    at_once   lines that are read before the first of them is stored
+    """
+
+    def __init__(self, copy: TiledCopy, major: str, tDsD, tDgD, tDcD) -> None:
+        self.atom, self.along = copy.atom, "mn".index(major)
+        self.apart = size(copy.tiler_mn[1 - self.along])
         self.tDsD, self.tDgD, self.tDcD = tDsD, tDgD, tDcD
         self.vectors, self.count = [cute.size(tDsD, mode=[1 + mode]) for mode in (self.along, 1 - self.along)]
-        self.at_once = self.count
-        if self.atom.bits < ACCESS_BITS:
-            most = max(1, min(self.count // 2, _READS // self.vectors))
-            self.at_once = next(lines for lines in range(most, 0, -1) if self.count % lines == 0)
+        most = max(1, min(self.count, _READS // self.vectors))
+        self.at_once = next(lines for lines in range(most, 0, -1) if self.count % lines == 0)
 
-    def copy(self, first, extents) -> None:
-        """Some lines, from this one on."""
-        places = [(x, first + y) for y in range(self.at_once) for x in range(self.vectors)]
+    def inside(self, extents) -> tuple[Any, list[Any]]:
+        """How many lines are inside of D, and of a line whether each vector is: its first element, so the others."""
+        across = 1 - self.along
+        left = extents[across] - self.tDcD[self.at(0, 0, 0)][across]
+        count = cutlass.min(self.count, (cutlass.max(left, 0) + self.apart - 1) // self.apart)
+        columns = [self.tDcD[self.at(x, 0, 0)][self.along] for x in range(self.vectors)]
+        return count, [condition(column < extents[self.along]) for column in columns]
+
+    def copy(self, first, count: int, inside) -> None:
+        """So many lines from this one on."""
+        places = [(x, first + y) for y in range(count) for x in range(self.vectors)]
         held = cute.make_rmem_tensor((self.atom.values, len(places)), self.tDsD.element_type)
-        for i, place in enumerate(places):
-            copy_vector(self.atom, self.tDsD[self.at(place)], held[None, i])
-        for i, place in enumerate(places):
-            inside = condition(cute.elem_less(self.tDcD[self.at(place, 0)], extents))
-            copy_vector(self.atom, held[None, i], self.tDgD[self.at(place)], inside)
+        for i, (x, y) in enumerate(places):
+            copy_vector(self.atom, self.tDsD[self.at(x, y)], held[None, i])
+        for i, (x, y) in enumerate(places):
+            copy_vector(self.atom, held[None, i], self.tDgD[self.at(x, y)], inside[x])
 
-    def at(self, place, value=None) -> tuple[Any, Any, Any]:
+    def at(self, x, y, value=None) -> tuple[Any, Any, Any]:
         """(value, m, n) of a vector of a line."""
-        return (value, *(place if self.along == 0 else place[::-1]))
+        return (value, x, y) if self.along == 0 else (value, y, x)
 
 
 class Spread:
