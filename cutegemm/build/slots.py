@@ -153,7 +153,8 @@ class SlotBuilder:
     def padded_slots(
         self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
     ) -> tuple[SharedLayout, TiledCopy]:
-        """Slots whose rows are padded, and the copy of whole rows by which the threads store them.
+        """Slots whose rows are padded, and the copy of whole rows by which the threads store them: neighbouring lanes
+        take neighbours, as many elements at a time as D is aligned to.
 
         The pad is what the lanes write of a row at once: 16 bytes by stmatrix, 32 as pairs of 32 bits.
         """

@@ -18,6 +18,7 @@ from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Row, Scalar, Tile
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.work.split import Split
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
 
@@ -279,12 +280,44 @@ def test_names_serve_all_that_wgmma_does(named):
         assert named.build(operands).cta_tile[2] == 128
 
 
-def test_d_that_tma_cannot_store_leaves_out_of_registers():
+@pytest.mark.parametrize(
+    ("name", "align", "subtile", "slots", "width"),
+    [
+        ("sm90_wide_2x1", 2, (64, 64), 2, 16),
+        ("sm90_wide_2x1", 4, (64, 64), 2, 32),
+        ("sm90_wide_2x1", 8, (64, 64), 2, 64),
+        ("sm90_64x32", 2, (64, 16), 2, 16),
+        ("sm90_64x128", 2, (64, 64), 2, 16),
+        ("sm90_slots", 2, (64, 64), 2, 16),
+    ],
+)
+def test_d_that_tma_cannot_store_leaves_by_lines(name, align, subtile, slots, width):
+    """By the consumer's threads, as much at a time as D is aligned to; two slots are enough for them."""
+    plan = plan_named(name, replace(BF16, d=replace(BF16.d, align_bytes=align)))
+    assert isinstance(plan.slots.store, TiledCopy)
+    assert (plan.slots.subtile, plan.slots.count, plan.slots.store.atom.bits) == (subtile, slots, width)
+
+
+def test_deferred_stores_are_those_of_tma():
+    odd = replace(BF16, d=replace(BF16.d, align_bytes=2))
+    assert (
+        plan_named("sm90_deferred", BF16).pipeline.deferred,
+        plan_named("sm90_deferred", odd).pipeline.deferred,
+    ) == (
+        True,
+        False,
+    )
+    assert plan_named("sm90_deferred", odd).slots.subtile == (64, 64)
+
+
+def test_a_tile_of_one_subtile_leaves_out_of_registers():
+    """64 x 16 is one subtile, which is no two slots; pairs of neighbours are aligned to 4 bytes."""
     for align, width in ((2, 16), (4, 32)):
-        operands = replace(BF16, d=replace(BF16.d, align_bytes=align))
-        plan = plan_named("sm90_wide_2x1", operands)
-        assert plan.slots is None
-        assert plan.store_d.bits == width
+        plan = plan_named("sm90_64x16", replace(BF16, d=replace(BF16.d, align_bytes=align)))
+        assert (plan.slots, plan.store_d.bits) == (None, width)
+    # 64 columns of f32 are 2 subtiles of 32, those of 192 x 160 are 3 x 5 in slots of 8 KiB each: too many for them.
+    f32 = Operands.of("bf16", layout="nt", out="f32")
+    assert plan_named("sm90_192x160", replace(f32, d=replace(f32.d, align_bytes=4))).slots is None
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,11 @@ class Sm90Recipe(Recipe):
         return by_last(**{name: self.options[name] for name in _SPLITTING if name in self.options})
 
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
-        """The plan for operands; a D that is not aligned to 16 bytes leaves straight out of registers.
+        """The plan for operands. A D that is not aligned to 16 bytes leaves by lines that the threads copy; where its
+        tile has no two subtiles, or there is no room for them, straight out of registers.
 
         What cannot be stored behind the next tile's products is stored before them: with C, a D of 32 bits, and one
-        that leaves straight out of registers. What is spelled out is not changed so.
+        that does not leave by TMA. What is spelled out is not changed so.
 
         raises   PlanError where the operands break its rules
         """
