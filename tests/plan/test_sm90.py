@@ -366,6 +366,34 @@ def test_padded_slots_are_free_of_conflicts_where_plain_ones_are_not(out, major,
 
 
 @pytest.mark.parametrize(
+    ("out", "major", "align", "reads"),
+    [("bf16", "n", 2, 512), ("bf16", "m", 2, 512), ("bf16", "n", 4, 256), ("bf16", "n", 8, 256),
+     ("f32", "n", 4, 512), ("f32", "m", 4, 512), ("f32", "n", 8, 512)],
+)  # fmt: skip
+def test_lines_are_written_and_read_without_conflicts(out, major, align, reads):
+    """128 x 128 elements: a warp reads 32 at once, or 64 by 4 bytes, or 128 bytes in each of two wavefronts."""
+    operands = Operands.of("bf16", layout="nt", out=out, out_major=major)
+    plan = sm90_plan(replace(operands, d=replace(operands.d, align_bytes=align)), shared_d="padded")
+    costs = {a.name: a.cost for a in check(plan).shared if a.name.endswith("D")}
+    assert {name: cost.conflicts for name, cost in costs.items()} == {"store D": 0, "read D": 0}
+    assert costs["read D"].wavefronts == reads
+
+
+def test_sectors_of_lines():
+    """Rows of 2046 bytes: row r begins -2r bytes off a sector. The 64 bytes that a warp stores of it touch 3 sectors,
+    or 2 where r is a multiple of 16: 8 rows of 128. Out of registers, 4 lanes of a row store each second element."""
+    odd = replace(BF16, d=replace(BF16.d, align_bytes=2))
+    problem = Problem(1024, 1023, 64, operands=odd)
+    stores = {}
+    for how in ({"shared_d": "padded"}, {"store": "direct"}):
+        (found,) = [x for x in check(sm90_plan(odd, **how), problem).global_ if x.name == "store D"]
+        stores[next(iter(how))] = (found.requests, found.sectors)
+    assert stores["shared_d"] == (512, 8 * 4 * 2 + 120 * 4 * 3)
+    assert stores["store"][0] == 512
+    assert stores["store"][1] >= 8 * 512
+
+
+@pytest.mark.parametrize(
     ("tile", "slots", "columns"),
     [
         ((128, 128, 128), None, 128),
