@@ -9,7 +9,7 @@ from cutegemm.build.building import copy_of_lines
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
-from cutegemm.machine.arch import ACCESS_BITS, WARPGROUP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
@@ -153,7 +153,8 @@ class SlotBuilder:
     def padded_slots(
         self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
     ) -> tuple[SharedLayout, TiledCopy]:
-        """Slots whose rows are padded, and the copy of whole rows by which the threads store them.
+        """Slots whose rows are padded, and the copy of whole rows by which the threads store them: neighbouring lanes
+        take neighbours, as many elements at a time as D is aligned to.
 
         The pad is what the lanes write of a row at once: 16 bytes by stmatrix, 32 as pairs of 32 bits.
         """
@@ -162,12 +163,12 @@ class SlotBuilder:
         inner, across = shape[::-1] if n_major else shape
         at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
         layout = _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
-        vector = ACCESS_BITS // d.dtype.bits
-        run = inner // vector
+        vector = min(ACCESS_BITS // d.dtype.bits, d.align_elems)
+        run = min(WARP_THREADS, inner // vector)
         broken = []
         if store_rows != WGMMA_M:
             broken.append("warps store rows of their own by TMA, which padded rows do not leave by.")
-        if inner % vector or WARPGROUP_THREADS % run or across % (WARPGROUP_THREADS // run):
+        if inner % (vector * run) or WARPGROUP_THREADS % run or across % (WARPGROUP_THREADS // run):
             broken.append(
                 f"{WARPGROUP_THREADS} threads do not store {across} rows of {inner} elements of {d.dtype}, "
                 f"{vector} each at a time."

@@ -68,10 +68,9 @@ def sm90_plan(
     cluster           CTAs along M, which share the tiles of B, and along N, which share those of A
     consumers         warpgroups that multiply; 2, or 1 for `single`, where left out
     stages            k-tiles in shared memory; as many as there is room for, where left out
-    store             tma: a consumer stores a subtile. tma_warp: each warp its 16 rows. direct: out of
-                      registers, for a D that is aligned to less than 16 bytes
-    shared_d          how a subtile lies in shared memory: swizzled; plain; or padded, which no box of TMA is, so
-                      that the consumer's threads store it
+    store             tma: a consumer stores a subtile. tma_warp: each warp its 16 rows. direct: out of registers
+    shared_d          how a subtile lies in shared memory: swizzled; plain; or padded, which no box of TMA is, so that
+                      the consumer's threads store it, whatever D is aligned to
     subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots, and
                       32 columns of a D of bytes whose consumers have no registers left for more
     slots             subtiles of a consumer in shared memory

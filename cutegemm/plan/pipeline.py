@@ -64,7 +64,8 @@ class Slots:
     subtile       (M, N) of D that a slot holds
     count         of each consumer; a subtile is written while the stores of others are under way
     to_shared     registers to a slot
-    store         to global memory: a slot, or a warp's rows of it, by TMA; or a slot by the consumer's threads
+    store         to global memory: a slot, or a warp's rows of it, by TMA; or a slot by the consumer's threads, as
+                  much at a time as D is aligned to
     from_shared   a slot to registers, where C comes by TMA
     load_c        C to the slot that D will leave from. Without it the threads read C, if it is read, straight
                   from global memory

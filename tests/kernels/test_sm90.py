@@ -11,7 +11,7 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.sm90.named import SM90_LADDER
-from cutegemm.layout import product
+from cutegemm.layout import product, size
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.plan import SUM_VECTOR
 from cutegemm.run.compile import CompiledKernel, compile_plan
@@ -32,12 +32,15 @@ COMPILED = (
     "s8_direct", "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
     "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "e5m2_out", "split_c", "split_direct",
     "split_two_level", "split_s8", "stream_of_three", "stream_wide_1x2", "stream_cooperative_2x1",
+    "lines", "lines_m_major", "lines_by_4_bytes", "lines_by_8_bytes", "lines_f32", "lines_f32_m_major", "lines_c",
+    "lines_of_16", "lines_e4m3", "lines_split",
     *PACKED,
 )  # fmt: skip
 # Those that tests/emulate runs on a grid of two CTAs, so that they are compiled once.
 _ON_TWO_CTAS = {
     "pingpong", "deferred_stagger_2x1", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
-    "e4m3_out_c", "e4m3_out_c_bf16", *PACKED,
+    "e4m3_out_c", "e4m3_out_c_bf16", "lines", "lines_m_major", "lines_f32", "lines_c", "lines_of_16", "lines_e4m3",
+    *PACKED,
 }  # fmt: skip
 # Element by element, and beside a C that is read so, a whole tile takes ptxas ten seconds; a quarter of it, one.
 _SMALLER = {"direct_c": (64, 64, 64), "split_direct": (64, 64, 64)}
@@ -122,7 +125,8 @@ def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
 
 
 def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: str) -> None:
-    """Into a slot by stmatrix or by pairs of neighbours; out of it by TMA, or by 16 bytes of a thread."""
+    """Into a slot by stmatrix or by pairs of neighbours; out of it by TMA, or by 16 bytes of a thread, or by what D is
+    aligned to: lines in a loop, and one at a time where too few are left."""
     slots, d = plan.slots, plan.operands.d
     each = product(slots.subtile) // 128
     if isinstance(slots.store, TmaBox):
@@ -130,9 +134,18 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: st
         stores = product(slots.subtile) // product(slots.store.box) // of_warp
         assert report.count(f"UTMASTG.{dim}") == subtiles * stores
         assert report.count("STG") == parts_stored(plan)
-    else:
+    elif slots.store.atom.bits == 128:
         accesses = subtiles * each * d.dtype.bits // 128
         assert (report.count("LDS.128"), report.count("STG.E.128")) == (accesses, accesses)
+        assert report.count("UTMASTG") == 0
+    else:
+        bits, along = slots.store.atom.bits, "mn".index(d.major)
+        of_line = slots.subtile[along] // size(slots.store.tiler_mn[along])
+        lines = each * d.dtype.bits // bits // of_line
+        accesses = subtiles * of_line * (min(lines, 16 // of_line) + 1)
+        assert report.count("STG") == accesses + parts_stored(plan)
+        width = {8: ".U8", 16: ".U16", 32: "", 64: ".64"}[bits]
+        assert report.instructions[f"STG.E{width}"] == accesses + (parts_stored(plan) > 0) * (bits == 32)
         assert report.count("UTMASTG") == 0
     if d.dtype.bits == 16:
         assert report.count("STSM") == subtiles * slots.subtile[1] // 16

@@ -18,6 +18,7 @@ from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Row, Scalar, Tile
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.work.split import Split
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
 
@@ -279,12 +280,44 @@ def test_names_serve_all_that_wgmma_does(named):
         assert named.build(operands).cta_tile[2] == 128
 
 
-def test_d_that_tma_cannot_store_leaves_out_of_registers():
+@pytest.mark.parametrize(
+    ("name", "align", "subtile", "slots", "width"),
+    [
+        ("sm90_wide_2x1", 2, (64, 64), 2, 16),
+        ("sm90_wide_2x1", 4, (64, 64), 2, 32),
+        ("sm90_wide_2x1", 8, (64, 64), 2, 64),
+        ("sm90_64x32", 2, (64, 16), 2, 16),
+        ("sm90_64x128", 2, (64, 64), 2, 16),
+        ("sm90_slots", 2, (64, 64), 2, 16),
+    ],
+)
+def test_d_that_tma_cannot_store_leaves_by_lines(name, align, subtile, slots, width):
+    """By the consumer's threads, as much at a time as D is aligned to; two slots are enough for them."""
+    plan = plan_named(name, replace(BF16, d=replace(BF16.d, align_bytes=align)))
+    assert isinstance(plan.slots.store, TiledCopy)
+    assert (plan.slots.subtile, plan.slots.count, plan.slots.store.atom.bits) == (subtile, slots, width)
+
+
+def test_deferred_stores_are_those_of_tma():
+    odd = replace(BF16, d=replace(BF16.d, align_bytes=2))
+    assert (
+        plan_named("sm90_deferred", BF16).pipeline.deferred,
+        plan_named("sm90_deferred", odd).pipeline.deferred,
+    ) == (
+        True,
+        False,
+    )
+    assert plan_named("sm90_deferred", odd).slots.subtile == (64, 64)
+
+
+def test_a_tile_of_one_subtile_leaves_out_of_registers():
+    """64 x 16 is one subtile, which is no two slots; pairs of neighbours are aligned to 4 bytes."""
     for align, width in ((2, 16), (4, 32)):
-        operands = replace(BF16, d=replace(BF16.d, align_bytes=align))
-        plan = plan_named("sm90_wide_2x1", operands)
-        assert plan.slots is None
-        assert plan.store_d.bits == width
+        plan = plan_named("sm90_64x16", replace(BF16, d=replace(BF16.d, align_bytes=align)))
+        assert (plan.slots, plan.store_d.bits) == (None, width)
+    # 64 columns of f32 are 2 subtiles of 32, those of 192 x 160 are 3 x 5 in slots of 8 KiB each: too many for them.
+    f32 = Operands.of("bf16", layout="nt", out="f32")
+    assert plan_named("sm90_192x160", replace(f32, d=replace(f32.d, align_bytes=4))).slots is None
 
 
 @pytest.mark.parametrize(
@@ -330,6 +363,34 @@ def test_padded_slots_are_free_of_conflicts_where_plain_ones_are_not(out, major,
     assert costs["plain"]["store D"].ways == ways
     pairs_of_chunks = (out, major) == ("f32", "n")  # 32 bytes a row: two of the 16 that a swizzle exchanges
     assert costs["swizzled"]["store D"].ways == 1 + pairs_of_chunks
+
+
+@pytest.mark.parametrize(
+    ("out", "major", "align", "reads"),
+    [("bf16", "n", 2, 512), ("bf16", "m", 2, 512), ("bf16", "n", 4, 256), ("bf16", "n", 8, 256),
+     ("f32", "n", 4, 512), ("f32", "m", 4, 512), ("f32", "n", 8, 512)],
+)  # fmt: skip
+def test_lines_are_written_and_read_without_conflicts(out, major, align, reads):
+    """128 x 128 elements: a warp reads 32 at once, or 64 by 4 bytes, or 128 bytes in each of two wavefronts."""
+    operands = Operands.of("bf16", layout="nt", out=out, out_major=major)
+    plan = sm90_plan(replace(operands, d=replace(operands.d, align_bytes=align)), shared_d="padded")
+    costs = {a.name: a.cost for a in check(plan).shared if a.name.endswith("D")}
+    assert {name: cost.conflicts for name, cost in costs.items()} == {"store D": 0, "read D": 0}
+    assert costs["read D"].wavefronts == reads
+
+
+def test_sectors_of_lines():
+    """Rows of 2046 bytes: row r begins -2r bytes off a sector. The 64 bytes that a warp stores of it touch 3 sectors,
+    or 2 where r is a multiple of 16: 8 rows of 128. Out of registers, 4 lanes of a row store each second element."""
+    odd = replace(BF16, d=replace(BF16.d, align_bytes=2))
+    problem = Problem(1024, 1023, 64, operands=odd)
+    stores = {}
+    for how in ({"shared_d": "padded"}, {"store": "direct"}):
+        (found,) = [x for x in check(sm90_plan(odd, **how), problem).global_ if x.name == "store D"]
+        stores[next(iter(how))] = (found.requests, found.sectors)
+    assert stores["shared_d"] == (512, 8 * 4 * 2 + 120 * 4 * 3)
+    assert stores["store"][0] == 512
+    assert stores["store"][1] >= 8 * 512
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.options import parse_tuple
 from cutegemm.choose.recipe import Recipe
 from cutegemm.choose.sm90.time import K_TILE_BYTES, TileShape
+from cutegemm.errors import PlanError
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
@@ -81,28 +82,34 @@ class Sm90Recipe(Recipe):
         return by_last(**{name: self.options[name] for name in _SPLITTING if name in self.options})
 
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
-        """The plan for operands; a D that is not aligned to 16 bytes leaves straight out of registers.
+        """The plan for operands. A D that is not aligned to 16 bytes leaves by lines that the threads copy; where its
+        tile has no two subtiles, or there is no room for them, straight out of registers.
 
         What cannot be stored behind the next tile's products is stored before them: with C, a D of 32 bits, and one
-        that leaves straight out of registers. What is spelled out is not changed so.
+        that does not leave by TMA. What is spelled out is not changed so.
 
         raises   PlanError where the operands break its rules
         """
         ops = operands.as_tf32
         options: dict[str, Any] = {"ctas": sms, **self.options, "pack": self.packed(ops)}
         options |= {"name": self.plan_name, "summary": self.summary, "with_c": with_c}
-        if operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES:  # neither TMA nor accesses of 16 bytes
-            options["store"] = "direct"
-        if self.spelled_out:
+        if not self.spelled_out:
+            if self.split is not None:
+                options |= {"split_k": self.split.parts, "stream": self.split.waves, "fill": self.split.owned}
+            if with_c and options.get("store") == "tma_warp":  # C comes to whole subtiles
+                options["store"] = "tma"
+            if with_c or options.get("store") == "direct" or operands.d.dtype.bits > _DEFERRED_BITS:
+                options.pop("deferred", None)
+            options["tile"] = (*self.tile, K_TILE_BYTES * 8 // ops.a.dtype.bits)
+        if operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES or options.get("store") == "direct":
             return sm90_plan(ops, **options)
-        if self.split is not None:
-            options |= {"split_k": self.split.parts, "stream": self.split.waves, "fill": self.split.owned}
-        if with_c and options.get("store") == "tma_warp":  # C comes to whole subtiles
-            options["store"] = "tma"
-        if with_c or options.get("store") == "direct" or operands.d.dtype.bits > _DEFERRED_BITS:
+        if not self.spelled_out:
             options.pop("deferred", None)
-        options["tile"] = (*self.tile, K_TILE_BYTES * 8 // ops.a.dtype.bits)
-        return sm90_plan(ops, **options)
+        lines = {**options, "store": "tma", "shared_d": "padded", "slots": None}
+        try:
+            return sm90_plan(ops, **lines)
+        except PlanError:  # no subtiles that fill the tile, or no room for them
+            return sm90_plan(ops, **{**options, "store": "direct"})
 
     def to_pack(self, operands: Operands) -> str:
         """The operands that TMA cannot load, or wgmma not multiply, as they are."""

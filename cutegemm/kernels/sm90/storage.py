@@ -21,15 +21,18 @@ from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
-from cutegemm.kernels.vectors import by_vectors, copy_vector
+from cutegemm.kernels.vectors import by_vectors, condition, copy_vector
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.layout.modes import size
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
 from cutegemm.plan.epilogue import Function, launch_operands
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
 REGISTER_BITS = 32
+_READS = 16  # of a slot by a thread that are under way at once, where each is of less than 16 bytes
 # Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
 _SUMS_BESIDE_WIDE_ROWS = 160
 # Of functions of as many sums, those with which rows of fewer bits are read as late as the subtile has been computed:
@@ -436,7 +439,7 @@ class Storage(OwnTile):
         cute.arch.cp_async_bulk_commit_group()
 
     def copy_slot(self, i: int, own_mnl, result: str) -> None:
-        """A slot to global memory by the consumer's threads: a thread's reads first, then what is inside of D."""
+        """A slot to global memory by the consumer's threads: some reads of a thread first, then what is inside of D."""
         slots, to = self.slots, self.targets
         down, across = slots.subtiles(self.tile)
         (m, n), (m_tile, n_tile, batch) = slots.subtile_at(i, self.tile), own_mnl
@@ -447,6 +450,10 @@ class Storage(OwnTile):
         own = lower.tiled_copy(slots.store).get_slice(self.tid)
         tDsD = own.partition_S(to.sD)[None, None, None, self.slot_of(i, result)]
         tDgD, tDcD = cute.coalesce(own.partition_D(gD), target_profile=(1, 1, 1)), own.partition_D(coords)
+        if slots.store.atom.bits < ACCESS_BITS:
+            lines = Lines(slots.store, self.plan.operands.d.major, tDsD, tDgD, tDcD)
+            self.copy_lines(lines, *lines.inside(extents))
+            return
         tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
         cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
         for y in range(cute.size(tDrD, mode=[2])):
@@ -458,6 +465,20 @@ class Storage(OwnTile):
         """One access to D, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
             copy_vector(self.slots.store.atom, values, gD)
+
+    @cute.jit
+    def copy_lines(self, lines: cutlass.Constexpr, count: Int32, inside: cutlass.Constexpr):
+        """The lines that are inside of D, some at a time. They are loops: in straight code each access would have its
+        own condition, and the addresses of all lines be kept in registers from one subtile to the next."""
+        whole = count // lines.at_once * lines.at_once
+        for first in cutlass.range(0, whole, lines.at_once, unroll=1):
+            self.copy_some(lines, first, lines.at_once, inside)
+        for line in cutlass.range(whole, count, 1, unroll=1):
+            self.copy_some(lines, line, 1, inside)
+
+    def copy_some(self, lines: Lines, first, count: int, inside) -> None:
+        """So many lines from this one on."""
+        lines.copy(first, count, inside)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
@@ -530,6 +551,44 @@ class Storage(OwnTile):
         held = cute.make_rmem_tensor(source.shape, gX.element_type)
         self.copy(name, source, held)
         return [held[0]] * cute.size(gX) if one else held
+
+
+class Lines:
+    """A thread's part of the lines of a slot, which it copies to D by vectors of less than 16 bytes.
+
+    vectors   of a line
+    count     of lines
+    at_once   lines that are read before the first of them is stored
+    """
+
+    def __init__(self, copy: TiledCopy, major: str, tDsD, tDgD, tDcD) -> None:
+        self.atom, self.along = copy.atom, "mn".index(major)
+        self.apart = size(copy.tiler_mn[1 - self.along])
+        self.tDsD, self.tDgD, self.tDcD = tDsD, tDgD, tDcD
+        self.vectors, self.count = [cute.size(tDsD, mode=[1 + mode]) for mode in (self.along, 1 - self.along)]
+        most = max(1, min(self.count, _READS // self.vectors))
+        self.at_once = next(lines for lines in range(most, 0, -1) if self.count % lines == 0)
+
+    def inside(self, extents) -> tuple[Any, list[Any]]:
+        """How many lines are inside of D, and of a line whether each vector is: its first element, so the others."""
+        across = 1 - self.along
+        left = extents[across] - self.tDcD[self.at(0, 0, 0)][across]
+        count = cutlass.min(self.count, (cutlass.max(left, 0) + self.apart - 1) // self.apart)
+        columns = [self.tDcD[self.at(x, 0, 0)][self.along] for x in range(self.vectors)]
+        return count, [condition(column < extents[self.along]) for column in columns]
+
+    def copy(self, first, count: int, inside) -> None:
+        """So many lines from this one on."""
+        places = [(x, first + y) for y in range(count) for x in range(self.vectors)]
+        held = cute.make_rmem_tensor((self.atom.values, len(places)), self.tDsD.element_type)
+        for i, (x, y) in enumerate(places):
+            copy_vector(self.atom, self.tDsD[self.at(x, y)], held[None, i])
+        for i, (x, y) in enumerate(places):
+            copy_vector(self.atom, held[None, i], self.tDgD[self.at(x, y)], inside[x])
+
+    def at(self, x, y, value=None) -> tuple[Any, Any, Any]:
+        """(value, m, n) of a vector of a line."""
+        return (value, x, y) if self.along == 0 else (value, y, x)
 
 
 class Spread:

@@ -240,13 +240,14 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     want = (rows, cols, slots.count, pipeline.consumers)
     if product_each(plan.smem_d.shape) != want:
         yield f"the shared memory of D is {plan.smem_d}; subtiles, slots and consumers ask for {want}."
-    if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
-        yield (
-            f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
-            "address, the strides and the contiguous extent, as it writes whole 16 bytes. Store it 'direct'."
-        )
     load_c, store = slots.load_c, slots.store
     if isinstance(store, TmaBox):
+        if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            yield (
+                f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
+                "address, the strides and the contiguous extent, as it writes whole 16 bytes. Take slots that are "
+                "'padded', or store it 'direct'."
+            )
         whole = rows if d.major == "n" else cols
         if store.box[1] < whole and (d.major == "m" or load_c is not None):
             yield "warps store rows of their own only of an n-major D, without C by TMA."
