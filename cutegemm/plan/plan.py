@@ -585,7 +585,7 @@ class GemmPlan(hooks.Shown):
         parts = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
-            if f.compare and f.name not in ("name", "summary")
+            if f.compare and f.name not in ("name", "summary") and (f.name != "transposed" or self.transposed)
         ]
         return "\n".join(parts)
 
