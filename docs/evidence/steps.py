@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from docs.evidence.counters.drawn import FAMILIES
+from docs.evidence.counters.drawn import DEVICES, FAMILIES
 
 GPU, HOPPER, NCU, SANITIZER = "a GPU", "an sm_90a GPU", "ncu", "compute-sanitizer"
 _LIMIT_FACTOR, _LIMIT_SECONDS = 3, 30
@@ -62,15 +62,15 @@ def _counters(group: str, seconds: float, proves: str) -> Step:
     return Step(f"analysis_{group}", proves, argv, seconds, (HOPPER, NCU), statuses=(0, 1))
 
 
-def _proof(family: str) -> Step:
-    options = ("--family", family, "--plans", "60", "--seed", "2026", "--device", "h200", "--out", ".")
-    proves = f"predictions beside counters: 60 random plans and ragged problems, {family}"
+def _proof(family: str, device: str) -> Step:
+    options = ("--family", family, "--plans", "60", "--seed", "2026", "--device", device, "--out", ".")
+    proves = f"predictions beside counters: 60 random plans and ragged problems, {family}, on an {device}"
     # As for the counters of plans that were chosen.
     return Step(
-        f"proof_{family}",
+        f"proof_{family}_{device}",
         proves,
         ("-m", "docs.evidence", "proof", *options),
-        75,
+        60,
         (HOPPER, NCU),
         statuses=(0, 1),
     )
@@ -218,7 +218,7 @@ STEPS: tuple[Step, ...] = (
         "models", "models of the sizes of Llama and GPT-2 before and after `use(model)`: errors, tokens per second",
         ("-m", "docs.evidence", "models", "--json", "models.json"), 180, (HOPPER,),
     ),
-    *(_proof(family) for family in FAMILIES),
+    *(_proof(family, device) for device in DEVICES for family in FAMILIES),
     _counters("plans", 55, "predictions beside counters: 33 SIMT plans"),
     _counters("mma", 30, "predictions beside counters: mma.sync plans"),
     _counters("hopper", 25, "predictions beside counters: Hopper plans"),

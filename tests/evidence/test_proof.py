@@ -10,7 +10,7 @@ import pytest
 from cutegemm.analysis import check, global_accesses
 from cutegemm.errors import CutegemmError
 from cutegemm.profile import compare
-from docs.evidence.counters.drawn import FAMILIES, Drawn, draw
+from docs.evidence.counters.drawn import DEVICES, FAMILIES, Drawn, draw
 from docs.evidence.counters.proof import Counted, Proof, digest, load, save, summary, worst
 from docs.evidence.pages.proof import losers, page
 
@@ -46,16 +46,17 @@ def recorded(factor: float) -> tuple[Proof, list]:
 
 def test_the_losers_come_first(tmp_path):
     proof, found = recorded(1.5)
-    save(proof, found, tmp_path / "proof_simt.json")
-    held = json.loads((tmp_path / "proof_simt.json").read_text())
-    first, second = held["cases"]
+    save(proof, found, tmp_path / "proof.json")
+    held = json.loads((tmp_path / "proof.json").read_text())
+    first, second = [{**row, "device": "h200"} for row in held["cases"]]
     assert (first["name"], first["missed"]) == ("simt_01", ["global store sectors"])
     assert second["missed"] == []
     assert worst(found[1]) == pytest.approx(1 / 3, abs=1e-3)
     assert summary(found)["global store sectors"][:2] == (1, 2)
-    assert load(tmp_path / "proof_simt.json") == proof
-    told = page({"simt": held})
-    assert "1 of 2 plans miss a promise" in told
+    assert load(tmp_path / "proof.json") == proof
+    told = page({("h200", "simt"): held, ("h100", "simt"): held})
+    assert "2 plans and ragged problems of each family" in told
+    assert "2 of 4 miss a promise" in told
     assert losers([("simt", first)]).count("\n") == 2
     assert "-33.3%" in losers([("simt", first)])
 
@@ -85,7 +86,9 @@ def test_predictions_are_those_of_today(file):
 
 
 def test_there_are_sixty_of_each_family():
-    assert [file.stem for file in FILES] == sorted(f"proof_{family}" for family in FAMILIES)
+    assert [file.stem for file in FILES] == sorted(
+        f"proof_{family}_{device}" for family in FAMILIES for device in DEVICES
+    )
     for file in FILES:
         rows = json.loads(file.read_text())["cases"]
         assert len(rows) == len({row["name"] for row in rows}) == 60

@@ -209,7 +209,7 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         assert made.name in (name, f"analysis_{arguments[0]}")
         monkeypatch.setattr(counted, {"counters": "measure"}.get(name, name), taken)
     elif name == "proof":
-        assert made.name == f"proof_{arguments[1]}"
+        assert made.name == f"proof_{arguments[1]}_{arguments[7]}"
         monkeypatch.setattr(counted.proofs, "measure", taken)
     else:
         monkeypatch.setattr(f"docs.evidence.{name.replace('-', '_')}.run", taken)

@@ -97,7 +97,7 @@ def proof(
     ] = None,
     listed: Listed = False,
 ) -> None:
-    """Random plans and ragged problems beside what ncu counts; `--out` keeps them as proof_FAMILY.json.
+    """Random plans and ragged problems beside what ncu counts; `--out` keeps them as proof_FAMILY_DEVICE.json.
 
     It ends with 1 where a counter is beyond its tolerance, or a plan was not launched.
     """
@@ -117,7 +117,7 @@ def proof(
         comparisons = proofs.compared(found)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
-            proofs.save(found, comparisons, out / f"proof_{name}.json")
+            proofs.save(found, comparisons, out / f"proof_{name}_{found.device}.json")
         is_bad |= _told(found, comparisons)
     if is_bad:
         raise typer.Exit(1)

@@ -216,6 +216,7 @@ def _sm90(chance: random.Random) -> tuple[str, str, str, int]:
     return text, dtype, letters, 16
 
 
+DEVICES = ("h200", "h100")  # on which they are counted
 FAMILIES: dict[str, Callable[[random.Random], tuple[str, str, str, int]]] = {
     "simt": _simt,
     "mma_sync": _mma_sync,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs.evidence.counters.drawn import FAMILIES
+from docs.evidence.counters.drawn import DEVICES, FAMILIES
 from docs.evidence.pages.markdown import table
 
 _NAME = "proof.md"
@@ -27,26 +27,36 @@ Row = Mapping[str, Any]
 def pages(data: Path) -> dict[str, str]:
     """The page; none where nothing was recorded."""
     found = {
-        family: json.loads(file.read_text())
+        (device, family): json.loads(file.read_text())
+        for device in DEVICES
         for family in FAMILIES
-        if (file := data / f"proof_{family}.json").exists()
+        if (file := data / f"proof_{family}_{device}.json").exists()
     }
     return {_NAME: page(found)} if found else {}
 
 
-def page(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page of the recorded families."""
-    machine = next(iter(found.values()))["machine"]
+def page(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+    """The page of the recorded devices and families."""
+    of_device = {device: held["machine"] for (device, _), held in found.items()}
+    machines = [
+        f"{machine['gpu']}, driver {machine['driver']}, ncu {machine['ncu']}, DSL {machine['nvidia-cutlass-dsl']}, "
+        f"{machine['date']}"
+        for machine in of_device.values()
+    ]
     seeds = sorted({str(held["seed"]) for held in found.values()})
-    cases = [(family, row) for family, held in found.items() for row in held["cases"]]
+    cases = [
+        (family, {**row, "device": device})
+        for (device, family), held in found.items()
+        for row in held["cases"]
+    ]
     lost = [(family, row) for family, row in cases if row["missed"]]
     parts = [
         "# Predictions for plans that nobody chose",
-        f"{len(cases)} plans and ragged problems, {len(cases) // len(found)} of each family, drawn by the seed "
+        f"{len(cases) // len(found)} plans and ragged problems of each family, drawn by the seed "
         f"{' and '.join(seeds)}, with what the [analysis](analysis.md) says of them beside what Nsight Compute counts: "
-        f"{machine['gpu']}, driver {machine['driver']}, ncu {machine['ncu']}, DSL {machine['nvidia-cutlass-dsl']}, "
-        f"{machine['date']}. A plan is a text that spells out tile sizes, threads, stages, layouts, copies and the "
-        "raster; what breaks a rule is drawn again, nothing else is. Extents are multiples of what the alignment asks "
+        f"on an {'; and on an '.join(machines)}. "
+        "A plan is a text that spells out tile sizes, threads, stages, layouts, copies and the raster; what breaks a "
+        "rule is drawn again, nothing else is. Extents are multiples of what the alignment asks "
         "for.",
         "Shared memory is predicted by `check --compiled`: a few tiles of the compiled kernel's PTX are executed on a "
         "CPU, and what they do is summed up over the grid. Sectors are the plan's own. DRAM is a range.",
@@ -56,7 +66,7 @@ def page(found: Mapping[str, Mapping[str, Any]]) -> str:
         "do not have, and CTAs outside of D twice.",
         "## Promises",
         summary(cases),
-        f"{len(lost)} of {len(cases)} plans miss a promise; all of them are below, by how far they miss it.",
+        f"{len(lost)} of {len(cases)} miss a promise; all of them are below, by how far they miss it.",
         losers(lost),
         "## The bound",
         bound(cases),
@@ -64,7 +74,9 @@ def page(found: Mapping[str, Mapping[str, Any]]) -> str:
         _UNPROMISED.strip(),
         "## All of them",
         "As data, with every counter: "
-        + ", ".join(f"[{family}](evidence/data/proof_{family}.json)" for family in found)
+        + ", ".join(
+            f"[{family}, {device}](evidence/data/proof_{family}_{device}.json)" for device, family in found
+        )
         + ". `python -m docs.evidence proof --family simt --plans 60 --seed "
         + f"{seeds[0]}` measures a family again, with `--list` it names the plans, and `--replay FILE` computes "
         "today's predictions beside the counters of a file.",
@@ -103,7 +115,8 @@ def bound(cases: Sequence[tuple[str, Row]]) -> str:
     if not below:
         return said + "."
     worst, row = max(below, key=lambda pair: pair[0])
-    return said + f"; the worst is {worst:.2f} of it, `{row['plan']}`, {'x'.join(map(str, row['extents']))}."
+    extents = "x".join(map(str, row["extents"]))
+    return said + f"; the worst is {worst:.2f} of it, `{row['plan']}`, {extents}, {row['device']}."
 
 
 def _kept(found: Sequence[Row]) -> str:
@@ -120,12 +133,22 @@ def losers(cases: Sequence[tuple[str, Row]]) -> str:
             rows.append(
                 (
                     abs(error or 1.0),
-                    [f"`{row['plan']}`", "x".join(map(str, row["extents"])), f"{row['dtype']} {row['layout']}", name,
-                     _range(predicted), _number(counted), shown, _reason(name, row)],
+                    [f"`{row['plan']}`", "x".join(map(str, row["extents"])), f"{row['dtype']} {row['layout']}",
+                     row["device"], name, _range(predicted), _number(counted), shown, _reason(name, row)],
                 )
             )  # fmt: skip
     rows.sort(key=lambda entry: -entry[0])
-    head = ("plan", "M, N, K, L", "type, layout", "counter", "predicted", "counted", "error", "reason")
+    head = (
+        "plan",
+        "M, N, K, L",
+        "type, layout",
+        "device",
+        "counter",
+        "predicted",
+        "counted",
+        "error",
+        "reason",
+    )
     return table(head, [cells for _, cells in rows])
 
 
