@@ -187,7 +187,8 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., A
         return call
     of_x, of_d = tuple(flat.shape), (*x.shape[:-1], w.shape[0])
     if flat.data_ptr() == x.data_ptr():
-        return lambda x, w, bias: call(x.view(of_x), w, bias).view(of_d)
+        # Extents one by one: torch reads them sooner than a tuple.
+        return lambda x, w, bias: call(x.view(*of_x), w, bias).view(*of_d)
     return lambda x, w, bias: call(x.reshape(of_x), w, bias).view(of_d)
 
 
