@@ -70,6 +70,40 @@ def test_operands_and_results(launched):
     assert gemm(a, b, epilogue=lambda acc: swiglu(acc), out=out) is out
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_all_columns_beside_half_of_them_are_stored_by_one_kernel(launched, interleaved):
+    """What a gated layer keeps for its backward pass: gates and ups, into the halves of one tensor."""
+    from cutegemm.torch.activations import gated
+    from cutegemm.torch.launch import AS_CHOSEN, _of_halves
+    from cutegemm.torch.text import formula
+
+    a, b = matrices()
+    read = formula(gated("swiglu", ("bias",), interleaved, True))
+    postact, preact = _of_halves(a, b, read, [torch.zeros(1024)], BF16, AS_CHOSEN)
+    assert (tuple(postact.shape), tuple(preact.shape)) == ((256, 512), (256, 1024))
+    (kernel,) = launched
+    seen = [x for x in kernel.calls[-1] if isinstance(x, torch.Tensor) and tuple(x.shape) == (256, 512)]
+    gates, ups = seen[-2:]
+    if interleaved:
+        assert preact.is_contiguous()
+    else:
+        assert (gates.data_ptr(), ups.data_ptr()) == (preact.data_ptr(), preact[:, 512:].data_ptr())
+        assert gates.stride() == ups.stride() == (1024, 1)
+
+
+def test_gradients_of_gates_and_ups_are_stored_side_by_side(launched, monkeypatch):
+    monkeypatch.setattr("cutegemm.torch.functional.is_direct", lambda *_: True)
+    from cutegemm.torch import gemm_dgated
+
+    a, b = matrices()
+    dx, postact = gemm_dgated(a, b, torch.zeros(256, 2048, dtype=BF16))
+    assert (tuple(dx.shape), tuple(postact.shape)) == ((256, 2048), (256, 1024))
+    (kernel,) = launched
+    assert {dx.data_ptr(), dx[:, 1024:].data_ptr(), postact.data_ptr()} <= {
+        x.data_ptr() for x in kernel.calls[-1] if isinstance(x, torch.Tensor)
+    }
+
+
 @pytest.mark.parametrize(
     ("epilogue", "given", "n", "rule"),
     [

@@ -27,7 +27,16 @@ from cutegemm.torch.activations import (
     gated,
     wrong_activation,
 )
-from cutegemm.torch.launch import AS_CHOSEN, LINEAR, OF_LAYER, PLAIN, SCALED, Choice, compute
+from cutegemm.torch.launch import (
+    AS_CHOSEN,
+    LINEAR,
+    OF_LAYER,
+    PLAIN,
+    SCALED,
+    Choice,
+    compute,
+    result_dtype,
+)
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import (
     refuse,
@@ -358,6 +367,11 @@ def gemm_dgated(
         gate, up = (x.contiguous() for x in (preact[..., 0::2], preact[..., 1::2]))
     else:
         gate, up = preact.split(b.shape[-1], -1)
+    if not interleaved and is_direct(a, b, preact):
+        dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype))
+        outs = (*dx.split(b.shape[-1], -1), None)
+        read = formula(dgated(activation))
+        return dx, gemm(a, b, epilogue=read.function, out=outs, out_dtype=dx.dtype, gate=gate, up=up)[2]
     dgate, dup, postact = product(a, (b,), dgated(activation), (gate, up), (), out_dtype)[:3]
     dx = torch.stack([dgate, dup], -1).flatten(-2) if interleaved else torch.cat([dgate, dup], -1)
     return dx, postact

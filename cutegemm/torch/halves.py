@@ -20,6 +20,28 @@ def is_gated(result: Expression) -> bool:
     return any(is_half(node) for node in result.nodes())
 
 
+def in_halves(results: Sequence[Expression]) -> tuple[list[Expression], bool | None]:
+    """Results that are all of half as many columns as the sums: in the place of one that has all of them stand its
+    gate and its up. And whether these are neighbours in memory; None where no result was parted.
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> acc = Accumulator()
+    >>> gate, up = Half(acc, 0, False), Half(acc, 1, False)
+    >>> found, interleaved = in_halves([gate * up, acc + 1.0])
+    >>> [str(each) for each in found], interleaved
+    (['acc.gate * acc.up', 'halves(acc + 1)[0]', 'halves(acc + 1)[1]'], False)
+    """
+    halves = [node for result in results for node in result.nodes() if isinstance(node, Half)]
+    if not halves or all(is_gated(result) for result in results):
+        return list(results), None
+    of = halves[0].interleaved
+    return [
+        each
+        for result in results
+        for each in ([result] if is_gated(result) else [Half(result, 0, of), Half(result, 1, of)])
+    ], of
+
+
 def part(node: Any, x: torch.Tensor) -> torch.Tensor:
     """The columns that a node stands for.
 

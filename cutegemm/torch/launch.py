@@ -6,8 +6,9 @@ rounding at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ import torch
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.gemm import gemm
 from cutegemm.run.torch_ops import RESULTS
-from cutegemm.torch.halves import is_gated
-from cutegemm.torch.text import Formula, formula
+from cutegemm.torch.halves import in_halves, is_gated
+from cutegemm.torch.text import Formula, formula, text_of
 from cutegemm.torch.values import Values, stored, tensor_of
 
 PLAIN = "lambda acc: acc"
@@ -121,9 +122,10 @@ def compute(
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda:
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out)
-    if len({is_gated(result) for result in formula(text).results}) > 1:  # no kernel stores both
-        own = _SumsByKernel(a, whole, how)
-        return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out, own)
+    if _parted(text)[1] is not None:
+        dtype = result_dtype(a, out_dtype) if out is None else out.dtype
+        results = _of_halves(a, whole, formula(text), [*operands, *scalars], dtype, how)
+        return results if out is None else [out.copy_(results[0]), *results[1:]]
     keywords: dict[str, Any] = dict(vars(how))
     if out is not None:
         keywords["out"] = out
@@ -152,14 +154,10 @@ def by_torch(
     given: Sequence[Any],
     out_dtype: torch.dtype | None,
     out: torch.Tensor | None = None,
-    acc: Callable[[], torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
-    """The results by torch's own operations, each of which it can differentiate and transform.
-
-    acc   what gives the sums, where it is not torch
-    """
+    """The results by torch's own operations, each of which it can differentiate and transform."""
     dtype = out.dtype if out is not None else result_dtype(a, out_dtype)
-    values = Values(acc or (lambda: sums(a, b)), read.named(given))
+    values = Values(lambda: sums(a, b), read.named(given))
     found = []
     for result in read.results:
         shape = (*a.shape[:-1], b.shape[-1] // 2 if is_gated(result) else b.shape[-1])
@@ -169,18 +167,35 @@ def by_torch(
     return found
 
 
-@dataclass(frozen=True)
-class _SumsByKernel:
-    """The sums of a @ b by `gemm`, in the type that they are kept in."""
+@lru_cache(maxsize=1024)
+def _parted(text: str) -> tuple[Formula, bool | None]:
+    """An epilogue as a kernel stores it: see `in_halves`."""
+    read = formula(text)
+    results, interleaved = in_halves(read.results)
+    return (read if interleaved is None else formula(text_of(results, read.names))), interleaved
 
-    a: torch.Tensor
-    b: torch.Tensor
-    how: Choice
 
-    def __call__(self) -> torch.Tensor:
-        kind = sums_dtype(self.a.dtype)
-        found: torch.Tensor = gemm(self.a, self.b, out_dtype=kind, **vars(self.how))
-        return found
+def _of_halves(
+    a: torch.Tensor, b: torch.Tensor, read: Formula, given: Sequence[Any], dtype: torch.dtype, how: Choice
+) -> list[torch.Tensor]:
+    """The results of an epilogue some of which have half of b's columns, and others all of them: one kernel stores
+    gates and ups of these into the halves of one tensor, or, where they are neighbours, into two that are joined."""
+    parted, interleaved = _parted(read.text)
+    shape, wide = (*a.shape[:-1], b.shape[-1]), [not is_gated(result) for result in read.results]
+    whole = [a.new_empty(shape, dtype=dtype) if each and not interleaved else None for each in wide]
+    outs: list[torch.Tensor | None] = []
+    for is_wide, of in zip(wide, whole, strict=True):
+        outs += [None] * (1 + is_wide) if of is None else of.split(shape[-1] // 2, -1)
+    keywords = {**vars(how), **parted.named(given), "out_dtype": dtype}
+    found = iter(gemm(a, b, epilogue=parted.function, out=tuple(outs), **keywords))
+    results = []
+    for is_wide, of in zip(wide, whole, strict=True):
+        halves = [next(found) for _ in range(1 + is_wide)]
+        if of is not None:
+            results.append(of)
+        else:
+            results.append(torch.stack(halves, -1).flatten(-2) if is_wide else halves[0])
+    return results
 
 
 def sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
