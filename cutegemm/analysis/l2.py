@@ -106,7 +106,7 @@ def _digest(*values: Any) -> bytes:
     for value in values:
         if isinstance(value, np.ndarray):
             digest.update(f"{value.dtype}{value.shape}".encode())
-            digest.update(np.ascontiguousarray(value))
+            digest.update(value.tobytes())
         else:
             digest.update(f"{value!r};".encode())
     return digest.digest()
