@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cutegemm.choose import names as of_plans
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -22,8 +24,9 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
-def test_code_blocks(document: Path) -> None:
-    """The blocks of a document run one after the other in one namespace."""
+def test_code_blocks(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a document run one after the other in one namespace; plans that they name are gone after them."""
+    monkeypatch.setattr(of_plans, "_OWN", {})
     names: dict[str, object] = {}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for number, block in enumerate(_BLOCK.findall(document.read_text())):

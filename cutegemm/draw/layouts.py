@@ -23,6 +23,7 @@ from cutegemm.draw.grids import (
     ticks_of,
 )
 from cutegemm.draw.palette import RAMP
+from cutegemm.errors import UnsupportedError
 from cutegemm.layout import ComposedLayout, F2Matrix, Layout, Swizzle, Tensor, idx2crd, product
 from cutegemm.layout.inttuple import flatten
 from cutegemm.layout.layout import at_indices
@@ -32,6 +33,7 @@ from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS
 AnyLayout = Union[Layout, ComposedLayout]
 
 _FOLD = 32  # elements of a row of a layout of rank 1
+_MOST_ELEMENTS = 1 << 62  # a last row that is not full may reach past them: within 64 bits still
 _BANK_BITS = 8 * SMEM_BANK_BYTES
 BANKS = Legend("bank", tuple((b, str(b)) for b in range(SMEM_BANKS)))
 
@@ -65,6 +67,7 @@ def layout_picture(
     most, slices   rows and columns, and slices, that are shown
     fold           elements of a row at most, for a layout of rank 1
     tensor         whose elements are written, instead of what `cells` says
+    raises         UnsupportedError for a layout of more than 2**62 elements
     """
     one_of("cells", cells, ("offsets", "coordinates", "none"))
     one_of("color", color, ("bank", "offset", "none"))
@@ -74,6 +77,11 @@ def layout_picture(
     head = title or "layout"
     if 0 in sizes:
         return Picture(head, (), str(layout), notes=("The layout is empty: it has no coordinate.",))
+    if product(sizes) > _MOST_ELEMENTS:
+        raise UnsupportedError(
+            f"layout_picture: {layout} has {product(sizes)} elements; those of up to {_MOST_ELEMENTS} are numbered "
+            "in 64 bits. Draw a slice of it."
+        )
     notes: list[str] = []
     if len(sizes) <= 1:
         grids = [_row_grid(layout, cells, color, element_bits, most, fold, tensor)]

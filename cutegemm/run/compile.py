@@ -244,12 +244,15 @@ def compiled_into(
         )
     try:
         import cutlass.cute as cute
+
+        from cutegemm.kernels.unlogged import spare_the_text_of_modules
     except ImportError as error:
         raise UnsupportedError(
             f"compile_plan: {plan.name!r} is neither compiled nor among kernels that were loaded; compiling needs the "
             "CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
         ) from error
     kernel = importlib.import_module(_KERNELS[plan.family])
+    spare_the_text_of_modules()
     dumped = folder / "dump"
     dumped.mkdir()
     asked = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped} {options}"

@@ -506,6 +506,26 @@ def test_the_prediction_does_not_depend_on_chance_or_on_the_parts_of_k(monkeypat
     assert finer.dram_read_bytes == pytest.approx(want.dram_read_bytes, rel=0.03)
 
 
+def test_a_grid_that_is_asked_for_again_is_not_played_again(monkeypatch):
+    work = grid(simt_plan(block=(128, 128, 16)), Problem(512, 384, 256), "along_m")
+    pace = Pace(np.ones(5), jitter=0.25)
+    played, play = [], l2._played
+    monkeypatch.setattr(l2, "_played", lambda *given: played.append(given) or play(*given))
+    monkeypatch.setattr(l2, "_known", {})
+    others = [
+        (work, pace, 3 << 18, 2),
+        (work, replace(pace, time=pace.time * [1, 1, 1, 1, 2]), 1 << 18, 2),
+        (replace(work, bytes_d=work.bytes_d + 1), pace, 1 << 18, 2),
+        (replace(work, panels_a=work.panels_a[::-1]), pace, 1 << 18, 2),
+    ]
+    found = l2.play(work, pace, 1 << 18, 2)
+    assert l2.play(replace(work, tiles=work.tiles.copy()), replace(pace), 1 << 18, 2) == found
+    assert len(played) == 1
+    for other in others:
+        l2.play(*other)
+    assert len(played) == 1 + len(others)
+
+
 def test_clusters_read_a_shared_panel_once():
     ops = Operands.of("bf16", layout="nt")
     problem = Problem(4096, 4096, 512, operands=ops)

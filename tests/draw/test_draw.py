@@ -64,6 +64,8 @@ from tests.draw import plans
         (lambda: draw(Raster("hilbert", 512)), "1024 x 1024 tiles; up to 256 x 256 can be drawn"),
         (lambda: draw(simt_plan(), kind="html", grid=(1, 1)), "'grid' is no option for the page of a plan"),
         (lambda: draw(Raster("along_m"), grid=(1000, 2)), "up to 256 x 256 can be drawn"),
+        (lambda: draw(Layout(3 * 10**20)), "300000000000000000000 elements; those of up to"),
+        (lambda: draw(Layout((4, 1 << 61))), "Draw a slice of it"),
         (lambda: save(Layout(4), "x.png"), "ends in '.png'; .svg, .html or .txt is expected"),
         (lambda: slice_picture(Layout((4, 4)), (1, 1)), "holds no None"),
         (lambda: slice_picture(Layout((4, 4, 4)), (1, 1, None)), "has rank 3"),

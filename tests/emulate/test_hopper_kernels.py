@@ -17,6 +17,7 @@ from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import Emulation, emulate
 from tests.emulate.snippets import edited
+from tests.kernels.plans import asks_for_the_shared_memory_of
 from tests.kernels.sm90_forms import form
 
 RAGGED = (200, 264, 72)
@@ -67,7 +68,9 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
     ],
 )
 def test_kernels_do_what_they_are_to(name, mnk, options):
-    found, expected = run(plan_of(name), mnk, **options)
+    plan = plan_of(name)
+    found, expected = run(plan, mnk, **options)
+    assert asks_for_the_shared_memory_of(plan, found)
     assert found.d.dtype == expected.dtype
     assert (found.d == expected).all()
 

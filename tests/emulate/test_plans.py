@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.build import simt_plan
+from cutegemm.build import mma_sync_plan, simt_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.dtypes import round_to
@@ -21,6 +21,7 @@ from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import Emulation, emulate
 from cutegemm.simulate import simulate
 from tests.kernels.mma_sync_forms import form
+from tests.kernels.plans import asks_for_the_shared_memory_of
 
 STEPS = [step for step in SIMT_LADDER.steps if step.build().split_k == 1]
 SPLIT = [step for step in SIMT_LADDER.steps if step.build().split_k > 1]
@@ -61,7 +62,9 @@ def one_by_one(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def test_simt_kernels_sum_up_in_order_to_the_bit(step):
     plan = step.build()
     a, b = normal(plan, 132, 72, 44)
-    assert np.array_equal(emulate(plan, a, b).d, one_by_one(a, b))
+    found = emulate(plan, a, b)
+    assert np.array_equal(found.d, one_by_one(a, b))
+    assert asks_for_the_shared_memory_of(plan, found)
 
 
 @pytest.mark.parametrize("step", SPLIT, ids=lambda step: step.name)
@@ -108,9 +111,23 @@ def test_mma_sync_kernels_agree_with_the_simulator(name):
     bm, bn, bk = plan.cta_tile
     extents = (bm + 16, bn + 32, 2 * bk + 16)
     given = whole(plan, *extents)
-    found = emulate(plan, *given[:2]).d
-    assert np.array_equal(found, simulate(plan, *given[:2]).d)
-    assert np.array_equal(found, exact(plan, given, 1.0, 0.0))
+    found = emulate(plan, *given[:2])
+    assert np.array_equal(found.d, simulate(plan, *given[:2]).d)
+    assert np.array_equal(found.d, exact(plan, given, 1.0, 0.0))
+    assert asks_for_the_shared_memory_of(plan, found)
+
+
+def test_a_tile_of_d_that_is_larger_than_the_stages_it_lies_over():
+    """D lies over A and B; it needs more where its elements are wider."""
+    how = {"block": (64, 128, 32), "warp": (32, 64), "stages": 2}
+    narrow, wide = (
+        mma_sync_plan(Operands.of("bf16", layout="nt", out=out), **how) for out in ("bf16", "f32")
+    )
+    assert (narrow.smem_bytes()["d"], wide.smem_bytes()["d"]) == (0, 8192)
+    given = whole(wide, 72, 136, 40)
+    found = emulate(wide, *given[:2])
+    assert np.array_equal(found.d, exact(wide, given, 1.0, 0.0))
+    assert asks_for_the_shared_memory_of(wide, found)
 
 
 @pytest.mark.parametrize("name", ["rna", "five_stages"])
@@ -142,7 +159,7 @@ def test_what_was_executed():
     assert found.ctas == 1
     (launch,) = found.launches
     assert (launch.grid, launch.block, launch.cluster) == ((1, 1, 1), (plan.threads, 1, 1), 1)
-    assert launch.shared_bytes == sum(plan.smem_bytes().values())
+    assert asks_for_the_shared_memory_of(plan, found)
 
 
 def test_what_cannot_be():

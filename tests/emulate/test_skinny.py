@@ -21,6 +21,7 @@ from cutegemm.plan.problem import Operand, Problem
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
+from tests.kernels.plans import check_each, in_groups
 
 # name: (arguments of Operands.of, arguments of skinny_plan)
 FORMS = {
@@ -130,18 +131,21 @@ def test_an_epilogue_of_further_operands_and_results():
         assert np.array_equal(found.further["total"].reshape(-1), sums.sum(axis=1))
 
 
-@pytest.mark.parametrize("name", [recipe.name for recipe in SKINNY_PLANS])
-def test_named_plans_spill_nothing(name):
-    recipe = next(recipe for recipe in SKINNY_PLANS if recipe.name == name)
-    for dtype in ("bf16", "e4m3"):
-        operands = Operands.of(dtype, layout="nt", out_major="m", out="bf16")
-        kernel = compile_plan(recipe.build(operands), "sm_90a")
-        assert kernel.violations() == []
-        assert not re.search(r"\b(LDL|STL)\b", kernel.sass)
-        vectors = kernel.sass.count("LDG.E.EF.LTC128B.128")
-        of_a = recipe.build(operands).product_tile[0] // 8 * len(recipe.build(operands).schedule.prologue)
-        assert vectors >= of_a  # those of the prologue, and as many at least in the loop
-        assert ("ACQBULK" in kernel.sass) is recipe.build(operands).overlaps
+@in_groups("recipes", SKINNY_PLANS)
+def test_named_plans_spill_nothing(recipes):
+    kinds = [Operands.of(dtype, layout="nt", out_major="m", out="bf16") for dtype in ("bf16", "e4m3")]
+    check_each([recipe.build(operands) for recipe in recipes for operands in kinds], spills_nothing)
+
+
+def spills_nothing(kernel):
+    plan, report = kernel.plan, kernel.resources
+    assert kernel.violations() == []
+    assert (report.count("LDL"), report.count("STL")) == (0, 0)
+    of_a = plan.product_tile[0] // 8 * len(plan.schedule.prologue)
+    assert (
+        report.count("LDG.E.EF.LTC128B.128") >= of_a
+    )  # those of the prologue, and as many at least in the loop
+    assert (report.count("ACQBULK") > 0) is plan.overlaps
 
 
 def test_a_launch_that_overlaps_waits_before_it_reads_b():

@@ -18,6 +18,7 @@ from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
+from tests.kernels.plans import asks_for_the_shared_memory_of
 from tests.kernels.sm90_forms import fitting, form
 
 
@@ -29,6 +30,7 @@ def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.
     a, b, c = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
     found = emulate(plan, a, b, c if beta else None, alpha=alpha, beta=beta)
     assert np.array_equal(found.d, round_to(plan.operands.d.dtype, alpha * (a @ b) + beta * c))
+    assert asks_for_the_shared_memory_of(plan, found)
 
 
 @pytest.mark.parametrize(

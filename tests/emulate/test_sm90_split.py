@@ -16,6 +16,7 @@ from cutegemm.errors import EmulationError
 from cutegemm.plan import Operands
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
+from tests.kernels.plans import asks_for_the_shared_memory_of
 
 SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "ctas": 4}
 TALL = {**SMALL, "tile": (128, 64, 64), "schedule": "cooperative"}
@@ -45,8 +46,9 @@ def test_exact(options, mnk):
     a, b, c = (rng.integers(-3, 4, s).astype(np.float32) for s in ((m, k), (k, n), (m, n)))
     given, want = ({"c": c, "alpha": 2, "beta": -1}, 2 * (a @ b) - c) if plan.has_c else ({}, a @ b)
     for seed in (None, 1):
-        got = emulate(plan, a, b, **given, seed=seed).d
-        assert np.array_equal(got, round_to(plan.operands.d.dtype, want))
+        found = emulate(plan, a, b, **given, seed=seed)
+        assert np.array_equal(found.d, round_to(plan.operands.d.dtype, want))
+        assert asks_for_the_shared_memory_of(plan, found)
 
 
 def test_the_same_bits_in_any_order():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +12,11 @@ import pytest
 from cutegemm.build import Shared, simt_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Swizzle
-from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
+from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.compile import CompiledKernel, compile_plan, read_back
+from cutegemm.run.cubin import GEMM_KERNELS
+from cutegemm.run.emulated import Emulation
 
 Named = TypeVar("Named")
 
@@ -127,16 +128,7 @@ def traced(question: Callable[[], Any]) -> Any:
     return answers[0]
 
 
-def constants_of_launch(plan: GemmPlan) -> set[int]:
-    """Constants of 64 bits in the host code of a plan's kernel: the bytes that it asks for are among them."""
-    import cutlass.cute as cute
-
-    kernel = importlib.import_module(f"cutegemm.kernels.{plan.family}.kernel")
-    made = cute.compile(
-        kernel.host_function(plan, arch_named(plan.arch)),
-        *kernel.fake_arguments(plan),
-        options="--enable-tvm-ffi",
-        no_jit_engine=True,
-    )
-    found = re.findall(r"llvm\.mlir\.constant\((\d+) : i64\)", str(made.ir_module))
-    return {int(text) for text in found}
+def asks_for_the_shared_memory_of(plan: GemmPlan, found: Emulation) -> bool:
+    """Whether the launch of the GEMM asked for the bytes that the plan counts: paddings and barriers included."""
+    (asked,) = [launch.shared_bytes for launch in found.launches if re.match(GEMM_KERNELS, launch.kernel)]
+    return asked == sum(plan.smem_bytes().values())

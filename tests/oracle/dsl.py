@@ -1,29 +1,27 @@
 """The real CuTe DSL as an oracle, on the CPU: static layouts are evaluated while a function is traced.
 
-`ask` runs many cases in one traced function of another process. Ill-formed arguments can kill the DSL's
-process (a division by zero in its C++), so each trace runs in a forked child: a child that dies answers for
-the case that killed it, and the next one goes on behind it.
+`ask` runs many cases in one traced function of another process, which has the DSL imported and serves all questions of
+the tests. Ill-formed arguments can kill the DSL's process (a division by zero in its C++), so each trace runs in a
+forked child: a child that dies answers for the case that killed it, and the next one goes on behind it.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.util
 import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
-
-ROOT = Path(__file__).parents[2]
+from cutegemm.run.workers import Worker
 
 
 @dataclass(frozen=True)
@@ -61,39 +59,37 @@ def missing() -> str | None:
     return None
 
 
-def ask(cases: list[Case]) -> list[Any]:
-    """The DSL's answer to each case: a layout, an integer, a tuple, or Refused."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.oracle.dsl"],
-        input=pickle.dumps(cases),
-        capture_output=True,
-        cwd=ROOT,
-        env={**os.environ, "CUTE_DSL_ARCH": "sm_90a"},
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the oracle's process failed:\n{done.stderr.decode()[-2000:]}")
-    return pickle.loads(done.stdout)
+def ask(cases: list[Any], evaluate: Callable[[Any], Any] | None = None) -> list[Any]:
+    """The DSL's answer to each case: a layout, an integer, a tuple, or Refused.
+
+    evaluate   a function of a module, which answers one case while the DSL traces; of `Case`s where left out
+    """
+    return _process()(_answers, cases, evaluate or _evaluate)
 
 
-def _answer_all() -> None:
-    answers_to = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the DSL prints must not mix with the answers
-    cases, answers = pickle.load(sys.stdin.buffer), []
+@functools.cache
+def _process() -> Worker:
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
+    worker = Worker()
+    atexit.register(worker.end)
+    return worker
+
+
+def _answers(cases: list[Any], evaluate: Callable[[Any], Any]) -> list[Any]:
     import cutlass.cute  # noqa: F401  (once, for all children)
 
+    answers: list[Any] = []
     while len(answers) < len(cases):
-        answers.extend(_in_child(cases[len(answers) :]))
-    with answers_to:
-        pickle.dump(answers, answers_to)
+        answers.extend(_in_child(cases[len(answers) :], evaluate))
+    return answers
 
 
-def _in_child(cases: list[Case]) -> Iterator[Any]:
+def _in_child(cases: list[Any], evaluate: Callable[[Any], Any]) -> Iterator[Any]:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         with os.fdopen(write, "wb") as sink:
-            _trace(cases, sink)
+            _trace(cases, evaluate, sink)
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as source:
@@ -109,12 +105,12 @@ def _in_child(cases: list[Case]) -> Iterator[Any]:
         raise RuntimeError(f"a child ended with status {status}")
 
 
-def _trace(cases: list[Case], sink: Any) -> None:
+def _trace(cases: list[Any], evaluate: Callable[[Any], Any], sink: Any) -> None:
     import cutlass.cute as cute
 
     def answer_each() -> None:
         for case in cases:
-            pickle.dump(_evaluate(case), sink)
+            pickle.dump(evaluate(case), sink)
             sink.flush()
         os._exit(0)  # the traced function itself is never compiled
 
@@ -168,10 +164,3 @@ def from_dsl(value: Any) -> Any:
     if isinstance(value, cute.ComposedLayout):
         return ComposedLayout(from_dsl(value.inner), from_dsl(value.offset), from_dsl(value.outer))
     return Layout(value.shape, from_dsl(value.stride))
-
-
-if __name__ == "__main__":
-    # Under its module name, so that what is pickled here is what the caller knows.
-    from tests.oracle import dsl
-
-    dsl._answer_all()

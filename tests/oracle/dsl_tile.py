@@ -6,10 +6,6 @@ this package's types too. The tracing in forked children is that of `tests.oracl
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,17 +72,7 @@ class SmemCase:
 
 def ask(cases: list[Any]) -> list[Any]:
     """The DSL's answer to each case: a dict of layouts, in which a part may be Refused."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.oracle.dsl_tile"],
-        input=pickle.dumps(cases),
-        capture_output=True,
-        cwd=dsl.ROOT,
-        env={**os.environ, "CUTE_DSL_ARCH": "sm_90a"},
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the oracle's process failed:\n{done.stderr.decode()[-2000:]}")
-    return pickle.loads(done.stdout)
+    return dsl.ask(cases, evaluate)
 
 
 def evaluate(case: Any) -> Any:
@@ -242,11 +228,3 @@ def _smem(case: SmemCase) -> dict[str, Any]:
     atom_kind = getattr(warpgroup.SmemLayoutAtomKind, f"{case.major.upper()}_{kind}")
     atom = warpgroup.make_smem_layout_atom(atom_kind, _type(case.dtype))
     return {"atom": from_dsl(atom), "tiled": from_dsl(cute.tile_to_shape(atom, case.shape, case.order))}
-
-
-if __name__ == "__main__":
-    # Under its module name, so that what is pickled here is what the caller knows.
-    from tests.oracle import dsl_tile
-
-    dsl._evaluate = dsl_tile.evaluate
-    dsl._answer_all()

@@ -17,6 +17,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,7 +224,7 @@ def test_rasters_are_the_same_lines_in_the_dsl():
         [sys.executable, "-m", "tests.oracle.raster_in_dsl"],
         capture_output=True,
         text=True,
-        cwd=dsl.ROOT,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "CUTE_DSL_ARCH": "sm_90a"},
         check=True,
     )

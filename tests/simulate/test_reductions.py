@@ -85,21 +85,26 @@ def test_each_row_and_column_of_every_plan_has_its_pieces_once():
     for name, plan in known.values():
         bm, bn, _ = plan.cta_tile
         held = held_in_units(plan)
+        part = held[:, :1] if held.shape[1] > 4 else held
+        thread, unit, register = (index.reshape(-1) for index in np.indices(part.shape))
+        warp, lane = divmod(thread, 32)
+        m, n = part.reshape(-1) % bm, part.reshape(-1) // bm
         for along in ALONG:
-            how, lead = folding(plan, along), {}
-            mask = sum(how.lanes)
-            for (thread, unit, register), element in np.ndenumerate(
-                held[:, :1] if held.shape[1] > 4 else held
-            ):
-                warp, lane = divmod(thread, 32)
-                at = (warp, lane & ~mask, unit, how.groups[register])
-                key = int(kept(along, element % bm, element // bm))
-                assert lead.setdefault(at, key) == key, name
-            if held.shape[1] <= 4:
-                pieces = {(key, how.piece_of((unit, warp))) for (warp, _, unit, _), key in lead.items()}
+            how = folding(plan, along)
+            group = np.array(how.groups)[register]
+            row = np.broadcast_to(kept(along, m, n), m.shape)
+            places = (warp, lane & ~sum(how.lanes), unit, group)
+            extents = [int(place.max()) + 1 for place in places]
+            place = np.ravel_multi_index(places, extents)
+            both = np.unique(place * (bm * bn) + row)
+            assert len(both) == len(np.unique(place)), name
+            if part is held:
+                warps, _, units, _ = np.unravel_index(both // (bm * bn), extents)
+                led = zip((both % (bm * bn)).tolist(), warps.tolist(), units.tolist(), strict=True)
+                pieces = {(key, how.piece_of((of_unit, of_warp))) for key, of_warp, of_unit in led}
                 rows = {("n",): bm, ("m",): bn}.get(along, 1)
                 assert pieces == {(row, piece) for row in range(rows) for piece in range(how.pieces)}, name
-                assert len(pieces) == len(lead), name
+                assert len(pieces) == len(both), name
 
 
 def test_by_hand():

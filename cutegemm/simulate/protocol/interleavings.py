@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cutegemm.simulate.protocol.machine import Event, Machine, told
 from cutegemm.simulate.protocol.protocol import Protocol, ProtocolError
@@ -106,15 +105,15 @@ def _fault(text: str, interleaving: str, events: Sequence[Event]) -> ProtocolFau
     return ProtocolFault(text, interleaving, tuple([told(event) for event in events]))
 
 
-def _play(machine: Machine, choose: Callable[[list[int]], int]) -> list[tuple[str, Sequence[Event]]]:
+def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str, Sequence[Event]]]:
     """Faults, and the events before them."""
     events: deque[Event] = deque(maxlen=_TRACE)
     while True:
-        choices = machine.choices()
-        if not choices:
+        machine.look()
+        if not machine.ready and not machine.copies:
             texts = machine.leftovers() if machine.finished else [machine.stuck()]
             return [(text, events) for text in texts]
-        choice = choose(choices)
+        choice = choose(machine)
         events.append(machine.event(choice))
         try:
             machine.step(choice)
@@ -124,32 +123,41 @@ def _play(machine: Machine, choose: Callable[[list[int]], int]) -> list[tuple[st
 
 def _orders(
     protocol: Protocol, random_runs: int, seed: int, extremes: bool
-) -> Iterator[tuple[str, Callable[[list[int]], int]]]:
+) -> Iterator[tuple[str, Callable[[Machine], int]]]:
     count = len(protocol.processes)
     for loads_first in (True, False) if extremes else ():
         loads = f"loads {'at once' if loads_first else 'as late as can be'}"
         for number, process in enumerate(protocol.processes):
             for first in (True, False):
                 where = f"{process} {'ahead of' if first else 'behind'} all others, {loads}"
-                ranks = [0] * count + [-2 if loads_first else 2]
-                ranks[number] = -1 if first else 1
-                yield where, _by_rank(ranks)
+                yield where, _extreme(number, first, loads_first, count)
     for run in range(random_runs):
         yield f"random run {run} of seed {seed}", _at_random(random.Random(f"{seed}.{run}"), count)
 
 
-def _by_rank(ranks: list[int]) -> Callable[[list[int]], int]:
-    """The choice of the least rank, the first of several; the last rank is that of the loads."""
-    rank_of = _each(ranks)
-    return lambda choices: min(choices, key=rank_of)
+def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Callable[[Machine], int]:
+    """The choice of a process before or behind all others, and of loads before or behind these; of equals, the first.
+
+    count   of processes: the number of the first load
+    """
+
+    def choose(machine: Machine) -> int:
+        ready = machine.ready
+        if not ready or (loads_first and machine.copies):
+            return count
+        if is_first:
+            return number if machine.is_among_ready[number] else ready[0]
+        return ready[1] if ready[0] == number and len(ready) > 1 else ready[0]
+
+    return choose
 
 
-def _at_random(rng: random.Random, count: int) -> Callable[[list[int]], int]:
+def _at_random(rng: random.Random, count: int) -> Callable[[Machine], int]:
     """Processes and loads at speeds that differ by up to a thousand."""
-    speed_of = _each([10 ** rng.uniform(0, 3) for _ in range(count + 1)])
-    return lambda choices: rng.choices(choices, [speed_of(c) for c in choices])[0]
+    *speeds, of_loads = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
 
+    def choose(machine: Machine) -> int:
+        choices = machine.choices()
+        return rng.choices(choices, [speeds[c] if c < count else of_loads for c in choices])[0]
 
-def _each(values: list[Any]) -> Callable[[int], Any]:
-    """Choice -> its value; the last value is that of all loads."""
-    return defaultdict(lambda: values[-1], enumerate(values)).__getitem__
+    return choose

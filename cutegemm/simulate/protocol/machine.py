@@ -16,7 +16,7 @@ A process is a tuple of operations; it is carried out operation by operation, in
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from typing import Union, get_args
 
 from cutegemm.plan.program.operations import (
@@ -86,6 +86,7 @@ class Machine:
         self.slots = SlotState()
         self.sums_of_parts = PartState()
         self.ready: list[int] = []  # processes that can go on, but for those of which it is to be seen
+        self.is_among_ready = [False] * len(protocol.processes)
         self.unseen = set(range(len(protocol.processes)))
 
     def copy(self) -> Machine:
@@ -105,6 +106,7 @@ class Machine:
             "turned",
             "flags",
             "ready",
+            "is_among_ready",
             "unseen",
         ):
             setattr(other, name, getattr(self, name).copy())
@@ -129,19 +131,22 @@ class Machine:
 
     def choices(self) -> list[int]:
         """Processes that can go on, by number, then bulk copies that may land, counted on from those."""
-        ready, first = self.ready, len(self.at)
+        self.look()
+        first, copies = len(self.at), len(self.flights) + len(self.slots.flights)
+        return [*self.ready, *range(first, first + copies)] if copies else self.ready.copy()
+
+    def look(self) -> None:
+        """Brings `ready` up to date."""
+        ready, known = self.ready, self.is_among_ready
         for number in self.unseen:
-            place = bisect_left(ready, number)
-            was_ready = place < len(ready) and ready[place] == number
-            if self.is_ready(number) == was_ready:
-                continue
-            if was_ready:
-                del ready[place]
-            else:
-                insort(ready, number)
+            now = self.is_ready(number)
+            if now != known[number]:
+                known[number] = now
+                if now:
+                    insort(ready, number)
+                else:
+                    ready.remove(number)
         self.unseen.clear()
-        copies = len(self.flights) + len(self.slots.flights)
-        return [*ready, *range(first, first + copies)] if copies else ready.copy()
 
     @property
     def copies(self) -> int:
@@ -161,7 +166,8 @@ class Machine:
         """What a choice is, to be `told`."""
         processes = self.protocol.processes
         if choice < len(processes):
-            return processes[choice], processes[choice].ops[self.at[choice]], False
+            process = processes[choice]
+            return process, process.ops[self.at[choice]], False
         position = choice - len(processes)
         if position >= len(self.flights):
             number, _, _, op = self.slots.flights[position - len(self.flights)]
@@ -175,23 +181,22 @@ class Machine:
         """
         processes = self.protocol.processes
         position = choice - len(processes)
-        if position >= len(self.flights):
-            self._slot_done(position - len(self.flights))
-            return
-        if position >= 0:
+        if position < 0:
+            process, at = processes[choice], self.at[choice]
+            op = process.ops[at]
+            self.at[choice] = at + 1
+            self.turn_awaited[choice] = None
+            self.unseen.add(choice)
+            try:
+                getattr(self, _ACTIONS[type(op)])(choice, process, op)
+            except Misuse as what:
+                raise ProtocolError(f"{process}: {what}") from what
+        elif position < len(self.flights):
             cta, load = self.flights[position]
             self.flights = self.flights[:position] + self.flights[position + 1 :]
             self._land(cta, load)
-            return
-        process = processes[choice]
-        op = process.ops[self.at[choice]]
-        self.at[choice] += 1
-        self.turn_awaited[choice] = None
-        self.unseen.add(choice)
-        try:
-            getattr(self, _ACTIONS[type(op)])(choice, process, op)
-        except Misuse as what:
-            raise ProtocolError(f"{process}: {what}") from what
+        else:
+            self._slot_done(position - len(self.flights))
 
     def stuck(self) -> str:
         """Why nothing can go on."""
@@ -231,16 +236,19 @@ class Machine:
 
     def is_ready(self, number: int) -> bool:
         """Whether a process can go on."""
+        awaited = self.turn_awaited[number]
+        if awaited is not None and self.bars[awaited[0]][0] <= awaited[1]:
+            return False
         process, at = self.protocol.processes[number], self.at[number]
-        if at == len(process.ops) or not self._turn_over(number):
+        if at == len(process.ops):
             return False
         op = process.ops[at]
-        if isinstance(op, Wait):
+        if type(op) is Wait:
             parity = op.parity ^ (op.turned and self.turned[number])
             return self.bars[op.barrier, op.index, process.cta][0] & 1 != parity
-        if isinstance(op, WaitStores):
+        if type(op) is WaitStores:
             return not self.slots.waits(number, op)
-        return not isinstance(op, AwaitSums) or not self.sums_of_parts.waits(number, op)
+        return type(op) is not AwaitSums or not self.sums_of_parts.waits(number, op)
 
     def _slot(self, number: int, process: Process, op: SlotOp) -> None:
         self.slots.act(number, process.cta, op)
