@@ -2,6 +2,7 @@
 
 python -m docs.evidence decode --json decode.json
 python -m docs.evidence decode --rows 1 --shape 4096x4096 --plan transposed:skinny_16x8_early
+python -m docs.evidence decode --table docs/evidence/data/decode.json     # the table of a record
 
 Beside what `gemm` takes, and the plans that are named: the vendor library, and for one row of bf16 a plain loop in CUDA
 C++, a warp for a row of the weight with 4 x 16 bytes of a lane under way. The graphs are replayed in turns.
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 from cutegemm.errors import CutegemmError
 from docs.evidence.contest import record
 from docs.evidence.measure import machine, need_gpu
+from docs.evidence.pages.markdown import table
 
 ROWS = (1, 4, 8, 16)
 SHAPES = ("4096x4096", "8192x8192", "28672x8192", "8192x28672")
@@ -154,6 +157,25 @@ def told(row: Row) -> str:
     return f"{row['m']}x{row['n']}x{row['k']} {row['plan']}: {times} us ({ratio:.3f}, {rate:.2f} TB/s)"
 
 
+def rows_of(found: Mapping[str, Any]) -> str:
+    """The table of a record.
+
+    >>> row = {"m": 1, "n": 4096, "k": 4096, "plan": "skinny_16x8", "us": {"library": 12.5, "chosen": 10.0}}
+    >>> print(rows_of({"rows": [row]}).splitlines()[-1])
+    | 1 | 4096 x 4096 | `skinny_16x8` | 10.00 | 3.36 | 12.50 | 1.250 |  |
+    """
+    lines = []
+    for row in found["rows"]:
+        us, rate = row["us"], 2e-6 * row["n"] * row["k"] / row["us"]["chosen"]
+        beside = f"{us['library']:.2f}", f"{us['library'] / us['chosen']:.3f}"
+        loop = f"{us['loop']:.2f}" if "loop" in us else ""
+        weight = f"{row['n']} x {row['k']}"
+        lines.append(
+            [str(row["m"]), weight, f"`{row['plan']}`", f"{us['chosen']:.2f}", f"{rate:.2f}", *beside, loop]
+        )
+    return table(["rows", "weight", "plan", "µs", "TB/s", "cuBLAS", "cuBLAS / ours", "loop"], lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(
@@ -167,7 +189,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--plan", action="append", default=[], help="the name of a plan to time besides")
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
+    if given.table:
+        print(rows_of(json.loads(given.table.read_text())))
+        return
     need_gpu()
 
     def found() -> Iterator[list[Row]]:

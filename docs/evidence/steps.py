@@ -70,7 +70,7 @@ def _proof(family: str, device: str) -> Step:
         f"proof_{family}_{device}",
         proves,
         ("-m", "docs.evidence", "proof", *options),
-        60,
+        50,
         (HOPPER, NCU),
         statuses=(0, 1),
     )
@@ -133,6 +133,10 @@ STEPS: tuple[Step, ...] = (
         "hopper_alone", 45, "bf16, short K: each kernel by itself, with clock and power",
         f"--shape 8448x9216x64 --shape 8448x9216x128 --shape 8448x9216x256 {_BF16} --plan chosen "
         "--plan sm90_wide_along_n_1x2 --seconds 0.3 --power 1.5",
+    ),
+    Step(
+        "decode", "few rows by many weights, in one CUDA graph",
+        ("-m", "docs.evidence", "decode", "--json", "decode.json"), 90, (HOPPER,),
     ),
     Step(
         "simt", "f32 beside cuBLAS: squares, unaligned, skinny, deep, batched",
