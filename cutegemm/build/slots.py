@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any
 
 from cutegemm.build.building import copy_of_lines
@@ -24,6 +25,9 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
 SHARED_D = ("swizzled", "padded", "plain")
 _PAD_BYTES = 16  # after each row of a padded slot, at least: the next row begins 4 banks further
+# Of the columns of a subtile that the threads store by less than 16 bytes, by D's majorness: long rows where they lie
+# along N; else many, for each of which there is a loop in the code.
+_LINE_BYTES = {"n": 512, "m": 256}
 _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 
 # What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
@@ -64,20 +68,30 @@ class SlotBuilder:
         subtile_n: int | None,
         slots: int | None,
         with_c: bool,
+        with_operands: bool = False,
     ) -> tuple[Slots, SharedLayout]:
         """How D leaves, and the slots that it passes through: (rows, n, slots, consumers).
 
-        stored     rows of a box of an n-major D, and for how long the L2 cache is to keep it
-        shared_d   one of `SHARED_D`: see `sm90_plan`
-        raises     PlanError where no subtiles fill the tile
+        stored          rows of a box of an n-major D, and for how long the L2 cache is to keep it
+        shared_d        one of `SHARED_D`: see `sm90_plan`
+        with_c          whether the epilogue reads a tile
+        with_operands   whether it reads anything but the sums
+        raises          PlanError where no subtiles fill the tile
         """
         c, d = self.operands.c, self.operands.d
         if subtile_n is not None:
             self.check_columns(subtile_n, consumer_tile[1])
-        columns = subtile_n or self.subtile_columns(consumer_tile, slots)
+        by_lines = shared_d == "padded" and self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+        if by_lines:
+            columns = subtile_n or self.line_columns(consumer_tile[1], with_c or with_operands)
+        else:
+            columns = subtile_n or self.subtile_columns(consumer_tile, slots)
         rows = self.tile[0]
         subtiles = consumer_tile[0] // rows * (consumer_tile[1] // columns)
-        ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
+        fewest = (
+            1 if by_lines else next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
+        )
+        ring = slots or fewest
         shape = (rows, columns)
         store: TmaBox | TiledCopy
         load_c: TmaBox | None = None
@@ -132,6 +146,19 @@ class SlotBuilder:
             raise PlanError(self.subject, [rule])
         return widths[0]
 
+    def line_columns(self, of_tile: int, with_operands: bool) -> int:
+        """Of a subtile that the threads store by less than 16 bytes: as long rows as `_LINE_BYTES` lets them be, so that
+        few of the sectors that they touch are filled in part; fewer columns where operands of the epilogue take
+        registers, and where rows lie along M."""
+        d, step = self.operands.d, self.tile[1]
+        size_bytes = 128 if with_operands else _LINE_BYTES[d.major]
+        most = min(self.most or of_tile, size_bytes * 8 // d.dtype.bits)
+        widths = [n for n in range(step, most + 1, step) if of_tile % n == 0]
+        if not widths:
+            rule = f"a tile of {of_tile} columns does not divide into subtiles of a multiple of {step}. Take store = 'direct'."
+            raise PlanError(self.subject, [rule])
+        return widths[-1]
+
     def boxed_slots(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
@@ -164,11 +191,11 @@ class SlotBuilder:
         at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
         layout = _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
         vector = min(ACCESS_BITS // d.dtype.bits, d.align_elems)
-        run = min(WARP_THREADS, inner // vector)
+        run = gcd(WARP_THREADS, inner // vector)
         broken = []
         if store_rows != WGMMA_M:
             broken.append("warps store rows of their own by TMA, which padded rows do not leave by.")
-        if inner % (vector * run) or WARPGROUP_THREADS % run or across % (WARPGROUP_THREADS // run):
+        if inner % vector or across % (WARPGROUP_THREADS // run):
             broken.append(
                 f"{WARPGROUP_THREADS} threads do not store {across} rows of {inner} elements of {d.dtype}, "
                 f"{vector} each at a time."

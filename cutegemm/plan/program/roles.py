@@ -267,7 +267,7 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
     A wait for stores comes as late as it can, so that what is converted and written meanwhile costs nothing. Where C
     comes by TMA, it comes right after the store, as C is asked for behind it. Where each warp stores its own rows, it
     waits for its own stores before it writes; where the threads copy the slot, they have all read it when they
-    come to the next subtile's barrier.
+    come to the next subtile's barrier, or where there is one slot, to a barrier of its own.
 
     is_held   the values are those of D already
     """
@@ -282,7 +282,8 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
         if own_rows:
             body += [WaitStores(count - 1, EACH_WARP), WriteSlot(name), StoreSlot(EACH_WARP, result=name)]
         elif not by_tma:
-            body += [WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
+            before = [SyncSubtile()] if count == 1 else []
+            body += [*before, WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
         else:
             before = [] if fetches else [WaitStores(count - 2, FIRST_WARP)]
             body += [WriteSlot(name), *before, SyncSubtile(), StoreSlot(FIRST_WARP, result=name)]
