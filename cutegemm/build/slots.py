@@ -147,16 +147,15 @@ class SlotBuilder:
         return widths[0]
 
     def line_columns(self, of_tile: int, with_operands: bool) -> int:
-        """Of a subtile that the threads store by less than 16 bytes: as long rows as `_LINE_BYTES` lets them be, so that
-        few of the sectors that they touch are filled in part; fewer columns where operands of the epilogue take
-        registers, and where rows lie along M."""
+        """Of a subtile that the threads store by less than 16 bytes: as many as `_LINE_BYTES` lets them be, so that few
+        of the sectors that they touch are filled in part; fewer where operands of the epilogue take registers."""
         d, step = self.operands.d, self.tile[1]
         size_bytes = 128 if with_operands else _LINE_BYTES[d.major]
         most = min(self.most or of_tile, size_bytes * 8 // d.dtype.bits)
         widths = [n for n in range(step, most + 1, step) if of_tile % n == 0]
         if not widths:
-            rule = f"a tile of {of_tile} columns does not divide into subtiles of a multiple of {step}. Take store = 'direct'."
-            raise PlanError(self.subject, [rule])
+            rule = f"a tile of {of_tile} columns does not divide into subtiles of some times {step}."
+            raise PlanError(self.subject, [f"{rule} Take store = 'direct'."])
         return widths[-1]
 
     def boxed_slots(
