@@ -315,7 +315,8 @@ def _sectors(
         own = np.concatenate([used.ravel() // SECTOR_BYTES, (used.ravel() + bits // 8 - 1) // SECTOR_BYTES])
         return asked, int(sectors(at, bits, on).sum()), len(np.unique(own))
 
-    in_grid, shown, there = None, (0, None), np.ones(planned.shape, bool)
+    in_grid, there = None, np.ones(planned.shape, bool)
+    shown: tuple[int, np.ndarray | None] = (0, None)
     if problem is not None:
         shape = tile_shape(plan, operand_name)
         kinds = edge_kinds(plan, operand_name, problem)

@@ -282,8 +282,8 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
         if own_rows:
             body += [WaitStores(count - 1, EACH_WARP), WriteSlot(name), StoreSlot(EACH_WARP, result=name)]
         elif not by_tma:
-            before = [SyncSubtile()] if count == 1 else []
-            body += [*before, WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
+            free: Steps = (SyncSubtile(),) if count == 1 else ()
+            body += [*free, WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
         else:
             before = [] if fetches else [WaitStores(count - 2, FIRST_WARP)]
             body += [WriteSlot(name), *before, SyncSubtile(), StoreSlot(FIRST_WARP, result=name)]
