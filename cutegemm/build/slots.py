@@ -10,7 +10,7 @@ from cutegemm.build.building import copy_of_lines
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
-from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
@@ -24,10 +24,11 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
 SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
 SHARED_D = ("swizzled", "padded", "plain")
-_PAD_BYTES = 16  # after each row of a padded slot, at least: the next row begins 4 banks further
+# After each row of a padded slot: the next row begins 4 banks further, or 8 where elements of 32 bits are in pairs.
+_PAD_BYTES, MOST_PAD_BYTES = 16, 32
 # Of the columns of a subtile that the threads store by less than 16 bytes, by D's majorness: long rows where they lie
 # along N; else many, for each of which there is a loop in the code.
-_LINE_BYTES = {"n": 512, "m": 256}
+_LINE_BYTES = {"n": 768, "m": 256}
 _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 
 # What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
@@ -190,18 +191,18 @@ class SlotBuilder:
         at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
         layout = _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
         vector = min(ACCESS_BITS // d.dtype.bits, d.align_elems)
-        run = gcd(WARP_THREADS, inner // vector)
+        run, threads = gcd(WARP_THREADS, inner // vector), self.fragment[0].size()
         broken = []
-        if store_rows != WGMMA_M:
+        if store_rows != self.tile[0]:
             broken.append("warps store rows of their own by TMA, which padded rows do not leave by.")
-        if inner % vector or across % (WARPGROUP_THREADS // run):
+        if inner % vector or across % (threads // run):
             broken.append(
-                f"{WARPGROUP_THREADS} threads do not store {across} rows of {inner} elements of {d.dtype}, "
-                f"{vector} each at a time."
+                f"{threads} threads do not store {across} rows of {inner} elements of {d.dtype}, {vector} each at a "
+                "time."
             )
         if broken:
             raise PlanError(self.subject, broken)
-        return layout, copy_of_lines(d, vector, run, WARPGROUP_THREADS)
+        return layout, copy_of_lines(d, vector, run, threads)
 
     def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
         """Between fragments and a slot: matrices of 16-bit elements, or a thread's neighbours.

@@ -293,7 +293,9 @@ def aligned_to(align: int, **of: str) -> Operands:
         ("sm90_wide_2x1", 2, {}, 192, 16),  # 384 bytes
         ("sm90_wide_2x1", 4, {}, 192, 32),
         ("sm90_wide_2x1", 8, {}, 192, 64),
-        ("sm90_wide_2x1", 4, {"out": "f32"}, 96, 32),  # 192 would be 768 bytes, more than 512
+        ("sm90_wide_2x1", 4, {"out": "f32"}, 192, 32),  # 768 bytes
+        ("sm90_128x256", 4, {"out": "f32"}, 128, 32),  # 256 would be 1024, more than 768
+        ("sm90_256x192", 4, {"out": "f32"}, 96, 32),  # 192 would leave room for two stages of 56 KiB
         ("sm90_wide_2x1", 2, {"out_major": "m"}, 96, 16),  # as many as there are in 256 bytes
         ("sm90_slots", 2, {}, 128, 16),
         ("sm90_64x128", 2, {}, 128, 16),

@@ -406,6 +406,10 @@ class Storage(OwnTile):
         """The i-th subtile of a result out of its slot."""
         if by == step.ALL:
             self.copy_slot(i, own_mnl, result)
+        elif by == step.EACH_WARP and not self.by_tma:
+            cute.arch.sync_warp()
+            self.copy_slot(i, own_mnl, result)
+            cute.arch.sync_warp()
         elif by == step.EACH_WARP:
             cute.arch.sync_warp()
             box = Int32(0) if self.plan.pipeline.consumer_warps == 1 else self.warp

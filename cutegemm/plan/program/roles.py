@@ -273,6 +273,7 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
     """
     slots = plan.slots
     assert slots is not None
+    assert plan.pipeline is not None
     fetches, count = _fetches(plan), slots.count
     by_tma = isinstance(slots.store, TmaBox)
     own_rows = by_tma and slots_are_stored_by_rows(plan)
@@ -281,6 +282,8 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
     for name in plan.slot_results:
         if own_rows:
             body += [WaitStores(count - 1, EACH_WARP), WriteSlot(name), StoreSlot(EACH_WARP, result=name)]
+        elif not by_tma and plan.pipeline.consumer_warps == 1:
+            body += [WriteSlot(name), StoreSlot(EACH_WARP, by_tma=False, result=name)]
         elif not by_tma:
             free: Steps = (SyncSubtile(),) if count == 1 else ()
             body += [*free, WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
