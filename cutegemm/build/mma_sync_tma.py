@@ -27,7 +27,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _IN_PLACES = (16, 16)  # of D: what one stmatrix.x4 of a warp covers
-_RINGS = (1, 2, 4)  # slots of a warp that are considered
+_RINGS: tuple[int, ...] = (1, 2, 4)  # slots of a warp that are considered
 _SPREAD = 32  # elements of 32 bits along M or N, a row of 128 bytes: see `_places`
 
 
