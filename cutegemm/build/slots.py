@@ -10,9 +10,9 @@ from cutegemm.build.building import copy_of_lines
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
-from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.plan.pipeline import Slots
-from cutegemm.plan.problem import Operands
+from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom
@@ -148,16 +148,16 @@ class SlotBuilder:
         return widths[0]
 
     def line_columns(self, of_tile: int, with_operands: bool) -> int:
-        """Of a subtile that the threads store by less than 16 bytes: as many as `_LINE_BYTES` lets them be, so that few
-        of the sectors that they touch are filled in part; fewer where operands of the epilogue take registers."""
-        d, step = self.operands.d, self.tile[1]
-        size_bytes = 128 if with_operands else _LINE_BYTES[d.major]
-        most = min(self.most or of_tile, size_bytes * 8 // d.dtype.bits)
-        widths = [n for n in range(step, most + 1, step) if of_tile % n == 0]
-        if not widths:
+        """Of a subtile that the threads store by less than 16 bytes: see `line_columns`.
+
+        raises   PlanError where the columns of a tile are no multiple of a subtile's least
+        """
+        step, most = self.tile[1], of_tile if self.most is None else self.most
+        columns = line_columns(self.operands.d, of_tile, step, most, with_operands)
+        if columns == 0:
             rule = f"a tile of {of_tile} columns does not divide into subtiles of some times {step}."
             raise PlanError(self.subject, [f"{rule} Take store = 'direct'."])
-        return widths[-1]
+        return columns
 
     def boxed_slots(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
@@ -213,6 +213,29 @@ class SlotBuilder:
         if d.dtype.bits == 16 and self.in_places:
             return move(d.dtype, 4, d.major == "m")
         return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
+
+
+def line_columns(
+    d: Operand,
+    of_tile: int,
+    step: int = _SUBTILE_COLUMNS,
+    most: int | None = None,
+    with_operands: bool = False,
+) -> int:
+    """Columns of a subtile that a consumer's threads store by less than 16 bytes: as many as `_LINE_BYTES` lets them
+    be, so that few of the sectors that they touch are filled in part; fewer where operands of the epilogue take
+    registers.
+
+    of_tile   columns of a consumer's tile, which they divide; 0 where none of some times `step` do
+    most      of them
+
+    >>> from cutegemm.dtypes import bf16, f32
+    >>> [line_columns(Operand(kind, "n", kind.bits // 8), 256) for kind in (bf16, f32)]
+    [256, 128]
+    """
+    size_bytes = CACHE_LINE_BYTES if with_operands else _LINE_BYTES[d.major]
+    limit = min(of_tile if most is None else most, size_bytes * 8 // d.dtype.bits)
+    return max((n for n in range(step, limit + 1, step) if of_tile % n == 0), default=0)
 
 
 def _either(numbers: list[int]) -> str:
