@@ -340,19 +340,20 @@ def _store_us(cost: Sm90Costs, shapes: Shapes, operands: Operands, stays: bool) 
     if (
         operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
     ):  # of each line, which begins anywhere, the first and the last
-        rate = rate / (1 + (2 * cost.store_torn - 1) / _line_sectors(operands.d, tuple(shapes.bn.tolist())))
+        columns, which = np.unique(shapes.bn, return_inverse=True)
+        sectors = np.array([_line_sectors(operands.d, each) for each in columns.tolist()])[which]
+        rate = rate / (1 + (2 * cost.store_torn - 1) / sectors)
     else:
         rate = rate * np.where(shapes.bn * bits % (8 * _NARROW_BYTES), cost.store_narrow, 1.0)
     rate = rate * np.where(shapes.cm > 1, cost.store_stacked, 1.0)
     return shapes.bm * shapes.bn * bits / 8 / 1024 / rate
 
 
-@lru_cache(maxsize=64)
-def _line_sectors(d: Operand, columns: tuple[int, ...]) -> Column:
-    """Sectors of a line of a subtile, by the columns of a tile."""
-    along_m = d.major == "m"
-    elements = np.array([WGMMA_M if along_m else max(1, line_columns(d, each)) for each in columns])
-    return np.maximum(1, elements * d.dtype.bits // (8 * SECTOR_BYTES))
+@lru_cache(maxsize=1024)
+def _line_sectors(d: Operand, columns: int) -> int:
+    """Sectors of a line of a subtile, of a tile of so many columns."""
+    elements = WGMMA_M if d.major == "m" else line_columns(d, columns)
+    return max(1, elements * d.dtype.bits // (8 * SECTOR_BYTES))
 
 
 def _read_bytes(
