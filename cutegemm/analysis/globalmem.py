@@ -39,7 +39,9 @@ from cutegemm.analysis.shared import byte_addresses
 from cutegemm.dtypes import tf32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
+from cutegemm.layout.modes import size
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -182,7 +184,8 @@ def global_accesses(
         elements, bits = by_warps(leaving.offsets_d(Layout(plan.d_tile))), leaving.atom.bits
         for name in shared:
             label, operand = f"store {name.upper()}", plan.operands.matrix(name)
-            out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile"))
+            turned = plan.slots is not None and plan.slots.turned
+            out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", turned))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
     if plan.split.is_split:
         out += _sums_of_parts(plan)
@@ -288,17 +291,22 @@ def _sectors(
     operand: Operand,
     problem: Problem | None,
     per: str,
+    turned: bool = False,
 ) -> Sectors:
+    """turned   whether lines are, see `Slots.turned`"""
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
-    lanes = np.moveaxis(elements[..., ::count], 1, 2).reshape(-1, elements.shape[1])  # (requests, lanes)
-    addresses = memory[lanes]
+    planned = np.moveaxis(elements[..., ::count], 1, 2).reshape(-1, elements.shape[1])  # (requests, lanes)
     past_l1 = op == "ldgsts" and bits == 8 * _ACCESS_BYTES
     written = _written(plan, operand_name, problem) if past_l1 else None
 
-    def costs(phase: int, on: np.ndarray | None) -> tuple[int, int, int]:
+    def lanes(phase: int) -> np.ndarray:
+        return _turned(plan, planned, memory + phase) if turned else planned
+
+    def costs(phase: int, inside: np.ndarray | None) -> tuple[int, int, int]:
         """(requests, sectors, arriving)"""
-        at = addresses + phase
+        of = lanes(phase)
+        at, on = memory[of] + phase, None if inside is None else inside[of]
         asked = len(at) if on is None else int(on.any(axis=1).sum())
         if written is not None:
             lines, halves = (torn(at, written, unit, on) for unit in (CACHE_LINE_BYTES, SECTOR_BYTES))
@@ -307,10 +315,12 @@ def _sectors(
         own = np.concatenate([used.ravel() // SECTOR_BYTES, (used.ravel() + bits // 8 - 1) // SECTOR_BYTES])
         return asked, int(sectors(at, bits, on).sum()), len(np.unique(own))
 
-    in_grid, shown, there = None, (0, None), np.ones(lanes.shape, bool)
+    in_grid, there = None, np.ones(planned.shape, bool)
+    shown: tuple[int, np.ndarray | None] = (0, None)
     if problem is not None:
+        shape = tile_shape(plan, operand_name)
         kinds = edge_kinds(plan, operand_name, problem)
-        found = [costs(k.phase, k.inside(tile_shape(plan, operand_name))[lanes]) for k in kinds]
+        found = [costs(k.phase, k.inside(shape)) for k in kinds]
         totals = [
             sum(k.count * part for k, part in zip(kinds, parts, strict=True))
             for parts in zip(*found, strict=True)
@@ -318,11 +328,13 @@ def _sectors(
         in_grid = GridSectors(*totals) if kinds else GridSectors(0, 0, 0)
         if kinds:  # the fullest kind of tile, and of these the most frequent
             typical = max(kinds, key=lambda k: (k.elements, k.count))
-            there = typical.inside(tile_shape(plan, operand_name))[lanes]
-            shown = (typical.phase, None if there.all() else there)
+            inside = typical.inside(shape)
+            there = inside[planned]
+            shown = (typical.phase, None if there.all() else inside)
     requests, touched, _ = costs(*shown)
     ideal = -(-int(there.sum()) * bits // 8 // SECTOR_BYTES)
     if operand.broadcast:  # lanes ask for the same bytes
+        addresses = memory[planned]
         apart = np.sort(np.where(there, addresses, addresses[:, :1]), axis=1)
         ideal = -(-int(len(apart) + (np.diff(apart) != 0).sum()) * bits // 8 // SECTOR_BYTES)
     mnemonic = {"ld": "LDG", "ldgsts": "LDGSTS", "st": "STG", "tma": "TMA"}[op]
@@ -330,6 +342,22 @@ def _sectors(
         label, f"{mnemonic}.{bits}", op, requests, touched, ideal, bits,
         usable_bits(operand, problem, operand_name), per, in_grid,
     )  # fmt: skip
+
+
+def _turned(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+    """First elements of vectors as `Slots.turned` has them, by where the elements of a tile lie in memory."""
+    slots = plan.slots
+    assert slots is not None
+    assert isinstance(slots.store, TiledCopy)
+    rows, along = plan.d_tile[0], "mn".index(plan.operands.d.major)
+    values, length = slots.store.atom.values, slots.subtile[along]
+    step = 1 if along == 0 else rows  # from one element of a line to the next
+    place = elements // step % plan.d_tile[along]
+    first = elements - place % length * step
+    run_bytes = size(slots.store.tiler_mn[along]) * slots.store.atom.dtype.bits // 8
+    by = addresses[first] % run_bytes // (slots.store.atom.bits // 8) * values
+    turned: np.ndarray = first + (place % length - by) % length * step
+    return turned
 
 
 def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:

@@ -21,7 +21,7 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
     raises    PlanError with every rule that is then broken
 
     Where the epilogue is gated, D's tile has half the columns that are summed up: its way through shared memory is made
-    anew for them.
+    anew for them. So it is where threads store long rows, and operands take the registers of that.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.epilogue import Accumulator
@@ -33,7 +33,7 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
     ((128, 96), (64, 64), (64, 32))
     """
     operands = plan.operands.with_further(**further or {}).as_gated(epilogue.gated, epilogue.halved)
-    if not epilogue.gated:
+    if not epilogue.gated and not (plan.slots is not None and plan.slots.turned and epilogue.tensors):
         return plan.with_(operands=operands, epilogue=epilogue)
     if plan.tiled_mma.atom.a_source == "register" and plan.pipeline is not None:
         return plan.with_(operands=operands, epilogue=epilogue)  # refused in words
@@ -61,6 +61,7 @@ def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> Ge
     assert slots is not None
     assert pipeline is not None
     rows, columns = pipeline.consumer_tile
+    d_tile = (rows, columns // 2 if epilogue.gated else columns)
     shared_d, stored = "padded", (slots.subtile[0], "evict_normal")
     if isinstance(slots.store, TmaBox):
         shared_d = "plain" if slots.store.swizzle == "none" else "swizzled"
@@ -69,7 +70,7 @@ def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> Ge
     subject = f"plan {plan.name!r} for {epilogue}"
     builder = SlotBuilder(subject, replace(operands, c=operands.matrix(first)))
     made, smem_d = builder.slots(
-        (rows, columns // 2), pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles)
+        d_tile, pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles), bool(epilogue.tensors)
     )
     return plan.with_(
         operands=operands, epilogue=epilogue, slots=made, smem_d=smem_d, store_d=made.to_shared.atom

@@ -27,7 +27,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _IN_PLACES = (16, 16)  # of D: what one stmatrix.x4 of a warp covers
-_RINGS = (1, 2, 4)  # slots of a warp that are considered
+_RINGS: tuple[int, ...] = (1, 2, 4)  # slots of a warp that are considered
 _SPREAD = 32  # elements of 32 bits along M or N, a row of 128 bytes: see `_places`
 
 
@@ -51,8 +51,8 @@ def mma_tma_plan(
     block       (bM, bN, bK) elements of a CTA; 256 x 128 and rows of 128 bytes along K where left out
     warp        (M, N) elements of a warp; warps take the tile's rows, one row of warps after the other
     stages      k-tiles in shared memory; as many as there is room for, where left out
-    store       "shared": each warp's sums leave through slots of its own, by TMA, where D is aligned to 16 bytes;
-                "direct": out of registers, as any other D does
+    store       "shared": each warp's sums leave through slots of its own, by TMA, or by lines that it copies where D is
+                not aligned to 16 bytes; "direct": out of registers, as a D does whose lines would not lie together
     mma_order   "m" or "n": the mode whose fragments are outermost; see `GemmPlan.fragment_buffers`
     ctas        of the persistent grid: as many as there are multiprocessors; None: one for each tile
     arch        the least one, whose shared memory is the limit; one with setmaxnreg gives the registers of the
@@ -76,7 +76,7 @@ def mma_tma_plan(
     atom = b.attempt(lambda: mma_sync(ops.a.dtype, ATOM_K_BITS // ops.a.dtype.bits, ops.acc, ops.b.dtype))
     mma = None if atom is None else b.attempt(lambda: b.tiled_mma(atom, warp))
     storing = None
-    if store == "shared" and ops.d.align_bytes >= TMA_INNER_ALIGNED_BYTES and mma is not None:
+    if store == "shared" and mma is not None:
         storing = b.attempt(lambda: b.storing(mma, warp, stages))
     buffers = b.buffers(ops, storing, stages)
     b.check()
@@ -146,9 +146,15 @@ class _Builder(PipelineBuilder):
         """Whether the places of a fragment of A along M, and of B along N, are spread over a line."""
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
-    def storing(self, mma: TiledMma, warp: tuple[int, int], stages: int | None) -> tuple[Slots, SharedLayout]:
+    def storing(
+        self, mma: TiledMma, warp: tuple[int, int], stages: int | None
+    ) -> tuple[Slots, SharedLayout] | None:
         """Slots of each warp, for subtiles of some of its rows: those of an atom, or where its places are spread
-        those of a line, and then fewer columns. As many slots as leave room for the most stages."""
+        those of a line, and then fewer columns. As many slots as leave room for the most stages.
+
+        None for a D that is not aligned to 16 bytes where the places of a warp are spread along N, or its columns do
+        not lie together: it leaves straight out of registers.
+        """
         tile, own = [], []
         for step, least, is_spread in zip(mma.shape_mnk, _IN_PLACES, self.is_spread, strict=False):
             tile.append(_SPREAD if is_spread else least)
@@ -159,12 +165,28 @@ class _Builder(PipelineBuilder):
             self.subject, self.operands, fragment, (tile[0], tile[1]), not any(self.is_spread), least=1
         )
         piece = self.piece("N", self.tile[1], warp[1])
-        columns = tile[1] if self.is_spread[0] else piece if piece < warp[1] else slots.subtile_columns(warp)
+        shared_d, rings, widths = "swizzled", _RINGS, [tile[1]]
+        if self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            shared_d, rings = "padded", (1,)
+            longest = min(warp[1], CACHE_LINE_BYTES * 8 // self.operands.d.dtype.bits)
+            widths = [n for n in range(tile[1], longest + 1, tile[1]) if warp[1] % n == 0]
+            if piece < warp[1] or self.is_spread[1]:
+                return None
+        elif not self.is_spread[0]:
+            widths = [piece if piece < warp[1] else slots.subtile_columns(warp)]
         warps, stored = mma.threads // WARP_THREADS, (tile[0], "evict_normal")
-        found = [slots.slots(warp, warps, stored, "swizzled", columns, ring, False) for ring in _RINGS]
+        found = [
+            slots.slots(warp, warps, stored, shared_d, columns, ring, False)
+            for columns in widths
+            for ring in rings
+        ]
         divided = [each for each in found if product(each[0].subtiles(warp)) % each[0].count == 0]
         most = MAX_STAGES if stages is None else stages
-        return max(divided, key=lambda each: (min(most, self.stages_that_fit(each[1])), each[0].count))
+
+        def worth(each: tuple[Slots, SharedLayout]) -> tuple[int, int]:
+            return min(most, self.stages_that_fit(each[1])), product(each[0].subtile) * each[0].count
+
+        return max(divided, key=worth, default=None)
 
 
 def _is_spread(operand: Operand) -> bool:

@@ -66,11 +66,15 @@ class PipelineBuilder(PlanBuilder):
         bm, bn, bk = self.tile
         return (bm * bk * self.operands.a.dtype.bits + bn * bk * self.operands.b.dtype.bits) // 8
 
+    @property
+    def free_bytes(self) -> int:
+        """Of shared memory, for the stages and the slots of D."""
+        return arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES
+
     def stages_that_fit(self, smem_d: SharedLayout | None) -> int:
         """As many stages as shared memory has room for, beside that of D."""
         used = 0 if smem_d is None else smem_d.cosize() * self.operands.d.dtype.bits // 8
-        free = arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES - used
-        return min(MAX_STAGES, free // max(1, self.stage_bytes))
+        return min(MAX_STAGES, (self.free_bytes - used) // max(1, self.stage_bytes))
 
     def buffers(
         self,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any
 
 from cutegemm.build.building import copy_of_lines
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
-from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.plan.pipeline import Slots
-from cutegemm.plan.problem import Operands
+from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom
@@ -23,7 +24,11 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
 SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
 SHARED_D = ("swizzled", "padded", "plain")
-_PAD_BYTES = 16  # after each row of a padded slot, at least: the next row begins 4 banks further
+# After each row of a padded slot: the next row begins 4 banks further, or 8 where elements of 32 bits are in pairs.
+_PAD_BYTES, MOST_PAD_BYTES = 16, 32
+# Of the columns of a subtile that the threads store by less than 16 bytes, by D's majorness: long rows where they lie
+# along N; else many, for each of which there is a loop in the code.
+_LINE_BYTES = {"n": 768, "m": 256}
 _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 
 # What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
@@ -64,20 +69,30 @@ class SlotBuilder:
         subtile_n: int | None,
         slots: int | None,
         with_c: bool,
+        with_operands: bool = False,
     ) -> tuple[Slots, SharedLayout]:
         """How D leaves, and the slots that it passes through: (rows, n, slots, consumers).
 
-        stored     rows of a box of an n-major D, and for how long the L2 cache is to keep it
-        shared_d   one of `SHARED_D`: see `sm90_plan`
-        raises     PlanError where no subtiles fill the tile
+        stored          rows of a box of an n-major D, and for how long the L2 cache is to keep it
+        shared_d        one of `SHARED_D`: see `sm90_plan`
+        with_c          whether the epilogue reads a tile
+        with_operands   whether it reads anything but the sums
+        raises          PlanError where no subtiles fill the tile
         """
         c, d = self.operands.c, self.operands.d
         if subtile_n is not None:
             self.check_columns(subtile_n, consumer_tile[1])
-        columns = subtile_n or self.subtile_columns(consumer_tile, slots)
+        by_lines = shared_d == "padded" and self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+        if by_lines:
+            columns = subtile_n or self.line_columns(consumer_tile[1], with_c or with_operands)
+        else:
+            columns = subtile_n or self.subtile_columns(consumer_tile, slots)
         rows = self.tile[0]
         subtiles = consumer_tile[0] // rows * (consumer_tile[1] // columns)
-        ring = slots or next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
+        fewest = (
+            1 if by_lines else next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
+        )
+        ring = slots or fewest
         shape = (rows, columns)
         store: TmaBox | TiledCopy
         load_c: TmaBox | None = None
@@ -132,6 +147,18 @@ class SlotBuilder:
             raise PlanError(self.subject, [rule])
         return widths[0]
 
+    def line_columns(self, of_tile: int, with_operands: bool) -> int:
+        """Of a subtile that the threads store by less than 16 bytes: see `line_columns`.
+
+        raises   PlanError where the columns of a tile are no multiple of a subtile's least
+        """
+        step, most = self.tile[1], of_tile if self.most is None else self.most
+        columns = line_columns(self.operands.d, of_tile, step, most, with_operands)
+        if columns == 0:
+            rule = f"a tile of {of_tile} columns does not divide into subtiles of some times {step}."
+            raise PlanError(self.subject, [f"{rule} Take store = 'direct'."])
+        return columns
+
     def boxed_slots(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
@@ -164,18 +191,18 @@ class SlotBuilder:
         at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
         layout = _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
         vector = min(ACCESS_BITS // d.dtype.bits, d.align_elems)
-        run = min(WARP_THREADS, inner // vector)
+        run, threads = gcd(WARP_THREADS, inner // vector), self.fragment[0].size()
         broken = []
-        if store_rows != WGMMA_M:
+        if store_rows != self.tile[0]:
             broken.append("warps store rows of their own by TMA, which padded rows do not leave by.")
-        if inner % (vector * run) or WARPGROUP_THREADS % run or across % (WARPGROUP_THREADS // run):
+        if inner % vector or across % (threads // run):
             broken.append(
-                f"{WARPGROUP_THREADS} threads do not store {across} rows of {inner} elements of {d.dtype}, "
-                f"{vector} each at a time."
+                f"{threads} threads do not store {across} rows of {inner} elements of {d.dtype}, {vector} each at a "
+                "time."
             )
         if broken:
             raise PlanError(self.subject, broken)
-        return layout, copy_of_lines(d, vector, run, WARPGROUP_THREADS)
+        return layout, copy_of_lines(d, vector, run, threads)
 
     def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
         """Between fragments and a slot: matrices of 16-bit elements, or a thread's neighbours.
@@ -186,6 +213,29 @@ class SlotBuilder:
         if d.dtype.bits == 16 and self.in_places:
             return move(d.dtype, 4, d.major == "m")
         return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
+
+
+def line_columns(
+    d: Operand,
+    of_tile: int,
+    step: int = _SUBTILE_COLUMNS,
+    most: int | None = None,
+    with_operands: bool = False,
+) -> int:
+    """Columns of a subtile that a consumer's threads store by less than 16 bytes: as many as `_LINE_BYTES` lets them
+    be, so that few of the sectors that they touch are filled in part; fewer where operands of the epilogue take
+    registers.
+
+    of_tile   columns of a consumer's tile, which they divide; 0 where none of some times `step` do
+    most      of them
+
+    >>> from cutegemm.dtypes import bf16, f32
+    >>> [line_columns(Operand(kind, "n", kind.bits // 8), 256) for kind in (bf16, f32)]
+    [256, 128]
+    """
+    size_bytes = CACHE_LINE_BYTES if with_operands else _LINE_BYTES[d.major]
+    limit = min(of_tile if most is None else most, size_bytes * 8 // d.dtype.bits)
+    return max((n for n in range(step, limit + 1, step) if of_tile % n == 0), default=0)
 
 
 def _either(numbers: list[int]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from cutegemm.build.building import made
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
-from cutegemm.build.slots import SHARED_D, SlotBuilder
+from cutegemm.build.slots import MOST_PAD_BYTES, SHARED_D, SlotBuilder
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -23,12 +23,13 @@ from cutegemm.plan.work.split import by_last
 from cutegemm.tile.mma_atoms import WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import L2_POLICIES
+from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
 
 _MANY_SUMS = 160  # of a consumer's thread, beside which it needs all registers that it can get
 # Of a subtile of bytes beside many sums, or beside those of other parts of K: with 64 columns or more, kernels were
 # seen to spill (DSL 4.8.1, 2026-11-22).
 _COLUMNS_OF_BYTES = 32
+_LEAST_STAGES = 3  # that long rows of D leave room for
 _STORES = ("tma", "tma_warp", "direct")
 _WARP_ROWS = 16  # of the sums of a wgmma
 
@@ -117,8 +118,11 @@ def sm90_plan(
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS) * (1 + two_level)
     is_full = ops.d.dtype.bits == 8 and (sums > _MANY_SUMS or split_k > 1 or stream > 0 or fill)
+    most = _COLUMNS_OF_BYTES if is_full else None
+    if most is None and ops.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
+        most = b.line_columns(count, stages)
     storing = None if store == "direct" else b.attempt(
-        lambda: SlotBuilder(subject, ops, most=_COLUMNS_OF_BYTES if is_full else None).slots(
+        lambda: SlotBuilder(subject, ops, most=most).slots(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
@@ -160,6 +164,13 @@ class _Builder(PipelineBuilder):
         """Registers of a thread of the producer and of a consumer."""
         sums = product(pipeline.consumer_tile) * self.operands.acc.bits // (32 * WARPGROUP_THREADS)
         return registers_of(pipeline, sums * (1 + pipeline.two_level) > _MANY_SUMS)
+
+    def line_columns(self, consumers: int, stages: int | None) -> int:
+        """The most columns of a subtile of so many consumers, beside whose slots there is room for the stages that are
+        asked for, or for `_LEAST_STAGES`: see `SlotBuilder.line_columns`."""
+        used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
+        row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
+        return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
     def policies(self, l2: tuple[str, str, str]) -> tuple[str, str, str]:
         """The L2 policies of A, B and D; the usual ones, with a complaint noted, where they are none."""

@@ -61,6 +61,8 @@ def pure(instruction: Instruction) -> Pure | None:
         compute = _FLOAT.get((key, kind)) or _FLOAT.get((key, ""))
     else:
         compute = BIT_OPERATIONS.get((key, kind)) or _INTEGER.get(key)
+    if op == "dp2a" and mods[0] in _BYTES_FROM:
+        return _dot_of_two(mods[0], *mods[1:])
     if op == "selp":
         return Pure(_selp, (TYPES[kind], TYPES[kind], TYPES["pred"]), TYPES[kind])
     if compute is None:
@@ -96,6 +98,28 @@ def _high(a: Any, b: Any) -> Any:
         exact = (np.asarray(a).astype(object) * np.asarray(b).astype(object)) >> 64
         return np.asarray(exact).astype(a.dtype)
     return (_wide(a, b) >> (8 * a.dtype.itemsize)).astype(a.dtype)
+
+
+_BYTES_FROM = {"lo": 0, "hi": 16}  # bits, of the two bytes that dp2a takes
+
+
+def _dot_of_two(which: str, of_a: str, of_b: str) -> Pure:
+    """The two halves of a word times two bytes of another, and a third: dp2a."""
+    result = TYPES["u32" if (of_a, of_b) == ("u32", "u32") else "s32"]
+
+    def field(word: Any, first: int, bits: int, kind: str) -> Any:
+        narrow = np.dtype(f"{'i' if kind == 's32' else 'u'}{bits // 8}")
+        unsigned = (word >> np.uint32(first)).astype(f"u{bits // 8}")
+        return unsigned.view(narrow).astype(np.int64)
+
+    def dot(a: Any, b: Any, c: Any) -> Any:
+        first = _BYTES_FROM[which]
+        total = np.asarray(c).astype(np.int64)
+        for i in range(2):
+            total = total + field(a, 16 * i, 16, of_a) * field(b, first + 8 * i, 8, of_b)
+        return total.astype(result)
+
+    return Pure(dot, (TYPES["u32"], TYPES["u32"], result), result)
 
 
 def _divided(a: Any, b: Any) -> tuple[Any, Any]:

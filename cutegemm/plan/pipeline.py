@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -77,6 +77,16 @@ class Slots:
     store: TmaBox | TiledCopy
     from_shared: TiledCopy | None = None
     load_c: TmaBox | None = None
+
+    @property
+    def turned(self) -> bool:
+        """Whether the consumer's threads store lines by less than 16 bytes, each turned by where it lies in D.
+
+        Lanes of a run take neighbours of a line, and the run after it those that follow. A run's neighbours begin where
+        their address is a multiple of their own bytes: what the first lanes lack for that, they take from the end of
+        the line. So a line of D that begins anywhere has two sectors that are filled in part, not two for each run.
+        """
+        return isinstance(self.store, TiledCopy) and self.store.atom.bits < ACCESS_BITS
 
     def subtiles(self, consumer_tile: tuple[int, int]) -> tuple[int, int]:
         """How many there are in a consumer's tile along M and N."""

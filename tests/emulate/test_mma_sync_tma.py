@@ -58,6 +58,8 @@ def test_every_majorness_is_exact_in_whatever_order(name, options):
         ("tma_bf16_nt", (8, 8, 8)),
         ("tma_batched", (72, 64, 72)),
         ("tma_unaligned_d", (65, 127, 72)),
+        ("tma_lines_m_major", (65, 127, 72)),
+        ("tma_lines_tf32", (68, 127, 36)),
         ("tma_wide_warps", (72, 168, 72)),
         ("tma_eight_warps", (136, 72, 200)),
     ],

@@ -89,6 +89,8 @@ FED = {
     "tma_tf32_into_bf16": ({"dtype": "tf32", "layout": "nn", "out": "bf16"}, _TF32),
     "tma_f16_sums": ({"dtype": "f16", "acc": "f16"}, _SMALL),
     "tma_unaligned_d": ({"align_d": 2}, _SMALL),
+    "tma_lines_m_major": ({"align_d": 2, "layout": "tn", "out_major": "m"}, _SMALL),
+    "tma_lines_tf32": ({"align_d": 4, "dtype": "tf32", "layout": "tt"}, _TF32),
     "tma_direct": ({"layout": "nn"}, {**_SMALL, "store": "direct"}),
     "tma_batched": ({"layout": "tn", "batched": True}, {**_SMALL, "ctas": None}),
     "tma_two_blocks": ({}, {**_SMALL, "block": (64, 64, 32), "stages": 2}),

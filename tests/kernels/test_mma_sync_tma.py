@@ -41,7 +41,8 @@ def check(kernel):
     assert report.count("UTMALDG") == sum(
         extent * bk // product(load.box) for extent, load in ((bm, plan.load_a), (bn, plan.load_b))
     )
-    subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(plan.pipeline.consumer_tile))
+    by_tma = plan.slots is not None and not plan.slots.turned
+    subtiles = product(plan.slots.subtiles(plan.pipeline.consumer_tile)) if by_tma else 0
     assert report.count("UTMASTG") == subtiles
     assert report.count("LDGSTS") == 0
     assert report.count("BAR") == 1  # when the mbarriers have been made; none holds the consumers together
@@ -74,7 +75,8 @@ def check_named(kernel):
 
 def test_forms():
     emulated = [form(name, ctas=2) for name in ("tma_bf16_nn", "tma_tf32_tt", "tma_m_major")]  # compiled once
-    check_each([*emulated, form("tma_unaligned_d"), form("tma_eight_warps")], check)
+    check_each([*emulated, form("tma_unaligned_d"), form("tma_lines_m_major"), form("tma_lines_tf32"),
+                form("tma_eight_warps")], check)  # fmt: skip
 
 
 def test_another_architecture_with_tma():

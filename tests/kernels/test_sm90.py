@@ -126,7 +126,7 @@ def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
 
 def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: str) -> None:
     """Into a slot by stmatrix or by pairs of neighbours; out of it by TMA, or by 16 bytes of a thread, or by what D is
-    aligned to: lines in a loop, and one at a time where too few are left."""
+    aligned to: four lines in a loop, or 16 of its reads, and one line at a time where too few are left."""
     slots, d = plan.slots, plan.operands.d
     each = product(slots.subtile) // 128
     if isinstance(slots.store, TmaBox):
@@ -142,7 +142,7 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: st
         bits, along = slots.store.atom.bits, "mn".index(d.major)
         of_line = slots.subtile[along] // size(slots.store.tiler_mn[along])
         lines = each * d.dtype.bits // bits // of_line
-        accesses = subtiles * of_line * (min(lines, 16 // of_line) + 1)
+        accesses = subtiles * of_line * (min(lines, 4, max(1, 16 // of_line)) + 1)
         assert report.count("STG") == accesses + parts_stored(plan)
         width = {8: ".U8", 16: ".U16", 32: "", 64: ".64"}[bits]
         assert report.instructions[f"STG.E{width}"] == accesses + (parts_stored(plan) > 0) * (bits == 32)

@@ -104,12 +104,25 @@ def test_slots_leave_the_stages_their_room():
         )
 
 
-def test_d_that_tma_cannot_store_leaves_out_of_registers():
-    operands = Operands.of("bf16", layout="nt")
-    odd = replace(operands, d=replace(operands.d, align_bytes=2))
-    for plan in (mma_tma_plan(odd), mma_tma_plan(operands, store="direct")):
-        assert (plan.slots, plan.smem_d) == (None, None)
-    assert mma_tma_plan(odd).store_d.bits == 16
+@pytest.mark.parametrize(
+    ("dtype", "layout", "subtile"),
+    [("bf16", "nt", (16, 64)), ("tf32", "nt", (16, 32)), ("tf32", "tt", (32, 16)), ("tf32", "tn", None)],
+)
+def test_d_that_tma_cannot_store_leaves_by_lines(dtype, layout, subtile):
+    """A warp copies lines of 128 bytes from a slot of its own, or of 64 where there is no room for more beside four
+    stages. Where its places are spread along N, D leaves straight out of registers."""
+    operands = Operands.of(dtype, layout=layout)
+    size_bytes = operands.d.dtype.bits // 8
+    odd = replace(operands, d=replace(operands.d, align_bytes=size_bytes))
+    plan = mma_tma_plan(odd)
+    assert plan.stages == 4
+    if subtile is None:
+        assert (plan.slots, plan.smem_d, plan.store_d.bits) == (None, None, 8 * size_bytes)
+    else:
+        assert (plan.slots.subtile, plan.slots.count, plan.slots.store.threads) == (subtile, 1, 32)
+        assert "by each warp" in str(plan.program("consumer 0"))
+    for direct in (mma_tma_plan(operands, store="direct"), mma_tma_plan(odd, store="direct")):
+        assert (direct.slots, direct.smem_d) == (None, None)
 
 
 def test_the_names():

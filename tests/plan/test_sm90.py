@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cutegemm.analysis import check
-from cutegemm.build import sm90_plan
+from cutegemm.build import ending_in, sm90_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.sm90.named import SM90_LADDER
 from cutegemm.dtypes import DType, f32
@@ -280,44 +280,59 @@ def test_names_serve_all_that_wgmma_does(named):
         assert named.build(operands).cta_tile[2] == 128
 
 
+def aligned_to(align: int, **of: str) -> Operands:
+    operands = Operands.of("bf16", layout="nt", **of)
+    return replace(
+        operands, c=replace(operands.c, align_bytes=align), d=replace(operands.d, align_bytes=align)
+    )
+
+
 @pytest.mark.parametrize(
-    ("name", "align", "subtile", "slots", "width"),
+    ("name", "align", "of", "columns", "width"),
     [
-        ("sm90_wide_2x1", 2, (64, 64), 2, 16),
-        ("sm90_wide_2x1", 4, (64, 64), 2, 32),
-        ("sm90_wide_2x1", 8, (64, 64), 2, 64),
-        ("sm90_64x32", 2, (64, 16), 2, 16),
-        ("sm90_64x128", 2, (64, 64), 2, 16),
-        ("sm90_slots", 2, (64, 64), 2, 16),
+        ("sm90_wide_2x1", 2, {}, 192, 16),  # 384 bytes
+        ("sm90_wide_2x1", 4, {}, 192, 32),
+        ("sm90_wide_2x1", 8, {}, 192, 64),
+        ("sm90_wide_2x1", 4, {"out": "f32"}, 192, 32),  # 768 bytes
+        ("sm90_128x256", 4, {"out": "f32"}, 128, 32),  # 256 would be 1024, more than 768
+        ("sm90_256x192", 4, {"out": "f32"}, 96, 32),  # 192 would leave room for two stages of 56 KiB
+        ("sm90_wide_2x1", 2, {"out_major": "m"}, 96, 16),  # as many as there are in 256 bytes
+        ("sm90_slots", 2, {}, 128, 16),
+        ("sm90_64x128", 2, {}, 128, 16),
+        ("sm90_64x32", 2, {}, 16, 16),  # as the recipe says
+        ("sm90_192x160", 4, {"out": "f32"}, 80, 32),
     ],
 )
-def test_d_that_tma_cannot_store_leaves_by_lines(name, align, subtile, slots, width):
-    """By the consumer's threads, as much at a time as D is aligned to; two slots are enough for them."""
-    plan = plan_named(name, replace(BF16, d=replace(BF16.d, align_bytes=align)))
+def test_d_that_tma_cannot_store_leaves_by_lines(name, align, of, columns, width):
+    """By the consumer's threads, as much at a time as D is aligned to; one slot is enough for them."""
+    plan = plan_named(name, aligned_to(align, **of))
     assert isinstance(plan.slots.store, TiledCopy)
-    assert (plan.slots.subtile, plan.slots.count, plan.slots.store.atom.bits) == (subtile, slots, width)
+    assert (plan.slots.subtile, plan.slots.count, plan.slots.store.atom.bits) == ((64, columns), 1, width)
+    assert plan.slots.turned
+    assert not plan_named("sm90_padded", BF16).slots.turned
+
+
+def test_operands_of_the_epilogue_shorten_lines():
+    """Rows of 128 bytes: what is read beside so many sums has to be held as well."""
+    acc = Accumulator()
+    plain = plan_named("sm90_slots", aligned_to(2))
+    with_row = ending_in(Epilogue(acc + Row("bias")), plain, {"bias": Operand.of_kind(Row, BF16.d.dtype)})
+    assert plan_named("sm90_slots", aligned_to(2), True).slots.subtile == (64, 64)
+    assert with_row.slots.subtile == (64, 64)
+    assert ending_in(Epilogue(acc * Scalar("alpha")), plain).slots == plain.slots
 
 
 def test_deferred_stores_are_those_of_tma():
-    odd = replace(BF16, d=replace(BF16.d, align_bytes=2))
-    assert (
-        plan_named("sm90_deferred", BF16).pipeline.deferred,
-        plan_named("sm90_deferred", odd).pipeline.deferred,
-    ) == (
-        True,
-        False,
-    )
-    assert plan_named("sm90_deferred", odd).slots.subtile == (64, 64)
+    for operands, deferred in ((BF16, True), (aligned_to(2), False)):
+        assert plan_named("sm90_deferred", operands).pipeline.deferred == deferred
 
 
-def test_a_tile_of_one_subtile_leaves_out_of_registers():
-    """64 x 16 is one subtile, which is no two slots; pairs of neighbours are aligned to 4 bytes."""
+def test_some_tiles_leave_out_of_registers():
+    """64 x 16, whose recipe says so; columns that are no multiple of 16."""
     for align, width in ((2, 16), (4, 32)):
-        plan = plan_named("sm90_64x16", replace(BF16, d=replace(BF16.d, align_bytes=align)))
-        assert (plan.slots, plan.store_d.bits) == (None, width)
-    # 64 columns of f32 are 2 subtiles of 32, those of 192 x 160 are 3 x 5 in slots of 8 KiB each: too many for them.
-    f32 = Operands.of("bf16", layout="nt", out="f32")
-    assert plan_named("sm90_192x160", replace(f32, d=replace(f32.d, align_bytes=4))).slots is None
+        for name in ("sm90_64x16", "sm90_64x24"):
+            plan = plan_named(name, aligned_to(align))
+            assert (plan.slots, plan.store_d.bits) == (None, width)
 
 
 @pytest.mark.parametrize(
@@ -379,16 +394,18 @@ def test_lines_are_written_and_read_without_conflicts(out, major, align, reads):
     assert costs["read D"].wavefronts == reads
 
 
-def test_sectors_of_lines():
-    """Rows of 2046 bytes: row r begins -2r bytes off a sector. The 64 bytes that a warp stores of it touch 3 sectors,
-    or 2 where r is a multiple of 16: 8 rows of 128. Out of registers, 4 lanes of a row store each second element."""
-    odd = replace(BF16, d=replace(BF16.d, align_bytes=2))
+@pytest.mark.parametrize(("subtile_n", "sectors"), [(128, 8 * 8 + 120 * 9), (64, 8 * 8 + 120 * 10)])
+def test_sectors_of_lines(subtile_n, sectors):
+    """Rows of 2046 bytes: row r begins -2r bytes off a sector, on one where r is a multiple of 16: 8 rows of 128. The
+    256 bytes of another touch 9 sectors, or as two lines of 128, each by itself, 5 and 5. Out of registers 4 lanes of a
+    row store each second element, by one instruction in each of 8 rows."""
+    odd = aligned_to(2)
     problem = Problem(1024, 1023, 64, operands=odd)
     stores = {}
-    for how in ({"shared_d": "padded"}, {"store": "direct"}):
+    for how in ({"shared_d": "padded", "subtile_n": subtile_n}, {"store": "direct"}):
         (found,) = [x for x in check(sm90_plan(odd, **how), problem).global_ if x.name == "store D"]
         stores[next(iter(how))] = (found.requests, found.sectors)
-    assert stores["shared_d"] == (512, 8 * 4 * 2 + 120 * 4 * 3)
+    assert stores["shared_d"] == (512, sectors)
     assert stores["store"][0] == 512
     assert stores["store"][1] >= 8 * 512
 

@@ -20,16 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from cutegemm.build.slots import line_columns
 from cutegemm.choose.candidate import Column, Predicted
-from cutegemm.machine.arch import CACHE_LINE_BYTES
+from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.work.shares import Shares, shares_of
 from cutegemm.plan.work.split import FILLED, Split
 from cutegemm.tile.mma_atoms import WGMMA_M
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _UNIT = 128 * 128  # elements of D that the constants are for
@@ -54,6 +57,7 @@ class Sm90Costs:
     store          KiB a microsecond that a multiprocessor stores of a D that stays in L2
     store_memory   the same of a larger D
     store_narrow   times that, where a tile ends within 64 bytes of a row: the boxes are narrow
+    store_torn     of a sector that a store fills in part, times a whole one: of a D whose lines threads copy
     store_along    times that, where tiles follow each other along the rows of a larger D
     store_stacked  times that, where CTAs of a cluster lie on top of each other
     cooperative, deferred   of a turn, what no products overlap, for 128 x 128 of a tile, by the way of D
@@ -79,6 +83,7 @@ class Sm90Costs:
     store: float = 25.2
     store_memory: float = 30.9
     store_narrow: float = 0.753
+    store_torn: float = 2.0
     store_along: float = 1.08
     store_stacked: float = 0.965
     cooperative: float = 0.285
@@ -217,7 +222,11 @@ def predicted(
     row_kib = (bm / shapes.cn * of_a * apart_a + bn / shapes.cm * of_b * apart_b) * K_TILE_BYTES / 1024
     d_bytes = problem.m * problem.n * problem.l * operands.d.dtype.bits / 8
     store_us = _store_us(cost, shapes, operands, d_bytes <= rates.l2_kept_bytes)
-    exposed_us = area * slower * (cost.cooperative * shapes.cooperative + cost.deferred * shapes.deferred)
+    by_lines = (
+        operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+    )  # before the next products, whatever the plan's name
+    behind = cost.cooperative if by_lines else cost.deferred
+    exposed_us = area * slower * (cost.cooperative * shapes.cooperative + behind * shapes.deferred)
 
     def turn_us(clusters: Column) -> Column:
         """With so many clusters at a time."""
@@ -328,9 +337,23 @@ def _store_us(cost: Sm90Costs, shapes: Shapes, operands: Operands, stays: bool) 
     if not stays:
         along = shapes.along_n if operands.d.major == "n" else shapes.along_m
         rate = cost.store_memory * np.where(along, cost.store_along, 1.0)
-    rate = rate * np.where(shapes.bn * bits % (8 * _NARROW_BYTES), cost.store_narrow, 1.0)
+    if (
+        operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+    ):  # of each line, which begins anywhere, the first and the last
+        columns, which = np.unique(shapes.bn, return_inverse=True)
+        sectors = np.array([_line_sectors(operands.d, each) for each in columns.tolist()])[which]
+        rate = rate / (1 + (2 * cost.store_torn - 1) / sectors)
+    else:
+        rate = rate * np.where(shapes.bn * bits % (8 * _NARROW_BYTES), cost.store_narrow, 1.0)
     rate = rate * np.where(shapes.cm > 1, cost.store_stacked, 1.0)
     return shapes.bm * shapes.bn * bits / 8 / 1024 / rate
+
+
+@lru_cache(maxsize=1024)
+def _line_sectors(d: Operand, columns: int) -> int:
+    """Sectors of a line of a subtile, of a tile of so many columns."""
+    elements = WGMMA_M if d.major == "m" else line_columns(d, columns)
+    return max(1, elements * d.dtype.bits // (8 * SECTOR_BYTES))
 
 
 def _read_bytes(

@@ -24,15 +24,16 @@ from cutegemm.kernels.values import Values
 from cutegemm.kernels.vectors import by_vectors, condition, copy_vector
 from cutegemm.layout.inttuple import product
 from cutegemm.layout.modes import size
-from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
+from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue import Function, launch_operands
+from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
-from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
 REGISTER_BITS = 32
-_READS = 16  # of a slot by a thread that are under way at once, where each is of less than 16 bytes
+# Of a slot, where a thread reads less than 16 bytes at once: what is under way.
+_READS, _LINES = 16, 4
 # Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
 _SUMS_BESIDE_WIDE_ROWS = 160
 # Of functions of as many sums, those with which rows of fewer bits are read as late as the subtile has been computed:
@@ -405,6 +406,10 @@ class Storage(OwnTile):
         """The i-th subtile of a result out of its slot."""
         if by == step.ALL:
             self.copy_slot(i, own_mnl, result)
+        elif by == step.EACH_WARP and not self.by_tma:
+            cute.arch.sync_warp()
+            self.copy_slot(i, own_mnl, result)
+            cute.arch.sync_warp()
         elif by == step.EACH_WARP:
             cute.arch.sync_warp()
             box = Int32(0) if self.plan.pipeline.consumer_warps == 1 else self.warp
@@ -448,12 +453,14 @@ class Storage(OwnTile):
         at = (m_tile * down + m, n_tile * across + n)
         gD, coords = [cute.local_tile(tensor, slots.subtile, at) for tensor in tiles]
         own = lower.tiled_copy(slots.store).get_slice(self.tid)
+        if slots.turned:
+            first = own.partition_D(cute.make_identity_tensor(slots.subtile))[0, 0, 0]
+            sD = to.sD[None, None, self.slot_of(i, result)]
+            lines = Lines(slots, self.plan.operands.d.major, sD, gD, first)
+            self.copy_lines(lines, *lines.inside(coords[0, 0], extents))
+            return
         tDsD = own.partition_S(to.sD)[None, None, None, self.slot_of(i, result)]
         tDgD, tDcD = cute.coalesce(own.partition_D(gD), target_profile=(1, 1, 1)), own.partition_D(coords)
-        if slots.store.atom.bits < ACCESS_BITS:
-            lines = Lines(slots.store, self.plan.operands.d.major, tDsD, tDgD, tDcD)
-            self.copy_lines(lines, *lines.inside(extents))
-            return
         tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
         cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
         for y in range(cute.size(tDrD, mode=[2])):
@@ -467,18 +474,21 @@ class Storage(OwnTile):
             copy_vector(self.slots.store.atom, values, gD)
 
     @cute.jit
-    def copy_lines(self, lines: cutlass.Constexpr, count: Int32, inside: cutlass.Constexpr):
+    def copy_lines(self, lines: cutlass.Constexpr, count: Int32, left: Int32):
         """The lines that are inside of D, some at a time. They are loops: in straight code each access would have its
-        own condition, and the addresses of all lines be kept in registers from one subtile to the next."""
+        own condition, and the addresses of all lines be kept in registers from one subtile to the next.
+
+        left   vectors of a line that are inside
+        """
         whole = count // lines.at_once * lines.at_once
         for first in cutlass.range(0, whole, lines.at_once, unroll=1):
-            self.copy_some(lines, first, lines.at_once, inside)
+            self.copy_some(lines, first, lines.at_once, left)
         for line in cutlass.range(whole, count, 1, unroll=1):
-            self.copy_some(lines, line, 1, inside)
+            self.copy_some(lines, line, 1, left)
 
-    def copy_some(self, lines: Lines, first, count: int, inside) -> None:
+    def copy_some(self, lines: Lines, first, count: int, left) -> None:
         """So many lines from this one on."""
-        lines.copy(first, count, inside)
+        lines.copy(first, count, left)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
@@ -554,41 +564,76 @@ class Storage(OwnTile):
 
 
 class Lines:
-    """A thread's part of the lines of a slot, which it copies to D by vectors of less than 16 bytes.
+    """The lines of a slot, which threads copy to D by vectors of less than 16 bytes; see `Slots.turned`.
 
-    vectors   of a line
-    count     of lines
+    run       neighbouring lanes that take neighbours of a line at once
+    pieces    of a line, each of which such lanes take at once
+    count     of lines of a thread; `apart` lines lie between them
     at_once   lines that are read before the first of them is stored
     """
 
-    def __init__(self, copy: TiledCopy, major: str, tDsD, tDgD, tDcD) -> None:
-        self.atom, self.along = copy.atom, "mn".index(major)
-        self.apart = size(copy.tiler_mn[1 - self.along])
-        self.tDsD, self.tDgD, self.tDcD = tDsD, tDgD, tDcD
-        self.vectors, self.count = [cute.size(tDsD, mode=[1 + mode]) for mode in (self.along, 1 - self.along)]
-        most = max(1, min(self.count, _READS // self.vectors))
+    def __init__(self, slots: Slots, major: str, sD, gD, first) -> None:
+        copy, along = slots.store, "mn".index(major)
+        self.atom, self.along = copy.atom, along
+        line, across = slots.subtile[along], slots.subtile[1 - along]
+        self.run = size(copy.tiler_mn[along]) // self.atom.values
+        self.pieces, self.apart = line // (self.run * self.atom.values), size(copy.tiler_mn[1 - along])
+        self.count = across // self.apart
+        most = max(1, min(self.count, _LINES, _READS // self.pieces))
         self.at_once = next(lines for lines in range(most, 0, -1) if self.count % lines == 0)
+        vector = tuple([self.atom.values if mode == along else 1 for mode in range(2)])
+        self.sV, self.gV = [cute.zipped_divide(tensor, vector) for tensor in (sD, gD)]
+        self.line, self.lane = first[1 - along], first[along] >> _log2(self.atom.values)
 
-    def inside(self, extents) -> tuple[Any, list[Any]]:
-        """How many lines are inside of D, and of a line whether each vector is: its first element, so the others."""
-        across = 1 - self.along
-        left = extents[across] - self.tDcD[self.at(0, 0, 0)][across]
-        count = cutlass.min(self.count, (cutlass.max(left, 0) + self.apart - 1) // self.apart)
-        columns = [self.tDcD[self.at(x, 0, 0)][self.along] for x in range(self.vectors)]
-        return count, [condition(column < extents[self.along]) for column in columns]
+    def inside(self, corner, extents) -> tuple[Any, Any]:
+        """How many lines of the thread are inside of D, and how many vectors of each: those whose first element is.
 
-    def copy(self, first, count: int, inside) -> None:
+        corner   of the subtile in D
+        """
+        lines, elements = [extents[mode] - corner[mode] for mode in (1 - self.along, self.along)]
+        left = cutlass.max(lines - self.line, 0) + self.apart - 1
+        count = cutlass.min(self.count, left >> _log2(self.apart))
+        return count, (elements + self.atom.values - 1) >> _log2(self.atom.values)
+
+    def copy(self, first, count: int, left) -> None:
         """So many lines from this one on."""
-        places = [(x, first + y) for y in range(count) for x in range(self.vectors)]
-        held = cute.make_rmem_tensor((self.atom.values, len(places)), self.tDsD.element_type)
-        for i, (x, y) in enumerate(places):
-            copy_vector(self.atom, self.tDsD[self.at(x, y)], held[None, i])
-        for i, (x, y) in enumerate(places):
-            copy_vector(self.atom, held[None, i], self.tDgD[self.at(x, y)], inside[x])
+        moved, held = [], cute.make_rmem_tensor((self.atom.values, count * self.pieces), self.sV.element_type)
+        for y in range(count):
+            line = self.line + (first + y) * self.apart
+            moved += self.of_line(line, self.lane - self.turned_by(line), left)
+        for i, (source, _, _) in enumerate(moved):
+            copy_vector(self.atom, source, held[None, i])
+        for i, (_, target, inside) in enumerate(moved):
+            copy_vector(self.atom, held[None, i], target, condition(inside))
 
-    def at(self, x, y, value=None) -> tuple[Any, Any, Any]:
-        """(value, m, n) of a vector of a line."""
-        return (value, x, y) if self.along == 0 else (value, y, x)
+    def of_line(self, line, place, left) -> list[tuple[Any, Any, Any]]:
+        """(in the slot, in D, whether it is inside) of each piece: the vector at this place, or where that is before
+        the line, one of its last; and those that follow."""
+        values, length = self.atom.values, self.run * self.pieces
+        wrapped = cutlass.select_(place < 0, place + length, place)
+        found = [(*[vectors[None, self.at(line, wrapped)] for vectors in (self.sV, self.gV)], wrapped < left)]
+        pieces = cute.make_layout((values, self.pieces), stride=(1, self.run * values))
+        rows = [
+            cute.make_tensor(vectors[None, self.at(line, place)].iterator, pieces)
+            for vectors in (self.sV, self.gV)
+        ]
+        for piece in range(1, self.pieces):
+            source, target = [row[None, piece] for row in rows]
+            found.append((source, target, place < left - piece * self.run))
+        return found
+
+    def turned_by(self, line):
+        """Vectors by which a line begins behind a place of D where a piece is aligned to its own bytes."""
+        address = Int32(self.gV[None, self.at(line, 0)].iterator.toint())
+        return (address >> _log2(self.atom.bits // 8)) & (self.run - 1)
+
+    def at(self, line, place) -> tuple[Any, Any]:
+        """(m, n) of a vector."""
+        return (place, line) if self.along == 0 else (line, place)
+
+
+def _log2(power: int) -> int:
+    return power.bit_length() - 1
 
 
 class Spread:

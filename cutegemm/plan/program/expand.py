@@ -373,6 +373,8 @@ class _Expansion:
         tag, result = (at.number, i), store.result
         if store.by == step.ALL:
             yield op.TakeSlot(slot, parts, tag, self.place.warps, result)
+        elif store.by == step.EACH_WARP and not store.by_tma:
+            yield op.TakeSlot(slot, (self.place.warp,), tag, 1, result)
         elif store.by == step.EACH_WARP:
             yield op.StoreSlot(slot, (self.place.warp,), tag, result)
         elif self.place.warp == 0:

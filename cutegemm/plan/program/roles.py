@@ -267,12 +267,13 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
     A wait for stores comes as late as it can, so that what is converted and written meanwhile costs nothing. Where C
     comes by TMA, it comes right after the store, as C is asked for behind it. Where each warp stores its own rows, it
     waits for its own stores before it writes; where the threads copy the slot, they have all read it when they
-    come to the next subtile's barrier.
+    come to the next subtile's barrier, or where there is one slot, to a barrier of its own.
 
     is_held   the values are those of D already
     """
     slots = plan.slots
     assert slots is not None
+    assert plan.pipeline is not None
     fetches, count = _fetches(plan), slots.count
     by_tma = isinstance(slots.store, TmaBox)
     own_rows = by_tma and slots_are_stored_by_rows(plan)
@@ -281,8 +282,11 @@ def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
     for name in plan.slot_results:
         if own_rows:
             body += [WaitStores(count - 1, EACH_WARP), WriteSlot(name), StoreSlot(EACH_WARP, result=name)]
+        elif not by_tma and plan.pipeline.consumer_warps == 1:
+            body += [WriteSlot(name), StoreSlot(EACH_WARP, by_tma=False, result=name)]
         elif not by_tma:
-            body += [WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
+            free: Steps = (SyncSubtile(),) if count == 1 else ()
+            body += [*free, WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
         else:
             before = [] if fetches else [WaitStores(count - 2, FIRST_WARP)]
             body += [WriteSlot(name), *before, SyncSubtile(), StoreSlot(FIRST_WARP, result=name)]

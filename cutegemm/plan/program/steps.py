@@ -382,7 +382,8 @@ class SyncSubtile:
 class StoreSlot:
     """A slot to global memory.
 
-    by       `FIRST_WARP`: all of the slot; `EACH_WARP`: its own rows; `ALL`: copies by all threads
+    by       `FIRST_WARP`: all of the slot; `EACH_WARP`: its own rows, which all of its lanes have written, and if they
+             copy them, have read when it goes on; `ALL`: copies by all threads
     by_tma   a bulk store, which is waited for by `WaitStores`
     result   of the epilogue
     """

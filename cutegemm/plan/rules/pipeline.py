@@ -229,7 +229,7 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         return
     rows, cols = slots.subtile
     tile = plan.consumer_d_tile
-    least = MIN_SLOTS if pipeline.consumer_warps > 1 else 1
+    least = MIN_SLOTS if pipeline.consumer_warps > 1 and isinstance(slots.store, TmaBox) else 1
     if tile[0] % rows or tile[1] % cols:
         yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
     elif slots.count < least or product(slots.subtiles(tile)) % slots.count:
