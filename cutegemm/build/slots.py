@@ -80,20 +80,8 @@ class SlotBuilder:
         raises          PlanError where no subtiles fill the tile
         """
         c, d = self.operands.c, self.operands.d
-        if subtile_n is not None:
-            self.check_columns(subtile_n, consumer_tile[1])
-        by_lines = shared_d == "padded" and self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
-        if by_lines:
-            columns = subtile_n or self.line_columns(consumer_tile[1], with_c or with_operands)
-        else:
-            columns = subtile_n or self.subtile_columns(consumer_tile, slots)
-        rows = self.tile[0]
-        subtiles = consumer_tile[0] // rows * (consumer_tile[1] // columns)
-        fewest = (
-            1 if by_lines else next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
-        )
-        ring = slots or fewest
-        shape = (rows, columns)
+        columns, _, ring = self.division(consumer_tile, subtile_n, slots, shared_d, with_c or with_operands)
+        shape = (self.tile[0], columns)
         store: TmaBox | TiledCopy
         load_c: TmaBox | None = None
         if shared_d == "padded":
@@ -109,6 +97,30 @@ class SlotBuilder:
             None if load_c is None else TiledCopy(self._matrices(ldmatrix), self.fragment, self.tile)
         )
         return Slots(shape, ring, to_shared, store, from_shared, load_c), layout
+
+    def division(
+        self,
+        consumer_tile: tuple[int, int],
+        subtile_n: int | None = None,
+        slots: int | None = None,
+        shared_d: str = "swizzled",
+        with_operands: bool = False,
+    ) -> tuple[int, int, int]:
+        """Columns of a subtile, subtiles of a consumer, and the slots that they pass through.
+
+        with_operands   whether the epilogue reads anything but the sums
+        raises          PlanError where no subtiles fill the tile
+        """
+        if subtile_n is not None:
+            self.check_columns(subtile_n, consumer_tile[1])
+        by_lines = shared_d == "padded" and self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+        if by_lines:
+            columns = subtile_n or self.line_columns(consumer_tile[1], with_operands)
+        else:
+            columns = subtile_n or self.subtile_columns(consumer_tile, slots)
+        subtiles = consumer_tile[0] // self.tile[0] * (consumer_tile[1] // columns)
+        fewest = next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
+        return columns, subtiles, slots or (1 if by_lines else fewest)
 
     def check_columns(self, columns: int, of_tile: int) -> None:
         """Checks that subtiles of so many columns, as they were asked for, fill a tile."""
@@ -180,16 +192,11 @@ class SlotBuilder:
     def padded_slots(
         self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
     ) -> tuple[SharedLayout, TiledCopy]:
-        """Slots whose rows are padded, and the copy of whole rows by which the threads store them: neighbouring lanes
-        take neighbours, as many elements at a time as D is aligned to.
-
-        The pad is what the lanes write of a row at once: 16 bytes by stmatrix, 32 as pairs of 32 bits.
-        """
+        """`padded_rows`, and the copy of whole rows by which threads store them: neighbouring lanes take neighbours,
+        as many elements at a time as D is aligned to."""
         d = self.operands.d
-        n_major = d.major == "n"
-        inner, across = shape[::-1] if n_major else shape
-        at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
-        layout = _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
+        inner, across = shape[::-1] if d.major == "n" else shape
+        layout = self.padded_rows(shape, copies)
         vector = min(ACCESS_BITS // d.dtype.bits, d.align_elems)
         run, threads = gcd(WARP_THREADS, inner // vector), self.fragment[0].size()
         broken = []
@@ -203,6 +210,14 @@ class SlotBuilder:
         if broken:
             raise PlanError(self.subject, broken)
         return layout, copy_of_lines(d, vector, run, threads)
+
+    def padded_rows(self, shape: tuple[int, int], copies: tuple[int, int]) -> Layout:
+        """Slots whose rows are padded by what the lanes write of a row at once: 16 bytes by stmatrix, 32 as pairs of 32
+        bits."""
+        d = self.operands.d
+        n_major = d.major == "n"
+        at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
+        return _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
 
     def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
         """Between fragments and a slot: matrices of 16-bit elements, or a thread's neighbours.

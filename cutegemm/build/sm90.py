@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from cutegemm.build.building import made
@@ -19,6 +20,7 @@ from cutegemm.plan.memory.packing import as_packed, is_to_turn, make_packings, t
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
+from cutegemm.plan.rules.pipeline import MIN_STAGES
 from cutegemm.plan.work.split import by_last
 from cutegemm.tile.mma_atoms import WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
@@ -155,6 +157,36 @@ def sm90_plan(
         packs=packs,
         epilogue=LINEAR if with_c else SCALED,
     )
+
+
+def ring_of(
+    operands: Operands,
+    tile: tuple[int, int, int],
+    consumer_tile: tuple[int, int],
+    consumers: int,
+    subtile_n: int | None = None,
+    slots: int | None = None,
+    is_direct: bool = False,
+) -> tuple[int, int]:
+    """Stages that a tile leaves room for, and subtiles of a consumer, without a plan being built.
+
+    is_direct   whether D leaves straight out of registers, as one does that no subtiles fill
+    """
+    builder, by_lines = _Builder("ring_of", operands, tile), operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+    slot_builder = SlotBuilder(
+        "ring_of", operands, most=builder.line_columns(consumers, None) if by_lines else None
+    )
+    if not is_direct:
+        with suppress(PlanError):
+            columns, subtiles, ring = slot_builder.division(
+                consumer_tile, subtile_n, None if by_lines else slots, "padded" if by_lines else "swizzled"
+            )
+            shape, copies = (WGMMA_M, columns), (ring, consumers)
+            held = slot_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
+            stages = builder.stages_that_fit(held)
+            if stages >= MIN_STAGES:
+                return stages, subtiles
+    return builder.stages_that_fit(None), 0
 
 
 class _Builder(PipelineBuilder):

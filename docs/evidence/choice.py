@@ -1,7 +1,7 @@
 """The choice beside the vendor library, on problems that are drawn by a seed and that nothing was fitted to.
 
 python -m docs.evidence choice --seed 1 --count 300 --json choice.json
-python -m docs.evidence choice --seed 2 --count 160 --first 12 --others 8 --json rivals.json    # to fit the model to
+python -m docs.evidence choice --seed 2 --count 160 --first 12 --others 8 --times --json rivals.json    # to fit to
 python -m docs.evidence choice --shape 1536 --shape 777x11008x4096 --layout nt --layout tn --first 60    # of one's own
 
 Every GPU of the machine takes problems; all plans of one problem, and the library, run in turns on one GPU.
@@ -10,6 +10,7 @@ Every GPU of the machine takes problems; all plans of one problem, and the libra
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import multiprocessing
 import os
@@ -26,11 +27,13 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record
 from docs.evidence.drawn import drawn, rivals
+from docs.evidence.files import write_whole
 from docs.evidence.gemm import LAYOUTS, parse_shape
 from docs.evidence.measure import machine, need_gpu, this_device
 
 Row = dict[str, Any]
 _MESSAGE = 500  # characters of an error
+_SUMS = "fast", "two_level"  # how float8 is summed up, in turns
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,26 @@ def _takes_gpu(numbers: Any) -> None:
 
 def _chosen(case: Drawn) -> GemmPlan:
     """What `gemm` chooses; but where the operands are loaded otherwise than by boxes."""
-    sums = "fast" if case.fast_accum else "two_level"
+    sums = _SUMS[not case.fast_accum]
     return chosen(case.problem.operands, case.problem, device=this_device(), accumulate=sums)[1]
+
+
+def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row for each problem, with the microseconds of its plans by name, and nothing else.
+
+    >>> row = {"m": 16, "n": 32, "k": 64, "l": 1, "layout": "nt", "dtype": "bf16", "library_us": 8.0}
+    >>> rows = [{**row, "plan": "p", "us": 7.0, "chosen": True}, {**row, "plan": "q", "us": 9.0}]
+    >>> times(rows)  # doctest: +NORMALIZE_WHITESPACE
+    [{'m': 16, 'n': 32, 'k': 64, 'l': 1, 'layout': 'nt', 'dtype': 'bf16', 'library_us': 8.0,
+      'us': {'p': 7.0, 'q': 9.0}}]
+    """
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        if "us" in row:
+            where = {name: row[name] for name in (*"mnkl", "layout", "dtype")}
+            of = {**where, "library_us": row["library_us"], "us": {}}
+            found.setdefault(tuple(where.values()), of)["us"].setdefault(row["plan"], row["us"])
+    return list(found.values())
 
 
 def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
@@ -132,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--others", type=int, default=0, help="plans beside, by chance")
     parser.add_argument("--seconds", type=float, default=0.1, help="of measuring for each problem")
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--times", action="store_true", help="write times alone, a row for each problem")
     given = parser.parse_args(arguments)
     need_gpu()
     problems = [
@@ -139,10 +161,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for m, n, k in given.shape or ()
         for layout in given.layout or LAYOUTS
     ]
-    cases = [
-        Drawn(of, tuple(map(str, rivals(of, given.first, given.others, given.seed))), number % 2 == 0)
-        for number, of in enumerate(problems or drawn(given.seed, given.count))
-    ]
+    cases = []
+    for number, of in enumerate(problems or drawn(given.seed, given.count)):
+        beside = rivals(of, given.first, given.others, given.seed, _SUMS[number % 2])
+        cases.append(Drawn(of, tuple(map(str, beside)), number % 2 == 0))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}
     record(found, all_timed(cases, given.seconds), given.json)
@@ -152,4 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = summary(found["rows"])
     if not lines:
         raise CutegemmError("choice: nothing was timed.")
+    if given.times and given.json is not None:
+        of_problems = ",\n".join(map(json.dumps, times(found["rows"])))
+        head = json.dumps({name: found[name] for name in ("machine", "seed")}, indent=1)[:-2]
+        write_whole(given.json, f'{head},\n "rows": [\n{of_problems}\n]}}\n')
     print(*lines, sep="\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.choose.catalog import choose, plan_named
+from cutegemm.choose.recipe import TRANSPOSED
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, tf32
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
@@ -148,7 +149,8 @@ class Contest:
         with self._others_go_on(row):
             used = plan_of(self.a, self.b, **how)
             if plan is None:
-                row |= {"plan": used.name, "chosen": True}
+                is_turned = used.operands.d.major != self.problem.operands.d.major
+                row |= {"plan": f"{TRANSPOSED if is_turned else ''}{used.name}", "chosen": True}
             self._admit(row, functools.partial(gemm, self.a, self.b, **how), used.operands.a.dtype)
 
     def enter_peer(self, given: str) -> None:

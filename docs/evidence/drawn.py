@@ -50,12 +50,15 @@ def _one(chance: random.Random) -> Problem:
     return Problem(m, n, k, operands=operands_of(name, layout, m, n, k))
 
 
-def rivals(problem: Problem, first: int, others: int, seed: int = 0) -> list[Recipe]:
+def rivals(
+    problem: Problem, first: int, others: int, seed: int = 0, accumulate: str = "fast"
+) -> list[Recipe]:
     """Recipes that compete: those that are predicted to be the fastest, and others by chance, none far slower.
 
     first, others   how many of each
+    accumulate      of float8: see `chosen`
     """
-    pool = list(ranked(problem.operands, problem))
+    pool = list(ranked(problem.operands, problem, accumulate=accumulate))
     if not pool:
         return []
     chance = random.Random(f"{seed} {problem}")

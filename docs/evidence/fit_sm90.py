@@ -3,7 +3,8 @@
     python -m docs.evidence fit-sm90 docs/evidence/data/choice_fit_*.json docs/evidence/data/hopper_tiles.json
 
 It needs no GPU, but scipy. `choose.sm90.time` predicts times from a few constants; least squares of the logarithms find
-those that err least for the plans that are near the best of their problem. With --held, each half of the problems is
+those that err least for the plans that are near the best of their problem, and with which the choice loses least. With
+--held, each half of the problems is
 judged by the constants of the other half.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.choose.names import recipe_named
+from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.time import COSTS, Shapes, Sm90Costs, predicted
 from cutegemm.errors import CutegemmError
@@ -35,6 +37,11 @@ _NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
 _LEAST_WEIGHT = 0.05
 _TIED = 0.03  # of a constant's logarithm to what it was
 _MOST_PLANS = 40  # of a problem, which count as so many
+_UNSURE = 0.025  # of the logarithm of a prediction: plans as near to the first might as well be chosen
+_TAIL = (
+    0.75  # power of what the choice loses: below 1, many small losses count less than a large one, squared
+)
+_CONSIDERED = {recipe.name for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL)}
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Timed:
     def _columns(self) -> tuple[Shapes, Any, Any]:
         divisions = [recipe.division for recipe in self.recipes]
         return (
-            Shapes.of([recipe.shape for recipe in self.recipes]),
+            Shapes.of([recipe.shape for recipe in self.recipes], self.problem.operands),
             np.array([one.parts for one in divisions]),
             np.array([one.owned for one in divisions]),
         )
@@ -72,10 +79,12 @@ def timed(found: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
     """Contests of a file of `docs.evidence`, by problem; a plan that was chosen as well counts once."""
     by_problem: dict[tuple[Any, ...], dict[str, tuple[Sm90Recipe, float]]] = {}
     for row in found["rows"]:
-        recipe = _recipe(row["plan"]) if "us" in row else None
-        if recipe is not None:
-            key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
-            by_problem.setdefault(key, {})[str(recipe)] = recipe, row["us"]
+        us = row.get("us", {})
+        for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
+            recipe = _recipe(name)
+            if recipe is not None:
+                key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
+                by_problem.setdefault(key, {})[str(recipe)] = recipe, each
     device = device_called(found["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
     return {
         key: _contest(key, list(plans.values()), device)
@@ -97,12 +106,12 @@ def _contest(key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], de
 
 
 def _recipe(name: str) -> Sm90Recipe | None:
-    """Of a Hopper plan of the tables that packs nothing and streams no waves; None for another."""
+    """Of a Hopper plan that is considered, packs nothing and streams no waves; None for another."""
     try:
         recipe = recipe_named(name)
     except CutegemmError:  # of the library, or a plan that is no more
         return None
-    if not isinstance(recipe, Sm90Recipe) or recipe.spelled_out or recipe.is_packed:
+    if not isinstance(recipe, Sm90Recipe) or recipe.name not in _CONSIDERED or recipe.is_packed:
         return None
     division = recipe.division
     return recipe if division.owned or not division.waves else None
@@ -129,10 +138,22 @@ def errors(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> Any:
     return np.concatenate(found)
 
 
+def expected_losses(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> Any:
+    """By problem, what the choice takes longer than the best, as a share: of plans that are as good as the first, by
+    the model, the mean."""
+    found = []
+    for contest in contests:
+        said = np.log(np.concatenate([each.predicted_us(costs) for each in contest]))
+        us = np.concatenate([each.us for each in contest])
+        weight = np.exp((said.min() - said) / _UNSURE)
+        found.append(float((weight * (us / us.min() - 1)).sum() / weight.sum()))
+    return np.array(found)
+
+
 def fit(
     contests: Sequence[Contest], costs: Sm90Costs = COSTS, steps: int = 25, names: Sequence[str] = ()
 ) -> Sm90Costs:
-    """The costs whose `errors` are least.
+    """The costs whose `errors` and `expected_losses` are least.
 
     steps   of least squares
     names   of the costs that are fitted; all where left out
@@ -146,7 +167,9 @@ def fit(
         return replace(costs, **dict(zip(fitted, np.exp(logarithms).tolist(), strict=True)))
 
     def residuals(logarithms: Any) -> Any:
-        return np.concatenate([errors(contests, of(logarithms)), _TIED * (logarithms - start)])
+        costs = of(logarithms)
+        lost = expected_losses(contests, costs) ** _TAIL
+        return np.concatenate([errors(contests, costs), lost, _TIED * (logarithms - start)])
 
     found = least_squares(residuals, start, loss="soft_l1", f_scale=0.1, max_nfev=steps)
     return of(found.x)

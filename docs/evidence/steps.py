@@ -118,11 +118,27 @@ STEPS: tuple[Step, ...] = (
         "--seed 12 --count 170 --first 2 --others 2",
     ),
     _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
-    _choice("choice_fit_h200", 150, "what the choice is fitted to", "--seed 2 --count 160 --first 12 --others 8"),
-    _choice("choice_fit_h100", 150, "the same, of an H100", "--seed 3 --count 160 --first 12 --others 8"),
+    _choice(
+        "choice_fit_h200", 150, "what the choice is fitted to",
+        "--seed 2 --count 160 --first 12 --others 8 --times",
+    ),
+    _choice(
+        "choice_fit_h100", 150, "the same, of an H100", "--seed 3 --count 160 --first 12 --others 8 --times"
+    ),
+    *[
+        _choice(
+            f"choice_fit_seed1_{chip}", 100, f"the same: more problems, of an {chip.upper()}",
+            "--seed 1 --count 300 --first 8 --times",
+        )
+        for chip in ("h200", "h100")
+    ],
+    _choice(
+        "choice_fit_seed33", 50, "the same: plans that a later model ranks first, of an H100",
+        "--seed 33 --count 64 --first 9 --others 3 --seconds 0.05 --times",
+    ),
     _choice(
         "choice_fit_hard", 120, "the same: sizes that were chosen badly",
-        f"{_HARD} --layout nt --layout tn --first 64",
+        f"{_HARD} --layout nt --layout tn --first 64 --times",
     ),
     _gemm(
         "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",

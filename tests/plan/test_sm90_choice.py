@@ -26,12 +26,14 @@ from docs.evidence.fit_sm90 import errors, fit, losses, timed
 BF16 = Operands.of("bf16", layout="nt")
 BY_NAME = {recipe.name: recipe.shape for recipe in (*SM90_LADDER, *SM90_CHOSEN)}
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "evidence" / "data"
-# How much longer than the best that was timed the choice takes: on average, and at most. The first two hold problems of
-# all layouts that were drawn by a seed, on an H200 and an H100.
+# How much longer than the best that was timed the choice takes: on average, and at most. The first four hold problems
+# of all layouts that were drawn by seeds, on an H200 and an H100.
 CONTESTS = {
     "choice_fit_h200": (1.025, 1.25),
-    "choice_fit_h100": (1.03, 1.2),
-    "hopper_llama": (1.02, 1.18),
+    "choice_fit_h100": (1.025, 1.15),
+    "choice_fit_seed1_h200": (1.02, 1.18),
+    "choice_fit_seed1_h100": (1.02, 1.15),
+    "hopper_llama": (1.02, 1.15),
     "hopper_small": (1.01, 1.06),
     "hopper_tiles": (1.03, 1.15),
 }
@@ -73,8 +75,8 @@ def test_a_fit_finds_constants_that_err_less():
     """From costs that are wrong, a few steps of least squares lead nearer to what was measured."""
     pytest.importorskip("scipy")
     contests = recorded("hopper_small")
-    wrong = replace(COSTS, tensor=2 * COSTS.tensor, start=1.0)
-    better = fit(contests, wrong, steps=4, names=("tensor", "start"))
+    wrong = replace(COSTS, load=4 * COSTS.load, start=1.0)
+    better = fit(contests, wrong, steps=4, names=("load", "start"))
     assert np.square(errors(contests, better)).sum() < 0.5 * np.square(errors(contests, wrong)).sum()
 
 
@@ -84,10 +86,36 @@ def test_many_plans_are_predicted_as_each_by_itself():
     for parts, owned in ((1, False), (3, False), (1, True)):
         split = FILLED if owned else Split(parts)
         columns = np.full(len(shapes), parts), np.full(len(shapes), owned)
-        together = predicted(Shapes.of(shapes), BF16, problem, DEFAULT_DEVICE, *columns).us
+        together = predicted(Shapes.of(shapes, BF16), BF16, problem, DEFAULT_DEVICE, *columns).us
         assert together.tolist() == pytest.approx(
             [predicted_us(one, BF16, problem, split=split) for one in shapes]
         )
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+def test_both_ways_are_predicted_as_each_by_itself(layout):
+    operands = Operands.of("bf16", layout=layout)
+    shapes, problem = [recipe.shape for recipe in SM90_CHOSEN], Problem(1000, 3000, 5000, operands=operands)
+    split = 3, False
+    both = predicted(Shapes.of(shapes, operands, (False, True)), operands, problem, DEFAULT_DEVICE, *split).us
+    each = [
+        predicted(Shapes.of(shapes, of.operands), of.operands, of, DEFAULT_DEVICE, *split).us
+        for of in (problem, problem.transposed)
+    ]
+    assert both.tolist() == pytest.approx(np.concatenate(each).tolist())
+
+
+@pytest.mark.parametrize("align_bytes", [16, 4])
+@pytest.mark.parametrize("dtype", ["bf16", "tf32", "e4m3"])
+def test_stages_and_subtiles_are_those_of_the_plan(dtype, align_bytes):
+    operands = Operands.of(dtype, layout="nt", out="bf16" if dtype == "e4m3" else None)
+    operands = replace(operands, d=replace(operands.d, align_bytes=align_bytes))
+    for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL):
+        if dtype == "e4m3" or not recipe.shape.two_level:
+            plan = recipe.build(operands)
+            slots, tile = plan.slots, plan.pipeline.consumer_tile
+            subtiles = 0 if slots is None else math.prod(tile) // math.prod(slots.subtile)
+            assert recipe.shape.ring(operands) == (plan.stages, subtiles), recipe.name
 
 
 # --- what is chosen ----------------------------------------------------------------------------------------
@@ -128,7 +156,7 @@ def test_k_is_split_where_few_tiles_have_many_k_tiles(shape):
     "shape",
     [
         (512, 512, 512), (1024, 1024, 1024), (4096, 4096, 4096), (2048, 8192, 8192), (2048, 8192, 28672),
-        (128, 8192, 8192), (64, 4096, 4096), (8448, 9216, 64),
+        (128, 8192, 8192), (64, 4096, 1024), (8448, 9216, 64),
     ],
 )  # fmt: skip
 def test_tiles_have_no_even_parts_where_that_was_not_seen_to_gain(shape):
@@ -150,14 +178,14 @@ def test_what_idle_ctas_take():
         predicted_us(found[0].shape, BF16, Problem(2048, 8192, 8192), split=how) for how in (Split(), FILLED)
     ]
     assert (7 + 101 / 128) / 8 < filled / whole < 1
-    assert choose(BF16, Problem(2048, 28672, 8192)).split.owned
+    assert choose(BF16, Problem(512, 28672, 8192)).split.owned
 
 
 def test_tiles_that_fill_the_grid():
-    """12 x 12 tiles of 128 x 128 take 132 multiprocessors twice, 12 x 11 of 128 x 144 once; 4 x 163 of 128 x 176 take
-    all but 8 of them five times, 4 x 224 of 128 x 128 6.8 times."""
+    """12 x 12 tiles of 128 x 128 take 132 multiprocessors twice, 12 x 11 of 128 x 144 once; 6 x 11 of 256 x 256 are no
+    tiles that there are, 12 x 11 of 128 x 256 are, in pairs."""
     assert choose(BF16, Problem(1536, 1536, 1536)).cta_tile[:2] == (128, 144)
-    assert choose(BF16, Problem(512, 28672, 8192)).cta_tile[:2] == (128, 176)
+    assert choose(BF16, Problem(1536, 11 * 256, 8192)).cta_tile[:2] == (128, 256)
 
 
 @pytest.mark.parametrize(("tile", "cluster"), [*every_tile()], ids=str)
@@ -171,7 +199,7 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster):
     assert (plan.pipeline.kind == "pingpong") == (found[0].shape.epilogue == "pingpong")
 
 
-@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 32)), (32, (64, 32))])
+@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 48)), (48, (64, 48))])
 def test_few_rows_are_columns_of_the_transposed_problem(m, tile):
     problem = Problem(m, 4096, 4096)
     taken, plan = chosen(BF16, problem)
@@ -215,10 +243,24 @@ def test_the_model_grows_with_the_work():
         assert times == sorted(times)
 
 
+@pytest.mark.parametrize("align_bytes", [16, 2])
+def test_what_leaves_by_threads_takes_longer(align_bytes):
+    """Of a D that TMA does not store rows are stored by threads: by rows of the tile rather than by columns, and by
+    long ones rather than by short ones; nothing is stored behind products."""
+    odd = replace(BF16, d=replace(BF16.d, align_bytes=align_bytes))
+    problem = Problem(13291, 13289, 64)
+    wide, square, deferred = [
+        predicted_us(BY_NAME[name], odd, problem)
+        for name in ("sm90_wide_along_n", "sm90_slots", "sm90_deferred")
+    ]
+    across = predicted_us(BY_NAME["sm90_wide_along_n"], replace(odd, d=replace(odd.d, major="m")), problem)
+    assert (square > 1.05 * wide, deferred > 1.2 * wide, across > 1.4 * wide) == (align_bytes == 2,) * 3
+
+
 def test_more_parts_cost_more_to_add_up():
     """One tile of 64 x 64 and no more k-tiles than a part needs: each part more is 16 KiB more to read."""
     shape, long = BY_NAME["sm90_64x64"], Problem(64, 64, 1 << 20)
-    free = replace(COSTS, l2=1e-9, warm=0.0, one_cta=1e-9)
+    free = replace(COSTS, l2=1e-9, burst=1e9)
     device = replace(DEFAULT_DEVICE, own_rates=replace(DEFAULT_DEVICE.measured, tma_read_gb_s=1e30))
     meeting = [
         predicted_us(shape, BF16, long, device, Split(parts, reduction="last"), free)
@@ -230,7 +272,8 @@ def test_more_parts_cost_more_to_add_up():
 
 
 def test_the_rates_are_those_of_the_device():
-    """16 rows of a large B wait for memory: longer on an H100, less than the rates say; half a chip takes as long."""
+    """16 rows of a large B wait for memory: longer on an H100, less than the rates say; half a chip takes as long. Half
+    of it takes less than twice as long for a square, as it is not at the power limit."""
     shape, flat = BY_NAME["sm90_64x16"], Problem(16384, 16, 16384)
     h200, h100, half = [
         predicted_us(shape, BF16, flat, device) - COSTS.start
@@ -243,7 +286,7 @@ def test_the_rates_are_those_of_the_device():
     whole, part = [
         predicted_us(wide, BF16, square, device) for device in (DEFAULT_DEVICE, DEFAULT_DEVICE.with_sms(66))
     ]
-    assert part / whole == pytest.approx(2, rel=0.05)
+    assert 1.4 < part / whole < 2
 
 
 def test_rows_that_do_not_begin_at_lines_cost_more():
@@ -273,17 +316,12 @@ def test_parts_are_long_enough():
 
     assert parts(BF16, 64, 511) == []
     assert parts(BF16, 64, 2048) == [2, 3, 4, "fill"]
-    assert parts(fp8, 64, 2048) == [2, "fill"]
+    assert parts(fp8, 64, 2048) == [2]
+    assert parts(fp8, 64, 4096) == [2, 3, 4, "fill"]
+    assert parts(BF16, 64 * 44, 2048) == [2, 3, "fill"]  # 132 parts are a whole wave
+    assert parts(BF16, 64 * 45, 2048) == [2, "fill"]
     assert parts(BF16, 64 * 132, 2048) == []  # a whole wave
     assert parts(BF16, 128 * 132, 2048, large) == []
     assert parts(BF16, 128 * 133, 2048, large) == ["fill"]
-    assert parts(fp8, 128 * 133, 2048, large) == ["fill"]
-    assert parts(BF16, 128 * 131, 8192, large) == [
-        2,
-        3,
-        4,
-        6,
-        8,
-        12,
-        16,
-    ]  # of 128 k-tiles an owner would keep all
+    assert parts(fp8, 128 * 133, 4096, large) == ["fill"]
+    assert parts(BF16, 128 * 131, 8192, large) == []  # of 128 k-tiles an owner would keep all

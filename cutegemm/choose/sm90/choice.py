@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
-from cutegemm.choose.candidate import Candidate, Column, Predicted
+from cutegemm.choose.candidate import Candidate, Column
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.time import K_TILE_BYTES, Shapes, filled, predicted
@@ -24,6 +24,10 @@ ACCUMULATIONS = ("fast", "two_level")
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
+UNSPLIT = 128 * 192  # elements of a tile, from which on parts were not seen to be faster
+LEAST_OWNED_K_TILES = (
+    32  # of a tile that has an owner: of fewer, others were not seen to be worth waiting for
+)
 
 # Of the kernel that packs operands, and until the GEMM behind it has its first product; one that is launched beside it
 # is ready then. Of one H200, 2026-11-22: timed alone, and the difference to both together.
@@ -48,94 +52,59 @@ def ranked(
     raises       PlanError for another way to sum up
 
     >>> nt = Operands.of("bf16", layout="nt")
-    >>> [next(ranked(nt, Problem(*mnk))).recipe.tile for mnk in ((16, 4096, 4096), (8192, 8192, 8192))]
+    >>> [next(ranked(nt, Problem(*mnk))).recipe.tile for mnk in ((16, 4096, 4096), (4096, 4096, 4096))]
     [(64, 16), (128, 256)]
     """
     if accumulate not in ACCUMULATIONS:
         raise PlanError("choose", [f"accumulate = {accumulate!r}; {' or '.join(ACCUMULATIONS)} is expected."])
     recipes = considered(operands, accumulate)
-    packed_us, is_packed = packing_us(operands, problem, device), bool(to_pack_for_wgmma(operands))
-    ways = [way for way in (False, True) if transposed in (None, way)]
-    found = [_Way(recipes, operands, problem, device, turned) for turned in ways if _serves(operands, turned)]
-    if not found:
+    packed = to_pack_for_wgmma(operands)
+    ways = tuple([way for way in (False, True) if transposed in (None, way) and _serves(operands, way)])
+    if not ways:
         return
-    every_us = np.concatenate([way.predicted.us for way in found])
-    starts = np.cumsum([0, *(len(way.rows) for way in found)])
-    for place in np.argsort(every_us, kind="stable").tolist():
-        number = int(np.searchsorted(starts, place, side="right")) - 1
-        yield found[number].candidate(place - int(starts[number]), packed_us, is_packed)
-
-
-class _Way:
-    """Candidates for D, or for D^T."""
-
-    def __init__(
-        self,
-        recipes: tuple[Sm90Recipe, ...],
-        operands: Operands,
-        problem: Problem,
-        device: Device,
-        turned: bool,
-    ) -> None:
-        self.recipes, self.turned = recipes, turned
-        if turned:
-            operands = _turned(operands)
-            problem = (
-                problem.transposed
-                if problem.ld
-                else Problem(problem.n, problem.m, problem.k, problem.l, operands)
-            )
-        all_shapes = _shapes(recipes)
-        self.rows, self.parts, self.owned, shares = _divisions(all_shapes, operands, problem, device)
-        shapes = all_shapes.taken(self.rows)
-        self.predicted: Predicted = predicted(
-            shapes, _as_read(operands), problem, device, self.parts, self.owned,
-            packed=to_pack_for_wgmma(operands), shares=shares,
-        )  # fmt: skip
-
-    def candidate(self, row: int, packed_us: float, is_packed: bool) -> Candidate:
-        """One of them."""
-        us = float(self.predicted.us[row])
-        bound = self.predicted.bound(row) if us > packed_us else "packing"
-        recipe = self.recipes[self.rows[row]]
-        parts, owned = int(self.parts[row]), bool(self.owned[row])
-        return Candidate(_variant(recipe, parts, owned, is_packed, self.turned), us + packed_us, bound)
+    every = _shapes(recipes, operands, ways)
+    rows, parts, owned, shares = _divisions(every, operands, problem, device)
+    shapes, read = every.taken(rows), _as_read(operands)
+    found = predicted(shapes, read, problem, device, parts, owned, packed=packed, shares=shares)
+    packed_us = packing_us(operands, problem, device)
+    for place in np.argsort(found.us, kind="stable").tolist():
+        recipe = recipes[rows[place] % len(recipes)]
+        way, us = bool(shapes.turned[place]), float(found.us[place])
+        variant = _variant(recipe, int(parts[place]), bool(owned[place]), bool(packed), way)
+        yield Candidate(variant, us + packed_us, found.bound(place) if us > packed_us else "packing")
 
 
 def _divisions(
     shapes: Shapes, operands: Operands, problem: Problem, device: Device
 ) -> tuple[Column, Column, Column, Shares]:
     """The rows of `shapes`, each as often as there are ways to divide its K; how many parts, and whether tiles own
-    theirs and how: as far as parts are long enough, where tiles do not fill the grid."""
+    theirs and how: as far as parts are long enough, and fit the grid."""
     k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
     every = np.arange(len(tiles))
     shares = filled(tiles, k_tiles, grid)
-    few, ragged = every[tiles < grid], every[shares.shared > 0]
+    ragged = every[(shares.shared > 0) & (k_tiles >= LEAST_OWNED_K_TILES)]
+    few = every[(2 * tiles <= grid) & (shapes.bm * shapes.bn < UNSPLIT)]
     splits = [parts for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES]
-    of_rows = [every, *([few] * len(splits)), ragged]
-    parts = np.repeat([1, *splits, 1], [len(some) for some in of_rows])
-    owned = np.repeat([False] * (1 + len(splits)) + [True], [len(some) for some in of_rows])
+    of_rows = [every, *[few[parts * tiles[few] <= grid[few]] for parts in splits], ragged]
+    lengths = [len(some) for some in of_rows]
+    parts = np.repeat([1, *splits, 1], lengths)
+    owned = np.repeat([False] * (1 + len(splits)) + [True], lengths)
     rows = np.concatenate(of_rows)
     of_each = {name: getattr(shares, name)[rows] for name in ("shared", "workers", "owned")}
     return rows, parts, owned, replace(shares, **of_each)
 
 
-@cache
-def _shapes(recipes: tuple[Sm90Recipe, ...]) -> Shapes:
-    return Shapes.of([recipe.shape for recipe in recipes])
+@lru_cache(maxsize=256)
+def _shapes(recipes: tuple[Sm90Recipe, ...], operands: Operands, ways: tuple[bool, ...]) -> Shapes:
+    return Shapes.of([recipe.shape for recipe in recipes], operands, ways)
 
 
 @lru_cache(maxsize=8192)
 def _variant(recipe: Sm90Recipe, parts: int, owned: bool, is_packed: bool, turned: bool) -> Sm90Recipe:
     split: Split | None = FILLED if owned else by_last(split_k=parts) if parts > 1 else None
     return replace(recipe, split=split, is_packed=is_packed, transposed=turned)
-
-
-@lru_cache(maxsize=256)
-def _turned(operands: Operands) -> Operands:
-    return operands.transposed
 
 
 @lru_cache(maxsize=256)
@@ -161,7 +130,7 @@ def splits(
     recipe: Sm90Recipe, operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE
 ) -> Sequence[Split]:
     """How a plan's K may be divided, beside not at all: see `_divisions`."""
-    _, parts, owned, _ = _divisions(_shapes((recipe,)), operands, problem, device)
+    _, parts, owned, _ = _divisions(_shapes((recipe,), operands, (False,)), operands, problem, device)
     return [FILLED if own else by_last(split_k=int(count)) for count, own in zip(parts, owned, strict=True)][
         1:
     ]

@@ -167,9 +167,8 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_256x160",
-        "the largest tile whose stages still number four: for the largest problems",
+        "the largest tile whose stages still number four",
         {"tile": (256, 160), **COOPERATIVE},
-        is_chosen=True,
     ),
     Sm90Recipe(
         "sm90_64x256",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.options import parse_tuple
 from cutegemm.choose.recipe import Recipe
-from cutegemm.choose.sm90.time import K_TILE_BYTES, TileShape
+from cutegemm.choose.sm90.time import K_TILE_BYTES, TileShape, may_defer
 from cutegemm.errors import PlanError
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
@@ -19,7 +19,6 @@ from cutegemm.plan.work.split import Split, by_last
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _SPLITTING = ("split_k", "stream", "fill")  # options that say how K is split
-_DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
 
 
 def _policies(text: str) -> tuple[str, ...]:
@@ -61,14 +60,25 @@ class Sm90Recipe(Recipe):
     def shape(self) -> TileShape:
         """What its time depends on.
 
-        >>> Sm90Recipe("mine", "", {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}).shape
-        TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n', two_level=False)
+        >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
+        >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
+        TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n', two_level=False,
+                  consumers=2, subtile_n=None, slots=None, is_direct=False)
         """
-        behind = "deferred" if self.options.get("deferred") else self.options.get("schedule", "pingpong")
+        options = self.options
+        behind = "deferred" if options.get("deferred") else options.get("schedule", "pingpong")
         epilogue = behind if behind in ("pingpong", "deferred") else "cooperative"
-        raster = self.options.get("raster", TileShape.raster)
-        cluster, two_level = self.options.get("cluster", (1, 1)), bool(self.options.get("two_level"))
-        return TileShape(self.tile, cluster, epilogue, raster, two_level)
+        return TileShape(
+            self.tile,
+            options.get("cluster", (1, 1)),
+            epilogue,
+            options.get("raster", TileShape.raster),
+            bool(options.get("two_level")),
+            options.get("consumers", TileShape.consumers),
+            options.get("subtile_n"),
+            options.get("slots"),
+            options.get("store") == "direct",
+        )
 
     @property
     def division(self) -> Split:
@@ -98,13 +108,11 @@ class Sm90Recipe(Recipe):
                 options |= {"split_k": self.split.parts, "stream": self.split.waves, "fill": self.split.owned}
             if with_c and options.get("store") == "tma_warp":  # C comes to whole subtiles
                 options["store"] = "tma"
-            if with_c or options.get("store") == "direct" or operands.d.dtype.bits > _DEFERRED_BITS:
+            if with_c or options.get("store") == "direct" or not may_defer(operands):
                 options.pop("deferred", None)
             options["tile"] = (*self.tile, K_TILE_BYTES * 8 // ops.a.dtype.bits)
         if operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES or options.get("store") == "direct":
             return sm90_plan(ops, **options)
-        if not self.spelled_out:
-            options.pop("deferred", None)
         lines = {**options, "store": "tma", "shared_d": "padded", "slots": None}
         try:
             return sm90_plan(ops, **lines)

@@ -11,17 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 _TILE_NAME = re.compile(r"sm90_(two_level_)?(\d+)x(\d+)(?:_(\d)x(\d))?")
-# By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 256 x 176 and
-# 256 x 208, which leave room for three stages.
+# By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 192 x 160,
+# 256 x 176 and 256 x 208, which leave room for three stages.
 COLUMNS = {
     64: (48, 80, 96, 112, 128, 144, 160, 192, 208, 256),
-    128: (64, 80, 96, 112, 128, 144, 160, 176, 192, 240, 256),
-    192: (128, 160, 192),
-    256: (112, 128, 144, 160, 192),
+    128: (64, 96, 112, 128, 144, 160, 176, 192, 240, 256),
+    192: (192,),
+    256: (128, 144, 160, 192),
 }
 # The same of tiles whose sums threads add up k-tile by k-tile: they hold two of each.
 TWO_LEVEL_COLUMNS = {64: (16, 32, 48, 64, 96, 128), 128: (64, 96, 128, 160, 192)}
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
+_IN_CLUSTERS = 192  # rows, from which on a tile by itself was not seen to be faster
 
 COOPERATIVE = {"schedule": "cooperative"}
 # The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
@@ -35,7 +36,7 @@ def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple
     """The tiles that `choose` considers: (bM, bN), and the cluster."""
     for rows, widths in (TWO_LEVEL_COLUMNS if two_level else COLUMNS).items():
         for columns in widths:
-            for cluster in CLUSTERS:
+            for cluster in CLUSTERS[rows >= _IN_CLUSTERS :]:
                 yield (rows, columns), cluster
 
 

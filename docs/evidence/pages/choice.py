@@ -26,12 +26,12 @@ $ cutegemm explain 98 90 11053 --count 3
   K whole, split or filled (`/k4`, `/fill`), with operands packed where TMA cannot load them or wgmma not multiply
   them; for mma.sync every named plan, K whole or split; SIMT plans for f32 and f64. They are ranked by one number,
   microseconds, whatever their family.
-- **The model** (`choose/*/time.py`) adds up what a turn of the grid waits for: tensor cores, shared memory, L2, the
-  store of D, memory, the start. Rates of a chip are in `machine/device.py`, measured on an H200 and an H100; a
-  device is known by its name.
+- **The model** (`choose/*/time.py`) adds up what a turn of the grid waits for: tensor cores, L2, the latency of loads,
+  the store of D, memory, power, the start. Rates of a chip are in `machine/device.py`, measured on an H200 and an H100;
+  a device is known by its name.
 - **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_fit_*.json` finds the constants of the
-  Hopper model by least squares of logarithms, from plans that were timed on problems drawn by seeds 2 and 3; with
-  `--held` each half of the problems is judged by the constants of the other half.
+  Hopper model by least squares of logarithms and of what the choice loses, from plans that were timed on problems
+  drawn by seeds 1, 2, 3 and 33; with `--held` each half of the problems is judged by the constants of the other half.
 
 The tables below are of other seeds, which nothing was fitted to: extents alike in their logarithm from 16 to 16384,
 a third of the problems with any extents, all four layouts, the types in the proportion 8 bf16 : 3 f16 : 3 e4m3 (nt,
