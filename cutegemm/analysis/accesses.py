@@ -7,7 +7,9 @@ can be held against many layouts, which is what the search for a swizzle does.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +25,7 @@ from cutegemm.analysis.shared import (
 )
 from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.layout.inttuple import product
+from cutegemm.layout.modes import size
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.ending import spread_at_hand
 from cutegemm.plan.program.schedule import Read, Store
@@ -55,6 +58,7 @@ class Access:
     sources        cp.async: bytes in global memory, (warps, accesses of a warp, lanes)
     times          so many times over: wgmma reads an operand again for each instruction of the other one
     matrix         in global memory, outside of which lanes leave the access out; None where all carry it out
+    turned         the elements where the tile's first one lies so many bytes behind a cache line; see `Slots.turned`
     """
 
     name: str
@@ -67,6 +71,7 @@ class Access:
     sources: np.ndarray | None = None
     times: int = 1
     matrix: str | None = None
+    turned: Callable[[int], np.ndarray] | None = None
 
     def width(self, table: np.ndarray) -> int:
         """Bits of one lane and instruction in a layout, given by its table index -> offset."""
@@ -90,6 +95,9 @@ class Access:
         kind     of tile, of this shape; one that is full and begins a cache line where left out
         raises   LayoutError where the layout tears a vector apart
         """
+        if self.turned is not None:
+            placed = replace(self, elements=self.turned(0 if kind is None else kind.phase), turned=None)
+            return placed.cost(layout, rules, kind, shape)
         addresses, bits = self.addresses(layout)
         active, sources = None, self.sources
         if kind is not None:
@@ -152,9 +160,12 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
         leaving, bits = by_warps(copy.offsets_s(Layout(part))), plan.operands.d.dtype.bits
         times = product(plan.d_tile) // product(part)
         for name in through_shared(plan):
-            label = f"read {name.upper()}"
+            label, turned = f"read {name.upper()}", None
+            if plan.slots is not None and plan.slots.turned:
+                memory = Layout(part, strides_of_tile(plan, name, problem)).offsets() * bits // 8
+                turned = partial(_turned_vectors, plan, leaving, memory)
             out.append(
-                Access(label, "d", "load", leaving, bits, copy.atom.bits, "tile", times=times, matrix=name)
+                Access(label, "d", "load", leaving, bits, copy.atom.bits, "tile", None, times, name, turned)
             )
     return out
 
@@ -242,16 +253,53 @@ def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
 def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
     """Bytes in global memory of the elements of a tile, from its first one on."""
-    shape = tile_shape(plan, name)
+    stride = strides_of_tile(plan, name, problem)
+    return Layout(tile_shape(plan, name), stride).offsets() * plan.loaded.matrix(name).dtype.bits // 8
+
+
+def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple[int, int]:
+    """In global memory, of the elements of a tile."""
     operand = plan.loaded.matrix(name)
     first = "n" if name == "b" else "m"
     line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
-    stride = (1, line) if operand.major == first else (line, 1)
     if operand.broadcast:
-        stride = (int("m" not in operand.broadcast), int("n" not in operand.broadcast))
-    elif problem is not None:
-        stride = strides_of(plan, name, problem)[:2]
-    return Layout(shape, stride).offsets() * operand.dtype.bits // 8
+        return int("m" not in operand.broadcast), int("n" not in operand.broadcast)
+    if problem is not None:
+        of_m, of_n = strides_of(plan, name, problem)[:2]
+        return of_m, of_n
+    return (1, line) if operand.major == first else (line, 1)
+
+
+def turned_lines(
+    plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int]
+) -> np.ndarray:
+    """The first elements of vectors of D as `Slots.turned` has them.
+
+    elements    as indices in a tile, where lines are not turned
+    addresses   bytes, of each element of the tile
+    """
+    slots = plan.slots
+    assert slots is not None
+    assert isinstance(slots.store, TiledCopy)
+    along = "mn".index(plan.operands.d.major)
+    atom, length = slots.store.atom, slots.subtile[along]
+    step = 1 if along == 0 else tile[0]  # from one element of a line to the next
+    place = elements // step % tile[along] % length
+    first = elements - place * step
+    run_bytes = size(slots.store.tiler_mn[along]) * atom.dtype.bits // 8
+    by = addresses[first] % run_bytes // (atom.bits // 8) * atom.values
+    turned: np.ndarray = first + (place - by) % length * step
+    return turned
+
+
+def _turned_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, phase: int) -> np.ndarray:
+    """The same of whole vectors, (warps, lanes, values), of a subtile."""
+    assert plan.slots is not None
+    assert isinstance(plan.slots.store, TiledCopy)
+    values = plan.slots.store.atom.values
+    vectors = elements.reshape(*elements.shape[:2], -1, values)
+    leads = turned_lines(plan, vectors[..., :1], memory + phase, plan.slots.subtile)
+    return (leads + (vectors - vectors[..., :1])).reshape(elements.shape)
 
 
 def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:

@@ -31,6 +31,7 @@ from cutegemm.analysis.accesses import (
     stored_by_lanes,
     through_shared,
     tile_shape,
+    turned_lines,
 )
 from cutegemm.analysis.edges import Kind, strides_of
 from cutegemm.analysis.edges import kinds_of as edge_kinds
@@ -39,9 +40,7 @@ from cutegemm.analysis.shared import byte_addresses
 from cutegemm.dtypes import tf32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
-from cutegemm.layout.modes import size
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
-from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -301,7 +300,7 @@ def _sectors(
     written = _written(plan, operand_name, problem) if past_l1 else None
 
     def lanes(phase: int) -> np.ndarray:
-        return _turned(plan, planned, memory + phase) if turned else planned
+        return turned_lines(plan, planned, memory + phase, plan.d_tile) if turned else planned
 
     def costs(phase: int, inside: np.ndarray | None) -> tuple[int, int, int]:
         """(requests, sectors, arriving)"""
@@ -342,22 +341,6 @@ def _sectors(
         label, f"{mnemonic}.{bits}", op, requests, touched, ideal, bits,
         usable_bits(operand, problem, operand_name), per, in_grid,
     )  # fmt: skip
-
-
-def _turned(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray) -> np.ndarray:
-    """First elements of vectors as `Slots.turned` has them, by where the elements of a tile lie in memory."""
-    slots = plan.slots
-    assert slots is not None
-    assert isinstance(slots.store, TiledCopy)
-    rows, along = plan.d_tile[0], "mn".index(plan.operands.d.major)
-    values, length = slots.store.atom.values, slots.subtile[along]
-    step = 1 if along == 0 else rows  # from one element of a line to the next
-    place = elements // step % plan.d_tile[along]
-    first = elements - place % length * step
-    run_bytes = size(slots.store.tiler_mn[along]) * slots.store.atom.dtype.bits // 8
-    by = addresses[first] % run_bytes // (slots.store.atom.bits // 8) * values
-    turned: np.ndarray = first + (place % length - by) % length * step
-    return turned
 
 
 def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:

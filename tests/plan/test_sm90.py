@@ -394,6 +394,16 @@ def test_lines_are_written_and_read_without_conflicts(out, major, align, reads):
     assert costs["read D"].wavefronts == reads
 
 
+def test_a_turned_line_of_no_whole_lines_of_banks_has_conflicts():
+    """64 rows of 96 elements of 16 bits, 97 apart: row r is turned by r % 32 of the 32 that a warp takes at once. Of
+    the first 32 then lanes from r on read words 0 to (31 - r) // 2, the others words from (96 - r) // 2 on, 48 words
+    or 16 banks behind: where r is odd, both have one bank. Of the other 64 of a row each 32 are read at once."""
+    plan = sm90_plan(aligned_to(2), tile=(64, 96, 64), shared_d="padded")
+    problem = Problem(64, 96, 64, operands=plan.operands, ld=(("c", 97), ("d", 97)))
+    (found,) = [access for access in check(plan, problem).shared if access.name == "read D"]
+    assert found.in_grid == (64 * 3, 64 * 3 + 32, 64 * 3)
+
+
 @pytest.mark.parametrize(("subtile_n", "sectors"), [(128, 8 * 8 + 120 * 9), (64, 8 * 8 + 120 * 10)])
 def test_sectors_of_lines(subtile_n, sectors):
     """Rows of 2046 bytes: row r begins -2r bytes off a sector, on one where r is a multiple of 16: 8 rows of 128. The
