@@ -17,7 +17,6 @@ from cutegemm import __version__
 from cutegemm.choose.catalog import candidates, plan_named, plans
 from cutegemm.cli import app, main
 from cutegemm.errors import CutegemmError
-from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
 from cutegemm.run.cubin import ResourceReport
 
@@ -108,30 +107,6 @@ def test_files_are_rounded_to_the_element_type(tmp_path: Path) -> None:
     assert "rounded" in run("gemm", *files, "--dtype", "s8", "--layout", "nt")
     assert "rounded" not in json.loads(run("gemm", *files, "--json"))
     assert (np.load(tmp_path / "d.npy") == 300).all()
-
-
-@pytest.mark.usefixtures("not_compiled")
-@pytest.mark.parametrize("known", [True, False])
-def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
-    """What is printed of a run: all but the GPU, the kernel and the times. Sums of e4m3 by wgmma have 14 bits."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    error = 1e-3
-    times = {"us": 1.0, "tflops": 2.5, **({"cublas_tflops": 2.0, "ratio": 1.25} if known else {})}
-    gpu = {"name": "a GPU", "arch": "sm_90a", "device": DEFAULT_DEVICE}
-    monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: gpu)
-    monkeypatch.setattr("cutegemm.run.torch_ops.from_numpy", lambda a, b, c, operands: {"a": a, "b": b})
-    monkeypatch.setattr(
-        "cutegemm.run.on_gpu.run_plan",
-        lambda plan, t, alpha, beta: (1 + error) * alpha * (t["a"] @ t["b"]),
-    )
-    monkeypatch.setattr("cutegemm.run.on_gpu.time_plan", lambda plan, tensors, problem: times)
-    sizes = ("gemm", "64", "64", "64", "--layout", "nt", "--out-dtype", "f32")
-    said = run(*sizes, "--dtype", "e4m3")
-    assert "ran on a GPU" in said
-    assert "correct: relative error 1.00e-03" in said
-    assert ("2.5 TFLOP/s, cuBLAS 2.0, ratio 1.250" in said) is known
-    assert ("2.5 TFLOP/s, torch has nothing for these types and shapes" in said) is not known
-    assert "WRONG" in run(*sizes, "--dtype", "bf16", status=1)
 
 
 @pytest.mark.parametrize("missing", [("torch",), ("tvm_ffi", "torch"), ()])
@@ -717,15 +692,6 @@ def test_d_has_the_type_that_gemm_gives_it() -> None:
         assert f"D {result} n-major" in run("show", "sm90_slots", "--dtype", dtype, "--layout", "nt").replace(
             "\n", " "
         )
-
-
-def test_the_type_of_d_is_that_of_the_function_on_a_gpu() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    from cutegemm.choose.described import operands_for
-    from cutegemm.run.torch_ops import DTYPES, RESULTS
-
-    for dtype, results in RESULTS.items():
-        assert operands_for(DTYPES[dtype], "nt").d.dtype == DTYPES[results[0]]
 
 
 @pytest.mark.parametrize("option", ["--svg", "--html"])

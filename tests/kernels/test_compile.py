@@ -100,6 +100,9 @@ def is_what_it_says(kernel):
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
     assert f".target {kernel.arch}" in kernel.ptx
+    assert report.registers * plan.threads * plan.ctas_per_sm <= 65536
+    assert f".minnctapersm {plan.ctas_per_sm}" in kernel.ptx
+    assert plan.ctas_per_sm == (2 if plan.name == "simt_128x128" else 1)
     # Every step of the schedule that is laid out in the code, and no other: the loop's, and the peeled ones.
     schedule = plan.schedule
     looped = [step for loop in schedule.body if isinstance(loop, Repeat) for step in loop.steps]
@@ -118,13 +121,6 @@ def is_what_it_says(kernel):
     of_c = of_thread * plan.operands.c.dtype.bits // plan.access("c").bits
     assert (report.count("LDG.E.128") > of_c) == (not all(asynchronous))
     assert report.count("BAR") >= 1
-
-
-def test_registers_leave_room_for_two_ctas():
-    plan = plan_named("simt_128x128", Operands.of("f32", layout="tn"))
-    report = compile_plan(plan).resources
-    assert report.registers * plan.threads * plan.ctas_per_sm <= 65536
-    assert ".minnctapersm 2" in compile_plan(plan).ptx
 
 
 # For each count of sums of a thread, and of warps of a CTA, the plan with the most registers for tiles on their way;
