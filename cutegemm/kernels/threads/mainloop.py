@@ -136,7 +136,11 @@ class ScheduledGemm(ScheduledEpilogue):
     """A kernel whose threads follow `plan.schedule`. Methods without a decorator are run while tracing.
 
     A family derives from it and says how fragments are read and multiplied: `read` and `multiply`.
+
+    divisors   of the raster, as the host has handed them to the kernel that is traced
     """
+
+    divisors: tuple[Any, ...] | None = None
 
     @cute.jit
     def __call__(self, *arguments):
@@ -145,8 +149,9 @@ class ScheduledGemm(ScheduledEpilogue):
         reducer = Reducer(self.plan, self.launches)
         partials = reducer.partials(given, mD, mA.shape[1])
         operands = (tensors, (*results, *partials))
-        self.kernel(mA, mB, operands, mD, given.scalars).launch(
-            grid=(self.tiles(mD).count, 1, 1),
+        tiles = self.tiles(mD)
+        self.kernel(mA, mB, operands, mD, given.scalars, tiles.host_divisors(lower.divisors)).launch(
+            grid=(tiles.count, 1, 1),
             block=(self.plan.threads, 1, 1),
             stream=given.stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
@@ -167,7 +172,8 @@ class ScheduledGemm(ScheduledEpilogue):
 
     def tiles(self, mD: cute.Tensor) -> TileGrid:
         """The tiles of D, of all matrices of the batch."""
-        return self.plan.scheduler.tiles(mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
+        n = columns_of_b(self.plan, mD)
+        return self.plan.scheduler.tiles(mD.shape[0], n, mD.shape[2], TRACED, self.divisors)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
         """The caller's tensor with its modes in CuTe's order, the batch last."""
@@ -193,8 +199,11 @@ class ScheduledGemm(ScheduledEpilogue):
         operands: tuple,
         mD: cute.Tensor,
         scalars: tuple,
+        divisors: tuple,
     ):
+        """divisors: of the raster, by which every CTA finds its tile"""
         begin(self.launches[GEMM])
+        self.divisors = divisors
         self.values = Values.of(self.plan, operands, scalars)
         self.tile(mA, mB, mD)
 

@@ -132,11 +132,15 @@ class TileScheduler:
         n: Any,
         l: Any = 1,  # noqa: E741
         arithmetic: Arithmetic = INTEGERS,
+        divisors: tuple[Any, ...] | None = None,
     ) -> TileGrid:
-        """The tiles of M x N x L elements."""
+        """The tiles of M x N x L elements.
+
+        divisors   see `TileGrid`
+        """
         (bm, bn, _), (cm, cn), ceil_div = self.cta_tile, self.cluster_mn, arithmetic.ceil_div
         m_tiles, n_tiles = ceil_div(m, bm * cm), ceil_div(n, bn * cn)
-        return TileGrid(self, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic)
+        return TileGrid(self, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic, divisors)
 
     def from_values(self, values: tuple[Any, ...], arithmetic: Arithmetic) -> WorkGrid:
         """The work tiles as a kernel has them, from what `WorkGrid.host_values` handed it.
@@ -193,6 +197,15 @@ class TileGrid:
             return m, n, batch
         m_rank, n_rank = self.scheduler.rank_mn(rank)
         return m * cm + m_rank, n * cn + n_rank, batch
+
+    def host_divisors(
+        self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
+    ) -> tuple[Any, ...]:
+        """Those of the raster, as the host hands them to a kernel.
+
+        divisors   makes numbers that are faster to divide by of some that are not negative
+        """
+        return divisors(self.scheduler.raster.divisors(self.m_tiles, self.n_tiles))
 
     def order(self) -> np.ndarray:
         """(m_tile, n_tile, l) of every CTA: int64 (count, CTAs of a cluster, 3), where extents are known integers.
@@ -378,12 +391,11 @@ class WorkGrid:
             handed = tuple([integer(getattr(self.shares, f)) for f in (_HANDED_OWNED if owned else _HANDED)])
             if owned:
                 handed = (*handed, divisors(self.shares.divided_by))
-        of_raster = divisors(self.scheduler.raster.divisors(self.tiles.m_tiles, self.tiles.n_tiles))
         return (
             self.k_tiles,
             self.tiles.m_tiles,
             self.tiles.n_tiles,
-            of_raster,
+            self.tiles.host_divisors(divisors),
             self.count,
             self.clusters,
             handed,
