@@ -75,13 +75,13 @@ class PartsGemm(ScheduledGemm):
         sums: cute.Tensor,
         arrivals: cute.Tensor,
         scalars: tuple,
-        divisors: tuple,
+        tiles: tuple,
     ):
         """A part of a tile, or all of it; of a persistent plan the work tiles of a CTA, one after the other."""
         wait(self.launches[GEMM])
         if cutlass.const_expr(SUMS not in self.launches):
             release(self.launches[GEMM])
-        self.sums, self.arrivals, self.divisors = sums, arrivals, divisors
+        self.sums, self.arrivals, self.of_host = sums, arrivals, tiles
         self.values = Values.of(self.plan, operands, scalars)
         if cutlass.const_expr(self.plan.persistent is None):
             self.tile(mA, mB, mD)
@@ -183,14 +183,14 @@ class PartsGemm(ScheduledGemm):
         mD: cute.Tensor,
         sums: cute.Tensor,
         scalars: tuple,
-        divisors: tuple,
+        tiles: tuple,
     ):
         """One vector of each thread of a tile: the parts' sums, in their order, then D.
 
         operands, scalars   that become D together with the total of the parts' sums
         """
         begin(self.launches[SUMS])
-        self.sums, self.divisors = sums, divisors
+        self.sums, self.of_host = sums, tiles
         self.values = Values.of(self.plan, operands, scalars, self.plan.epilogue.tail)
         tid, _, _ = cute.arch.thread_idx()
         tile, which, _ = cute.arch.block_idx()

@@ -132,15 +132,11 @@ class TileScheduler:
         n: Any,
         l: Any = 1,  # noqa: E741
         arithmetic: Arithmetic = INTEGERS,
-        divisors: tuple[Any, ...] | None = None,
     ) -> TileGrid:
-        """The tiles of M x N x L elements.
-
-        divisors   see `TileGrid`
-        """
+        """The tiles of M x N x L elements."""
         (bm, bn, _), (cm, cn), ceil_div = self.cta_tile, self.cluster_mn, arithmetic.ceil_div
         m_tiles, n_tiles = ceil_div(m, bm * cm), ceil_div(n, bn * cn)
-        return TileGrid(self, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic, divisors)
+        return TileGrid(self, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic)
 
     def from_values(self, values: tuple[Any, ...], arithmetic: Arithmetic) -> WorkGrid:
         """The work tiles as a kernel has them, from what `WorkGrid.host_values` handed it.
