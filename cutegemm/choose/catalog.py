@@ -206,7 +206,7 @@ def ranked(
     """
     kind, by_threads = operands.a.dtype, by_threads or operands
     if by_simt(kind):
-        return iter(() if transposed else simt.candidates(by_threads, problem, arch, device))
+        return iter(()) if transposed else simt.ranked(by_threads, problem, arch, device)
     if kind.bits == 8 and arch != WITH_WGMMA:
         only = f"{kind} is multiplied by wgmma alone, which {WITH_WGMMA} has and {arch} has not."
         raise PlanError(f"choose: no named plan for {operands}", [only])
