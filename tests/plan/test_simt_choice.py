@@ -25,8 +25,8 @@ H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 BY_HAND = SimtCosts(
     start=1000.0, round=100.0, latency=3.0, registers=2.0, step=0.5, block=0.0, wide=0.0, narrow=0.0, turned=0.0,
-    reads=0.0, peak=1.0, few=0.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0, streamed=5.0,
-    scattered=0.0, pack=100_000.0, packed=1.0, within=64.0, beside=64.0,
+    reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0,
+    streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0, within=64.0, beside=64.0,
 )  # fmt: skip
 FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds take no time
 
@@ -78,7 +78,10 @@ def test_rounds_and_products():
     products = 3 * 2 * 128 * 128 * 64 / (10e6 / 132)  # one CTA of 4 warps has all schedulers, as two have
     assert found == pytest.approx(1000 + 100 * (1 + 1 / 2) + products, rel=1e-6)
     assert bound == "start and end"
-    assert of("simt_128x128", Problem(128 * 364, 128, 64000, operands=TN), free, slow)[1] == "multiply-adds"
+    assert of("simt_128x128", Problem(128 * 364, 128, 3200, operands=TN), free, slow)[1] == "multiply-adds"
+    crowded = replace(free, crowded=0.5)  # by one more than the one that the round needs, or by half of it
+    more = of("simt_128x128", Problem(128 * 364, 128, 64, operands=TN), crowded, slow)[0] - found
+    assert more == pytest.approx(products / 3 / 2, rel=1e-6)
     one_warp = of("simt_16x32", Problem(16, 32, 64, operands=TN), free, slow)[0]
     assert one_warp == pytest.approx(1000 + 100 + 4 * 2 * 16 * 32 * 64 / (10e6 / 132), rel=1e-4)
 

@@ -52,6 +52,7 @@ class SimtCosts:
     reads       of an access of a warp to shared memory, for fragments
     peak        of the rate of a loop of multiply-adds, what tiles reach
     few         the exponent of the CTAs that fit a multiprocessor over those that it has, for how much slower each is
+    crowded     of the room for CTAs that a second round leaves on each multiprocessor, what is taken on the busiest
     store       of an access of a warp to D
     written     times what a D takes to go to memory, that is added
     launch      of the kernel that adds the sums of parts
@@ -63,29 +64,30 @@ class SimtCosts:
     within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 4.29
-    round: float = 1.75
-    latency: float = 0.15
-    registers: float = 0.182
-    step: float = 0.139
-    block: float = 0.00879
-    wide: float = 0.00328
-    narrow: float = 0.00327
-    turned: float = 0.00286
-    reads: float = 0.000844
-    peak: float = 0.903
-    few: float = 0.162
-    store: float = 0.00382
-    written: float = 0.892
-    launch: float = 0.556
+    start: float = 4.57
+    round: float = 1.5
+    latency: float = 0.163
+    registers: float = 0.162
+    step: float = 0.142
+    block: float = 0.00882
+    wide: float = 0.00315
+    narrow: float = 0.00328
+    turned: float = 0.00308
+    reads: float = 0.000829
+    peak: float = 0.907
+    few: float = 0.143
+    crowded: float = 0.35
+    store: float = 0.00381
+    written: float = 0.861
+    launch: float = 0.55
     added: float = 0.84
-    sums: float = 0.328
-    streamed: float = 5.91
-    scattered: float = 0.072
-    pack: float = 3.31
-    packed: float = 1.13
+    sums: float = 0.372
+    streamed: float = 5.72
+    scattered: float = 0.0289
+    pack: float = 3.3
+    packed: float = 1.09
     within: float = 2.63
-    beside: float = 1.94
+    beside: float = 2.15
 
 
 COSTS = SimtCosts()
@@ -147,6 +149,8 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
             turned += extent * bk / WARP_THREADS
         by_registers |= not load.atom.is_async
     rows, columns = _thread_tile(plan)
+    assert plan.read_a is not None
+    assert plan.read_b is not None
     reads = (rows / plan.read_a.values + columns / plan.read_b.values) * warps * bk
     values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
     packs = [packing.name for packing in plan.packs]
@@ -161,6 +165,63 @@ def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
     """(M, N) elements of D of a thread."""
     (bm, bn, _), mma = plan.cta_tile, plan.tiled_mma
     return product(mma.partition_shape_A((bm, 1))), product(mma.partition_shape_B((bn, 1)))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Columns of what the multiprocessor with the most to do runs, and of the parts that K is split into.
+
+    rounds     of as many CTAs as fit, each with `deep` k-tiles
+    rest       CTAs of a last round, each with `last` k-tiles
+    slots      parts whose sums are written
+    added      of a tile
+    is_split   whether there are any
+    is_even    whether CTAs share k-tiles evenly
+    """
+
+    rounds: Column
+    deep: Column
+    rest: Column
+    last: Column
+    slots: Column
+    added: Column
+    is_split: Column
+    is_even: Column
+
+
+def _work(
+    tiles: Tiles, count: Column, k_tiles: Column, parts: Column, grid: Column, sms: int, cost: SimtCosts
+) -> _Work:
+    """The first CTAs are spread over all multiprocessors; those of a last round go where others end, several at a time,
+    the less so the more rounds there were.
+
+    count, k_tiles   tiles of D, and k-tiles of each
+    """
+    ctas, deep = count * parts, np.ceil(k_tiles / parts)
+    rounds, rest = ctas // (sms * tiles.ctas), np.ceil(ctas % (sms * tiles.ctas) / sms)
+    crowd = cost.crowded / np.maximum(1.0, rounds) * (tiles.ctas - rest)
+    rest = np.where((rounds > 0) & (rest > 0), rest + crowd, rest)
+    is_even = grid > 0
+    if not np.any(is_even):
+        return _Work(rounds, deep, rest, deep, ctas, parts, parts > 1, is_even)
+    among = np.maximum(grid, 1.0)
+    shared = count % among
+    workers = np.maximum(1.0, np.minimum(among, np.maximum(shared, shared * k_tiles // LEAST_RUN)))
+    slots = workers + shared - 1
+
+    def either(even: Column, split: Column) -> Column:
+        return np.where(is_even, even, split)
+
+    return _Work(
+        rounds=either(count // among, rounds),
+        deep=either(k_tiles, deep),
+        rest=either(np.ceil(workers / sms) * (shared > 0), rest),
+        last=either(np.ceil(shared * k_tiles / workers), deep),
+        slots=either(slots, ctas),
+        added=either(slots / np.maximum(1.0, shared), parts),
+        is_split=either(shared > 0, parts > 1),
+        is_even=is_even,
+    )
 
 
 def predicted(
@@ -179,26 +240,7 @@ def predicted(
     """
     cost, rates, sms = costs, device.measured, device.sms
     count, k_tiles = tiles.tiles_of(problem), np.maximum(1.0, np.ceil(problem.k / tiles.bk))
-    # Rounds of CTAs with all that fit, each with so many k-tiles, and what is left
-    per_sm = np.maximum(1.0, np.ceil(count * parts / sms))
-    rounds, rest = per_sm // tiles.ctas, per_sm % tiles.ctas
-    deep = last = np.ceil(k_tiles / parts)
-    is_even = grid > 0
-    if np.any(is_even):
-        among = np.maximum(grid, 1.0)
-        shared = np.where(is_even, count % among, 0.0)
-        workers = np.maximum(1.0, np.minimum(among, np.maximum(shared, shared * k_tiles // LEAST_RUN)))
-        rounds = np.where(is_even, count // among, rounds)
-        rest = np.where(is_even, np.ceil(workers / sms) * (shared > 0), rest)
-        deep, last = (
-            np.where(is_even, k_tiles, deep),
-            np.where(is_even, np.ceil(shared * k_tiles / workers), last),
-        )
-        slots = np.where(is_even, workers + shared - 1, count * parts)
-        added = np.where(is_even, slots / np.maximum(1.0, shared), parts)
-        is_split = np.where(is_even, shared > 0, parts > 1)
-    else:
-        slots, added, is_split = count * parts, parts, parts > 1
+    work = _work(tiles, count, k_tiles, parts, grid, sms, cost)
     size_of = {name: getattr(operands, name).dtype.bits / 8 for name in "abd"}
     latency_us = (cost.latency + cost.registers * tiles.by_registers) / tiles.ahead
     latency_us = latency_us + cost.step + cost.block * tiles.bk
@@ -214,26 +256,24 @@ def predicted(
         each = _together(cost.within, latency_us, held * loads_us, held * products_us * idle)
         return np.where(ctas > 0, k_tiles * each, 0.0)
 
-    turns = rounds + (rest > 0)
+    turns = work.rounds + (work.rest > 0)
     d_us = cost.written * problem.m * problem.n * problem.l * size_of["d"] / (rates.thread_read_gb_s * 1e3)
-    ends_us = (
-        cost.start + cost.round * (1 + (turns - 1) / tiles.ctas) + cost.store * per_sm * tiles.stores + d_us
-    )
-    a_bytes, b_bytes = (
-        rows * problem.k * problem.l * size_of[name] for name, rows in (("a", problem.m), ("b", problem.n))
-    )
+    stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
+    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas) + stores_us + d_us
+    a_bytes = problem.m * problem.k * problem.l * size_of["a"]
+    b_bytes = problem.n * problem.k * problem.l * size_of["b"]
     packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
     memory_us = (a_bytes + b_bytes - packed) / (rates.thread_read_gb_s * 1e3)
-    memory_us = memory_us * (1 + cost.scattered * is_even)
+    memory_us = memory_us * (1 + cost.scattered * work.is_even)
     pack_us = cost.pack + cost.packed * 2 * packed / (rates.pack_along_mn_gb_s * 1e3)
     pack_us = np.where(packed > 0, pack_us, 0.0)
-    moved = 2 * slots * tiles.bm * tiles.bn * operands.acc.bits / 8
-    sums_us = cost.launch + cost.added * np.ceil(added / _ADDED_AT_ONCE) + cost.streamed * is_even
-    sums_us = np.where(is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
-    turns_us = rounds * steps_us(tiles.ctas, deep) + steps_us(rest, last)
+    moved = 2 * work.slots * tiles.bm * tiles.bn * operands.acc.bits / 8
+    sums_us = cost.launch + cost.added * np.ceil(work.added / _ADDED_AT_ONCE) + cost.streamed * work.is_even
+    sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
+    turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
     us = ends_us + _together(cost.beside, turns_us, memory_us) + sums_us + pack_us
-    of_k = rounds * tiles.ctas * deep + rest * last
-    waited = latency_us * (rounds * deep + (rest > 0) * last)
+    of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
+    waited = latency_us * (work.rounds * work.deep + (work.rest > 0) * work.last)
     bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, sums_us, pack_us
     return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
 
