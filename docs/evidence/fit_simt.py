@@ -99,7 +99,7 @@ def cases(seed: int = _SEED) -> list[Case]:
     """Problems of f32 that are drawn by a seed, with the plans to measure on each.
 
     >>> len(cases())
-    40
+    35
     """
     found = []
     for problem in drawn(seed, _DRAWN):
