@@ -86,7 +86,7 @@ def choose(
 
     >>> small, large = Problem(128, 128, 512), Problem(8192, 8192, 512)
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
-    ('simt_128x16/k2', 'simt_256x128+pack')
+    ('simt_16x64/k16', 'simt_128x128+pack')
     """
     return chosen(operands, problem, arch, device, with_c, transposed=False)[1]
 
@@ -206,7 +206,7 @@ def ranked(
     """
     kind, by_threads = operands.a.dtype, by_threads or operands
     if by_simt(kind):
-        return iter(() if transposed else simt.candidates(by_threads, problem, arch, device))
+        return iter(()) if transposed else simt.ranked(by_threads, problem, arch, device)
     if kind.bits == 8 and arch != WITH_WGMMA:
         only = f"{kind} is multiplied by wgmma alone, which {WITH_WGMMA} has and {arch} has not."
         raise PlanError(f"choose: no named plan for {operands}", [only])

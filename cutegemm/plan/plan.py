@@ -550,15 +550,12 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def scheduler(self) -> TileScheduler:
-        """Which work tiles there are, and which CTA takes which.
-
-        The raster of a plan whose schedule has stages divides by the tiles of a batch even where there is one.
-        """
+        """Which work tiles there are, and which CTA takes which."""
         by_threads = self.pipeline is None
         persistent = self.persistent if self.pipeline is None else self.pipeline.ctas
         return TileScheduler(
             self.raster, self.split, self.cta_tile, self.cluster_mn, persistent,
-            batched=self.operands.batched or (by_threads and self.sums is None), idle_ctas=by_threads,
+            batched=self.operands.batched, idle_ctas=by_threads,
         )  # fmt: skip
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import Case, contests, operands_of, record
+from docs.evidence.fitting import as_text, fit, summary
 from docs.evidence.measure import machine, need_gpu
 
 # Problems that wgmma does not multiply as they are: few tiles and a deep K, rows that begin at any element, a short K
@@ -44,9 +43,6 @@ _PROBLEMS = """
 """
 _TRIED = 6  # plans of a problem: the best by the model of as many tiles, with one of them whole
 _SECONDS = 0.06  # of measuring for each problem
-_LEAST_WEIGHT = 0.1  # of a plan that takes far longer than the best
-_TIED = 0.05  # of a constant's logarithm to what it was
-_NEAR = 1.15  # times the best: plans whose predictions are judged
 
 
 @dataclass(frozen=True)
@@ -74,11 +70,6 @@ class Timed:
         found = predicted(self._tiles, peak, of.operands, of, self.device, parts, costs)
         return np.log(found.us / np.array(self.us))
 
-    @property
-    def slower(self) -> Any:
-        """Times the best."""
-        return np.array(self.us) / min(self.us)
-
 
 def cases() -> list[Case]:
     """The problems, with the plans to measure on each.
@@ -101,7 +92,12 @@ def cases() -> list[Case]:
 
 
 def timed(found: Mapping[str, Any]) -> list[Timed]:
-    """The problems of a file, with the plans of the tables that were timed on each."""
+    """The problems of a file, with the plans of the tables that were timed on each.
+
+    >>> file = Path("docs/evidence/data/mma_sync_fit.json")
+    >>> summary(timed(json.loads(file.read_text())), COSTS).partition(":")[0]
+    '35 problems'
+    """
     gpu = found.get("gpu") or found.get("machine", {}).get("gpu", "")
     device = device_called(gpu, DEFAULT_ARCH, DEFAULT_DEVICE.sms)
     by_problem: dict[Problem, list[tuple[GemmPlan, float, float]]] = {}
@@ -119,47 +115,6 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
         built, rates, us = zip(*plans, strict=True)
         out.append(Timed(built, rates, problem, device, us))
     return out
-
-
-def fit(measured: Sequence[Timed], steps: int, costs: MmaCosts = COSTS) -> MmaCosts:
-    """The costs whose errors are least.
-
-    steps   of least squares
-    """
-    from scipy.optimize import least_squares
-
-    names = list(asdict(costs))
-    start = np.log([getattr(costs, name) for name in names])
-
-    def of(logarithms: Any) -> MmaCosts:
-        return replace(costs, **dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
-
-    def residuals(logarithms: Any) -> Any:
-        made = of(logarithms)
-        weighted = [one.errors(made) * np.maximum(_LEAST_WEIGHT**0.5, 1 / one.slower) for one in measured]
-        return np.concatenate([*weighted, _TIED * (logarithms - start)])
-
-    return of(least_squares(residuals, start, loss="soft_l1", f_scale=0.15, max_nfev=steps).x)
-
-
-def summary(measured: Sequence[Timed], costs: MmaCosts = COSTS) -> str:
-    """How far predictions of plans near the best are off, and what the choice by them loses.
-
-    >>> file = Path("docs/evidence/data/mma_sync_fit.json")
-    >>> summary(timed(json.loads(file.read_text()))).partition(":")[0]
-    '35 problems'
-    """
-    near, lost = [], []
-    for one in measured:
-        errors = one.errors(costs)
-        near.append(errors[one.slower <= _NEAR])
-        lost.append(float(one.slower[np.argmin(errors + np.log(one.us))]))
-    off = np.concatenate(near)
-    return (
-        f"{len(measured)} problems: of plans near the best {math.sqrt(float(np.mean(off**2))):.1%} off (root mean "
-        f"square), {float(np.mean(off)):+.1%} on average; the choice takes {geometric_mean(lost):.3f} of the best "
-        f"time, {max(lost):.3f} at most"
-    )
 
 
 def run(path: Path) -> None:
@@ -182,7 +137,7 @@ def main(argv: Sequence[str]) -> None:
     every = [one for of_file in by_file.values() for one in of_file]
     if not every:
         raise CutegemmError("fit_mma_sync: no file holds a timed mma.sync plan.")
-    costs = fit(every, given.steps) if given.steps else COSTS
-    print("MmaCosts(", *(f"    {name}={value:.3g}," for name, value in asdict(costs).items()), ")", sep="\n")
+    costs = fit(every, given.steps, COSTS) if given.steps else COSTS
+    print(as_text(costs))
     for file, of_file in by_file.items():
         print(f"{file}: {summary(of_file, costs)}")

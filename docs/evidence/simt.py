@@ -94,7 +94,8 @@ def candidates(problem: Problem, count: int) -> list[str | None]:
     operands = problem.operands
     found: list[str] = []
     by_tile: dict[str, int] = {}
-    for recipe in ranked(operands, problem, within=_WORTH):
+    pool = list(ranked(operands, problem))
+    for recipe in [one.recipe for one in pool if one.us <= _WORTH * pool[0].us]:
         tile = str(replace(recipe, split=None, ctas=None))
         if by_tile.get(tile, 0) < 2 and len(found) < count:
             by_tile[tile] = by_tile.get(tile, 0) + 1

@@ -152,4 +152,4 @@ def test_the_choice(layout):
     assert chosen(16, 8192, 8192).cta_tile[0] <= 32
     assert chosen(8192, 8192, 8192).split_k == 1
     assert {p.name for p in chosen(8192, 8192, 8192).packs} == set(LARGE_PACKED.to_pack(ops))
-    assert len(ranked(ops, Problem(512, 512, 512, operands=ops))) > 10
+    assert len(list(ranked(ops, Problem(512, 512, 512, operands=ops)))) > 10

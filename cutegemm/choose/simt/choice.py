@@ -3,96 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from cutegemm.choose.candidate import Candidate
+import numpy as np
+
+from cutegemm.choose.candidate import Candidate, Column
 from cutegemm.choose.refusals import by_reason
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.simt.recipe import SimtRecipe
-from cutegemm.choose.simt.time import bound, seconds
+from cutegemm.choose.simt.time import Tiles, predicted
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
-from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.split import Split
 
-_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_LEAST_K = 256  # of a part
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+MOST_PARTS = 96  # which one thread adds
+_LEAST_K = 32  # of a part
 _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and have not been timed
 _EVENLY = Split(waves=1)
 
 
 def ranked(
-    operands: Operands,
-    problem: Problem,
-    arch: str = DEFAULT_ARCH,
-    device: Device = DEFAULT_DEVICE,
-    within: float = 1e9,
-) -> list[SimtRecipe]:
-    """The plans that serve, that which `seconds` holds to be the fastest first.
-
-    within   times its time
-    raises   PlanError where none does
-    """
-    found: list[tuple[float, str, SimtRecipe]] = []
-    refusals: list[tuple[object, str]] = []
-    for recipe in SIMT_PLANS:
-        plan, refused = _if_it_serves(recipe, operands, arch)
-        if plan is None:
-            refusals += [(recipe, rule) for rule in refused]
-            continue
-        for one in _variants(recipe, plan, operands, problem, device.sms):
-            found.append((seconds(one, operands, problem, device), str(one), one))
-    if not found:
-        raise PlanError(f"choose: no named plan for {operands} on {arch}", by_reason(refusals))
-    found.sort(key=lambda one: one[:2])
-    return [recipe for time, _, recipe in found if time <= within * found[0][0]]
-
-
-def candidates(
     operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
-) -> list[Candidate]:
-    """What `choose` weighs, the plan to take first.
+) -> Iterator[Candidate]:
+    """Plans, whole and with K split, that which is held to be the fastest first. The split ones are not built yet.
 
     raises   PlanError where no named plan serves the operands
     """
-    return [
+    served = _serving(operands, arch)
+    if not served.recipes:
+        raise PlanError(f"choose: no named plan for {operands} on {arch}", by_reason(served.refusals))
+    rows, parts, grid = _divisions(served.tiles, problem, device.sms)
+    found = predicted(served.tiles.taken(rows), operands, problem, device, parts, grid)
+    return (
         Candidate(
-            recipe,
-            seconds(recipe, operands, problem, device) * 1e6,
-            bound(recipe, operands, problem, device),
+            _variant(served.recipes[rows[place]], int(parts[place]), int(grid[place])),
+            float(found.us[place]),
+            found.bound(place),
         )
-        for recipe in ranked(operands, problem, arch, device)
+        for place in np.argsort(found.us, kind="stable").tolist()
+    )
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The recipes whose plans serve operands on an architecture, as they are and packed, with what the model asks.
+
+    refusals   why others do not serve
+    """
+
+    recipes: tuple[SimtRecipe, ...]
+    tiles: Tiles
+    refusals: tuple[tuple[object, str], ...]
+
+
+@lru_cache(maxsize=256)
+def _serving(operands: Operands, arch: str) -> Serving:
+    recipes, plans = [], []
+    refused: list[tuple[object, str]] = []
+    for named in SIMT_PLANS:
+        for is_packed in (False, True) if named.to_pack(operands) else (False,):
+            recipe = replace(named, is_packed=is_packed)
+            try:
+                plan = recipe.build(operands)
+            except PlanError as error:
+                refused += [(recipe, rule) for rule in error.violations]
+                continue
+            broken = plan.violations(arch)
+            refused += [(recipe, rule) for rule in broken]
+            if not broken:
+                recipes.append(recipe)
+                plans.append(plan)
+    return Serving(tuple(recipes), Tiles.of(plans), tuple(refused))
+
+
+def _divisions(tiles: Tiles, problem: Problem, sms: int) -> tuple[Column, Column, Column]:
+    """Numbers of recipes, each as often as there are ways to divide its K; in how many parts; and among how many CTAs
+    evenly, or 0. Parts are as many as the multiprocessors hold at a time, one more, and fewer."""
+    count, at_once = tiles.tiles_of(problem), sms * tiles.ctas
+    held = at_once // np.maximum(1, count)
+    most = np.minimum(MOST_PARTS, problem.k // _LEAST_K)
+    every = np.arange(len(count))
+    of_full = every[(held > 1) & (held <= most) & ~np.isin(held, SPLITS)]
+    few = (count % at_once > 0) & (count < _FEW * at_once) & (count * problem.k >= at_once * _LEAST_K)
+    rows = [every, *(every[(parts <= held + 1) & (parts <= most)] for parts in SPLITS), of_full, every[few]]
+    parts = [
+        *(np.full(len(some), parts) for some, parts in zip(rows, (1, *SPLITS), strict=False)),
+        held[of_full],
+        np.ones(int(few.sum())),
     ]
+    grid = [np.zeros(sum(map(len, rows[:-1]))), at_once[few]]
+    return np.concatenate(rows), np.concatenate(parts), np.concatenate(grid)
 
 
-def _variants(
-    recipe: SimtRecipe, plan: GemmPlan, operands: Operands, problem: Problem, sms: int
-) -> Iterator[SimtRecipe]:
-    """The recipe as it is and with K split, as far as that may gain, with operands packed and without."""
-    m_tiles, n_tiles, batch = plan.grid(problem)
-    tiles, at_once = max(1, m_tiles * n_tiles * batch), sms * plan.ctas_per_sm
-    full = at_once // tiles
-    splits: list[tuple[Split | None, int | None]] = [(None, None)]
-    for parts in sorted({full, *_SPLITS} - {0, 1}):
-        if problem.k >= parts * _LEAST_K and parts <= full + 1:
-            splits.append((Split(parts), None))
-    if tiles % at_once and tiles < _FEW * at_once and tiles * problem.k >= at_once * _LEAST_K:
-        splits.append((_EVENLY, at_once))
-    for is_packed in (False, True) if recipe.to_pack(operands) else (False,):
-        for split, ctas in splits:
-            yield replace(recipe, is_packed=is_packed, split=split, ctas=ctas)
-
-
-@cache
-def _if_it_serves(
-    recipe: SimtRecipe, operands: Operands, arch: str
-) -> tuple[GemmPlan | None, tuple[str, ...]]:
-    try:
-        plan = recipe.build(operands)
-    except PlanError as error:
-        return None, error.violations
-    broken = plan.violations(arch)
-    return (None, tuple(broken)) if broken else (plan, ())
+@lru_cache(maxsize=4096)
+def _variant(recipe: SimtRecipe, parts: int, grid: int) -> SimtRecipe:
+    if grid:
+        return replace(recipe, split=_EVENLY, ctas=grid)
+    return recipe if parts == 1 else replace(recipe, split=Split(parts))

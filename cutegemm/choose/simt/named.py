@@ -12,21 +12,14 @@ from dataclasses import replace
 
 from cutegemm.choose.simt.recipe import SimtRecipe
 
+# k-major tiles travel by cp.async too, an element at a time: several are under way, where registers hold one
+_DEEP = {"stages": 4, "unroll": 4, "load_a": "cp.async", "load_b": "cp.async"}
 
-def _rates(tn: float, nn: float, tt: float, nt: float) -> dict[str, float]:
-    return {"tn": tn, "nn": nn, "tt": tt, "nt": nt}
-
-
-# Rates: one H200, f32, torch 2.11, normal data, 2026-11-20, by `docs.evidence.fit_simt`. Where a plan was not timed
-# they are those of its mirror image, in which A and B change places ("nn" with "tt"), a shade less for 128x256x16; or
-# estimates: 32x32, 16x128, 128x16, and 64x256 between 64x128 and 128x128; of 64x256x8 that of
-# "nt" was timed, and "nn" in a batch.
 SIMT_PLANS = (
     SimtRecipe(
         "simt_256x128",
         "16x8 elements a thread, 8 warps; rows of A outermost",
         {"block": (256, 128, 16), "warp": (64, 64), "thread": (16, 8), "stages": (3, 2), "unroll": 4},
-        _rates(0.911, 0.829, 0.889, 0.831),
     ),
     SimtRecipe(
         "simt_128x256",
@@ -35,7 +28,6 @@ SIMT_PLANS = (
             "block": (128, 256, 8), "warp": (64, 64), "thread": (8, 16), "stages": (4, 2), "unroll": 2,
             "mma_order": "n",
         },
-        _rates(0.851, 0.846, 0.843, 0.849),
     ),
     SimtRecipe(
         "simt_128x256x16",
@@ -44,7 +36,6 @@ SIMT_PLANS = (
             "block": (128, 256, 16), "warp": (64, 64), "thread": (8, 16), "stages": (3, 2), "unroll": 4,
             "mma_order": "n",
         },
-        _rates(0.893, 0.845, 0.832, 0.828),
     ),
     SimtRecipe(
         "simt_128x128",
@@ -53,7 +44,6 @@ SIMT_PLANS = (
             "block": (128, 128, 16), "warp": (64, 64), "thread": (8, 16), "stages": (4, 2), "unroll": 4,
             "mma_order": "n", "ctas_per_sm": 2,
         },
-        _rates(0.879, 0.828, 0.860, 0.790),
     ),
     SimtRecipe(
         "simt_64x256",
@@ -62,7 +52,6 @@ SIMT_PLANS = (
             "block": (64, 256, 16), "warp": (64, 64), "thread": (8, 16), "stages": (3, 2), "unroll": 4,
             "mma_order": "n", "ctas_per_sm": 2,
         },
-        _rates(0.870, 0.838, 0.790, 0.710),
     ),
     SimtRecipe(
         "simt_64x256x8",
@@ -71,7 +60,6 @@ SIMT_PLANS = (
             "block": (64, 256, 8), "warp": (64, 64), "thread": (8, 16), "stages": (4, 2), "unroll": 2,
             "mma_order": "n", "ctas_per_sm": 2,
         },
-        _rates(0.83, 0.796, 0.78, 0.732),
     ),
     SimtRecipe(
         "simt_256x64",
@@ -80,77 +68,106 @@ SIMT_PLANS = (
             "block": (256, 64, 16), "warp": (64, 64), "thread": (16, 8), "stages": (3, 2), "unroll": 4,
             "ctas_per_sm": 2, "store": "direct",  # loads of C ahead of stores to shared memory would spill
         },
-        _rates(0.889, 0.790, 0.838, 0.703),
     ),
     SimtRecipe(
         "simt_128x64",
         "8x8 elements a thread, 4 warps; for middling problems",
         {"block": (128, 64, 16), "warp": (64, 32), "thread": (8, 8), "stages": (3, 2), "unroll": 4,
          "ctas_per_sm": 3},
-        _rates(0.834, 0.707, 0.827, 0.665),
     ),
     SimtRecipe(
         "simt_64x128",
         "8x8 elements a thread, 4 warps; for middling problems of few rows",
         {"block": (64, 128, 16), "warp": (32, 64), "thread": (8, 8), "stages": (3, 2), "unroll": 4,
          "ctas_per_sm": 3},
-        _rates(0.840, 0.799, 0.711, 0.664),
     ),
     SimtRecipe(
         "simt_64x64",
         "8x4 elements a thread, 4 warps; for small problems",
         {"block": (64, 64, 16), "warp": (32, 32), "thread": (8, 4), "stages": (3, 2), "unroll": 4,
          "ctas_per_sm": 4},
-        _rates(0.707, 0.572, 0.605, 0.518),
     ),
     SimtRecipe(
         "simt_32x256",
         "8x8 elements a thread, 4 warps side by side; for few rows",
         {"block": (32, 256, 8), "warp": (32, 64), "thread": (8, 8), "stages": (4, 2), "unroll": 2,
          "ctas_per_sm": 3},
-        _rates(0.722, 0.613, 0.391, 0.447),
     ),
     SimtRecipe(
         "simt_256x32",
         "8x8 elements a thread, 4 warps on top of each other; for few columns",
         {"block": (256, 32, 8), "warp": (64, 32), "thread": (8, 8), "stages": (4, 2), "unroll": 2,
          "ctas_per_sm": 3},
-        _rates(0.722, 0.391, 0.613, 0.447),
     ),
     SimtRecipe(
         "simt_16x256",
         "8x8 elements a thread, 2 warps side by side; for very few rows",
         {"block": (16, 256, 8), "warp": (16, 128), "thread": (8, 8), "stages": (4, 2), "unroll": 2,
          "ctas_per_sm": 4},
-        _rates(0.544, 0.429, 0.370, 0.308),
     ),
     SimtRecipe(
         "simt_256x16",
         "8x8 elements a thread, 2 warps on top of each other; for very few columns",
         {"block": (256, 16, 8), "warp": (128, 16), "thread": (8, 8), "stages": (4, 2), "unroll": 2,
          "ctas_per_sm": 4},
-        _rates(0.544, 0.370, 0.429, 0.308),
     ),
     SimtRecipe(
         "simt_32x32",
         "4x4 elements a thread, 2 warps; for problems of few tiles",
         {"block": (32, 32, 16), "warp": (16, 32), "thread": (4, 4), "stages": (4, 2), "unroll": 4,
          "ctas_per_sm": 8},
-        _rates(0.32, 0.30, 0.30, 0.28),
     ),
     SimtRecipe(
         "simt_16x128",
         "4x4 elements a thread, 4 warps side by side; for few rows",
         {"block": (16, 128, 16), "warp": (16, 32), "thread": (4, 4), "stages": (4, 2), "unroll": 4,
          "ctas_per_sm": 4},
-        _rates(0.32, 0.30, 0.30, 0.28),
     ),
     SimtRecipe(
         "simt_128x16",
         "4x4 elements a thread, 4 warps on top of each other; for few columns",
         {"block": (128, 16, 16), "warp": (32, 16), "thread": (4, 4), "stages": (4, 2), "unroll": 4,
          "ctas_per_sm": 4},
-        _rates(0.32, 0.30, 0.30, 0.28),
+    ),
+    SimtRecipe(
+        "simt_32x32x32",
+        "2x4 elements a thread, 4 warps, 3 deep k-tiles under way by cp.async; for few tiles and a K that is split",
+        {"block": (32, 32, 32), "warp": (8, 32), "thread": (2, 4), "quad": (2, 4), **_DEEP, "ctas_per_sm": 4},
+    ),
+    SimtRecipe(
+        "simt_16x32",
+        "4x4 elements a thread, a single warp, 3 deep k-tiles under way",
+        {"block": (16, 32, 32), "warp": (16, 32), "thread": (4, 4), **_DEEP, "ctas_per_sm": 5},
+    ),
+    SimtRecipe(
+        "simt_32x16",
+        "the mirror image of simt_16x32",
+        {"block": (32, 16, 32), "warp": (32, 16), "thread": (4, 4), **_DEEP, "ctas_per_sm": 5},
+    ),
+    SimtRecipe(
+        "simt_16x64",
+        "4x4 elements a thread, 2 warps side by side, 3 deep k-tiles under way; for few rows",
+        {"block": (16, 64, 32), "warp": (16, 32), "thread": (4, 4), **_DEEP, "ctas_per_sm": 3},
+    ),
+    SimtRecipe(
+        "simt_64x16",
+        "the mirror image of simt_16x64, for few columns",
+        {"block": (64, 16, 32), "warp": (32, 16), "thread": (4, 4), **_DEEP, "ctas_per_sm": 3},
+    ),
+    SimtRecipe(
+        "simt_16x16",
+        "2x2 elements a thread, 2 warps, 3 k-tiles of 64 under way; for the smallest problems",
+        {"block": (16, 16, 64), "warp": (8, 16), "thread": (2, 2), "quad": (2, 2), **_DEEP, "ctas_per_sm": 4},
+    ),
+    SimtRecipe(
+        "simt_32x64",
+        "4x4 elements a thread, 4 warps, 3 k-tiles under way",
+        {"block": (32, 64, 16), "warp": (16, 32), "thread": (4, 4), **_DEEP, "ctas_per_sm": 4},
+    ),
+    SimtRecipe(
+        "simt_64x32",
+        "the mirror image of simt_32x64",
+        {"block": (64, 32, 16), "warp": (16, 32), "thread": (4, 4), **_DEEP, "ctas_per_sm": 4},
     ),
 )  # fmt: skip
 # The largest tiles, packed: the last steps of the ladder.

@@ -7,7 +7,7 @@ majorness and alignment, how wide the accesses are from their types.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cutegemm.build.building import Shared
@@ -34,9 +34,6 @@ def _shared(text: str) -> Shared:
 class SimtRecipe(Recipe):
     """What a SIMT plan is before its operands are known.
 
-    rate   by layout ("nn", ...): speed on large problems, a loop of multiply-adds alone being 1; empty where the
-           plan is not to be chosen
-
     Of `options`, `stages` may be a pair: with cp.async alone, and where a tile goes through registers, as such a tile
     is one more on its way already.
     """
@@ -54,8 +51,6 @@ class SimtRecipe(Recipe):
     }
     splits: ClassVar[frozenset[str]] = frozenset({"k", "last", "s"})
     reduction: ClassVar[str] = "kernel"
-
-    rate: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
         """The plan for operands: `simt_plan`, its options fitted to the width of their elements.

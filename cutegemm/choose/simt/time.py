@@ -1,170 +1,292 @@
-"""How long a SIMT plan takes.
+"""How long SIMT plans will take, many at a time: from the latency of memory up to the rate of multiply-adds.
 
-    time = start + rounds * (fill and drain) + multiply-adds of the busiest multiprocessor / its rate
-           + a pass over each operand that is packed + the sums of parts, written, read and added
+The CTAs of the multiprocessor that has the most of them run a few at a time, each through its k-tiles one after the
+other. A k-tile takes as long as the slowest of
 
-and the kernel never takes less than the operands take to come from DRAM. Rates of the chip are those of the `Device`;
-`Costs`, and the rates of the plans in `simt.named`, are fitted to docs/evidence/data/simt.json by
-`python -m docs.evidence fit-simt`.
+    latency         of memory, over the k-tiles that are under way, one where tiles go through registers; the barrier,
+                    and each k-block's first fragments
+    loads           of all CTAs of the multiprocessor: accesses of warps to global memory and, for their fragments, to
+                    shared memory
+    multiply-adds   of all of them; fewer warps than schedulers leave some idle, few cover less of each other's waits
+
+What goes on at the same time adds up in part: `_together`. The kernel takes no less than the operands take to come from
+DRAM. Besides there are its start, for each round of CTAs the first k-tile and the store of D, where K is split the
+kernel that adds the sums of parts, and the one that packs operands.
+
+Rates of the chip are those of its `Device`. `SimtCosts` is fitted to what an H200 and an H100 took behind a flush of
+the L2 cache; `python -m docs.evidence fit-simt FILE.json ...` fits it anew.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from cutegemm.choose.simt.recipe import SimtRecipe
+import numpy as np
+
+from cutegemm.choose.candidate import Column, Predicted
+from cutegemm.layout import product
 from cutegemm.machine.arch import WARP_SCHEDULERS, WARP_THREADS
-from cutegemm.machine.device import DEFAULT_DEVICE, Device
-from cutegemm.plan.memory.packing import ALIGN_BYTES
+from cutegemm.machine.device import Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.work.shares import shares_of
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.shares import LEAST_RUN
+from cutegemm.tile.tiled_copy import TiledCopy
+
+_BOUNDS = "latency", "loads", "multiply-adds", "DRAM", "start and end", "sums of parts", "packing"
+_ADDED_AT_ONCE = 16  # parts, of which a thread asks for the sums in one go
+_WIDE_BITS = 64  # of an access that counts as a wide one
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What is fitted; the defaults are of one H200.
+class SimtCosts:
+    """What is fitted, in microseconds.
 
-    start_s               of a kernel, until its first loads have come from DRAM
-    round_s               of a round of CTAs: first k-tiles are waited for and D is written, with no products meanwhile
-    one_warp, two_warps   of the rate, where a scheduler has no more of them, though more would fit
-    unaligned             of the rate, where an operand is read by less than 16 bytes
-    launch_s              of a kernel that waits for the one before
-    through_registers     of the rate of reading, where tiles go through registers, so that one of them alone is under
-                          way
+    start       of a kernel, until its first loads are under way, and from its last store to the end
+    round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
+    latency     of a k-tile
+    registers   more of it, where a tile goes through registers
+    step        of a k-tile, what is no latency of memory; block: of a k-block
+    wide, narrow   of an access of a warp to global memory, of 8 or 16 bytes a lane, and of fewer
+    turned      of an access of a warp that turns elements of a k-major tile round on their way to shared memory
+    reads       of an access of a warp to shared memory, for fragments
+    peak        of the rate of a loop of multiply-adds, what tiles reach
+    few         the exponent of the CTAs that fit a multiprocessor over those that it has, for how much slower each is
+    crowded     of the room for CTAs that a second round leaves on each multiprocessor, what is taken on the busiest
+    store       of an access of a warp to D
+    written     times what a D takes to go to memory, that is added
+    launch      of the kernel that adds the sums of parts
+    added       for each `_ADDED_AT_ONCE` parts
+    sums        times what the parts' sums take to be written and read
+    streamed    of that kernel, where it has to find the parts of each tile; and of the second tile of a CTA
+    scattered   more of the time that memory takes, where each CTA is elsewhere along K
+    pack        of the kernel that packs; packed: times what its bytes take
+    within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
     """
 
-    start_s: float = 4e-6
-    round_s: float = 5e-6
-    one_warp: float = 0.93
-    two_warps: float = 0.97
-    unaligned: float = 0.93
-    launch_s: float = 3e-6
-    through_registers: float = 0.6
+    start: float = 4.57
+    round: float = 1.5
+    latency: float = 0.163
+    registers: float = 0.162
+    step: float = 0.142
+    block: float = 0.00882
+    wide: float = 0.00315
+    narrow: float = 0.00328
+    turned: float = 0.00308
+    reads: float = 0.000829
+    peak: float = 0.907
+    few: float = 0.143
+    crowded: float = 0.35
+    store: float = 0.00381
+    written: float = 0.861
+    launch: float = 0.55
+    added: float = 0.84
+    sums: float = 0.372
+    streamed: float = 5.72
+    scattered: float = 0.0289
+    pack: float = 3.3
+    packed: float = 1.09
+    within: float = 2.63
+    beside: float = 2.15
 
 
-FITTED = Costs()
-
-_DEEP_K = 48  # of k-tiles that are as long in coming as `round_s` says
-
-
-def seconds(
-    recipe: SimtRecipe,
-    operands: Operands,
-    problem: Problem,
-    device: Device = DEFAULT_DEVICE,
-    costs: Costs = FITTED,
-) -> float:
-    """A model of how long the plan of a recipe takes: see the head of this file.
-
-    raises   PlanError where the operands break its rules
-
-    >>> from cutegemm.choose.simt.named import SIMT_PLANS
-    >>> ops = Operands.of("f32", layout="tn")
-    >>> f"{seconds(SIMT_PLANS[0], ops, Problem(4096, 4096, 4096, operands=ops)) * 1e3:.1f} ms"
-    '2.5 ms'
-    """
-    column, factor = rate_of(recipe, operands, costs)
-    return terms(recipe, operands, problem, device, costs).seconds(recipe.rate[column] * factor)
-
-
-def bound(recipe: SimtRecipe, operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE) -> str:
-    """What the plan of a recipe takes most of its time for, by the model."""
-    column, factor = rate_of(recipe, operands)
-    return terms(recipe, operands, problem, device).bound(recipe.rate[column] * factor)
+COSTS = SimtCosts()
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What the model adds up, in seconds.
+class Tiles:
+    """Columns of what of many plans their time depends on.
 
-    waiting    of the GEMM kernel, without products
-    products   of the busiest multiprocessor, at the rate of 1
-    reading    the operands out of DRAM, which goes on meanwhile
-    besides    of all other kernels
+    bm, bn, bk        of a CTA's tile
+    ctas              that share a multiprocessor
+    ahead             k-tiles under way while one is multiplied
+    by_registers      1 where a tile goes through registers, else 0
+    warps             of a CTA
+    wide, narrow, turned, reads   accesses of warps for a k-tile: see `SimtCosts`
+    stores            accesses of warps for a tile of D
+    packs_a, packs_b  1 where the operand is packed first, else 0
     """
 
-    waiting: float
-    products: float
-    reading: float
-    besides: float
+    bm: Column
+    bn: Column
+    bk: Column
+    ctas: Column
+    ahead: Column
+    by_registers: Column
+    warps: Column
+    wide: Column
+    narrow: Column
+    turned: Column
+    reads: Column
+    stores: Column
+    packs_a: Column
+    packs_b: Column
 
-    def seconds(self, rate: float) -> float:
-        """All of it."""
-        return max(self.waiting + self.products / rate, self.reading) + self.besides
+    @classmethod
+    def of(cls, plans: Sequence[GemmPlan]) -> Tiles:
+        """Of plans whose K is not split."""
+        return cls(*np.array([_row(plan) for plan in plans], dtype=float).T)
 
-    def bound(self, rate: float) -> str:
-        """What takes most of it."""
-        parts = {"waiting": self.waiting, "products": self.products / rate, "packing and sums": self.besides}
-        if self.reading > self.waiting + self.products / rate:
-            parts = {"DRAM": self.reading, "packing and sums": self.besides}
-        return max(parts, key=lambda name: parts[name])
+    def taken(self, rows: Column) -> Tiles:
+        """Those of some rows."""
+        return Tiles(*[column[rows] for column in vars(self).values()])
+
+    def tiles_of(self, problem: Problem) -> Column:
+        """Tiles of D."""
+        return np.ceil(problem.m / self.bm) * np.ceil(problem.n / self.bn) * problem.l
 
 
-def terms(
-    recipe: SimtRecipe, operands: Operands, problem: Problem, device: Device, costs: Costs = FITTED
-) -> Terms:
-    """The model's terms for the plan of a recipe."""
-    plan = replace(recipe, is_packed=False, split=None, ctas=None).build(operands)
-    m_tiles, n_tiles, batch = plan.grid(problem)
-    tiles = m_tiles * n_tiles * batch
-    parts = 1 if recipe.split is None else recipe.split.parts
-    rounds, steps, slots = _busiest(plan, problem, device.sms, parts, recipe.ctas, costs)
-    bm, bn, _ = plan.cta_tile
-    rates, packs = device.measured, recipe.packed(operands)
-    besides = reading = 0.0
-    for operand, rows in (("a", problem.m), ("b", problem.n)):
-        size = rows * problem.k * problem.l * getattr(operands, operand).dtype.bits / 8
-        if operand in packs:
-            besides += costs.launch_s + 2 * size / (rates.pack_along_mn_gb_s * 1e9)
-        is_async = operand in packs or getattr(plan, f"load_{operand}").atom.is_async
-        reading += size / (rates.thread_read_gb_s * 1e9 * (1.0 if is_async else costs.through_registers))
-    if slots:
-        moved = 2 * slots * bm * bn * operands.acc.bits / 8
-        besides += costs.launch_s + moved / (rates.sums_gb_s * 1e9)
-    at_once = device.sms * plan.ctas_per_sm
-    loading = min(1.0, max(1, recipe.ctas or tiles * parts) / at_once)  # CTAs, each with some loads under way
-    multiply_adds_per_s = rates.ffma_tflops * 1e12 / 2 / device.sms
-    return Terms(
-        costs.start_s + costs.round_s * rounds,
-        steps * bm * bn / multiply_adds_per_s,
-        reading / loading,
-        besides,
+def _row(plan: GemmPlan) -> tuple[float, ...]:
+    """The columns' values of a plan."""
+    (bm, bn, bk), warps = plan.cta_tile, plan.threads / WARP_THREADS
+    wide = narrow = turned = 0.0
+    by_registers = False
+    for name, extent, load in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
+        assert isinstance(load, TiledCopy)
+        accesses, is_wide = extent * bk / (load.atom.values * WARP_THREADS), load.atom.bits >= _WIDE_BITS
+        wide, narrow = wide + accesses * is_wide, narrow + accesses * (not is_wide)
+        if is_wide and getattr(plan.loaded, name).major == "k":
+            turned += extent * bk / WARP_THREADS
+        by_registers |= not load.atom.is_async
+    rows, columns = _thread_tile(plan)
+    assert plan.read_a is not None
+    assert plan.read_b is not None
+    reads = (rows / plan.read_a.values + columns / plan.read_b.values) * warps * bk
+    values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
+    packs = [packing.name for packing in plan.packs]
+    ahead = 1 if by_registers else max(1, plan.stages - 1)
+    return (
+        bm, bn, bk, plan.ctas_per_sm, ahead, by_registers, warps, wide, narrow, turned, reads,
+        bm * bn / (values * WARP_THREADS), "a" in packs, "b" in packs,
+    )  # fmt: skip
+
+
+def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
+    """(M, N) elements of D of a thread."""
+    (bm, bn, _), mma = plan.cta_tile, plan.tiled_mma
+    return product(mma.partition_shape_A((bm, 1))), product(mma.partition_shape_B((bn, 1)))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Columns of what the multiprocessor with the most to do runs, and of the parts that K is split into.
+
+    rounds     of as many CTAs as fit, each with `deep` k-tiles
+    rest       CTAs of a last round, each with `last` k-tiles
+    slots      parts whose sums are written
+    added      of a tile
+    is_split   whether there are any
+    is_even    whether CTAs share k-tiles evenly
+    """
+
+    rounds: Column
+    deep: Column
+    rest: Column
+    last: Column
+    slots: Column
+    added: Column
+    is_split: Column
+    is_even: Column
+
+
+def _work(
+    tiles: Tiles, count: Column, k_tiles: Column, parts: Column, grid: Column, sms: int, cost: SimtCosts
+) -> _Work:
+    """The first CTAs are spread over all multiprocessors; those of a last round go where others end, several at a time,
+    the less so the more rounds there were.
+
+    count, k_tiles   tiles of D, and k-tiles of each
+    """
+    ctas, deep = count * parts, np.ceil(k_tiles / parts)
+    rounds, rest = ctas // (sms * tiles.ctas), np.ceil(ctas % (sms * tiles.ctas) / sms)
+    crowd = cost.crowded / np.maximum(1.0, rounds) * (tiles.ctas - rest)
+    rest = np.where((rounds > 0) & (rest > 0), rest + crowd, rest)
+    is_even = grid > 0
+    if not np.any(is_even):
+        return _Work(rounds, deep, rest, deep, ctas, parts, parts > 1, is_even)
+    among = np.maximum(grid, 1.0)
+    shared = count % among
+    workers = np.maximum(1.0, np.minimum(among, np.maximum(shared, shared * k_tiles // LEAST_RUN)))
+    slots = workers + shared - 1
+
+    def either(even: Column, split: Column) -> Column:
+        return np.where(is_even, even, split)
+
+    return _Work(
+        rounds=either(count // among, rounds),
+        deep=either(k_tiles, deep),
+        rest=either(np.ceil(workers / sms) * (shared > 0), rest),
+        last=either(np.ceil(shared * k_tiles / workers), deep),
+        slots=either(slots, ctas),
+        added=either(slots / np.maximum(1.0, shared), parts),
+        is_split=either(shared > 0, parts > 1),
+        is_even=is_even,
     )
 
 
-def rate_of(recipe: SimtRecipe, operands: Operands, costs: Costs = FITTED) -> tuple[str, float]:
-    """Which of a recipe's rates is that of the operands, and a factor to it."""
-    aligned = recipe.is_packed or min(operands.a.align_bytes, operands.b.align_bytes) >= ALIGN_BYTES
-    return "tn" if recipe.is_packed else operands.layout, 1.0 if aligned else costs.unaligned
+def predicted(
+    tiles: Tiles,
+    operands: Operands,
+    problem: Problem,
+    device: Device,
+    parts: Column = 1.0,
+    grid: Column = 0.0,
+    costs: SimtCosts = COSTS,
+) -> Predicted:
+    """What plans take that have these tiles.
 
-
-def _busiest(
-    plan: GemmPlan, problem: Problem, sms: int, parts: int, ctas: int | None, costs: Costs
-) -> tuple[float, float, float]:
-    """(rounds, steps along K of all its CTAs, sums in the workspace) of the multiprocessor with the most to do.
-
-    Steps that a scheduler has one warp for count for more.
+    parts   of K, a column
+    grid    CTAs that share evenly the k-tiles of those tiles that do not fill it; 0 where K is split in parts
     """
-    m_tiles, n_tiles, batch = plan.grid(problem)
-    tiles = m_tiles * n_tiles * batch
-    if ctas:
-        shares = shares_of(Split(waves=1), tiles, plan.k_tiles(problem), ctas)
-        whole, own = (tiles - shares.shared) / ctas, shares.shared * problem.k / max(1, shares.workers)
-        held = max(1, -(-shares.workers // sms))
-        steps = whole * problem.k * plan.ctas_per_sm + own * held
-        again = min(1.0, plan.stages * plan.cta_tile[2] / _DEEP_K)  # of a round: a second tile is begun
-        return whole + 1 + again, steps / _share(plan, held, costs), shares.slots
-    most = -(-tiles * parts // sms)
-    full, left = divmod(most, plan.ctas_per_sm)
-    steps = full * plan.ctas_per_sm + left / _share(plan, left or 1, costs)
-    return full + (left > 0), steps * problem.k / parts, tiles * parts if parts > 1 else 0
+    cost, rates, sms = costs, device.measured, device.sms
+    count, k_tiles = tiles.tiles_of(problem), np.maximum(1.0, np.ceil(problem.k / tiles.bk))
+    work = _work(tiles, count, k_tiles, parts, grid, sms, cost)
+    size_of = {name: getattr(operands, name).dtype.bits / 8 for name in "abd"}
+    latency_us = (cost.latency + cost.registers * tiles.by_registers) / tiles.ahead
+    latency_us = latency_us + cost.step + cost.block * tiles.bk
+    loads_us = cost.wide * tiles.wide + cost.narrow * tiles.narrow
+    loads_us = loads_us + cost.turned * tiles.turned + cost.reads * tiles.reads
+    per_us = rates.ffma_tflops * 1e6 / sms * cost.peak * _share_of_f32(operands, device)
+    products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
+
+    def steps_us(ctas: Column, k_tiles: Column) -> Column:
+        """Of all k-tiles, with so many CTAs at a time."""
+        held = np.maximum(1.0, ctas)
+        idle = np.maximum(1.0, WARP_SCHEDULERS / (held * tiles.warps)) * (tiles.ctas / held) ** cost.few
+        each = _together(cost.within, latency_us, held * loads_us, held * products_us * idle)
+        return np.where(ctas > 0, k_tiles * each, 0.0)
+
+    turns = work.rounds + (work.rest > 0)
+    d_us = cost.written * problem.m * problem.n * problem.l * size_of["d"] / (rates.thread_read_gb_s * 1e3)
+    stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
+    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas) + stores_us + d_us
+    a_bytes = problem.m * problem.k * problem.l * size_of["a"]
+    b_bytes = problem.n * problem.k * problem.l * size_of["b"]
+    packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
+    memory_us = (a_bytes + b_bytes - packed) / (rates.thread_read_gb_s * 1e3)
+    memory_us = memory_us * (1 + cost.scattered * work.is_even)
+    pack_us = cost.pack + cost.packed * 2 * packed / (rates.pack_along_mn_gb_s * 1e3)
+    pack_us = np.where(packed > 0, pack_us, 0.0)
+    moved = 2 * work.slots * tiles.bm * tiles.bn * operands.acc.bits / 8
+    sums_us = cost.launch + cost.added * np.ceil(work.added / _ADDED_AT_ONCE) + cost.streamed * work.is_even
+    sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
+    turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
+    us = ends_us + _together(cost.beside, turns_us, memory_us) + sums_us + pack_us
+    of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
+    waited = latency_us * (work.rounds * work.deep + (work.rest > 0) * work.last)
+    bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, sums_us, pack_us
+    return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
 
 
-def _share(plan: GemmPlan, held: int, costs: Costs) -> float:
-    """Of the rate of a full multiprocessor, that of one with so many CTAs."""
-    warps = held * plan.threads // WARP_THREADS
-    if held >= plan.ctas_per_sm or warps > 2 * WARP_SCHEDULERS:
-        return 1.0
-    return costs.two_warps if warps > WARP_SCHEDULERS else costs.one_warp * warps / WARP_SCHEDULERS
+def _share_of_f32(operands: Operands, device: Device) -> float:
+    """Of the rate of f32's multiply-adds, that of the sums' type."""
+    peaks = device.tflops
+    return peaks.get(f"fma.{operands.acc}", peaks["fma.f32"]) / peaks["fma.f32"]
+
+
+def _together(exponent: float, *us: Column) -> Column:
+    """The slowest of some that go on at the same time, and a little more where another is near it."""
+    total = us[0] ** exponent
+    for one in us[1:]:
+        total = total + one**exponent
+    return total ** (1 / exponent)

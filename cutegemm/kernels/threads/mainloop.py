@@ -33,7 +33,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -58,6 +58,10 @@ from cutegemm.plan.program.schedule import Commit, Fetch, Multiply, Read, Repeat
 from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
 from cutegemm.plan.work.shares import WorkTile
+
+# Sums of a thread that leave so few registers for the end that with divisors from the host, found by fewer
+# instructions than a quotient takes, up to 13 of them spill (simt_128x128, D not aligned, CUDA 13)
+_MANY_SUMS = 128
 
 
 @dataclass
@@ -136,7 +140,11 @@ class ScheduledGemm(ScheduledEpilogue):
     """A kernel whose threads follow `plan.schedule`. Methods without a decorator are run while tracing.
 
     A family derives from it and says how fragments are read and multiplied: `read` and `multiply`.
+
+    of_host   what the host has handed to the kernel that is traced: see `handed`
     """
+
+    of_host: tuple[Any, ...] | None = None
 
     @cute.jit
     def __call__(self, *arguments):
@@ -145,8 +153,9 @@ class ScheduledGemm(ScheduledEpilogue):
         reducer = Reducer(self.plan, self.launches)
         partials = reducer.partials(given, mD, mA.shape[1])
         operands = (tensors, (*results, *partials))
-        self.kernel(mA, mB, operands, mD, given.scalars).launch(
-            grid=(self.tiles(mD).count, 1, 1),
+        tiles = self.tiles(mD)
+        self.kernel(mA, mB, operands, mD, given.scalars, self.handed(tiles)).launch(
+            grid=(tiles.count, 1, 1),
             block=(self.plan.threads, 1, 1),
             stream=given.stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
@@ -167,7 +176,15 @@ class ScheduledGemm(ScheduledEpilogue):
 
     def tiles(self, mD: cute.Tensor) -> TileGrid:
         """The tiles of D, of all matrices of the batch."""
-        return self.plan.scheduler.tiles(mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
+        scheduler = self.plan.scheduler
+        if self.of_host is None:
+            return scheduler.tiles(mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
+        m_tiles, n_tiles, divisors = self.of_host
+        return TileGrid(scheduler, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
+
+    def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
+        """What the host hands to a kernel that every CTA finds its tile by."""
+        return Int32(tiles.m_tiles), Int32(tiles.n_tiles), tiles.host_divisors(lower.divisors)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
         """The caller's tensor with its modes in CuTe's order, the batch last."""
@@ -193,8 +210,11 @@ class ScheduledGemm(ScheduledEpilogue):
         operands: tuple,
         mD: cute.Tensor,
         scalars: tuple,
+        tiles: tuple,
     ):
+        """tiles: see `handed`"""
         begin(self.launches[GEMM])
+        self.of_host = tiles
         self.values = Values.of(self.plan, operands, scalars)
         self.tile(mA, mB, mD)
 
@@ -259,7 +279,10 @@ class ScheduledGemm(ScheduledEpilogue):
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
         """The end of a tile: its sums through the epilogue to D."""
-        self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, work.tiles.tile_mnl(tile), tid)
+        tiles = work.tiles
+        if self.plan.registers()["accumulators"] >= _MANY_SUMS:
+            tiles = replace(tiles, divisors=None)
+        self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
         """Makes what the steps of a family need besides `parts`."""

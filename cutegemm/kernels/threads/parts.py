@@ -45,7 +45,7 @@ from cutegemm.plan.work.shares import WorkTile
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 
-_ADDED_AT_ONCE = 32  # sums of parts that a thread of `add_kernel` has under way
+_ADDED_AT_ONCE = 128  # sums of parts that a thread of `add_kernel` has under way: one latency of L2 for up to 32 parts
 _ADDED_BY_LAST = 16  # of a thread that holds a tile's sums besides
 
 
@@ -75,12 +75,13 @@ class PartsGemm(ScheduledGemm):
         sums: cute.Tensor,
         arrivals: cute.Tensor,
         scalars: tuple,
+        tiles: tuple,
     ):
         """A part of a tile, or all of it; of a persistent plan the work tiles of a CTA, one after the other."""
         wait(self.launches[GEMM])
         if cutlass.const_expr(SUMS not in self.launches):
             release(self.launches[GEMM])
-        self.sums, self.arrivals = sums, arrivals
+        self.sums, self.arrivals, self.of_host = sums, arrivals, tiles
         self.values = Values.of(self.plan, operands, scalars)
         if cutlass.const_expr(self.plan.persistent is None):
             self.tile(mA, mB, mD)
@@ -182,13 +183,14 @@ class PartsGemm(ScheduledGemm):
         mD: cute.Tensor,
         sums: cute.Tensor,
         scalars: tuple,
+        tiles: tuple,
     ):
         """One vector of each thread of a tile: the parts' sums, in their order, then D.
 
         operands, scalars   that become D together with the total of the parts' sums
         """
         begin(self.launches[SUMS])
-        self.sums = sums
+        self.sums, self.of_host = sums, tiles
         self.values = Values.of(self.plan, operands, scalars, self.plan.epilogue.tail)
         tid, _, _ = cute.arch.thread_idx()
         tile, which, _ = cute.arch.block_idx()

@@ -49,7 +49,8 @@ class WorkspaceGemm(PartsGemm):
             region(space, firsts[name], kind) if name in firsts else mD
             for name, kind in (("sums", lower.dtype(plan.operands.acc)), ("arrivals", Int32))
         ]
-        self.parts_kernel(whole["a"], whole["b"], of_d, mD, sums, arrivals, given.scalars).launch(
+        tiles = self.handed(work.tiles)
+        self.parts_kernel(whole["a"], whole["b"], of_d, mD, sums, arrivals, given.scalars, tiles).launch(
             grid=(work.tiles.count if plan.persistent is None else work.clusters, plan.split_k, 1),
             block=(plan.threads, 1, 1),
             stream=stream,
@@ -61,7 +62,7 @@ class WorkspaceGemm(PartsGemm):
             vectors = bM * bN // (plan.threads * plan.store_d.values)
             added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
             of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.tail)
-            self.add_kernel(K, of_d, mD, sums, scalars).launch(
+            self.add_kernel(K, of_d, mD, sums, scalars, tiles).launch(
                 grid=(added, vectors, 1),
                 block=(plan.threads, 1, 1),
                 stream=stream,

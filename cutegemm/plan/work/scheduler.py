@@ -194,6 +194,15 @@ class TileGrid:
         m_rank, n_rank = self.scheduler.rank_mn(rank)
         return m * cm + m_rank, n * cn + n_rank, batch
 
+    def host_divisors(
+        self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
+    ) -> tuple[Any, ...]:
+        """Those of the raster, as the host hands them to a kernel.
+
+        divisors   makes numbers that are faster to divide by of some that are not negative
+        """
+        return divisors(self.scheduler.raster.divisors(self.m_tiles, self.n_tiles))
+
     def order(self) -> np.ndarray:
         """(m_tile, n_tile, l) of every CTA: int64 (count, CTAs of a cluster, 3), where extents are known integers.
 
@@ -378,12 +387,11 @@ class WorkGrid:
             handed = tuple([integer(getattr(self.shares, f)) for f in (_HANDED_OWNED if owned else _HANDED)])
             if owned:
                 handed = (*handed, divisors(self.shares.divided_by))
-        of_raster = divisors(self.scheduler.raster.divisors(self.tiles.m_tiles, self.tiles.n_tiles))
         return (
             self.k_tiles,
             self.tiles.m_tiles,
             self.tiles.n_tiles,
-            of_raster,
+            self.tiles.host_divisors(divisors),
             self.count,
             self.clusters,
             handed,
