@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from cutegemm import gemm  # noqa: E402
-from cutegemm.epilogue import halves, silu, swiglu  # noqa: E402
+from cutegemm.epilogue import halves, relu, silu, swiglu  # noqa: E402
 from cutegemm.errors import CutegemmError  # noqa: E402
 from cutegemm.run import fused  # noqa: E402
 from cutegemm.run.calls import Calls  # noqa: E402
@@ -137,3 +137,22 @@ def test_named_plans_that_cannot(launched, plan, rule):
     with pytest.raises(CutegemmError) as refused:
         gemm(a, b, plan=plan, epilogue=lambda acc: swiglu(acc))
     assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("ending", [None, lambda acc: relu(acc)], ids=["product", "relu"])
+def test_a_layer_passes_the_tensors_that_it_has(launched, ending, has_bias):
+    """x, w as its transpose, D in the place of C, and the bias where there is one; D last but the two factors."""
+    from cutegemm.run.gemm import layer
+
+    if has_bias and ending is not None:
+        ending = lambda acc, bias: relu(acc + bias)  # noqa: E731
+    elif has_bias:
+        ending = lambda acc, bias: acc + bias  # noqa: E731
+    x, w = torch.zeros(64, 128, dtype=BF16), torch.zeros(256, 128, dtype=BF16)
+    bias = torch.zeros(256, dtype=BF16) if has_bias else None
+    d = layer(x, w, bias, ending)(x, w, bias)
+    *tensors, alpha, beta = launched[-1].calls[-1]
+    given = [x, w, d, *([bias] if has_bias else []), d]
+    assert [each.data_ptr() for each in tensors] == [each.data_ptr() for each in given]
+    assert (alpha, beta) == (1.0, 0.0)

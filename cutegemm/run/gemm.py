@@ -318,13 +318,14 @@ def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None 
             return d
 
         return multiplied
-    fused_call = prepared_fused(x, w.mT, None, how, epilogue, {} if bias is None else {"bias": bias}, True)
+    has_bias = bias is not None
+    fused_call = prepared_fused(x, w.mT, None, how, epilogue, {"bias": bias} if has_bias else {}, True)
     launch, (new,) = fused_call.launch, fused_call.new
 
     def with_ending(x: Any, w: Any, bias: Any) -> Any:
         d = new()
         if launch is not None:
-            launch(x, w, (bias,), (d,))
+            launch(x, w, (bias,) if has_bias else (), (d,))
         return d
 
     return with_ending

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.catalog import choose, plan_named
-from cutegemm.choose.recipe import TRANSPOSED
+from cutegemm.choose.catalog import chosen
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.recipe import TRANSPOSED, Recipe
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, tf32
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
@@ -112,7 +113,15 @@ def compile_ahead(cases: Sequence[Case]) -> None:
 def _plan(given: GemmPlan | str | None, problem: Problem) -> GemmPlan:
     if isinstance(given, GemmPlan):
         return given
-    return choose(problem.operands, problem) if given is None else plan_named(given, problem.operands)
+    if given is None:
+        return as_launched(*chosen(problem.operands, problem))
+    recipe = recipe_named(given)
+    return as_launched(recipe, recipe.build(problem.operands))
+
+
+def as_launched(recipe: Recipe, plan: GemmPlan) -> GemmPlan:
+    """The plan of a recipe as `gemm` compiles it."""
+    return plan.with_(transposed=True) if recipe.transposed else plan
 
 
 class Contest:
