@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.build.mma_sync import lines_of_d
 from cutegemm.build.slots import SlotBuilder, line_columns
-from cutegemm.plan.epilogue import SCALED, Epilogue
+from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
