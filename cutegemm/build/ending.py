@@ -51,15 +51,12 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
 
 def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
     """Whether a consumer's threads store by less than 16 bytes, and their subtiles are wider than they are to be beside
-    an epilogue that does more than scale."""
+    an epilogue that has functions, operands or several results."""
     slots, pipeline = plan.slots, plan.pipeline
-    if (
-        slots is None
-        or pipeline is None
-        or not slots.turned
-        or pipeline.consumer_warps == 1
-        or epilogue == SCALED
-    ):
+    if slots is None or pipeline is None or not slots.turned or pipeline.consumer_warps == 1:
+        return False
+    computes = any(isinstance(node, Function) for node in epilogue.expression.nodes())
+    if not (computes or epilogue.tensors or epilogue.outputs[1:] or epilogue.reductions):
         return False
     columns, most = pipeline.consumer_tile[1], _most_columns(epilogue, slots)
     return slots.subtile[1] > line_columns(plan.operands.d, columns, most=most, with_operands=True)
