@@ -7,11 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from cutegemm.build.mma_sync import lines_of_d
-from cutegemm.build.slots import SlotBuilder
-from cutegemm.plan.epilogue import Epilogue
+from cutegemm.build.slots import SlotBuilder, line_columns
+from cutegemm.plan.epilogue import Epilogue, Function
+from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.tile.tma import TmaBox
+
+_COLUMNS_OF_SEVERAL = (
+    32  # of lines that threads store: with 64, kernels of several results were seen to spill
+)
 
 
 def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand] | None = None) -> GemmPlan:
@@ -21,7 +26,7 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
     raises    PlanError with every rule that is then broken
 
     Where the epilogue is gated, D's tile has half the columns that are summed up: its way through shared memory is made
-    anew for them. So it is where threads store long rows, and operands take the registers of that.
+    anew for them. So it is where threads store long rows, and the epilogue takes the registers of that.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.epilogue import Accumulator
@@ -33,7 +38,7 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
     ((128, 96), (64, 64), (64, 32))
     """
     operands = plan.operands.with_further(**further or {}).as_gated(epilogue.gated, epilogue.halved)
-    if not epilogue.gated and not (plan.slots is not None and plan.slots.turned and epilogue.tensors):
+    if not epilogue.gated and not _takes_registers_of_lines(epilogue, plan):
         return plan.with_(operands=operands, epilogue=epilogue)
     if plan.tiled_mma.atom.a_source == "register" and plan.pipeline is not None:
         return plan.with_(operands=operands, epilogue=epilogue)  # refused in words
@@ -42,6 +47,24 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
     if plan.schedule is not None and plan.smem_d is not None:
         return _through_shared(epilogue, plan, operands)
     return plan.with_(operands=operands, epilogue=epilogue)
+
+
+def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
+    """Whether a consumer's threads store by less than 16 bytes, and their subtiles are wider than they are to be beside
+    an epilogue that has functions, operands or several results."""
+    slots, pipeline = plan.slots, plan.pipeline
+    if slots is None or pipeline is None or not slots.turned or pipeline.consumer_warps == 1:
+        return False
+    computes = any(isinstance(node, Function) for node in epilogue.expression.nodes())
+    if not (computes or epilogue.tensors or epilogue.outputs[1:] or epilogue.reductions):
+        return False
+    columns, most = pipeline.consumer_tile[1], _most_columns(epilogue, slots)
+    return slots.subtile[1] > line_columns(plan.operands.d, columns, most=most, with_operands=True)
+
+
+def _most_columns(epilogue: Epilogue, slots: Slots) -> int | None:
+    """Of lines of one of several results: those of the others are computed beside it."""
+    return _COLUMNS_OF_SEVERAL if slots.turned and epilogue.outputs[1:] else None
 
 
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
@@ -68,9 +91,11 @@ def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> Ge
         stored = (slots.store.box[1] if operands.d.major == "n" else slots.subtile[0], slots.store.l2_policy)
     first = next(iter(epilogue.tiles), "c")
     subject = f"plan {plan.name!r} for {epilogue}"
-    builder = SlotBuilder(subject, replace(operands, c=operands.matrix(first)))
+    builder = SlotBuilder(
+        subject, replace(operands, c=operands.matrix(first)), most=_most_columns(epilogue, slots)
+    )
     made, smem_d = builder.slots(
-        d_tile, pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles), bool(epilogue.tensors)
+        d_tile, pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles), True
     )
     return plan.with_(
         operands=operands, epilogue=epilogue, slots=made, smem_d=smem_d, store_d=made.to_shared.atom

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cutegemm.analysis import check
-from cutegemm.build import ending_in, sm90_plan
+from cutegemm.build import ending_in, mma_tma_plan, sm90_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.sm90.named import SM90_LADDER
 from cutegemm.dtypes import DType, f32
@@ -16,6 +16,7 @@ from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Row, Scalar, Tile
+from cutegemm.plan.epilogue.functions import relu
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -312,14 +313,22 @@ def test_d_that_tma_cannot_store_leaves_by_lines(name, align, of, columns, width
     assert not plan_named("sm90_padded", BF16).slots.turned
 
 
-def test_operands_of_the_epilogue_shorten_lines():
-    """Rows of 128 bytes: what is read beside so many sums has to be held as well."""
-    acc = Accumulator()
+def test_epilogues_shorten_lines():
+    """Rows of 128 bytes beside operands and functions, and of 64 beside several results: what is read, and what is
+    worked out, has to be held as well."""
+    acc, of_row = Accumulator(), {"bias": Operand.of_kind(Row, BF16.d.dtype)}
     plain = plan_named("sm90_slots", aligned_to(2))
-    with_row = ending_in(Epilogue(acc + Row("bias")), plain, {"bias": Operand.of_kind(Row, BF16.d.dtype)})
     assert plan_named("sm90_slots", aligned_to(2), True).slots.subtile == (64, 64)
-    assert with_row.slots.subtile == (64, 64)
-    assert ending_in(Epilogue(acc * Scalar("alpha")), plain).slots == plain.slots
+    assert ending_in(Epilogue(acc + Row("bias")), plain, of_row).slots.subtile == (64, 64)
+    assert ending_in(Epilogue(relu(acc)), plain).slots.subtile == (64, 64)
+    several = ending_in(Epilogue(relu(acc), further=(("aux", acc),)), plain, {"aux": plain.operands.d})
+    assert (several.slots.subtile, several.slot_results) == ((64, 32), ("aux", "d"))
+    for alone in (acc, 2 * acc, acc * Scalar("alpha")):
+        assert ending_in(Epilogue(alone), plain).slots == plain.slots
+    narrow = sm90_plan(aligned_to(2), shared_d="padded", subtile_n=16)
+    assert ending_in(Epilogue(acc + Row("bias")), narrow, of_row).slots == narrow.slots
+    of_warps = mma_tma_plan(aligned_to(2))
+    assert ending_in(Epilogue(acc + Row("bias")), of_warps, of_row).slots == of_warps.slots
 
 
 def test_deferred_stores_are_those_of_tma():
