@@ -7,6 +7,7 @@ Inside, as in CuTe, B is seen as (N, K); an operand's majorness names the mode w
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from cutegemm.dtypes import DType, f32, tf32
 from cutegemm.errors import PlanError
@@ -212,7 +213,7 @@ class Operands:
         """The same operands, with others of an epilogue by name."""
         return replace(self, further=tuple({**dict(self.further), **operands}.items()))
 
-    @property
+    @cached_property
     def transposed(self) -> Operands:
         """The operands of D^T = B^T A^T: what ran along M runs along N, and the other way round.
 

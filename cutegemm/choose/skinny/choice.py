@@ -39,6 +39,8 @@ def ranked(
     """
     found = []
     for turned in (False, True) if transposed is None else (transposed,):
+        if not 0 < (problem.m if turned else problem.n) <= MOST_COLUMNS:
+            continue
         ops, own = (operands.transposed, problem.transposed) if turned else (operands, problem)
         if not _serves(ops, own):
             continue
@@ -57,7 +59,7 @@ def _first(candidate: Candidate) -> tuple[float, int]:
 def _serves(operands: Operands, problem: Problem) -> bool:
     """Whether A and B are such as are streamed: see `skinny_plan`."""
     a, b = operands.a, operands.b
-    if not 0 < problem.n <= MOST_COLUMNS or problem.m < LEAST_ROWS or operands.gated:
+    if problem.m < LEAST_ROWS or operands.gated:
         return False
     if a.dtype != b.dtype or not a.dtype.is_float or a.dtype.bits > _MOST_BITS:
         return False

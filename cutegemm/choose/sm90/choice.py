@@ -62,9 +62,9 @@ def ranked(
     ways = tuple([way for way in (False, True) if transposed in (None, way) and _serves(operands, way)])
     if not ways:
         return
-    every = _shapes(recipes, operands, ways)
+    every = _shapes(recipes[0].shape.two_level, operands, ways)
     rows, parts, owned, shares = _divisions(every, operands, problem, device)
-    shapes, read = every.taken(rows), _as_read(operands)
+    shapes, read = every.taken(rows), _as_read(operands) if packed else operands
     found = predicted(shapes, read, problem, device, parts, owned, packed=packed, shares=shares)
     packed_us = packing_us(operands, problem, device)
     for place in np.argsort(found.us, kind="stable").tolist():
@@ -76,29 +76,36 @@ def ranked(
 
 def _divisions(
     shapes: Shapes, operands: Operands, problem: Problem, device: Device
-) -> tuple[Column, Column, Column, Shares]:
+) -> tuple[Column, Column, Column, Shares | None]:
     """The rows of `shapes`, each as often as there are ways to divide its K; how many parts, and whether tiles own
-    theirs and how: as far as parts are long enough, and fit the grid."""
+    theirs and how, where some do: as far as parts are long enough, and fit the grid."""
     k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
     every = np.arange(len(tiles))
-    shares = filled(tiles, k_tiles, grid)
-    ragged = every[(shares.shared > 0) & (k_tiles >= LEAST_OWNED_K_TILES)]
-    few = every[(2 * tiles <= grid) & (shapes.bm * shapes.bn < UNSPLIT)]
-    splits = [parts for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES]
-    of_rows = [every, *[few[parts * tiles[few] <= grid[few]] for parts in splits], ragged]
-    lengths = [len(some) for some in of_rows]
-    parts = np.repeat([1, *splits, 1], lengths)
-    owned = np.repeat([False] * (1 + len(splits)) + [True], lengths)
+    of_rows, of_parts, shares = [every], [1], None
+    few = (2 * tiles <= grid) & (shapes.bm * shapes.bn < UNSPLIT)
+    if k_tiles >= 2 * LEAST_K_TILES and few.any():
+        few = every[few]
+        turns = grid[few] // tiles[few]
+        of_parts += [parts for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES]
+        of_rows += [few[turns >= parts] for parts in of_parts[1:]]
+    whole = sum(map(len, of_rows))
+    if k_tiles >= LEAST_OWNED_K_TILES:
+        shares = filled(tiles, k_tiles, grid)
+        of_rows, of_parts = [*of_rows, every[shares.shared > 0]], [*of_parts, 1]
     rows = np.concatenate(of_rows)
-    of_each = {name: getattr(shares, name)[rows] for name in ("shared", "workers", "owned")}
-    return rows, parts, owned, replace(shares, **of_each)
+    if shares is not None:
+        of_each = {name: getattr(shares, name)[rows] for name in ("shared", "workers", "owned")}
+        shares = replace(shares, **of_each)
+    return rows, np.repeat(of_parts, list(map(len, of_rows))), np.arange(len(rows)) >= whole, shares
 
 
 @lru_cache(maxsize=256)
-def _shapes(recipes: tuple[Sm90Recipe, ...], operands: Operands, ways: tuple[bool, ...]) -> Shapes:
-    return Shapes.of([recipe.shape for recipe in recipes], operands, ways)
+def _shapes(two_level: bool, operands: Operands, ways: tuple[bool, ...]) -> Shapes:
+    return Shapes.of(
+        [recipe.shape for recipe in (SM90_TWO_LEVEL if two_level else SM90_CHOSEN)], operands, ways
+    )
 
 
 @lru_cache(maxsize=8192)
@@ -130,7 +137,7 @@ def splits(
     recipe: Sm90Recipe, operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE
 ) -> Sequence[Split]:
     """How a plan's K may be divided, beside not at all: see `_divisions`."""
-    _, parts, owned, _ = _divisions(_shapes((recipe,), operands, (False,)), operands, problem, device)
+    _, parts, owned, _ = _divisions(Shapes.of([recipe.shape], operands), operands, problem, device)
     return [FILLED if own else by_last(split_k=int(count)) for count, own in zip(parts, owned, strict=True)][
         1:
     ]

@@ -250,8 +250,10 @@ def predicted(
     m, n = shapes.extents(problem)
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
-    shares = shares or filled(tiles, all_k_tiles, grid)
-    owned = owned & (shares.shared > 0)
+    some_own, some_split = bool(np.any(owned)), bool(np.any(np.greater(parts, 1)))
+    if some_own:
+        shares = shares or filled(tiles, all_k_tiles, grid)
+        owned = owned & (shares.shared > 0)
     k_tiles, units = -(-all_k_tiles // parts), tiles * parts
     # Of a tile, as many rows and columns as there are, and how many CTAs read the same ones at a time
     own_m, own_n = m / np.maximum(1, rows * cm), n / np.maximum(1, columns * cn)
@@ -277,8 +279,9 @@ def predicted(
         products_us = (
             products_us * np.where(narrow_a, cost.narrow, 1.0) * np.where(narrow_b, cost.narrow, 1.0)
         )
-        of_a = of_a * np.where(owned & along_a, cost.l2_apart, 1.0)
-        of_b = of_b * np.where(owned & along_b, cost.l2_apart, 1.0)
+        if some_own:
+            of_a = of_a * np.where(owned & along_a, cost.l2_apart, 1.0)
+            of_b = of_b * np.where(owned & along_b, cost.l2_apart, 1.0)
     l2_us = cost.l2 * K_TILE_BYTES / 1024 * (own_m / cn * of_a + own_n / cm * of_b)
     latency_us = cost.step + cost.load * shapes.late
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
@@ -305,16 +308,20 @@ def predicted(
     whole, rest = units // grid, units % grid
     full_us = turn_us(1.0)
     turns_us = whole * full_us + np.where(rest, turn_us(rest / grid), 0.0)
-    turns_us = np.where(owned, full_us * (whole + shares.owned / max(1, all_k_tiles)), turns_us)
+    meeting_us: Column = 0.0
+    part_us = bm * bn * (operands.acc.bits / 8 / 1024 / cost.sums)
+    if some_split:
+        once_us = cost.meet + parts * (part_us + cost.part)
+        meeting_us = np.where(np.greater(parts, 1), once_us * -(-units // grid), 0.0)
+    if shares is not None and some_own:
+        turns_us = np.where(owned, full_us * (whole + shares.owned / max(1, all_k_tiles)), turns_us)
+        workers = shares.workers / np.maximum(1, shares.shared)
+        meeting_us = meeting_us + np.where(owned, cost.ends + workers * part_us, 0.0)
     turns = np.maximum(1.0, units / grid)
     read = _read_bytes(shapes, m, n, rows, columns, k_bytes * problem.l, turns, rates.l2_kept_bytes)
     memory_us = (read + (0.0 if stays else cost.written * d_bytes)) / (rates.tma_read_gb_s * 1e3)
     long_us = problem.m * problem.n * problem.l * k_bytes / (rates.wgmma_tflops * 1e6)
     power_us = long_us * long_us / (long_us + cost.burst)
-    part_us = bm * bn * (operands.acc.bits / 8 / 1024 / cost.sums)
-    meeting_us = np.where(parts > 1, (cost.meet + parts * (part_us + cost.part)) * -(-units // grid), 0.0)
-    workers = shares.workers / np.maximum(1, shares.shared)
-    meeting_us = meeting_us + np.where(owned, cost.ends + workers * part_us, 0.0)
     us = np.sqrt(_together(_together(turns_us, memory_us) ** 2, power_us**2))
     us = cost.start + us + meeting_us + store_us
     of_k = turns * k_tiles
