@@ -45,7 +45,9 @@ from cutegemm.plan.work.shares import WorkTile
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 
-_ADDED_AT_ONCE = 128  # sums of parts that a thread of `add_kernel` has under way: one latency of L2 for up to 32 parts
+_ADDED_AT_ONCE = (
+    128  # sums of parts that a thread of `add_kernel` has under way: one latency of L2 for up to 32 parts
+)
 _ADDED_BY_LAST = 16  # of a thread that holds a tile's sums besides
 
 
