@@ -1,7 +1,7 @@
 """The constants of the choice among SIMT plans, from what was measured; and how good that choice is.
 
     python -m docs.evidence fit-simt --measure simt_fit.json       # on a GPU
-    python -m docs.evidence fit-simt docs/evidence/data/simt_fit_*.json
+    python -m docs.evidence fit-simt docs/evidence/data/{choice_fit_*,simt_fit_small,simt}.json
 
 The fit needs no GPU, but scipy. Least squares of the logarithms find those `SimtCosts` that err least for the plans
 that are near the best of their problem. With `--held` each half of the problems is judged by the constants of the
@@ -23,19 +23,19 @@ import numpy as np
 
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.simt.choice import ranked
-from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.simt.recipe import SimtRecipe
 from cutegemm.choose.simt.time import COSTS, SimtCosts, Tiles, predicted
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.problem import Problem
+from docs.evidence.choice import times
 from docs.evidence.contest import Case, contests, operands_of, record
 from docs.evidence.drawn import drawn
+from docs.evidence.files import write_whole
 from docs.evidence.fitting import as_text, fit, summary
 from docs.evidence.measure import machine, need_gpu
 
-_NAMES = {recipe.name for recipe in SIMT_PLANS}
 _SEED, _DRAWN = 31, 300
 _MOST_FLOPS = 2e10  # of a problem that is measured: small and middling ones are the hard ones
 _TRIED = 16  # plans of a problem: the best by the model of as many tiles, then others by chance
@@ -78,21 +78,27 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
     device = device_called(found["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
     by_problem: dict[Problem, dict[SimtRecipe, float]] = {}
     for row in found["rows"]:
-        if "us" not in row or row["dtype"] != "f32" or not row["plan"].startswith("simt_"):
-            continue
-        recipe = recipe_named(row["plan"])
-        assert isinstance(recipe, SimtRecipe)
-        if recipe.split is not None and recipe.split.reduction != SimtRecipe.reduction:
-            continue
-        m, n, k, l = (row[mode] for mode in "mnkl")  # noqa: E741
-        problem = Problem(m, n, k, l, operands_of("f32", row["layout"], m, n, k, batched=l > 1))
-        plans = by_problem.setdefault(problem, {})
-        plans[recipe] = min(row["us"], plans.get(recipe, row["us"]))
+        us = row.get("us", {}) if row.get("dtype") == "f32" else {}
+        for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
+            recipe = _recipe(name)
+            if recipe is not None:
+                m, n, k, l = (row[mode] for mode in "mnkl")  # noqa: E741
+                problem = Problem(m, n, k, l, operands_of("f32", row["layout"], m, n, k, batched=l > 1))
+                plans = by_problem.setdefault(problem, {})
+                plans[recipe] = min(each, plans.get(recipe, each))
     return [
         Timed(tuple(plans), problem, device, tuple(plans.values()))
         for problem, plans in by_problem.items()
         if len(plans) > 1
     ]
+
+
+def _recipe(name: str) -> SimtRecipe | None:
+    """Of a named plan that is considered; None for another."""
+    recipe = recipe_named(name) if name.startswith("simt_") else None
+    if not isinstance(recipe, SimtRecipe):
+        return None
+    return recipe if recipe.split is None or recipe.split.reduction == SimtRecipe.reduction else None
 
 
 def cases(seed: int = _SEED) -> list[Case]:
@@ -120,7 +126,9 @@ def cases(seed: int = _SEED) -> list[Case]:
 def run(path: Path, seed: int) -> None:
     """Measures the problems, and writes all numbers to a file."""
     need_gpu()
-    record({"machine": machine(), "seed": seed, "rows": []}, contests(cases(seed), _SECONDS, say=print), path)
+    found: dict[str, Any] = {"machine": machine(), "seed": seed, "rows": []}
+    record(found, contests(cases(seed), _SECONDS, say=print), path)
+    write_whole(path, json.dumps({**found, "rows": times(found["rows"])}))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

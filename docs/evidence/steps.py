@@ -50,11 +50,6 @@ def _choice(name: str, seconds: float, proves: str, options: str) -> Step:
     return Step(name, proves, argv, seconds, (HOPPER,))
 
 
-def _simt_fit(name: str, seconds: float, proves: str, options: str) -> Step:
-    argv = ("-m", "docs.evidence", "fit-simt", *options.split(), "--measure", f"{name}.json")
-    return Step(name, proves, argv, seconds, (GPU,))
-
-
 def _ladder(name: str, seconds: float, proves: str) -> Step:
     argv = ("-m", "docs.evidence", "ladder", name, "--json")
     proves = f"each step of the {proves}: speed, resources, predictions, counters"
@@ -155,12 +150,9 @@ STEPS: tuple[Step, ...] = (
         f"--shape 8448x9216x64 --shape 8448x9216x128 --shape 8448x9216x256 {_BF16} --plan chosen "
         "--plan sm90_wide_along_n_1x2 --seconds 0.3 --power 1.5",
     ),
-    _simt_fit("simt_fit_h200", 60, "what the choice among SIMT plans is fitted to", "--seed 1"),
-    _simt_fit("simt_fit_h100", 60, "the same, of an H100", "--seed 1"),
-    _simt_fit("simt_fit_small", 60, "the same, of other problems, with more plans for each", "--seed 31"),
     Step(
-        "decode", "few rows by many weights, in one CUDA graph",
-        ("-m", "docs.evidence", "decode", "--json", "decode.json"), 90, (HOPPER,),
+        "simt_fit_small", "what the choice among SIMT plans is fitted to: small and middling problems",
+        ("-m", "docs.evidence", "fit-simt", "--measure", "simt_fit_small.json"), 60, (GPU,),
     ),
     Step(
         "simt", "f32 beside cuBLAS: squares, unaligned, skinny, deep, batched",

@@ -9,6 +9,7 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import simt_plan
+from cutegemm.choose.catalog import plan_named
 from cutegemm.plan import Operands
 from cutegemm.run.emulated import emulate
 
@@ -31,6 +32,16 @@ def test_shared_tiles(options):
     plan = simt_plan(Operands.of("f32", layout="nt", align_bytes=4), **SMALL, **options)
     for shape in ((33, 65, 130), (33, 31, 5), (5, 3, 0)):
         assert right(plan, *shape)
+        assert right(plan, *shape, seed=1)
+
+
+@pytest.mark.parametrize("name", ["simt_16x16/k5", "simt_32x32x32/k3", "simt_64x16/k2", "simt_16x32"])
+def test_small_tiles_turned_by_single_elements(name):
+    """k-major operands of any alignment come by cp.async: ragged along all modes, and parts without a k-tile."""
+    plan = plan_named(name, Operands.of("f32", layout="nt", align_bytes=4))
+    assert plan.load_a.atom.is_async
+    assert plan.load_b.atom.is_async
+    for shape in ((33, 17, 133), (5, 70, 31)):
         assert right(plan, *shape, seed=1)
 
 

@@ -52,7 +52,7 @@ class SimtCosts:
     reads       of an access of a warp to shared memory, for fragments
     peak        of the rate of a loop of multiply-adds, what tiles reach
     few         the exponent of the CTAs that fit a multiprocessor over those that it has, for how much slower each is
-    crowded     of the room for CTAs that a second round leaves on each multiprocessor, what is taken on the busiest
+    crowded     times the share of a second round's room that is taken: how far its CTAs fill some multiprocessors
     store       of an access of a warp to D
     written     times what a D takes to go to memory, that is added
     launch      of the kernel that adds the sums of parts
@@ -64,30 +64,30 @@ class SimtCosts:
     within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 4.57
-    round: float = 1.5
-    latency: float = 0.163
-    registers: float = 0.162
-    step: float = 0.142
-    block: float = 0.00882
-    wide: float = 0.00315
-    narrow: float = 0.00328
-    turned: float = 0.00308
-    reads: float = 0.000829
+    start: float = 4.62
+    round: float = 1.47
+    latency: float = 0.17
+    registers: float = 0.158
+    step: float = 0.139
+    block: float = 0.00873
+    wide: float = 0.00309
+    narrow: float = 0.00322
+    turned: float = 0.00305
+    reads: float = 0.000858
     peak: float = 0.907
-    few: float = 0.143
-    crowded: float = 0.35
-    store: float = 0.00381
-    written: float = 0.861
-    launch: float = 0.55
-    added: float = 0.84
-    sums: float = 0.372
-    streamed: float = 5.72
-    scattered: float = 0.0289
-    pack: float = 3.3
-    packed: float = 1.09
-    within: float = 2.63
-    beside: float = 2.15
+    few: float = 0.144
+    crowded: float = 1.28
+    store: float = 0.00369
+    written: float = 0.864
+    launch: float = 0.434
+    added: float = 0.904
+    sums: float = 0.388
+    streamed: float = 5.68
+    scattered: float = 0.0176
+    pack: float = 3.2
+    packed: float = 1.1
+    within: float = 2.64
+    beside: float = 2.13
 
 
 COSTS = SimtCosts()
@@ -197,10 +197,11 @@ def _work(
 
     count, k_tiles   tiles of D, and k-tiles of each
     """
-    ctas, deep = count * parts, np.ceil(k_tiles / parts)
-    rounds, rest = ctas // (sms * tiles.ctas), np.ceil(ctas % (sms * tiles.ctas) / sms)
-    crowd = cost.crowded / np.maximum(1.0, rounds) * (tiles.ctas - rest)
-    rest = np.where((rounds > 0) & (rest > 0), rest + crowd, rest)
+    ctas, at_once, deep = count * parts, sms * tiles.ctas, np.ceil(k_tiles / parts)
+    rounds, left = ctas // at_once, ctas % at_once
+    rest = np.ceil(left / sms)
+    crowd = np.minimum(1.0, cost.crowded * left / at_once) / np.maximum(1.0, rounds)
+    rest = np.where(rounds > 0, rest + crowd * (tiles.ctas - rest), rest)
     is_even = grid > 0
     if not np.any(is_even):
         return _Work(rounds, deep, rest, deep, ctas, parts, parts > 1, is_even)

@@ -25,6 +25,7 @@ from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.launches import launches_of
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
+from cutegemm.plan.rules.registers import register_budget
 
 
 class Reader:
@@ -87,14 +88,16 @@ class Reader:
 class ScheduledEpilogue:
     """How a plan's sums leave. Methods without a decorator are run while tracing.
 
-    values     the operands of the epilogue, in the kernel that is traced
-    launches   the kernels of a call, by name
+    values            the operands of the epilogue, in the kernel that is traced
+    launches          the kernels of a call, by name
+    register_budget   registers that a thread may have
     """
 
     values: Values
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
         self.plan, self.launches = plan, launches_of(plan, arch)
+        self.register_budget = register_budget(plan, arch)
 
     @cute.jit
     def store_d(

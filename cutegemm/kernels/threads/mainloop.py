@@ -62,6 +62,7 @@ from cutegemm.plan.work.shares import WorkTile
 # Sums of a thread that leave so few registers for the end that with divisors from the host, found by fewer
 # instructions than a quotient takes, up to 13 of them spill (simt_128x128, D not aligned, CUDA 13)
 _MANY_SUMS = 128
+_FEW_REGISTERS = 64  # of a thread: likewise at the start (sgemm_05_row_of_4)
 
 
 @dataclass
@@ -144,7 +145,7 @@ class ScheduledGemm(ScheduledEpilogue):
     of_host   what the host has handed to the kernel that is traced: see `handed`
     """
 
-    of_host: tuple[Any, ...] | None = None
+    of_host: tuple[Any, ...] = ()
 
     @cute.jit
     def __call__(self, *arguments):
@@ -177,13 +178,15 @@ class ScheduledGemm(ScheduledEpilogue):
     def tiles(self, mD: cute.Tensor) -> TileGrid:
         """The tiles of D, of all matrices of the batch."""
         scheduler = self.plan.scheduler
-        if self.of_host is None:
+        if not self.of_host:
             return scheduler.tiles(mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
         m_tiles, n_tiles, divisors = self.of_host
         return TileGrid(scheduler, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
 
     def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
-        """What the host hands to a kernel that every CTA finds its tile by."""
+        """What the host hands to a kernel that every CTA finds its tile by; nothing where registers are few."""
+        if self.register_budget < _FEW_REGISTERS:
+            return ()
         return Int32(tiles.m_tiles), Int32(tiles.n_tiles), tiles.host_divisors(lower.divisors)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
