@@ -267,7 +267,7 @@ def predicted(
     memory_us = (a_bytes + b_bytes - packed) / (rates.thread_read_gb_s * 1e3)
     memory_us = memory_us * (1 + cost.scattered * work.is_even)
     pack_us = cost.pack + cost.packed * 2 * packed / (rates.pack_along_mn_gb_s * 1e3)
-    pack_us = np.where(packed > 0, pack_us, 0.0)
+    pack_us = np.where(tiles.packs_a + tiles.packs_b > 0, pack_us, 0.0)
     moved = 2 * work.slots * tiles.bm * tiles.bn * operands.acc.bits / 8
     sums_us = cost.launch + cost.added * np.ceil(work.added / _ADDED_AT_ONCE) + cost.streamed * work.is_even
     sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
