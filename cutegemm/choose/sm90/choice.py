@@ -24,10 +24,8 @@ ACCUMULATIONS = ("fast", "two_level")
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
-UNSPLIT = 128 * 192  # elements of a tile, from which on parts were not seen to be faster
-LEAST_OWNED_K_TILES = (
-    32  # of a tile that has an owner: of fewer, others were not seen to be worth waiting for
-)
+UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
+LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
 
 # Of the kernel that packs operands, and until the GEMM behind it has its first product; one that is launched beside it
 # is ready then. Of one H200, 2026-11-22: timed alone, and the difference to both together.
@@ -84,7 +82,8 @@ def _divisions(
     tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
     every = np.arange(len(tiles))
     of_rows, of_parts, shares = [every], [1], None
-    few = (2 * tiles <= grid) & (shapes.bm * shapes.bn < UNSPLIT)
+    is_small = shapes.bm * shapes.bn < UNSPLIT
+    few = (2 * tiles <= grid) & is_small
     if k_tiles >= 2 * LEAST_K_TILES and few.any():
         few = every[few]
         turns = grid[few] // tiles[few]
@@ -93,7 +92,10 @@ def _divisions(
     whole = sum(map(len, of_rows))
     if k_tiles >= LEAST_OWNED_K_TILES:
         shares = filled(tiles, k_tiles, grid)
-        of_rows, of_parts = [*of_rows, every[shares.shared > 0]], [*of_parts, 1]
+        of_rows, of_parts = (
+            [*of_rows, every[(shares.shared > 0) & ((tiles >= grid) | is_small)]],
+            [*of_parts, 1],
+        )
     rows = np.concatenate(of_rows)
     if shares is not None:
         of_each = {name: getattr(shares, name)[rows] for name in ("shared", "workers", "owned")}
