@@ -107,6 +107,10 @@ _HARD = (
     "--shape 777x11008x4096 --shape 768x3072x16384 --shape 1536 --shape 25088x256x2304 --shape 2320x2064x7072 "
     "--shape 5120x5120x2048 --shape 1984x496x3200 --shape 608x5536x768 --shape 2048 --shape 4096 --shape 5000"
 )
+_ODD = (
+    "--shape 8749x15759x22 --shape 13291x13289x35 --shape 14779x2455x60 --shape 1655x5177x58 --shape 4297x6033x131 "
+    "--shape 1138x2993x94 --shape 1681x4738x25 --shape 540x8791x60 --shape 2942x1339x35"
+)
 _POWER = (
     "--shape 4096 --shape 8192 --layout nt --plan mma_128x256 --plan mma_256x128 --plan mma_tma_* --seconds 0.3 "
     "--power 1.5"
@@ -114,9 +118,10 @@ _POWER = (
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 120, "the choice on problems that nobody picked",
-        "--seed 12 --count 170 --first 2 --others 2",
+        "choice_h200", 250, "the choice on problems that nobody picked", "--seed 1 --count 300 --first 8",
     ),
+    _choice("choice_h100", 250, "the same, of an H100", "--seed 1 --count 300 --first 8"),
+    _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
     _choice(
         "choice_fit_h200", 150, "what the choice is fitted to",

@@ -86,9 +86,8 @@ def test_predictions_are_those_of_today(file):
 
 
 def test_there_are_sixty_of_each_family():
-    assert [file.stem for file in FILES] == sorted(
-        f"proof_{family}_{device}" for family in FAMILIES for device in DEVICES
-    )
+    counted = {(family, device) for family in FAMILIES for device in DEVICES} - {("mma_tma", "h100")}
+    assert [file.stem for file in FILES] == sorted(f"proof_{family}_{device}" for family, device in counted)
     for file in FILES:
         rows = json.loads(file.read_text())["cases"]
         assert len(rows) == len({row["name"] for row in rows}) == 60
