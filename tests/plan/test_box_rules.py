@@ -18,6 +18,7 @@ from cutegemm.plan.rules.boxes import _misplaced, _not_stated, _Tile, places
 from cutegemm.simulate.boxes import box_tables, check_boxes
 from cutegemm.simulate.report import Report
 from cutegemm.tile.smem_atoms import KINDS, smem_atom
+from cutegemm.tile.tiled_copy import make_tiled_copy_tv
 from cutegemm.tile.tma import TmaBox
 
 SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
@@ -240,6 +241,22 @@ def test_padded_slots_are_stored_by_threads_in_aligned_rows() -> None:
     found = rules_of(plan, smem_d=Layout(shape, (pitch + 1, 1, 2 * slot, 2 * consumer)))
     assert "slots are written by stmatrix.x4.bf16, rows of 128 bits at a time" in found
     assert "the copy of D reads 128 bits at a time" in found
+
+
+def test_lines_that_are_turned_are_dense_and_copied_by_powers_of_two() -> None:
+    """128 threads take 32 neighbours of 4 lines at a time; 192 elements of 16 bits, 200 from line to line."""
+    operands = Operands.of("bf16", layout="nt")
+    odd = replace(operands, d=replace(operands.d, align_bytes=2))
+    plan = sm90_plan(odd, tile=(64, 192, 64), shared_d="padded")
+    slots, atom = plan.slots, plan.slots.store.atom
+    shape, strides = plan.smem_d.shape, plan.smem_d.stride
+    assert (strides, slots.store.tiler_mn) == ((200, 1, 12800, 12800), (4, 32))
+    spread = Layout(shape, (400, 2, 2 * strides[2], 2 * strides[3]))
+    assert "the elements of a line lie side by side" in rules_of(plan, smem_d=spread)
+    swizzled = ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_d)
+    assert "the elements of a line lie side by side" in rules_of(plan, smem_d=swizzled)
+    several = make_tiled_copy_tv(atom, Layout((4, 32), (32, 1)), Layout((2, 1)))
+    assert "one vector of a thread is expected" in rules_of(plan, slots=replace(slots, store=several))
 
 
 def test_boxes_of_a_share_begin_where_tma_can_write() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cutegemm.layout import Layout, product_each, size
+import numpy as np
+
+from cutegemm.layout import ComposedLayout, Layout, product_each, size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_CLUSTER_CTAS, MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.rules.registers import register_budget
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
 if TYPE_CHECKING:
@@ -257,6 +261,8 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
             yield f"the copy of a slot is made for {store.threads} threads; a consumer has {have}."
         if rows % size(store.tiler_mn[0]) or cols % size(store.tiler_mn[1]):
             yield f"the copy of a slot, {store}, does not divide subtiles of {rows} x {cols}."
+        elif slots.turned:
+            yield from _turned(store, plan.smem_d, "mn".index(d.major))
     fetched = plan.operands.matrix(plan.fetched_tile or "c")
     if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:
         name, have = plan.fetched_tile.upper(), fetched.align_bytes
@@ -268,6 +274,24 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         )
     if (load_c is None) != (slots.from_shared is None) or (load_c is not None and not plan.epilogue.tiles):
         yield "C comes by TMA where the slots say both how it comes and how it is read, and only if it is read."
+
+
+def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]:
+    """Rules of lines that are turned: see `Slots.turned`."""
+    run, lines = size(store.tiler_mn[along]) // store.atom.values, size(store.tiler_mn[1 - along])
+    if store.layout_tv[1].size() != store.atom.values or run & (run - 1) or lines & (lines - 1):
+        yield (
+            f"the copy of a slot, {store}, is of less than 16 bytes, by which lines are turned: one vector of a thread "
+            "is expected, and a power of two of them along a line and of lines."
+        )
+    if (
+        isinstance(layout, ComposedLayout)
+        or (layout[along].offsets() != np.arange(layout[along].size())).any()
+    ):
+        yield (
+            f"the shared memory of D is {layout}; where the copy of a slot is of less than 16 bytes, {store}, the "
+            "elements of a line lie side by side, without a swizzle."
+        )
 
 
 def _split(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
