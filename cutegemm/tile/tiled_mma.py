@@ -154,17 +154,7 @@ class TiledMma(hooks.Shown):
             raise LayoutError(
                 f"TiledMma: {layout_of(target)} has one mode; the operand {operand} has two or more."
             )
-        return on_layout(self._thrfrg, target, operand)
-
-    def _thrfrg(self, layout: Layout, operand: str) -> Layout:
-        i, j = _MODES[operand]
-        permuted = logical_divide(layout, (self._permutation[i], self._permutation[j]))
-        extents = self.atom.shape_mnk
-        atoms = zipped_divide(permuted, (Layout(extents[i]), Layout(extents[j])))
-        held = composition(atoms[0], self.atom.layout_tv(operand))  # (thread of the atom, value)
-        repeats = self.thr_layout_vmnk
-        spread = zipped_divide(atoms[1], (Layout(repeats[i + 1].shape), Layout(repeats[j + 1].shape)))
-        return concatenate([concatenate([held[0], spread[0]]), concatenate([held[1], spread[1]])])
+        return on_layout(lambda layout: _thrfrg(self, layout, operand), target)
 
     def get_slice(self, thr_idx: int) -> ThrMma:
         """The part of one thread.
@@ -345,6 +335,18 @@ def _permutation_rules(name: str, given: Any, atom_extent: int, repeats: Layout)
 
 
 @lru_cache(maxsize=1024)  # most plans multiply as others do
+def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
+    i, j = _MODES[operand]
+    permuted = logical_divide(layout, (mma._permutation[i], mma._permutation[j]))
+    extents = mma.atom.shape_mnk
+    atoms = zipped_divide(permuted, (Layout(extents[i]), Layout(extents[j])))
+    held = composition(atoms[0], mma.atom.layout_tv(operand))  # (thread of the atom, value)
+    repeats = mma.thr_layout_vmnk
+    spread = zipped_divide(atoms[1], (Layout(repeats[i + 1].shape), Layout(repeats[j + 1].shape)))
+    return concatenate([concatenate([held[0], spread[0]]), concatenate([held[1], spread[1]])])
+
+
+@lru_cache(maxsize=1024)
 def _tv_layout_tiled(mma: TiledMma, operand: str) -> Layout:
     i, j = _MODES[operand]
     split = mma.thrfrg(operand, Layout((mma.tile_mnk[i], mma.tile_mnk[j])))
