@@ -120,9 +120,9 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_h200", 250, "the choice on problems that nobody picked", "--seed 1 --count 300 --first 8",
     ),
+    _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
     _choice("choice_h100", 250, "the same, of an H100", "--seed 1 --count 300 --first 8"),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
-    _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
     _choice(
         "choice_fit_h200", 150, "what the choice is fitted to",
         "--seed 2 --count 160 --first 12 --others 8 --times",
@@ -144,6 +144,10 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_hard", 120, "the same: sizes that were chosen badly",
         f"{_HARD} --layout nt --layout tn --first 64 --times",
+    ),
+    Step(
+        "decode", "few rows by many weights, in one CUDA graph",
+        ("-m", "docs.evidence", "decode", "--json", "decode.json"), 90, (HOPPER,),
     ),
     _gemm(
         "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",
