@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.choose.catalog import choose, plan_named, plans
+from cutegemm.choose.catalog import choose, chosen, plan_named, plans
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.simulate import simulate
@@ -78,3 +78,11 @@ def test_the_choice_by_size():
 def test_the_choice_is_remembered():
     problem = Problem(777, 555, 333)
     assert choose(Operands.of("f32"), problem) is choose(Operands.of("f32"), problem)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["f32", "tf32", "bf16", "e4m3"])
+@pytest.mark.parametrize("extents", [(0, 64, 4096), (64, 0, 40960), (64, 64, 0), (0, 0, 0), (1, 1, 1)])
+def test_an_empty_problem_has_a_plan(kind, extents):
+    operands = Operands.of(kind, layout="nt")
+    assert chosen(operands, Problem(*extents, operands=operands))[1].operands.a.dtype.name == kind
