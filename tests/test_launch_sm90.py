@@ -14,6 +14,7 @@ from cutegemm.run import cuda, spaces, torch_ops  # noqa: E402
 from cutegemm.run import gemm as launch  # noqa: E402
 from cutegemm.run.compile import CompiledKernel  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
+from cutegemm.tile.tma import TmaBox  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
 
@@ -65,14 +66,15 @@ def test_a_ragged_k_needs_aligned_rows_alone(taken):
     assert plan_for(taken, matrix(64, 99), matrix(64, 99).t()).family != "sm90"
 
 
-def test_a_ragged_n_is_stored_out_of_registers(taken):
+def test_a_ragged_n_is_stored_by_threads(taken):
+    """By single elements, in lines that are turned to where memory has one; by TMA where rows are whole 16 bytes."""
     a, b = matrix(640, 104), matrix(800, 104)
     plan = plan_for(taken, a, b[:799].t())
-    assert (plan.family, plan.slots, plan.store_d.bits) == ("sm90", None, 16)
+    assert (plan.family, plan.slots.store.atom.bits, plan.slots.turned) == ("sm90", 16, True)
     plan = plan_for(taken, a, b[:799].t(), out=matrix(640, 800)[:, :799])
-    assert plan.slots is None
+    assert plan.slots.turned
     plan = plan_for(taken, a, b[:792].t(), out=matrix(640, 800)[:, :792])
-    assert plan.slots is not None
+    assert isinstance(plan.slots.store, TmaBox)
 
 
 def test_float32_results(taken):
@@ -133,7 +135,7 @@ def test_results_of_bytes(taken, out):
     assert plan.operands.d.dtype is torch_ops.DTYPES[out]
     assert plan.slots.store.dtype is torch_ops.DTYPES[out]
     ragged = plan_for(taken, a, matrix(99, 128, torch.float8_e4m3fn).t(), out=matrix(SIDE, 99, out))
-    assert (ragged.slots, ragged.store_d.bits) == (None, 8)
+    assert (ragged.slots.store.atom.bits, ragged.slots.turned) == (8, True)
     with pytest.raises(UnsupportedError, match="out is of float8_e4m3fn"):
         gemm(matrix(64, 64), matrix(64, 64), out=matrix(64, 64, torch.float8_e4m3fn))
 
@@ -249,7 +251,7 @@ def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):
     assert (getattr(plan.operands, name).align_bytes, getattr(plan.loaded, name).align_bytes) == (2, 16)
     plan = plan_for(taken, a, b[:, :4095])  # the rows of b are as far from each other as they were
     (name,) = packed(plan)
-    assert (getattr(plan.operands, name).align_bytes, plan.store_d.bits) == (2, 16)
+    assert (getattr(plan.operands, name).align_bytes, plan.slots.store.atom.bits) == (2, 16)
     assert packed(plan_for(taken, a, large(4093, 4095, torch.bfloat16))) == "ab"
     assert packed(plan_for(taken, a, b, plan="sm90_slots+pack/k2")) == "a"
     assert packed(plan_for(taken, large(4096, 4096, torch.bfloat16)[:, :4093], b)) == ""

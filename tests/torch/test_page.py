@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from tests import test_docs  # noqa: E402
 
 
-def test_the_page():
-    test_docs.test_code_blocks(test_docs.ROOT / "docs" / "torch.md")
+def test_the_page(monkeypatch):
+    test_docs.test_code_blocks(test_docs.ROOT / "docs" / "torch.md", monkeypatch)
 
 
 def test_the_example():
