@@ -479,9 +479,13 @@ class Storage(OwnTile):
         """
         whole = count // lines.at_once * lines.at_once
         for first in cutlass.range(0, whole, lines.at_once, unroll=1):
-            lines.copy(first, lines.at_once, left)
+            self.copy_some(lines, first, lines.at_once, left)
         for line in cutlass.range(whole, count, 1, unroll=1):
-            lines.copy(line, 1, left)
+            self.copy_some(lines, line, 1, left)
+
+    def copy_some(self, lines: Lines, first, count: int, left) -> None:
+        """So many lines from this one on. A method of an object that a loop of the DSL holds would have it carried."""
+        lines.copy(first, count, left)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
