@@ -85,18 +85,20 @@ def test_export(monkeypatch, shapes, tmp_path):
     written = []
 
     def export(plans, path, arch):
-        written.append(([plan.name for plan in plans], path, arch))
+        written.append(([(plan.name, plan.transposed) for plan in plans], path, arch))
         return Kernels(path, ())
 
     monkeypatch.setattr("cutegemm.run.export.export", export)
     out = tmp_path / "kernels.so"
     shapes.write_text("m,n,k\n64,512,512\n")
-    given = ["export", "sm90_64x64", "simt_64x64", str(shapes), "-o", str(out)]
+    given = ["export", "sm90_64x64", "simt_64x64", "transposed:sm90_64x64", str(shapes), "-o", str(out)]
     done = CliRunner().invoke(app, given, catch_exceptions=False)
     assert done.exit_code == 0
-    (((*names, last), path, arch),) = written
-    assert (names, path, arch) == (["sm90_64x64", "simt_64x64"], out, "sm_90a")
-    assert last.startswith("sm90_")
+    (((*named, last), path, arch),) = written
+    # As gemm launches them: those for D^T are given the caller's own tensors
+    assert named == [("sm90_64x64", False), ("simt_64x64", False), ("sm90_64x64", True)]
+    assert (path, arch) == (out, "sm_90a")
+    assert last[0].startswith("sm90_")
 
 
 def test_tune_asks_for_a_gpu(shapes):

@@ -116,6 +116,10 @@ class Recipe(ABC):
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
         """The same for the operands that the plan sees: those of the transposed problem where it is for that."""
 
+    def as_launched(self, plan: GemmPlan) -> GemmPlan:
+        """A plan that the recipe has built, as `gemm` compiles it: see `GemmPlan.transposed`."""
+        return plan.with_(transposed=True) if self.transposed else plan
+
     def to_pack(self, operands: Operands) -> str:
         """The operands that plans of the family had better pack; none where they cannot."""
         return ""

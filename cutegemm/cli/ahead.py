@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cutegemm.choose.described import described
+from cutegemm.choose.names import recipe_named
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands
@@ -223,5 +224,5 @@ def _plans(
                 found += plans_of([shape], rows, line.operands, of)
         else:
             plan, _ = described("export", each, dtype, layout, None, of.arch)
-            found.append((plan, of.arch))
+            found.append((recipe_named(each).as_launched(plan), of.arch))
     return found

@@ -25,7 +25,7 @@ from cutegemm.choose.catalog import chosen
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from docs.evidence.contest import Case, Contest, as_launched, compile_ahead, operands_of, record
+from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record
 from docs.evidence.drawn import drawn, rivals
 from docs.evidence.files import write_whole
 from docs.evidence.gemm import LAYOUTS, parse_shape
@@ -83,7 +83,8 @@ def _takes_gpu(numbers: Any) -> None:
 def _chosen(case: Drawn) -> GemmPlan:
     """What `gemm` chooses, as it launches it; but where the operands are loaded otherwise than by boxes."""
     sums = _SUMS[not case.fast_accum]
-    return as_launched(*chosen(case.problem.operands, case.problem, device=this_device(), accumulate=sums))
+    recipe, plan = chosen(case.problem.operands, case.problem, device=this_device(), accumulate=sums)
+    return recipe.as_launched(plan)
 
 
 def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from cutegemm.choose.catalog import chosen
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import TRANSPOSED, Recipe
+from cutegemm.choose.recipe import TRANSPOSED
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, tf32
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
@@ -114,14 +114,11 @@ def _plan(given: GemmPlan | str | None, problem: Problem) -> GemmPlan:
     if isinstance(given, GemmPlan):
         return given
     if given is None:
-        return as_launched(*chosen(problem.operands, problem))
-    recipe = recipe_named(given)
-    return as_launched(recipe, recipe.build(problem.operands))
-
-
-def as_launched(recipe: Recipe, plan: GemmPlan) -> GemmPlan:
-    """The plan of a recipe as `gemm` compiles it."""
-    return plan.with_(transposed=True) if recipe.transposed else plan
+        recipe, plan = chosen(problem.operands, problem)
+    else:
+        recipe = recipe_named(given)
+        plan = recipe.build(problem.operands)
+    return recipe.as_launched(plan)
 
 
 class Contest:
