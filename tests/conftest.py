@@ -35,3 +35,11 @@ def pytest_collection() -> Iterator[None]:
             10_000, 20, 100
         )  # what is left is small, and would be gone through each time it has grown
         gc.enable()
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that let assertions fail: where it runs on a CI, pytest spells out how thousands of numbers differ,
+    which takes minutes."""
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)

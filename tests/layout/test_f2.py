@@ -382,6 +382,7 @@ STUBS = [
 ]
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(("name", "stub"), STUBS)
 def test_a_stub_breaks_a_law(name, stub, monkeypatch):
     monkeypatch.setattr(f2, name, stub)

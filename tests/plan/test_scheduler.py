@@ -279,6 +279,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found(name, monkeypatch):
     (owner, method, wrong), check, work = FAULTS[name]
