@@ -21,8 +21,9 @@ SPACE_ALIGN_BYTES = 16  # of a workspace
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """The arguments of a compiled function, in this order: (a, b, *tensors, d, *results, *spaces, *scalars, stream);
-    of a plan that is transposed, matrices of the problem before, which are here as the plan has them.
+    """The arguments of a compiled function, in this order: (a, b, *tensors, d, *results, *spaces, *scalars, stream).
+
+    The function of a plan that is transposed is given the matrices of A @ B; here they are those of B^T @ A^T.
 
     tensors   of the epilogue: C, and further ones
     results   of the epilogue beside D

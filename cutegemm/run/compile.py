@@ -50,8 +50,8 @@ class CompiledKernel:
     `launch_operands`.
 
     a, b, c, d   CUDA tensors (torch's, or anything with DLPack), M x K, K x N, M x N, M x N, with L in front
-                 where the plan is batched; of the types, majorness and alignment of `plan.operands`, or, of a plan
-                 that is transposed, of those before. c may be d; with beta = 0 it is not read
+                 where the plan is batched; of the types, majorness and alignment of `plan.operands`, which are
+                 those of the transposes for a plan that is transposed. c may be d; with beta = 0 it is not read
     raises       ValueError or TypeError, from the checks compiled into the kernel; UnsupportedError where
                  beta is not 0 and the plan reads no C
 
