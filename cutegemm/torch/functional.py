@@ -35,7 +35,7 @@ from cutegemm.torch.launch import (
     SCALED,
     Choice,
     compute,
-    result_dtype,
+    dgated_of,
 )
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import (
@@ -46,7 +46,7 @@ from cutegemm.torch.refusals import (
     wrong_out_dtype,
     wrong_tensors,
 )
-from cutegemm.torch.route import Route, is_direct, route_of
+from cutegemm.torch.route import Route, as_autocast, is_direct, route_of
 from cutegemm.torch.text import formula
 
 _AS_CHOSEN = astuple(AS_CHOSEN)
@@ -176,7 +176,7 @@ def linear(
         except (TypeError, ValueError, RuntimeError) as error:
             _check_linear(x, w, bias, activation)
             raise CutegemmError(f"linear of {tuple(x.shape)} by {tuple(w.shape)}: {error}") from error
-    x, w, bias = _as_autocast(x, w, bias)
+    x, w, bias = as_autocast(x, w, bias)
     _check_linear(x, w, bias, activation)
     flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     if bias is None:
@@ -231,7 +231,7 @@ def gemm_act(
     >>> preact, postact
     (tensor([[ 1., -2.]]), tensor([[1., 0.]]))
     """
-    a, b, bias, c = _as_autocast(a, b, bias, c)
+    a, b, bias, c = as_autocast(a, b, bias, c)
     given = {"a": a, "b": b, "bias": bias, "c": c}
     rules = wrong_tensors(given, ("bias", "c")) or [
         *wrong_activation(activation, ACTIVATIONS),
@@ -274,7 +274,7 @@ def gemm_gated(
     tensor([[3.]])
     """
     parts = tuple(b) if isinstance(b, (tuple, list)) else (b,)
-    a, bias, *parts = _as_autocast(a, bias, *parts)  # type: ignore[assignment]
+    a, bias, *parts = as_autocast(a, bias, *parts)  # type: ignore[assignment]
     names = ("b",) if len(parts) == 1 else ("b[0]", "b[1]")
     given = {"a": a, **dict(zip(names, parts, strict=False)), "bias": bias}
     rules = wrong_tensors(given, ("bias",)) or [
@@ -368,10 +368,7 @@ def gemm_dgated(
     else:
         gate, up = preact.split(b.shape[-1], -1)
     if not interleaved and is_direct(a, b, preact):
-        dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype))
-        outs = (*dx.split(b.shape[-1], -1), None)
-        read = formula(dgated(activation))
-        return dx, gemm(a, b, epilogue=read.function, out=outs, out_dtype=dx.dtype, gate=gate, up=up)[2]
+        return dgated_of(a, b, preact, activation, out_dtype)
     dgate, dup, postact = product(a, (b,), dgated(activation), (gate, up), (), out_dtype)[:3]
     dx = torch.stack([dgate, dup], -1).flatten(-2) if interleaved else torch.cat([dgate, dup], -1)
     return dx, postact
@@ -431,16 +428,6 @@ def scaled_mm(
     return product(
         mat_a, (mat_b,), text, operands, (), dtype, how if mat_a.dtype.is_floating_point else AS_CHOSEN
     )[0]
-
-
-def _as_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """The tensors as torch.autocast would have them, where it is on."""
-    device = tensors[0].device.type if isinstance(tensors[0], torch.Tensor) else "cpu"
-    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
-    wide = (torch.float32, torch.float16, torch.bfloat16)
-    return tuple([x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in wide else x for x in tensors])
 
 
 def _multiplied(

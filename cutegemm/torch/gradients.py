@@ -17,6 +17,7 @@ import torch
 from cutegemm.plan.epilogue import Expression, Tensor
 from cutegemm.torch.launch import AS_CHOSEN, Choice, joined, sums_dtype
 from cutegemm.torch.pullback import ACC, OfExpressions, OfTensors, pullback, used
+from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula, text_of
 from cutegemm.torch.traced import constant
 from cutegemm.torch.values import Values, nodes_of
@@ -181,12 +182,12 @@ def gradients(
     g = found.get(ACC)
     if g is not None:
         kind = extents[0].dtype if extents[0].dtype.itemsize > 1 else torch.bfloat16
-        g = _loadable(g.to(kind))
+        g = loadable(g.to(kind))
         if needs[0]:
-            gradient[0] = _by_a(g, joined([part.to(kind) for part in b]), extents[0], kind, times)  # type: ignore[union-attr]
+            gradient[0] = by_a(g, [part.to(kind) for part in b], extents[0], kind, times)  # type: ignore[union-attr]
         if any(needs[1 : 1 + parts]):
             assert a is not None
-            gradient[1 : 1 + parts] = _by_parts(a.to(kind), g, extents[1 : 1 + parts], kind, times)
+            gradient[1 : 1 + parts] = by_parts(a.to(kind), g, extents[1 : 1 + parts], kind, times)
     for i, (name, of) in enumerate(zip(read.names, extents[1 + parts :], strict=False), 1 + parts):
         if needs[i] and name in found:
             gradient[i] = found[name].sum_to_size(of.shape)
@@ -196,13 +197,24 @@ def gradients(
     ]
 
 
-def _by_a(g: torch.Tensor, b: torch.Tensor, of: Extents, kind: torch.dtype, times: Any) -> torch.Tensor:
-    """g B^T, in the order of a's memory."""
-    found: torch.Tensor = times(b, g.mT, kind).mT if of.by_columns else times(g, b.mT, kind, True)
+def by_a(
+    g: torch.Tensor, parts: Sequence[torch.Tensor], of: Extents, kind: torch.dtype, times: Any
+) -> torch.Tensor:
+    """g B^T, in the order of a's memory.
+
+    parts   of B, side by side
+    """
+    if of.by_columns:
+        by_columns: torch.Tensor = times(joined(parts), g.mT, kind)
+        return by_columns.mT
+    if len(parts) > 1 and not torch.is_grad_enabled() and route_of(g, *parts) is Route.OPERATOR:
+        in_graph: torch.Tensor = torch.ops.cutegemm.mm_parts(g, list(parts), kind)
+        return in_graph
+    found: torch.Tensor = times(g, joined(parts).mT, kind, True)
     return found
 
 
-def _by_parts(
+def by_parts(
     a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], kind: torch.dtype, times: Any
 ) -> Sequence[torch.Tensor]:
     """A^T g, some of its columns for each part of B; in the order of B's memory, so that nobody copies it once more."""
@@ -210,6 +222,6 @@ def _by_parts(
     return torch.split(whole, [part.shape[-1] for part in parts], -1) if len(parts) > 1 else [whole]
 
 
-def _loadable(g: torch.Tensor) -> torch.Tensor:
+def loadable(g: torch.Tensor) -> torch.Tensor:
     """Autograd hands over numbers that were expanded, as of a sum, without elements of their own."""
     return g if g.stride(-1) == 1 or g.stride(-2) == 1 else g.contiguous()

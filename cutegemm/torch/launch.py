@@ -16,6 +16,7 @@ import torch
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.gemm import gemm
 from cutegemm.run.torch_ops import RESULTS
+from cutegemm.torch.activations import dgated
 from cutegemm.torch.halves import in_halves, is_gated
 from cutegemm.torch.text import Formula, formula, text_of
 from cutegemm.torch.values import Values, stored, tensor_of
@@ -196,6 +197,29 @@ def _of_halves(
         else:
             results.append(torch.stack(halves, -1).flatten(-2) if is_wide else halves[0])
     return results
+
+
+def dgated_of(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    preact: torch.Tensor,
+    activation: str,
+    out_dtype: torch.dtype | None = None,
+    how: Choice = AS_CHOSEN,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient of preact, whose halves are gates and ups, and the gated values: one kernel writes into both halves.
+
+    a, b   their product is the gradient of the gated values
+    """
+    read, columns = formula(dgated(activation)), b.shape[-1]
+    gate, up = preact.split(columns, -1)
+    if not a.is_cuda:
+        *both, hidden = by_torch(a, b, read, [gate, up], out_dtype)
+        return torch.cat(both, -1), hidden
+    dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype))
+    outs = (*dx.split(columns, -1), None)
+    keywords = {**vars(how), "out_dtype": dx.dtype, "gate": gate, "up": up}
+    return dx, gemm(a, b, epilogue=read.function, out=outs, **keywords)[2]
 
 
 def sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -6,9 +6,12 @@
 | `cutegemm::mm_out`     | the same into `out`                                                                       |
 | `cutegemm::gemm`       | the results of an epilogue of a @ b; the epilogue as `text`, b in parts side by side      |
 | `cutegemm::gemm_out`   | the same into `out`: D alone                                                              |
+| `cutegemm::mm_parts`   | a @ b^T, b in parts side by side: the way back to `a`, without gradients of its own       |
+| `cutegemm::gemm_dgated`| the way back through a gate, likewise                                                     |
 
-Each has a kernel for CUDA and for CPU tensors, a fake from the function that allocates, derivatives, and a rule for
-vmap: a batch of products with one b is one product with more rows; other batches are batches of `gemm`.
+Each has a kernel for CUDA and for CPU tensors, and a fake from the function that allocates; `mm` and `gemm` have
+derivatives and a rule for vmap: a batch of products with one b is one product with more rows; other batches are batches
+of `gemm`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import torch
 
 from cutegemm.torch.batches import batched_gemm, batched_mm
 from cutegemm.torch.gradients import Call
-from cutegemm.torch.launch import PLAIN, Choice, allocated, compute
+from cutegemm.torch.launch import OF_LAYER, PLAIN, Choice, allocated, compute, dgated_of, joined
 from cutegemm.torch.product import backward, keep
 
 # Of `gemm` no argument has a default: torch leaves those out that equal it, and then takes the gradients of a call with
@@ -34,6 +37,9 @@ SCHEMAS = {
     "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",
     "cutegemm::gemm": f"({_PRODUCT}, ScalarType? out_dtype, {_HOW}) -> Tensor[]",
     "cutegemm::gemm_out": f"({_PRODUCT}, Tensor(a!) out, {_HOW}) -> ()",
+    "cutegemm::mm_parts": "(Tensor a, Tensor[] b, ScalarType? out_dtype=None) -> Tensor",
+    "cutegemm::gemm_dgated": "(Tensor a, Tensor b, Tensor preact, str activation, bool varying_rows=False) "
+    "-> (Tensor, Tensor)",
 }
 
 
@@ -58,6 +64,31 @@ def _gemm_out(*given: Any) -> None:
     *product, out = given[:-_OPTIONS]
     run: Callable[..., list[torch.Tensor]] = compute
     run(*product, how=Choice(*given[-_OPTIONS:]), out=out)
+
+
+def _mm_parts(
+    a: torch.Tensor, b: Sequence[torch.Tensor], out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    return compute(a, (joined(b).mT,), PLAIN, out_dtype=out_dtype, how=OF_LAYER)[0]
+
+
+def _fake_mm_parts(
+    a: torch.Tensor, b: Sequence[torch.Tensor], out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    return allocated(a, (b[0].mT,), PLAIN, out_dtype)[0]
+
+
+def _dgated(
+    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, varying_rows: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return dgated_of(a, b, preact, activation, how=Choice(varying_rows=varying_rows))
+
+
+def _fake_dgated(
+    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, varying_rows: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    (hidden,) = allocated(a, (b,), PLAIN, None)
+    return hidden.new_empty(preact.shape), hidden
 
 
 def _fake_mm(
@@ -112,11 +143,15 @@ def _define() -> None:
         "cutegemm::mm_out": _mm_out,
         "cutegemm::gemm": _gemm,
         "cutegemm::gemm_out": _gemm_out,
+        "cutegemm::mm_parts": _mm_parts,
+        "cutegemm::gemm_dgated": _dgated,
     }
     for name, kernel in kernels.items():
         torch.library.impl(name, ("cpu", "cuda"), kernel)
     torch.library.register_fake("cutegemm::mm", _fake_mm)
     torch.library.register_fake("cutegemm::gemm", _fake_gemm)
+    torch.library.register_fake("cutegemm::mm_parts", _fake_mm_parts)
+    torch.library.register_fake("cutegemm::gemm_dgated", _fake_dgated)
     for name in ("cutegemm::mm_out", "cutegemm::gemm_out"):
         torch.library.register_fake(name, lambda *given, **named: None)
     torch.library.register_autograd("cutegemm::mm", _backward_mm, setup_context=_keep_mm)

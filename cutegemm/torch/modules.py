@@ -10,6 +10,7 @@ from torch import nn
 from cutegemm.errors import UnsupportedError
 from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
 from cutegemm.torch.functional import gemm_gated, linear
+from cutegemm.torch.mlp import mlp
 from cutegemm.torch.weights import side_by_side
 
 
@@ -83,6 +84,37 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
         found = gemm_gated(flat, weights, bias, activation, store_preact=False, varying_rows=True)[1]
         return found if x.dim() == 2 else found.view(*x.shape[:-1], found.shape[-1])
 
+    def whole(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """down(act(gate(x)) * up(x)): one step of autograd's record where gradients are wanted."""
+        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+        if not is_one_step(down):
+            return down(self.gated(x, activation))
+        if not torch.compiler.is_compiling():
+            self.join()
+        bias = None if gate.bias is None else torch.cat([gate.bias, up.bias])
+        return mlp(x, (gate.weight, up.weight), down.weight, activation, bias, down.bias)
+
+
+def is_one_step(down: nn.Module, is_plain: bool = False) -> bool:
+    """Whether an MLP computes its last layer itself: gradients are recorded, and nobody waits for that layer's call.
+
+    is_plain   whether the layer is known to be x @ W + bias, of whatever class
+    """
+    is_plain = is_plain or type(down) is nn.Linear or (type(down) is Linear and down.activation is None)
+    return is_plain and torch.is_grad_enabled() and not has_hooks(down)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody waits for a module's call.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> handle = layer.register_forward_hook(print)
+    >>> has_hooks(layer), has_hooks(nn.Linear(2, 2))
+    (True, False)
+    """
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind, None) for kind in kinds)
+
 
 def joined_after_load(module: JoinedWeights, _: Any) -> None:
     """A hook behind `load_state_dict`."""
@@ -126,7 +158,7 @@ class GatedMLP(JoinedWeights):
         self.join()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.gated(x, self.activation))
+        return self.whole(x, self.activation)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation}"

@@ -10,7 +10,7 @@ import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.torch.gradients import Call, Extents, gradients, saved, with_kept
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, Choice, by_torch, compute, joined
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, Choice, by_torch, compute, dgated_of, joined
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula
 
@@ -55,6 +55,18 @@ def kept_text(text: str, a: torch.Tensor, b: Sequence[torch.Tensor], operands: S
 def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, how: Choice) -> torch.Tensor:
     """a @ b alone, as the backward pass asks for it."""
     return product(a, (b,), out_dtype=dtype, how=how)[0]
+
+
+def by_dgated(
+    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: Choice = AS_CHOSEN
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The way back through a gate, of which no gradients are recorded: see `dgated_of`."""
+    if route_of(a, b, preact) is Route.OPERATOR:
+        found: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(
+            a, b, preact, activation, how.varying_rows
+        )
+        return found
+    return dgated_of(a, b, preact, activation, how=how)
 
 
 def by_operator(

@@ -16,7 +16,8 @@ from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.functional import linear
 from cutegemm.torch.known import Parts, activation_of, computes_so, is_conv1d, parts_of
-from cutegemm.torch.modules import JoinedWeights, Linear, joined_after_load
+from cutegemm.torch.mlp import mlp
+from cutegemm.torch.modules import JoinedWeights, Linear, has_hooks, is_one_step, joined_after_load
 
 _NOTED = "_cutegemm"  # the attribute that says what a replaced module computes
 
@@ -110,12 +111,13 @@ class OfInputs(nn.Module):  # type: ignore[misc]
     """x @ weight + bias, with a weight of K x N."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return of_inputs(self, x, None)
+        return linear(x, by_rows(self), self.bias)
 
 
-def of_inputs(layer: Any, x: torch.Tensor, activation: str | None) -> torch.Tensor:
-    """act(x @ weight + bias), of a layer whose weight is K x N."""
-    return linear(x, layer.weight.t(), layer.bias, activation)
+def by_rows(layer: Any) -> torch.Tensor:
+    """The weight of a layer as N x K: transformers' Conv1D keeps it as K x N."""
+    weight: torch.Tensor = layer.weight
+    return weight.t() if is_conv1d(layer) else weight
 
 
 def _replace_layer(name: str, module: nn.Module, found: Replaced) -> None:
@@ -143,7 +145,7 @@ class OfGated(JoinedWeights):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         _, activation = getattr(self, _NOTED)
-        return self.down_proj(self.gated(x, activation))
+        return self.whole(x, activation)
 
 
 class OfTwoLayers(nn.Module):  # type: ignore[misc]
@@ -151,12 +153,11 @@ class OfTwoLayers(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts, activation = getattr(self, _NOTED)
-        up = getattr(self, parts.up[0])
-        if is_conv1d(up):
-            inner = of_inputs(up, x, activation)
+        up, down = getattr(self, parts.up[0]), getattr(self, parts.down)
+        if is_one_step(down, isinstance(down, OfInputs)):
+            found = mlp(x, by_rows(up), by_rows(down), activation, up.bias, down.bias)
         else:
-            inner = linear(x, up.weight, up.bias, activation)
-        found = getattr(self, parts.down)(inner)
+            found = down(linear(x, by_rows(up), up.bias, activation))
         for name in parts.last:
             found = getattr(self, name)(found)
         return found
@@ -203,17 +204,12 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
         or (layers[0].bias is None) != (layers[1].bias is None)
     ):
         return f"the weights of its {parts.up[0]} and {parts.up[1]} are not of one shape"
-    watched = [name for name in (*parts.up, *parts.act) if _has_hooks(getattr(module, name))]
+    watched = [name for name in (*parts.up, *parts.act) if has_hooks(getattr(module, name))]
     if watched:
         return f"its {' and '.join(watched)} have hooks, which would not be called"
     if not computes_so(module, parts, activation):
         return "of four rows it computes something else than an MLP of these parts"
     return ""
-
-
-def _has_hooks(module: Any) -> bool:
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind, None) for kind in kinds)
 
 
 # --- classes ------------------------------------------------------------------------------------------------------

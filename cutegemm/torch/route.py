@@ -72,3 +72,13 @@ def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
     if wanted and (a.requires_grad or b.requires_grad):
         return False
     return bias is None or (bias.__class__ in _PLAIN and not (wanted and bias.requires_grad))
+
+
+def as_autocast(*tensors: Any) -> tuple[Any, ...]:
+    """The tensors as torch.autocast would have them, where it is on."""
+    device = tensors[0].device.type if isinstance(tensors[0], torch.Tensor) else "cpu"
+    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    wide = (torch.float32, torch.float16, torch.bfloat16)
+    return tuple([x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in wide else x for x in tensors])

@@ -1,0 +1,206 @@
+"""An MLP as one step of autograd's record: what its way back shares, no kernel computes twice.
+
+Layer by layer, the way back is a product, which writes the gradient of the hidden values, and passes of torch over it.
+Here the epilogue of that product is the derivative of the activation: one kernel writes the gradient of what comes out
+of the first layer, and the hidden values once more, which the gradient of the last weight reads. So a forward pass
+keeps what is in front of the activation, and not what is behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cutegemm.torch.activations import ACTIVATIONS, GATED, activated, dactivated, gated, wrong_activation
+from cutegemm.torch.gradients import Extents, by_a, by_parts, loadable
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, Choice
+from cutegemm.torch.product import by_dgated, product
+from cutegemm.torch.refusals import refuse, wrong_factors, wrong_tensors
+from cutegemm.torch.route import Route, as_autocast, route_of
+
+Weights = tuple[torch.Tensor, ...]
+
+
+def mlp(
+    x: torch.Tensor,
+    up: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    down: torch.Tensor,
+    activation: str,
+    up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """act(x @ up.T + up_bias) @ down.T + down_bias, or, of a pair (gate, up), (act(gate) * up) @ down.T + down_bias.
+
+    x            (..., K)
+    up           H x K; a pair of them for a gated activation, as of `gemm_gated`
+    down         N x H
+    activation   as of `linear`, or, of a pair, as of `gemm_gated`
+    up_bias      (H,); of a pair (2H,)
+    down_bias    (N,)
+    returns      (..., N)
+    raises       UnsupportedError with every rule that is broken
+
+    Two kernels forth; and back, one that makes the gradients in front of the activation, and the hidden values once
+    more, beside the products for the gradients: see `cutegemm/torch/mlp.py`.
+
+    >>> x, w = torch.tensor([[1.0, -2.0]]), torch.eye(2)
+    >>> mlp(x, w, w, "relu"), mlp(x, (w, w), w, "reglu")
+    (tensor([[1., 0.]]), tensor([[1., 0.]]))
+    """
+    parts = tuple(up) if isinstance(up, (tuple, list)) else (up,)
+    x, down, up_bias, down_bias, *parts = as_autocast(x, down, up_bias, down_bias, *parts)  # type: ignore[assignment]
+    _check(x, parts, down, activation, up_bias, down_bias)
+    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    columns, given = tuple([part.t() for part in parts]), (down.t(), up_bias, down_bias)
+    as_one = is_recorded(flat, columns, *given)
+    found = (recorded if as_one else composed)(activation, flat, columns, *given)
+    return found if x.dim() == 2 else found.view(*x.shape[:-1], down.shape[0])
+
+
+def _check(x: Any, parts: tuple[Any, ...], down: Any, activation: Any, up_bias: Any, down_bias: Any) -> None:
+    names = ("up",) if len(parts) == 1 else tuple([f"up[{i}]" for i in range(len(parts))])
+    given = {"x": x, **dict(zip(names, parts, strict=True)), "down": down}
+    biases = {"up_bias": up_bias, "down_bias": down_bias}
+    rules = wrong_tensors({**given, **biases}, tuple(biases))
+    if not rules:
+        rules = wrong_activation(activation, ACTIVATIONS if len(parts) == 1 else GATED)
+        for name, weight in list(given.items())[1:]:
+            rules += wrong_factors(("x", name), x, weight)
+        shapes = {part.shape for part in parts}
+        if len(parts) > 2 or len(shapes) > 1:
+            listed = ", ".join(f"{tuple(part.shape)}" for part in parts)
+            rules.append(f"up has weights of {listed}; one, or two of one shape, gate and up, are expected.")
+        elif x.dim() == 0 or any(weight.dim() != 2 for weight in (*parts, down)):
+            listed = ", ".join(f"{name} {tuple(each.shape)}" for name, each in given.items())
+            rules.append(f"shapes are {listed}; x of (..., K), up of H x K and down of N x H are expected.")
+        else:
+            (hidden, k), (n, of_hidden) = parts[0].shape, down.shape
+            if x.shape[-1] != k:
+                rules.append(f"x has rows of {x.shape[-1]}, up of {k}; both are K.")
+            if of_hidden != hidden:
+                rules.append(f"down has rows of {of_hidden}, up has {hidden} rows; both are H.")
+            for name, extent in (("up_bias", len(parts) * hidden), ("down_bias", n)):
+                bias = biases[name]
+                if bias is not None and tuple(bias.shape) != (extent,):
+                    rules.append(f"{name} has shape {tuple(bias.shape)}; {(extent,)} is expected.")
+    refuse("mlp", {**given, **biases}, rules)
+
+
+def is_recorded(x: torch.Tensor, up: Weights, down: torch.Tensor, *biases: torch.Tensor | None) -> bool:
+    """Whether an MLP is one step: gradients go through its activation, and nobody takes the record apart.
+
+    >>> x, w = torch.ones(1, 2), torch.ones(2, 2, requires_grad=True)
+    >>> is_recorded(x, (w,), w), is_recorded(x, (w.detach(),), w)
+    (True, False)
+    """
+    tensors = [x, *up, down, *[bias for bias in biases if bias is not None]]
+    if not torch.is_grad_enabled() or not any(each.requires_grad for each in (x, *up)):
+        return False
+    if not x.dtype.is_floating_point or any(each.dtype != x.dtype for each in tensors):
+        return False
+    if torch.compiler.is_compiling():
+        return not torch.compiler.is_exporting()
+    return route_of(*tensors) is Route.RECORDED
+
+
+def composed(
+    activation: str,
+    x: torch.Tensor,
+    up: Weights,
+    down: torch.Tensor,
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """The MLP layer by layer, of which torch differentiates each.
+
+    activation   a gate's where there are two weights in `up`
+    x            T x K
+    up, down     K x H, one or two of them, and H x N
+    """
+    hidden = _first(activation, x, up, up_bias, keeps=False)[0]
+    return _plus(hidden, down, down_bias)
+
+
+def recorded(
+    activation: str,
+    x: torch.Tensor,
+    up: Weights,
+    down: torch.Tensor,
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """The same in one step: see `is_recorded`."""
+    found: torch.Tensor = Mlp.apply(activation, len(up), x, *up, down, up_bias, down_bias)
+    return found
+
+
+class Mlp(torch.autograd.Function):  # type: ignore[misc]
+    """apply(activation, how many weights `up` has, x, *up, down, up_bias, down_bias)."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: str, parts: int, *tensors: torch.Tensor | None) -> torch.Tensor:
+        x, up, down, up_bias, down_bias = _named(parts, tensors)
+        hidden, preact = _first(activation, x, up, up_bias, keeps=True)[:2]
+        ctx.activation, ctx.parts = activation, parts
+        ctx.save_for_backward(*tensors, preact)
+        return _plus(hidden, down, down_bias)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
+        *tensors, preact = ctx.saved_tensors
+        needs = ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled():
+            return None, None, *_recorded_again(ctx.activation, ctx.parts, tensors, dy, needs)
+        x, up, down, _, _ = _named(ctx.parts, tensors)
+        by_x, *by_up, by_down, by_up_bias, by_down_bias = needs
+        dy = loadable(dy)
+        if ctx.parts == 2:
+            dpre, hidden = by_dgated(dy, down.mT, preact, ctx.activation, OF_LAYER)
+        else:
+            text = dactivated(ctx.activation)
+            dpre, hidden = product(dy, (down.mT,), text, (preact,), how=OF_LAYER)[:2]
+        dx = by_a(dpre, up, Extents.of(x), x.dtype, _times) if by_x else None
+        dups: Any = [None] * ctx.parts
+        if any(by_up):
+            dups = by_parts(x, dpre, [Extents.of(part) for part in up], x.dtype, _times)
+        ddown = by_parts(hidden, dy, [Extents.of(down)], x.dtype, _times)[0] if by_down else None
+        biases = dpre.sum(0) if by_up_bias else None, dy.sum(0) if by_down_bias else None
+        return None, None, dx, *dups, ddown, *biases
+
+
+def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tensor, Any, Any]:
+    """x, up, down, up_bias and down_bias."""
+    x, *up = tensors[: 1 + parts]
+    return x, tuple(up), *tensors[1 + parts :]
+
+
+def _first(
+    activation: str, x: torch.Tensor, up: Weights, bias: torch.Tensor | None, keeps: bool
+) -> list[torch.Tensor]:
+    """The hidden values and, where they are kept, those in front of the activation."""
+    names = () if bias is None else ("bias",)
+    text = gated(activation, names, False, keeps) if len(up) == 2 else activated(activation, names, keeps)
+    return list(product(x, up, text, () if bias is None else (bias,), how=OF_LAYER))
+
+
+def _plus(hidden: torch.Tensor, down: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if bias is None:
+        return product(hidden, (down,), PLAIN, how=OF_LAYER)[0]
+    return product(hidden, (down,), activated(None, ("bias",)), (bias,), how=OF_LAYER)[0]
+
+
+def _times(x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, by_rows: bool = False) -> torch.Tensor:
+    how: Choice = OF_LAYER if by_rows else AS_CHOSEN
+    return product(x, (y,), out_dtype=dtype, how=how)[0]
+
+
+def _recorded_again(
+    activation: str, parts: int, tensors: Any, dy: torch.Tensor, needs: tuple[bool, ...]
+) -> list[torch.Tensor | None]:
+    """The gradients as functions of the inputs, for gradients of gradients."""
+    x, up, down, up_bias, down_bias = _named(parts, tensors)
+    y = composed(activation, x, up, down, up_bias, down_bias)
+    wanted = [each for each, need in zip(tensors, needs, strict=True) if need]
+    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+    return [next(found) if need else None for need in needs]
