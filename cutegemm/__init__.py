@@ -90,6 +90,7 @@ _OF_TORCH = {  # not in `__all__`: `import *` needs no torch, and none of its na
     "gemm_dgated": "cutegemm.torch",
     "gemm_gated": "cutegemm.torch",
     "linear": "cutegemm.torch",
+    "mlp": "cutegemm.torch",
     "Linear": "cutegemm.torch",
     "mm": "cutegemm.torch",
     "scaled_mm": "cutegemm.torch",
@@ -191,6 +192,7 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.torch import gemm_dgated as gemm_dgated
     from cutegemm.torch import gemm_gated as gemm_gated
     from cutegemm.torch import linear as linear
+    from cutegemm.torch import mlp as mlp
     from cutegemm.torch import mm as mm
     from cutegemm.torch import scaled_mm as scaled_mm
     from cutegemm.torch import use as use

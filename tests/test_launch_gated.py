@@ -91,13 +91,16 @@ def test_all_columns_beside_half_of_them_are_stored_by_one_kernel(launched, inte
         assert gates.stride() == ups.stride() == (1024, 1)
 
 
-def test_gradients_of_gates_and_ups_are_stored_side_by_side(launched, monkeypatch):
-    monkeypatch.setattr("cutegemm.torch.functional.is_direct", lambda *_: True)
-    from cutegemm.torch import gemm_dgated
+def test_gradients_of_gates_and_ups_are_stored_side_by_side(launched):
+    from cutegemm.torch.activations import dgated
+    from cutegemm.torch.launch import AS_CHOSEN, _into_halves
+    from cutegemm.torch.text import formula
 
     a, b = matrices()
-    dx, postact = gemm_dgated(a, b, torch.zeros(256, 2048, dtype=BF16))
-    assert (tuple(dx.shape), tuple(postact.shape)) == ((256, 2048), (256, 1024))
+    dx, preact = torch.empty(256, 2048, dtype=BF16), torch.zeros(256, 2048, dtype=BF16)
+    gate, up = preact.split(1024, -1)
+    postact = _into_halves(a, b, formula(dgated("swiglu")), gate, up, dx, AS_CHOSEN)
+    assert tuple(postact.shape) == (256, 1024)
     (kernel,) = launched
     assert {dx.data_ptr(), dx[:, 1024:].data_ptr(), postact.data_ptr()} <= {
         x.data_ptr() for x in kernel.calls[-1] if isinstance(x, torch.Tensor)

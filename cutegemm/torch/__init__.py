@@ -1,6 +1,6 @@
 """The face to torch: products as torch names them, with activations, gradients and `torch.compile`. See docs/torch.md.
 
-functions of tensors      `functional`
+functions of tensors      `functional`, and `mlps`
 modules                   `modules`; `replace` puts them into a model
 what a graph holds        `library`: operators of torch.library
 how a call gets there     `route`: past torch's dispatcher where torch needs to see nothing of it
@@ -24,6 +24,7 @@ from cutegemm.torch.functional import (
     mm,
     scaled_mm,
 )
+from cutegemm.torch.mlps import mlp
 from cutegemm.torch.modules import GatedMLP, Linear
 from cutegemm.torch.replace import Replaced, use
 
@@ -38,6 +39,7 @@ __all__ = [
     "gemm_dgated",
     "gemm_gated",
     "linear",
+    "mlp",
     "mm",
     "scaled_mm",
     "use",

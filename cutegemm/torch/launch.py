@@ -211,15 +211,23 @@ def dgated_of(
 
     a, b   their product is the gradient of the gated values
     """
-    read, columns = formula(dgated(activation)), b.shape[-1]
-    gate, up = preact.split(columns, -1)
+    read = formula(dgated(activation))
+    gate, up = preact.split(b.shape[-1], -1)
     if not a.is_cuda:
         *both, hidden = by_torch(a, b, read, [gate, up], out_dtype)
         return torch.cat(both, -1), hidden
     dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype))
-    outs = (*dx.split(columns, -1), None)
+    return dx, _into_halves(a, b, read, gate, up, dx, how)
+
+
+def _into_halves(
+    a: torch.Tensor, b: torch.Tensor, read: Formula, gate: Any, up: Any, dx: torch.Tensor, how: Choice
+) -> torch.Tensor:
+    """The third result of an epilogue, whose first two go into the halves of dx."""
+    outs = (*dx.split(b.shape[-1], -1), None)
     keywords = {**vars(how), "out_dtype": dx.dtype, "gate": gate, "up": up}
-    return dx, gemm(a, b, epilogue=read.function, out=outs, **keywords)[2]
+    third: torch.Tensor = gemm(a, b, epilogue=read.function, out=outs, **keywords)[2]
+    return third
 
 
 def sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

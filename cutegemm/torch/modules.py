@@ -10,7 +10,7 @@ from torch import nn
 from cutegemm.errors import UnsupportedError
 from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
 from cutegemm.torch.functional import gemm_gated, linear
-from cutegemm.torch.mlp import mlp
+from cutegemm.torch.mlps import mlp
 from cutegemm.torch.weights import side_by_side
 
 

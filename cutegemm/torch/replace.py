@@ -16,7 +16,7 @@ from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.functional import linear
 from cutegemm.torch.known import Parts, activation_of, computes_so, is_conv1d, parts_of
-from cutegemm.torch.mlp import mlp
+from cutegemm.torch.mlps import mlp
 from cutegemm.torch.modules import JoinedWeights, Linear, has_hooks, is_one_step, joined_after_load
 
 _NOTED = "_cutegemm"  # the attribute that says what a replaced module computes

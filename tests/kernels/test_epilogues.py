@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ from cutegemm.build import ending_in
 from cutegemm.choose import catalog
 from cutegemm.dtypes import DType
 from cutegemm.plan import GemmPlan, Operands, Problem
-from cutegemm.plan.epilogue import Row, parse_epilogue
+from cutegemm.plan.epilogue import Row, Tile, parse_epilogue
 from cutegemm.plan.problem import Operand
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.question import Ending
@@ -53,3 +54,24 @@ def test_no_spills_with_a_bias_and_an_activation(name, mnk):
 @pytest.mark.parametrize("mnk", SIZES)
 def test_no_spills_with_a_bias_of_f32(mnk):
     assert compile_plan(chosen("gelu", mnk, "f32")).resources.spills == 0
+
+
+def test_the_way_back_through_an_activation_takes_no_plan_for_the_transposed_problem():
+    """Two results beside a tile that is read: by the columns of D, registers do not hold what threads address."""
+    operands = Operands.of("bf16", layout="nn")
+    tile, further = operands.d, {"y": operands.d}
+    epilogue = parse_epilogue("acc * (1 - tanh(x) * tanh(x)), y = tanh(x)", {"x": Tile})
+    ending = Ending(epilogue, further)
+    problem = Problem(16384, 3072, 768, operands=replace(operands, c=tile))
+    recipe, plan = catalog.chosen(
+        problem.operands, problem, with_c=True, suits=partial(ending.suits, rows=16384)
+    )
+    assert not recipe.transposed
+    assert plan.operands.d.major == "n"
+    first, _ = catalog.chosen(
+        problem.operands, problem, with_c=True, suits=lambda plan: plan.operands.d.major == "m"
+    )
+    turned = first.build(problem.operands, True)
+    assert first.transposed
+    assert not ending.suits(turned, 16384)
+    assert Ending(parse_epilogue("acc + x", {"x": Tile}), {}).suits(turned, 16384)

@@ -35,6 +35,8 @@ CALLS = [
         (A.detach(), [W.detach().t()], "lambda acc, bias: relu(acc + bias)", [BIAS.detach()], [],
          torch.empty(5, 6, dtype=torch.float64), *HOW),
     ),
+    (OPS.gemm_dgated, (A.detach(), W.detach().t(), normal(5, 12), "swiglu")),
+    (OPS.mm_parts, (normal(5, 6), [W[:2].detach().t(), W[2:].detach().t()])),
 ]  # fmt: skip
 
 
@@ -49,9 +51,11 @@ def test_opcheck(operator, given):
 def test_the_operators_are_those_that_are_named():
     assert sorted(registered.SCHEMAS) == [
         "cutegemm::gemm",
+        "cutegemm::gemm_dgated",
         "cutegemm::gemm_out",
         "cutegemm::mm",
         "cutegemm::mm_out",
+        "cutegemm::mm_parts",
     ]
 
 

@@ -42,7 +42,7 @@ def mlp(
     raises       UnsupportedError with every rule that is broken
 
     Two kernels forth; and back, one that makes the gradients in front of the activation, and the hidden values once
-    more, beside the products for the gradients: see `cutegemm/torch/mlp.py`.
+    more, beside the products for the gradients: see `cutegemm/torch/mlps.py`.
 
     >>> x, w = torch.tensor([[1.0, -2.0]]), torch.eye(2)
     >>> mlp(x, w, w, "relu"), mlp(x, (w, w), w, "reglu")
