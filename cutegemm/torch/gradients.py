@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Expression, Tensor
-from cutegemm.torch.launch import AS_CHOSEN, Choice, joined, sums_dtype
+from cutegemm.torch.launch import AS_CHOSEN, PLAIN, Choice, joined, sums_dtype
 from cutegemm.torch.pullback import ACC, OfExpressions, OfTensors, pullback, used
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula, text_of
@@ -118,6 +118,9 @@ def saved(
     parts: int,
 ) -> list[torch.Tensor | None]:
     """What the backward pass reads, of tensors (a, parts of b, operands) and results; None for what it does not."""
+    if call.text == PLAIN:
+        b = tensors[1 : 1 + parts] if needs[0] else [None] * parts
+        return [tensors[0] if any(needs[1:]) else None, *b, None]
     names = formula(call.text).names
     asked = needed(call.text, wanted_of(call, needs, parts))
     again = ACC in asked.names
@@ -162,22 +165,16 @@ def gradients(
     multiply   the product of two matrices, in a type, which records gradients itself
     """
     read, count = formula(call.text), len(extents)
-    a, b, operands, results = kept[0], kept[1 : 1 + parts], kept[1 + parts : count], kept[count:]
-    wanted = wanted_of(call, needs, parts)
-    pairs = reversed(list(zip(read.results, results, strict=True)))
-    known = {expression: x for expression, x in pairs if x is not None}
-
-    how = replace(call.how, plan=None)  # the plan of a product that is not transposed is none of these
+    a, b = kept[0], kept[1 : 1 + parts]
 
     def times(x: Any, y: Any, dtype: torch.dtype, by_rows: bool = False) -> torch.Tensor:
         """by_rows: whether its rows are those of a, which may vary from call to call."""
-        return multiply(x, y, dtype, how if by_rows else replace(how, varying_rows=False))
+        return multiply(x, y, dtype, _of_gradients(call.how, by_rows))
 
-    def again() -> torch.Tensor:
-        return times(a, joined(b), sums_dtype(extents[0].dtype))
-
-    values = Values(again, dict(zip(read.names, [*operands, *call.scalars], strict=True)), known)
-    found = pullback(read.results, upstream, values, wanted, OfTensors())
+    if call.text == PLAIN:
+        found = {} if upstream[0] is None else {ACC: upstream[0]}
+    else:
+        found = _by_names(call, a, b, kept[1 + parts :], upstream, wanted_of(call, needs, parts), times)
     gradient: list[torch.Tensor | None] = [None] * count
     g = found.get(ACC)
     if g is not None:
@@ -195,6 +192,38 @@ def gradients(
         x.to(of.dtype) if x is not None and need else None
         for x, of, need in zip(gradient, extents, needs, strict=True)
     ]
+
+
+def _by_names(
+    call: Call,
+    a: Any,
+    b: Sequence[Any],
+    behind: Sequence[torch.Tensor | None],
+    upstream: Sequence[torch.Tensor | None],
+    wanted: frozenset[str],
+    times: Any,
+) -> dict[str, Any]:
+    """The derivatives of an epilogue by the sums and its operands, by name.
+
+    behind   of what `saved` gave, the operands and the results
+    """
+    read = formula(call.text)
+    operands = behind[: len(behind) - len(read.results)]
+    pairs = reversed(list(zip(read.results, behind[len(operands) :], strict=True)))
+    known = {expression: x for expression, x in pairs if x is not None}
+
+    def again() -> torch.Tensor:
+        product: torch.Tensor = times(a, joined(b), sums_dtype(a.dtype))
+        return product
+
+    values = Values(again, dict(zip(read.names, [*operands, *call.scalars], strict=True)), known)
+    return pullback(read.results, upstream, values, wanted, OfTensors())
+
+
+@lru_cache(maxsize=256)
+def _of_gradients(how: Choice, by_rows: bool) -> Choice:
+    """How products of a gradient are chosen: the plan of one that is not transposed is none of these."""
+    return replace(how, plan=None, varying_rows=how.varying_rows and by_rows)
 
 
 def by_a(
