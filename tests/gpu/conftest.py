@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,47 @@ def arch():
     return device_arch(0)
 
 
+@pytest.fixture(autouse=True)
+def _seeded(arch) -> None:
+    """Random numbers are the same whichever tests run before."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
-def once(tmp_path_factory) -> Once:
+def shared_folder(tmp_path_factory) -> Path:
+    """A folder of this run, the same one for all its processes."""
+    own: Path = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """One process at a time; others wait."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def much_memory(arch, shared_folder) -> Iterator[None]:
+    """For a test that takes a large part of the GPU's memory: one at a time, which gives it back."""
+    import torch
+
+    with locked(shared_folder / "much_memory.lock"):
+        torch.cuda.empty_cache()
+        yield
+        torch.cuda.empty_cache()
+
+
+@pytest.fixture(scope="session")
+def once(shared_folder) -> Once:
     """`once(name, work)`: what `work` returns, which the first process of this run to ask does; others wait for it."""
-    own = tmp_path_factory.getbasetemp()
-    folder: Path = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
     def result(name: str, work: Callable[[], Any]) -> Any:
-        file = folder / f"once_{name}.json"
-        with (folder / f"once_{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        file = shared_folder / f"once_{name}.json"
+        with locked(shared_folder / f"once_{name}.lock"):
             if not file.exists():
                 file.write_text(json.dumps(work()))
         return json.loads(file.read_text())

@@ -1,6 +1,6 @@
 """Runs Hopper forms on the GPU, in a process that may hang without anyone else: a line of JSON for each.
 
-    python -m tests.gpu.sm90_worker pingpong cooperative ... gemm:others repeat:sm90_slots
+    python -m tests.gpu.sm90_worker pingpong cooperative ... gemm:bytes repeat:sm90_slots
 
 Each form is held against float64 on ragged shapes, with D poisoned inside of a guard band, for a persistent
 grid of 4 CTAs, which take many tiles each, and of one a multiprocessor. When a kernel has not come back for
@@ -18,7 +18,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from tests.gpu import sm90_packed
+from tests.gpu import sm90_gemm, sm90_packed
+from tests.gpu.sm90_gemm import same_bits, saturated
 
 PATIENCE_SECONDS = 40  # more than a slow host takes to compile a kernel
 REPEATS = 20
@@ -103,17 +104,6 @@ def matrix(
 def poison(kind: Any) -> float | int:
     """What no kernel writes by chance."""
     return float("nan") if kind.is_floating_point else -123456789
-
-
-def saturated(values: Any, kind: Any) -> Any:
-    """What lies past the largest value of a type of bytes becomes it, as it does in the kernel."""
-    return values.clamp(-kind.largest, kind.largest) if kind.bits == 8 else values
-
-
-def same_bits(torch: Any, one: Any, other: Any) -> bool:
-    """Whether two results are the same, bit by bit."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return torch.equal(one.contiguous().view(whole), other.contiguous().view(whole))
 
 
 def untouched(torch: Any, whole: Any) -> int:
@@ -259,128 +249,25 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
     return {"name": name, "bad": bad, "worst": 0.0}
 
 
-GEMM = "gemm:"  # the public function, instead of a form: for a type, or all that is left
-OTHERS, PACKED = "others", "packed"
-_PACKED = tuple([f"{PACKED}{part}" for part in range(sm90_packed.PARTS)])
-GEMMS = tuple([f"{GEMM}{part}" for part in (*_PACKED, "bfloat16", "float16", OTHERS)])
-_GEMM_SHAPES = (
-    (512, 768, 256),
-    (200, 136, 72),
-    (1000, 1001, 999),
-    (1, 4096, 64),
-    (4096, 8, 640),
-    (300, 500, 0),
+GEMM = (
+    "gemm:"  # the public function, instead of a form: by operands that it packs, or another part of its tests
 )
+PACKED = "packed"
+_PACKED = tuple([f"{PACKED}{part}" for part in range(sm90_packed.PARTS)])
+GEMMS = tuple([f"{GEMM}{part}" for part in (*_PACKED, *sm90_gemm.PARTS)])
 
 
 def check_gemm(name: str, pulse: Pulse) -> dict[str, Any]:
-    """What `gemm` makes of halves and bytes of all layouts, in a graph, on a stream, a thousand times."""
-    import torch
+    """What is wrong with results of `gemm`, in one part of its tests."""
+    part = name.removeprefix(GEMM)
 
-    from cutegemm import gemm
-    from cutegemm.dtypes import DType
-    from cutegemm.run.gemm import plan_of
-
-    bad: list[str] = []
-    chosen = name.removeprefix(GEMM)
-
-    def held(what: str, a: Any, b: Any, got: Any, want: Any, of_bytes: float = 2.0**-10) -> None:
-        """of_bytes: the error of sums of products of bytes, as wgmma keeps them, to those of their magnitudes."""
-        torch.cuda.synchronize()
+    def beat(what: str) -> None:
         pulse.beat(f"{name}: {what}")
-        scale = (a.float().abs() @ b.float().abs()).max().item() if a.shape[-1] else 0.0
-        part = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float8_e4m3fn: 2.0**-4,
-                torch.float8_e5m2: 2.0**-3}.get(got.dtype, 0)  # fmt: skip
-        allowed = (
-            part * want.abs().max().item() + (of_bytes if a.element_size() == 1 else 2e-6) * scale + 1e-6
-        )
-        error = (got.double() - want).abs().max().item()
-        if not error <= allowed:
-            bad.append(f"{what}: error {error:.3g} of {allowed:.3g} allowed")
 
-    for kind in [] if chosen == OTHERS else [getattr(torch, chosen)]:
-        for m, n, k in _GEMM_SHAPES:
-            for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
-                what = f"{m}x{n}x{k} of {kind}, {'t' if turned_a else 'n'}{'t' if turned_b else 'n'}"
-                pulse.beat(f"{name}: {what}")
-                a = torch.randn((k, m) if turned_a else (m, k), device="cuda").to(kind)
-                b = torch.randn((n, k) if turned_b else (k, n), device="cuda").to(kind)
-                a, b = a.t() if turned_a else a, b.t() if turned_b else b
-                c = torch.randn(m, n, device="cuda").to(kind)
-                exact = a.double() @ b.double()
-                held(what, a, b, gemm(a, b), exact)
-                held(
-                    f"{what}, beta",
-                    a,
-                    b,
-                    gemm(a, b, c=c, alpha=1.5, beta=-0.5),
-                    1.5 * exact - 0.5 * c.double(),
-                )
-                out = torch.empty(m, n, device="cuda")
-                held(f"{what}, float32", a, b, gemm(a, b, out=out), exact)
-    if chosen != OTHERS:
-        return {"name": name, "bad": bad[:8], "worst": 0.0}
-    for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8):
-        a, b = ((torch.randn(512, 768, device="cuda") * 3).to(kind) for _ in range(2))
-        exact = a.double() @ b.double().t()
-        held(f"{kind}", a, b.t(), gemm(a, b.t()), exact)
-        held(f"{kind}, in full", a, b.t(), gemm(a, b.t(), accumulate="two_level"), exact, 2.0**-12)
-    for m, n, k in ((64, 128, 16384), (200, 256, 20000), (1, 512, 65536)):
-        a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda").bfloat16()
-        if not plan_of(a, b.t()).split.is_split:
-            bad.append(f"K is not split of {m}x{n}x{k}, but {plan_of(a, b.t()).name} is taken")
-        exact = a.double() @ b.double().t()
-        got = gemm(a, b.t())
-        held(f"{m}x{n}x{k}, K split", a, b.t(), got, exact)
-        graph, out = torch.cuda.CUDAGraph(), torch.empty_like(got)
-        with torch.cuda.graph(graph):
-            gemm(a, b.t(), out=out)
-        for _ in range(3):
-            out.zero_()
-            graph.replay()
-            torch.cuda.synchronize()
-            if not same_bits(torch, got, out):
-                bad.append(f"{m}x{n}x{k}, K split: a graph gives another result")
-    for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
-        a, b, c = (torch.randn(512, 768, device="cuda").to(kind) for _ in range(3))
-        b, c = b.t(), c[:, :512].float()
-        for alpha, of_columns in ((0.25, False), (0.25, True), (20.0, False), (20.0, True)):
-            out = torch.zeros(512, 512, device="cuda").to(kind)
-            out = out.t() if of_columns else out
-            exact = saturated(alpha * (a.double() @ b.double()) + 0.5 * c.double(), DType.parse(kind))
-            held(
-                f"{kind} to {'columns' if of_columns else 'rows'} of itself, alpha {alpha}", a, b,
-                gemm(a, b, c=c, alpha=alpha, beta=0.5, out=out), exact,
-            )  # fmt: skip
-    for plan in ("sm90_64x16", "sm90_64x32", "sm90_slots"):
-        for m in (1, 16, 40):
-            a = torch.randn(m, 1000, device="cuda").bfloat16()
-            b = torch.randn(1000, 1048, device="cuda").bfloat16()
-            held(
-                f"{m} rows by transposed:{plan}",
-                a,
-                b,
-                gemm(a, b, plan=f"transposed:{plan}"),
-                a.double() @ b.double(),
-            )
-    a, b = (torch.randn(1024, 1024, device="cuda").bfloat16() for _ in range(2))
-    first = gemm(a, b).clone()
-    if plan_of(a, b).family != "sm90":
-        bad.append(f"{plan_of(a, b).name} was chosen for halves")
-    pulse.beat(f"{name}: a thousand times")
-    if not all(torch.equal(first, gemm(a, b)) for _ in range(1000)):
-        bad.append("two of a thousand runs differ")
-    stream, graph, out = torch.cuda.Stream(), torch.cuda.CUDAGraph(), torch.empty_like(first)
-    with torch.cuda.stream(stream):
-        gemm(a, b, out=out)
-        with torch.cuda.graph(graph, stream=stream):
-            gemm(a, b, out=out)
-    out.zero_()
-    torch.cuda.synchronize()
-    graph.replay()
-    torch.cuda.synchronize()
-    if not torch.equal(first, out):
-        bad.append("a graph gives another result")
+    if part.startswith(PACKED):
+        bad = sm90_packed.check(int(part.removeprefix(PACKED)), beat)
+    else:
+        bad = sm90_gemm.check(part, beat)
     return {"name": name, "bad": bad[:8], "worst": 0.0}
 
 
@@ -397,10 +284,6 @@ def main(names: list[str]) -> None:
         try:
             if name.startswith(REPEAT):
                 found = check_repeats(name, pulse)
-            elif name.startswith(GEMM + PACKED):
-                part = int(name.removeprefix(GEMM + PACKED))
-                bad = sm90_packed.check(part, lambda what, name=name: pulse.beat(f"{name}: {what}"))
-                found = {"name": name, "bad": bad[:8], "worst": 0.0}
             else:
                 found = check_gemm(name, pulse) if name.startswith(GEMM) else check(name, pulse)
             print(json.dumps(found), flush=True)

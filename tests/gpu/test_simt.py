@@ -167,6 +167,7 @@ def test_columns_of_one_matrix_side_by_side():
     assert torch.equal(whole[:, 384:], kept[:, 384:])
 
 
+@pytest.mark.usefixtures("much_memory")
 def test_offsets_beyond_32_bits():
     """The last rows of matrices of more than 2**31 elements, between matrices that hold them alone."""
     free, _ = torch.cuda.mem_get_info()
@@ -183,6 +184,7 @@ def test_offsets_beyond_32_bits():
     assert not wide[:-512].any()
 
 
+@pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_a_stride_beyond_32_bits(kind):
     """Two matrices of a batch, 2**31 + 64 elements apart."""
@@ -223,6 +225,7 @@ def test_the_same_every_time():
             assert torch.equal(gemm(a, b, out=out, plan=name), first), name
 
 
+@pytest.mark.usefixtures("much_memory")
 def test_more_than_two_to_the_31_elements():
     m, k, n = 66000, 32800, 256
     needed = (m * k + k * n + m * n) * 4 * 1.1
