@@ -110,11 +110,20 @@ class Recipe(ABC):
         device   whose multiprocessors a persistent grid fills
         raises   PlanError where the operands break the plan's rules
         """
-        return _built(self, operands, with_c, arch, device.sms)
+        grid = device.clusters_by_size[self.cluster_ctas] * self.cluster_ctas
+        return _built(self, operands, with_c, arch, grid)
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of a cluster."""
+        return 1
 
     @abstractmethod
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
-        """The same for the operands that the plan sees: those of the transposed problem where it is for that."""
+        """The same for the operands that the plan sees: those of the transposed problem where it is for that.
+
+        sms   multiprocessors that its clusters fill
+        """
 
     def as_launched(self, plan: GemmPlan) -> GemmPlan:
         """A plan that the recipe has built, as `gemm` compiles it: see `GemmPlan.transposed`."""

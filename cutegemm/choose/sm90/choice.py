@@ -79,7 +79,7 @@ def _divisions(
     theirs and how, where some do: as far as parts are long enough, and fit the grid."""
     k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
     rows, columns = shapes.clusters(problem)
-    tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
+    tiles, grid = rows * columns * problem.l, shapes.grid(device)
     every = np.arange(len(tiles))
     of_rows, of_parts, shares = [every], [1], None
     is_small = shapes.bm * shapes.bn < UNSPLIT

@@ -12,6 +12,7 @@ from cutegemm.choose.options import parse_tuple
 from cutegemm.choose.recipe import Recipe
 from cutegemm.choose.sm90.time import K_TILE_BYTES, TileShape, may_defer
 from cutegemm.errors import PlanError
+from cutegemm.layout.inttuple import product
 from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
@@ -79,6 +80,11 @@ class Sm90Recipe(Recipe):
             options.get("slots"),
             options.get("store") == "direct",
         )
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of a cluster."""
+        return product(self.shape.cluster)
 
     @property
     def division(self) -> Split:

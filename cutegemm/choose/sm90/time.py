@@ -219,9 +219,9 @@ class Shapes:
         m, n = self.extents(problem)
         return -(-m // (self.bm * self.cm)), -(-n // (self.bn * self.cn))
 
-    def grid(self, sms: int) -> Column:
+    def grid(self, device: Device) -> Column:
         """Clusters that run at a time."""
-        return np.maximum(1, sms // (self.cm * self.cn))
+        return np.maximum(1, np.array(device.clusters_by_size)[self.cm * self.cn])
 
 
 def predicted(
@@ -249,7 +249,7 @@ def predicted(
     k_bytes, all_k_tiles = problem.k * bits / 8, -(-problem.k * bits // 8 // K_TILE_BYTES)
     m, n = shapes.extents(problem)
     rows, columns = shapes.clusters(problem)
-    tiles, grid = rows * columns * problem.l, shapes.grid(device.sms)
+    tiles, grid = rows * columns * problem.l, shapes.grid(device)
     some_own, some_split = bool(np.any(owned)), bool(np.any(np.greater(parts, 1)))
     if some_own:
         shares = shares or filled(tiles, all_k_tiles, grid)
