@@ -47,6 +47,30 @@ def test_few_rows(rows, n, k, kind):
         assert torch.equal(gemm(x, weight.t(), out_dtype=out_dtype), out)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    ("rows", "n", "k"),
+    [(64, 64, 4096), (112, 32, 12032), (45, 80, 1664), (848, 32, 7728), (24, 48, 640), (33, 17, 48)],
+)
+def test_small_problems(rows, n, k, kind):
+    """Of each that is chosen, and of every plan by whose clusters K may be shared."""
+    x, weight = made(rows, k, kind), made(n, k, kind, 1)
+    out_dtype = torch.bfloat16 if kind.startswith("float8") else x.dtype
+    exact = x.double() @ weight.double().t()
+    scale = (x.double().abs() @ weight.double().abs().t()).max()
+    unit = 2.0**-8 if out_dtype is torch.bfloat16 else 2.0**-11
+    for plan in (
+        None,
+        "skinny_16x8_k4",
+        "transposed:skinny_16x16_k8_wide",
+        "skinny_16x32_k2",
+        "skinny_32x32_k8",
+    ):
+        out = torch.full((rows, n), float("nan"), device="cuda", dtype=out_dtype)
+        gemm(x, weight.t(), out=out, plan=plan)
+        assert ((out.double() - exact).abs() <= unit * exact.abs() + 2.0**-20 * scale).all(), plan
+
+
 def test_an_epilogue_of_few_rows():
     x, weight, bias = (
         made(4, 4096, "bfloat16"),

@@ -9,7 +9,7 @@ _EARLY = "begins before the kernel ahead of it in the stream has ended, which mu
 SKINNY_PLANS = (
     SkinnyRecipe(
         "skinny_16x8", "up to 8 columns: A goes from memory straight to fragments", {"tile": (16, 8)},
-        is_chosen=True,
+        is_chosen=True, for_one=True,
     ),
     SkinnyRecipe(
         "skinny_16x8_short", "up to 8 columns; half as deep k-tiles", {"tile": (16, 8), "vectors": 2},
@@ -17,7 +17,7 @@ SKINNY_PLANS = (
     ),
     SkinnyRecipe(
         "skinny_16x8_wide", "up to 8 columns; 16 warps share K, where there are few rows of A",
-        {"tile": (16, 8), "vectors": 2, "warps": 16, "ctas_per_sm": 1}, is_chosen=True,
+        {"tile": (16, 8), "vectors": 2, "warps": 16, "ctas_per_sm": 1}, is_chosen=True, for_one=True,
     ),
     SkinnyRecipe(
         "skinny_16x16", "up to 16 columns", {"tile": (16, 16), "vectors": 2}, is_chosen=True,
@@ -26,6 +26,42 @@ SKINNY_PLANS = (
         "skinny_32x16", "up to 16 columns, which half as many CTAs read", {"tile": (32, 16), "vectors": 1},
         is_chosen=True,
     ),
+    *[
+        SkinnyRecipe(
+            f"skinny_16x8_k{ctas}", f"up to 8 columns; {ctas} CTAs share K: for small problems",
+            {"tile": (16, 8), "vectors": 2, "cluster": ctas}, is_chosen=True,
+        )
+        for ctas in (2, 4)
+    ],
+    *[
+        SkinnyRecipe(
+            f"skinny_16x16_k{ctas}", f"the same by tiles of 16 columns; {ctas} CTAs share K",
+            {"tile": (16, 16), "vectors": 2, "cluster": ctas}, is_chosen=True,
+        )
+        for ctas in (2, 4, 8)
+    ],
+    SkinnyRecipe(
+        "skinny_16x16_k8_short", "the same, half as deep k-tiles",
+        {"tile": (16, 16), "vectors": 1, "cluster": 8}, is_chosen=True,
+    ),
+    SkinnyRecipe(
+        "skinny_16x16_k8_wide", "the same, 16 warps of a CTA",
+        {"tile": (16, 16), "vectors": 1, "warps": 16, "cluster": 8}, is_chosen=True,
+    ),
+    *[
+        SkinnyRecipe(
+            f"skinny_16x32_k{ctas}", f"tiles of 32 columns, which read A half as often; {ctas} CTAs share K",
+            {"tile": (16, 32), "vectors": 1, "cluster": ctas}, is_chosen=True,
+        )
+        for ctas in (2, 4, 8)
+    ],
+    *[
+        SkinnyRecipe(
+            f"skinny_32x32_k{ctas}", f"and B half as often; {ctas} CTAs share K, each with a multiprocessor for itself",
+            {"tile": (32, 32), "vectors": 1, "cluster": ctas, "ctas_per_sm": 1}, is_chosen=True,
+        )
+        for ctas in (2, 4, 8)
+    ],
     SkinnyRecipe("skinny_16x8_early", f"up to 8 columns; {_EARLY}", {"tile": (16, 8), "overlaps": True}),
     SkinnyRecipe(
         "skinny_16x16_early", f"up to 16 columns; {_EARLY}",

@@ -12,7 +12,8 @@ from cutegemm.choose.recipe import Recipe
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
-_FEW_COLUMNS = 8  # of one MMA
+_FEW_COLUMNS, _LOW_ROWS = 8, 16  # of one MMA
+_MANY_WARPS = 8
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class SkinnyRecipe(Recipe):
     """What a plan is that streams A to registers, before its operands are known.
 
     is_chosen   whether `choose` considers it
+    for_one     only where one tile has all columns
     """
 
     family: ClassVar[str] = "skinny"
@@ -31,6 +33,7 @@ class SkinnyRecipe(Recipe):
     }
 
     is_chosen: bool = False
+    for_one: bool = False
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -38,14 +41,26 @@ class SkinnyRecipe(Recipe):
         rows, columns = self.options["tile"]
         return rows, columns
 
+    def fitted(self, bits: int) -> dict[str, Any]:
+        """The arguments of `skinny_plan` for elements of so many bits. Of bytes, which mma.sync widens to f16 in
+        registers, fewer are under way beside many columns, or a CTA has a multiprocessor for itself: else they were
+        seen to spill.
+        """
+        options = dict(self.options)
+        rows, columns = self.tile
+        if bits == 8 and columns > _FEW_COLUMNS and not self.spelled_out:
+            if options["vectors"] > 1:
+                options["vectors"] //= 2
+            if options["vectors"] == self.options["vectors"] and rows > _LOW_ROWS:
+                options["ctas_per_sm"] = 1
+            if options.get("warps", 0) > _MANY_WARPS:
+                options["ctas_per_sm"] = 1
+        return options
+
     def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
-        """The plan for operands. Of bytes, which mma.sync widens to f16 in registers, fewer are under way beside many
-        columns, or a CTA has a multiprocessor for itself: else they were seen to spill.
+        """The plan for operands.
 
         raises   PlanError where they break its rules
         """
-        options = dict(self.options)
-        if operands.a.dtype.bits == 8 and self.tile[1] > _FEW_COLUMNS and not self.spelled_out:
-            fewer = {"vectors": options["vectors"] // 2} if options["vectors"] > 1 else {"ctas_per_sm": 1}
-            options |= fewer
+        options = self.fitted(operands.a.dtype.bits)
         return skinny_plan(operands.as_tf32, name=self.plan_name, summary=self.summary, **options)

@@ -1,63 +1,104 @@
-"""How long a plan takes that streams A: for bytes of A from memory, for those and B's from L2, or for their latency."""
+"""How long a plan takes that streams A: for bytes from memory and from L2, or for the k-tiles of a CTA, one by one.
+
+Times are those behind a flush of L2, as the other families' are, with which they compete; behind another kernel, as in
+a CUDA graph, a plan takes about 3 microseconds less.
+"""
 
 from __future__ import annotations
 
-from cutegemm.choose.skinny.recipe import SkinnyRecipe
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+from cutegemm.build.skinny import skinny_plan
+from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
 from cutegemm.machine.device import Device
-from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Problem
 
-# One H200 and one H100, 2026-11-22, many weights in one graph.
-START_US = 2.7  # from one kernel to the next, and until its first bytes come
-TURN_US = 0.4  # between CTAs of a multiprocessor that holds one at a time
-LATENCY_US = 0.9  # of a load from memory, with many under way
+# An H100 and an H200, 2026-11-22: 28 small problems by 30 plans, and few rows by large weights.
+START_US = 6.26  # until the first bytes come, and from the last ones to the end
+MEET_US = 0.585  # of CTAs that share K, for each doubling of their number
+TURN_US = 0.76  # between clusters whose CTAs have a multiprocessor each, for each doubling of these and once
+LATENCY_US = 0.565  # of a load, with many under way
 READ_SHARE = 0.905  # of a data sheet's rate of memory, that loads of threads reach
-L2_SHARE = 0.45  # of what L2 may deliver, that A and B take together
+L2_SHARE = 0.52  # of what L2 may deliver, that A and B take together
+READ_US = 0.0133  # of a multiprocessor, for a vector that each lane of 8 warps reads
+WIDEN = 1.93  # times that, of bytes, which are widened to f16
+MULTIPLY_US = 0.0237  # the same for an mma.sync of 256 bits along K
+_WARPS = 8
+_ATOM_MN = 16, 8
+_DEFAULTS = {name: parameter.default for name, parameter in signature(skinny_plan).parameters.items()}
 
 
-def predicted_us(recipe: SkinnyRecipe, operands: Operands, problem: Problem, device: Device) -> float:
-    """Microseconds that a plan takes.
+@dataclass(frozen=True)
+class Stream:
+    """What of a plan its time depends on.
 
-    operands, problem   as the plan sees them: of the transposed problem, where it is for that
-    raises              PlanError where the plan does not serve the operands
-
-    >>> from cutegemm.choose.skinny.named import SKINNY_PLANS
-    >>> from cutegemm.machine.device import device_named
-    >>> one = Problem(4096, 1, 4096)
-    >>> round(predicted_us(SKINNY_PLANS[0], Operands.of("bf16", layout="nt"), one, device_named("h200")), 1)
-    10.4
+    rows, columns   of a tile of a cluster
+    ctas            that share K
+    ctas_per_sm     that a multiprocessor holds
+    deep            elements along K of a CTA's k-tile
+    latency_us      of a k-tile
+    busy_us         of a multiprocessor that has one CTA, with a k-tile
     """
-    plan = recipe.build(operands, device=device)
-    turns = -(-_tiles(plan, problem) * plan.k_ctas // (device.sms * plan.ctas_per_sm))
-    between = TURN_US * (turns - 1) if plan.ctas_per_sm == 1 else 0.0
-    return START_US + between + 1e6 * max(_seconds(plan, problem, device).values())
+
+    rows: int
+    columns: int
+    ctas: int
+    ctas_per_sm: int
+    deep: int
+    latency_us: float
+    busy_us: float
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], bits: int) -> Stream:
+        """
+        options   of `skinny_plan`
+        bits      of an element of A and B
+
+        >>> Stream.of({"tile": (16, 8)}, 16).deep
+        2048
+        """
+        given = {**_DEFAULTS, **options}
+        (rows, columns), warps, shares = given["tile"], given["warps"], given["shares"]
+        vectors, is_bytes = given["vectors"] * shares, bits == ACCESS_BITS // 16
+        read_us = READ_US * (WIDEN if is_bytes else 1.0) * (rows + columns) / 8 * vectors
+        atoms = rows // _ATOM_MN[0] * (columns // _ATOM_MN[1]) * vectors * 2
+        busy_us = (read_us + MULTIPLY_US * (2 if is_bytes else 1) * atoms) * warps / _WARPS
+        deep = vectors * warps * (WARP_THREADS // _ATOM_MN[1]) * ACCESS_BITS // bits
+        latency_us = LATENCY_US * shares / (shares - 0.5)
+        return cls(rows, columns, given["cluster"], given["ctas_per_sm"], deep, latency_us, busy_us)
 
 
-def bound(recipe: SkinnyRecipe, operands: Operands, problem: Problem, device: Device) -> str:
-    """What takes most of the time."""
-    seconds = _seconds(recipe.build(operands, device=device), problem, device)
-    return max(seconds, key=seconds.__getitem__)
+def predicted(stream: Stream, bits: int, problem: Problem, device: Device) -> tuple[float, dict[str, float]]:
+    """Microseconds that a plan takes, and for what, each by itself.
 
+    bits      of an element of A and B
+    problem   as the plan sees it: the transposed one, where it is for that
 
-def _tiles(plan: GemmPlan, problem: Problem) -> int:
-    """Tiles of D of clusters."""
-    rows, columns, _ = plan.product_tile
-    return -(-problem.m // rows) * -(-problem.n // columns) * problem.l
-
-
-def _seconds(plan: GemmPlan, problem: Problem, device: Device) -> dict[str, float]:
-    size, (rows, columns, deep) = plan.operands.a.dtype.bits / 8, plan.product_tile
-    tiles, across = _tiles(plan, problem), min(columns, problem.n)
-    of_a = problem.m * problem.k * size * -(-problem.n // columns) * problem.l
-    of_b = tiles * across * problem.k * size
-    schedule = plan.schedule
-    assert schedule is not None
-    shares = schedule.fragments // (schedule.fragments - len(schedule.prologue))
-    held = min(tiles * plan.k_ctas, device.sms * plan.ctas_per_sm)  # CTAs
-    whole = problem.k / (plan.k_tiles(problem) * deep) if problem.k else 1.0  # of the k-tiles
-    under_way = held * rows * deep * size * (shares - 0.5) / shares * whole
-    return {
-        "memory": of_a / (READ_SHARE * device.dram_gb_s * 1e9),
-        "L2": (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s),
-        "latency": of_a / under_way * LATENCY_US * 1e-6,
+    >>> from cutegemm.machine.device import device_named
+    >>> us, bounds = predicted(Stream.of({"tile": (16, 8)}, 16), 16, Problem(4096, 1, 4096), device_named("h200"))
+    >>> round(us, 1), max(bounds, key=bounds.__getitem__)
+    (14.1, 'memory')
+    """
+    m, n, k = problem.m, problem.n, problem.k
+    ctas = stream.ctas
+    high, wide = -(-m // stream.rows), -(-n // stream.columns)
+    tiles, held = high * wide * problem.l, device.clusters_by_size[ctas] * stream.ctas_per_sm
+    of_k = k * bits / 8 * problem.l
+    of_a, of_b = m * of_k * wide, min(stream.columns, n) * of_k * high * wide
+    k_tiles = max(0.5, k / (stream.deep * ctas))
+    busy_us = max(1.0, min(tiles, held) * ctas / device.sms) * stream.busy_us
+    turns = -(-tiles // held)
+    bounds = {
+        "memory": (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3),
+        "L2": (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6,
+        "latency": k_tiles * turns * (stream.latency_us**2 + busy_us**2) ** 0.5,
     }
+    doublings = ctas.bit_length() - 1
+    between_us = TURN_US * (1 + doublings) * (turns - 1) if stream.ctas_per_sm == 1 else 0.0
+    # At the same time; a load takes longer while many are under way
+    of_bytes_us, of_k_tiles_us = max(bounds["memory"], bounds["L2"]), bounds["latency"]
+    together_us = (of_bytes_us**3 + of_k_tiles_us**3) ** (1 / 3)
+    return START_US + MEET_US * doublings + between_us + together_us, bounds
