@@ -16,16 +16,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cutegemm.plan.program.steps import (
+    ACC,
     ALL,
     BEFORE,
     EACH_WARP,
+    FIRST,
     FIRST_WARP,
     HAS_K_TILES,
+    HAS_ODD_K_TILES,
     HEAD,
     IS_FIRST_WARP,
     IS_LAST_PART,
     IS_TILE,
+    LEFT,
     OTHERS,
+    RIGHT,
+    SECOND,
     TAIL,
     TILES_ARE_READ,
     AddLevel,
@@ -193,26 +199,45 @@ def _k_blocks(count: int, reads_on: bool) -> list[Step]:
 
 
 def _products(plan: GemmPlan) -> Steps:
-    """Of all k-tiles. Those of the last one are still under way behind it, unless sums are on two levels."""
-    assert plan.pipeline is not None
-    if plan.pipeline.two_level:
-        body: Steps = (Wait("full"), Multiply(fresh=True), WaitProducts(0), Release(), AddLevel())
-    else:
-        body = (Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))
-    return (ForKTiles(body),)
+    """Of all k-tiles. Those of the last one are still under way behind it."""
+    if plan.level_sums == ACC:
+        return (ForKTiles((Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))),)
+    return _by_halves() if plan.level_sums == RIGHT else _by_twos()
+
+
+def _by_twos() -> Steps:
+    """While the products of a k-tile are under way, the threads add up the sums of the one before.
+
+    ptxas follows products around a loop only to a wait for all: it stands where the next stage is known to be full.
+    """
+    one = (Wait("full"), WaitProducts(0), Multiply(FIRST), Release(previous=True), AddLevel(SECOND))
+    other = (Wait("full"), Multiply(SECOND), WaitProducts(1), Release(previous=True), AddLevel(FIRST))
+    odd = If(HAS_ODD_K_TILES, (Wait("full"), Multiply(SECOND), Advance()))
+    return (odd, ForKTiles((*one, Advance(), *other), by=2))
+
+
+def _by_halves() -> Steps:
+    """While the products of half of the columns are under way, the threads add up the sums of the other half."""
+    import os
+    left = (Multiply(LEFT), Release(previous=True), AddLevel(RIGHT))
+    right = (Multiply(RIGHT), WaitProducts(1, "half"), AddLevel(LEFT))
+    if os.environ.get("TWO_BY") == "2":
+        body = (Wait("full"), WaitProducts(0), *left, *right, Advance(), Wait("full"), Multiply(LEFT), WaitProducts(1, "half"), Release(previous=True), AddLevel(RIGHT), *right)
+        odd = If(HAS_ODD_K_TILES, (Wait("full"), Multiply(LEFT), *right, Advance()))
+        return (odd, ForKTiles(body, by=2))
+    return (ForKTiles((Wait("full"), WaitProducts(0), *left, *right)),)
 
 
 def _products_end(plan: GemmPlan) -> Steps:
-    assert plan.pipeline is not None
-    if plan.pipeline.two_level:
-        return (WaitProducts(0),)
-    return (WaitProducts(0), If(HAS_K_TILES, (Release(previous=True),)))
+    sums = plan.level_sums
+    added = () if sums == ACC else (AddLevel(sums),)
+    return (WaitProducts(0), If(HAS_K_TILES, (Release(previous=True),)), *added)
 
 
 def _totals(plan: GemmPlan) -> Steps:
     """Before the turn and not after the products: ptxas would make them wait for each other."""
-    assert plan.pipeline is not None
-    return (Clear("total"),) if plan.pipeline.two_level else ()
+    sums = plan.level_sums
+    return () if sums == ACC else (Clear("total"), Clear(sums))
 
 
 def _stagger(plan: GemmPlan) -> Steps:
