@@ -40,6 +40,15 @@ class Products:
 
 
 @dsl_user_op
+def zero_here(*, loc=None, ip=None) -> Float32:
+    """Zero in a register, written before the fence of any product behind it, and not where it is needed."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    return Float32(
+        asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f", asm_dialect=llvm.AsmDialect.AD_ATT)
+    )
+
+
+@dsl_user_op
 def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
     """The sum of two values, added before any product that is issued behind it, and not where it is needed."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
@@ -129,8 +138,13 @@ class ConsumerTracer(Tracer):
             p.total[first + i] = added_here(p.total[first + i], acc[i])
 
     def _Clear(self, clear: step.Clear, at: At) -> None:
-        p = self.products
-        (p.total if clear.what == "total" else p.accs[_NUMBER[clear.what]]).fill(0)
+        """On one level the sums are the total."""
+        if clear.what in ("total", step.ACC):
+            self.products.total.fill(0)
+            return
+        acc = self.products.accs[_NUMBER[clear.what]]
+        for i in range(cute.size(acc)):
+            acc[i] = zero_here()
 
     # --- turns ----------------------------------------------------------------------------------------------
 

@@ -202,30 +202,30 @@ def _products(plan: GemmPlan) -> Steps:
     """Of all k-tiles. Those of the last one are still under way behind it."""
     if plan.level_sums == ACC:
         return (ForKTiles((Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))),)
-    return _by_halves() if plan.level_sums == RIGHT else _by_twos()
+    return _by_halves() if plan.level_sums == RIGHT else _by_accumulators()
 
 
-def _by_twos() -> Steps:
+def _by_accumulators() -> Steps:
     """While the products of a k-tile are under way, the threads add up the sums of the one before.
 
-    ptxas follows products around a loop only to a wait for all: it stands where the next stage is known to be full.
+    ptxas follows products around a loop to a wait for all of them alone: so there is one such wait for two k-tiles, when
+    the next stage is full.
     """
+    odd = (Wait("full"), Multiply(SECOND), Advance())
     one = (Wait("full"), WaitProducts(0), Multiply(FIRST), Release(previous=True), AddLevel(SECOND))
     other = (Wait("full"), Multiply(SECOND), WaitProducts(1), Release(previous=True), AddLevel(FIRST))
-    odd = If(HAS_ODD_K_TILES, (Wait("full"), Multiply(SECOND), Advance()))
-    return (odd, ForKTiles((*one, Advance(), *other), by=2))
+    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
 
 def _by_halves() -> Steps:
-    """While the products of half of the columns are under way, the threads add up the sums of the other half."""
-    import os
-    left = (Multiply(LEFT), Release(previous=True), AddLevel(RIGHT))
-    right = (Multiply(RIGHT), WaitProducts(1, "half"), AddLevel(LEFT))
-    if os.environ.get("TWO_BY") == "2":
-        body = (Wait("full"), WaitProducts(0), *left, *right, Advance(), Wait("full"), Multiply(LEFT), WaitProducts(1, "half"), Release(previous=True), AddLevel(RIGHT), *right)
-        odd = If(HAS_ODD_K_TILES, (Wait("full"), Multiply(LEFT), *right, Advance()))
-        return (odd, ForKTiles(body, by=2))
-    return (ForKTiles((Wait("full"), WaitProducts(0), *left, *right)),)
+    """While the products of half of the columns are under way, the threads add up the sums of the other half; as in
+    `_by_accumulators`, there is one wait for all of them for two k-tiles."""
+    before, half = (Release(previous=True), AddLevel(RIGHT)), WaitProducts(1, "half")
+    right = (Multiply(RIGHT), half, AddLevel(LEFT))
+    odd = (Wait("full"), Multiply(LEFT), *right, Advance())
+    one = (Wait("full"), WaitProducts(0), Multiply(LEFT), *before, *right)
+    other = (Wait("full"), Multiply(LEFT), half, *before, *right)
+    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
 
 def _products_end(plan: GemmPlan) -> Steps:
