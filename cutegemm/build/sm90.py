@@ -28,8 +28,9 @@ from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
 
 _MANY_SUMS = 160  # of a consumer's thread, beside which it needs all registers that it can get
-# Of two accumulators that take turns, and a total: with more, sums on two levels are those of halves of the columns.
-_MOST_SUMS = 192
+# Of a thread of so many consumers that has two accumulators, which take turns, and a total: with more of them, sums on
+# two levels are those of halves of the columns. Eight warps leave a thread 240 registers, twelve 160.
+_TWICE_AND_TOTAL = {1: 192, 2: 192, 3: 128}
 # Of a subtile of bytes beside many sums, or beside those of other parts of K: with 64 columns or more, kernels were
 # seen to spill (DSL 4.8.1, 2026-11-22).
 _COLUMNS_OF_BYTES = 32
@@ -119,7 +120,8 @@ def sm90_plan(
     is_shared = schedule != "pingpong"  # a tile, by all consumers
     consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
     sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS)
-    halves = two_level and 3 * sums > _MOST_SUMS
+    is_wide = 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and consumer_tile[0] == WGMMA_M
+    halves = two_level and is_wide
     mma = b.attempt(
         lambda: b.tiled_mma(loaded, consumer_tile[0], tile[1] // (1 + halves), count if is_shared else 1)
     )

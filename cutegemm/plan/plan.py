@@ -459,7 +459,9 @@ class GemmPlan(hooks.Shown):
     def column_parts(self) -> int:
         """Of a pipeline: parts of a consumer's columns, whose products are issued and waited for one by one."""
         assert self.pipeline is not None
-        return self.pipeline.consumer_tile[1] // self.consumer_mma.tile_mnk[1] if self.pipeline.two_level else 1
+        if not self.pipeline.two_level:
+            return 1
+        return self.pipeline.consumer_tile[1] // self.consumer_mma.tile_mnk[1]
 
     @property
     def level_sums(self) -> str:

@@ -91,7 +91,8 @@ class ResourceReport:
 def _wgmma_waits(plan: GemmPlan) -> int:
     """WARPGROUP.ARRIVE before products, and WARPGROUP.DEPBAR for them, as the program of a consumer has them.
 
-    Where ptxas cannot follow the accumulators it adds one after each product, and says so in a warning that nobody reads.
+    Where ptxas cannot follow the accumulators it adds one after each product, and says so in a warning that nobody
+    reads.
     """
     from cutegemm.plan.program.steps import Multiply, WaitProducts
 

@@ -221,7 +221,8 @@ class Player(Machine):
         self.sums: dict[int, np.ndarray] = {}  # of a process: (CTAs, M, N)
         self.totals: dict[int, np.ndarray] = {}
         self.level_sums: dict[tuple[int, str], np.ndarray] = {}  # those of k-tiles alone
-        self.under_way: dict[int, list[tuple[str, np.ndarray]]] = defaultdict(list)  # products, and their sums
+        # Of products that are under way, the oldest first: which sums they are of, and their values
+        self.under_way: dict[int, list[tuple[str, np.ndarray]]] = defaultdict(list)
         self.registers: dict[int, np.ndarray] = {}  # (CTAs, threads, registers), behind the epilogue's head
         self.values: dict[int, dict[str, np.ndarray]] = {}  # results of a subtile, by name
         self.fetched: dict[int, np.ndarray] = {}  # of a tile that has come to a slot

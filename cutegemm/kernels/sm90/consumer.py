@@ -43,9 +43,7 @@ class Products:
 def zero_here(*, loc=None, ip=None) -> Float32:
     """Zero in a register, written before the fence of any product behind it, and not where it is needed."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
-    return Float32(
-        asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f", asm_dialect=llvm.AsmDialect.AD_ATT)
-    )
+    return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 @dsl_user_op
@@ -93,9 +91,10 @@ class ConsumerTracer(Tracer):
         thr_mma = mma.get_slice(self.who.tid)
         tCrA = mma.make_fragment_A(thr_mma.partition_A(sA))
         rows, columns = pipeline.consumer_tile
-        parts = plan.column_parts
-        size = (columns // parts, plan.cta_tile[2], plan.stages)
-        sB = [cute.local_tile(ring.sB, size, (part, 0, 0)) for part in range(parts)] if parts > 1 else [ring.sB]
+        size = (columns // plan.column_parts, plan.cta_tile[2], plan.stages)
+        sB = [ring.sB]
+        if plan.column_parts > 1:
+            sB = [cute.local_tile(ring.sB, size, (part, 0, 0)) for part in range(plan.column_parts)]
         tCrB = tuple([mma.make_fragment_B(thr_mma.partition_B(part)) for part in sB])
         shape, dtype = thr_mma.partition_shape_C((rows, size[0])), lower.dtype(plan.operands.acc)
         accs = tuple([cute.make_rmem_tensor(shape, dtype) for _ in range(1 + pipeline.two_level)])

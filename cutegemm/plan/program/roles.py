@@ -208,8 +208,8 @@ def _products(plan: GemmPlan) -> Steps:
 def _by_accumulators() -> Steps:
     """While the products of a k-tile are under way, the threads add up the sums of the one before.
 
-    ptxas follows products around a loop to a wait for all of them alone: so there is one such wait for two k-tiles, when
-    the next stage is full.
+    ptxas follows products around a loop to a wait for all of them alone: so there is one such wait for two k-tiles,
+    when the next stage is full.
     """
     odd = (Wait("full"), Multiply(SECOND), Advance())
     one = (Wait("full"), WaitProducts(0), Multiply(FIRST), Release(previous=True), AddLevel(SECOND))

@@ -147,8 +147,8 @@ class WaitProducts:
     of: str = "k-tile"
 
     def __str__(self) -> str:
-        last = {0: "", 1: f" but this {self.of}'s"}
-        return f"wait     for all products{last.get(self.pending, f' but those of {self.pending} {self.of}s')}"
+        but = {0: "", 1: f" but this {self.of}'s"}
+        return f"wait     for all products{but.get(self.pending, f' but those of {self.pending}')}"
 
 
 @dataclass(frozen=True)
