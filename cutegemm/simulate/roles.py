@@ -182,6 +182,8 @@ class Stage:
         self.direct = TileStore(task, held_by_threads(plan)) if plan.slots is None else None
         self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
         self.loaded, self.multiplied = [0, 0], 0
+        self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
+        self.grid_mn = plan.grid(task.problem)[:2]
 
     def reduce(self) -> None:
         """The partial results of all tiles to the results of sums and maxima."""
@@ -267,7 +269,9 @@ class Player(Machine):
             shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][which]
             (bm, bn, bk), before = self.plan.cta_tile, flow.loaded_elems
             flow.group = shape.group
-            first = (shape.group.m_tile * bm, shape.group.n_tile * bn)[which]
+            of = (shape.group.m_tile, shape.group.n_tile, shape.group.batch)
+            m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(of, *self.stage.grid_mn)
+            first = (m_tile * bm, n_tile * bn)[which]
             flow.load((first, (shape.k_first + load.tag[1]) * bk), load.stage)
             self.stage.loaded[which] += flow.loaded_elems - before
 
