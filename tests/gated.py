@@ -46,6 +46,9 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
     "e4m3, two levels": (
         _sm90(E4M3, (128, 128, 128), schedule="cooperative", two_level=True), "swiglu", (136, 208, 272),
     ),
+    "e4m3, two levels, halves": (
+        _sm90(E4M3, (128, 192, 128), schedule="cooperative", two_level=True), "swiglu", (136, 208, 272),
+    ),
     "e4m3, packed": (_sm90(E4M3_NN, (64, 128, 128), pack="b"), "pairs", (136, 208, 144)),
     "batch": (_sm90(Operands.of("bf16", layout="nt", batched=True)), "geglu_bias", (136, 208, 72)),
     "no k-tile": (_sm90(), "geglu_bias", (136, 208, 0)),

@@ -63,7 +63,7 @@ def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, i
 
 def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
     """Tiles along M, N and the batch, with those outside of D that the last clusters have besides: their CTAs go
-    through all of K as well."""
+    through all of K as well, by the last tile of A or of B."""
     grid_m, grid_n, batch = plan.grid(problem)
     across, along = plan.cluster_mn
     return -(-grid_m // across) * across, -(-grid_n // along) * along, batch
@@ -113,13 +113,17 @@ _Part = tuple[int, int, np.ndarray]  # the elements inside of a tile, and where 
 
 
 def _along(extent: int, tile: int, count: int = 0) -> list[_Part]:
-    """Tiles from 0 on, the last of which may be ragged; and those outside, if there are to be so many in all."""
+    """Tiles from 0 on, the last of which may be ragged; and that one again, if there are to be so many in all: see
+    `TileGrid.loaded_mnl`."""
     full, rest = divmod(extent, tile)
     out = [(0, tile, np.arange(full) * tile)] if full else []
     if rest:
         out.append((0, rest, np.array([full * tile])))
-    there = full + bool(rest)
-    return [*out, (0, 0, np.arange(there, count) * tile)] if there < count else out
+    if out:
+        low, high, at = out[-1]
+        again = np.repeat(at[-1:], max(0, count - full - bool(rest)))
+        out[-1] = (low, high, np.concatenate([at, again]))
+    return out
 
 
 def _before(extent: int, tile: int) -> list[_Part]:

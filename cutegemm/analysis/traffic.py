@@ -22,6 +22,7 @@ import numpy as np
 
 from cutegemm.analysis import l2
 from cutegemm.analysis.accesses import read_always
+from cutegemm.analysis.edges import grid_of_clusters
 from cutegemm.analysis.pace import JITTER, Pace, multicast, pace_of
 from cutegemm.analysis.parts import k_parts_of
 from cutegemm.layout.inttuple import product
@@ -112,8 +113,13 @@ def traffic(
         waves += len(found[1])
         panels_m += found[1]
         panels_n += found[2]
-    asked = batch * (grid_n / share_a * bytes_a.sum() + grid_m / share_b * bytes_b.sum())
-    arrived = batch * (grid_n * bytes_a.sum() + grid_m * bytes_b.sum())
+    loads_m, loads_n, _ = grid_of_clusters(plan, problem)
+    of_a, of_b = [
+        float(panels[np.minimum(np.arange(loads), len(panels) - 1)].sum()) if len(panels) else 0.0
+        for panels, loads in ((bytes_a, loads_m), (bytes_b, loads_n))
+    ]
+    asked = batch * (loads_n / share_a * of_a + loads_m / share_b * of_b)
+    arrived = batch * (loads_n * of_a + loads_m * of_b)
     mean_m, mean_n = (float(np.mean(p)) if p else 0.0 for p in (panels_m, panels_n))
     partials = sum(partials_bytes(plan, problem.m, problem.n, problem.l).values())
     per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)

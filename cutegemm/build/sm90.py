@@ -28,6 +28,9 @@ from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
 
 _MANY_SUMS = 160  # of a consumer's thread, beside which it needs all registers that it can get
+# Of a thread of so many consumers that has two accumulators, which take turns, and a total: with more of them, sums on
+# two levels are those of halves of the columns. Eight warps leave a thread 240 registers, twelve 160.
+_TWICE_AND_TOTAL = {1: 192, 2: 192, 3: 128}
 # Of a subtile of bytes beside many sums, or beside those of other parts of K: with 64 columns or more, kernels were
 # seen to spill (DSL 4.8.1, 2026-11-22).
 _COLUMNS_OF_BYTES = 32
@@ -116,9 +119,14 @@ def sm90_plan(
     loaded = as_packed(ops, packs)
     is_shared = schedule != "pingpong"  # a tile, by all consumers
     consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
-    mma = b.attempt(lambda: b.tiled_mma(loaded, consumer_tile[0], count if is_shared else 1))
+    sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS)
+    is_wide = 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and consumer_tile[0] == WGMMA_M
+    halves = two_level and is_wide
+    mma = b.attempt(
+        lambda: b.tiled_mma(loaded, consumer_tile[0], tile[1] // (1 + halves), count if is_shared else 1)
+    )
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
-    sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS) * (1 + two_level)
+    sums *= 1 if not two_level else 2 if halves else 3
     is_full = ops.d.dtype.bits == 8 and (sums > _MANY_SUMS or split_k > 1 or stream > 0 or fill)
     most = _COLUMNS_OF_BYTES if is_full else None
     if most is None and ops.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
@@ -145,7 +153,7 @@ def sm90_plan(
         made(mma),
         made(buffers),
         pipeline,
-        registers or b.registers(pipeline),
+        registers or registers_of(pipeline, sums > _MANY_SUMS),
         name=name,
         summary=summary,
         family="sm90",
@@ -192,11 +200,6 @@ def ring_of(
 class _Builder(PipelineBuilder):
     """The parts of a Hopper plan."""
 
-    def registers(self, pipeline: Pipeline) -> tuple[int, int] | None:
-        """Registers of a thread of the producer and of a consumer."""
-        sums = product(pipeline.consumer_tile) * self.operands.acc.bits // (32 * WARPGROUP_THREADS)
-        return registers_of(pipeline, sums * (1 + pipeline.two_level) > _MANY_SUMS)
-
     def line_columns(self, consumers: int, stages: int | None) -> int:
         """The most columns of a subtile of so many consumers, beside whose slots there is room for the stages that are
         asked for, or for `_LEAST_STAGES`: see `SlotBuilder.line_columns`."""
@@ -211,11 +214,12 @@ class _Builder(PipelineBuilder):
         self.broken.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")
         return NORMAL_L2
 
-    def tiled_mma(self, loaded: Operands, rows: int, readers: int) -> TiledMma:
-        """One wgmma as wide as the tile; consumers that share a tile take its rows in halves.
+    def tiled_mma(self, loaded: Operands, rows: int, columns: int, readers: int) -> TiledMma:
+        """One wgmma as wide as the tile, or half of it; consumers that share a tile take its rows in halves.
 
         loaded    the operands as they are loaded
         rows      of a consumer
+        columns   of a wgmma
         readers   consumers that share a tile
         """
         a, b = loaded.a, loaded.b
@@ -223,7 +227,7 @@ class _Builder(PipelineBuilder):
         if turned and a.dtype in WGMMA_C_TYPES:
             self.broken.append(self._how_to_turn(turned, a.dtype))
         majors = ["k" if operand.major == "k" or is_to_turn(operand) else "mn" for operand in (a, b)]
-        atom = wgmma(a.dtype, self.tile[1], majors[0], majors[1], "shared", loaded.acc, b.dtype)
+        atom = wgmma(a.dtype, columns, majors[0], majors[1], "shared", loaded.acc, b.dtype)
         if readers == 1:
             return TiledMma(atom)
         if rows % WGMMA_M or rows == 0:

@@ -24,7 +24,7 @@ _RING = ("stage", "phase")
 _HELD = ("left", "held_m", "held_n", "held_l")
 CHANGES = {
     step.Skip: _RING,
-    step.Advance: _RING,
+    step.Advance: (*_RING, "last"),
     step.ForKTiles: _RING,
     step.ForStages: _RING,
     step.Hold: _HELD,
@@ -69,7 +69,7 @@ class At:
     first          number of the role's first work tile; of the CTA's it is the cluster
     number         of the work tile; tile: the work tile; k_count: of its k-tiles, none where there is no tile
     is_another     whether the next consumer has a tile
-    k_tile         of the loop
+    k_tile         of the loop; None where it is known that another one of the tile lies before, or there is none
     i              the subtile
     ticket         that was taken for the tile
     is_last        whether this is the last part of the tile
@@ -212,9 +212,12 @@ class Tracer:
     def _ForKTiles(self, loop: step.ForKTiles, at: At) -> None:
         count = at.k_count - 1 if loop.but_last else at.k_count
         names = (*(("last",) if _uses_last(loop.steps) else ()), *_RING)
-        if "last" in names:
-            at.last = at.stage
-        at.put(names, self.for_k_tiles(loop, at, names, count, at.get(names)))
+        if loop.by == 1:
+            if "last" in names:
+                at.last = at.stage
+            at.put(names, self.for_k_tiles(loop, at, names, count, at.get(names)))
+        else:
+            at.put(names, self.by_twos(loop, at, names, count, at.get(names)))
 
     @cute.jit
     def for_k_tiles(
@@ -226,6 +229,20 @@ class Tracer:
         values: tuple,
     ):
         for k_tile in cutlass.range(count, unroll=1):
+            values = self.k_tile(loop, at, names, k_tile, values)
+        return values
+
+    @cute.jit
+    def by_twos(
+        self,
+        loop: cutlass.Constexpr,
+        at: cutlass.Constexpr,
+        names: cutlass.Constexpr,
+        count: Int32,
+        values: tuple,
+    ):
+        """All but an odd one, which stands before them."""
+        for k_tile in cutlass.range(count % 2, count, 2, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
         return values
 
@@ -267,6 +284,8 @@ class Tracer:
         """The value of a condition."""
         if branch.condition == step.HAS_K_TILES:
             return at.k_count > 0
+        if branch.condition == step.HAS_ODD_K_TILES:
+            return at.k_count % 2 > 0
         if branch.condition == step.IS_TILE:
             return at.is_tile
         assert branch.condition == step.IS_LAST_PART, branch.condition
@@ -290,7 +309,7 @@ class Tracer:
         return stage, phase
 
     def _Advance(self, advance: step.Advance, at: At) -> None:
-        at.last = at.stage
+        at.last, at.k_tile = at.stage, None
         at.stage, at.phase = self.next_stage(at.stage, at.phase)
 
     def _Skip(self, skip: step.Skip, at: At) -> None:

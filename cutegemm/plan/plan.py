@@ -24,7 +24,7 @@ from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
 from cutegemm.plan.program.schedule import Schedule
-from cutegemm.plan.program.steps import Program
+from cutegemm.plan.program.steps import ACC, RIGHT, SECOND, Program
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout, smem_align_bytes
 from cutegemm.plan.sums import SharedSums
@@ -260,7 +260,10 @@ class GemmPlan(hooks.Shown):
     def consumer_d_mma(self) -> TiledMma:
         """Of a pipeline: the MMA by whose sums a consumer's tile of D is divided among its threads: its own, or of a
         gated epilogue one of half the columns, whose sums lie as the gates do."""
-        return _of_half(self.consumer_mma) if self.operands.gated else self.consumer_mma
+        if not self.operands.gated:
+            return self.consumer_mma
+        assert self.pipeline is not None
+        return _of_columns(self.consumer_mma, self.pipeline.consumer_tile[1] // 2)
 
     @property
     def fetched_tile(self) -> str:
@@ -403,9 +406,10 @@ class GemmPlan(hooks.Shown):
         holders = mma.threads // (1 if self.sums is None else self.sums.warps)  # of the sums, each of some
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
         if self.pipeline is not None and self.pipeline.two_level:
-            out["sums of a k-tile"] = out["accumulators"]
-        if self.pipeline is not None and self.split.is_split:
-            out["sums of other parts"] = 2 * SUM_VECTOR * self.vectors_at_once
+            out["sums of a k-tile"] = out["accumulators"] * (1 + (self.level_sums == SECOND))
+        if self.pipeline is not None and self.split.is_split:  # added where a k-tile's have been
+            of_parts = 2 * SUM_VECTOR * self.vectors_at_once
+            out["sums of other parts"] = max(0, of_parts - out.get("sums of a k-tile", 0))
         if mma.atom.a_source == "register":
             depth_a, depth_b = self.fragment_buffers
             bk = self.cta_tile[2]
@@ -432,8 +436,7 @@ class GemmPlan(hooks.Shown):
         given = max(role.registers or MAX_REGISTERS_PER_THREAD for role in self.roles)
         bm, bn, _ = self.cta_tile
         own = _words(bm * bn, self.operands.acc.bits, self.tiled_mma.threads)
-        levels = 2 if self.pipeline is not None and self.pipeline.two_level else 1
-        free = given - levels * own - _REGISTERS_BESIDES
+        free = given - own - _REGISTERS_BESIDES
         return next((n for n in (16, 8, 4, 2) if 2 * SUM_VECTOR * n <= free), 1)
 
     @property
@@ -451,6 +454,27 @@ class GemmPlan(hooks.Shown):
     def consumer_mma(self) -> TiledMma:
         """Of a pipeline: the part of the tiled MMA that one consumer carries out, of the tile that is its own."""
         return _of_one_consumer(self.tiled_mma)
+
+    @property
+    def column_parts(self) -> int:
+        """Of a pipeline: parts of a consumer's columns, whose products are issued and waited for one by one."""
+        assert self.pipeline is not None
+        if not self.pipeline.two_level:
+            return 1
+        return self.pipeline.consumer_tile[1] // self.consumer_mma.tile_mnk[1]
+
+    @property
+    def level_sums(self) -> str:
+        """Of a pipeline: the sums of the last k-tile that are added to the total behind the loop; `ACC` where there is
+        one level of sums.
+
+        They are those of a whole k-tile, in the second of two accumulators that take turns; or where the MMA is half as
+        wide as the tile, as registers hold no two accumulators and a total, of its right half.
+        """
+        assert self.pipeline is not None
+        if not self.pipeline.two_level:
+            return ACC
+        return SECOND if self.column_parts == 1 else RIGHT
 
     @property
     def piece_n(self) -> int:
@@ -608,8 +632,8 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 
 
 @cache
-def _of_half(mma: TiledMma) -> TiledMma:
-    a, columns = mma.atom, mma.shape_mnk[1] // 2
+def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
+    a = mma.atom
     return TiledMma(wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype))
 
 

@@ -22,6 +22,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import (
     Compute,
+    EndRead,
     FetchSlot,
     Load,
     PartOp,
@@ -181,6 +182,8 @@ class Stage:
         self.direct = TileStore(task, held_by_threads(plan)) if plan.slots is None else None
         self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
         self.loaded, self.multiplied = [0, 0], 0
+        self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
+        self.grid_mn = plan.grid(task.problem)[:2]
 
     def reduce(self) -> None:
         """The partial results of all tiles to the results of sums and maxima."""
@@ -219,6 +222,9 @@ class Player(Machine):
         ] = {}  # of a k-tile, and how many consumers are to take it
         self.sums: dict[int, np.ndarray] = {}  # of a process: (CTAs, M, N)
         self.totals: dict[int, np.ndarray] = {}
+        self.level_sums: dict[tuple[int, str], np.ndarray] = {}  # those of k-tiles alone
+        # Of products that are under way, the oldest first: which sums they are of, and their values
+        self.under_way: dict[int, list[tuple[str, np.ndarray]]] = defaultdict(list)
         self.registers: dict[int, np.ndarray] = {}  # (CTAs, threads, registers), behind the epilogue's head
         self.values: dict[int, dict[str, np.ndarray]] = {}  # results of a subtile, by name
         self.fetched: dict[int, np.ndarray] = {}  # of a tile that has come to a slot
@@ -263,7 +269,9 @@ class Player(Machine):
             shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][which]
             (bm, bn, bk), before = self.plan.cta_tile, flow.loaded_elems
             flow.group = shape.group
-            first = (shape.group.m_tile * bm, shape.group.n_tile * bn)[which]
+            of = (shape.group.m_tile, shape.group.n_tile, shape.group.batch)
+            m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(of, *self.stage.grid_mn)
+            first = (m_tile * bm, n_tile * bn)[which]
             flow.load((first, (shape.k_first + load.tag[1]) * bk), load.stage)
             self.stage.loaded[which] += flow.loaded_elems - before
 
@@ -280,7 +288,8 @@ class Player(Machine):
                 )
                 for flow, operand in zip(self.flows[process.cta], operands, strict=True)
             )
-            known = self.products[key] = [of_a @ of_b.swapaxes(1, 2), self.pipeline.readers]
+            takers = self.pipeline.readers * self.plan.column_parts
+            known = self.products[key] = [of_a @ of_b.swapaxes(1, 2), takers]
             self.stage.multiplied += len(of_a)
         known[1] -= 1
         if not known[1]:
@@ -294,11 +303,15 @@ class Player(Machine):
         if isinstance(each, (step.Multiply, step.MultiplyBlock)):
             self._multiply(number, process, op)
         elif isinstance(each, step.AddLevel):
-            before = self.totals.get(number, np.nan)  # nobody has cleared them
-            self.totals[number] = before + self.sums[number]
+            self._add_level(number, process, each.sums)
         elif isinstance(each, step.Clear):
-            target = self.totals if each.what == "total" else self.sums
-            target[number] = self._nothing(process, op.tag[0])
+            nothing = self._nothing(process, op.tag[0])
+            if each.what == "total":
+                self.totals[number] = nothing
+            elif each.what == step.ACC:
+                self.sums[number] = nothing
+            else:
+                self.level_sums[number, each.what] = nothing[:, :, self.columns_of(each.what)]
         elif isinstance(each, step.AddParts):
             self._add_parts(number, process, op)
         elif isinstance(each, step.Evaluate):
@@ -335,10 +348,31 @@ class Player(Machine):
             if self.blocks[number]:
                 return
             begins_anew = False
-        elif isinstance(each, step.Multiply):
-            begins_anew |= each.fresh
         product = self.product(process, op)
-        self.sums[number] = product.copy() if begins_anew else self.sums[number] + product
+        if isinstance(each, step.Multiply) and each.sums != step.ACC:
+            self.under_way[number].append((each.sums, product[:, :, self.columns_of(each.sums)]))
+        else:
+            self.sums[number] = product.copy() if begins_anew else self.sums[number] + product
+
+    def columns_of(self, sums: str) -> slice:
+        """Of a consumer's tile, those that some sums are of."""
+        half = self.pipeline.consumer_tile[1] // 2
+        return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(sums, slice(None))
+
+    def _end_read(self, number: int, process: Process, op: EndRead) -> None:
+        """Products that are waited for have written their sums, and not before."""
+        super()._end_read(number, process, op)
+        if self.under_way[number]:
+            sums, product = self.under_way[number].pop(0)
+            self.level_sums[number, sums] = product
+
+    def _add_level(self, number: int, process: Process, sums: str) -> None:
+        if any(sums == other for other, _ in self.under_way[number]):
+            raise ProtocolError(f"{process} adds the {sums} to its total while products write them.")
+        if number not in self.totals or (number, sums) not in self.level_sums:
+            raise ProtocolError(f"{process} adds the {sums} to its total, one of which nobody has begun.")
+        self.totals[number] = self.totals[number].copy()
+        self.totals[number][:, :, self.columns_of(sums)] += self.level_sums[number, sums]
 
     def _nothing(self, process: Process, number: int) -> np.ndarray:
         """Sums of 0."""

@@ -76,6 +76,10 @@ def test_ctas_outside_of_d_are_counted_where_a_cluster_has_them():
     one, two = (check(plan, Problem(m, 128, 256, operands=ops), device="h200") for m in (128, 256))
     assert one.arriving() == two.arriving() == 2 * 4 * (128 + 128) * 4
     assert one.counts("stmatrix") == two.counts("stmatrix")
+    # The one past the edge loads the last rows of A again: whole ones, or as few as there are of them
+    assert one.traffic.l2_read_bytes == two.traffic.l2_read_bytes == 256 * 2 * (128 + 128 + 128)
+    few = check(plan, Problem(272, 128, 256, operands=ops), device="h200").traffic
+    assert few.l2_read_bytes == 256 * 2 * (128 + 128 + 16 + 16 + 2 * 128)
 
 
 def test_threads_clear_what_their_copies_leave_out():

@@ -63,6 +63,11 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
         ("direct_elements", (130, 263, 72), {}),
         ("c_f32_batched", (130, 72, 72), {"batch": 2, "beta": 2.0}),
         ("e4m3_two_level_2x1", (130, 208, 272), {}),
+        ("e4m3_two_level_2x1", (130, 208, 256), {}),
+        ("two_level_pingpong", (130, 136, 272), {}),  # k-tiles: an odd number, an even one, one, none
+        ("two_level_pingpong", (64, 136, 512), {}),
+        ("two_level_pingpong", (64, 128, 128), {}),
+        ("two_level_pingpong", (64, 128, 0), {}),
         ("s8_f32_c", (64, 144, 272), {"beta": 0.5, "alpha": 1.5}),
         ("s8", (128, 256, 256), {}),
     ],

@@ -123,15 +123,65 @@ wait     until all stores have read their slots
 TWO_LEVEL = """
 for tile in work:
   clear    total
-  for k in tile.k_tiles:
+  clear    second acc
+  if tile has an odd number of k-tiles:
     wait     full[k]
-    mma      A[k], B[k] -> acc, from 0
+    mma      A[k], B[k] -> second acc, from 0
+    advance  past k
+  for k in tile.k_tiles, two at a time:
+    wait     full[k]
     wait     for all products
-    release  empty[k]
-    add      acc to total
+    mma      A[k], B[k] -> first acc, from 0
+    release  empty[k - 1]
+    add      second acc to total
+    advance  past k
+    wait     full[k]
+    mma      A[k], B[k] -> second acc, from 0
+    wait     for all products but this k-tile's
+    release  empty[k - 1]
+    add      first acc to total
   wait     for all products
+  if tile has k-tiles:
+    release  empty[k - 1]
+  add      second acc to total
   epilogue of acc
   store    acc, with C from global memory, -> D
+"""
+TWO_LEVEL_HALVES = """
+for tile in work:
+  clear    total
+  clear    right half of acc
+  if tile has an odd number of k-tiles:
+    wait     full[k]
+    mma      A[k], B[k] -> left half of acc, from 0
+    mma      A[k], B[k] -> right half of acc, from 0
+    wait     for all products but this half's
+    add      left half of acc to total
+    advance  past k
+  for k in tile.k_tiles, two at a time:
+    wait     full[k]
+    wait     for all products
+    mma      A[k], B[k] -> left half of acc, from 0
+    release  empty[k - 1]
+    add      right half of acc to total
+    mma      A[k], B[k] -> right half of acc, from 0
+    wait     for all products but this half's
+    add      left half of acc to total
+    advance  past k
+    wait     full[k]
+    mma      A[k], B[k] -> left half of acc, from 0
+    wait     for all products but this half's
+    release  empty[k - 1]
+    add      right half of acc to total
+    mma      A[k], B[k] -> right half of acc, from 0
+    wait     for all products but this half's
+    add      left half of acc to total
+  wait     for all products
+  if tile has k-tiles:
+    release  empty[k - 1]
+  add      right half of acc to total
+  epilogue of acc
+  store    acc -> D
 """
 MULTISTAGE = (
     """
@@ -243,6 +293,11 @@ PRINTED = {
         ),
         PRODUCER,
         TWO_LEVEL,
+    ),
+    "two-level, halves": (
+        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 192, 128)}, two_level=True, store="direct"),
+        PRODUCER,
+        TWO_LEVEL_HALVES,
     ),
     "multistage": (sm90_plan(BF16, schedule="single", stages=4), None, MULTISTAGE),
     "warps": (mma_tma_plan(BF16), PRODUCER, WARPS),
@@ -377,13 +432,27 @@ def test_an_option_is_in_the_program(options: dict, steps: tuple[str, ...]) -> N
     assert not set(steps) & kinds(sm90_plan(BF16, **COOPERATIVE))
 
 
-def test_two_levels_are_in_the_program() -> None:
-    plain, two = (
-        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 128, 128)}, two_level=two_level).program("consumer 0")
-        for two_level in (False, True)
+@pytest.mark.parametrize(
+    ("tile", "columns", "sums", "registers"),
+    [  # of a thread of a consumer, whose tile has 64 rows: N / 2 sums
+        ((128, 128, 128), 128, [step.FIRST, step.SECOND], (64, 128)),  # 3 * 64 registers are the most
+        ((128, 144, 128), 72, [step.LEFT, step.RIGHT], (72, 72)),
+        ((128, 192, 128), 96, [step.LEFT, step.RIGHT], (96, 96)),
+    ],
+)
+def test_two_levels_are_in_the_program(tile, columns, sums, registers) -> None:
+    """Two accumulators take turns where registers hold them beside the total; else those of halves of the columns."""
+    plain, plan = (
+        sm90_plan(E4M3, **{**COOPERATIVE, "tile": tile}, two_level=two_level) for two_level in (False, True)
     )
-    assert (plain.has(step.AddLevel), two.has(step.AddLevel)) == (False, True)
-    assert {each.fresh for each in two.walk() if isinstance(each, step.Multiply)} == {True}
+    assert not plain.program("consumer 0").has(step.AddLevel)
+    assert plan.tiled_mma.atom.shape_mnk == (64, columns, 32)
+    assert tuple(plan.registers().values()) == registers
+    used = {
+        kind: sorted({each.sums for each in plan.program("consumer 0").walk() if isinstance(each, kind)})
+        for kind in (step.Multiply, step.AddLevel)
+    }
+    assert used == {step.Multiply: sorted(sums), step.AddLevel: sorted(sums)}
 
 
 def test_the_way_to_memory_is_in_the_program() -> None:

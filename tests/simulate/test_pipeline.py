@@ -82,6 +82,25 @@ def test_rasters_of_clusters(cluster, raster):
     assert np.array_equal(simulate(plan, a, b).d, round_to(BF16.d.dtype, a @ b))
 
 
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_a_cta_past_the_edge_loads_the_last_tile_again(cluster):
+    """Three tiles along M and along N, in clusters of two: the fourth is the third once more."""
+    plan = sm90_plan(**{**SMALL, "ctas": 4}, cluster=cluster)
+    a, b = integers((64 * 3 - 8, 64), (64, 64 * 3 - 16))
+    loaded = [64 * 3 - 8, 64 * 3 - 16]  # rows of A, and columns of B
+    tiles = [3, 3]
+    for mode, ctas in enumerate(cluster):
+        if ctas == 2:
+            loaded[mode], tiles[mode] = loaded[mode] + (64 - 8 * (mode + 1)), 4
+    found = simulate(plan, a, b)
+    assert np.array_equal(found.d, round_to(BF16.d.dtype, a @ b))
+    stats = found.stats
+    assert (stats.loaded_a_elems, stats.loaded_b_elems) == (
+        64 * loaded[0] * tiles[1],
+        64 * loaded[1] * tiles[0],
+    )
+
+
 # --- planted faults ----------------------------------------------------------------------------------------
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Float32, Int32
+from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import warpgroup
+from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.sm90.loads import Loads
@@ -17,20 +20,40 @@ from cutegemm.kernels.trace import At, Ring, Tracer
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 
+_NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # of the accumulators
+
 
 @dataclass
 class Products:
     """Fragments and sums of a consumer.
 
-    tCrA, tCrB   (MMA, MMA_MN, MMA_K, stages): descriptors of shared memory
-    acc          (MMA, MMA_M, MMA_N)
-    total        what is stored: acc, or where sums are kept on two levels as much again
+    tCrA    (MMA, MMA_M, MMA_K, stages): descriptors of shared memory
+    tCrB    (MMA, MMA_N, MMA_K, stages) of all columns, or of each half
+    accs    (MMA, MMA_M, MMA_N): the accumulators; two that take turns; or one of each half
+    total   what is stored: the accumulators, or where sums are kept on two levels those of the other level
     """
 
     tCrA: cute.Tensor
-    tCrB: cute.Tensor
-    acc: cute.Tensor
+    tCrB: tuple[cute.Tensor, ...]
+    accs: tuple[cute.Tensor, ...]
     total: cute.Tensor
+
+
+@dsl_user_op
+def zero_here(*, loc=None, ip=None) -> Float32:
+    """Zero in a register, written before the fence of any product behind it, and not where it is needed."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+@dsl_user_op
+def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
+    """The sum of two values, added before any product that is issued behind it, and not where it is needed."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    operands = [each.ir_value(loc=loc, ip=ip) for each in (Float32(total), Float32(value))]
+    return Float32(
+        asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT)
+    )
 
 
 class ConsumerTracer(Tracer):
@@ -53,7 +76,7 @@ class ConsumerTracer(Tracer):
         self.storage.set_up(who)
         self.holds = program.has(step.Hold)
         if self.holds:
-            self.hold(self.products.acc)
+            self.hold(self.products.total)
         super().trace(program, who, ring, work)
 
     def partition(self, ring: Ring) -> Products:
@@ -67,11 +90,18 @@ class ConsumerTracer(Tracer):
         mma = lower.tiled_mma(plan.consumer_mma)
         thr_mma = mma.get_slice(self.who.tid)
         tCrA = mma.make_fragment_A(thr_mma.partition_A(sA))
-        tCrB = mma.make_fragment_B(thr_mma.partition_B(ring.sB))
-        shape = thr_mma.partition_shape_C(pipeline.consumer_tile)
-        acc = cute.make_rmem_tensor(shape, lower.dtype(plan.operands.acc))
-        total = cute.make_rmem_tensor(shape, acc.element_type) if pipeline.two_level else acc
-        return Products(tCrA, tCrB, acc, total)
+        rows, columns = pipeline.consumer_tile
+        size = (columns // plan.column_parts, plan.cta_tile[2], plan.stages)
+        sB = [ring.sB]
+        if plan.column_parts > 1:
+            sB = [cute.local_tile(ring.sB, size, (part, 0, 0)) for part in range(plan.column_parts)]
+        tCrB = tuple([mma.make_fragment_B(thr_mma.partition_B(part)) for part in sB])
+        shape, dtype = thr_mma.partition_shape_C((rows, size[0])), lower.dtype(plan.operands.acc)
+        accs = tuple([cute.make_rmem_tensor(shape, dtype) for _ in range(1 + pipeline.two_level)])
+        total = accs[0]
+        if pipeline.two_level:
+            total = cute.make_rmem_tensor(thr_mma.partition_shape_C(pipeline.consumer_tile), dtype)
+        return Products(tCrA, tCrB, accs, total)
 
     def own_tile(self, at: At):
         """(m_tile, n_tile, batch) of what the consumer stores, in tiles of its own."""
@@ -81,17 +111,18 @@ class ConsumerTracer(Tracer):
 
     def _Multiply(self, multiply: step.Multiply, at: At) -> None:
         """Whether the first product adds to the sums is known at run time."""
-        p, adds = self.products, 0 if multiply.fresh else at.k_tile
+        p, adds = self.products, at.k_tile if multiply.sums == step.ACC else 0
+        acc, tCrB = p.accs[_NUMBER[multiply.sums]], p.tCrB[multiply.sums == step.RIGHT]
         warpgroup.fence()
         for k_block in range(cute.size(p.tCrA, mode=[2])):
             mma = lower.tiled_mma(self.plan.consumer_mma)
             mma.set(warpgroup.Field.ACCUMULATE, adds > 0 if k_block == 0 else True)
             cute.gemm(
                 mma,
-                p.acc,
+                acc,
                 p.tCrA[None, None, k_block, at.stage],
-                p.tCrB[None, None, k_block, at.stage],
-                p.acc,
+                tCrB[None, None, k_block, at.stage],
+                acc,
             )
         warpgroup.commit_group()
 
@@ -100,11 +131,19 @@ class ConsumerTracer(Tracer):
 
     def _AddLevel(self, add: step.AddLevel, at: At) -> None:
         p = self.products
-        for i in range(cute.size(p.acc)):
-            p.total[i] = p.total[i] + p.acc[i]
+        acc = p.accs[_NUMBER[add.sums]]
+        first = cute.size(acc) if add.sums == step.RIGHT else 0
+        for i in range(cute.size(acc)):
+            p.total[first + i] = added_here(p.total[first + i], acc[i])
 
     def _Clear(self, clear: step.Clear, at: At) -> None:
-        getattr(self.products, clear.what).fill(0)
+        """On one level the sums are the total."""
+        if clear.what in ("total", step.ACC):
+            self.products.total.fill(0)
+            return
+        acc = self.products.accs[_NUMBER[clear.what]]
+        for i in range(cute.size(acc)):
+            acc[i] = zero_here()
 
     # --- turns ----------------------------------------------------------------------------------------------
 

@@ -96,7 +96,9 @@ class ProducerTracer(Tracer):
 
     def tile(self, loop, at, names, number, values) -> tuple:
         """A work tile; where it lies is worked out once."""
-        self.tile_mnl = self.work.tile_mnl(self.work.work_tile(number), self.who.rank)
+        a, b = self.loads.boxes
+        own = self.work.tile_mnl(self.work.work_tile(number), self.who.rank)
+        self.tile_mnl = self.work.tiles.loaded_mnl(own, *[cute.size(x.gX, mode=[1]) for x in (a, b)])
         return super().tile(loop, at, names, number, values)
 
     def _Load(self, load: step.Load, at: At) -> None:

@@ -130,11 +130,12 @@ class _Expansion:
     def _ForTiles(self, loop: step.ForTiles, at: _State, i: int) -> Iterator[Op]:
         first = self.consumer if loop.every > 1 else 0
         for number in range(first, len(self.tiles) + loop.lasting, loop.every):
-            at.number, at.previous = number, None
+            at.number, at.k, at.previous = number, 0, None
             yield from self.steps(loop.steps, at)
 
     def _ForKTiles(self, loop: step.ForKTiles, at: _State, i: int) -> Iterator[Op]:
-        for k in range(max(0, self.k_tiles(at) - loop.but_last)):
+        count = self.k_tiles(at)
+        for k in range(count % loop.by, max(0, count - loop.but_last), loop.by):
             at.k = k
             yield from self.steps(loop.steps, at)
             at.previous, at.position = at.position, at.position + 1
@@ -172,6 +173,7 @@ class _Expansion:
             yield from self.branch(LAST, self.steps(branch.steps, at, i))
         elif {
             step.HAS_K_TILES: self.k_tiles(at) > 0,
+            step.HAS_ODD_K_TILES: self.k_tiles(at) % 2 > 0,
             step.IS_TILE: at.number < len(self.tiles),
             step.TILES_ARE_READ: self.reads_c and not self.place.warp,
             step.IS_FIRST_WARP: not self.place.warp,
@@ -253,7 +255,7 @@ class _Expansion:
         yield from ()
 
     def _Advance(self, advance: step.Advance, at: _State, i: int) -> Iterator[Op]:
-        at.previous, at.position = at.position, at.position + 1
+        at.previous, at.position, at.k = at.position, at.position + 1, at.k + 1
         yield from ()
 
     # --- turns and barriers of threads ----------------------------------------------------------------------

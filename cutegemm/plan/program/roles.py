@@ -16,16 +16,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cutegemm.plan.program.steps import (
+    ACC,
     ALL,
     BEFORE,
     EACH_WARP,
+    FIRST,
     FIRST_WARP,
     HAS_K_TILES,
+    HAS_ODD_K_TILES,
     HEAD,
     IS_FIRST_WARP,
     IS_LAST_PART,
     IS_TILE,
+    LEFT,
     OTHERS,
+    RIGHT,
+    SECOND,
     TAIL,
     TILES_ARE_READ,
     AddLevel,
@@ -193,26 +199,45 @@ def _k_blocks(count: int, reads_on: bool) -> list[Step]:
 
 
 def _products(plan: GemmPlan) -> Steps:
-    """Of all k-tiles. Those of the last one are still under way behind it, unless sums are on two levels."""
-    assert plan.pipeline is not None
-    if plan.pipeline.two_level:
-        body: Steps = (Wait("full"), Multiply(fresh=True), WaitProducts(0), Release(), AddLevel())
-    else:
-        body = (Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))
-    return (ForKTiles(body),)
+    """Of all k-tiles. Those of the last one are still under way behind it."""
+    if plan.level_sums == ACC:
+        return (ForKTiles((Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))),)
+    return _by_halves() if plan.level_sums == RIGHT else _by_accumulators()
+
+
+def _by_accumulators() -> Steps:
+    """While the products of a k-tile are under way, the threads add up the sums of the one before.
+
+    ptxas follows products around a loop to a wait for all of them alone: so there is one such wait for two k-tiles,
+    when the next stage is full.
+    """
+    odd = (Wait("full"), Multiply(SECOND), Advance())
+    one = (Wait("full"), WaitProducts(0), Multiply(FIRST), Release(previous=True), AddLevel(SECOND))
+    other = (Wait("full"), Multiply(SECOND), WaitProducts(1), Release(previous=True), AddLevel(FIRST))
+    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
+
+
+def _by_halves() -> Steps:
+    """While the products of half of the columns are under way, the threads add up the sums of the other half; as in
+    `_by_accumulators`, there is one wait for all of them for two k-tiles."""
+    before, half = (Release(previous=True), AddLevel(RIGHT)), WaitProducts(1, "half")
+    right = (Multiply(RIGHT), half, AddLevel(LEFT))
+    odd = (Wait("full"), Multiply(LEFT), *right, Advance())
+    one = (Wait("full"), WaitProducts(0), Multiply(LEFT), *before, *right)
+    other = (Wait("full"), Multiply(LEFT), half, *before, *right)
+    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
 
 def _products_end(plan: GemmPlan) -> Steps:
-    assert plan.pipeline is not None
-    if plan.pipeline.two_level:
-        return (WaitProducts(0),)
-    return (WaitProducts(0), If(HAS_K_TILES, (Release(previous=True),)))
+    sums = plan.level_sums
+    added = () if sums == ACC else (AddLevel(sums),)
+    return (WaitProducts(0), If(HAS_K_TILES, (Release(previous=True),)), *added)
 
 
 def _totals(plan: GemmPlan) -> Steps:
     """Before the turn and not after the products: ptxas would make them wait for each other."""
-    assert plan.pipeline is not None
-    return (Clear("total"),) if plan.pipeline.two_level else ()
+    sums = plan.level_sums
+    return () if sums == ACC else (Clear("total"), Clear(sums))
 
 
 def _stagger(plan: GemmPlan) -> Steps:

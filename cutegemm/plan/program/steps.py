@@ -44,6 +44,7 @@ from cutegemm.layout import hooks
 
 # Conditions of `If`.
 HAS_K_TILES = "tile has k-tiles"
+HAS_ODD_K_TILES = "tile has an odd number of k-tiles"
 IS_TILE = "there is a tile"
 IS_LAST_PART = "this is the last part of the tile"
 TILES_ARE_READ = "C is read, in warp 0"
@@ -51,6 +52,8 @@ IS_FIRST_WARP = "in warp 0"
 
 EACH_WARP, FIRST_WARP, ALL = "each warp", "warp 0", "all warps"  # who carries out a step
 BEFORE, OTHERS = "the consumers before", "the other consumers"  # whose k-tiles are skipped
+# Sums of a consumer, which products are added to: all; those of one of two accumulators; those of half of the columns
+ACC, FIRST, SECOND, LEFT, RIGHT = "acc", "first acc", "second acc", "left half of acc", "right half of acc"
 HEAD, TAIL = "head", "tail"  # of the epilogue's expression: of all sums, and of a subtile's after the other
 
 
@@ -94,13 +97,14 @@ class Load:
 class Multiply:
     """The products of a k-tile, which run on while the role goes on.
 
-    fresh   the sums begin anew with each k-tile
+    sums   `ACC`, which each k-tile adds to; else of this k-tile alone: in one of two accumulators, `FIRST` or `SECOND`;
+           or of half of the columns, `LEFT` or `RIGHT`
     """
 
-    fresh: bool = False
+    sums: str = ACC
 
     def __str__(self) -> str:
-        return f"mma      A[k], B[k] -> acc{', from 0' if self.fresh else ''}"
+        return f"mma      A[k], B[k] -> {self.sums}{', from 0' if self.sums != ACC else ''}"
 
 
 @dataclass(frozen=True)
@@ -134,13 +138,17 @@ class MultiplyBlock:
 
 @dataclass(frozen=True)
 class WaitProducts:
-    """Until no more than `pending` k-tiles' products are under way."""
+    """Until no more than the last `pending` products are under way.
+
+    of   what each of them is of: a k-tile, or half of its columns
+    """
 
     pending: int
+    of: str = "k-tile"
 
     def __str__(self) -> str:
-        but = {0: "", 1: " but this k-tile's"}.get(self.pending, f" but those of {self.pending} k-tiles")
-        return f"wait     for all products{but}"
+        but = {0: "", 1: f" but this {self.of}'s"}
+        return f"wait     for all products{but.get(self.pending, f' but those of {self.pending}')}"
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Advance:
-    """On to the stage of the next k-tile, behind one that stands outside of a loop."""
+    """On to the stage of the next k-tile, behind one that stands outside of a loop, or is not the last of its turn."""
 
     def __str__(self) -> str:
         return "advance  past k"
@@ -180,17 +188,22 @@ class Advance:
 
 @dataclass(frozen=True)
 class AddLevel:
-    """The sums of a k-tile to those of the k-tiles before."""
+    """The sums of a k-tile to those of the k-tiles before.
+
+    sums   which of them; see `Multiply`
+    """
+
+    sums: str
 
     def __str__(self) -> str:
-        return "add      acc to total"
+        return f"add      {self.sums} to total"
 
 
 @dataclass(frozen=True)
 class Clear:
     """Sums of 0.
 
-    what   "acc" or "total"
+    what   "total", or sums as in `Multiply`, which are added to it before any k-tile's
     """
 
     what: str
@@ -451,13 +464,16 @@ class ForKTiles:
     """The k-tiles of the tile; the position moves on by one after each.
 
     but_last   all but the last one, which stands apart
+    by         two at a time, between which the steps move the position on: all but an odd one before them
     """
 
     steps: tuple[Step, ...]
     but_last: bool = False
+    by: int = 1
 
     def __str__(self) -> str:
-        return f"for k in tile.k_tiles{' but the last' if self.but_last else ''}:"
+        which = f"{', two at a time' if self.by > 1 else ''}{' but the last' if self.but_last else ''}"
+        return f"for k in tile.k_tiles{which}:"
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,8 @@ def protocol_for(
             for own in range(readers)
         ]
     )
-    return Protocol(plan.barriers, tuple(processes), tuple(parts), readers * split_by, stored)
+    reads = readers * split_by * plan.column_parts
+    return Protocol(plan.barriers, tuple(processes), tuple(parts), reads, stored)
 
 
 def work_of(plan: GemmPlan, *, k_tiles: int | Sequence[int], tiles: int = 1) -> list[list[WorkTile]]:
