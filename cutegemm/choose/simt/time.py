@@ -26,7 +26,7 @@ import numpy as np
 
 from cutegemm.choose.candidate import Column, Predicted
 from cutegemm.layout import product
-from cutegemm.machine.arch import WARP_SCHEDULERS, WARP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -64,30 +64,33 @@ class SimtCosts:
     within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 4.62
-    round: float = 1.47
-    latency: float = 0.17
-    registers: float = 0.158
-    step: float = 0.139
-    block: float = 0.00873
-    wide: float = 0.00309
-    narrow: float = 0.00322
-    turned: float = 0.00305
-    reads: float = 0.000858
-    peak: float = 0.907
-    few: float = 0.144
-    crowded: float = 1.28
-    store: float = 0.00369
-    written: float = 0.864
-    launch: float = 0.434
-    added: float = 0.904
-    sums: float = 0.388
-    streamed: float = 5.68
-    scattered: float = 0.0176
-    pack: float = 3.2
-    packed: float = 1.1
-    within: float = 2.64
-    beside: float = 2.13
+    start: float = 5.19
+    round: float = 0.938
+    latency: float = 0.269
+    registers: float = 0.0945
+    step: float = 0.142
+    block: float = 0.00859
+    wide: float = 0.00393
+    narrow: float = 0.00262
+    turned: float = 0.00254
+    reads: float = 0.00118
+    peak: float = 0.912
+    few: float = 0.161
+    crowded: float = 1.1
+    store: float = 0.00326
+    written: float = 0.75
+    torn: float = 1.44
+    apart: float = 0.186
+    issue: float = 0.0009
+    launch: float = 0.383
+    added: float = 0.921
+    sums: float = 0.418
+    streamed: float = 5.45
+    scattered: float = 0.0149
+    pack: float = 3.19
+    packed: float = 0.985
+    within: float = 4
+    beside: float = 2.5
 
 
 COSTS = SimtCosts()
@@ -119,6 +122,8 @@ class Tiles:
     turned: Column
     reads: Column
     stores: Column
+    torn: Column
+    torn_even: Column
     packs_a: Column
     packs_b: Column
 
@@ -157,8 +162,20 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
     ahead = 1 if by_registers else max(1, plan.stages - 1)
     return (
         bm, bn, bk, plan.ctas_per_sm, ahead, by_registers, warps, wide, narrow, turned, reads,
-        bm * bn / (values * WARP_THREADS), "a" in packs, "b" in packs,
+        bm * bn / (values * WARP_THREADS), *_torn(plan), "a" in packs, "b" in packs,
     )  # fmt: skip
+
+
+def _torn(plan: GemmPlan) -> tuple[float, float]:
+    """Writes of parts of a sector of D, for each that it has: as the plan stores, and by threads from registers."""
+    operand = plan.operands.d
+    sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits
+    by_threads = vector / plan.store_d.values if plan.store_d.values < vector else 0.0
+    if plan.copy_d is None:
+        return by_threads, by_threads
+    bm, bn, _ = plan.cta_tile
+    ends = 2 * sector / (bn if operand.major == "n" else bm)
+    return ends if operand.align_bytes * 8 < ACCESS_BITS else 0.0, by_threads
 
 
 def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
@@ -249,6 +266,7 @@ def predicted(
     loads_us = loads_us + cost.turned * tiles.turned + cost.reads * tiles.reads
     per_us = rates.ffma_tflops * 1e6 / sms * cost.peak * _share_of_f32(operands, device)
     products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
+    products_us = products_us + cost.issue * (tiles.wide + tiles.narrow + tiles.turned)
 
     def steps_us(ctas: Column, k_tiles: Column) -> Column:
         """Of all k-tiles, with so many CTAs at a time."""
@@ -258,9 +276,11 @@ def predicted(
         return np.where(ctas > 0, k_tiles * each, 0.0)
 
     turns = work.rounds + (work.rest > 0)
-    d_us = cost.written * problem.m * problem.n * problem.l * size_of["d"] / (rates.thread_read_gb_s * 1e3)
+    torn = 1 + cost.torn * np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
+    d_us = torn * cost.written * problem.m * problem.n * problem.l * size_of["d"] / (rates.thread_read_gb_s * 1e3)
     stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
-    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas) + stores_us + d_us
+    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas)
+    written_us = stores_us + d_us
     a_bytes = problem.m * problem.k * problem.l * size_of["a"]
     b_bytes = problem.n * problem.k * problem.l * size_of["b"]
     packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
@@ -272,10 +292,12 @@ def predicted(
     sums_us = cost.launch + cost.added * np.ceil(work.added / _ADDED_AT_ONCE) + cost.streamed * work.is_even
     sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
     turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
-    us = ends_us + _together(cost.beside, turns_us, memory_us) + sums_us + pack_us
+    # CTAs of a multiprocessor drift apart with the rounds: one stores while others multiply
+    apart = 1 + cost.apart * (tiles.ctas - 1) * (1 - 1 / np.maximum(1.0, turns))
+    us = ends_us + _together(apart, _together(cost.beside, turns_us, memory_us), written_us) + sums_us + pack_us
     of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
     waited = latency_us * (work.rounds * work.deep + (work.rest > 0) * work.last)
-    bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, sums_us, pack_us
+    bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us + written_us, sums_us, pack_us
     return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
 
 
