@@ -26,7 +26,7 @@ import numpy as np
 
 from cutegemm.choose.candidate import Column, Predicted
 from cutegemm.layout import product
-from cutegemm.machine.arch import ACCESS_BITS, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -80,6 +80,7 @@ class SimtCosts:
     store: float = 0.00326
     written: float = 0.75
     torn: float = 1.44
+    runs: float = 0.1
     apart: float = 0.186
     issue: float = 0.0009
     launch: float = 0.383
@@ -124,6 +125,7 @@ class Tiles:
     stores: Column
     torn: Column
     torn_even: Column
+    runs: Column
     packs_a: Column
     packs_b: Column
 
@@ -162,8 +164,14 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
     ahead = 1 if by_registers else max(1, plan.stages - 1)
     return (
         bm, bn, bk, plan.ctas_per_sm, ahead, by_registers, warps, wide, narrow, turned, reads,
-        bm * bn / (values * WARP_THREADS), *_torn(plan), "a" in packs, "b" in packs,
+        bm * bn / (values * WARP_THREADS), *_torn(plan), _runs(plan), "a" in packs, "b" in packs,
     )  # fmt: skip
+
+
+def _runs(plan: GemmPlan) -> float:
+    """Runs of a tile of D in memory, for each cache line that they have."""
+    operand, (bm, bn, _) = plan.operands.d, plan.cta_tile
+    return CACHE_LINE_BYTES * 8 / operand.dtype.bits / (bn if operand.major == "n" else bm)
 
 
 def _torn(plan: GemmPlan) -> tuple[float, float]:
@@ -276,7 +284,7 @@ def predicted(
         return np.where(ctas > 0, k_tiles * each, 0.0)
 
     turns = work.rounds + (work.rest > 0)
-    torn = 1 + cost.torn * np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
+    torn = 1 + cost.runs * tiles.runs + cost.torn * np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
     d_us = torn * cost.written * problem.m * problem.n * problem.l * size_of["d"] / (rates.thread_read_gb_s * 1e3)
     stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
     ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas)
