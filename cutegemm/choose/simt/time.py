@@ -64,34 +64,34 @@ class SimtCosts:
     within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 5.19
-    round: float = 0.938
-    latency: float = 0.269
-    registers: float = 0.0945
-    step: float = 0.142
-    block: float = 0.00859
-    wide: float = 0.00393
-    narrow: float = 0.00262
-    turned: float = 0.00254
-    reads: float = 0.00118
-    peak: float = 0.912
+    start: float = 5.35
+    round: float = 0.76
+    latency: float = 0.294
+    registers: float = 0.0788
+    step: float = 0.133
+    block: float = 0.00875
+    wide: float = 0.00378
+    narrow: float = 0.00259
+    turned: float = 0.00251
+    reads: float = 0.0012
+    peak: float = 0.911
     few: float = 0.161
-    crowded: float = 1.1
-    store: float = 0.00326
-    written: float = 0.75
-    torn: float = 1.44
-    runs: float = 0.1
-    apart: float = 0.186
-    issue: float = 0.0009
-    launch: float = 0.383
-    added: float = 0.921
-    sums: float = 0.418
-    streamed: float = 5.45
-    scattered: float = 0.0149
-    pack: float = 3.19
-    packed: float = 0.985
-    within: float = 4
-    beside: float = 2.5
+    crowded: float = 1.12
+    store: float = 0.00332
+    written: float = 0.701
+    torn: float = 1.49
+    runs: float = 0.266
+    apart: float = 0.2
+    issue: float = 0.000913
+    launch: float = 0.39
+    added: float = 0.926
+    sums: float = 0.416
+    streamed: float = 5.53
+    scattered: float = 0.013
+    pack: float = 3.18
+    packed: float = 0.984
+    within: float = 4.04
+    beside: float = 2.49
 
 
 COSTS = SimtCosts()
@@ -284,8 +284,20 @@ def predicted(
         return np.where(ctas > 0, k_tiles * each, 0.0)
 
     turns = work.rounds + (work.rest > 0)
-    torn = 1 + cost.runs * tiles.runs + cost.torn * np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
-    d_us = torn * cost.written * problem.m * problem.n * problem.l * size_of["d"] / (rates.thread_read_gb_s * 1e3)
+    torn = (
+        1
+        + cost.runs * tiles.runs
+        + cost.torn * np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
+    )
+    d_us = (
+        torn
+        * cost.written
+        * problem.m
+        * problem.n
+        * problem.l
+        * size_of["d"]
+        / (rates.thread_read_gb_s * 1e3)
+    )
     stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
     ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas)
     written_us = stores_us + d_us
@@ -302,7 +314,12 @@ def predicted(
     turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
     # CTAs of a multiprocessor drift apart with the rounds: one stores while others multiply
     apart = 1 + cost.apart * (tiles.ctas - 1) * (1 - 1 / np.maximum(1.0, turns))
-    us = ends_us + _together(apart, _together(cost.beside, turns_us, memory_us), written_us) + sums_us + pack_us
+    us = (
+        ends_us
+        + _together(apart, _together(cost.beside, turns_us, memory_us), written_us)
+        + sums_us
+        + pack_us
+    )
     of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
     waited = latency_us * (work.rounds * work.deep + (work.rest > 0) * work.last)
     bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us + written_us, sums_us, pack_us
