@@ -5,6 +5,7 @@
 | loads it along the operand's contiguous mode, zeros for what lies outside                                         |
 | puts it into shared memory along that of the packed matrix: where it is another one, each thread turns its block  |
 | stores it, 16 bytes a thread, with the zeros that end each run                                                    |
+| lets the GEMM begin                                                                                               |
 """
 
 from __future__ import annotations

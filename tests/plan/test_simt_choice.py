@@ -14,8 +14,9 @@ from cutegemm.choose.catalog import choose
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.simt.choice import ranked
 from cutegemm.choose.simt.time import COSTS, SimtCosts, Tiles, predicted
-from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
+from docs.evidence.contest import operands_of
 from docs.evidence.fit_simt import timed
 from docs.evidence.fitting import fit, losses
 
@@ -25,8 +26,9 @@ H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 BY_HAND = SimtCosts(
     start=1000.0, round=100.0, latency=3.0, registers=2.0, step=0.5, block=0.0, wide=0.0, narrow=0.0, turned=0.0,
-    reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0,
-    streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0, within=64.0, beside=64.0,
+    reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0, written=0.0, runs=0.0, torn=0.0, apart=0.0, issue=0.0,
+    launch=10_000.0, added=1.0, sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0,
+    within=64.0, beside=64.0,
 )  # fmt: skip
 FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds take no time
 
@@ -85,6 +87,65 @@ def test_rounds_and_products():
     assert more == pytest.approx(0.5 * 100 / 264 * products / 3, rel=1e-6)
     one_warp = of("simt_16x32", Problem(16, 32, 64, operands=TN), free, slow)[0]
     assert one_warp == pytest.approx(1000 + 100 + 4 * 2 * 16 * 32 * 64 / (10e6 / 132), rel=1e-4)
+
+
+def test_d_is_written():
+    """In rows of 64 and of 256 elements, 2 and 8 cache lines; two CTAs of three rounds overlap, one does not."""
+    costs = replace(BY_HAND, written=1.0, runs=0.5, latency=100.0)
+    m = 64 * 396
+    steps, d = 16 * (100 / 2 + 0.5), m * 256 * 4 / (RATES.thread_read_gb_s * 1e3)
+    tiles = 4 * m / 64 / 132  # of a multiprocessor, of 64 x 64: four at a time
+    for apart in (0.0, 1.0):
+        exponent = 1 + apart * 3 * (1 - 1 / 3)
+        found, _ = of("simt_64x64", Problem(m, 256, 256, operands=TN), replace(costs, apart=apart))
+        both = (tiles / 4 * steps) ** exponent + (d * (1 + 0.5 / 2)) ** exponent
+        assert found == pytest.approx(1000 + 100 * (1 + 2 / 4) + both ** (1 / exponent), rel=1e-4)
+    wide = of("simt_256x128", Problem(256 * 132 * 3, 128, 256, operands=TN), replace(costs, apart=1.0))[0]
+    d = 256 * 132 * 3 * 128 * 4 / (RATES.thread_read_gb_s * 1e3)
+    assert wide == pytest.approx(1000 + 100 * 3 + 3 * steps + d * (1 + 0.5 / 4), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "align", "torn"),
+    [
+        ("simt_64x64", 16, 0),
+        ("simt_64x64", 4, 2 * 32 / 256),  # both ends of a run of 256 bytes
+        ("simt_256x64", 16, 0),
+        (
+            "simt_256x64",
+            8,
+            2,
+        ),  # each 16 bytes of a thread by two accesses, and those of a neighbour behind them
+        ("simt_256x64", 4, 4),
+        ("simt_64x64/k4", 4, 0),  # of whole lines, by the kernel that adds the parts
+        ("simt_64x64/s528", 4, 4),
+    ],
+)
+def test_sectors_that_are_written_in_part(name, align, torn):
+    operands = Operands.of("f32", layout="tn", align_bytes=align)
+    problem = Problem(4096, 4096, 256, operands=operands)
+    free = replace(BY_HAND, latency=1e-3, step=1e-3, written=1.0)
+    more = of(name, problem, replace(free, torn=1.0))[0] - of(name, problem, free)[0]
+    assert more == pytest.approx(torn * 4096 * 4096 * 4 / (RATES.thread_read_gb_s * 1e3), rel=1e-6)
+
+
+@pytest.mark.parametrize("device", ["h200", "h100"])
+@pytest.mark.parametrize(
+    ("shape", "layout", "most"),
+    [
+        ((6368, 8256, 32), "nn", 64 * 128),
+        ((9328, 1504, 80), "nn", 64 * 128),
+        ((6005, 691, 89), "tt", 64 * 128),
+    ],
+)
+def test_a_short_k_takes_small_tiles(shape, layout, most, device):
+    """Several CTAs of a multiprocessor: one stores while another multiplies. Larger ones took 1.3 to 1.9 times as long
+    (H100, 2026-11-22)."""
+    operands = operands_of("float32", layout, *shape)
+    first = next(ranked(operands, Problem(*shape, operands=operands), device=device_named(device)))
+    bm, bn, _ = first.recipe.options["block"]
+    assert bm * bn <= most
+    assert first.recipe.options["ctas_per_sm"] > 2
 
 
 def test_packing_is_paid_for():

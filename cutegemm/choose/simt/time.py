@@ -10,8 +10,10 @@ other. A k-tile takes as long as the slowest of
     multiply-adds   of all of them; fewer warps than schedulers leave some idle, few cover less of each other's waits
 
 What goes on at the same time adds up in part: `_together`. The kernel takes no less than the operands take to come from
-DRAM. Besides there are its start, for each round of CTAs the first k-tile and the store of D, where K is split the
-kernel that adds the sums of parts, and the one that packs operands.
+DRAM, and D to be written: longer in short runs, and where sectors are written in parts. The CTAs of a multiprocessor
+begin together and drift apart with each round, so that more of them and more rounds let one store D while others
+multiply: with one CTA or in one round the two times add up. Besides there are the start, for each round of CTAs the
+first k-tile, where K is split the kernel that adds the sums of parts, and the one that packs operands.
 
 Rates of the chip are those of its `Device`. `SimtCosts` is fitted to what an H200 and an H100 took behind a flush of
 the L2 cache; `python -m docs.evidence fit-simt FILE.json ...` fits it anew.
@@ -43,7 +45,7 @@ class SimtCosts:
     """What is fitted, in microseconds.
 
     start       of a kernel, until its first loads are under way, and from its last store to the end
-    round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
+    round       of CTAs: the first k-tile comes, with no products meanwhile
     latency     of a k-tile
     registers   more of it, where a tile goes through registers
     step        of a k-tile, what is no latency of memory; block: of a k-block
@@ -54,7 +56,11 @@ class SimtCosts:
     few         the exponent of the CTAs that fit a multiprocessor over those that it has, for how much slower each is
     crowded     times the share of a second round's room that is taken: how far its CTAs fill some multiprocessors
     store       of an access of a warp to D
-    written     times what a D takes to go to memory, that is added
+    written     times what as many bytes take to be read from memory, of D
+    runs        more of it, where each run of a tile of D in memory is a cache line
+    torn        more of it, where each sector is written in part
+    apart       how far the store of one CTA goes on beside the products of another: see above
+    issue       of any of these accesses to global memory, besides, which schedulers do not multiply meanwhile
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
     sums        times what the parts' sums take to be written and read
@@ -108,6 +114,8 @@ class Tiles:
     warps             of a CTA
     wide, narrow, turned, reads   accesses of warps for a k-tile: see `SimtCosts`
     stores            accesses of warps for a tile of D
+    torn, torn_even   writes of parts of a sector of D, for each that it has; where CTAs share k-tiles evenly
+    runs              of a tile of D in memory, for each cache line that they have
     packs_a, packs_b  1 where the operand is packed first, else 0
     """
 
@@ -284,23 +292,13 @@ def predicted(
         return np.where(ctas > 0, k_tiles * each, 0.0)
 
     turns = work.rounds + (work.rest > 0)
-    torn = (
-        1
-        + cost.runs * tiles.runs
-        + cost.torn * np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
-    )
-    d_us = (
-        torn
-        * cost.written
-        * problem.m
-        * problem.n
-        * problem.l
-        * size_of["d"]
-        / (rates.thread_read_gb_s * 1e3)
-    )
+    torn = np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
+    d_bytes = problem.m * problem.n * problem.l * size_of["d"]
+    d_us = cost.written * d_bytes / (rates.thread_read_gb_s * 1e3)
+    d_us = d_us * (1 + cost.runs * tiles.runs + cost.torn * torn)
     stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
-    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas)
     written_us = stores_us + d_us
+    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas)
     a_bytes = problem.m * problem.k * problem.l * size_of["a"]
     b_bytes = problem.n * problem.k * problem.l * size_of["b"]
     packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
@@ -312,14 +310,9 @@ def predicted(
     sums_us = cost.launch + cost.added * np.ceil(work.added / _ADDED_AT_ONCE) + cost.streamed * work.is_even
     sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
     turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
-    # CTAs of a multiprocessor drift apart with the rounds: one stores while others multiply
     apart = 1 + cost.apart * (tiles.ctas - 1) * (1 - 1 / np.maximum(1.0, turns))
-    us = (
-        ends_us
-        + _together(apart, _together(cost.beside, turns_us, memory_us), written_us)
-        + sums_us
-        + pack_us
-    )
+    body_us = _together(apart, _together(cost.beside, turns_us, memory_us), written_us)
+    us = ends_us + body_us + sums_us + pack_us
     of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
     waited = latency_us * (work.rounds * work.deep + (work.rest > 0) * work.last)
     bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us + written_us, sums_us, pack_us
