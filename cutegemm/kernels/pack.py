@@ -5,7 +5,6 @@
 | loads it along the operand's contiguous mode, zeros for what lies outside                                         |
 | puts it into shared memory along that of the packed matrix: where it is another one, each thread turns its block  |
 | stores it, 16 bytes a thread, with the zeros that end each run                                                    |
-| lets the GEMM begin                                                                                               |
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from cutlass import Boolean, Int32, Int64
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import SPACE_ALIGN_BYTES
-from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, release, wait
+from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin, end
 from cutegemm.machine.arch import SMEM_MAX_ALIGN_BYTES
 from cutegemm.plan.launches import Launch
 from cutegemm.plan.memory.packing import Packing
@@ -82,7 +81,7 @@ class Packer:
     @cute.kernel
     def pack_kernel(self, sources: tuple, packed: tuple, divided_by: tuple, first: Int32):
         """first: the CTAs of the first operand"""
-        wait(self.own)
+        begin(self.own)
         cta, _, _ = cute.arch.block_idx()
         bytes_of = [packing.smem.cosize() * packing.store.atom.dtype.bits // 8 for packing in self.packs]
         smem = cutlass.memory.SmemAllocator().allocate(max(bytes_of), SMEM_MAX_ALIGN_BYTES)
@@ -93,7 +92,7 @@ class Packer:
                 self.pack_tile(self.packs[0], sources[0], packed[0], divided_by[0], smem, cta)
             else:
                 self.pack_tile(self.packs[1], sources[1], packed[1], divided_by[1], smem, cta - first)
-        release(self.own)
+        end(self.own)
 
     def pack_tile(self, packing: Packing, mX: cute.Tensor, mP: cute.Tensor, divided_by, smem, cta) -> None:
         """A CTA's tile of an operand, by its number."""

@@ -96,7 +96,7 @@ def test_d_is_written():
     steps, d = 16 * (100 / 2 + 0.5), m * 256 * 4 / (RATES.thread_read_gb_s * 1e3)
     tiles = 4 * m / 64 / 132  # of a multiprocessor, of 64 x 64: four at a time
     for apart in (0.0, 1.0):
-        exponent = 1 + apart * 3 * (1 - 1 / 3)
+        exponent = 1 + apart * 2 * (1 - 1 / 3)  # four CTAs are two more than keep in step
         found, _ = of("simt_64x64", Problem(m, 256, 256, operands=TN), replace(costs, apart=apart))
         both = (tiles / 4 * steps) ** exponent + (d * (1 + 0.5 / 2)) ** exponent
         assert found == pytest.approx(1000 + 100 * (1 + 2 / 4) + both ** (1 / exponent), rel=1e-4)
@@ -148,6 +148,17 @@ def test_a_short_k_takes_small_tiles(shape, layout, most, device):
     assert first.recipe.options["ctas_per_sm"] > 2
 
 
+def test_which_tiles_ctas_share_evenly():
+    """Not those of 256 rows or columns through registers, 16 deep; nor any of 16."""
+    problem = Problem(1024, 1024, 8192, operands=NT)
+    shared = {one.recipe.name for one in ranked(NT, problem) if one.recipe.ctas and not one.recipe.is_packed}
+    assert {"simt_128x256", "simt_64x256x8", "simt_128x128"} <= shared
+    assert not shared & {"simt_256x128", "simt_128x256x16", "simt_64x256", "simt_256x64", "simt_16x256"}
+    assert "simt_256x128" in {
+        one.recipe.name for one in ranked(TN, replace(problem, operands=TN)) if one.recipe.ctas
+    }
+
+
 def test_packing_is_paid_for():
     """Both operands are k-major: read and written once, and read no more from memory."""
     problem = Problem(1024, 512, 256, operands=NT)
@@ -161,15 +172,17 @@ def test_packing_is_paid_for():
     ("file", "mean", "most"),
     [
         ("simt", 1.03, 1.3),
-        ("choice_fit_seed1_h200", 1.05, 1.7),
-        ("choice_fit_seed1_h100", 1.05, 1.7),
+        ("choice_fit_seed1_h200", 1.04, 1.2),
+        ("choice_fit_seed1_h100", 1.04, 1.2),
         ("simt_fit_small", 1.04, 1.2),
+        ("simt_fit_hard", 1.04, 1.15),
+        ("simt_fit_packed", 1.02, 1.1),
     ],
 )
 def test_the_first_is_near_the_fastest(file, mean, most):
     """Of the plans that were timed on each problem, the one that is held to be the fastest, over that which was."""
     lost = losses(timed(json.loads((DATA / f"{file}.json").read_text())), COSTS)
-    assert len(lost) > 30
+    assert len(lost) > 5
     assert np.exp(np.mean(np.log(lost))) < mean
     assert max(lost) < most
 
@@ -177,7 +190,8 @@ def test_the_first_is_near_the_fastest(file, mean, most):
 def test_the_fit_finds_what_made_the_times():
     """Times that other costs predict: the fit starts at today's, and ends near those."""
     pytest.importorskip("scipy")
-    measured = timed(json.loads((DATA / "simt_fit_small.json").read_text()))
+    files = [json.loads((DATA / f"{name}.json").read_text()) for name in ("simt_fit_small", "simt_fit_packed")]
+    measured = [one for file in files for one in timed(file)]
     made = replace(COSTS, start=2 * COSTS.start, pack=COSTS.pack / 2)
     timed_so = [replace(one, us=tuple(np.array(one.us) * np.exp(one.errors(made)))) for one in measured]
     found = fit(timed_so, 12, COSTS)

@@ -12,8 +12,8 @@ other. A k-tile takes as long as the slowest of
 What goes on at the same time adds up in part: `_together`. The kernel takes no less than the operands take to come from
 DRAM, and D to be written: longer in short runs, and where sectors are written in parts. The CTAs of a multiprocessor
 begin together and drift apart with each round, so that more of them and more rounds let one store D while others
-multiply: with one CTA or in one round the two times add up. Besides there are the start, for each round of CTAs the
-first k-tile, where K is split the kernel that adds the sums of parts, and the one that packs operands.
+multiply: with one CTA or two, and in one round, the two times add up. Besides there are the start, for each round of
+CTAs the first k-tile, where K is split the kernel that adds the sums of parts, and the one that packs operands.
 
 Rates of the chip are those of its `Device`. `SimtCosts` is fitted to what an H200 and an H100 took behind a flush of
 the L2 cache; `python -m docs.evidence fit-simt FILE.json ...` fits it anew.
@@ -37,6 +37,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 _BOUNDS = "latency", "loads", "multiply-adds", "DRAM", "start and end", "sums of parts", "packing"
 _ADDED_AT_ONCE = 16  # parts, of which a thread asks for the sums in one go
+_IN_STEP = 2  # CTAs of a multiprocessor that multiply and store at the same times
 _WIDE_BITS = 64  # of an access that counts as a wide one
 
 
@@ -70,34 +71,34 @@ class SimtCosts:
     within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 5.35
-    round: float = 0.76
-    latency: float = 0.294
-    registers: float = 0.0788
-    step: float = 0.133
-    block: float = 0.00875
-    wide: float = 0.00378
-    narrow: float = 0.00259
-    turned: float = 0.00251
-    reads: float = 0.0012
-    peak: float = 0.911
-    few: float = 0.161
+    start: float = 4.79
+    round: float = 1.39
+    latency: float = 0.442
+    registers: float = 0.0278
+    step: float = 0.0373
+    block: float = 0.00826
+    wide: float = 0.00354
+    narrow: float = 0.00257
+    turned: float = 0.00239
+    reads: float = 0.00127
+    peak: float = 0.915
+    few: float = 0.166
     crowded: float = 1.12
-    store: float = 0.00332
-    written: float = 0.701
-    torn: float = 1.49
-    runs: float = 0.266
-    apart: float = 0.2
-    issue: float = 0.000913
-    launch: float = 0.39
-    added: float = 0.926
-    sums: float = 0.416
-    streamed: float = 5.53
-    scattered: float = 0.013
-    pack: float = 3.18
-    packed: float = 0.984
-    within: float = 4.04
-    beside: float = 2.49
+    store: float = 0.00305
+    written: float = 0.673
+    torn: float = 1.65
+    runs: float = 0.316
+    apart: float = 0.503
+    issue: float = 0.000847
+    launch: float = 0.367
+    added: float = 0.968
+    sums: float = 0.422
+    streamed: float = 5.5
+    scattered: float = 0.026
+    pack: float = 3.87
+    packed: float = 0.896
+    within: float = 3.97
+    beside: float = 2.24
 
 
 COSTS = SimtCosts()
@@ -310,7 +311,7 @@ def predicted(
     sums_us = cost.launch + cost.added * np.ceil(work.added / _ADDED_AT_ONCE) + cost.streamed * work.is_even
     sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
     turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
-    apart = 1 + cost.apart * (tiles.ctas - 1) * (1 - 1 / np.maximum(1.0, turns))
+    apart = 1 + cost.apart * np.maximum(0.0, tiles.ctas - _IN_STEP) * (1 - 1 / np.maximum(1.0, turns))
     body_us = _together(apart, _together(cost.beside, turns_us, memory_us), written_us)
     us = ends_us + body_us + sums_us + pack_us
     of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
