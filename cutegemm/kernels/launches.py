@@ -12,7 +12,14 @@ SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared
 def begin(launch: Launch) -> None:
     """All threads of a kernel, where its prologue ends and its work in global memory begins."""
     wait(launch)
-    release(launch)
+    if not launch.late:
+        release(launch)
+
+
+def end(launch: Launch) -> None:
+    """All threads of a kernel, behind the last of its work."""
+    if launch.late:
+        release(launch)
 
 
 def wait(launch: Launch) -> None:

@@ -15,7 +15,7 @@ from cutlass import Boolean, Int32, Int64
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import SPACE_ALIGN_BYTES
-from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
+from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin, end
 from cutegemm.machine.arch import SMEM_MAX_ALIGN_BYTES
 from cutegemm.plan.launches import Launch
 from cutegemm.plan.memory.packing import Packing
@@ -92,6 +92,7 @@ class Packer:
                 self.pack_tile(self.packs[0], sources[0], packed[0], divided_by[0], smem, cta)
             else:
                 self.pack_tile(self.packs[1], sources[1], packed[1], divided_by[1], smem, cta - first)
+        end(self.own)
 
     def pack_tile(self, packing: Packing, mX: cute.Tensor, mP: cute.Tensor, divided_by, smem, cta) -> None:
         """A CTA's tile of an operand, by its number."""

@@ -1,7 +1,7 @@
 """The constants of the choice among SIMT plans, from what was measured; and how good that choice is.
 
     python -m docs.evidence fit-simt --measure simt_fit.json       # on a GPU
-    python -m docs.evidence fit-simt docs/evidence/data/{choice_fit_*,simt_fit_small,simt}.json
+    python -m docs.evidence fit-simt docs/evidence/data/{choice_fit_*,simt_fit_*,simt}.json
 
 The fit needs no GPU, but scipy. Least squares of the logarithms find those `SimtCosts` that err least for the plans
 that are near the best of their problem. With `--held` each half of the problems is judged by the constants of the
@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.simt.choice import ranked
+from cutegemm.choose.simt.choice import may_share, ranked
 from cutegemm.choose.simt.recipe import SimtRecipe
 from cutegemm.choose.simt.time import COSTS, SimtCosts, Tiles, predicted
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
+from cutegemm.plan.launches import MOST_PACKED_BYTES
 from cutegemm.plan.problem import Problem
 from docs.evidence.choice import times
 from docs.evidence.contest import Case, contests, operands_of, record
@@ -41,6 +42,9 @@ _MOST_FLOPS = 2e10  # of a problem that is measured: small and middling ones are
 _TRIED = 16  # plans of a problem: the best by the model of as many tiles, then others by chance
 _WORST = 1.8  # times the best prediction: plans that are still tried
 _SECONDS = 0.1  # of measuring for each problem
+# Since then packing ends before CTAs begin that share a multiprocessor, see `plan.launches`: older times of theirs are
+# left out, where the GEMM began while few bytes were packed
+_CROWDED_BEFORE = "2026-11-22 14:20"
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,12 @@ class Timed:
 
 
 def timed(found: Mapping[str, Any]) -> list[Timed]:
-    """The problems of a file of `docs.evidence`, with the named SIMT plans of f32 that were timed on each.
+    """The problems of a file of `docs.evidence`, with the named SIMT plans of f32 that were timed on each, as far as
+    the choice considers them.
 
     A plan that was timed twice, as it was chosen and by its name, has the lesser time.
     """
+    is_old = found["machine"]["date"] < _CROWDED_BEFORE
     device = device_called(found["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
     by_problem: dict[Problem, dict[SimtRecipe, float]] = {}
     for row in found["rows"]:
@@ -84,6 +90,8 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
             if recipe is not None:
                 m, n, k, l = (row[mode] for mode in "mnkl")  # noqa: E741
                 problem = Problem(m, n, k, l, operands_of("f32", row["layout"], m, n, k, batched=l > 1))
+                if (is_old and _crowds(recipe, problem)) or not _is_considered(recipe, problem):
+                    continue
                 plans = by_problem.setdefault(problem, {})
                 plans[recipe] = min(each, plans.get(recipe, each))
     return [
@@ -91,6 +99,19 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
         for problem, plans in by_problem.items()
         if len(plans) > 1
     ]
+
+
+def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
+    """Whether several CTAs of a multiprocessor begin while operands are packed."""
+    packs = recipe.packed(problem.operands)
+    rows = sum({"a": problem.m, "b": problem.n}[name] for name in packs)
+    few = 4 * rows * problem.k * problem.l <= MOST_PACKED_BYTES
+    return bool(packs) and few and recipe.options.get("ctas_per_sm", 1) > 1
+
+
+def _is_considered(recipe: SimtRecipe, problem: Problem) -> bool:
+    whole = replace(recipe, split=None, ctas=None).build(problem.operands)
+    return recipe.ctas is None or bool(may_share(Tiles.of([whole]))[0])
 
 
 def _recipe(name: str) -> SimtRecipe | None:

@@ -75,6 +75,16 @@ def test_each_waits_as_the_plan_says(name):
     assert [launch.is_early for launch in found.launches] == [said.waits for said in planned.values()]
 
 
+@pytest.mark.parametrize("ctas", [1, 2])
+def test_where_packing_lets_the_gemm_begin(ctas):
+    """Behind the last store where CTAs of the GEMM share a multiprocessor, else ahead of the first load."""
+    plan = simt_plan(Operands.of("f32", layout="nt"), **SMALL, pack="a", ctas_per_sm=ctas)
+    (text,) = kernels(compile_plan(plan).ptx, "pack")
+    steps = re.findall(r"griddepcontrol\.launch_dependents|ld\.global|st\.global", text)
+    assert steps.count("griddepcontrol.launch_dependents") == 1
+    assert steps.index("griddepcontrol.launch_dependents") == (0 if ctas == 1 else len(steps) - 1)
+
+
 def test_on_ampere_none_overlap():
     plan = MADE["simt, packed and split"]()
     assert "griddepcontrol" not in compile_plan(plan, "sm_80").ptx

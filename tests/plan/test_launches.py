@@ -52,6 +52,15 @@ def test_they_overlap_from_hopper_on(arch):
     )
 
 
+def test_packing_ends_before_ctas_that_share_a_multiprocessor_begin():
+    f32 = Operands.of("f32", layout="tn")
+    for ctas in (1, 2):
+        found = launches_of(simt_plan(f32, **SMALL, pack="ab", split_k=2, ctas_per_sm=ctas))
+        assert found == {"pack": replace(FIRST, late=ctas > 1), "gemm": MIDDLE, "sums": LAST}
+    alone = launches_of(simt_plan(f32, **SMALL, pack="ab", ctas_per_sm=2), arch_named("sm_80"))
+    assert alone == {"pack": ALONE, "gemm": ALONE}
+
+
 def test_they_are_said():
     packed = plan_named("sm90_slots+pack", TF32)
     (line,) = [line for line in packed.describe().splitlines() if line.startswith("kernels")]

@@ -14,8 +14,9 @@ from cutegemm.choose.catalog import choose
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.simt.choice import ranked
 from cutegemm.choose.simt.time import COSTS, SimtCosts, Tiles, predicted
-from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
+from docs.evidence.contest import operands_of
 from docs.evidence.fit_simt import timed
 from docs.evidence.fitting import fit, losses
 
@@ -25,8 +26,9 @@ H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 BY_HAND = SimtCosts(
     start=1000.0, round=100.0, latency=3.0, registers=2.0, step=0.5, block=0.0, wide=0.0, narrow=0.0, turned=0.0,
-    reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0,
-    streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0, within=64.0, beside=64.0,
+    reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0, written=0.0, runs=0.0, torn=0.0, apart=0.0, issue=0.0,
+    launch=10_000.0, added=1.0, sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0,
+    within=64.0, beside=64.0,
 )  # fmt: skip
 FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds take no time
 
@@ -87,6 +89,76 @@ def test_rounds_and_products():
     assert one_warp == pytest.approx(1000 + 100 + 4 * 2 * 16 * 32 * 64 / (10e6 / 132), rel=1e-4)
 
 
+def test_d_is_written():
+    """In rows of 64 and of 256 elements, 2 and 8 cache lines; two CTAs of three rounds overlap, one does not."""
+    costs = replace(BY_HAND, written=1.0, runs=0.5, latency=100.0)
+    m = 64 * 396
+    steps, d = 16 * (100 / 2 + 0.5), m * 256 * 4 / (RATES.thread_read_gb_s * 1e3)
+    tiles = 4 * m / 64 / 132  # of a multiprocessor, of 64 x 64: four at a time
+    for apart in (0.0, 1.0):
+        exponent = 1 + apart * 2 * (1 - 1 / 3)  # four CTAs are two more than keep in step
+        found, _ = of("simt_64x64", Problem(m, 256, 256, operands=TN), replace(costs, apart=apart))
+        both = (tiles / 4 * steps) ** exponent + (d * (1 + 0.5 / 2)) ** exponent
+        assert found == pytest.approx(1000 + 100 * (1 + 2 / 4) + both ** (1 / exponent), rel=1e-4)
+    wide = of("simt_256x128", Problem(256 * 132 * 3, 128, 256, operands=TN), replace(costs, apart=1.0))[0]
+    d = 256 * 132 * 3 * 128 * 4 / (RATES.thread_read_gb_s * 1e3)
+    assert wide == pytest.approx(1000 + 100 * 3 + 3 * steps + d * (1 + 0.5 / 4), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "align", "torn"),
+    [
+        ("simt_64x64", 16, 0),
+        ("simt_64x64", 4, 2 * 32 / 256),  # both ends of a run of 256 bytes
+        ("simt_256x64", 16, 0),
+        (
+            "simt_256x64",
+            8,
+            2,
+        ),  # each 16 bytes of a thread by two accesses, and those of a neighbour behind them
+        ("simt_256x64", 4, 4),
+        ("simt_64x64/k4", 4, 0),  # of whole lines, by the kernel that adds the parts
+        ("simt_64x64/s528", 4, 4),
+    ],
+)
+def test_sectors_that_are_written_in_part(name, align, torn):
+    operands = Operands.of("f32", layout="tn", align_bytes=align)
+    problem = Problem(4096, 4096, 256, operands=operands)
+    free = replace(BY_HAND, latency=1e-3, step=1e-3, written=1.0)
+    more = of(name, problem, replace(free, torn=1.0))[0] - of(name, problem, free)[0]
+    assert more == pytest.approx(torn * 4096 * 4096 * 4 / (RATES.thread_read_gb_s * 1e3), rel=1e-6)
+
+
+@pytest.mark.parametrize("device", ["h200", "h100"])
+@pytest.mark.parametrize(
+    ("shape", "layout", "most"),
+    [
+        ((6368, 8256, 32), "nn", 64 * 128),
+        ((9328, 1504, 80), "nn", 64 * 128),
+        ((6005, 691, 89), "tt", 64 * 128),
+    ],
+)
+def test_a_short_k_takes_small_tiles(shape, layout, most, device):
+    """Several CTAs of a multiprocessor: one stores while another multiplies. Larger ones took 1.3 to 1.9 times as long
+    (H100, 2026-11-22)."""
+    operands = operands_of("float32", layout, *shape)
+    first = next(ranked(operands, Problem(*shape, operands=operands), device=device_named(device)))
+    bm, bn, _ = first.recipe.options["block"]
+    assert bm * bn <= most
+    assert first.recipe.options["ctas_per_sm"] > 2
+
+
+def test_which_tiles_ctas_share_evenly():
+    """Not those of 256 rows or columns through registers, 16 deep; nor any of 16."""
+    problem = Problem(1024, 1024, 8192, operands=NT)
+    shared = {one.recipe.name for one in ranked(NT, problem) if one.recipe.ctas and not one.recipe.is_packed}
+    assert {"simt_128x256", "simt_64x256x8", "simt_128x128"} <= shared
+    assert not shared & {"simt_256x128", "simt_128x256x16", "simt_64x256", "simt_256x64", "simt_16x256"}
+    assert "simt_256x128" in {
+        one.recipe.name for one in ranked(TN, replace(problem, operands=TN)) if one.recipe.ctas
+    }
+
+
 def test_packing_is_paid_for():
     """Both operands are k-major: read and written once, and read no more from memory."""
     problem = Problem(1024, 512, 256, operands=NT)
@@ -100,15 +172,17 @@ def test_packing_is_paid_for():
     ("file", "mean", "most"),
     [
         ("simt", 1.03, 1.3),
-        ("choice_fit_seed1_h200", 1.05, 1.7),
-        ("choice_fit_seed1_h100", 1.05, 1.7),
+        ("choice_fit_seed1_h200", 1.04, 1.2),
+        ("choice_fit_seed1_h100", 1.04, 1.2),
         ("simt_fit_small", 1.04, 1.2),
+        ("simt_fit_hard", 1.04, 1.15),
+        ("simt_fit_packed", 1.02, 1.1),
     ],
 )
 def test_the_first_is_near_the_fastest(file, mean, most):
     """Of the plans that were timed on each problem, the one that is held to be the fastest, over that which was."""
     lost = losses(timed(json.loads((DATA / f"{file}.json").read_text())), COSTS)
-    assert len(lost) > 30
+    assert len(lost) > 5
     assert np.exp(np.mean(np.log(lost))) < mean
     assert max(lost) < most
 
@@ -116,7 +190,8 @@ def test_the_first_is_near_the_fastest(file, mean, most):
 def test_the_fit_finds_what_made_the_times():
     """Times that other costs predict: the fit starts at today's, and ends near those."""
     pytest.importorskip("scipy")
-    measured = timed(json.loads((DATA / "simt_fit_small.json").read_text()))
+    files = [json.loads((DATA / f"{name}.json").read_text()) for name in ("simt_fit_small", "simt_fit_packed")]
+    measured = [one for file in files for one in timed(file)]
     made = replace(COSTS, start=2 * COSTS.start, pack=COSTS.pack / 2)
     timed_so = [replace(one, us=tuple(np.array(one.us) * np.exp(one.errors(made)))) for one in measured]
     found = fit(timed_so, 12, COSTS)

@@ -17,10 +17,11 @@ from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.choose.options import parse_tuple
 from cutegemm.choose.recipe import Recipe
 from cutegemm.errors import PlanError
-from cutegemm.machine.arch import SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
+from cutegemm.machine.arch import MAX_REGISTERS_PER_THREAD, SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES
+from cutegemm.tile.tiled_copy import TiledCopy
 
 _DEEPEST_BYTES = 128  # of a k-tile along K
 _MOST_STAGES = 4
@@ -31,6 +32,12 @@ _WARP = (64, 64)  # where a recipe does not say
 # Where elements of 16 bits come by themselves, a k-tile at a time: a deeper one, as far as a thread has so many of it
 _MOST_HALVES = 64
 _HALVES_STAGES = 2
+# What a thread spills it reads back each k-tile: 51 us in place of 26 (846 x 111 x 8390 in 128 x 64, an H100,
+# 2026-11-22). Spilled was of k-tiles with more elements of a thread, where some come by themselves; and by cp.async
+# where its data and two for each access, whose places the compiler keeps, are more registers than there are. Without
+# the end of a tile that is whole there is room for more.
+_MOST_ELEMENTS = 72
+_PER_ACCESS, _WITHOUT_END = 2, 32
 
 
 def _shared(text: str) -> Shared | str:
@@ -42,6 +49,15 @@ def _shared(text: str) -> Shared | str:
 def _least(arch: str) -> str:
     """The architecture without the instructions of its own, which these plans do not need."""
     return arch.rstrip("a")
+
+
+def _async_accesses(plan: GemmPlan) -> int:
+    """Of a thread for a k-tile, by cp.async."""
+    (bm, bn, bk), found = plan.cta_tile, 0
+    for extent, load in ((bm, plan.load_a), (bn, plan.load_b)):
+        if isinstance(load, TiledCopy) and load.atom.is_async:
+            found += extent * bk // (load.atom.values * plan.threads)
+    return found
 
 
 @dataclass(frozen=True)
@@ -90,12 +106,19 @@ class MmaSyncRecipe(Recipe):
         room = min(limits.smem_per_block_bytes, limits.smem_per_sm_bytes // ctas - SMEM_RESERVED_BYTES)
         of_d = block[0] * block[1] * ops.d.dtype.bits // 8
         options.setdefault("store", "shared" if of_d <= room and self.split is None else "direct")
+        most = MAX_REGISTERS_PER_THREAD + (_WITHOUT_END if self.split is not None else 0)
         error: PlanError | None = None
+        plan: GemmPlan | None = None
         for deep, stages in self._depths(ops, (*block, deepest), room):
             try:
-                return mma_sync_plan(ops, block=(*block, deep), stages=stages, arch=_least(arch), **options)
+                plan = mma_sync_plan(ops, block=(*block, deep), stages=stages, arch=_least(arch), **options)
             except PlanError as found:
                 error = found
+            else:
+                if sum(plan.registers().values()) + _PER_ACCESS * _async_accesses(plan) <= most:
+                    break
+        if plan is not None:
+            return plan
         assert error is not None
         raise error
 
@@ -113,7 +136,9 @@ class MmaSyncRecipe(Recipe):
             threads = bm * bn // (warp_m * warp_n) * WARP_THREADS
             if k_bytes == _DEEPEST_BYTES and 2 * deepest * rows <= _MOST_HALVES * threads:
                 yield 2 * deepest, _HALVES_STAGES
-            yield from ((deepest // share, _HALVES_STAGES) for share in (1, 2, 4))
+            for share in (1, 2, 4):
+                if rows * deepest // share <= _MOST_ELEMENTS * threads or share == 4:
+                    yield deepest // share, _HALVES_STAGES
             return
         is_small = rows * k_bytes <= _SMALL_BYTES and align >= _SMALL_ALIGN_BYTES
         for share in (1, 2, 4):

@@ -24,6 +24,10 @@ MOST_PARTS = 96  # which one thread adds
 _LEAST_K = 32  # of a part
 _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and have not been timed
 _EVENLY = Split(waves=1)
+# Of tiles whose k-tiles CTAs share evenly: wide ones that go through registers are as deep at most, and none as narrow.
+# Deeper ones took 1.09 to 1.2 times what they are held to take, narrow ones up to 1.9, for reasons that were not found
+# (H100 and H200, 2026-11-22)
+_DEEPEST, _WIDE, _NARROW = 8, 256, 16
 
 
 def ranked(
@@ -89,6 +93,7 @@ def _divisions(tiles: Tiles, problem: Problem, sms: int) -> tuple[Column, Column
     every = np.arange(len(count))
     of_full = every[(held > 1) & (held <= most) & ~np.isin(held, SPLITS)]
     few = (count % at_once > 0) & (count < _FEW * at_once) & (count * problem.k >= at_once * _LEAST_K)
+    few &= may_share(tiles)
     rows = [every, *(every[(parts <= held + 1) & (parts <= most)] for parts in SPLITS), of_full, every[few]]
     parts = [
         *(np.full(len(some), parts) for some, parts in zip(rows, (1, *SPLITS), strict=False)),
@@ -97,6 +102,12 @@ def _divisions(tiles: Tiles, problem: Problem, sms: int) -> tuple[Column, Column
     ]
     grid = [np.zeros(sum(map(len, rows[:-1]))), at_once[few]]
     return np.concatenate(rows), np.concatenate(parts), np.concatenate(grid)
+
+
+def may_share(tiles: Tiles) -> Column:
+    """Whether CTAs may share a plan's k-tiles evenly."""
+    is_deep = (tiles.by_registers > 0) & (tiles.bk > _DEEPEST) & (np.maximum(tiles.bm, tiles.bn) >= _WIDE)
+    return ~is_deep & (np.minimum(tiles.bm, tiles.bn) > _NARROW)
 
 
 @lru_cache(maxsize=4096)

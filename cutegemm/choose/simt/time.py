@@ -10,8 +10,10 @@ other. A k-tile takes as long as the slowest of
     multiply-adds   of all of them; fewer warps than schedulers leave some idle, few cover less of each other's waits
 
 What goes on at the same time adds up in part: `_together`. The kernel takes no less than the operands take to come from
-DRAM. Besides there are its start, for each round of CTAs the first k-tile and the store of D, where K is split the
-kernel that adds the sums of parts, and the one that packs operands.
+DRAM, and D to be written: longer in short runs, and where sectors are written in parts. The CTAs of a multiprocessor
+begin together and drift apart with each round, so that more of them and more rounds let one store D while others
+multiply: with one CTA or two, and in one round, the two times add up. Besides there are the start, for each round of
+CTAs the first k-tile, where K is split the kernel that adds the sums of parts, and the one that packs operands.
 
 Rates of the chip are those of its `Device`. `SimtCosts` is fitted to what an H200 and an H100 took behind a flush of
 the L2 cache; `python -m docs.evidence fit-simt FILE.json ...` fits it anew.
@@ -26,7 +28,7 @@ import numpy as np
 
 from cutegemm.choose.candidate import Column, Predicted
 from cutegemm.layout import product
-from cutegemm.machine.arch import WARP_SCHEDULERS, WARP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -35,6 +37,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 _BOUNDS = "latency", "loads", "multiply-adds", "DRAM", "start and end", "sums of parts", "packing"
 _ADDED_AT_ONCE = 16  # parts, of which a thread asks for the sums in one go
+_IN_STEP = 2  # CTAs of a multiprocessor that multiply and store at the same times
 _WIDE_BITS = 64  # of an access that counts as a wide one
 
 
@@ -43,7 +46,7 @@ class SimtCosts:
     """What is fitted, in microseconds.
 
     start       of a kernel, until its first loads are under way, and from its last store to the end
-    round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
+    round       of CTAs: the first k-tile comes, with no products meanwhile
     latency     of a k-tile
     registers   more of it, where a tile goes through registers
     step        of a k-tile, what is no latency of memory; block: of a k-block
@@ -54,7 +57,11 @@ class SimtCosts:
     few         the exponent of the CTAs that fit a multiprocessor over those that it has, for how much slower each is
     crowded     times the share of a second round's room that is taken: how far its CTAs fill some multiprocessors
     store       of an access of a warp to D
-    written     times what a D takes to go to memory, that is added
+    written     times what as many bytes take to be read from memory, of D
+    runs        more of it, where each run of a tile of D in memory is a cache line
+    torn        more of it, where each sector is written in part
+    apart       how far the store of one CTA goes on beside the products of another: see above
+    issue       of any of these accesses to global memory, besides, which schedulers do not multiply meanwhile
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
     sums        times what the parts' sums take to be written and read
@@ -64,30 +71,34 @@ class SimtCosts:
     within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 4.62
-    round: float = 1.47
-    latency: float = 0.17
-    registers: float = 0.158
-    step: float = 0.139
-    block: float = 0.00873
-    wide: float = 0.00309
-    narrow: float = 0.00322
-    turned: float = 0.00305
-    reads: float = 0.000858
-    peak: float = 0.907
-    few: float = 0.144
-    crowded: float = 1.28
-    store: float = 0.00369
-    written: float = 0.864
-    launch: float = 0.434
-    added: float = 0.904
-    sums: float = 0.388
-    streamed: float = 5.68
-    scattered: float = 0.0176
-    pack: float = 3.2
-    packed: float = 1.1
-    within: float = 2.64
-    beside: float = 2.13
+    start: float = 4.79
+    round: float = 1.39
+    latency: float = 0.442
+    registers: float = 0.0278
+    step: float = 0.0373
+    block: float = 0.00826
+    wide: float = 0.00354
+    narrow: float = 0.00257
+    turned: float = 0.00239
+    reads: float = 0.00127
+    peak: float = 0.915
+    few: float = 0.166
+    crowded: float = 1.12
+    store: float = 0.00305
+    written: float = 0.673
+    torn: float = 1.65
+    runs: float = 0.316
+    apart: float = 0.503
+    issue: float = 0.000847
+    launch: float = 0.367
+    added: float = 0.968
+    sums: float = 0.422
+    streamed: float = 5.5
+    scattered: float = 0.026
+    pack: float = 3.87
+    packed: float = 0.896
+    within: float = 3.97
+    beside: float = 2.24
 
 
 COSTS = SimtCosts()
@@ -104,6 +115,8 @@ class Tiles:
     warps             of a CTA
     wide, narrow, turned, reads   accesses of warps for a k-tile: see `SimtCosts`
     stores            accesses of warps for a tile of D
+    torn, torn_even   writes of parts of a sector of D, for each that it has; where CTAs share k-tiles evenly
+    runs              of a tile of D in memory, for each cache line that they have
     packs_a, packs_b  1 where the operand is packed first, else 0
     """
 
@@ -119,6 +132,9 @@ class Tiles:
     turned: Column
     reads: Column
     stores: Column
+    torn: Column
+    torn_even: Column
+    runs: Column
     packs_a: Column
     packs_b: Column
 
@@ -157,8 +173,26 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
     ahead = 1 if by_registers else max(1, plan.stages - 1)
     return (
         bm, bn, bk, plan.ctas_per_sm, ahead, by_registers, warps, wide, narrow, turned, reads,
-        bm * bn / (values * WARP_THREADS), "a" in packs, "b" in packs,
+        bm * bn / (values * WARP_THREADS), *_torn(plan), _runs(plan), "a" in packs, "b" in packs,
     )  # fmt: skip
+
+
+def _runs(plan: GemmPlan) -> float:
+    """Runs of a tile of D in memory, for each cache line that they have."""
+    operand, (bm, bn, _) = plan.operands.d, plan.cta_tile
+    return CACHE_LINE_BYTES * 8 / operand.dtype.bits / (bn if operand.major == "n" else bm)
+
+
+def _torn(plan: GemmPlan) -> tuple[float, float]:
+    """Writes of parts of a sector of D, for each that it has: as the plan stores, and by threads from registers."""
+    operand = plan.operands.d
+    sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits
+    by_threads = vector / plan.store_d.values if plan.store_d.values < vector else 0.0
+    if plan.copy_d is None:
+        return by_threads, by_threads
+    bm, bn, _ = plan.cta_tile
+    ends = 2 * sector / (bn if operand.major == "n" else bm)
+    return ends if operand.align_bytes * 8 < ACCESS_BITS else 0.0, by_threads
 
 
 def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
@@ -249,6 +283,7 @@ def predicted(
     loads_us = loads_us + cost.turned * tiles.turned + cost.reads * tiles.reads
     per_us = rates.ffma_tflops * 1e6 / sms * cost.peak * _share_of_f32(operands, device)
     products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
+    products_us = products_us + cost.issue * (tiles.wide + tiles.narrow + tiles.turned)
 
     def steps_us(ctas: Column, k_tiles: Column) -> Column:
         """Of all k-tiles, with so many CTAs at a time."""
@@ -258,9 +293,13 @@ def predicted(
         return np.where(ctas > 0, k_tiles * each, 0.0)
 
     turns = work.rounds + (work.rest > 0)
-    d_us = cost.written * problem.m * problem.n * problem.l * size_of["d"] / (rates.thread_read_gb_s * 1e3)
+    torn = np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
+    d_bytes = problem.m * problem.n * problem.l * size_of["d"]
+    d_us = cost.written * d_bytes / (rates.thread_read_gb_s * 1e3)
+    d_us = d_us * (1 + cost.runs * tiles.runs + cost.torn * torn)
     stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
-    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas) + stores_us + d_us
+    written_us = stores_us + d_us
+    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas)
     a_bytes = problem.m * problem.k * problem.l * size_of["a"]
     b_bytes = problem.n * problem.k * problem.l * size_of["b"]
     packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
@@ -272,10 +311,12 @@ def predicted(
     sums_us = cost.launch + cost.added * np.ceil(work.added / _ADDED_AT_ONCE) + cost.streamed * work.is_even
     sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
     turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
-    us = ends_us + _together(cost.beside, turns_us, memory_us) + sums_us + pack_us
+    apart = 1 + cost.apart * np.maximum(0.0, tiles.ctas - _IN_STEP) * (1 - 1 / np.maximum(1.0, turns))
+    body_us = _together(apart, _together(cost.beside, turns_us, memory_us), written_us)
+    us = ends_us + body_us + sums_us + pack_us
     of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
     waited = latency_us * (work.rounds * work.deep + (work.rest > 0) * work.last)
-    bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, sums_us, pack_us
+    bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us + written_us, sums_us, pack_us
     return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
 
 
