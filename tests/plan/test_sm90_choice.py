@@ -148,7 +148,7 @@ def test_how_fp8_is_summed_up(dtype):
 @pytest.mark.parametrize("shape", [(128, 128, 16384), (256, 256, 131072), (512, 512, 8192)])
 def test_k_is_split_where_few_tiles_have_many_k_tiles(shape):
     plan = choose(BF16, Problem(*shape))
-    assert plan.split.is_split
+    assert plan.split.is_split or plan.k_ctas > 1
     assert choose(BF16, Problem(*shape), with_c=True).has_c
 
 
