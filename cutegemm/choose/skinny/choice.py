@@ -15,7 +15,7 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
 
 FEW_COLUMNS = 16  # of which A may have any number of rows
-SMALL = 1 << 16  # elements of D, as many as such plans were timed for with more columns
+SMALL = 1 << 16  # elements of D, as many as plans were timed for by which CTAs share K, or of more columns
 _MOST_COLUMNS = 128
 
 
@@ -43,9 +43,11 @@ def ranked(
         ops, own = (operands.transposed, problem.transposed) if turned else (operands, problem)
         if not _is_small(own) or not _serves(ops, own):
             continue
-        bits = ops.a.dtype.bits
+        bits, is_large = ops.a.dtype.bits, own.m * own.n * own.l > SMALL
         for recipe, stream in _streams(turned, bits):
             if own.n > stream.columns and (own.n <= FEW_COLUMNS or recipe.for_one):
+                continue
+            if is_large and stream.ctas > 1:
                 continue
             us, bounds = predicted(stream, bits, own, device)
             found.append(Candidate(recipe, us, max(bounds, key=bounds.__getitem__)))
