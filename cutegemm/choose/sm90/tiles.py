@@ -29,7 +29,7 @@ FOURS = (
     ((128, 128), (4, 1)), ((128, 128), (2, 2)), ((128, 160), (2, 2)),
 )  # fmt: skip
 TWO_LEVEL_FOURS = (((128, 96), (2, 2)), ((128, 128), (2, 2)))
-_IN_CLUSTERS = 192  # rows, from which on a tile by itself was not seen to be faster
+_ALONE = 128 * 128  # elements of a tile, beyond which one by itself was not seen to be faster
 
 COOPERATIVE = {"schedule": "cooperative"}
 # The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
@@ -43,7 +43,7 @@ def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple
     """The tiles that `choose` considers: (bM, bN), and the cluster."""
     for rows, widths in (TWO_LEVEL_COLUMNS if two_level else COLUMNS).items():
         for columns in widths:
-            for cluster in CLUSTERS[rows >= _IN_CLUSTERS :]:
+            for cluster in CLUSTERS[rows * columns > _ALONE :]:
                 yield (rows, columns), cluster
     yield from TWO_LEVEL_FOURS if two_level else FOURS
 
