@@ -74,7 +74,6 @@ class Device:
     tpc_rounds      pairs of multiprocessors (TPCs), in the order in which a grid's CTAs are handed out: so many are
                     given one CTA each, then each one more, before the next so many are; () where it is not known
     tpcs_of_two     those of them, by that order, whose CPC has two TPCs instead of three
-    gpc_sms         multiprocessors of each GPC, which a cluster lies within; () where it is not known
     own_rates       what was measured on it; None where nothing was: see `measured`
     """
 
@@ -90,7 +89,6 @@ class Device:
     source: str
     tpc_rounds: tuple[int, ...] = ()
     tpcs_of_two: tuple[int, ...] = ()
-    gpc_sms: tuple[int, ...] = ()
     own_rates: Measured | None = None
 
     def peak_tflops(self, atom: MmaAtom) -> float | None:
@@ -107,15 +105,27 @@ class Device:
         return _FP32_PER_CLOCK_OF.get(self.arch, _FP32_PER_CLOCK)
 
     @cached_property
-    def clusters_by_size(self) -> tuple[int, ...]:
-        """Clusters that run at a time, of 0, 1, 2, ... CTAs, where each takes a multiprocessor for itself. Of a chip
-        whose GPCs are not known they have 18 multiprocessors each, and the last one what is left.
+    def gpc_sms(self) -> tuple[int, ...]:
+        """Multiprocessors of each GPC, within which the CTAs of a cluster lie: in a round each GPC that has a pair left
+        is given a CTA. Where the rounds are not known, GPCs have 18 multiprocessors each, and the last one the rest.
 
-        >>> device_named("h200").clusters_by_size[:5]
-        (0, 132, 66, 42, 32)
+        >>> device_named("h100").gpc_sms
+        (18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2)
         """
-        gpcs = self.gpc_sms or (*[_GPC_SMS] * (self.sms // _GPC_SMS), self.sms % _GPC_SMS)
-        return (0, *[sum(sms // size for sms in gpcs) for size in range(1, MAX_CLUSTER_CTAS + 1)])
+        if not self.tpc_rounds:
+            return (*[_GPC_SMS] * (self.sms // _GPC_SMS), self.sms % _GPC_SMS)
+        return tuple([2 * sum(count > gpc for count in self.tpc_rounds) for gpc in range(self.tpc_rounds[0])])
+
+    @cached_property
+    def clusters_by_size(self) -> tuple[int, ...]:
+        """Clusters that run at a time, of 0, 1, 2, ... CTAs, where each CTA takes a multiprocessor for itself.
+
+        Those of an H100 are what cudaOccupancyMaxActiveClusters said of two of them (2026-11-22).
+
+        >>> device_named("h100").clusters_by_size
+        (0, 132, 66, 39, 30, 22, 17, 15, 15)
+        """
+        return (0, *[sum(sms // size for sms in self.gpc_sms) for size in range(1, MAX_CLUSTER_CTAS + 1)])
 
     @property
     def l2_bytes_per_s(self) -> float:
@@ -169,7 +179,6 @@ class Device:
             tflops=MappingProxyType({pipe: peak * share for pipe, peak in self.tflops.items()}),
             tpc_rounds=(),
             tpcs_of_two=(),
-            gpc_sms=(),
             own_rates=replace(rates, ffma_tflops=rates.ffma_tflops * share),
         )
 
@@ -220,7 +229,6 @@ _H100_MEASURED = replace(
 # chip; these are one H200's.
 _ROUNDS = (12, 8, 8, 8, 7, 7, 7, 7, 2)
 _OF_TWO = (1, *range(20, 26), *range(43, 48))
-_GPCS = (18, 18, 16, 16, 16, 16, 16, 16)
 
 DEVICES = {
     device.name: device
@@ -259,12 +267,12 @@ DEVICES = {
         Device(
             "h100", "sm_90a", 132, 50 * MIB, 2, 3352, 1980, 132 * 64, _H100_SXM,
             "NVIDIA H100 SXM data sheet; mma as measured on an H200, and its order of TPCs", _ROUNDS, _OF_TWO,
-            _GPCS, _H100_MEASURED,
+            _H100_MEASURED,
         ),
         Device(
             "h200", "sm_90a", 132, 60 * MIB, 2, 4800, 1980, 132 * 64, _H100_SXM,
             "NVIDIA H200 data sheet; size of L2, mma, order of TPCs measured (2026-11-20)", _ROUNDS, _OF_TWO,
-            _GPCS, _H200_MEASURED,
+            _H200_MEASURED,
         ),
     )
 }  # fmt: skip

@@ -35,12 +35,15 @@ from docs.evidence.contest import operands_of
 Row = Mapping[str, Any]
 _NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
 _LEAST_WEIGHT = 0.05
+_COMMON = 0.5  # of what all predictions of a problem err alike, which changes no choice
 _TIED = 0.03  # of a constant's logarithm to what it was
 _MOST_PLANS = 40  # of a problem, which count as so many
 _UNSURE = 0.025  # of the logarithm of a prediction: plans as near to the first might as well be chosen
 _TAIL = (
     0.75  # power of what the choice loses: below 1, many small losses count less than a large one, squared
 )
+# Of a D that TMA does not store, of which there are few times: they were found for such problems alone.
+_OF_ODD_D = ("store_across", "ends_of_rows")
 _CONSIDERED = {recipe.name for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL)}
 
 
@@ -128,13 +131,15 @@ def losses(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> list[float]
 
 
 def errors(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> Any:
-    """Logarithms of what is predicted over what was measured, of all plans: those that are near the best count more."""
+    """Logarithms of what is predicted over what was measured, of all plans: those that are near the best count more,
+    and what they have in common less."""
     found = []
     for contest in contests:
         said = np.concatenate([each.predicted_us(costs) for each in contest])
         us = np.concatenate([each.us for each in contest])
-        weight = np.exp(-_NEAR * (us / us.min() - 1)) + _LEAST_WEIGHT
-        found.append(np.sqrt(weight / min(len(us), _MOST_PLANS)) * np.log(said / us))
+        weight, off = np.exp(-_NEAR * (us / us.min() - 1)) + _LEAST_WEIGHT, np.log(said / us)
+        off = off - (1 - _COMMON) * np.average(off, weights=weight)
+        found.append(np.sqrt(weight / min(len(us), _MOST_PLANS)) * off)
     return np.concatenate(found)
 
 
@@ -156,11 +161,11 @@ def fit(
     """The costs whose `errors` and `expected_losses` are least.
 
     steps   of least squares
-    names   of the costs that are fitted; all where left out
+    names   of the costs that are fitted; all but those of an odd D where left out
     """
     from scipy.optimize import least_squares
 
-    fitted = list(names or asdict(costs))
+    fitted = list(names or [name for name in asdict(costs) if name not in _OF_ODD_D])
     start = np.log([getattr(costs, name) for name in fitted])
 
     def of(logarithms: Any) -> Sm90Costs:

@@ -107,6 +107,10 @@ _HARD = (
     "--shape 777x11008x4096 --shape 768x3072x16384 --shape 1536 --shape 25088x256x2304 --shape 2320x2064x7072 "
     "--shape 5120x5120x2048 --shape 1984x496x3200 --shape 608x5536x768 --shape 2048 --shape 4096 --shape 5000"
 )
+_LOST = (
+    "--shape 3408x400x14624 --shape 2432x688x2816 --shape 624x896x1744 --shape 640x1152x4848 --shape 2352x720x1728 "
+    "--shape 1040x6464x1360 --shape 8944x2352x5264 --shape 848x32x7728"
+)
 _ODD = (
     "--shape 8749x15759x22 --shape 13291x13289x35 --shape 14779x2455x60 --shape 1655x5177x58 --shape 4297x6033x131 "
     "--shape 1138x2993x94 --shape 1681x4738x25 --shape 540x8791x60 --shape 2942x1339x35"
@@ -140,6 +144,21 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_seed33", 50, "the same: plans that a later model ranks first, of an H100",
         "--seed 33 --count 64 --first 9 --others 3 --seconds 0.05 --times",
+    ),
+    *[
+        _choice(
+            f"choice_fit_seed{seed}_{chip}", 75, f"the same: what a later model chose, of an {chip.upper()}",
+            f"--seed {seed} --count 300 --first 3 --times",
+        )
+        for seed, chip in ((101, "h200"), (102, "h100"))
+    ],
+    _choice(
+        "choice_fit_seed301_h100", 130, "the same: plans in clusters of four, of an H100",
+        "--seed 301 --count 110 --first 20 --others 6 --seconds 0.08 --times",
+    ),
+    _choice(
+        "choice_fit_losers_h100", 100, "the same: problems of these seeds that were chosen badly, of an H100",
+        f"{_LOST} {_LAYOUTS} --first 24 --times",
     ),
     _choice(
         "choice_fit_hard", 120, "the same: sizes that were chosen badly",

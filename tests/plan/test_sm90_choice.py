@@ -182,10 +182,34 @@ def test_what_idle_ctas_take():
 
 
 def test_tiles_that_fill_the_grid():
-    """12 x 12 tiles of 128 x 128 take 132 multiprocessors twice, 12 x 11 of 128 x 144 once; 6 x 11 of 256 x 256 are no
+    """12 x 12 tiles of 128 x 128 take 132 multiprocessors twice, 12 x 10 of 128 x 160 once; 6 x 11 of 256 x 256 are no
     tiles that there are, 12 x 11 of 128 x 256 are, in pairs."""
-    assert choose(BF16, Problem(1536, 1536, 1536)).cta_tile[:2] == (128, 144)
+    assert choose(BF16, Problem(1536, 1536, 1536)).cta_tile[:2] == (128, 160)
     assert choose(BF16, Problem(1536, 11 * 256, 8192)).cta_tile[:2] == (128, 256)
+
+
+def test_few_tiles_of_a_deep_problem_are_taken_by_clusters_of_four():
+    """14 x 2 clusters of 2 x 2 x (128 x 128) are no more than the 30 that run at a time, 22 x 2 are more."""
+    n_major = Operands.of("bf16", layout="nn")
+    for chip in ("h100", "h200"):
+        few, many = [choose(n_major, Problem(m, 400, 14624), device=device_named(chip)) for m in (3408, 5500)]
+        assert few.cluster_mn == (2, 2)
+        assert few.pipeline.ctas == 4 * 30
+        assert math.prod(many.cluster_mn) <= 2
+
+
+def test_no_cluster_of_four_waits_for_another():
+    """Of plans in clusters of four only those are ranked whose tiles and parts all run at a time."""
+    seen = 0
+    for m in range(64, 4096, 192):
+        problem = Problem(m, 1024, 4096)
+        for one in ranked(BF16, problem):
+            if math.prod(one.recipe.shape.cluster if one.recipe.family == "sm90" else (1,)) == 4:
+                of = problem.transposed if one.recipe.transposed else problem
+                along_m, along_n = Shapes.of([one.recipe.shape], of.operands).clusters(of)
+                assert along_m[0] * along_n[0] * one.recipe.division.parts <= 30
+                seen += 1
+    assert seen > 100
 
 
 @pytest.mark.parametrize(("tile", "cluster"), [*every_tile()], ids=str)
@@ -199,7 +223,7 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster):
     assert (plan.pipeline.kind == "pingpong") == (found[0].shape.epilogue == "pingpong")
 
 
-@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 48)), (48, (64, 48))])
+@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 64)), (48, (64, 64))])
 def test_few_rows_are_columns_of_the_transposed_problem(m, tile):
     problem = Problem(m, 4096, 4096)
     taken, plan = chosen(BF16, problem)
@@ -249,12 +273,13 @@ def test_what_leaves_by_threads_takes_longer(align_bytes):
     long ones rather than by short ones; nothing is stored behind products."""
     odd = replace(BF16, d=replace(BF16.d, align_bytes=align_bytes))
     problem = Problem(13291, 13289, 64)
-    wide, square, deferred = [
+    wide, square, deferred, cooperative = [
         predicted_us(BY_NAME[name], odd, problem)
-        for name in ("sm90_wide_along_n", "sm90_slots", "sm90_deferred")
+        for name in ("sm90_wide_along_n", "sm90_slots", "sm90_deferred_2x1", "sm90_cooperative_2x1")
     ]
     across = predicted_us(BY_NAME["sm90_wide_along_n"], replace(odd, d=replace(odd.d, major="m")), problem)
-    assert (square > 1.05 * wide, deferred > 1.2 * wide, across > 1.4 * wide) == (align_bytes == 2,) * 3
+    is_odd = align_bytes == 2
+    assert (square > 1.1 * wide, deferred == pytest.approx(cooperative), across > 1.4 * wide) == (is_odd,) * 3
 
 
 def test_more_parts_cost_more_to_add_up():

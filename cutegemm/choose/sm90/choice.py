@@ -25,6 +25,7 @@ ACCUMULATIONS = ("fast", "two_level")
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
+PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip; larger ones pay where all run at a time
 LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
 
 # Of the kernel that packs operands, and until the GEMM behind it has its first product; one that is launched beside it
@@ -51,7 +52,7 @@ def ranked(
 
     >>> nt = Operands.of("bf16", layout="nt")
     >>> [next(ranked(nt, Problem(*mnk))).recipe.tile for mnk in ((16, 4096, 4096), (4096, 4096, 4096))]
-    [(64, 16), (128, 256)]
+    [(64, 64), (128, 256)]
     """
     if accumulate not in ACCUMULATIONS:
         raise PlanError("choose", [f"accumulate = {accumulate!r}; {' or '.join(ACCUMULATIONS)} is expected."])
@@ -80,8 +81,8 @@ def _divisions(
     k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device)
-    every = np.arange(len(tiles))
-    of_rows, of_parts, shares = [every], [1], None
+    every, is_paired = np.arange(len(tiles)), shapes.cm * shapes.cn <= PAIRED
+    of_rows, of_parts, shares = [every[is_paired | (tiles <= grid)]], [1], None
     is_small = shapes.bm * shapes.bn < UNSPLIT
     few = (2 * tiles <= grid) & is_small
     if k_tiles >= 2 * LEAST_K_TILES and few.any():
@@ -93,7 +94,7 @@ def _divisions(
     if k_tiles >= LEAST_OWNED_K_TILES:
         shares = filled(tiles, k_tiles, grid)
         of_rows, of_parts = (
-            [*of_rows, every[(shares.shared > 0) & ((tiles >= grid) | is_small)]],
+            [*of_rows, every[(shares.shared > 0) & ((tiles >= grid) | is_small) & is_paired]],
             [*of_parts, 1],
         )
     rows = np.concatenate(of_rows)

@@ -247,9 +247,10 @@ _TWO_LEVEL_LADDER = (
 
 def of_tile(tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False) -> Sm90Recipe:
     """The recipe that a tile and its cluster name: see `tiles`."""
-    shared = {(1, 1): "", (2, 1): ", in clusters that share B", (1, 2): ", in clusters that share A"}
+    names = " and ".join([name for name, ctas in zip("AB", reversed(cluster), strict=True) if ctas > 1])
+    shared = f", in clusters that share {names}" if names else ""
     sums = ", sums on two levels" if two_level else ""
-    summary = f"{tile[0]} x {tile[1]}{shared.get(cluster, '')}{sums}: where such tiles fill the grid"
+    summary = f"{tile[0]} x {tile[1]}{shared}{sums}: where such tiles fill the grid"
     options = {"tile": tile, **tile_options(tile, cluster, two_level)}
     return Sm90Recipe(tile_name(tile, cluster, two_level), summary, options, is_chosen=True)
 

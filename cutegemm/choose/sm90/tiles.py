@@ -22,7 +22,14 @@ COLUMNS = {
 # The same of tiles whose sums threads add up k-tile by k-tile: they hold two of each.
 TWO_LEVEL_COLUMNS = {64: (16, 32, 48, 64, 96, 128), 128: (64, 96, 128, 160, 192)}
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
-_IN_CLUSTERS = 192  # rows, from which on a tile by itself was not seen to be faster
+# Tiles in clusters of four, of few tiles: 2 x 2, or 4 x 1 where the tile itself reads less of A than of B. 1 x 4 was
+# not seen to be faster than 4 x 1 of the transposed problem.
+FOURS = (
+    ((64, 64), (4, 1)), ((64, 96), (4, 1)), ((64, 128), (4, 1)),
+    ((128, 128), (4, 1)), ((128, 128), (2, 2)), ((128, 160), (2, 2)),
+)  # fmt: skip
+TWO_LEVEL_FOURS = (((128, 96), (2, 2)), ((128, 128), (2, 2)))
+_ALONE = 128 * 128  # elements of a tile, beyond which one by itself was not seen to be faster
 
 COOPERATIVE = {"schedule": "cooperative"}
 # The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
@@ -36,8 +43,9 @@ def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple
     """The tiles that `choose` considers: (bM, bN), and the cluster."""
     for rows, widths in (TWO_LEVEL_COLUMNS if two_level else COLUMNS).items():
         for columns in widths:
-            for cluster in CLUSTERS[rows >= _IN_CLUSTERS :]:
+            for cluster in CLUSTERS[rows * columns > _ALONE :]:
                 yield (rows, columns), cluster
+    yield from TWO_LEVEL_FOURS if two_level else FOURS
 
 
 def tile_name(tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False) -> str:

@@ -55,8 +55,9 @@ class Sm90Costs:
     l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
     l2_unaligned   times that, where rows do not begin at lines
     l2_apart       times that, of rows along M or N where tiles have owners: the others begin theirs out of step
+    l2_fours       times that, in clusters of four
     reader         for each CTA that reads the same few lines
-    missing        of a k-tile, for 64 rows or columns beyond the end of an operand, which TMA fills with zeros
+    missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
     load           of a k-tile, from asking for it until it is there
     step           of a k-tile, besides
     store          KiB a microsecond that a multiprocessor stores of D
@@ -75,31 +76,32 @@ class Sm90Costs:
     burst          of tensor cores at work, before the chip is at its power limit
     """
 
-    start: float = 6.28
-    narrow: float = 2.1
-    two_level: float = 0.0524
-    l2: float = 0.00752
-    l2_unaligned: float = 1.76
-    l2_apart: float = 1.46
-    reader: float = 0.00149
-    missing: float = 0.107
-    load: float = 0.438
-    step: float = 0.0595
-    store: float = 40.9
-    store_along: float = 1.38
+    start: float = 6.3
+    narrow: float = 2.21
+    two_level: float = 0.04
+    l2: float = 0.00894
+    l2_unaligned: float = 1.38
+    l2_apart: float = 1.36
+    l2_fours: float = 0.356
+    reader: float = 0.000918
+    missing: float = 3.64
+    load: float = 0.385
+    step: float = 0.0481
+    store: float = 45.0
+    store_along: float = 1.47
     store_across: float = 0.5
     ends_of_rows: float = 128.0
-    written: float = 0.53
-    subtile: float = 0.0433
-    turn: float = 0.0582
-    cooperative: float = 0.525
-    waited: float = 1.69
-    deferred: float = 0.207
-    meet: float = 1.03
-    part: float = 0.172
-    sums: float = 53.5
-    ends: float = 3.32
-    burst: float = 195.0
+    written: float = 0.604
+    subtile: float = 0.049
+    turn: float = 0.174
+    cooperative: float = 0.569
+    waited: float = 2.09
+    deferred: float = 0.306
+    meet: float = 1.44
+    part: float = 0.0963
+    sums: float = 51.1
+    ends: float = 4.46
+    burst: float = 428.0
 
 
 COSTS = Sm90Costs()
@@ -264,7 +266,6 @@ def predicted(
     reading_a = readers_of_a * np.minimum(1, _LINES / np.maximum(1, own_m * cm))
     reading_b = at_a_time / readers_of_a * np.minimum(1, _LINES / np.maximum(1, own_n * cn))
     waiting_us = cost.reader * np.maximum(reading_a, reading_b)
-    waiting_us = waiting_us + cost.missing / 64 * (bm - own_m + bn - own_n)
     products_us = bm * bn * (_UNIT_CYCLES / _UNIT / device.clock_mhz)
     of_a, of_b = _by_way(
         turned, *[cost.l2_unaligned if _unaligned(operands, problem, name, packed) else 1.0 for name in "ab"]
@@ -282,7 +283,10 @@ def predicted(
         if some_own:
             of_a = of_a * np.where(owned & along_a, cost.l2_apart, 1.0)
             of_b = of_b * np.where(owned & along_b, cost.l2_apart, 1.0)
-    l2_us = cost.l2 * K_TILE_BYTES / 1024 * (own_m / cn * of_a + own_n / cm * of_b)
+    of_a, of_b = of_a * (own_m + cost.missing * (bm - own_m)), of_b * (own_n + cost.missing * (bn - own_n))
+    l2_us = (
+        cost.l2 * K_TILE_BYTES / 1024 * (of_a / cn + of_b / cm) * np.where(cm * cn > 2, cost.l2_fours, 1.0)
+    )
     latency_us = cost.step + cost.load * shapes.late
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
     d_size = operands.d.dtype.bits / 8
