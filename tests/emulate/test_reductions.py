@@ -11,9 +11,11 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm import epilogue as e
-from cutegemm.dtypes import f32, round_to
-from cutegemm.plan.epilogue import Column, Element, epilogue_of
-from cutegemm.plan.problem import Operand
+from cutegemm.build import ending_in
+from cutegemm.choose.catalog import plan_named
+from cutegemm.dtypes import e4m3, f32, round_to
+from cutegemm.plan.epilogue import Column, Element, epilogue_of, parse_epilogue
+from cutegemm.plan.problem import Operand, Operands
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
@@ -110,3 +112,27 @@ def test_floats_are_not_added_by_atomics(name, case):
     atomics = [line.split()[0] for line in ptx.splitlines() if line.strip().startswith(("atom.", "red."))]
     assert not [line for line in atomics if ".f32" in line or ".f64" in line]
     assert "shfl.sync.bfly" in ptx
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "name"),
+    [
+        ("bf16", "nt", "sm90_cluster_2x1"), ("f16", "nn", "sm90_64x64/k2"), ("bf16", "nt", "skinny_16x16"),
+        ("f16", "tn", "sm90_64x16+pack"),
+    ],
+)  # fmt: skip
+def test_a_result_of_one_byte_and_its_absolute_maximum(kind, layout, name):
+    """Of operands of two bytes: scaled, rounded once to e4m3, and what is too large becomes its largest number."""
+    operands = Operands.of(kind, layout=layout, out="e4m3")
+    element = Operand.of_kind(Element, f32)
+    epilogue = parse_epilogue("acc * scale, amax = total_max(abs(acc))", {"scale": Element})
+    plan = ending_in(epilogue, plan_named(name, operands), {"scale": element, "amax": element})
+    rng = np.random.default_rng(7)
+    a, b = rng.integers(-4, 5, (80, 64)).astype(np.float32), rng.integers(-4, 5, (64, 48)).astype(np.float32)
+    scale = np.full((1, 1), 4.0, np.float32)
+    exact = a @ b
+    for run in (emulate, simulate):
+        found = run(plan, a, b, scale=scale)
+        assert np.array_equal(found.d, round_to(e4m3, 4 * exact))
+        assert np.abs(found.d).max() == 448 < np.abs(4 * exact).max()
+        assert found.further["amax"].reshape(()) == np.abs(exact).max()

@@ -129,3 +129,25 @@ def hold(kind, case, problems):
             if case == "all_kinds":  # a comparison with the sums, which may be either way near it
                 wrong &= np.sign(acc + of_sums - values["row"]) == np.sign(acc - of_sums - values["row"])
             assert not wrong.any(), (m, n, k, batch, of, int(wrong.sum()), np.argwhere(wrong)[:3].tolist())
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("mnk", [(1024, 768, 512), (145, 272, 144), (64, 48, 4096)])
+def test_a_result_of_one_byte_and_its_absolute_maximum(mnk, kind):
+    """With a scale, in one kernel: rounded once, and what is too large becomes the largest number."""
+    from cutegemm.epilogue import total_max
+
+    m, n, k = mnk
+    generator = torch.Generator("cuda").manual_seed(3)
+    a = torch.randn(m, k, device="cuda", generator=generator).to(getattr(torch, kind))
+    b = torch.randn(n, k, device="cuda", generator=generator).to(getattr(torch, kind)).t()
+    exact = a.double() @ b.double()
+    scale = (600 / exact.abs().max()).float()
+    d, amax = cutegemm.gemm(
+        a, b, epilogue=lambda acc, scale: (acc * scale, total_max(abs(acc))), scale=scale, out_dtype=torch.float8_e4m3fn,
+        accumulate="two_level",
+    )  # fmt: skip
+    wanted = (exact * scale.double()).clamp(-448, 448)
+    assert torch.isclose(amax.double().reshape(()), exact.abs().max(), rtol=1e-3)
+    assert d.float().abs().max() == 448
+    assert ((d.double() - wanted).abs() <= wanted.abs() / 16 + 2.0**-9).all()
