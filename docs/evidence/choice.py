@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--shape", action="append", type=parse_shape, help="instead of a draw; may be repeated"
     )
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="of these shapes; may be repeated")
-    parser.add_argument("--dtype", default="bfloat16", help="of these shapes")
+    parser.add_argument("--dtype", action="append", help="of these shapes, bfloat16 where left out; may be repeated")
     parser.add_argument("--count", type=int, default=300, help="problems")
     parser.add_argument(
         "--first", type=int, default=0, help="plans beside, that are predicted to be the fastest"
@@ -158,7 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     need_gpu()
     problems = [
-        Problem(m, n, k, operands=operands_of(given.dtype, layout, m, n, k))
+        Problem(m, n, k, operands=operands_of(dtype, layout, m, n, k))
+        for dtype in given.dtype or ("bfloat16",)
         for m, n, k in given.shape or ()
         for layout in given.layout or LAYOUTS
     ]

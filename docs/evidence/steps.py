@@ -120,6 +120,14 @@ _POWER = (
     "--power 1.5"
 )
 
+_SMALL = " ".join(
+    f"--shape {mnk}"
+    for mnk in (
+        "24x40x640", "32x96x1040", "256x32x1536", "64x64x2048", "48x192x3072", "64x64x4096", "128x32x8192",
+        "288x16x10272", "112x32x12032", "16x368x15792", "48x16x16160",
+    )
+)  # fmt: skip
+
 STEPS: tuple[Step, ...] = (
     _choice(
         "choice_h200", 250, "the choice on problems that nobody picked", "--seed 1 --count 300 --first 8",
@@ -159,6 +167,10 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_losers_h100", 100, "the same: problems of these seeds that were chosen badly, of an H100",
         f"{_LOST} {_LAYOUTS} --first 24 --times",
+    ),
+    _choice(
+        "choice_fit_skinny_h100", 60, "the same: small problems, and plans by which CTAs share K, of an H100",
+        f"{_SMALL} --layout nt --dtype bfloat16 --dtype float8_e4m3fn --dtype tf32 --first 30 --times",
     ),
     _choice(
         "choice_fit_hard", 120, "the same: sizes that were chosen badly",

@@ -61,6 +61,7 @@ class SimtCosts:
     runs        more of it, where each run of a tile of D in memory is a cache line
     torn        more of it, where each sector is written in part
     apart       how far the store of one CTA goes on beside the products of another: see above
+    across      times their multiply-adds, of threads with more columns than rows
     issue       of any of these accesses to global memory, besides, which schedulers do not multiply meanwhile
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
@@ -71,34 +72,35 @@ class SimtCosts:
     within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 4.79
-    round: float = 1.39
-    latency: float = 0.442
-    registers: float = 0.0278
-    step: float = 0.0373
-    block: float = 0.00826
-    wide: float = 0.00354
-    narrow: float = 0.00257
+    start: float = 4.86
+    round: float = 1.32
+    latency: float = 0.445
+    registers: float = 0.0246
+    step: float = 0.0259
+    block: float = 0.00844
+    wide: float = 0.00347
+    narrow: float = 0.00253
     turned: float = 0.00239
-    reads: float = 0.00127
-    peak: float = 0.915
-    few: float = 0.166
-    crowded: float = 1.12
-    store: float = 0.00305
-    written: float = 0.673
-    torn: float = 1.65
-    runs: float = 0.316
-    apart: float = 0.503
-    issue: float = 0.000847
-    launch: float = 0.367
-    added: float = 0.968
-    sums: float = 0.422
-    streamed: float = 5.5
-    scattered: float = 0.026
-    pack: float = 3.87
-    packed: float = 0.896
-    within: float = 3.97
-    beside: float = 2.24
+    reads: float = 0.00129
+    peak: float = 0.94
+    few: float = 0.186
+    crowded: float = 1.18
+    store: float = 0.003
+    written: float = 0.672
+    torn: float = 1.8
+    runs: float = 0.339
+    apart: float = 0.476
+    across: float = 1.04
+    issue: float = 0.000609
+    launch: float = 0.395
+    added: float = 0.945
+    sums: float = 0.414
+    streamed: float = 4.05
+    scattered: float = 0.0151
+    pack: float = 3.9
+    packed: float = 0.917
+    within: float = 3.63
+    beside: float = 2.29
 
 
 COSTS = SimtCosts()
@@ -114,6 +116,7 @@ class Tiles:
     by_registers      1 where a tile goes through registers, else 0
     warps             of a CTA
     wide, narrow, turned, reads   accesses of warps for a k-tile: see `SimtCosts`
+    across            1 where a thread has more columns than rows, else 0
     stores            accesses of warps for a tile of D
     torn, torn_even   writes of parts of a sector of D, for each that it has; where CTAs share k-tiles evenly
     runs              of a tile of D in memory, for each cache line that they have
@@ -131,6 +134,7 @@ class Tiles:
     narrow: Column
     turned: Column
     reads: Column
+    across: Column
     stores: Column
     torn: Column
     torn_even: Column
@@ -173,6 +177,7 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
     ahead = 1 if by_registers else max(1, plan.stages - 1)
     return (
         bm, bn, bk, plan.ctas_per_sm, ahead, by_registers, warps, wide, narrow, turned, reads,
+        rows < columns,
         bm * bn / (values * WARP_THREADS), *_torn(plan), _runs(plan), "a" in packs, "b" in packs,
     )  # fmt: skip
 
@@ -282,7 +287,7 @@ def predicted(
     loads_us = cost.wide * tiles.wide + cost.narrow * tiles.narrow
     loads_us = loads_us + cost.turned * tiles.turned + cost.reads * tiles.reads
     per_us = rates.ffma_tflops * 1e6 / sms * cost.peak * _share_of_f32(operands, device)
-    products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
+    products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us * np.where(tiles.across, cost.across, 1.0)
     products_us = products_us + cost.issue * (tiles.wide + tiles.narrow + tiles.turned)
 
     def steps_us(ctas: Column, k_tiles: Column) -> Column:
@@ -293,7 +298,8 @@ def predicted(
         return np.where(ctas > 0, k_tiles * each, 0.0)
 
     turns = work.rounds + (work.rest > 0)
-    torn = np.where(work.is_even, tiles.torn_even, np.where(work.is_split, 0.0, tiles.torn))
+    of_sums = np.minimum(1.0, tiles.torn_even)  # the kernel that adds them is as slow by narrow accesses
+    torn = np.where(work.is_even, tiles.torn_even, np.where(work.is_split, of_sums, tiles.torn))
     d_bytes = problem.m * problem.n * problem.l * size_of["d"]
     d_us = cost.written * d_bytes / (rates.thread_read_gb_s * 1e3)
     d_us = d_us * (1 + cost.runs * tiles.runs + cost.torn * torn)

@@ -50,7 +50,7 @@ def ranked(
             if is_large and stream.ctas > 1:
                 continue
             us, bounds = predicted(stream, bits, own, device)
-            found.append(Candidate(recipe, us, max(bounds, key=bounds.__getitem__)))
+            found.append(Candidate(recipe, round(us, 2), max(bounds, key=bounds.__getitem__)))
     return sorted(found, key=_first)
 
 
@@ -62,7 +62,7 @@ def _streams(turned: bool, bits: int) -> tuple[tuple[SkinnyRecipe, Stream], ...]
 
 def _first(candidate: Candidate) -> tuple[float, int]:
     """The fastest comes first; of such as are held to be alike that of more warps."""
-    return round(candidate.us, 2), -int(candidate.recipe.options.get("warps", 0))
+    return candidate.us, -int(candidate.recipe.options.get("warps", 0))
 
 
 def _is_small(problem: Problem) -> bool:

@@ -84,7 +84,7 @@ class Sm90Recipe(Recipe):
     @property
     def cluster_ctas(self) -> int:
         """CTAs of a cluster."""
-        return product(self.shape.cluster)
+        return product(self.options.get("cluster", (1, 1)))
 
     @property
     def division(self) -> Split:
