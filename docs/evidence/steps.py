@@ -194,6 +194,14 @@ STEPS: tuple[Step, ...] = (
         "simt_fit_small", "what the choice among SIMT plans is fitted to: small and middling problems",
         ("-m", "docs.evidence", "fit-simt", "--measure", "simt_fit_small.json"), 60, (GPU,),
     ),
+    _choice(
+        "simt_fit_hard", 60, "the same: problems that were chosen badly, of an H100",
+        f"{_LOST} {_LAYOUTS} --dtype float32 --first 40 --times",
+    ),
+    _choice(
+        "simt_fit_packed", 60, "the same: plans that pack operands, of an H100",
+        "--seed 302 --count 106 --first 12 --times",
+    ),
     Step(
         "simt", "f32 beside cuBLAS: squares, unaligned, skinny, deep, batched",
         ("-m", "docs.evidence", "simt", "--json", "simt.json"), 80, (GPU,),
