@@ -214,13 +214,27 @@ def test_no_cluster_of_four_waits_for_another():
 
 @pytest.mark.parametrize(("tile", "cluster"), [*every_tile()], ids=str)
 def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster):
-    grouped = [named for named in SM90_CHOSEN if named.shape.raster == "grouped_m:8"]
-    found = [named for named in grouped if (named.tile, named.shape.cluster) == (tile, cluster)]
+    usual = [named for named in SM90_CHOSEN if (named.shape.raster, named.shape.depth) == ("grouped_m:8", 1)]
+    found = [named for named in usual if (named.tile, named.shape.cluster) == (tile, cluster)]
     assert len(found) == 1
     plan = plan_named(found[0].name, BF16)
     assert (plan.cta_tile[:2], plan.cluster_mn) == (tile, cluster)
     assert plan.pipeline.deferred == (found[0].shape.epilogue == "deferred")
     assert (plan.pipeline.kind == "pingpong") == (found[0].shape.epilogue == "pingpong")
+
+
+def test_k_tiles_twice_as_deep():
+    """64 x 16 x 256 bytes: 20 KiB a stage, 11 of which fill shared memory; few columns with a deep K take them."""
+    deep, usual = [plan_named(name, BF16) for name in ("sm90_64x16_deep", "sm90_64x16")]
+    assert (deep.cta_tile, usual.cta_tile) == ((64, 16, 128), (64, 16, 64))
+    assert deep.stages == 11
+    problem = Problem(112, 32, 12032)
+    times = [
+        predicted_us(BY_NAME[name], BF16, problem, split=Split(6))
+        for name in ("sm90_64x16_deep", "sm90_64x16")
+    ]
+    assert 0.8 < times[0] / times[1] < 1
+    assert next(one for one in ranked(BF16, problem) if one.recipe.family == "sm90").recipe.shape.depth == 2
 
 
 @pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 64)), (48, (64, 64))])

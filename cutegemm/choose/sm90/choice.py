@@ -52,7 +52,7 @@ def ranked(
 
     >>> nt = Operands.of("bf16", layout="nt")
     >>> [next(ranked(nt, Problem(*mnk))).recipe.tile for mnk in ((16, 4096, 4096), (4096, 4096, 4096))]
-    [(64, 64), (128, 256)]
+    [(64, 16), (128, 256)]
     """
     if accumulate not in ACCUMULATIONS:
         raise PlanError("choose", [f"accumulate = {accumulate!r}; {' or '.join(ACCUMULATIONS)} is expected."])

@@ -228,6 +228,21 @@ SM90_LADDER = (
         {"tile": (128, 128), "cluster": (2, 1), "fill": True},
     ),
 )
+# By k-tiles of 256 bytes.
+_DEEP = (
+    Sm90Recipe(
+        "sm90_64x16_deep",
+        "64 x 16 by k-tiles twice as deep: half as many waits",
+        {"tile": (64, 16), "store": "direct", "depth": 2},
+        is_chosen=True,
+    ),
+    Sm90Recipe(
+        "sm90_64x32_deep",
+        "64 x 32 of it, whose D leaves straight out of registers too",
+        {"tile": (64, 32), "store": "direct", "depth": 2},
+        is_chosen=True,
+    ),
+)
 # For fp8, whose sums wgmma does not keep in full.
 _TWO_LEVEL_LADDER = (
     Sm90Recipe(
@@ -266,9 +281,9 @@ def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Re
 
 
 # What `choose` considers.
-SM90_CHOSEN = _considered(SM90_LADDER, two_level=False)
+SM90_CHOSEN = _considered((*SM90_LADDER, *_DEEP), two_level=False)
 SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
-SM90_PLANS = (*SM90_LADDER, *_TWO_LEVEL_LADDER)
+SM90_PLANS = (*SM90_LADDER, *_DEEP, *_TWO_LEVEL_LADDER)
 
 
 def sm90_names() -> list[tuple[str, str]]:

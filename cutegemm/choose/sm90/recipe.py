@@ -32,7 +32,7 @@ class Sm90Recipe(Recipe):
 
     is_chosen   whether `choose` considers it
 
-    Of `options`, tile is (bM, bN) where they are not spelled out; bK is 128 bytes then.
+    Of `options`, tile is (bM, bN) where they are not spelled out; bK is 128 bytes then, or `depth` times that.
     """
 
     family: ClassVar[str] = "sm90"
@@ -64,7 +64,7 @@ class Sm90Recipe(Recipe):
         >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
         >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
         TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n', two_level=False,
-                  consumers=2, subtile_n=None, slots=None, is_direct=False)
+                  consumers=2, subtile_n=None, slots=None, is_direct=False, depth=1)
         """
         options = self.options
         behind = "deferred" if options.get("deferred") else options.get("schedule", "pingpong")
@@ -79,6 +79,7 @@ class Sm90Recipe(Recipe):
             options.get("subtile_n"),
             options.get("slots"),
             options.get("store") == "direct",
+            options.get("depth", TileShape.depth),
         )
 
     @property
@@ -116,7 +117,8 @@ class Sm90Recipe(Recipe):
                 options["store"] = "tma"
             if with_c or options.get("store") == "direct" or not may_defer(operands):
                 options.pop("deferred", None)
-            options["tile"] = (*self.tile, K_TILE_BYTES * 8 // ops.a.dtype.bits)
+            k_tile_bytes = K_TILE_BYTES * options.pop("depth", 1)
+            options["tile"] = (*self.tile, k_tile_bytes * 8 // ops.a.dtype.bits)
         if operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES or options.get("store") == "direct":
             return sm90_plan(ops, **options)
         lines = {**options, "store": "tma", "shared_d": "padded", "slots": None}
