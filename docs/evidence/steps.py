@@ -195,11 +195,11 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "fit-simt", "--measure", "simt_fit_small.json"), 60, (GPU,),
     ),
     _choice(
-        "simt_fit_hard", 60, "the same: problems that were chosen badly, of an H100",
+        "simt_fit_hard_h100", 60, "the same: problems that were chosen badly, of an H100",
         f"{_LOST} {_LAYOUTS} --dtype float32 --first 40 --times",
     ),
     _choice(
-        "simt_fit_packed", 60, "the same: plans that pack operands, of an H100",
+        "simt_fit_packed_h100", 60, "the same: plans that pack operands, of an H100",
         "--seed 302 --count 106 --first 12 --times",
     ),
     Step(

@@ -175,8 +175,8 @@ def test_packing_is_paid_for():
         ("choice_fit_seed1_h200", 1.04, 1.2),
         ("choice_fit_seed1_h100", 1.04, 1.2),
         ("simt_fit_small", 1.04, 1.2),
-        ("simt_fit_hard", 1.04, 1.15),
-        ("simt_fit_packed", 1.02, 1.1),
+        ("simt_fit_hard_h100", 1.04, 1.15),
+        ("simt_fit_packed_h100", 1.02, 1.1),
     ],
 )
 def test_the_first_is_near_the_fastest(file, mean, most):
@@ -191,7 +191,7 @@ def test_the_fit_finds_what_made_the_times():
     """Times that other costs predict: the fit starts at today's, and ends near those."""
     pytest.importorskip("scipy")
     files = [
-        json.loads((DATA / f"{name}.json").read_text()) for name in ("simt_fit_small", "simt_fit_packed")
+        json.loads((DATA / f"{name}.json").read_text()) for name in ("simt_fit_small", "simt_fit_packed_h100")
     ]
     measured = [one for file in files for one in timed(file)]
     made = replace(COSTS, start=2 * COSTS.start, pack=COSTS.pack / 2)
