@@ -21,6 +21,7 @@ from cutegemm.torch import (  # noqa: E402
     gemm_dgated,
     gemm_gated,
     linear,
+    mlp,
     mm,
     scaled_mm,
 )
@@ -195,6 +196,33 @@ def test_gemm_gated_and_the_way_back(activation, interleaved):
         return torch.autograd.grad(y, x, up @ w)[0], y.detach()
 
     compared(lambda *t: gemm_dgated(*t, activation, interleaved), back, (up, w, preact))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", *GATED])
+def test_mlp(activation, dtype):
+    for m, k, hidden, n, has_bias in ((256, 128, 384, 192, False), (200, 72, 136, 64, True)):
+        parts = 1 + (activation in GATED)
+        x = on_gpu(m, k, dtype=dtype, grad=True)
+        up = on_gpu(parts * hidden, k, seed=1, dtype=dtype, grad=True, scale=k**-0.5)
+        down = on_gpu(n, hidden, seed=2, dtype=dtype, grad=True, scale=hidden**-0.5)
+        biases = [
+            on_gpu(parts * hidden, seed=3, dtype=dtype, grad=True),
+            on_gpu(n, seed=4, dtype=dtype, grad=True),
+        ]
+
+        def ours(x, up, down, *biases):
+            weights = tuple(up.chunk(2)) if activation in GATED else up
+            return mlp(x, weights, down, activation, *biases)
+
+        def theirs(x, up, down, up_bias=None, down_bias=None):
+            inner = F.linear(x, up, up_bias)
+            if activation in GATED:
+                gate, through = inner.chunk(2, -1)
+                return F.linear(GATED[activation](gate) * through, down, down_bias)
+            return F.linear(ACTIVATIONS[activation](inner), down, down_bias)
+
+        compared(ours, theirs, (x, up, down, *(biases if has_bias else ())), (activation, dtype))
 
 
 def test_a_weight_in_two_parts_is_read_where_it_lies():
