@@ -120,14 +120,15 @@ def sm90_plan(
     is_shared = schedule != "pingpong"  # a tile, by all consumers
     consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
     sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS)
-    is_wide = 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and consumer_tile[0] == WGMMA_M
-    halves = two_level and is_wide
+    halves = two_level and 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and consumer_tile[0] == WGMMA_M
+    levels = 1 + two_level * (1 if halves else 2)  # as many sums of k-tiles as of the total, or twice as many
     mma = b.attempt(
         lambda: b.tiled_mma(loaded, consumer_tile[0], tile[1] // (1 + halves), count if is_shared else 1)
     )
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
-    sums *= 1 if not two_level else 2 if halves else 3
-    is_full = ops.d.dtype.bits == 8 and (sums > _MANY_SUMS or split_k > 1 or stream > 0 or fill)
+    is_full = ops.d.dtype.bits == 8 and (
+        sums * (1 + two_level) > _MANY_SUMS or split_k > 1 or stream > 0 or fill
+    )
     most = _COLUMNS_OF_BYTES if is_full else None
     if most is None and ops.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
         most = b.line_columns(count, stages)
@@ -153,7 +154,7 @@ def sm90_plan(
         made(mma),
         made(buffers),
         pipeline,
-        registers or registers_of(pipeline, sums > _MANY_SUMS),
+        registers or registers_of(pipeline, levels * sums > _MANY_SUMS),
         name=name,
         summary=summary,
         family="sm90",
