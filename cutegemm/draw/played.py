@@ -107,10 +107,10 @@ class _Takes:
         )
         self.of_k_tile = Counter(
             [
-                (p.cta, p.role, op.tag)
+                (p.cta, p.name, op.tag)
                 for p in programs
                 for op in p.ops
-                if isinstance(op, Compute) and isinstance(op.step, MultiplyBlock)
+                if isinstance(op, Compute) and isinstance(op.step, (Multiply, MultiplyBlock))
             ]
         )
 
@@ -129,11 +129,9 @@ class _Takes:
             return 1, f"load {op.part}", op.stage
         if isinstance(op, WriteSlot):
             return self._subtile(program, op), "store", None
-        if isinstance(op, Compute) and isinstance(op.step, Multiply):
-            return self.durations.multiply, "multiply", op.stage
-        if isinstance(op, Compute) and isinstance(op.step, MultiplyBlock):
-            blocks = self.of_k_tile[program.cta, program.role, op.tag]
-            return self.durations.multiply / blocks, "multiply", op.stage
+        if isinstance(op, Compute) and isinstance(op.step, (Multiply, MultiplyBlock)):
+            parts = self.of_k_tile[program.cta, program.name, op.tag]
+            return self.durations.multiply / parts, "multiply", op.stage
         if isinstance(op, Compute) and isinstance(op.step, StoreTile):
             return self.durations.store, "store", None
         return 0.0, "", None
