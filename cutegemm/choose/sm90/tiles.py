@@ -19,8 +19,8 @@ COLUMNS = {
     192: (192,),
     256: (128, 144, 160, 192),
 }
-# The same of tiles whose sums threads add up k-tile by k-tile: they hold two of each.
-TWO_LEVEL_COLUMNS = {64: (16, 32, 48, 64, 96, 128), 128: (64, 96, 128, 160, 192)}
+# The same of tiles whose sums threads add up k-tile by k-tile: they hold two or three of each.
+TWO_LEVEL_COLUMNS = {64: (16, 32, 48, 64, 96, 128), 128: (64, 96, 128, 144, 160, 192)}
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 # Tiles in clusters of four, of few tiles: 2 x 2, or 4 x 1 where the tile itself reads less of A than of B. 1 x 4 was
 # not seen to be faster than 4 x 1 of the transposed problem.
@@ -28,7 +28,7 @@ FOURS = (
     ((64, 64), (4, 1)), ((64, 96), (4, 1)), ((64, 128), (4, 1)),
     ((128, 128), (4, 1)), ((128, 128), (2, 2)), ((128, 160), (2, 2)),
 )  # fmt: skip
-TWO_LEVEL_FOURS = (((128, 96), (2, 2)), ((128, 128), (2, 2)))
+TWO_LEVEL_FOURS = tuple([((128, columns), (2, 2)) for columns in (96, 128, 144, 160)])
 _ALONE = 128 * 128  # elements of a tile, beyond which one by itself was not seen to be faster
 
 COOPERATIVE = {"schedule": "cooperative"}

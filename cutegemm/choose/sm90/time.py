@@ -78,7 +78,7 @@ class Sm90Costs:
 
     start: float = 6.3
     narrow: float = 2.21
-    two_level: float = 0.04
+    two_level: float = 0.025
     l2: float = 0.00894
     l2_unaligned: float = 1.38
     l2_apart: float = 1.36
