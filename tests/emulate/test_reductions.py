@@ -22,17 +22,18 @@ from cutegemm.simulate import simulate
 from tests.epilogues import CASES
 from tests.reductions import PLANS, REDUCED, hold_against_float64, operands, takes
 
-
-def of(name, is_quick):
-    """A parameter of the tests that always run, or of those marked `slow`, which take minutes."""
-    return pytest.param(*name, marks=[] if is_quick else [pytest.mark.slow])
-
-
 # "reduced" has every kind of result, on each way that sums take; of plans that are two others together, or pack before
 # the kernel, each part is among the others. The other cases read an operand, or take a maximum of what is computed.
 FEW = ("simt", "mma.sync", "pingpong", "direct")
 BOTH = ("simt, packed", "simt, split, kernel, m-major", "direct, cluster")
+THOROUGH = ("simt, one warp", "cooperative", "cluster along M", "single")
 ALSO = {("simt", "rms"), ("pingpong", "rms"), ("mma.sync", "absmax"), ("pingpong", "absmax")}
+
+
+def of(name, is_quick):
+    """A parameter of the tests that always run, or of those marked `slow`, which take minutes."""
+    marks = [] if is_quick else [pytest.mark.slow]
+    return pytest.param(*name, marks=[pytest.mark.thorough] if is_quick and name[0] in THOROUGH else marks)
 
 
 @pytest.mark.parametrize(

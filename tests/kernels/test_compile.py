@@ -151,6 +151,7 @@ def test_other_types():
     check_each([plan_named("simt_64x64", Operands.of(dtype)) for dtype in opcodes], multiplies)
 
 
+@pytest.mark.thorough
 def test_random_plans_compile():
     assert [error for error in map(compile._outcome, random_plans(3, 99), ["sm_90a"] * 3) if error] == []
 
