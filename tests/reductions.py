@@ -16,18 +16,15 @@ BF16, F32, F64 = (Operands.of(dtype, layout="nt") for dtype in ("bf16", "f32", "
 NN = Operands.of("bf16", layout="nn")
 M_MAJOR = Operands.of("f32", out_major="m")
 WARPS = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
-FEWER = {
-    "block": (32, 64, 8),
-    "warp": (16, 32),
-    "thread": (4, 4),
-}  # sums of a thread: faster to compile
-TILE = {"tile": (64, 64, 64), "ctas": 2}
-SHARED = {"tile": (128, 64, 64), "schedule": "cooperative", "ctas": 4}
+# Few sums of a thread: faster to compile
+FEWER = {"block": (32, 64, 8), "warp": (16, 32), "thread": (4, 4)}
+TILE = {"tile": (64, 32, 64), "ctas": 2}
+SHARED = {"tile": (128, 32, 64), "schedule": "cooperative", "ctas": 4}
 
 PLANS: dict[str, Callable[[], GemmPlan]] = {
     "simt": lambda: simt_plan(F32, **WARPS),
-    "simt, one warp": lambda: simt_plan(F32, block=(32, 32, 8), warp=(32, 32), thread=(8, 4)),
-    "simt, m-major": lambda: simt_plan(M_MAJOR, **WARPS),
+    "simt, one warp": lambda: simt_plan(F32, block=(16, 32, 8), warp=(16, 32), thread=(4, 4)),
+    "simt, m-major": lambda: simt_plan(M_MAJOR, **FEWER),
     "simt, f64": lambda: simt_plan(F64, **FEWER),
     "simt, packed": lambda: simt_plan(F32, **FEWER, pack="a"),
     "simt, split, kernel": lambda: simt_plan(F32, **FEWER, split_k=2),
@@ -36,18 +33,18 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
     "simt, waves": lambda: simt_plan(F32, **FEWER, waves=1, persistent=4),
     "mma.sync": lambda: mma_sync_plan(NN, block=(64, 64, 32), warp=(32, 32)),
     "mma.sync, TMA": lambda: mma_tma_plan(NN, block=(64, 64, 64), warp=(32, 32)),
-    "pingpong": lambda: sm90_plan(BF16, **TILE, subtile_n=32),
+    "pingpong": lambda: sm90_plan(BF16, **TILE, subtile_n=16),
     "cooperative": lambda: sm90_plan(BF16, **SHARED),
-    "cooperative, rows of two": lambda: sm90_plan(BF16, **{**SHARED, "tile": (256, 64, 64)}),
+    "cooperative, rows of two": lambda: sm90_plan(BF16, **{**SHARED, "tile": (256, 32, 64)}),
     "cluster along N": lambda: sm90_plan(BF16, **SHARED, cluster=(1, 2)),
     "cluster along M": lambda: sm90_plan(BF16, **SHARED, cluster=(2, 1)),
     "deferred": lambda: sm90_plan(BF16, **SHARED, deferred=True),
-    "single": lambda: sm90_plan(BF16, tile=(64, 64, 64), schedule="single"),
+    "single": lambda: sm90_plan(BF16, tile=(64, 32, 64), schedule="single"),
     "direct": lambda: sm90_plan(BF16, **TILE, store="direct"),
     "direct, cluster": lambda: sm90_plan(BF16, **SHARED, cluster=(1, 2), store="direct"),
     "split": lambda: sm90_plan(BF16, **TILE, split_k=3),
-    "fill": lambda: sm90_plan(BF16, tile=(64, 64, 64), ctas=4, fill=True),
-    "fp8": lambda: sm90_plan(Operands.of("e4m3", layout="nt", out="bf16"), tile=(64, 64, 128), ctas=2),
+    "fill": lambda: sm90_plan(BF16, tile=(64, 32, 64), ctas=4, fill=True),
+    "fp8": lambda: sm90_plan(Operands.of("e4m3", layout="nt", out="bf16"), tile=(64, 32, 128), ctas=2),
 }
 REDUCED = ("rms", "absmax", "reduced")
 

@@ -638,26 +638,40 @@ def test_files_that_hold_no_matrix(tmp_path: Path) -> None:
         assert said in str(caught.value)
 
 
-def alone(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, whose streams are pipes."""
+def alone(
+    *arguments: str, cwd: Path | None = None, script: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command, or a script, in a process of its own, whose streams are pipes."""
     root = str(Path(__file__).parent.parent)
     known = {"PATH": os.environ["PATH"], "PYTHONPATH": root, "PYTHONUTF8": "0", **environment}
     return subprocess.run(
-        [sys.executable, "-m", "cutegemm", *arguments], capture_output=True, text=True, env=known, cwd=cwd
-    )
+        [sys.executable, *(("-c", script) if script else ("-m", "cutegemm")), *arguments],
+        capture_output=True, text=True, env=known, cwd=cwd,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("show", "(4,8):(8,1)"), ("check", "simt_64x64", *SMALL), ("show", "sm90_pingpong", "--timeline")],
-)
-def test_any_encoding_will_do(command: tuple[str, ...]) -> None:
+SEVERAL = f"""
+import sys
+from cutegemm.cli import main
+for command in (("show", "(4,8):(8,1)"), ("check", "simt_64x64", *{SMALL}), ("show", "sm90_pingpong", "--timeline")):
+    sys.argv = ["cutegemm", *command]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code
+    print("-" * 9)
+"""
+
+
+def test_any_encoding_will_do() -> None:
     """What an encoding lacks is printed by its nearest characters, as many of them: columns stay in line."""
-    plain = alone(*command, PYTHONIOENCODING="ascii", COLUMNS="100")
-    rich = alone(*command, PYTHONIOENCODING="utf-8", COLUMNS="100")
+    plain, rich = (
+        alone(PYTHONIOENCODING=encoding, COLUMNS="100", script=SEVERAL) for encoding in ("ascii", "utf-8")
+    )
     assert (plain.returncode, plain.stderr) == (0, "")
     assert plain.stdout.isascii()
-    assert not rich.stdout.isascii()
+    shown = rich.stdout.split("-" * 9)
+    assert [text.isascii() for text in shown] == [False] * 3 + [True]  # nothing behind the last one
     assert [len(line) for line in plain.stdout.splitlines()] == [
         len(line) for line in rich.stdout.splitlines()
     ]

@@ -60,22 +60,25 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
             yield from statements(child)
 
 
-def named(source: str) -> Iterator[str]:
+@cache
+def named(source: str) -> tuple[str, ...]:
     """The dotted names that a module imports, one by one: `from a.b import c` gives a.b.c.
 
-    >>> list(named("import a.b; from a import c\\ndef f():\\n  from a.d import e"))
-    ['a.b', 'a.c', 'a.d.e']
-    >>> list(named("if TYPE_CHECKING:\\n  import a\\nelse:\\n  import b\\nimport_module('c.d')"))
-    ['b', 'c.d']
+    >>> named("import a.b; from a import c\\ndef f():\\n  from a.d import e")
+    ('a.b', 'a.c', 'a.d.e')
+    >>> named("if TYPE_CHECKING:\\n  import a\\nelse:\\n  import b\\nimport_module('c.d')")
+    ('b', 'c.d')
     """
+    found: list[str] = []
     for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "relative imports are not read"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Call) and last_name(node.func) == "import_module":
-            yield from (str(name.value) for name in node.args if isinstance(name, ast.Constant))
+            found += [str(name.value) for name in node.args if isinstance(name, ast.Constant)]
+    return tuple(found)
 
 
 def imports(modules: Mapping[str, str]) -> dict[str, set[str]]:

@@ -15,12 +15,15 @@ from tests.kernels.plans import check_each
 
 # Those whose code differs most; the simulator carries out all
 EMULATED = (
-    "pingpong", "pingpong, pairs", "multicast", "n-major", "cooperative", "deferred", "split", "direct", "e4m3, packed",
-    "batch", "mma.sync", "mma.sync, n-major", "SIMT", "SIMT, unaligned", "SIMT, split", "SIMT, without shared memory",
+    "pingpong", "multicast", "n-major", "deferred", "direct", "e4m3, packed", "batch", "mma.sync", "SIMT",
+    "SIMT, unaligned", "SIMT, without shared memory",
 )  # fmt: skip
+THOROUGH = ("pingpong, pairs", "cooperative", "split", "mma.sync, n-major", "SIMT, split")
 
 
-@pytest.mark.parametrize("form", EMULATED)
+@pytest.mark.parametrize(
+    "form", [*EMULATED, *[pytest.param(form, marks=pytest.mark.thorough) for form in THOROUGH]]
+)
 def test_against_float64(form):
     assert form in FORMS
     held_against_float64(emulate, form)
@@ -30,7 +33,7 @@ def test_against_float64(form):
 WITHOUT_PAIRS = ("sm90_deferred_2x1", "sm90_wide_2x1")
 
 
-@pytest.mark.parametrize("case", ["swiglu", "geglu_bias", "pairs"])
+@pytest.mark.parametrize("case", [pytest.param("swiglu", marks=pytest.mark.thorough), "geglu_bias", "pairs"])
 def test_nothing_spills(case):
     names = ("sm90_wide_2x1", "sm90_cluster_2x1", "sm90_64x192_2x1", "sm90_deferred_2x1")
     taken = [name for name in names if case != "pairs" or name not in WITHOUT_PAIRS]

@@ -58,7 +58,17 @@ def one_by_one(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return sums
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+# Which differ from the step before them in how many stages there are
+THOROUGH = ("sgemm_14_async_4", "sgemm_14_async_5")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=[pytest.mark.thorough] * (step.name in THOROUGH), id=step.name)
+        for step in STEPS
+    ],
+)
 def test_simt_kernels_sum_up_in_order_to_the_bit(step):
     plan = step.build()
     a, b = normal(plan, 132, 72, 44)

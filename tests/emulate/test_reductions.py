@@ -22,17 +22,18 @@ from cutegemm.simulate import simulate
 from tests.epilogues import CASES
 from tests.reductions import PLANS, REDUCED, hold_against_float64, operands, takes
 
-
-def of(name, is_quick):
-    """A parameter of the tests that always run, or of those marked `slow`, which take minutes."""
-    return pytest.param(*name, marks=[] if is_quick else [pytest.mark.slow])
-
-
 # "reduced" has every kind of result, on each way that sums take; of plans that are two others together, or pack before
 # the kernel, each part is among the others. The other cases read an operand, or take a maximum of what is computed.
 FEW = ("simt", "mma.sync", "pingpong", "direct")
 BOTH = ("simt, packed", "simt, split, kernel, m-major", "direct, cluster")
+THOROUGH = ("simt, one warp", "cooperative", "cluster along M", "single")
 ALSO = {("simt", "rms"), ("pingpong", "rms"), ("mma.sync", "absmax"), ("pingpong", "absmax")}
+
+
+def of(name, is_quick):
+    """A parameter of the tests that always run, or of those marked `slow`, which take minutes."""
+    marks = [] if is_quick else [pytest.mark.slow]
+    return pytest.param(*name, marks=[pytest.mark.thorough] if is_quick and name[0] in THOROUGH else marks)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_against_float64_and_the_simulator(name, case):
     if not takes(name, case):
         return
     plan = CASES[case].on(PLANS[name]())
-    given = operands(plan, case, 120, 136, 200)
+    given = operands(plan, case, 120, 72, 136)
     found = emulate(plan, **given)
     hold_against_float64(plan, found, given)
     if case != "rms":
@@ -85,7 +86,7 @@ def test_the_same_bits_whoever_comes_first(name):
     reduced = {"aux": Operand.of_kind(Column, f32), "aux2": Operand.of_kind(Element, f32)}
     plan = plan.with_(epilogue=ending, operands=plan.operands.with_further(**reduced))
     rng = np.random.default_rng(7)
-    a, b = (round_to(plan.operands.a.dtype, rng.standard_normal(s) / 8) for s in ((136, 200), (200, 136)))
+    a, b = (round_to(plan.operands.a.dtype, rng.standard_normal(s) / 8) for s in ((136, 136), (136, 72)))
     first, *others = [emulate(plan, a, b, seed=seed).further for seed in (None, 1, 2)]
     for other in others:
         for name_of in reduced:

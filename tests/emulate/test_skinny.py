@@ -60,7 +60,13 @@ def whole_numbers(plan: GemmPlan, m: int, n: int, k: int, batch: int = 2) -> tup
     return tuple([rng.integers(-3, 4, (*lead, *shape)).astype(np.float32) for shape in shapes])
 
 
-@pytest.mark.parametrize("name", FORMS)
+# Of which others have each part: tiles, shares, types
+THOROUGH = ("wide", "four_shares", "e5m2_into_f32", "two_ctas_overlap")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in THOROUGH)) for name in FORMS]
+)
 def test_ragged_rows_columns_and_k(name):
     """Some rows and columns past whole tiles, one column alone, and K that is no whole number of k-tiles."""
     plan = form(name)

@@ -14,11 +14,11 @@ from cutegemm.simulate.values import evaluate
 
 ACC, ALPHA, BETA, GAMMA = Accumulator(), Scalar("alpha"), Scalar("beta"), Scalar("gamma")
 C, E = Tile("c"), Tile("e")
-SMALL = {"block": (32, 32, 8), "warp": (32, 32), "thread": (8, 4)}
+SMALL = {"block": (16, 32, 8), "warp": (16, 32), "thread": (4, 4)}
 TENSOR_CORES = {"block": (64, 64, 32), "warp": (32, 32), "stages": 3}
 PLANS = {
     "simt": lambda: simt_plan(**SMALL),
-    "without shared memory": lambda: simt_plan(**{**SMALL, "block": (32, 32, 1)}, stages=0),
+    "without shared memory": lambda: simt_plan(**{**SMALL, "block": (16, 32, 1)}, stages=0),
     "split, last": lambda: simt_plan(**SMALL, split_k=2, reduction="last"),
     "split, kernel": lambda: simt_plan(**SMALL, split_k=2),
     "mma.sync, through shared memory": lambda: mma_sync_plan(Operands.of("bf16", out="f32"), **TENSOR_CORES),

@@ -36,11 +36,19 @@ def in_groups(argument: str, given: Sequence[Named], size: int = 8) -> pytest.Ma
 
 
 def check_each(
-    plans: Sequence[GemmPlan], check: Callable[[CompiledKernel], Any], arch: str = DEFAULT_ARCH
+    plans: Sequence[GemmPlan],
+    check: Callable[[CompiledKernel], Any],
+    arch: str = DEFAULT_ARCH,
+    are_kept: bool = False,
 ) -> None:
-    """Checks the machine code of several plans, which are disassembled at once."""
+    """Checks the machine code of several plans, which are disassembled at once.
+
+    are_kept   in the cache, for other tests that take some of them
+    """
     with tempfile.TemporaryDirectory() as folder:
-        kernels = [machine_code(plan, arch, Path(folder)) for plan in plans]
+        kernels = [
+            compile_plan(plan, arch) if are_kept else machine_code(plan, arch, Path(folder)) for plan in plans
+        ]
         read_back(kernels)
         for kernel in kernels:
             try:

@@ -125,7 +125,7 @@ def test_register_stalls_by_hand():
     assert register_stalls("\n".join(["/*0000*/  FFMA R1, R2, R4.reuse, R1 ;"] * 9)) == 0
 
 
-@pytest.mark.parametrize("suffix", ["/k2", "/s132"])
+@pytest.mark.parametrize("suffix", ["/k2", pytest.param("/s132", marks=pytest.mark.thorough)])
 def test_shared_tiles_do_not_slow_the_mainloop(suffix):
     """As many instructions, and registers that lie as well in their banks: what is written at the end decides it."""
     ops = Operands.of("f32")

@@ -63,7 +63,13 @@ def ldmatrices(plan, atoms_m, atoms_n):
     return plain, transposed
 
 
-@in_groups("ways", [("bf16", "nn"), ("bf16", "tt"), ("f32", "nt"), ("f32", "tn")], 2)
+@pytest.mark.parametrize(
+    "ways",
+    [
+        [("bf16", "tt"), ("f32", "tn")],  # where each operand is turned, or read by elements
+        pytest.param([("bf16", "nn"), ("f32", "nt")], marks=pytest.mark.thorough),
+    ],
+)
 def test_the_large_plan(ways):
     plans = [plan_named("mma_128x256", Operands.of(dtype, layout=layout)) for dtype, layout in ways]
     check_each(plans, check_large)

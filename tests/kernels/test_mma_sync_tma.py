@@ -17,7 +17,7 @@ from cutegemm.layout import ComposedLayout, product
 from cutegemm.plan import Operands
 from cutegemm.run.compile import compile_plan
 from tests.kernels.mma_sync_forms import FED, form
-from tests.kernels.plans import check_each, in_groups
+from tests.kernels.plans import check_each
 from tests.kernels.test_mma_sync import ldmatrices
 
 # k-blocks whose products stand in the code: of a k-tile in the loop, and of the last one of a tile. So do the reads
@@ -51,14 +51,13 @@ def check(kernel):
 
 
 NAMED = [
-    ("mma_tma_256x128", "bf16", "nt"),
-    ("mma_tma_128x256", "bf16", "tn"),
     ("mma_tma_256x128", "f32", "tn"),
     ("mma_tma_256x160", "bf16", "nn"),
 ]
+OTHERS = [("mma_tma_256x128", "bf16", "nt"), ("mma_tma_128x256", "bf16", "tn")]
 
 
-@in_groups("plans", NAMED, 2)
+@pytest.mark.parametrize("plans", [NAMED, pytest.param(OTHERS, marks=pytest.mark.thorough)])
 def test_the_named_plans(plans):
     check_each([plan_named(name, Operands.of(dtype, layout=way)) for name, dtype, way in plans], check_named)
 

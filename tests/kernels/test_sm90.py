@@ -24,17 +24,20 @@ PACKED = ("pack_tf32", "pack_bf16_c", "pack_e4m3", "pack_s8_split")
 # Of the forms those that differ in code from each other and from named plans; the GPU tests run all of them.
 COMPILED = (
     "pingpong", "pingpong_of_three", "cooperative_of_three", "f32_out_m_major", "warps_store",
-    "plain_d", "l2", "deep_k", "160", "cluster_2x2_mn", "cluster_4x1",
-    "cooperative_256x192", "deferred_warps_store",
-    "deferred_stagger_2x1", "deferred_tall_1x2", "deferred_s8", "one_consumer", "one_tile_a_cta_2x1", "single",
-    "single_two_consumers", "direct", "direct_elements", "direct_c", "c", "c_f32_batched", "c_cooperative",
-    "c_wide", "batched_2x1", "e4m3", "e4m3_two_level_2x1", "two_level_pingpong", "e5m2", "s8", "s8_f32_c",
-    "s8_direct", "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
-    "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "e5m2_out", "split_c", "split_direct",
-    "split_two_level", "split_s8", "stream_of_three", "stream_wide_1x2", "stream_cooperative_2x1",
-    "lines", "lines_m_major", "lines_by_4_bytes", "lines_by_8_bytes", "lines_f32", "lines_f32_m_major", "lines_c",
-    "lines_of_16", "lines_e4m3", "lines_split",
+    "deep_k", "160", "cluster_2x2_mn", "cluster_4x1", "deferred_warps_store",
+    "deferred_stagger_2x1", "deferred_s8", "one_consumer", "one_tile_a_cta_2x1", "single",
+    "single_two_consumers", "direct", "direct_elements", "direct_c", "c", "c_f32_batched",
+    "e4m3", "e4m3_two_level_2x1", "two_level_pingpong", "s8", "s8_f32_c",
+    "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
+    "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "split_c", "split_direct",
+    "split_two_level", "split_s8", "stream_of_three",
+    "lines", "lines_m_major", "lines_by_4_bytes", "lines_f32", "lines_c", "lines_of_16", "lines_e4m3", "lines_split",
     *PACKED,
+)  # fmt: skip
+# Their larger tiles, and two of these ways together.
+THOROUGH = (
+    "plain_d", "l2", "cooperative_256x192", "deferred_tall_1x2", "c_cooperative", "c_wide", "batched_2x1", "e5m2",
+    "s8_direct", "e5m2_out", "stream_wide_1x2", "stream_cooperative_2x1", "lines_by_8_bytes", "lines_f32_m_major",
 )  # fmt: skip
 # Those that tests/emulate runs on a grid of two CTAs, so that they are compiled once.
 _ON_TWO_CTAS = {
@@ -167,6 +170,12 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: st
         assert report.count("LDG") == subtiles * each // pairs
 
 
+@pytest.mark.thorough
+@in_groups("names", THOROUGH)
+def test_further_forms_are_what_they_say(names):
+    check_each([form(name) for name in names], check)
+
+
 @in_groups("names", COMPILED)
 def test_forms_are_what_they_say(names):
     of_tile = {name: {"tile": _SMALLER[name]} if name in _SMALLER else {} for name in names}
@@ -211,7 +220,7 @@ def test_named_plans_with_c():
 
 
 def test_every_form_has_a_name_that_is_known():
-    assert set(COMPILED) <= set(FORMS)
+    assert {*COMPILED, *THOROUGH} <= set(FORMS)
 
 
 @pytest.mark.parametrize(

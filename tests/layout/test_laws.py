@@ -23,7 +23,7 @@ def perform(operation: str, *args, **options):
 
 
 @pytest.mark.parametrize("operation", laws.LAWS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(rng=st.randoms(use_true_random=False))
 def test_law(operation, rng):
     args, options = cases.ARGUMENTS[operation](rng)

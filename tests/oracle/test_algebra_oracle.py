@@ -22,7 +22,7 @@ from tests.oracle.dsl import Case, Refused, ask, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-CASES_AN_OPERATION = 250
+CASES_AN_OPERATION = 160
 
 # Known before, and kept in whatever the random ones are: (case, our answer or None where we raise).
 KNOWN_DIFFERENCES = [

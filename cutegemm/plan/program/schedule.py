@@ -7,6 +7,7 @@ of a tile is tile % stages, the fragment buffer of a k-block is k_block % fragme
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -160,12 +161,18 @@ class Schedule(hooks.Shown):
         >>> multistage(3, 4).hazards(is_async=True, k_tiles=5, k_blocks=4)
         []
         """
-        watch = StageWatch(self, is_async, k_tiles)
-        for tile, step in self.play(k_tiles):
-            watch.apply(tile, step)
-        if k_blocks is not None:
-            watch.finish(k_blocks)
-        return watch.found
+        return list(_hazards(self, is_async, k_tiles, k_blocks))
+
+
+@functools.lru_cache(maxsize=1024)
+def _hazards(schedule: Schedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
+    """Plans that differ in their layouts have one schedule, of which some hundred steps are played here."""
+    watch = StageWatch(schedule, is_async, k_tiles)
+    for tile, step in schedule.play(k_tiles):
+        watch.apply(tile, step)
+    if k_blocks is not None:
+        watch.finish(k_blocks)
+    return tuple(watch.found)
 
 
 def _height(step: Step) -> int:

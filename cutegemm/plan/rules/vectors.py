@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand
     from cutegemm.plan.shared import SharedLayout
+    from cutegemm.tile.atoms import CopyAtom
+    from cutegemm.tile.tma import TmaBox
 
 
 def vector_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules that wide accesses break, of a plan whose layouts fit."""
-    for name in "AB":
-        yield from _in_words(f"the accesses to {name}", _operand_vectors(plan, name))
+    (bm, bn, bk), mma = plan.product_tile, plan.tiled_mma
+    for name, tile, layout, copy, read, operand in (
+        ("A", (bm, bk), plan.smem_a, plan.load_a, plan.read_a, plan.loaded.a),
+        ("B", (bn, bk), plan.smem_b, plan.load_b, plan.read_b, plan.loaded.b),
+    ):
+        yield from _of_operand(name, tile, layout, copy, read, operand, mma)
     yield from _in_words("the stores of D", _stored_vector(plan))
     yield from _in_words("the copies of D", _copied_vector(plan))
     if plan.pipeline is not None:
@@ -43,28 +49,35 @@ def _in_words(what: str, rules: Iterator[str]) -> Iterator[str]:
         yield f"{what} cannot be worked out: {error}"
 
 
-def _operand_vectors(plan: GemmPlan, name: str) -> Iterator[str]:
-    loaded, mma = plan.loaded, plan.tiled_mma
-    if name == "A":
-        extent, layout, copy, read, operand = (
-            plan.product_tile[0],
-            plan.smem_a,
-            plan.load_a,
-            plan.read_a,
-            loaded.a,
-        )
-    else:
-        extent, layout, copy, read, operand = (
-            plan.cta_tile[1],
-            plan.smem_b,
-            plan.load_b,
-            plan.read_b,
-            loaded.b,
-        )
+@lru_cache(maxsize=4096)
+def _of_operand(
+    name: str,
+    tile: tuple[int, int],
+    layout: SharedLayout,
+    copy: TiledCopy | TmaBox,
+    read: CopyAtom | None,
+    operand: Operand,
+    mma: TiledMma,
+) -> tuple[str, ...]:
+    """What `_operand_vectors` says, in words; many plans have the same."""
+    rules = _operand_vectors(name, tile, layout, copy, read, operand, mma)
+    return tuple(_in_words(f"the accesses to {name}", rules))
+
+
+def _operand_vectors(
+    name: str,
+    tile: tuple[int, int],
+    layout: SharedLayout,
+    copy: TiledCopy | TmaBox,
+    read: CopyAtom | None,
+    operand: Operand,
+    mma: TiledMma,
+) -> Iterator[str]:
+    """The accesses to A or to B, to a tile of which a CTA has `layout` in shared memory."""
     modes = (name.replace("A", "m").replace("B", "n"), "k")
     bits = operand.dtype.bits
     if isinstance(copy, TiledCopy):
-        yield from _global_vector(name, copy, operand, modes, (extent, plan.cta_tile[2]))
+        yield from _global_vector(name, copy, operand, modes, tile)
         if copy.atom.is_async and copy.atom.bits > bits:
             yield from _shared_vector(
                 f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
