@@ -141,6 +141,17 @@ def fits_by_elements(kernel):
     assert not any(".128" in op for op in kernel.resources.instructions if op.startswith(("LDG", "STG")))
 
 
+@pytest.mark.slow
+def test_elements_of_16_bits_on_their_own_do_not_spill():
+    """With A by 4 bytes: more of them a thread, of a k-tile of 64, took twice as long (H100, 2026-11-22)."""
+    operands = Operands.of("f16", layout="tn").fitted(846, 111, 8390)
+    check_each([plan_named(name, operands) for name in ("mma_128x64/k8", "mma_64x64/k8")], keeps_registers)
+
+
+def keeps_registers(kernel):
+    assert (kernel.resources.count("LDL"), kernel.resources.stack_bytes) == (0, 0)
+
+
 def test_other_types():
     opcodes = {"f64": "DFMA", "f16": "FFMA", "bf16": "FFMA"}
 

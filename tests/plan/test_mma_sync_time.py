@@ -14,7 +14,7 @@ from cutegemm.plan import Operands, Problem
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 COSTS = MmaCosts(
     start=1000.0, round=100.0, latency=3.0, step=0.5, own_words=0.0, own_halves=0.25, quads=0.0, doubles=0.0,
-    words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, within=64.0,
+    words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0, within=64.0,
 )  # fmt: skip
 ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in (16, 2))
 
@@ -85,6 +85,25 @@ def test_candidates():
     assert parts == {*(each for each in SPLITS if each <= 20), 10, 20}  # k-tiles of 64, or of 32
     assert {"mma_32x32", "mma_32x32/k10", "mma_32x32_short/k20"} < set(names) > {"mma_tma_256x128"}
     assert not any(name.startswith("mma_tma") and "/" in name for name in names)
+
+
+def test_what_would_spill_is_not_taken_whole():
+    """Two accesses of 4 bytes fill a register each, beside 128 sums and their fragments; split, they are considered."""
+    narrow = Operands.of("bf16", layout="nn", align_bytes=4)
+    for operands, expected in ((ALIGNED, True), (narrow, False)):
+        found = {str(one.recipe) for one in candidates(operands, Problem(14890, 126, 822, operands=operands))}
+        assert ("mma_128x128" in found) == expected
+        assert {"mma_128x128/k2", "mma_128x64", "mma_64x64_short"} <= found
+
+
+@pytest.mark.parametrize(
+    ("layout", "mnk", "deep"),
+    [("tn", (846, 111, 8390), 32), ("nn", (1150, 1153, 1158), 32), ("nn", (1152, 1152, 1152), 64)],
+)
+def test_elements_that_come_by_themselves_are_few(layout, mnk, deep):
+    """B in rows of an odd length: 48 elements of a thread from a k-tile of 32 in 128 x 64, and 96 from one of 64."""
+    operands = Operands.of("f16", layout=layout).fitted(*mnk)
+    assert plan_named("mma_128x64", operands).cta_tile == (128, 64, deep)
 
 
 def test_other_devices_have_other_times():

@@ -10,7 +10,7 @@ import numpy as np
 
 from cutegemm.choose.candidate import Candidate, Column
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
-from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
+from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, spills
 from cutegemm.choose.mma_sync.time import Tiles, predicted
 from cutegemm.choose.refusals import by_reason
 from cutegemm.errors import PlanError
@@ -84,6 +84,7 @@ class Serving:
 
     peak       TFLOP/s of the device's tensor cores by mma.sync, where it has such
     may_split  of each recipe
+    may_whole  of each recipe, whether it is considered without: see `spills`
     refusals   why others do not serve
     """
 
@@ -91,6 +92,7 @@ class Serving:
     tiles: Tiles
     peak: float | None
     may_split: Column
+    may_whole: Column
     refusals: tuple[tuple[object, str], ...]
 
 
@@ -115,6 +117,7 @@ def _serving(operands: Operands, arch: str, device: Device) -> Serving:
         Tiles.of(plans, rates),
         device.peak_tflops(plans[0].tiled_mma.atom) if plans else None,
         np.array([bool(recipe.splits) for recipe in recipes]),
+        np.array([not spills(plan) for plan in plans]),
         tuple(refused),
     )
 
@@ -126,7 +129,11 @@ def _divisions(served: Serving, problem: Problem, sms: int) -> tuple[Column, Col
     held = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), MOST_PARTS)
     full = np.where(served.may_split, np.minimum(held, -(-problem.k // tiles.bk)), 1)
     every = np.arange(len(full))
-    rows = [every, *(every[full >= parts] for parts in SPLITS), every[~np.isin(full, (0, 1, *SPLITS))]]
+    rows = [
+        every[served.may_whole],
+        *(every[full >= parts] for parts in SPLITS),
+        every[~np.isin(full, (0, 1, *SPLITS))],
+    ]
     return np.concatenate(rows), np.concatenate(
         [
             *(np.full(len(some), parts) for some, parts in zip(rows, (1, *SPLITS), strict=False)),

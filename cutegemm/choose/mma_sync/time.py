@@ -49,25 +49,27 @@ class MmaCosts:
     written     times what a D takes to go to memory, that is added
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
+    sums        times what the parts' sums take to be written and read
     within      the exponent of `_together` for what a k-tile waits for
     """
 
     start: float = 5.2
-    round: float = 1.32
-    latency: float = 0.338
-    step: float = 0.00389
-    own_words: float = 0.000403
-    own_halves: float = 0.0118
-    quads: float = 0.00285
-    doubles: float = 0.00535
-    words: float = 0.0039
-    halves: float = 0.00228
+    round: float = 1.3
+    latency: float = 0.258
+    step: float = 0.00385
+    own_words: float = 0.00041
+    own_halves: float = 0.00873
+    quads: float = 0.00281
+    doubles: float = 0.0051
+    words: float = 0.00403
+    halves: float = 0.00206
     peak: float = 0.833
-    store: float = 0.0037
-    written: float = 0.847
-    launch: float = 0.694
-    added: float = 0.193
-    within: float = 2.51
+    store: float = 0.00265
+    written: float = 0.727
+    launch: float = 0.423
+    added: float = 0.536
+    sums: float = 0.6
+    within: float = 2.15
 
 
 COSTS = MmaCosts()
@@ -194,7 +196,8 @@ def predicted(
     memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
     turns_us = rounds * steps_us(tiles.ctas) + steps_us(rest)
     moved = 2 * tiles.tiles_of(problem) * parts * tiles.bm * tiles.bn * operands.acc.bits / 8
-    sums_us = cost.launch + cost.added * -(-parts // _ADDED_AT_ONCE) + moved / (rates.sums_gb_s * 1e3)
+    sums_us = cost.launch + cost.added * -(-parts // _ADDED_AT_ONCE)
+    sums_us = sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3)
     sums_us = np.where(parts > 1, sums_us, 0.0)
     us = ends_us + _together(cost.within, turns_us, memory_us) + sums_us
     if peak_tflops is None:
