@@ -199,6 +199,10 @@ STEPS: tuple[Step, ...] = (
         f"{_LOST} {_LAYOUTS} --dtype float32 --first 40 --times",
     ),
     _choice(
+        "mma_sync_fit_hard_h100", 60, "the same of plans by mma.sync, of an H100",
+        f"{_LOST} {_LAYOUTS} --dtype tf32 --dtype bfloat16 --first 40 --times",
+    ),
+    _choice(
         "simt_fit_packed_h100", 60, "the same: plans that pack operands, of an H100",
         "--seed 302 --count 106 --first 12 --times",
     ),
