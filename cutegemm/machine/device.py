@@ -137,7 +137,7 @@ class Device:
         """What kernels reach. Where it was not measured: what they reach on an H200, by the ratio of the data sheets.
 
         >>> [round(device_named(name).measured.tma_read_gb_s) for name in ("h200", "h100", "h100-pcie")]
-        [4280, 2230, 1818]
+        [4280, 2900, 1818]
         """
         if self.own_rates is not None:
             return self.own_rates
@@ -213,12 +213,12 @@ _H200_MEASURED = Measured(
     cpc_bytes_per_clock=256.0,
 )
 
-# Of one H100 SXM, 2026-11-22: the rates of memory with which the model of Hopper plans errs least. The others are the
-# H200's, those of memory by the ratio.
+# Of one H100 SXM, 2026-11-22: tma_read_gb_s as plans for few rows read weights; wgmma_tflops and l2_kept_bytes those
+# with which the model of Hopper plans errs least. The others are the H200's, those of memory by the ratio.
 _H100_MEASURED = replace(
     _H200_MEASURED,
     wgmma_tflops=650,
-    tma_read_gb_s=2230,
+    tma_read_gb_s=2900,
     thread_read_gb_s=2650,
     pack_along_k_gb_s=2930,
     pack_along_mn_gb_s=2440,

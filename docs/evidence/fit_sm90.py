@@ -42,8 +42,9 @@ _UNSURE = 0.025  # of the logarithm of a prediction: plans as near to the first 
 _TAIL = (
     0.75  # power of what the choice loses: below 1, many small losses count less than a large one, squared
 )
-# Of a D that TMA does not store, of which there are few times: they were found for such problems alone.
-_OF_ODD_D = ("store_across", "ends_of_rows")
+# Of an odd D, of which there are few times: found for such problems alone. Of the power limit: from 8192^3 and the
+# sizes of language models (hopper_tiles, hopper_llama). Of two levels: from times of e4m3 alone, of later kernels.
+_FOUND_APART = ("store_across", "ends_of_rows", "burst", "rests", "two_level")
 _CONSIDERED = {recipe.name for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL)}
 
 
@@ -161,11 +162,11 @@ def fit(
     """The costs whose `errors` and `expected_losses` are least.
 
     steps   of least squares
-    names   of the costs that are fitted; all but those of an odd D where left out
+    names   of the costs that are fitted; all but those that were found apart where left out
     """
     from scipy.optimize import least_squares
 
-    fitted = list(names or [name for name in asdict(costs) if name not in _OF_ODD_D])
+    fitted = list(names or [name for name in asdict(costs) if name not in _FOUND_APART])
     start = np.log([getattr(costs, name) for name in fitted])
 
     def of(logarithms: Any) -> Sm90Costs:

@@ -174,8 +174,10 @@ def test_what_idle_ctas_take():
         for shape in ((2048, 8192, 8192), (256 * 66, 128 * 3, 8192), (512, 4096, 8192))
     ]
     assert fills == [[FILLED], [], []]
+    unlimited = replace(COSTS, burst=1e9)  # at the power limit idle CTAs cost nothing
     whole, filled = [
-        predicted_us(found[0].shape, BF16, Problem(2048, 8192, 8192), split=how) for how in (Split(), FILLED)
+        predicted_us(found[0].shape, BF16, Problem(2048, 8192, 8192), split=how, costs=unlimited)
+        for how in (Split(), FILLED)
     ]
     assert (7 + 101 / 128) / 8 < filled / whole < 1
     assert choose(BF16, Problem(512, 28672, 8192)).split.owned
@@ -237,7 +239,7 @@ def test_k_tiles_twice_as_deep():
     assert next(one for one in ranked(BF16, problem) if one.recipe.family == "sm90").recipe.shape.depth == 2
 
 
-@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 64)), (48, (64, 64))])
+@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 32)), (48, (64, 64))])
 def test_few_rows_are_columns_of_the_transposed_problem(m, tile):
     problem = Problem(m, 4096, 4096)
     taken, plan = chosen(BF16, problem)
@@ -296,6 +298,14 @@ def test_what_leaves_by_threads_takes_longer(align_bytes):
     assert (square > 1.1 * wide, deferred == pytest.approx(cooperative), across > 1.4 * wide) == (is_odd,) * 3
 
 
+@pytest.mark.parametrize("shape", [(8192, 8192, 8192), (8192, 14336, 4096), (4096, 28672, 4096)])
+def test_at_the_power_limit_nothing_waits_for_the_store_of_a_tile(shape):
+    """Consumers that share a tile, such as 256 x 160, and store it before the next one's products are slower there."""
+    for chip in ("h200", "h100"):
+        taken = next(iter(ranked(BF16, Problem(*shape), device=device_named(chip)))).recipe
+        assert taken.shape.epilogue != "cooperative"
+
+
 def test_more_parts_cost_more_to_add_up():
     """One tile of 64 x 64 and no more k-tiles than a part needs: each part more is 16 KiB more to read."""
     shape, long = BY_NAME["sm90_64x64"], Problem(64, 64, 1 << 20)
@@ -319,7 +329,7 @@ def test_the_rates_are_those_of_the_device():
         for device in (DEFAULT_DEVICE, device_named("h100"), DEFAULT_DEVICE.with_sms(66))
     ]
     rates = [device_named(name).measured.tma_read_gb_s for name in ("h200", "h100")]
-    assert 1.5 < h100 / h200 < rates[0] / rates[1]
+    assert 1.3 < h100 / h200 < rates[0] / rates[1]
     assert half == pytest.approx(h200, rel=0.35)
     wide, square = BY_NAME["sm90_deferred_2x1"], Problem(8192, 8192, 8192)
     whole, part = [

@@ -74,34 +74,37 @@ class Sm90Costs:
     sums           KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
     ends           where tiles have owners, until they have what others took of the k-tiles
     burst          of tensor cores at work, before the chip is at its power limit
+    rests          times the limit, where consumers share tiles that are not stored behind products: tensor cores rest
+                   meanwhile, and the clock does not make it up
     """
 
-    start: float = 6.3
-    narrow: float = 2.21
+    start: float = 6.41
+    narrow: float = 2.2
     two_level: float = 0.025
-    l2: float = 0.00894
-    l2_unaligned: float = 1.38
-    l2_apart: float = 1.36
-    l2_fours: float = 0.356
-    reader: float = 0.000918
-    missing: float = 3.64
-    load: float = 0.385
-    step: float = 0.0481
-    store: float = 45.0
-    store_along: float = 1.47
+    l2: float = 0.00811
+    l2_unaligned: float = 1.58
+    l2_apart: float = 1.32
+    l2_fours: float = 0.37
+    reader: float = 0.000289
+    missing: float = 3.46
+    load: float = 0.359
+    step: float = 0.0535
+    store: float = 46.2
+    store_along: float = 1.7
     store_across: float = 0.5
     ends_of_rows: float = 128.0
-    written: float = 0.604
-    subtile: float = 0.049
-    turn: float = 0.174
-    cooperative: float = 0.569
-    waited: float = 2.09
-    deferred: float = 0.306
-    meet: float = 1.44
-    part: float = 0.0963
-    sums: float = 51.1
-    ends: float = 4.46
-    burst: float = 428.0
+    written: float = 0.756
+    subtile: float = 0.0495
+    turn: float = 0.138
+    cooperative: float = 0.547
+    waited: float = 1.82
+    deferred: float = 0.319
+    meet: float = 1.55
+    part: float = 0.0843
+    sums: float = 49.0
+    ends: float = 4.51
+    burst: float = 60.0
+    rests: float = 1.05
 
 
 COSTS = Sm90Costs()
@@ -288,7 +291,7 @@ def predicted(
         if some_own:
             of_a = of_a * np.where(owned & along_a, cost.l2_apart, 1.0)
             of_b = of_b * np.where(owned & along_b, cost.l2_apart, 1.0)
-    of_a, of_b = of_a * (own_m + cost.missing * (bm - own_m)), of_b * (own_n + cost.missing * (bn - own_n))
+    of_a, of_b = of_a * _loaded(m, bm, cost.missing), of_b * _loaded(n, bn, cost.missing)
     l2_us = (
         cost.l2 * K_TILE_BYTES / 1024 * (of_a / cn + of_b / cm) * np.where(cm * cn > 2, cost.l2_fours, 1.0)
     )
@@ -330,7 +333,7 @@ def predicted(
     read = _read_bytes(shapes, m, n, rows, columns, k_bytes * problem.l, turns, rates.l2_kept_bytes)
     memory_us = (read + (0.0 if stays else cost.written * d_bytes)) / (rates.tma_read_gb_s * 1e3)
     long_us = problem.m * problem.n * problem.l * k_bytes / (rates.wgmma_tflops * 1e6)
-    power_us = long_us * long_us / (long_us + cost.burst)
+    power_us = long_us * long_us / (long_us + cost.burst) * np.where(shapes.cooperative, cost.rests, 1.0)
     us = np.sqrt(_together(_together(turns_us, memory_us) ** 2, power_us**2))
     us = cost.start + us + meeting_us + store_us
     of_k = turns * k_tiles
@@ -400,6 +403,13 @@ def _of_one(
 def _together(one: Column, other: Column) -> Column:
     """The slower of two that go on at the same time, and a little more where the other is near it."""
     return np.sqrt(one * one + other * other)
+
+
+def _loaded(extent: Column, tile: Column, missing: float) -> Column:
+    """What a tile's rows along M or N cost, in rows: those that there are, on the mean, and those beyond the end. A CTA
+    of a cluster whose whole tile is beyond it loads the last one again."""
+    own = extent / np.maximum(1, -(-extent // tile))
+    return own + missing * (tile - own)
 
 
 def _by_way(turned: Column, of_a: Any, of_b: Any) -> tuple[Column, Column]:
