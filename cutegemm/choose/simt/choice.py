@@ -24,10 +24,10 @@ MOST_PARTS = 96  # which one thread adds
 _LEAST_K = 32  # of a part
 _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and have not been timed
 _EVENLY = Split(waves=1)
-# Of tiles whose k-tiles CTAs share evenly: wide ones that go through registers are as deep at most, and none as narrow.
-# Deeper ones took 1.09 to 1.2 times what they are held to take, narrow ones up to 1.9, for reasons that were not found
-# (H100 and H200, 2026-11-22)
-_DEEPEST, _WIDE, _NARROW = 8, 256, 16
+# Of tiles whose k-tiles CTAs share evenly: wide ones that go through registers are as deep at most, none is as narrow,
+# and no more CTAs share a multiprocessor. Deeper ones took 1.09 to 1.2 times what they are held to take, narrow ones
+# up to 1.9, four CTAs and more 1.06 to 1.08, for reasons that were not found (H100 and H200, 2026-11-22)
+_DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 
 
 def ranked(
@@ -107,7 +107,7 @@ def _divisions(tiles: Tiles, problem: Problem, sms: int) -> tuple[Column, Column
 def may_share(tiles: Tiles) -> Column:
     """Whether CTAs may share a plan's k-tiles evenly."""
     is_deep = (tiles.by_registers > 0) & (tiles.bk > _DEEPEST) & (np.maximum(tiles.bm, tiles.bn) >= _WIDE)
-    return ~is_deep & (np.minimum(tiles.bm, tiles.bn) > _NARROW)
+    return ~is_deep & (np.minimum(tiles.bm, tiles.bn) > _NARROW) & (tiles.ctas <= _MOST_CTAS)
 
 
 @lru_cache(maxsize=4096)
