@@ -146,7 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--shape", action="append", type=parse_shape, help="instead of a draw; may be repeated"
     )
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="of these shapes; may be repeated")
-    parser.add_argument("--dtype", action="append", help="of these shapes, bfloat16 where left out; may be repeated")
+    parser.add_argument(
+        "--dtype", action="append", help="of these shapes, bfloat16 where left out; may be repeated"
+    )
     parser.add_argument("--count", type=int, default=300, help="problems")
     parser.add_argument(
         "--first", type=int, default=0, help="plans beside, that are predicted to be the fastest"

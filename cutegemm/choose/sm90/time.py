@@ -41,6 +41,7 @@ _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _NARROW_BYTES = 64  # of a row along M or N: less is narrow
 _DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
+_PAIRED = 2  # CTAs of a cluster: clusters of four are the only larger ones
 _LINES = 64  # that slices of L2 deliver at the same time
 _BAND = 8  # rows of tiles that are taken side by side, by "grouped_m:8"
 
@@ -50,6 +51,7 @@ class Sm90Costs:
     """What is fitted, in microseconds and KiB.
 
     start          of a kernel: until its first product, and from its last one to the end
+    fours          of a cluster of four, until its CTAs have met
     narrow         times a k-tile's products, where an operand's rows along M or N have 32 bytes
     two_level      of a k-tile, whose sums threads add to those before it
     l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
@@ -79,6 +81,7 @@ class Sm90Costs:
     """
 
     start: float = 6.41
+    fours: float = 0.5
     narrow: float = 2.2
     two_level: float = 0.025
     l2: float = 0.00811
@@ -214,6 +217,11 @@ class Shapes:
         columns.append([way for way in ways for _ in shapes])
         return cls(*[np.array(column) for column in columns])
 
+    @property
+    def is_deep(self) -> Column:
+        """Whether k-tiles have more than 128 bytes along K."""
+        return self.waits < 1.0
+
     def taken(self, rows: Column) -> Shapes:
         """Those of some rows."""
         return Shapes(*[column[rows] for column in vars(self).values()])
@@ -293,7 +301,11 @@ def predicted(
             of_b = of_b * np.where(owned & along_b, cost.l2_apart, 1.0)
     of_a, of_b = of_a * _loaded(m, bm, cost.missing), of_b * _loaded(n, bn, cost.missing)
     l2_us = (
-        cost.l2 * K_TILE_BYTES / 1024 * (of_a / cn + of_b / cm) * np.where(cm * cn > 2, cost.l2_fours, 1.0)
+        cost.l2
+        * K_TILE_BYTES
+        / 1024
+        * (of_a / cn + of_b / cm)
+        * np.where(cm * cn > _PAIRED, cost.l2_fours, 1.0)
     )
     latency_us = (cost.step + cost.load * shapes.late) * shapes.waits
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
@@ -335,7 +347,7 @@ def predicted(
     long_us = problem.m * problem.n * problem.l * k_bytes / (rates.wgmma_tflops * 1e6)
     power_us = long_us * long_us / (long_us + cost.burst) * np.where(shapes.cooperative, cost.rests, 1.0)
     us = np.sqrt(_together(_together(turns_us, memory_us) ** 2, power_us**2))
-    us = cost.start + us + meeting_us + store_us
+    us = cost.start + cost.fours * (cm * cn > _PAIRED) + us + meeting_us + store_us
     of_k = turns * k_tiles
     every = np.ones(len(us))
     bounds = (
