@@ -22,6 +22,7 @@ from cutegemm.run.emulated import Emulation, emulate
 from cutegemm.simulate import simulate
 from tests.kernels.mma_sync_forms import form
 from tests.kernels.plans import asks_for_the_shared_memory_of
+from tests.kernels.test_compile_ladder import THOROUGH
 
 STEPS = [step for step in SIMT_LADDER.steps if step.build().split_k == 1]
 SPLIT = [step for step in SIMT_LADDER.steps if step.build().split_k > 1]
@@ -56,10 +57,6 @@ def one_by_one(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     for k in range(a.shape[1]):
         sums = (np.multiply.outer(a[:, k].astype(np.float64), b[k]) + sums).astype(np.float32)
     return sums
-
-
-# Which differ from the step before them in how many stages there are
-THOROUGH = ("sgemm_14_async_4", "sgemm_14_async_5")
 
 
 @pytest.mark.parametrize(

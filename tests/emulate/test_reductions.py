@@ -87,7 +87,7 @@ def test_the_same_bits_whoever_comes_first(name):
     plan = plan.with_(epilogue=ending, operands=plan.operands.with_further(**reduced))
     rng = np.random.default_rng(7)
     a, b = (round_to(plan.operands.a.dtype, rng.standard_normal(s) / 8) for s in ((136, 136), (136, 72)))
-    first, *others = [emulate(plan, a, b, seed=seed).further for seed in (None, 1, 2)]
+    first, *others = [emulate(plan, a, b, seed=seed).further for seed in (None, 1)]
     for other in others:
         for name_of in reduced:
             np.testing.assert_array_equal(first[name_of].view(np.uint32), other[name_of].view(np.uint32))

@@ -311,7 +311,7 @@ def test_reads_of_shared_memory_are_spread_over_the_products():
     ("name", "operands"),
     [
         ("sm90_64x64", Operands.of("bf16", layout="tt", batched=True)),
-        ("simt_64x64", Operands.of("f32", layout="nt")),
+        ("simt_16x16", Operands.of("f32", layout="nt")),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )

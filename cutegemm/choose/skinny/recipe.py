@@ -12,7 +12,8 @@ from cutegemm.choose.recipe import Recipe
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
-_FEW_COLUMNS, _LOW_ROWS = 8, 16  # of one MMA
+_FEW_COLUMNS = 8  # of one MMA
+_FEW_SUMS = 16 * 16  # of two
 _MANY_WARPS = 8
 
 
@@ -51,7 +52,7 @@ class SkinnyRecipe(Recipe):
         if bits == 8 and columns > _FEW_COLUMNS and not self.spelled_out:
             if options["vectors"] > 1:
                 options["vectors"] //= 2
-            if options["vectors"] == self.options["vectors"] and rows > _LOW_ROWS:
+            if options["vectors"] == self.options["vectors"] and rows * columns > _FEW_SUMS:
                 options["ctas_per_sm"] = 1
             if options.get("warps", 0) > _MANY_WARPS:
                 options["ctas_per_sm"] = 1
