@@ -90,7 +90,7 @@ def test_export(monkeypatch, shapes, tmp_path):
 
     monkeypatch.setattr("cutegemm.run.export.export", export)
     out = tmp_path / "kernels.so"
-    shapes.write_text("m,n,k\n64,512,512\n")
+    shapes.write_text("m,n,k\n2048,512,512\n")
     given = ["export", "sm90_64x64", "simt_64x64", "transposed:sm90_64x64", str(shapes), "-o", str(out)]
     done = CliRunner().invoke(app, given, catch_exceptions=False)
     assert done.exit_code == 0
@@ -105,6 +105,6 @@ def test_tune_asks_for_a_gpu(shapes):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    shapes.write_text("m,n,k\n64,512,512\n")
+    shapes.write_text("m,n,k\n2048,512,512\n")
     with pytest.raises(UnsupportedError, match="need a CUDA device"):
         CliRunner().invoke(app, ["tune", str(shapes)], catch_exceptions=False)

@@ -64,7 +64,8 @@ class Ending:
         if self.epilogue.beside and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
             return False
         if self.epilogue.beside and self.epilogue.tiles and plan.operands.d.major == "m":
-            return False  # 459 spills, five times as long: the derivative of gelu by transposed:sm90_128x160_2x1
+            # The derivative of gelu by transposed:sm90_128x160_2x1: 459 spills, five times as long
+            return False
         if self.epilogue.reductions and pipeline.deferred:  # beside what is held they were seen to spill
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())

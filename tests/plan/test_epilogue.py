@@ -22,7 +22,9 @@ from cutegemm.plan.epilogue import (
     Scalar,
     Step,
     Tile,
+    epilogue_of,
     launch_operands,
+    parse_epilogue,
 )
 
 ACC, ALPHA, BETA, GAMMA = Accumulator(), Scalar("alpha"), Scalar("beta"), Scalar("gamma")
@@ -211,3 +213,9 @@ def test_builders_choose_it_by_whether_c_is_read():
     operands = Operands.of("bf16", layout="nt")
     assert sm90_plan(operands).epilogue == SCALED
     assert sm90_plan(operands, with_c=True).epilogue == LINEAR
+
+
+def test_pythons_own_abs_is_that_of_epilogues():
+    own, known = epilogue_of(lambda acc: abs(acc) + 1, {}), parse_epilogue("abs(acc) + 1", {})
+    assert own == known
+    assert str(own) == "abs(acc) + 1"

@@ -25,7 +25,7 @@ from cutegemm.layout import hooks
 class Expression(hooks.Shown):
     """A value for each element of D.
 
-    `+`, `-`, `*`, `/` and comparisons take another expression or a number.
+    `+`, `-`, `*`, `/` and comparisons take another expression or a number; Python's `abs` is there too.
     """
 
     precedence: ClassVar[int] = (
@@ -68,6 +68,9 @@ class Expression(hooks.Shown):
 
     def __neg__(self) -> Expression:
         return Negative(self)
+
+    def __abs__(self) -> Expression:
+        return Function("abs", self)
 
     def __lt__(self, other: Any) -> Expression:
         return _compare("<", self, other)
