@@ -196,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seconds", type=float, default=0.8, help="of measuring, of each shape")
     parser.add_argument("--peer", choices=[QUACK], help="time its functions too")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of these shapes alone")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
@@ -204,6 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     found: dict[str, Any] = {"machine": {}, "rows": []}
     for shape, dtype in CASES:
+        if given.dtype not in (None, dtype):
+            continue
         found["rows"].append(run(shape, dtype, given.seconds, given.peer == QUACK))
         found["machine"] = machine()
         if given.json:

@@ -287,8 +287,16 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "epilogues", "--json", "epilogues.json"), 90, (HOPPER,),
     ),
     Step(
+        "epilogues_f32_h100", "the same of f32 by SIMT, of an H100",
+        ("-m", "docs.evidence", "epilogues", "--dtype", "float32", "--json", "epilogues_f32_h100.json"), 60, (HOPPER,),
+    ),
+    Step(
         "models", "models of the sizes of Llama and GPT-2 before and after `use(model)`: errors, tokens per second",
         ("-m", "docs.evidence", "models", "--json", "models.json"), 180, (HOPPER,),
+    ),
+    Step(
+        "models_gpt2_h100", "the same of GPT-2 alone, of an H100",
+        ("-m", "docs.evidence", "models", "--model", "gpt2", "--json", "models_gpt2_h100.json"), 90, (HOPPER,),
     ),
     *(_proof(family, device) for device in DEVICES for family in FAMILIES),
     _counters("plans", 55, "predictions beside counters: 33 SIMT plans"),
