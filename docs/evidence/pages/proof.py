@@ -67,7 +67,7 @@ def page(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         "## Promises",
         summary(cases),
         f"{len(lost)} of {len(cases)} miss a promise; all of them are below, by how far they miss it.",
-        losers(lost),
+        losers(cases),
         "## The bound",
         bound(cases),
         "## What is not promised",
@@ -126,6 +126,9 @@ def _kept(found: Sequence[Row]) -> str:
 def losers(cases: Sequence[tuple[str, Row]]) -> str:
     """What misses its promise, and why."""
     rows = []
+    seen: dict[Any, list[Row]] = {}
+    for _, row in cases:
+        seen.setdefault((row["plan"], *row["extents"]), []).append(row)
     for _, row in cases:
         for name in row["missed"]:
             predicted, counted, error = row["promised"][name]
@@ -134,7 +137,8 @@ def losers(cases: Sequence[tuple[str, Row]]) -> str:
                 (
                     abs(error or 1.0),
                     [f"`{row['plan']}`", "x".join(map(str, row["extents"])), f"{row['dtype']} {row['layout']}",
-                     row["device"], name, _range(predicted), _number(counted), shown, _reason(name, row)],
+                     row["device"], name, _range(predicted), _number(counted), shown,
+                     _reason(name, row, seen[(row["plan"], *row["extents"])])],
                 )
             )  # fmt: skip
     rows.sort(key=lambda entry: -entry[0])
@@ -152,12 +156,19 @@ def losers(cases: Sequence[tuple[str, Row]]) -> str:
     return table(head, [cells for _, cells in rows])
 
 
-def _reason(name: str, row: Row) -> str:
+def _reason(name: str, row: Row, on_all: Sequence[Row]) -> str:
+    """
+    on_all   the plan's rows of all devices, which execute the same instructions
+    """
     if row["spills"] and name != "shared load wavefronts, by instructions":
         return f"{row['spills']} instructions spill"
     by_instructions = "shared load wavefronts, by instructions"
     if name == "shared load wavefronts" and by_instructions in row["promised"]:
         return "by instructions it is as predicted: this counter shows waits too"
+    counted = [of["promised"][name][1] for of in on_all if name in of["promised"]]
+    if name not in _REASONS and len(set(counted)) > 1:
+        apart = " and ".join(_number(count) for count in counted)
+        return f"the same instructions are counted as {apart} on two chips: this counter shows waits too"
     return _REASONS.get(name, "not understood")
 
 
