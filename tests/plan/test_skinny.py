@@ -162,6 +162,12 @@ def test_others_are_not(operands, problem):
     assert streamed(operands, Problem(*problem, operands=operands)) == []
 
 
+def test_a_device_too_small_for_a_cluster_has_plans_without():
+    found = streamed(BF16, Problem(64, 16, 8192), device_named("h200").with_sms(3))
+    assert found
+    assert all(one.recipe.options.get("cluster", 1) <= 2 for one in found)
+
+
 def test_few_columns_are_streamed_too():
     operands = Operands.of("e4m3", layout="nt", out="bf16")
     first = next(ranked(operands, Problem(8192, 3, 4096, operands=operands)))

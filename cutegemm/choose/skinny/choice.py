@@ -47,7 +47,7 @@ def ranked(
         for recipe, stream in _streams(turned, bits):
             if own.n > stream.columns and (own.n <= FEW_COLUMNS or recipe.for_one):
                 continue
-            if is_large and stream.ctas > 1:
+            if (is_large and stream.ctas > 1) or not device.clusters_by_size[stream.ctas]:
                 continue
             us, bounds = predicted(stream, bits, own, device)
             found.append(Candidate(recipe, round(us, 2), max(bounds, key=bounds.__getitem__)))
