@@ -73,6 +73,11 @@ def skinny_plan(
         lambda: mma_sync(ops.a.dtype, ATOM_K_BITS // ops.a.dtype.bits, ops.acc, ops.b.dtype)
     )
     order = builder.order(raster)
+    builder.broken += [
+        f"{name.upper()} is {operand.major}-major; lanes read it along K. Make it k-major: layout nt."
+        for name, operand in (("a", ops.a), ("b", ops.b))
+        if operand.major != "k"
+    ]
     if tile[0] % 16 or tile[0] % cluster or tile[1] % 8:
         rule = f"tile = {tile}, of {cluster} CTAs; whole atoms of 16 x 8, and whole rows of each CTA, are expected."
         builder.broken.append(rule)

@@ -94,7 +94,11 @@ def test_a_vector_has_the_fragments_of_its_k_blocks():
 @pytest.mark.parametrize(
     ("operands", "options", "rule"),
     [
-        (Operands.of("bf16", layout="nn"), {}, "B, which is n-major, reads 128 bits at a time"),
+        (
+            Operands.of("bf16", layout="nn"),
+            {},
+            "B is n-major; lanes read it along K. Make it k-major: layout nt",
+        ),
         (Operands.of("bf16", layout="nt", align_bytes=8), {}, "aligned to 8 bytes"),
         (Operands.of("f32", layout="nt"), {}, "no mma.sync of f32 operands"),
         (BF16, {"tile": (24, 8)}, "whole atoms of 16 x 8"),
