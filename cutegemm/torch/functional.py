@@ -37,7 +37,7 @@ from cutegemm.torch.launch import (
     compute,
     dgated_of,
 )
-from cutegemm.torch.product import product
+from cutegemm.torch.product import layered, product
 from cutegemm.torch.refusals import (
     refuse,
     wrong_factors,
@@ -179,11 +179,7 @@ def linear(
     x, w, bias = as_autocast(x, w, bias)
     _check_linear(x, w, bias, activation)
     flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    if bias is None:
-        text = PLAIN if activation is None else activated(activation, ())
-        found = product(flat, (w.t(),), text, how=OF_LAYER)[0]
-    else:
-        found = product(flat, (w.t(),), activated(activation, ("bias",)), (bias,), how=OF_LAYER)[0]
+    found = layered(flat, (w.t(),), bias, activation)[0]
     return found if x.dim() == 2 else found.view(*x.shape[:-1], w.shape[0])
 
 

@@ -6,8 +6,8 @@
 | `cutegemm::mm_out`     | the same into `out`                                                                       |
 | `cutegemm::gemm`       | the results of an epilogue of a @ b; the epilogue as `text`, b in parts side by side      |
 | `cutegemm::gemm_out`   | the same into `out`: D alone                                                              |
-| `cutegemm::mm_parts`   | a @ b^T, b in parts side by side: the way back to `a`, without gradients of its own       |
-| `cutegemm::gemm_dgated`| the way back through a gate, likewise                                                     |
+| `cutegemm::mm_parts`   | a @ b^T, b in parts side by side: the gradient by `a`; it records no gradients            |
+| `cutegemm::gemm_dgated`| the backward pass of a gated activation; it records no gradients                          |
 
 Each has a kernel for CUDA and for CPU tensors, and a fake from the function that allocates; `mm` and `gemm` have
 derivatives and a rule for vmap: a batch of products with one b is one product with more rows; other batches are batches

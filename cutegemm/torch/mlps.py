@@ -1,9 +1,9 @@
-"""An MLP as one step of autograd's record: what its way back shares, no kernel computes twice.
+"""An MLP of two layers as one node of autograd's graph.
 
-Layer by layer, the way back is a product, which writes the gradient of the hidden values, and passes of torch over it.
-Here the epilogue of that product is the derivative of the activation: one kernel writes the gradient of what comes out
-of the first layer, and the hidden values once more, which the gradient of the last weight reads. So a forward pass
-keeps what is in front of the activation, and not what is behind it.
+Differentiated layer by layer, its backward pass is a product, which writes the gradient of the hidden values, and
+operations of torch on that. Here the epilogue of the product is the derivative of the activation: one kernel writes the
+gradient of the first layer's result, and the hidden values once more, which the gradient of the last weight reads. So a
+forward pass keeps what is in front of the activation, and not what is behind it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from cutegemm.torch.activations import ACTIVATIONS, GATED, activated, dactivated, gated, wrong_activation
+from cutegemm.torch.activations import ACTIVATIONS, GATED, dactivated, wrong_activation
 from cutegemm.torch.gradients import Extents, by_a, by_parts, loadable
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, Choice
-from cutegemm.torch.product import by_dgated, product
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, Choice
+from cutegemm.torch.product import by_dgated, layered, product
 from cutegemm.torch.refusals import refuse, wrong_factors, wrong_tensors
 from cutegemm.torch.route import Route, as_autocast, route_of
 
@@ -41,8 +41,8 @@ def mlp(
     returns      (..., N)
     raises       UnsupportedError with every rule that is broken
 
-    Two kernels forth; and back, one that makes the gradients in front of the activation, and the hidden values once
-    more, beside the products for the gradients: see `cutegemm/torch/mlps.py`.
+    The forward pass is two kernels. In the backward pass one kernel computes the gradient in front of the activation
+    and the hidden values once more; the other gradients are products.
 
     >>> x, w = torch.tensor([[1.0, -2.0]]), torch.eye(2)
     >>> mlp(x, w, w, "relu"), mlp(x, (w, w), w, "reglu")
@@ -53,8 +53,10 @@ def mlp(
     _check(x, parts, down, activation, up_bias, down_bias)
     flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     columns, given = tuple([part.t() for part in parts]), (down.t(), up_bias, down_bias)
-    as_one = is_recorded(flat, columns, *given)
-    found = (recorded if as_one else composed)(activation, flat, columns, *given)
+    if is_recorded(flat, columns, *given):
+        found: torch.Tensor = Mlp.apply(activation, len(columns), flat, *columns, *given)
+    else:
+        found = composed(activation, flat, columns, *given)
     return found if x.dim() == 2 else found.view(*x.shape[:-1], down.shape[0])
 
 
@@ -88,7 +90,7 @@ def _check(x: Any, parts: tuple[Any, ...], down: Any, activation: Any, up_bias: 
 
 
 def is_recorded(x: torch.Tensor, up: Weights, down: torch.Tensor, *biases: torch.Tensor | None) -> bool:
-    """Whether an MLP is one step: gradients go through its activation, and nobody takes the record apart.
+    """Whether an MLP is one node: gradients are wanted through its activation, in eager mode or by torch.compile.
 
     >>> x, w = torch.ones(1, 2), torch.ones(2, 2, requires_grad=True)
     >>> is_recorded(x, (w,), w), is_recorded(x, (w.detach(),), w)
@@ -118,21 +120,8 @@ def composed(
     x            T x K
     up, down     K x H, one or two of them, and H x N
     """
-    hidden = _first(activation, x, up, up_bias, keeps=False)[0]
-    return _plus(hidden, down, down_bias)
-
-
-def recorded(
-    activation: str,
-    x: torch.Tensor,
-    up: Weights,
-    down: torch.Tensor,
-    up_bias: torch.Tensor | None,
-    down_bias: torch.Tensor | None,
-) -> torch.Tensor:
-    """The same in one step: see `is_recorded`."""
-    found: torch.Tensor = Mlp.apply(activation, len(up), x, *up, down, up_bias, down_bias)
-    return found
+    hidden = layered(x, up, up_bias, activation)[0]
+    return layered(hidden, (down,), down_bias)[0]
 
 
 class Mlp(torch.autograd.Function):  # type: ignore[misc]
@@ -141,10 +130,10 @@ class Mlp(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, activation: str, parts: int, *tensors: torch.Tensor | None) -> torch.Tensor:
         x, up, down, up_bias, down_bias = _named(parts, tensors)
-        hidden, preact = _first(activation, x, up, up_bias, keeps=True)[:2]
+        hidden, preact = layered(x, up, up_bias, activation, keeps=True)[:2]
         ctx.activation, ctx.parts = activation, parts
         ctx.save_for_backward(*tensors, preact)
-        return _plus(hidden, down, down_bias)
+        return layered(hidden, (down,), down_bias)[0]
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
@@ -173,21 +162,6 @@ def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tenso
     """x, up, down, up_bias and down_bias."""
     x, *up = tensors[: 1 + parts]
     return x, tuple(up), *tensors[1 + parts :]
-
-
-def _first(
-    activation: str, x: torch.Tensor, up: Weights, bias: torch.Tensor | None, keeps: bool
-) -> list[torch.Tensor]:
-    """The hidden values and, where they are kept, those in front of the activation."""
-    names = () if bias is None else ("bias",)
-    text = gated(activation, names, False, keeps) if len(up) == 2 else activated(activation, names, keeps)
-    return list(product(x, up, text, () if bias is None else (bias,), how=OF_LAYER))
-
-
-def _plus(hidden: torch.Tensor, down: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    if bias is None:
-        return product(hidden, (down,), PLAIN, how=OF_LAYER)[0]
-    return product(hidden, (down,), activated(None, ("bias",)), (bias,), how=OF_LAYER)[0]
 
 
 def _times(x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, by_rows: bool = False) -> torch.Tensor:

@@ -75,24 +75,28 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """act(gate(x)) * up(x)."""
+        gate, up, bias = self._joined()
+        flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        found = gemm_gated(flat, (gate.t(), up.t()), bias, activation, store_preact=False, varying_rows=True)[
+            1
+        ]
+        return found if x.dim() == 2 else found.view(*x.shape[:-1], found.shape[-1])
+
+    def whole(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """down(act(gate(x)) * up(x)): one node of autograd's graph where gradients are wanted."""
+        down = self.down_proj
+        if not is_one_step(down):
+            return down(self.gated(x, activation))
+        gate, up, bias = self._joined()
+        return mlp(x, (gate, up), down.weight, activation, bias, down.bias)
+
+    def _joined(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The weights of gate and up, side by side, and their biases as one."""
         gate, up = self.gate_proj, self.up_proj
         if not torch.compiler.is_compiling():
             self.join()
         bias = None if gate.bias is None else torch.cat([gate.bias, up.bias])
-        flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        weights = (gate.weight.t(), up.weight.t())
-        found = gemm_gated(flat, weights, bias, activation, store_preact=False, varying_rows=True)[1]
-        return found if x.dim() == 2 else found.view(*x.shape[:-1], found.shape[-1])
-
-    def whole(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """down(act(gate(x)) * up(x)): one step of autograd's record where gradients are wanted."""
-        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
-        if not is_one_step(down):
-            return down(self.gated(x, activation))
-        if not torch.compiler.is_compiling():
-            self.join()
-        bias = None if gate.bias is None else torch.cat([gate.bias, up.bias])
-        return mlp(x, (gate.weight, up.weight), down.weight, activation, bias, down.bias)
+        return gate.weight, up.weight, bias
 
 
 def is_one_step(down: nn.Module, is_plain: bool = False) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.torch.activations import activated, gated
 from cutegemm.torch.gradients import Call, Extents, gradients, saved, with_kept
 from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, Choice, by_torch, compute, dgated_of, joined
 from cutegemm.torch.route import Route, route_of
@@ -44,6 +45,22 @@ def product(
     return by_operator(a, b, text, operands, scalars, out_dtype, how)
 
 
+def layered(
+    x: torch.Tensor,
+    b: tuple[torch.Tensor, ...],
+    bias: torch.Tensor | None,
+    activation: str | None = None,
+    keeps: bool = False,
+) -> Sequence[torch.Tensor]:
+    """act(x @ b + bias) of a layer and, where it is kept, what is in front of the activation.
+
+    b   a weight as K x N; two of them, of gate and up, for a gated activation
+    """
+    names = () if bias is None else ("bias",)
+    text = gated(activation, names, False, keeps) if len(b) == 2 else activated(activation, names, keeps)
+    return product(x, b, text, () if bias is None else (bias,), how=OF_LAYER)
+
+
 def kept_text(text: str, a: torch.Tensor, b: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> str:
     """The epilogue with what its derivatives read, where gradients are to be recorded."""
     if text == PLAIN or not any(x.requires_grad for x in (a, *b, *operands)):
@@ -60,7 +77,7 @@ def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, how: Choice) 
 def by_dgated(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: Choice = AS_CHOSEN
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The way back through a gate, of which no gradients are recorded: see `dgated_of`."""
+    """The backward pass of a gated activation, which records no gradients itself: see `dgated_of`."""
     if route_of(a, b, preact) is Route.OPERATOR:
         found: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(
             a, b, preact, activation, how.varying_rows

@@ -35,17 +35,17 @@ SKINNY_PLANS = (
     ],
     *[
         SkinnyRecipe(
-            f"skinny_16x16_k{ctas}", f"the same by tiles of 16 columns; {ctas} CTAs share K",
+            f"skinny_16x16_k{ctas}", f"tiles of 16 columns; {ctas} CTAs share K: for small problems",
             {"tile": (16, 16), "vectors": 2, "cluster": ctas}, is_chosen=True,
         )
         for ctas in (2, 4, 8)
     ],
     SkinnyRecipe(
-        "skinny_16x16_k8_short", "the same, half as deep k-tiles",
+        "skinny_16x16_k8_short", "tiles of 16 columns, half as deep k-tiles; 8 CTAs share K: for small problems",
         {"tile": (16, 16), "vectors": 1, "cluster": 8}, is_chosen=True,
     ),
     SkinnyRecipe(
-        "skinny_16x16_k8_wide", "the same, 16 warps of a CTA",
+        "skinny_16x16_k8_wide", "tiles of 16 columns, 16 warps of a CTA; 8 CTAs share K: for small problems",
         {"tile": (16, 16), "vectors": 1, "warps": 16, "cluster": 8}, is_chosen=True,
     ),
     *[
@@ -57,7 +57,7 @@ SKINNY_PLANS = (
     ],
     *[
         SkinnyRecipe(
-            f"skinny_32x32_k{ctas}", f"and B half as often; {ctas} CTAs share K, each with a multiprocessor for itself",
+            f"skinny_32x32_k{ctas}", f"tiles of 32 x 32, one CTA per SM; {ctas} CTAs share K: for small problems",
             {"tile": (32, 32), "vectors": 1, "cluster": ctas, "ctas_per_sm": 1}, is_chosen=True,
         )
         for ctas in (2, 4, 8)

@@ -22,7 +22,7 @@ class SkinnyRecipe(Recipe):
     """What a plan is that streams A to registers, before its operands are known.
 
     is_chosen   whether `choose` considers it
-    for_one     only where one tile has all columns
+    for_one     whether that is only where one tile has all columns
     """
 
     family: ClassVar[str] = "skinny"
@@ -52,7 +52,7 @@ class SkinnyRecipe(Recipe):
         if bits == 8 and columns > _FEW_COLUMNS and not self.spelled_out:
             if options["vectors"] > 1:
                 options["vectors"] //= 2
-            if options["vectors"] == self.options["vectors"] and rows * columns > _FEW_SUMS:
+            elif rows * columns > _FEW_SUMS:
                 options["ctas_per_sm"] = 1
             if options.get("warps", 0) > _MANY_WARPS:
                 options["ctas_per_sm"] = 1

@@ -27,6 +27,7 @@ READ_US = 0.0133  # of a multiprocessor, for a vector that each lane of 8 warps 
 WIDEN = 1.93  # times that, of bytes, which are widened to f16
 MULTIPLY_US = 0.0237  # the same for an mma.sync of 256 bits along K
 _WARPS = 8
+_BYTE_BITS = 8
 _ATOM_MN = 16, 8
 _DEFAULTS = {name: parameter.default for name, parameter in signature(skinny_plan).parameters.items()}
 
@@ -62,7 +63,7 @@ class Stream:
         """
         given = {**_DEFAULTS, **options}
         (rows, columns), warps, shares = given["tile"], given["warps"], given["shares"]
-        vectors, is_bytes = given["vectors"] * shares, bits == ACCESS_BITS // 16
+        vectors, is_bytes = given["vectors"] * shares, bits == _BYTE_BITS
         read_us = READ_US * (WIDEN if is_bytes else 1.0) * (rows + columns) / 8 * vectors
         atoms = rows // _ATOM_MN[0] * (columns // _ATOM_MN[1]) * vectors * 2
         busy_us = (read_us + MULTIPLY_US * (2 if is_bytes else 1) * atoms) * warps / _WARPS

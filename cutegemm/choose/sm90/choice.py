@@ -25,7 +25,6 @@ ACCUMULATIONS = ("fast", "two_level")
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
-PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip; larger ones pay where all run at a time
 LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
 
 # Of the kernel that packs operands, and until the GEMM behind it has its first product; one that is launched beside it
@@ -81,7 +80,7 @@ def _divisions(
     k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device)
-    every, is_paired = np.arange(len(tiles)), shapes.cm * shapes.cn <= PAIRED
+    every, is_paired = np.arange(len(tiles)), ~shapes.is_four
     # Deep k-tiles were seen to gain where K is split, and to lose 5 to 15% where it is whole
     of_rows, of_parts, shares = [every[(is_paired | (tiles <= grid)) & ~shapes.is_deep]], [1], None
     is_small = shapes.bm * shapes.bn < UNSPLIT

@@ -41,7 +41,7 @@ _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _NARROW_BYTES = 64  # of a row along M or N: less is narrow
 _DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
-_PAIRED = 2  # CTAs of a cluster: clusters of four are the only larger ones
+_PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip: of four they pay where all run at a time
 _LINES = 64  # that slices of L2 deliver at the same time
 _BAND = 8  # rows of tiles that are taken side by side, by "grouped_m:8"
 
@@ -218,6 +218,11 @@ class Shapes:
         return cls(*[np.array(column) for column in columns])
 
     @property
+    def is_four(self) -> Column:
+        """Whether clusters have four CTAs."""
+        return self.cm * self.cn > _PAIRED
+
+    @property
     def is_deep(self) -> Column:
         """Whether k-tiles have more than 128 bytes along K."""
         return self.waits < 1.0
@@ -301,11 +306,7 @@ def predicted(
             of_b = of_b * np.where(owned & along_b, cost.l2_apart, 1.0)
     of_a, of_b = of_a * _loaded(m, bm, cost.missing), of_b * _loaded(n, bn, cost.missing)
     l2_us = (
-        cost.l2
-        * K_TILE_BYTES
-        / 1024
-        * (of_a / cn + of_b / cm)
-        * np.where(cm * cn > _PAIRED, cost.l2_fours, 1.0)
+        cost.l2 * K_TILE_BYTES / 1024 * (of_a / cn + of_b / cm) * np.where(shapes.is_four, cost.l2_fours, 1.0)
     )
     latency_us = (cost.step + cost.load * shapes.late) * shapes.waits
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
@@ -347,7 +348,7 @@ def predicted(
     long_us = problem.m * problem.n * problem.l * k_bytes / (rates.wgmma_tflops * 1e6)
     power_us = long_us * long_us / (long_us + cost.burst) * np.where(shapes.cooperative, cost.rests, 1.0)
     us = np.sqrt(_together(_together(turns_us, memory_us) ** 2, power_us**2))
-    us = cost.start + cost.fours * (cm * cn > _PAIRED) + us + meeting_us + store_us
+    us = cost.start + cost.fours * shapes.is_four + us + meeting_us + store_us
     of_k = turns * k_tiles
     every = np.ones(len(us))
     bounds = (
