@@ -128,7 +128,7 @@ def losers(cases: Sequence[tuple[str, Row]]) -> str:
     rows = []
     seen: dict[Any, list[Row]] = {}
     for _, row in cases:
-        seen.setdefault((row["plan"], *row["extents"]), []).append(row)
+        seen.setdefault(_question(row), []).append(row)
     for _, row in cases:
         for name in row["missed"]:
             predicted, counted, error = row["promised"][name]
@@ -138,7 +138,7 @@ def losers(cases: Sequence[tuple[str, Row]]) -> str:
                     abs(error or 1.0),
                     [f"`{row['plan']}`", "x".join(map(str, row["extents"])), f"{row['dtype']} {row['layout']}",
                      row["device"], name, _range(predicted), _number(counted), shown,
-                     _reason(name, row, seen[(row["plan"], *row["extents"])])],
+                     _reason(name, row, seen[_question(row)])],
                 )
             )  # fmt: skip
     rows.sort(key=lambda entry: -entry[0])
@@ -154,6 +154,11 @@ def losers(cases: Sequence[tuple[str, Row]]) -> str:
         "reason",
     )
     return table(head, [cells for _, cells in rows])
+
+
+def _question(row: Row) -> tuple[Any, ...]:
+    """A plan and a problem, whatever the device."""
+    return (row["plan"], *row["extents"])
 
 
 def _reason(name: str, row: Row, on_all: Sequence[Row]) -> str:
