@@ -12,6 +12,7 @@ from cutegemm.run.emulated import emulate
 from tests.epilogues import CASES
 from tests.gated import BF16, FORMS, held_against_float64
 from tests.kernels.plans import check_each
+from tests.marks import with_thorough
 
 # Those whose code differs most; the simulator carries out all
 EMULATED = (
@@ -21,9 +22,7 @@ EMULATED = (
 THOROUGH = ("pingpong, pairs", "cooperative", "split", "mma.sync, n-major", "SIMT, split")
 
 
-@pytest.mark.parametrize(
-    "form", [*EMULATED, *[pytest.param(form, marks=pytest.mark.thorough) for form in THOROUGH]]
-)
+@pytest.mark.parametrize("form", with_thorough((*EMULATED, *THOROUGH), THOROUGH))
 def test_against_float64(form):
     assert form in FORMS
     held_against_float64(emulate, form)
@@ -33,7 +32,7 @@ def test_against_float64(form):
 WITHOUT_PAIRS = ("sm90_deferred_2x1", "sm90_wide_2x1")
 
 
-@pytest.mark.parametrize("case", [pytest.param("swiglu", marks=pytest.mark.thorough), "geglu_bias", "pairs"])
+@pytest.mark.parametrize("case", with_thorough(("geglu_bias", "swiglu", "pairs"), ("swiglu", "pairs")))
 def test_nothing_spills(case):
     names = ("sm90_wide_2x1", "sm90_cluster_2x1", "sm90_64x192_2x1", "sm90_deferred_2x1")
     taken = [name for name in names if case != "pairs" or name not in WITHOUT_PAIRS]

@@ -35,12 +35,12 @@ def run(plan, mnk, **options):
     [
         ("tma_bf16_nn", [None], {"alpha": 0.5, "beta": 2.0}),
         ("tma_bf16_nt", [None, 1], {}),
-        ("tma_bf16_tn", [1], {"beta": -1.0}),
+        pytest.param("tma_bf16_tn", [1], {"beta": -1.0}, marks=pytest.mark.thorough),
         ("tma_m_major", [None], {}),  # f16, tt
         ("tma_tf32_nn", [1], {"beta": -1.0}),
-        ("tma_tf32_nt", [None], {}),
+        pytest.param("tma_tf32_nt", [None], {}, marks=pytest.mark.thorough),
         ("tma_tf32_m_major", [None, 1], {"alpha": 0.5, "beta": 2.0}),  # tn
-        ("tma_tf32_tt", [1], {}),
+        pytest.param("tma_tf32_tt", [1], {}, marks=pytest.mark.thorough),
     ],
 )
 def test_every_majorness_is_exact_in_whatever_order(name, seeds, options):
@@ -61,7 +61,7 @@ def test_every_majorness_is_exact_in_whatever_order(name, seeds, options):
         ("tma_lines_m_major", (65, 127, 72)),
         ("tma_lines_tf32", (68, 127, 36)),
         pytest.param("tma_wide_warps", (72, 168, 72), marks=pytest.mark.thorough),
-        ("tma_eight_warps", (136, 72, 200)),
+        pytest.param("tma_eight_warps", (136, 72, 200), marks=pytest.mark.thorough),
     ],
 )
 def test_other_ways(name, mnk):

@@ -22,8 +22,13 @@ from cutegemm.run.emulated import Emulation, emulate
 from cutegemm.simulate import simulate
 from tests.kernels.mma_sync_forms import form
 from tests.kernels.plans import asks_for_the_shared_memory_of
-from tests.kernels.test_compile_ladder import THOROUGH
+from tests.marks import with_thorough
 
+# Which differ from the step before them in one way that others have too
+THOROUGH = (
+    "sgemm_07_square_of_4", "sgemm_10_swizzle", "sgemm_12_warp_swizzle", "sgemm_14_async_4", "sgemm_14_async_5",
+    "sgemm_15_best",
+)  # fmt: skip
 STEPS = [step for step in SIMT_LADDER.steps if step.build().split_k == 1]
 SPLIT = [step for step in SIMT_LADDER.steps if step.build().split_k > 1]
 
@@ -59,13 +64,7 @@ def one_by_one(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return sums
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(step, marks=[pytest.mark.thorough] * (step.name in THOROUGH), id=step.name)
-        for step in STEPS
-    ],
-)
+@pytest.mark.parametrize("step", with_thorough(STEPS, THOROUGH, lambda step: step.name))
 def test_simt_kernels_sum_up_in_order_to_the_bit(step):
     plan = step.build()
     a, b = normal(plan, 132, 72, 44)
@@ -105,13 +104,18 @@ def test_batch_majorness_and_c(with_c):
     assert np.array_equal(emulate(with_c, *nothing, beta=2.0).d, 2 * nothing[2])
 
 
+OF_MMA_SYNC = (
+    "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
+    "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "name",
-    [  # those that the compile tests compile
-        "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
-        "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps",
-    ],
-)  # fmt: skip
+    with_thorough(
+        OF_MMA_SYNC, ("bf16_nn_4", "f16_sums", "one_buffer_registers", "shallow_atom", "wide_warps")
+    ),
+)
 def test_mma_sync_kernels_agree_with_the_simulator(name):
     """On whole numbers to the bit. On others to the roundings of a sum: K of them in each, of f32 or f16."""
     plan = form(name)

@@ -26,7 +26,10 @@ from tests.reductions import PLANS, REDUCED, hold_against_float64, operands, tak
 # the kernel, each part is among the others. The other cases read an operand, or take a maximum of what is computed.
 FEW = ("simt", "mma.sync", "pingpong", "direct")
 BOTH = ("simt, packed", "simt, split, kernel, m-major", "direct, cluster")
-THOROUGH = ("simt, one warp", "cooperative", "cluster along M", "single")
+THOROUGH = (
+    "simt, one warp", "simt, m-major", "simt, f64", "simt, split, kernel", "simt, waves", "cooperative",
+    "cooperative, rows of two", "cluster along M", "cluster along N", "single",
+)  # fmt: skip
 ALSO = {("simt", "rms"), ("pingpong", "rms"), ("mma.sync", "absmax"), ("pingpong", "absmax")}
 
 

@@ -12,6 +12,7 @@ from cutegemm.build import simt_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.plan import Operands
 from cutegemm.run.emulated import emulate
+from tests.marks import with_thorough
 
 SMALL = {"block": (32, 32, 8), "warp": (32, 16), "thread": (4, 4), "stages": 3}
 
@@ -35,7 +36,10 @@ def test_shared_tiles(options):
         assert right(plan, *shape, seed=1)
 
 
-@pytest.mark.parametrize("name", ["simt_16x16/k5", "simt_32x32x32/k3", "simt_64x16/k2", "simt_16x32"])
+NAMED = ("simt_16x16/k5", "simt_32x32x32/k3", "simt_64x16/k2", "simt_16x32")
+
+
+@pytest.mark.parametrize("name", with_thorough(NAMED, NAMED[2:]))
 def test_small_tiles_turned_by_single_elements(name):
     """k-major operands of any alignment come by cp.async: ragged along all modes, and parts without a k-tile."""
     plan = plan_named(name, Operands.of("f32", layout="nt", align_bytes=4))

@@ -22,6 +22,7 @@ from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
 from tests.kernels.plans import check_each, in_groups
+from tests.marks import with_thorough
 
 # name: (arguments of Operands.of, arguments of skinny_plan)
 FORMS = {
@@ -64,9 +65,7 @@ def whole_numbers(plan: GemmPlan, m: int, n: int, k: int, batch: int = 2) -> tup
 THOROUGH = ("wide", "four_shares", "e5m2_into_f32", "two_ctas_overlap")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in THOROUGH)) for name in FORMS]
-)
+@pytest.mark.parametrize("name", with_thorough(FORMS, THOROUGH))
 def test_ragged_rows_columns_and_k(name):
     """Some rows and columns past whole tiles, one column alone, and K that is no whole number of k-tiles."""
     plan = form(name)
@@ -146,10 +145,11 @@ def _registers(recipe):
 KERNELS = list({_registers(recipe): recipe for recipe in SKINNY_PLANS}.values())
 
 
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("e4m3", marks=pytest.mark.thorough)])
 @in_groups("recipes", KERNELS)
-def test_named_plans_spill_nothing(recipes):
-    kinds = [Operands.of(dtype, layout="nt", out_major="m", out="bf16") for dtype in ("bf16", "e4m3")]
-    check_each([recipe.build(operands) for recipe in recipes for operands in kinds], spills_nothing)
+def test_named_plans_spill_nothing(recipes, dtype):
+    operands = Operands.of(dtype, layout="nt", out_major="m", out="bf16")
+    check_each([recipe.build(operands) for recipe in recipes], spills_nothing)
 
 
 def spills_nothing(kernel):

@@ -62,10 +62,10 @@ def test_thread_numbers_are_read_outside_of_the_loops():
         assert not any(re.search(r"\bS2U?R\b.*TID", line) for line in lines[first:last])
 
 
-@pytest.mark.parametrize("layout", ["nt"])
-def test_packing_leaves_the_mainloop_of_operands_that_need_none(layout):
+@pytest.mark.thorough
+def test_packing_leaves_the_mainloop_of_operands_that_need_none():
     """The kernel that multiplies is the one for m-major A and n-major B, all of it by 128-bit cp.async."""
-    packed = plan_named("simt_256x128+pack", Operands.of("f32", layout=layout))
+    packed = plan_named("simt_256x128+pack", Operands.of("f32", layout="nt"))
     plain = plan_named("simt_256x128", Operands.of("f32", layout="tn"))
     reports = [compile_plan(plan).resources for plan in (packed, plain)]
     for opcode in ("FFMA", "LDS", "LDGSTS", "BAR"):

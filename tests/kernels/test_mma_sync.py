@@ -123,6 +123,7 @@ def test_steps_of_the_ladder(steps):
     check_each(plans, check, "sm_80")
 
 
+@pytest.mark.thorough
 def test_a_swizzle_costs_tf32_hardly_an_address():
     """Along M and N nothing but plain loads reads tf32: 128 LDS a k-tile and thread, of 4 addresses an operand."""
     swizzled, padded = (

@@ -23,19 +23,18 @@ from tests.kernels.sm90_forms import FORMS, form
 PACKED = ("pack_tf32", "pack_bf16_c", "pack_e4m3", "pack_s8_split")
 # Of the forms those that differ in code from each other and from named plans; the GPU tests run all of them.
 COMPILED = (
-    "pingpong", "pingpong_of_three", "cooperative_of_three", "f32_out_m_major", "warps_store",
-    "deep_k", "160", "cluster_2x2_mn", "cluster_4x1", "deferred_warps_store",
-    "deferred_stagger_2x1", "deferred_s8", "one_consumer", "one_tile_a_cta_2x1", "single",
-    "single_two_consumers", "direct", "direct_elements", "direct_c", "c", "c_f32_batched",
-    "e4m3", "e4m3_two_level_2x1", "two_level_pingpong", "s8", "s8_f32_c",
+    "pingpong", "f32_out_m_major", "warps_store", "deep_k", "cluster_2x2_mn", "deferred_warps_store",
+    "deferred_stagger_2x1", "one_tile_a_cta_2x1", "single", "direct", "direct_elements", "direct_c", "c",
+    "c_f32_batched", "e4m3", "e4m3_two_level_2x1", "two_level_pingpong", "s8", "s8_f32_c",
     "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
-    "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "split_c", "split_direct",
-    "split_two_level", "split_s8", "stream_of_three",
+    "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "split_direct",
     "lines", "lines_m_major", "lines_by_4_bytes", "lines_f32", "lines_c", "lines_of_16", "lines_e4m3", "lines_split",
     *PACKED,
 )  # fmt: skip
-# Their larger tiles, and two of these ways together.
+# Other tiles, and two of these ways together.
 THOROUGH = (
+    "pingpong_of_three", "cooperative_of_three", "160", "cluster_4x1", "deferred_s8", "one_consumer",
+    "single_two_consumers", "split_c", "split_two_level", "split_s8", "stream_of_three",
     "plain_d", "l2", "cooperative_256x192", "deferred_tall_1x2", "c_cooperative", "c_wide", "batched_2x1", "e5m2",
     "s8_direct", "e5m2_out", "stream_wide_1x2", "stream_cooperative_2x1", "lines_by_8_bytes", "lines_f32_m_major",
 )  # fmt: skip
@@ -209,11 +208,25 @@ def test_the_resources_are_those_of_the_gemm():
     assert compile_plan(plan).resources.count("QGMMA") == 4
 
 
-@in_groups("names", [named.name for named in SM90_LADDER])
+# Which differ from another one in the order of tiles, or in which operand the CTAs of a cluster share.
+_ALIKE = {
+    "sm90_along_m", "sm90_grouped", "sm90_cluster_1x2", "sm90_wide_1x2", "sm90_wide_along_n_1x2",
+    "sm90_wide_along_n_2x1", "sm90_deferred_tall_1x2", "sm90_64x128_2x1", "sm90_64x64_2x1",
+}  # fmt: skip
+
+
+@in_groups("names", [step.name for step in SM90_LADDER if step.name not in _ALIKE])
 def test_named_plans_are_what_they_say(names):
     check_each([named(name) for name in names], check)
 
 
+@pytest.mark.thorough
+@in_groups("names", [step.name for step in SM90_LADDER if step.name in _ALIKE])
+def test_so_are_those_that_are_alike(names):
+    check_each([named(name) for name in names], check)
+
+
+@pytest.mark.thorough
 def test_named_plans_with_c():
     names = ("sm90_cluster_1x2", "sm90_wide_2x1", "sm90_cooperative_2x1", "sm90_64x64")
     check_each([named(name, "nn", with_c=True) for name in names], check)
