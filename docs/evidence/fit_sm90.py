@@ -25,7 +25,8 @@ import numpy as np
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.time import COSTS, Shapes, Sm90Costs, predicted
+from cutegemm.choose.sm90.shapes import Shapes
+from cutegemm.choose.sm90.time import COSTS, Sm90Costs, predicted
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called

@@ -15,8 +15,9 @@ import pytest
 from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
 from cutegemm.choose.sm90.choice import splits
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
+from cutegemm.choose.sm90.shapes import Shapes
 from cutegemm.choose.sm90.tiles import every_tile
-from cutegemm.choose.sm90.time import COSTS, Shapes, predicted, predicted_us
+from cutegemm.choose.sm90.time import COSTS, predicted, predicted_us
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem

@@ -11,7 +11,8 @@ import numpy as np
 from cutegemm.choose.candidate import Candidate, Column
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.time import K_TILE_BYTES, Shapes, filled, predicted
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes
+from cutegemm.choose.sm90.time import filled, predicted
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.launches import MOST_PACKED_BYTES

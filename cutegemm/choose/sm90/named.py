@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from cutegemm.choose.recipe import STREAM_WAVES
 from cutegemm.choose.sm90.recipe import Sm90Recipe
+from cutegemm.choose.sm90.shapes import TileShape
 from cutegemm.choose.sm90.tiles import COOPERATIVE, DEFERRED, every_tile, tile_name, tile_options
-from cutegemm.choose.sm90.time import TileShape
 
 _DIRECT = {"store": "direct", "raster": "along_n"}
 _KEEP_INPUTS = ("evict_last", "evict_last", "evict_first")

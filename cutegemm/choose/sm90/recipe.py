@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.options import parse_tuple
 from cutegemm.choose.recipe import Recipe
-from cutegemm.choose.sm90.time import K_TILE_BYTES, TileShape, may_defer
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.memory.packing import to_pack_for_wgmma

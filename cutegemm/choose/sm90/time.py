@@ -20,14 +20,13 @@ L2 cache, for problems that were drawn by a seed; `python -m docs.evidence fit-s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cutegemm.build.sm90 import ring_of
 from cutegemm.choose.candidate import Column, Predicted
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape
 from cutegemm.machine.arch import CACHE_LINE_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
@@ -35,15 +34,11 @@ from cutegemm.plan.work.shares import Shares, shares_of
 from cutegemm.plan.work.split import FILLED, Split
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
-K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _NARROW_BYTES = 64  # of a row along M or N: less is narrow
-_DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
-_PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip: of four they pay where all run at a time
 _LINES = 64  # that slices of L2 deliver at the same time
-_BAND = 8  # rows of tiles that are taken side by side, by "grouped_m:8"
 
 
 @dataclass(frozen=True)
@@ -114,137 +109,31 @@ COSTS = Sm90Costs()
 
 
 @dataclass(frozen=True)
-class TileShape:
-    """What of a plan its time depends on.
+class _Tiling:
+    """How tiles lie over D, or over D^T, and over the grid.
 
-    tile        (bM, bN)
-    cluster     CTAs along M and N
-    epilogue    pingpong, cooperative or deferred: what the products go on behind
-    raster      the order of the tiles
-    two_level   whether threads add up the sums of each k-tile
-    consumers   warpgroups
-    subtile_n, slots   of D, where they do not follow from the tile
-    is_direct   whether D leaves straight out of registers
-    depth       k-tiles of 128 bytes that a stage holds, which are waited for together
+    m, n            extents
+    rows, columns   of clusters
+    tiles           clusters, of all batches
+    grid            clusters that run at a time
+    own_m, own_n    rows and columns of a tile that there are, on the mean
     """
 
-    tile: tuple[int, int]
-    cluster: tuple[int, int] = (1, 1)
-    epilogue: str = "pingpong"
-    raster: str = "grouped_m:8"
-    two_level: bool = False
-    consumers: int = 2
-    subtile_n: int | None = None
-    slots: int | None = None
-    is_direct: bool = False
-    depth: int = 1
-
-    def ring(self, operands: Operands) -> tuple[int, int]:
-        """Stages, and subtiles of a consumer.
-
-        >>> TileShape((128, 192)).ring(Operands.of("bf16", layout="nt"))
-        (4, 6)
-        """
-        (bm, bn), is_shared = self.tile, self.epilogue != "pingpong"
-        rows = bm // self.consumers if is_shared else bm
-        k_tile = self.depth * K_TILE_BYTES * 8 // operands.a.dtype.bits
-        return ring_of(
-            operands, (bm, bn, k_tile), (rows, bn), self.consumers, self.subtile_n, self.slots, self.is_direct
-        )
-
-
-def may_defer(operands: Operands) -> bool:
-    """Whether a tile can be stored behind the next one's products: TMA stores D, and registers hold it beside the sums.
-
-    >>> may_defer(Operands.of("bf16")), may_defer(Operands.of("tf32")), may_defer(Operands.of("bf16", align_bytes=2))
-    (True, False, False)
-    """
-    return operands.d.dtype.bits <= _DEFERRED_BITS and operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """Columns of many `TileShape`s, for operands of some types.
-
-    band       rows of tiles that are taken side by side
-    late       1 / (stages - 1): a k-tile's share of a load
-    subtiles   of a consumer
-    waits      share of a wait that a k-tile of 128 bytes takes: one for twice as many takes 1.4 times as long
-    turned     whether the plan is for D^T
-    """
-
-    bm: Column
-    bn: Column
-    cm: Column
-    cn: Column
-    cooperative: Column
-    deferred: Column
-    band: Column
-    along_m: Column
-    along_n: Column
-    two_level: Column
-    late: Column
-    subtiles: Column
-    waits: Column
-    turned: Column
+    m: Column
+    n: Column
+    rows: Column
+    columns: Column
+    tiles: Column
+    grid: Column
+    own_m: Column
+    own_n: Column
 
     @classmethod
-    def of(cls, shapes: Sequence[TileShape], operands: Operands, ways: Sequence[bool] = (False,)) -> Shapes:
-        """
-        ways   whether for D^T: those of each, one behind the other
-
-        >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
-        array([192,  16])
-        """
-        rings, defers = [one.ring(operands) for one in shapes], may_defer(operands)
-        bands = {"along_m": 1 << 20, "along_n": 1}
-        columns: list[list[Any]] = [
-            [one.tile[0] for one in shapes],
-            [one.tile[1] for one in shapes],
-            [one.cluster[0] for one in shapes],
-            [one.cluster[1] for one in shapes],
-            [one.epilogue == "cooperative" or (not defers and one.epilogue == "deferred") for one in shapes],
-            [defers and one.epilogue == "deferred" for one in shapes],
-            [bands.get(one.raster, _BAND) for one in shapes],
-            [one.raster == "along_m" for one in shapes],
-            [one.raster == "along_n" for one in shapes],
-            [one.two_level for one in shapes],
-            [1 / max(1, stages - 1) for stages, _ in rings],
-            [subtiles for _, subtiles in rings],
-            [one.depth**-0.5 for one in shapes],
-        ]
-        columns = [column * len(ways) for column in columns]
-        columns.append([way for way in ways for _ in shapes])
-        return cls(*[np.array(column) for column in columns])
-
-    @property
-    def is_four(self) -> Column:
-        """Whether clusters have four CTAs."""
-        return self.cm * self.cn > _PAIRED
-
-    @property
-    def is_deep(self) -> Column:
-        """Whether k-tiles have more than 128 bytes along K."""
-        return self.waits < 1.0
-
-    def taken(self, rows: Column) -> Shapes:
-        """Those of some rows."""
-        return Shapes(*[column[rows] for column in vars(self).values()])
-
-    def extents(self, problem: Problem) -> tuple[Column, Column]:
-        """M and N, of D or of D^T."""
-        if problem.m == problem.n:
-            return problem.m, problem.n
-        return np.where(self.turned, problem.n, problem.m), np.where(self.turned, problem.m, problem.n)
-
-    def clusters(self, problem: Problem) -> tuple[Column, Column]:
-        """Along M and N of D, or of D^T."""
-        m, n = self.extents(problem)
-        return -(-m // (self.bm * self.cm)), -(-n // (self.bn * self.cn))
-
-    def grid(self, device: Device) -> Column:
-        """Clusters that run at a time."""
-        return np.maximum(1, np.array(device.clusters_by_size)[self.cm * self.cn])
+    def of(cls, shapes: Shapes, problem: Problem, device: Device) -> _Tiling:
+        m, n = shapes.extents(problem)
+        rows, columns = shapes.clusters(problem)
+        own_m, own_n = m / np.maximum(1, rows * shapes.cm), n / np.maximum(1, columns * shapes.cn)
+        return cls(m, n, rows, columns, rows * columns * problem.l, shapes.grid(device), own_m, own_n)
 
 
 def predicted(
@@ -266,94 +155,44 @@ def predicted(
     packed     names of the operands that were packed, whose rows begin at lines
     shares     `filled` of them, where that is known
     """
-    cost, rates, turned = costs, device.measured, shapes.turned
-    bm, bn, cm, cn = shapes.bm, shapes.bn, shapes.cm, shapes.cn
-    bits = operands.a.dtype.bits
-    k_bytes, all_k_tiles = problem.k * bits / 8, -(-problem.k * bits // 8 // K_TILE_BYTES)
-    m, n = shapes.extents(problem)
-    rows, columns = shapes.clusters(problem)
-    tiles, grid = rows * columns * problem.l, shapes.grid(device)
-    some_own, some_split = bool(np.any(owned)), bool(np.any(np.greater(parts, 1)))
-    if some_own:
-        shares = shares or filled(tiles, all_k_tiles, grid)
+    tiling = _Tiling.of(shapes, problem, device)
+    all_k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
+    if not np.any(owned):
+        shares = None
+    else:
+        shares = shares or filled(tiling.tiles, all_k_tiles, tiling.grid)
         owned = owned & (shares.shared > 0)
-    k_tiles, units = -(-all_k_tiles // parts), tiles * parts
-    # Of a tile, as many rows and columns as there are, and how many CTAs read the same ones at a time
-    own_m, own_n = m / np.maximum(1, rows * cm), n / np.maximum(1, columns * cn)
-    at_a_time = np.minimum(tiles, grid)
-    readers_of_a = np.maximum(
-        1, np.minimum(columns, at_a_time / np.maximum(1, np.minimum(rows, shapes.band)))
-    )
-    reading_a = readers_of_a * np.minimum(1, _LINES / np.maximum(1, own_m * cm))
-    reading_b = at_a_time / readers_of_a * np.minimum(1, _LINES / np.maximum(1, own_n * cn))
-    waiting_us = cost.reader * np.maximum(reading_a, reading_b)
-    products_us = bm * bn * (_UNIT_CYCLES / _UNIT / device.clock_mhz)
-    of_a, of_b = _by_way(
-        turned, *[cost.l2_unaligned if _unaligned(operands, problem, name, packed) else 1.0 for name in "ab"]
-    )
-    for_a, for_b = operands.a.major != "k", operands.b.major != "k"
-    if for_a or for_b:
-        along_a, along_b = _by_way(turned, for_a, for_b)
-        narrow_a, narrow_b = [
-            along & (extent * bits // 8 % _NARROW_BYTES > 0)
-            for along, extent in ((along_a, bm), (along_b, bn))
-        ]
-        products_us = (
-            products_us * np.where(narrow_a, cost.narrow, 1.0) * np.where(narrow_b, cost.narrow, 1.0)
-        )
-        if some_own:
-            of_a = of_a * np.where(owned & along_a, cost.l2_apart, 1.0)
-            of_b = of_b * np.where(owned & along_b, cost.l2_apart, 1.0)
-    of_a, of_b = of_a * _loaded(m, bm, cost.missing), of_b * _loaded(n, bn, cost.missing)
-    l2_us = (
-        cost.l2 * K_TILE_BYTES / 1024 * (of_a / cn + of_b / cm) * np.where(shapes.is_four, cost.l2_fours, 1.0)
-    )
-    latency_us = (cost.step + cost.load * shapes.late) * shapes.waits
+    products_us = _products_us(shapes, operands, device, costs)
+    l2_us = _l2_us(shapes, operands, problem, tiling, packed, owned, costs)
+    waiting_us = _waiting_us(shapes, tiling, costs)
+    latency_us = (costs.step + costs.load * shapes.late) * shapes.waits
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
-    d_size = operands.d.dtype.bits / 8
-    d_bytes = problem.m * problem.n * problem.l * d_size
-    stays, by_threads = d_bytes <= rates.l2_kept_bytes, operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
-    along, across = _along(shapes, operands)
-    rate = cost.store * (1.0 if stays else np.where(along, cost.store_along, 1.0))
-    if by_threads:
-        rate = rate * np.where(across, cost.store_across, 1.0)
-        more = 1 + cost.ends_of_rows / (np.where(across, own_m * cm, own_n * cn) * d_size)
-        rate, d_bytes = rate / more, d_bytes * more
-    store_us = own_m * own_n * d_size / 1024 / rate + cost.subtile * shapes.subtiles
-    exposed = np.where(shapes.deferred, cost.deferred, cost.cooperative * shapes.cooperative)
-    exposed_us = store_us * (shapes.cooperative if by_threads else exposed * (1.0 if stays else cost.waited))
+    store_us, exposed_us, written_bytes = _store(shapes, operands, problem, device, tiling, costs)
     hidden_us = np.where(shapes.cooperative, 0.0, store_us)
-    sums_us = cost.two_level * shapes.two_level
+    sums_us = costs.two_level * shapes.two_level
+    k_tiles, units = -(-all_k_tiles // parts), tiling.tiles * parts
 
     def turn_us(share: Column) -> Column:
         """Where that share of the grid has tiles."""
         k_tile_us = np.sqrt(beside_us + (l2_us * share) ** 2) + sums_us
-        return _together(k_tile_us * k_tiles + exposed_us, hidden_us) + cost.turn
+        return _together(k_tile_us * k_tiles + exposed_us, hidden_us) + costs.turn
 
-    whole, rest = units // grid, units % grid
+    whole, rest = units // tiling.grid, units % tiling.grid
     full_us = turn_us(1.0)
-    turns_us = whole * full_us + np.where(rest, turn_us(rest / grid), 0.0)
-    meeting_us: Column = 0.0
-    part_us = bm * bn * (operands.acc.bits / 8 / 1024 / cost.sums)
-    if some_split:
-        once_us = cost.meet + parts * (part_us + cost.part)
-        meeting_us = np.where(np.greater(parts, 1), once_us * -(-units // grid), 0.0)
-    if shares is not None and some_own:
+    turns_us = whole * full_us + np.where(rest, turn_us(rest / tiling.grid), 0.0)
+    if shares is not None:
         turns_us = np.where(owned, full_us * (whole + shares.owned / max(1, all_k_tiles)), turns_us)
-        workers = shares.workers / np.maximum(1, shares.shared)
-        meeting_us = meeting_us + np.where(owned, cost.ends + workers * part_us, 0.0)
-    turns = np.maximum(1.0, units / grid)
-    read = _read_bytes(shapes, m, n, rows, columns, k_bytes * problem.l, turns, rates.l2_kept_bytes)
-    memory_us = (read + (0.0 if stays else cost.written * d_bytes)) / (rates.tma_read_gb_s * 1e3)
-    long_us = problem.m * problem.n * problem.l * k_bytes / (rates.wgmma_tflops * 1e6)
-    power_us = long_us * long_us / (long_us + cost.burst) * np.where(shapes.cooperative, cost.rests, 1.0)
+    meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
+    turns = np.maximum(1.0, units / tiling.grid)
+    memory_us = _memory_us(shapes, operands, problem, device, tiling, turns, written_bytes)
+    power_us = _power_us(shapes, operands, problem, device, costs)
     us = np.sqrt(_together(_together(turns_us, memory_us) ** 2, power_us**2))
-    us = cost.start + cost.fours * shapes.is_four + us + meeting_us + store_us
+    us = costs.start + costs.fours * shapes.is_four + us + meeting_us + store_us
     of_k = turns * k_tiles
     every = np.ones(len(us))
     bounds = (
         products_us * of_k, np.maximum(l2_us, waiting_us) * of_k, latency_us * of_k, store_us * turns,
-        memory_us * every, power_us * every, cost.start * every,
+        memory_us * every, power_us * every, costs.start * every,
     )  # fmt: skip
     return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
 
@@ -413,6 +252,117 @@ def _of_one(
     return predicted(Shapes.of([shape], operands), operands, problem, device, parts, owned, costs)
 
 
+def _products_us(shapes: Shapes, operands: Operands, device: Device, costs: Sm90Costs) -> Column:
+    """The products of a k-tile."""
+    bits, us = operands.a.dtype.bits, shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / device.clock_mhz)
+    if operands.a.major == operands.b.major == "k":
+        return us
+    for along, extent in zip(_along_mn(shapes, operands), (shapes.bm, shapes.bn), strict=True):
+        us = us * np.where(along & (extent * bits // 8 % _NARROW_BYTES > 0), costs.narrow, 1.0)
+    return us
+
+
+def _l2_us(
+    shapes: Shapes,
+    operands: Operands,
+    problem: Problem,
+    tiling: _Tiling,
+    packed: str,
+    owned: Column,
+    costs: Sm90Costs,
+) -> Column:
+    """What a CTA reads from L2 for a k-tile, when all multiprocessors do."""
+    of_a, of_b = _by_way(
+        shapes.turned,
+        *[costs.l2_unaligned if _unaligned(operands, problem, name, packed) else 1.0 for name in "ab"],
+    )
+    if np.any(owned):
+        along_a, along_b = _along_mn(shapes, operands)
+        of_a = of_a * np.where(owned & along_a, costs.l2_apart, 1.0)
+        of_b = of_b * np.where(owned & along_b, costs.l2_apart, 1.0)
+    of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
+    of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
+    rows = of_a / shapes.cn + of_b / shapes.cm
+    return costs.l2 * K_TILE_BYTES / 1024 * rows * np.where(shapes.is_four, costs.l2_fours, 1.0)
+
+
+def _waiting_us(shapes: Shapes, tiling: _Tiling, costs: Sm90Costs) -> Column:
+    """For the lines of a k-tile that other CTAs read at the same time, of the operand of which there are few."""
+    at_a_time = np.minimum(tiling.tiles, tiling.grid)
+    rows = np.maximum(1, np.minimum(tiling.rows, shapes.band))
+    of_a = np.maximum(1, np.minimum(tiling.columns, at_a_time / rows))
+    reading_a = of_a * np.minimum(1, _LINES / np.maximum(1, tiling.own_m * shapes.cm))
+    reading_b = at_a_time / of_a * np.minimum(1, _LINES / np.maximum(1, tiling.own_n * shapes.cn))
+    return costs.reader * np.maximum(reading_a, reading_b)
+
+
+def _store(
+    shapes: Shapes, operands: Operands, problem: Problem, device: Device, tiling: _Tiling, costs: Sm90Costs
+) -> tuple[Column, Column, Column]:
+    """What it takes to store a tile; as much of that as no products overlap; and bytes of D that L2 does not keep."""
+    d_size = operands.d.dtype.bits / 8
+    d_bytes = problem.m * problem.n * problem.l * d_size
+    stays = d_bytes <= device.measured.l2_kept_bytes
+    by_threads = operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+    along, across = _along(shapes, operands)
+    rate = costs.store * (1.0 if stays else np.where(along, costs.store_along, 1.0))
+    if by_threads:
+        rate = rate * np.where(across, costs.store_across, 1.0)
+        row = np.where(across, tiling.own_m * shapes.cm, tiling.own_n * shapes.cn)
+        more = 1 + costs.ends_of_rows / (row * d_size)
+        rate, d_bytes = rate / more, d_bytes * more
+    us = tiling.own_m * tiling.own_n * d_size / 1024 / rate + costs.subtile * shapes.subtiles
+    exposed = np.where(shapes.deferred, costs.deferred, costs.cooperative * shapes.cooperative)
+    exposed_us = us * (shapes.cooperative if by_threads else exposed * (1.0 if stays else costs.waited))
+    return us, exposed_us, 0.0 if stays else costs.written * d_bytes
+
+
+def _meeting_us(
+    shapes: Shapes,
+    operands: Operands,
+    parts: Column,
+    turns: Column,
+    owned: Column,
+    shares: Shares | None,
+    costs: Sm90Costs,
+) -> Column:
+    """Until the CTAs that share a tile have added up their sums."""
+    part_us = shapes.bm * shapes.bn * (operands.acc.bits / 8 / 1024 / costs.sums)
+    us: Column = 0.0
+    if np.any(np.greater(parts, 1)):
+        once_us = costs.meet + parts * (part_us + costs.part)
+        us = np.where(np.greater(parts, 1), once_us * turns, 0.0)
+    if shares is not None:
+        workers = shares.workers / np.maximum(1, shares.shared)
+        us = us + np.where(owned, costs.ends + workers * part_us, 0.0)
+    return us
+
+
+def _memory_us(
+    shapes: Shapes,
+    operands: Operands,
+    problem: Problem,
+    device: Device,
+    tiling: _Tiling,
+    turns: Column,
+    written_bytes: Column,
+) -> Column:
+    """What is read from memory, and the D that L2 does not keep."""
+    k_bytes, rates = problem.k * operands.a.dtype.bits / 8 * problem.l, device.measured
+    return (_read_bytes(shapes, tiling, k_bytes, turns, rates.l2_kept_bytes) + written_bytes) / (
+        rates.tma_read_gb_s * 1e3
+    )
+
+
+def _power_us(
+    shapes: Shapes, operands: Operands, problem: Problem, device: Device, costs: Sm90Costs
+) -> Column:
+    """What the chip's power allows, in the long run."""
+    k_bytes = problem.k * operands.a.dtype.bits / 8
+    long_us = problem.m * problem.n * problem.l * k_bytes / (device.measured.wgmma_tflops * 1e6)
+    return long_us * long_us / (long_us + costs.burst) * np.where(shapes.cooperative, costs.rests, 1.0)
+
+
 def _together(one: Column, other: Column) -> Column:
     """The slower of two that go on at the same time, and a little more where the other is near it."""
     return np.sqrt(one * one + other * other)
@@ -430,6 +380,11 @@ def _by_way(turned: Column, of_a: Any, of_b: Any) -> tuple[Column, Column]:
     return np.where(turned, of_b, of_a), np.where(turned, of_a, of_b)
 
 
+def _along_mn(shapes: Shapes, operands: Operands) -> tuple[Column, Column]:
+    """Whether the first operand of the plan, and the second one, lie along M or N of D, or of D^T."""
+    return _by_way(shapes.turned, operands.a.major != "k", operands.b.major != "k")
+
+
 def _along(shapes: Shapes, operands: Operands) -> tuple[Column, Column]:
     """Whether tiles follow each other along the rows of D, as it lies in memory; and whether those of a plan are its
     columns."""
@@ -437,25 +392,17 @@ def _along(shapes: Shapes, operands: Operands) -> tuple[Column, Column]:
     return np.where(across, shapes.along_m, shapes.along_n), across
 
 
-def _read_bytes(
-    shapes: Shapes,
-    m: Column,
-    n: Column,
-    rows: Column,
-    columns: Column,
-    k_bytes: float,
-    turns: Column,
-    kept: float,
-) -> Column:
+def _read_bytes(shapes: Shapes, tiling: _Tiling, k_bytes: float, turns: Column, kept: float) -> Column:
     """Of A and B, from memory. What L2 does not keep is read once more for each turn of tiles along M or N.
 
     k_bytes   of all rows along K
     """
+    m, n = tiling.m, tiling.n
     once = (m + n) * k_bytes
     if np.max(once, initial=0.0) <= kept:
         return once
-    a = np.where(shapes.along_m, np.minimum(turns, np.maximum(1, columns)), 1.0)
-    b = np.where(shapes.along_n, np.minimum(turns, np.maximum(1, rows)), 1.0)
+    a = np.where(shapes.along_m, np.minimum(turns, np.maximum(1, tiling.columns)), 1.0)
+    b = np.where(shapes.along_n, np.minimum(turns, np.maximum(1, tiling.rows)), 1.0)
     return (m * a + n * b) * k_bytes
 
 

@@ -1,0 +1,154 @@
+"""Shapes of Hopper plans, as far as their time depends on them: one, and many as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm.build.sm90 import ring_of
+from cutegemm.choose.candidate import Column
+from cutegemm.machine.device import Device
+from cutegemm.plan.problem import Operands, Problem
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
+
+K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
+_DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
+_PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip: of four they pay where all run at a time
+_BAND = 8  # rows of tiles that are taken side by side, by "grouped_m:8"
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """What of a plan its time depends on.
+
+    tile        (bM, bN)
+    cluster     CTAs along M and N
+    epilogue    pingpong, cooperative or deferred: what the products go on behind
+    raster      the order of the tiles
+    two_level   whether threads add up the sums of each k-tile
+    consumers   warpgroups
+    subtile_n, slots   of D, where they do not follow from the tile
+    is_direct   whether D leaves straight out of registers
+    depth       k-tiles of 128 bytes that a stage holds, which are waited for together
+    """
+
+    tile: tuple[int, int]
+    cluster: tuple[int, int] = (1, 1)
+    epilogue: str = "pingpong"
+    raster: str = "grouped_m:8"
+    two_level: bool = False
+    consumers: int = 2
+    subtile_n: int | None = None
+    slots: int | None = None
+    is_direct: bool = False
+    depth: int = 1
+
+    def ring(self, operands: Operands) -> tuple[int, int]:
+        """Stages, and subtiles of a consumer.
+
+        >>> TileShape((128, 192)).ring(Operands.of("bf16", layout="nt"))
+        (4, 6)
+        """
+        (bm, bn), is_shared = self.tile, self.epilogue != "pingpong"
+        rows = bm // self.consumers if is_shared else bm
+        k_tile = self.depth * K_TILE_BYTES * 8 // operands.a.dtype.bits
+        return ring_of(
+            operands, (bm, bn, k_tile), (rows, bn), self.consumers, self.subtile_n, self.slots, self.is_direct
+        )
+
+
+def may_defer(operands: Operands) -> bool:
+    """Whether a tile can be stored behind the next one's products: TMA stores D, and registers hold it beside the sums.
+
+    >>> may_defer(Operands.of("bf16")), may_defer(Operands.of("tf32")), may_defer(Operands.of("bf16", align_bytes=2))
+    (True, False, False)
+    """
+    return operands.d.dtype.bits <= _DEFERRED_BITS and operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Columns of many `TileShape`s, for operands of some types.
+
+    band       rows of tiles that are taken side by side
+    late       1 / (stages - 1): a k-tile's share of a load
+    subtiles   of a consumer
+    waits      share of a wait that a k-tile of 128 bytes takes: one for twice as many takes 1.4 times as long
+    turned     whether the plan is for D^T
+    """
+
+    bm: Column
+    bn: Column
+    cm: Column
+    cn: Column
+    cooperative: Column
+    deferred: Column
+    band: Column
+    along_m: Column
+    along_n: Column
+    two_level: Column
+    late: Column
+    subtiles: Column
+    waits: Column
+    turned: Column
+
+    @classmethod
+    def of(cls, shapes: Sequence[TileShape], operands: Operands, ways: Sequence[bool] = (False,)) -> Shapes:
+        """
+        ways   whether for D^T: those of each, one behind the other
+
+        >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
+        array([192,  16])
+        """
+        rings, defers = [one.ring(operands) for one in shapes], may_defer(operands)
+        bands = {"along_m": 1 << 20, "along_n": 1}
+        columns: list[list[Any]] = [
+            [one.tile[0] for one in shapes],
+            [one.tile[1] for one in shapes],
+            [one.cluster[0] for one in shapes],
+            [one.cluster[1] for one in shapes],
+            [one.epilogue == "cooperative" or (not defers and one.epilogue == "deferred") for one in shapes],
+            [defers and one.epilogue == "deferred" for one in shapes],
+            [bands.get(one.raster, _BAND) for one in shapes],
+            [one.raster == "along_m" for one in shapes],
+            [one.raster == "along_n" for one in shapes],
+            [one.two_level for one in shapes],
+            [1 / max(1, stages - 1) for stages, _ in rings],
+            [subtiles for _, subtiles in rings],
+            [one.depth**-0.5 for one in shapes],
+        ]
+        columns = [column * len(ways) for column in columns]
+        columns.append([way for way in ways for _ in shapes])
+        return cls(*[np.array(column) for column in columns])
+
+    @property
+    def is_four(self) -> Column:
+        """Whether clusters have four CTAs."""
+        return self.cm * self.cn > _PAIRED
+
+    @property
+    def is_deep(self) -> Column:
+        """Whether k-tiles have more than 128 bytes along K."""
+        return self.waits < 1.0
+
+    def taken(self, rows: Column) -> Shapes:
+        """Those of some rows."""
+        return Shapes(*[column[rows] for column in vars(self).values()])
+
+    def extents(self, problem: Problem) -> tuple[Column, Column]:
+        """M and N, of D or of D^T."""
+        if problem.m == problem.n:
+            return problem.m, problem.n
+        return np.where(self.turned, problem.n, problem.m), np.where(self.turned, problem.m, problem.n)
+
+    def clusters(self, problem: Problem) -> tuple[Column, Column]:
+        """Along M and N of D, or of D^T."""
+        m, n = self.extents(problem)
+        return -(-m // (self.bm * self.cm)), -(-n // (self.bn * self.cn))
+
+    def grid(self, device: Device) -> Column:
+        """Clusters that run at a time."""
+        return np.maximum(1, np.array(device.clusters_by_size)[self.cm * self.cn])
