@@ -220,36 +220,10 @@ def predicted_us(
     >>> 160 < predicted_us(wide, bf16, Problem(4096, 4096, 4096)) < 200
     True
     """
-    return float(_of_one(shape, operands, problem, device, split, costs).us[0])
-
-
-def bound(
-    shape: TileShape,
-    operands: Operands,
-    problem: Problem,
-    device: Device = DEFAULT_DEVICE,
-    split: Split | None = None,
-) -> str:
-    """What one plan takes most of its time for, by the model.
-
-    >>> bf16 = Operands.of("bf16", layout="nt")
-    >>> bound(TileShape((64, 16)), bf16, Problem(8192, 16, 8192))
-    'DRAM'
-    """
-    return _of_one(shape, operands, problem, device, split, COSTS).bound(0)
-
-
-def _of_one(
-    shape: TileShape,
-    operands: Operands,
-    problem: Problem,
-    device: Device,
-    split: Split | None,
-    costs: Sm90Costs,
-) -> Predicted:
     given = split or Split()
     parts, owned = np.array([given.parts]), np.array([given.owned])
-    return predicted(Shapes.of([shape], operands), operands, problem, device, parts, owned, costs)
+    found = predicted(Shapes.of([shape], operands), operands, problem, device, parts, owned, costs)
+    return float(found.us[0])
 
 
 def _products_us(shapes: Shapes, operands: Operands, device: Device, costs: Sm90Costs) -> Column:
