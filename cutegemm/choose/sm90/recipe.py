@@ -39,7 +39,17 @@ class Sm90Recipe(Recipe):
     arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         **dict.fromkeys(("tile", "cluster", "registers"), parse_tuple),
         **dict.fromkeys(
-            ("consumers", "stages", "subtile_n", "slots", "stagger_cycles", "split_k", "stream"), int
+            (
+                "consumers",
+                "stages",
+                "subtile_n",
+                "slots",
+                "stagger_cycles",
+                "split_k",
+                "stream",
+                "l2_promotion",
+            ),
+            int,
         ),
         **dict.fromkeys(("schedule", "store", "shared_d", "raster", "pack"), str),
         "l2": _policies,
