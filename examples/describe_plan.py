@@ -12,9 +12,8 @@ def main() -> None:
     problem = Problem(4096, 4096, 4096, operands=operands)
     print(plan.describe(problem))
 
-    print("\nThe steps of one k-tile:")
-    for step in plan.schedule.body:
-        print(f"  {step}")
+    print("\nWhat its threads do:")
+    print(plan.schedule)
 
     print("\nWhat a problem may break:")
     for violation in plan.violations(problem=Problem(4095, 4096, 4096, operands=operands)):

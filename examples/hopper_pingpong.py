@@ -46,6 +46,8 @@ def check(plan: GemmPlan) -> None:
     result = simulate(plan, a, b)
     exact = np.array_equal(result.d, round_to(OPERANDS.d.dtype, a @ b))
     print(f"simulated: {result.stats.ctas} tiles, rounded once from the exact result: {exact}")
+    if not exact:
+        raise SystemExit("D is wrong")
 
 
 def compile_it(plan: GemmPlan) -> None:

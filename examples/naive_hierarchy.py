@@ -37,7 +37,9 @@ def main() -> None:
     a, b = (rng.integers(-3, 4, size).astype(np.float32) for size in ((M, K), (K, N)))
     d = multiply(plan, problem, a, b)
     explain(plan, problem, [(0, 0, 0), (1, 0, 5), (4, 37, 6), (5, 63, 15)])
-    print(f"\nD is {'right' if (d == a @ b).all() else 'WRONG'}: {M} x {N} x {K}, {d.size * K} multiply-adds")
+    if not np.array_equal(d, a @ b):
+        raise SystemExit("D is wrong")
+    print(f"\nD is right: {M} x {N} x {K}, {d.size * K} multiply-adds")
 
 
 def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((136, 52), (52, 72)))
 
-    print("wavefronts of shared memory that a multiply-add takes, and those that it need take, times 1000\n")
+    print("wavefronts of shared memory for 1000 multiply-adds: actual / least possible\n")
     print(f"{'step':24} {'CTA tile':>13} {'stages':>6}  {'fill':>13} {'read':>13}")
     for name in STEPS:
         plan = plan_named(name, operands)

@@ -273,7 +273,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("gemm", "99999999999", "9999999999", "9999999999"), "elements together; up to 68719476736"),
         (("gemm", "8", "8", "8", "--out", "/no/such/folder/d.npy"), "there is no folder /no/such/folder"),
         (("gemm", "8", "8", "8", "--out", "d.txt"), "d.txt does not end in .npy"),
-        (("show", "simt_128x128", "--problem", "4294967296x8x8"), "above 2147483647"),
+        (("show", "simt_128x128", "--problem", "4294967296x8x8"), "above 2147482624"),
         (("check", "simt_128x128", "--problem", "2000000x2000000x8"), "15625 x 15625 x 1 tiles"),
         (("check", "simt_128x128", "--arch", "sm_80", "--device", "h200"), "give one of them"),
         (("profile", "simt_128x128", "--ncu", "no-such-ncu"), "no no-such-ncu is found"),
@@ -725,15 +725,23 @@ def test_why_a_plan_is_taken_and_what_it_is_held_to_take(tmp_path: Path) -> None
     assert f"next {second.recipe}" in chosen["chosen"]["reason"]
     assert chosen["chosen"]["tflops"] == pytest.approx(2 * 64**3 / best.us / 1e6)
     assert chosen["next"][:2] == [
-        "cutegemm explain 64 64 64 --dtype f32",
+        "cutegemm explain 64 64 64",
         f"cutegemm check {best.recipe} --problem 64x64x64",
     ]
     assert chosen["next"][-1] == "cutegemm explore"
     for command in chosen["next"][:-1]:
         assert run(*command.replace("plan.html", f"{tmp_path}/plan.html").split()[1:])
+    operands = Operands.of("bf16", layout="nt").fitted(64, 64, 64)
+    of_bf16 = candidates(operands, Problem(64, 64, 64, operands=operands))
     asked = json.loads(run("gemm", "64", "64", "64", "--plan", "sm90_slots", "--layout", "nt", "--json"))
-    assert (asked["chosen"]["reason"], asked["chosen"]["is_at_most"]) == ("asked for", True)
+    (taken,) = [one for one in of_bf16 if str(one.recipe) == "sm90_slots"]
+    assert (asked["chosen"]["reason"], asked["chosen"]["us"]) == ("asked for", taken.us)
+    assert not asked["chosen"]["is_at_most"]
     assert asked["next"][0] == "cutegemm check sm90_slots --dtype bf16 --layout nt --problem 64x64x64"
+    ended = run("gemm", "64", "64", "64", "--epilogue", "relu(acc + bias)", "--operand", "bias:row")
+    assert "roofline" in ended
+    assert "at least" in ended
+    assert "--epilogue 'relu(acc + bias)' --operand bias:row" in " ".join(ended.split())
     said = run("gemm", "64", "64", "64")
     for part in (
         "held to be the fastest of",

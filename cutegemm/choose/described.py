@@ -14,10 +14,10 @@ from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f32, s8, s32, tf32
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.rules.limits import MOST_EXTENT
 
 # The type of D where none is asked for and it is not that of A.
 _RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
-_MOST_EXTENT = 2**31 - 1  # kernels count with 32 bits
 
 
 def dtype_of(text: str | None, plan: str | None) -> DType:
@@ -96,8 +96,8 @@ def _extents(operation: str, text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text.strip()):
         raise PlanError(operation, [f"--problem {text!r} is not MxNxK or MxNxKxL, such as 4096x4096x4096."])
     extents = tuple(map(int, text.split("x")))
-    if max(extents) > _MOST_EXTENT:
+    if max(extents) > MOST_EXTENT:
         raise PlanError(
-            operation, [f"--problem {text!r} has an extent above {_MOST_EXTENT}, the most that there may be."]
+            operation, [f"--problem {text!r} has an extent above {MOST_EXTENT}, the most that there may be."]
         )
     return extents

@@ -27,7 +27,7 @@ def explain(
     n: _Extent,
     k: _Extent,
     batch: Annotated[int, typer.Option(min=1, help="Products of these extents.")] = 1,
-    dtype: Annotated[str, typer.Option(help="Element type of A and B.")] = "bf16",
+    dtype: Annotated[str, typer.Option(help="Element type of A and B.")] = "f32",
     layout: Annotated[str, typer.Option(help="BLAS letters: nn, nt, tn, tt.")] = "nn",
     device: Annotated[
         str, typer.Option(help="Whose rates the model takes: h200, h100, a100-80gb, ...")
@@ -38,7 +38,8 @@ def explain(
 ) -> None:
     """The plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, what bounds each, and why the others lost.
 
-    The first is what `gemm` takes. Times are those of a model, behind a flush of the L2 cache.
+    The first is what `gemm` takes for the same types and layout. Times are those of a model, behind a flush of the L2
+    cache.
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype))

@@ -149,7 +149,9 @@ def command(
     with _progress() as say:
         report, d = job.simulate(arch, emulated, say) if gpu is None else job.run(gpu, say)
     report["chosen"] = why(recipe, taken, plan, solved, of_arch, device, ending)
-    report["next"] = further(plan or str(recipe), problem, layout, plan is None)
+    ended = [] if epilogue is None else ["--epilogue", epilogue]
+    ended += [part for text in operand or () for part in ("--operand", text)]
+    report["next"] = further(plan or str(recipe), problem, layout, plan is None, ended)
     if gpu is None and found:
         report["no_gpu"] = found
     rounded = of.rounded(given)
@@ -256,7 +258,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
         names = ", ".join(report["rounded"])
         table.add_row("rounded", f"[yellow]{names} of the files, to values of the element type[/yellow]")
     table.add_row("plan", f"{escape(report['plan'])}: {escape(report['chosen'].reason)}")
-    table.add_row("predicted", escape(str(report["chosen"])))
+    table.add_row(report["chosen"].label, escape(str(report["chosen"])))
     table.add_row("did", report["did"])
     if "no_gpu" in report:
         table.add_row("", f"[yellow]{escape(report['no_gpu'])}[/yellow]")

@@ -41,8 +41,9 @@ _GROUPS = {
 }
 
 _AFTER_PLANS = (
-    "`cutegemm show NAME` describes one, `cutegemm check NAME` analyses it. A SIMT or Hopper NAME may end with /k4, "
-    "which splits K in 4, a Hopper NAME with /fill, which gives idle CTAs the ends of the last tiles; "
+    "`cutegemm show NAME` describes one, `cutegemm check NAME` analyses it. A SIMT, mma.sync or Hopper NAME may end "
+    "with /k4, which splits K in 4; a SIMT NAME with /s264, whose 264 CTAs share the k-tiles; a Hopper NAME with "
+    "/fill, which gives idle CTAs the ends of the last tiles, or /stream. transposed:NAME is the plan for D^T, and "
     "simt:block=128x128x8,warp=64x32,thread=8x8 and its like spell a plan out."
 )
 

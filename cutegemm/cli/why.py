@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +46,15 @@ class Why:
     def __str__(self) -> str:
         if self.us is None:
             return "nothing: the problem has more tiles than an analysis follows"
-        speed = f"{self.us:.4g} us, {self.tflops:.4g} TFLOP/s"
+        us, speed = f"{self.us:.4g} us", f"{self.tflops:.4g} TFLOP/s on {self.device}"
         if self.is_at_most:
-            return f"{speed} at most on {self.device}, by the roofline: {self.bound} binds"
-        return f"{speed} on {self.device}, by the model of time: most of it {self.bound}"
+            return f"at least {us}, at most {speed}: {self.bound} binds"
+        return f"{us}, {speed}, by the model of time: most of it {self.bound}"
+
+    @property
+    def label(self) -> str:
+        """What the time is."""
+        return "roofline" if self.is_at_most else "predicted"
 
 
 def why(
@@ -65,17 +72,18 @@ def why(
     asked    the name that the user gave; None where the plan was chosen
     ending   its epilogue, which the model of time of the choice does not know
     """
-    known = [] if asked is not None or ending is not None else _weighed(recipe, problem, arch, device)
+    known = [] if ending is not None else _weighed(recipe, problem, arch, device)
     us: float | None
-    if known:
+    if asked is not None:
+        reason = "asked for"
+    elif known:
         reason = f"held to be the fastest of {len(known)} plans"
         behind = [f"{one.recipe} {one.us:.4g} us" for one in known[1 : 1 + _OTHERS]]
         if behind:
             reason += f"; next {', '.join(behind)}"
-        us, bound = known[0].us, known[0].bound
     else:
-        reason = "asked for" if asked is not None else "chosen for the product; its epilogue is not weighed"
-        us, bound = _at_most(plan, problem, arch, device)
+        reason = "chosen for the product; its epilogue is not weighed"
+    us, bound = (known[0].us, known[0].bound) if known else _at_most(plan, problem, arch, device)
     flop = 2.0 * problem.m * problem.n * problem.k * problem.l
     return Why(reason, us, flop / us / 1e6 if us else 0.0, bound, not known, device.name)
 
@@ -98,8 +106,12 @@ def _weighed(recipe: Recipe, problem: Problem, arch: str, device: Device) -> lis
     return [] if place is None else found[place:]
 
 
-def further(plan: str, problem: Problem, layout: str, is_chosen: bool) -> list[str]:
+def further(
+    plan: str, problem: Problem, layout: str, is_chosen: bool, epilogue: Sequence[str] = ()
+) -> list[str]:
     """Commands that tell more of a plan, and of its choice.
+
+    epilogue   the options that gave it one
 
     >>> from cutegemm.plan import Operands
     >>> of = Problem(64, 64, 64, operands=Operands.of("f16"))
@@ -113,13 +125,14 @@ def further(plan: str, problem: Problem, layout: str, is_chosen: bool) -> list[s
     kind = problem.operands.a.dtype
     letters = "" if layout == "nn" else f" --layout {layout}"
     options = ("" if kind is f32 else f" --dtype {kind}") + letters
+    ending = f" {shlex.join(epilogue)}" if epilogue else ""
     extents = [problem.m, problem.n, problem.k]
     batch = f" --batch {problem.l}" if problem.operands.batched else ""
-    asked = f"cutegemm explain {' '.join(map(str, extents))}{batch} --dtype {kind}{letters}"
+    asked = f"cutegemm explain {' '.join(map(str, extents))}{batch}{options}"
     as_text = "x".join(map(str, [*extents, *([problem.l] if batch else [])]))
     return [
         *([asked] if is_chosen else []),
-        f"cutegemm check {plan}{options} --problem {as_text}",
-        f"cutegemm show {plan}{options} --html plan.html",
+        f"cutegemm check {plan}{options}{ending} --problem {as_text}",
+        f"cutegemm show {plan}{options}{ending} --html plan.html",
         "cutegemm explore",
     ]

@@ -397,7 +397,7 @@ class GemmPlan(hooks.Shown):
         return out
 
     def registers(self) -> dict[str, int]:
-        """32-bit registers that a thread's data needs: accumulators, fragments, and tiles on their way.
+        """32-bit registers that a thread's data needs: accumulators, fragments, and tiles in flight.
 
         The compiler adds addresses, counters and predicates.
         """
@@ -418,14 +418,21 @@ class GemmPlan(hooks.Shown):
             out["fragments"] = _words(depth_a * per_thread_a, ops.a.dtype.bits, 1) + _words(
                 depth_b * per_thread_b, ops.b.dtype.bits, 1
             )
-        for name, copy, tile, operand in (
-            ("tile of A on its way", self.load_a, bm, ops.a),
-            ("tile of B on its way", self.load_b, bn, ops.b),
-        ):
-            if self.stages and isinstance(copy, TiledCopy) and not copy.atom.is_async:
-                bits = _BITS_FOR_HALF if copy.atom.bits == HALF_BITS else operand.dtype.bits
-                out[name] = _words(tile * self.cta_tile[2], bits, self.threads)
+        for name, copy in self.by_registers.items():
+            bits = _BITS_FOR_HALF if copy.atom.bits == HALF_BITS else ops.matrix(name).dtype.bits
+            elements = (bm if name == "a" else bn) * self.cta_tile[2]
+            out[f"tile of {name.upper()} in flight"] = _words(elements, bits, self.threads)
         return out
+
+    @functools.cached_property
+    def by_registers(self) -> dict[str, TiledCopy]:
+        """By "a" and "b", the copies of tiles that come to shared memory through registers."""
+        loads = {"a": self.load_a, "b": self.load_b} if self.stages else {}
+        return {
+            name: load
+            for name, load in loads.items()
+            if isinstance(load, TiledCopy) and not load.atom.is_async
+        }
 
     @property
     def vectors_at_once(self) -> int:

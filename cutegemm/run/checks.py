@@ -10,10 +10,10 @@ from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.rules.limits import MOST_EXTENT
 from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.views import MODES, View, share_memory
 
-_MOST_EXTENT = 2**31 - 1024  # kernels count with 32 bits, up to the end of the last tile
 WITHOUT_A_GPU = (
     "Without a GPU `cutegemm.simulate.simulate(plan, a, b)` carries out a plan on the CPU, and "
     "`cutegemm.run.emulated.emulate(plan, a, b)` what it is compiled to."
@@ -158,9 +158,9 @@ def wrong_extents(given: dict[str, Any], gated: str = "") -> list[str]:
         if name in given and tuple(given[name].shape) != of_d
     ]
     found += [
-        f"{letter} is {extent}; {_MOST_EXTENT} at most is served."
+        f"{letter} is {extent}; {MOST_EXTENT} at most is served."
         for letter, extent in zip("MNKL", (m, n, k, l), strict=True)
-        if extent > _MOST_EXTENT
+        if extent > MOST_EXTENT
     ]
     return found
 
@@ -214,8 +214,8 @@ def wrong_values(given: dict[str, Any], beta: float) -> list[str]:
         if is_grad_enabled():
             detached = ", ".join(f"{name}.detach()" for name in wanting)
             found.append(
-                f"{_are(wanting)} to have gradients; gemm records no gradients. Pass {detached}, or call it under "
-                "torch.no_grad()."
+                f"{_are(wanting)} to have gradients; into a given out nothing is recorded. Leave out away, pass "
+                f"{detached}, or call it under torch.no_grad()."
             )
     return found
 

@@ -158,8 +158,9 @@ def gemm(
 
     Sums are kept in float32, or float64 for float64. float32 is multiplied as it is, unless tf32 is allowed, or a plan
     is asked for that takes it as that: "mma_128x256", "sm90_slots" and their like do. It runs on torch's current
-    stream, and a CUDA graph may capture it once the same signature has been called before. Gradients are not recorded.
-    Where operands lie otherwise than the kernel can load them fast, one before it packs them into a workspace.
+    stream, and a CUDA graph may capture it once the same signature has been called before. Gradients are recorded as
+    torch's are, and `torch.compile` sees one operator; into an `out` nothing is recorded. Where operands lie otherwise
+    than the kernel can load them fast, one before it packs them into a workspace.
 
     >>> a, b = torch.randn(4096, 512, device="cuda"), torch.randn(2048, 512, device="cuda").t()  # doctest: +SKIP
     >>> d = gemm(a, b)  # doctest: +SKIP

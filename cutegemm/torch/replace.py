@@ -51,7 +51,8 @@ class Replaced:
 
     def __str__(self) -> str:
         """A line for each kind of module that was replaced, and each reason why others were not."""
-        lines = [f"{len(self.replaced)} modules replaced, {len(self.left)} left"]
+        count = len(self.replaced)
+        lines = [f"{count} module{'s' * (count != 1)} replaced, {len(self.left)} left"]
         for title, found in (("replaced", self.replaced), ("left", self.left)):
             grouped: dict[str, list[str]] = {}
             for name, said in found.items():
@@ -72,8 +73,8 @@ def use(model: nn.Module) -> Replaced:
     of gate and up are put side by side in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
 
     Left as they are: subclasses of these with a forward of their own, layers whose weight is of a type that is not
-    multiplied, MLPs whose parts have hooks, which would not be called, or that compute something else of four rows of
-    noise. A second call replaces what is new, and nothing twice.
+    multiplied, MLPs whose parts have hooks, which would not be called, or whose output for four random rows differs
+    from that of such an MLP. A second call replaces what is new, and nothing twice.
 
     model     a module; it may itself be one of these
     returns   what was replaced, and what not and why; `undo()` takes it back

@@ -78,7 +78,7 @@ SIMT_LADDER = Ladder(
             {**_ONE, "shared_a": Shared("k"), "shared_b": Shared("k")},
         ),
         _step(
-            "sgemm_03_hoisted", 3, "nothing: the same plan, where one once kept threadIdx in a variable",
+            "sgemm_03_hoisted", 3, "no change: the compiler already keeps threadIdx in a register",
             "In 2021 that saved registers. Here the indices are those of the plan's layouts, and the "
             "machine code reads the thread's number once before the loop in either case: "
             "`examples/sgemm_ladder.py --sass` counts S2R.",
@@ -185,7 +185,7 @@ SIMT_LADDER = Ladder(
             _BEST,
         ),
         _step(
-            "sgemm_15_stream", 15, "the same by a grid of 132 CTAs, which shares evenly what does not fill it",
+            "sgemm_15_stream", 15, "a grid of 132 CTAs shares evenly the tiles that do not fill it",
             "512 tiles are 3.9 times 132 multiprocessors: in the last round 16 would be idle. The k-tiles of those "
             "116 tiles are one line, cut into 132 runs of equal length; the sums of a tile's runs are written and "
             "added by a second kernel.",

@@ -182,6 +182,6 @@ def simt_names() -> list[tuple[str, str]]:
     """
     packed = (
         str(LARGE_PACKED),
-        "the same, operands that are k-major or not aligned copied first, to where they are neither",
+        "256 x 128, operands that are k-major or not aligned copied first, to where they are neither",
     )
     return [*((recipe.name, recipe.summary) for recipe in SIMT_PLANS), packed]

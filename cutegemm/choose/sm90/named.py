@@ -110,7 +110,7 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_wide_2x1",
-        "the same, sharing B",
+        "128 x 192 pingpong in clusters of 2 x 1, which share B",
         {"tile": (128, 192), "cluster": (2, 1)},
         is_chosen=True,
     ),
@@ -122,13 +122,13 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_wide_along_n_1x2",
-        "the same, sharing A",
+        "128 x 192 one after the other along the rows of D, in clusters of 1 x 2, which share A",
         {"tile": (128, 192), "slots": 3, "raster": "along_n", "cluster": (1, 2)},
         is_chosen=True,
     ),
     Sm90Recipe(
         "sm90_wide_along_n_2x1",
-        "the same, sharing B",
+        "128 x 192 one after the other along the rows of D, in clusters of 2 x 1, which share B",
         {"tile": (128, 192), "slots": 3, "raster": "along_n", "cluster": (2, 1)},
         is_chosen=True,
     ),
@@ -139,7 +139,8 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_cooperative_2x1",
-        "in clusters; the second consumer begins 550 cycles later, so that the two do not store at once",
+        "128 x 256 in clusters of 2 x 1; the second consumer begins 550 cycles later, so that the two do not store at "
+        "once",
         {"tile": (128, 256), **COOPERATIVE, "cluster": (2, 1), "stagger_cycles": 550},
     ),
     Sm90Recipe(
@@ -149,25 +150,25 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_deferred",
-        "a tile is stored behind the products of the next one's first k-tiles: no consumer stops for its epilogue",
+        "128 x 256, stored behind the products of the next tile's first k-tiles: no consumer stops for its epilogue",
         {"tile": (128, 256), **COOPERATIVE, **DEFERRED},
         is_chosen=True,
     ),
     Sm90Recipe(
         "sm90_deferred_2x1",
-        "the same in clusters that share B",
+        "128 x 256, stored behind the next tile's products, in clusters of 2 x 1, which share B",
         {"tile": (128, 256), **COOPERATIVE, **DEFERRED, "cluster": (2, 1)},
         is_chosen=True,
     ),
     Sm90Recipe(
         "sm90_deferred_tall_1x2",
-        "256 x 128 of it, sharing A",
+        "256 x 128, stored behind the next tile's products, in clusters of 1 x 2, which share A",
         {"tile": (256, 128), **COOPERATIVE, **DEFERRED, "cluster": (1, 2)},
         is_chosen=True,
     ),
     Sm90Recipe(
         "sm90_256x160",
-        "the largest tile whose stages still number four",
+        "256 x 160 by two consumers: the largest tile that leaves room for four stages",
         {"tile": (256, 160), **COOPERATIVE},
     ),
     Sm90Recipe(
@@ -184,13 +185,13 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_64x128_2x1",
-        "two of them on top of each other load their B once: for 65 to 128 rows, and small problems",
+        "64 x 128 in clusters of 2 x 1, which share B: for 65 to 128 rows, and small problems",
         {"tile": (64, 128), "slots": 2, "store": "tma_warp", "cluster": (2, 1)},
         is_chosen=True,
     ),
     Sm90Recipe(
         "sm90_64x64_2x1",
-        "64 x 64 in such clusters: half the traffic of B",
+        "64 x 64 in clusters of 2 x 1, which share B: half the traffic of B",
         {"tile": (64, 64), "subtile_n": 32, "store": "tma_warp", "cluster": (2, 1)},
         is_chosen=True,
     ),
@@ -224,7 +225,7 @@ SM90_LADDER = (
     ),
     Sm90Recipe(
         "sm90_fill",
-        "each of those tiles keeps a CTA; those without one take its last k-tiles, and all others stay in step",
+        "each tile of a last wave that is not full keeps a CTA; idle CTAs take its last k-tiles",
         {"tile": (128, 128), "cluster": (2, 1), "fill": True},
     ),
 )
@@ -238,7 +239,7 @@ _DEEP = (
     ),
     Sm90Recipe(
         "sm90_64x32_deep",
-        "64 x 32 of it, whose D leaves straight out of registers too",
+        "64 x 32 by k-tiles twice as deep; D leaves straight out of registers",
         {"tile": (64, 32), "store": "direct", "depth": 2},
         is_chosen=True,
     ),
@@ -253,7 +254,7 @@ _TWO_LEVEL_LADDER = (
     ),
     Sm90Recipe(
         "sm90_two_level_2x1",
-        "128 x 192 of it: for larger problems",
+        "128 x 192 by two consumers, in clusters that share B; the threads add up the sums of each k-tile",
         {"tile": (128, 192), **COOPERATIVE, "two_level": True, "cluster": (2, 1)},
         is_chosen=True,
     ),

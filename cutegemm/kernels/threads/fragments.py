@@ -67,7 +67,9 @@ def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, t
             own = tiled_mma.get_slice(tid)
             part = own.partition_A(plain) if operand == "a" else own.partition_B(plain)
             return _by_words(atom, Addresses(part, given.inner, _WORDS[atom.bits]), held)
-        if not _travels_by_registers(plan):
+        if (
+            not plan.by_registers
+        ):  # for want of registers ldmatrix swizzles each address anew beside such tiles
             return _by_matrices(
                 atom, Addresses(thr.partition_S(plain), given.inner, tile.element_type), target
             )
@@ -76,11 +78,6 @@ def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, t
         cute.copy(copy, source[None, None, k_block, stage], target[None, None, buffer])
 
     return Reader(1, read)
-
-
-def _travels_by_registers(plan: GemmPlan) -> bool:
-    """Whether tiles do, on their way: then ldmatrix swizzles each address anew, for want of registers."""
-    return any("on its way" in name for name in plan.registers())
 
 
 def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayout) -> bool:

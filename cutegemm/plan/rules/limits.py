@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
 
+MOST_EXTENT = 2**31 - 1024  # of a matrix: kernels count with 32 bits, up to the end of the last tile
 _MOST = 2**31 - 1  # that a signed number of 32 bits holds
 
 

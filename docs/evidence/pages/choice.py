@@ -20,7 +20,7 @@ _TEXT = """# The choice
 what is predicted for each, what bounds it, and why it lost:
 
 ```console
-$ cutegemm explain 98 90 11053 --count 3
+$ cutegemm explain 98 90 11053 --dtype bf16 --count 3
 ```
 
 - **Candidates**: for wgmma every tile of `choose/sm90/tiles.py` with its clusters, as it is and for D^T = B^T A^T,

@@ -124,13 +124,14 @@ def _beside(chosen: Mapping[str, Any], peer: Mapping[str, Any] | None, has_peers
 
 
 _ALONE = (
-    "Each contestant runs alone, again and again, while the chip's sensors are read. The ceiling is a kernel of "
-    "mma.sync without loads; a share of it is at the clock that the contestant ran at."
+    "Each contestant runs alone, again and again, while the chip's sensors are read. The last row is a kernel of "
+    "mma.sync without loads; a share of its rate is at the clock that the contestant ran at. Kernels of wgmma, "
+    "cuBLAS's and the `sm90` plans, are above it."
 )
 
 
 def _by_power(found: Mapping[str, Any]) -> str:
-    """What the chip does while a kernel runs by itself: each plan, the library, the ceiling."""
+    """What the chip does while a kernel runs by itself: each plan, the library, mma.sync alone."""
     rows: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for row in found["rows"]:
         if "alone" in row:
@@ -138,9 +139,9 @@ def _by_power(found: Mapping[str, Any]) -> str:
             rows[at, layout, "cuBLAS"] = row["library_alone"]
             rows[at, layout, name if row.get("peer") else f"`{name}`"] = row["alone"]
     if found.get("ceiling"):
-        rows["", "", "ceiling"] = found["ceiling"]
+        rows["", "", "mma.sync alone"] = found["ceiling"]
     return table(
-        ("M×N×K", "layout", "kernel", "TFLOP/s", "MHz", "W", "of the ceiling", "throttled by"),
+        ("M×N×K", "layout", "kernel", "TFLOP/s", "MHz", "W", "of mma.sync alone", "throttled by"),
         [
             (*key, f"{one['tflops']:.1f}", str(one.get("clock_mhz", "")), str(one.get("power_w", "")),
              f"{one['share_at_clock']:.3f}" if "share_at_clock" in one else "",
