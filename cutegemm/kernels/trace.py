@@ -278,7 +278,16 @@ class Tracer:
     ):
         if condition:
             values = self.inside(steps, at, names, values)
+        elif cutlass.const_expr(self.forgets(at)):
+            self.forget()
         return values
+
+    def forgets(self, at: At) -> bool:
+        """Whether something is to be forgotten where a condition does not hold."""
+        return False
+
+    def forget(self) -> None:
+        """Forgets it: no register keeps it."""
 
     def condition(self, branch: step.If, at: At):
         """The value of a condition."""

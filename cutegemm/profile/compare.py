@@ -247,7 +247,7 @@ QUANTITIES = (
     ),
     Quantity(
         "theoretical occupancy, %", ("sm__maximum_warps_per_active_cycle_pct",),
-        lambda a: 100 * a.occupancy.theoretical, _EXACT,
+        lambda a: round(100 * a.occupancy.theoretical, 2), _EXACT,  # ncu prints two decimals
     ),
     Quantity(
         "achieved occupancy, %", ("sm__warps_active.avg.pct_of_peak_sustained_active",),

@@ -238,21 +238,12 @@ class ConsumerTracer(Tracer):
 
     # --- to global memory -----------------------------------------------------------------------------------
 
-    @cute.jit
-    def when(
-        self,
-        steps: cutlass.Constexpr,
-        at: cutlass.Constexpr,
-        names: cutlass.Constexpr,
-        condition,
-        values: tuple,
-    ):
-        """Of a part that is not the last one nothing is held: no register keeps what has left."""
-        if condition:
-            values = self.inside(steps, at, names, values)
-        elif cutlass.const_expr(self.holds and at.is_last is not None):
-            self.held.fill(0)
-        return values
+    def forgets(self, at: At) -> bool:
+        """Of a part that is not the last one nothing is held."""
+        return self.holds and at.is_last is not None
+
+    def forget(self) -> None:
+        self.held.fill(0)
 
     def condition(self, branch: step.If, at: At):
         if branch.condition == step.TILES_ARE_READ:
