@@ -167,8 +167,8 @@ def test_tiles_have_no_even_parts_where_that_was_not_seen_to_gain(shape):
 
 
 def test_what_idle_ctas_take():
-    """8 x 64 tiles of 128 x 128, in clusters 512 of 66: 7.76 turns, 8 where tiles are whole. 50 of them keep 101 of 128
-    k-tiles, so that the last turn is 0.79 of one. 66 x 3 tiles leave nothing to take, and 64 of 66 too little."""
+    """8 x 64 tiles of 128 x 128, in clusters 512 of 66: 7.76 waves, 8 where tiles are whole. 50 of them keep 101 of 128
+    k-tiles, so that the last wave is 0.79 of one. 66 x 3 tiles leave nothing to take, and 64 of 66 too little."""
     found = [recipe for recipe in SM90_LADDER if recipe.name == "sm90_cluster_2x1"]
     fills = [
         [split for split in splits(found[0], BF16, Problem(*shape)) if split.owned]

@@ -88,9 +88,9 @@ def _divisions(
     few = (2 * tiles <= grid) & is_small
     if k_tiles >= 2 * LEAST_K_TILES and few.any():
         few = every[few]
-        turns = grid[few] // np.maximum(1, tiles[few])
+        times = grid[few] // np.maximum(1, tiles[few])
         of_parts += [parts for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES]
-        of_rows += [few[turns >= parts] for parts in of_parts[1:]]
+        of_rows += [few[times >= parts] for parts in of_parts[1:]]
     whole = sum(map(len, of_rows))
     if k_tiles >= LEAST_OWNED_K_TILES:
         shares = filled(tiles, k_tiles, grid)

@@ -1,6 +1,6 @@
-"""How long Hopper plans will take, many at a time: what bounds a turn of the grid, in a formula of the tile.
+"""How long Hopper plans will take, many at a time: what bounds a wave of the grid, in a formula of the tile.
 
-A *turn* is a tile of D for each multiprocessor. In a turn a multiprocessor takes a tile's k-tiles, 128 bytes along K
+A *wave* is a tile of D for each multiprocessor. In a wave a multiprocessor takes a tile's k-tiles, 128 bytes along K
 each, one after the other. A k-tile waits for
 
     tensor cores   for the area of the tile; longer where an operand lies along M or N in rows of 32 bytes
@@ -9,7 +9,7 @@ each, one after the other. A k-tile waits for
     few lines      that many CTAs read at once: the rows of a small operand
     latency        of a load, over the stages that are under way
 
-and a turn is no shorter than it takes to store the tile; the store of the last one nothing overlaps. A problem takes
+and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. A problem takes
 no less than reading A and B from memory does, and in the long run no less than the chip's power allows. What goes on at
 the same time adds up like the sides of a right triangle: `_together`. What a problem takes besides is the start and,
 where K is split, the sums of the parts.
@@ -63,7 +63,7 @@ class Sm90Costs:
     written        of a D that L2 does not keep, times what as much takes to be read from memory
     store_along    times the rate of such a D, where tiles follow each other along the rows of a larger D
     subtile        of a consumer that leaves through shared memory
-    turn           of a tile, besides
+    tile           of a tile, besides
     cooperative, deferred   share of the store of a tile that no products overlap, by the way of D
     waited         times that, of a D larger than L2
     meet           where K is split, until the CTAs of a tile have met
@@ -93,7 +93,7 @@ class Sm90Costs:
     ends_of_rows: float = 128.0
     written: float = 0.756
     subtile: float = 0.0495
-    turn: float = 0.138
+    tile: float = 0.138
     cooperative: float = 0.547
     waited: float = 1.82
     deferred: float = 0.319
@@ -172,26 +172,26 @@ def predicted(
     sums_us = costs.two_level * shapes.two_level
     k_tiles, units = -(-all_k_tiles // parts), tiling.tiles * parts
 
-    def turn_us(share: Column) -> Column:
+    def wave_us(share: Column) -> Column:
         """Where that share of the grid has tiles."""
         k_tile_us = np.sqrt(beside_us + (l2_us * share) ** 2) + sums_us
-        return _together(k_tile_us * k_tiles + exposed_us, hidden_us) + costs.turn
+        return _together(k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
 
     whole, rest = units // tiling.grid, units % tiling.grid
-    full_us = turn_us(1.0)
-    turns_us = whole * full_us + np.where(rest, turn_us(rest / tiling.grid), 0.0)
+    full_us = wave_us(1.0)
+    waves_us = whole * full_us + np.where(rest, wave_us(rest / tiling.grid), 0.0)
     if shares is not None:
-        turns_us = np.where(owned, full_us * (whole + shares.owned / max(1, all_k_tiles)), turns_us)
+        waves_us = np.where(owned, full_us * (whole + shares.owned / max(1, all_k_tiles)), waves_us)
     meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
-    turns = np.maximum(1.0, units / tiling.grid)
-    memory_us = _memory_us(shapes, operands, problem, device, tiling, turns, written_bytes)
+    waves = np.maximum(1.0, units / tiling.grid)
+    memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
     power_us = _power_us(shapes, operands, problem, device, costs)
-    us = np.sqrt(_together(_together(turns_us, memory_us) ** 2, power_us**2))
+    us = np.sqrt(_together(_together(waves_us, memory_us) ** 2, power_us**2))
     us = costs.start + costs.fours * shapes.is_four + us + meeting_us + store_us
-    of_k = turns * k_tiles
+    of_k = waves * k_tiles
     every = np.ones(len(us))
     bounds = (
-        products_us * of_k, np.maximum(l2_us, waiting_us) * of_k, latency_us * of_k, store_us * turns,
+        products_us * of_k, np.maximum(l2_us, waiting_us) * of_k, latency_us * of_k, store_us * waves,
         memory_us * every, power_us * every, costs.start * every,
     )  # fmt: skip
     return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
@@ -295,7 +295,7 @@ def _meeting_us(
     shapes: Shapes,
     operands: Operands,
     parts: Column,
-    turns: Column,
+    waves: Column,
     owned: Column,
     shares: Shares | None,
     costs: Sm90Costs,
@@ -305,7 +305,7 @@ def _meeting_us(
     us: Column = 0.0
     if np.any(np.greater(parts, 1)):
         once_us = costs.meet + parts * (part_us + costs.part)
-        us = np.where(np.greater(parts, 1), once_us * turns, 0.0)
+        us = np.where(np.greater(parts, 1), once_us * waves, 0.0)
     if shares is not None:
         workers = shares.workers / np.maximum(1, shares.shared)
         us = us + np.where(owned, costs.ends + workers * part_us, 0.0)
@@ -318,12 +318,12 @@ def _memory_us(
     problem: Problem,
     device: Device,
     tiling: _Tiling,
-    turns: Column,
+    waves: Column,
     written_bytes: Column,
 ) -> Column:
     """What is read from memory, and the D that L2 does not keep."""
     k_bytes, rates = problem.k * operands.a.dtype.bits / 8 * problem.l, device.measured
-    return (_read_bytes(shapes, tiling, k_bytes, turns, rates.l2_kept_bytes) + written_bytes) / (
+    return (_read_bytes(shapes, tiling, k_bytes, waves, rates.l2_kept_bytes) + written_bytes) / (
         rates.tma_read_gb_s * 1e3
     )
 
@@ -366,8 +366,8 @@ def _along(shapes: Shapes, operands: Operands) -> tuple[Column, Column]:
     return np.where(across, shapes.along_m, shapes.along_n), across
 
 
-def _read_bytes(shapes: Shapes, tiling: _Tiling, k_bytes: float, turns: Column, kept: float) -> Column:
-    """Of A and B, from memory. What L2 does not keep is read once more for each turn of tiles along M or N.
+def _read_bytes(shapes: Shapes, tiling: _Tiling, k_bytes: float, waves: Column, kept: float) -> Column:
+    """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N.
 
     k_bytes   of all rows along K
     """
@@ -375,8 +375,8 @@ def _read_bytes(shapes: Shapes, tiling: _Tiling, k_bytes: float, turns: Column, 
     once = (m + n) * k_bytes
     if np.max(once, initial=0.0) <= kept:
         return once
-    a = np.where(shapes.along_m, np.minimum(turns, np.maximum(1, tiling.columns)), 1.0)
-    b = np.where(shapes.along_n, np.minimum(turns, np.maximum(1, tiling.rows)), 1.0)
+    a = np.where(shapes.along_m, np.minimum(waves, np.maximum(1, tiling.columns)), 1.0)
+    b = np.where(shapes.along_n, np.minimum(waves, np.maximum(1, tiling.rows)), 1.0)
     return (m * a + n * b) * k_bytes
 
 

@@ -27,7 +27,7 @@ $ cutegemm explain 98 90 11053 --dtype bf16 --count 3
   K whole, split or filled (`/k4`, `/fill`), with operands packed where TMA cannot load them or wgmma not multiply
   them; for mma.sync every named plan, K whole or split; SIMT plans for f32 and f64. They are ranked by one number,
   microseconds, whatever their family.
-- **The model** (`choose/*/time.py`) adds up what a turn of the grid waits for: tensor cores, L2, the latency of loads,
+- **The model** (`choose/*/time.py`) adds up what a wave of the grid waits for: tensor cores, L2, the latency of loads,
   the store of D, memory, power, the start. Rates of a chip are in `machine/device.py`, measured on an H200 and an H100;
   a device is known by its name.
 - **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_fit_*.json` finds the constants of the
