@@ -116,7 +116,7 @@ def test_power(tmp_path: Path) -> None:
     assert "| 4×5×6 | nn | `p` | 470.0 | 1545 | 690.5 | 0.850 | power cap 90% |" in page
     assert "| 4×5×6 | nn | cuBLAS | 660.0 |  |  |  |  |" in page
     assert "| 4×5×6 | nt | their | 480.0 |  |  |  |  |" in page
-    assert "|  |  | ceiling | 553.0 | 1545 | 690.5 |  | power cap 90% |" in page
+    assert "|  |  | mma.sync alone | 553.0 | 1545 | 690.5 |  | power cap 90% |" in page
 
 
 def test_what_a_cpu_measures(tmp_path: Path) -> None:
