@@ -138,13 +138,6 @@ class CompiledKernel:
         return self.resources.violations(self.plan, self.arch)
 
 
-def read_back(kernels: Sequence[CompiledKernel]) -> None:
-    """Works out the `resources` of several kernels for one architecture, in hardly more time than those of one."""
-    cubins = [(kernel.folder / "kernel.cubin").read_bytes() for kernel in kernels]
-    for kernel, report in zip(kernels, cubin.resources_of_many(cubins, kernels[0].arch), strict=True):
-        kernel.resources = report
-
-
 @functools.cache
 def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
     """The kernel of a plan for an architecture: from this process, else from the disk, else compiled.

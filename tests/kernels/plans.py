@@ -17,8 +17,8 @@ from cutegemm.layout import Swizzle
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run import cache
-from cutegemm.run.compile import CompiledKernel, compile_plan, compiled_into, read_back
-from cutegemm.run.cubin import GEMM_KERNELS
+from cutegemm.run.compile import CompiledKernel, compile_plan, compiled_into
+from cutegemm.run.cubin import GEMM_KERNELS, resources_of_many
 from cutegemm.run.emulated import Emulation
 
 Named = TypeVar("Named")
@@ -49,8 +49,9 @@ def check_each(
         kernels = [
             compile_plan(plan, arch) if are_kept else machine_code(plan, arch, Path(folder)) for plan in plans
         ]
-        read_back(kernels)
-        for kernel in kernels:
+        codes = [(kernel.folder / "kernel.cubin").read_bytes() for kernel in kernels]
+        for kernel, report in zip(kernels, resources_of_many(codes, arch), strict=True):
+            kernel.resources = report
             try:
                 check(kernel)
             except AssertionError as error:
