@@ -108,6 +108,7 @@ def mma_sync_plan(
     }
     counts = {"stages": stages, "split_k": split_k, "waves": waves, "persistent": persistent or 0}
     check_arguments(subject, ops, tiles, counts, some)
+    check_is_multiplied(subject, ops)
     tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     builder = _MmaBuilder(subject, ops, tile, stages)
     order = builder.order(raster)
@@ -265,6 +266,28 @@ def _shared_out(extent: int, own: int, step: int) -> Layout:
         return Layout((step, extent // own, own // step), (1, own, step))
     warps = extent // own
     return Layout((step, warps, (piece // step, own // piece)), (1, piece, (step, piece * warps)))
+
+
+def check_is_multiplied(subject: str, operands: Operands) -> None:
+    """Checks that kernels multiply the operands by mma.sync.
+
+    raises   PlanError for elements of 8 bits: there are atoms for them, and no kernel
+
+    >>> check_is_multiplied("mma_sync_plan", Operands.of("s8"))
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.PlanError: mma_sync_plan: 1 rule is broken.
+      - A is of s8; f16, bf16 and tf32 are multiplied by mma.sync. Take an sm90_plan, which multiplies s8 by wgmma.
+    """
+    kind = operands.a.dtype
+    if kind.bits == 8:
+        raise PlanError(
+            subject,
+            [
+                f"A is of {kind}; f16, bf16 and tf32 are multiplied by mma.sync. Take an sm90_plan, which multiplies "
+                f"{kind} by wgmma."
+            ],
+        )
 
 
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:

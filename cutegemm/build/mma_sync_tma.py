@@ -6,7 +6,7 @@ from math import gcd
 from typing import Any
 
 from cutegemm.build.building import made
-from cutegemm.build.mma_sync import ATOM_K_BITS, reader
+from cutegemm.build.mma_sync import ATOM_K_BITS, check_is_multiplied, reader
 from cutegemm.build.pipeline import MAX_STAGES, PipelineBuilder, registers_of
 from cutegemm.build.slots import SlotBuilder
 from cutegemm.errors import PlanError
@@ -69,6 +69,7 @@ def mma_tma_plan(
     if block is not None:
         tiles["block"] = (block, 3)
     check_arguments(subject, ops, tiles, {"stages": 0 if stages is None else stages})
+    check_is_multiplied(subject, ops)
     tile = block or (256, 128, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     b = _Builder(subject, ops, tile, arch)
     b.choices(store=(store, ("shared", "direct")))

@@ -18,7 +18,22 @@ def parse_tuple(text: str) -> tuple[int, ...]:
     return tuple([int(part) for part in text.split("x")])
 
 
-_READ: dict[Callable[[str], Any], str] = {parse_tuple: "numbers joined by x", int: "a whole number"}
+def parse_flag(text: str) -> bool:
+    """1 for yes, 0 for no.
+
+    >>> parse_flag("1"), parse_flag("0")
+    (True, False)
+    """
+    if text not in ("0", "1"):
+        raise ValueError(text)
+    return text == "1"
+
+
+_READ: dict[Callable[[str], Any], str] = {
+    parse_tuple: "numbers joined by x",
+    int: "a whole number",
+    parse_flag: "1 for yes or 0 for no",
+}
 
 
 def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:

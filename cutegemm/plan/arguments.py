@@ -9,6 +9,9 @@ from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
+# Of arguments by which something is laid out step by step: more than any machine has room for.
+_MOST = dict.fromkeys(("stages", "stream", "vectors", "shares", "warps", "unroll"), 1024)
+
 
 def check_arguments(
     subject: str,
@@ -22,7 +25,7 @@ def check_arguments(
     tiles      by name a tile, and of how many modes it has to be
     counts     by name what has to be an integer
     optional   by name what has to be a positive integer, or None
-    raises     PlanError with every argument that is of another kind
+    raises     PlanError with every argument that is of another kind, or beyond what any machine has room for
 
     >>> check_arguments("simt_plan", Operands.of("f32"), {"block": ((128, 128), 3)}, {"stages": 2})
     Traceback (most recent call last):
@@ -44,6 +47,11 @@ def check_arguments(
         f"{name} = {count!r}; a positive integer is expected."
         for name, count in (optional or {}).items()
         if count is not None and (not _is_integer(count) or count < 1)
+    ]
+    broken += [
+        f"{name} = {count}; {_MOST[name]} at most is expected."
+        for name, count in (*counts.items(), *(optional or {}).items())
+        if name in _MOST and _is_integer(count) and count > _MOST[name]
     ]
     if broken:
         raise PlanError(subject, broken)

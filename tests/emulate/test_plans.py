@@ -141,6 +141,16 @@ def test_a_tile_of_d_that_is_larger_than_the_stages_it_lies_over():
     assert asks_for_the_shared_memory_of(wide, found)
 
 
+@pytest.mark.parametrize("reduction", with_thorough(["kernel", "last"], ["kernel"]))
+def test_parts_of_sums_in_f16(reduction):
+    plan = simt_plan(
+        Operands.of("f16", acc="f16"), block=(32, 32, 8), warp=(32, 32), thread=(8, 4), split_k=2,
+        reduction=reduction,
+    )  # fmt: skip
+    given = whole(plan, 40, 40, 72)
+    assert np.array_equal(emulate(plan, *given[:2], alpha=2.0).d, exact(plan, given, 2.0, 0.0))
+
+
 @pytest.mark.parametrize("name", ["rna", "five_stages"])
 def test_mma_sync_kernels_on_other_numbers(name):
     """To K roundings of f32 and one of the result; tf32 operands count by their upper 10 bits of mantissa."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,3 +105,10 @@ def test_each_barrier_of_a_padded_subtile_is_needed():
         without = text[: barrier.start()] + text[barrier.end() :]
         with pytest.raises(EmulationError, match=r"race: it (reads|writes) shared memory"):
             emulate(plan, a, b, ptx=without)
+
+
+def test_c_of_the_other_majorness_beside_a_d_straight_out_of_registers():
+    operands = Operands.of("bf16", layout="nt")
+    operands = replace(operands, c=replace(operands.c, major="m"))
+    plan = sm90_plan(operands, tile=(64, 64, 64), ctas=2, store="direct", with_c=True)
+    held_against_exact_sums(plan, beta=2.0)

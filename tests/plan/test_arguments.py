@@ -64,7 +64,8 @@ from cutegemm.choose.catalog import choose
         (
             lambda: plan_named("simt:stages=two,warp=8,warp=9,prefetch=?,block=8xx", Operands.of("f32")),
             ["'stages=two' does not read as a whole number.", "'warp' is given twice.",
-             "'prefetch=?' does not read as a value of prefetch.", "'block=8xx' does not read as numbers joined by x."],
+             "'prefetch=?' does not read as 1 for yes or 0 for no.",
+             "'block=8xx' does not read as numbers joined by x."],
         ),
         (lambda: simt_plan().with_(stages=3, name="x", tile=1), ["'stages' is no field of a plan", "'tile' is no"]),
         (lambda: Problem(1, -2, 3, operands="f32"), ["n = -2; an integer", "operands = 'f32'; Operands are"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,19 @@ from cutegemm import (
     Operands,
     PlanError,
     TiledMma,
+    epilogue,
     mma_sync_plan,
     mma_tma_plan,
     plan_named,
     simt_plan,
+    skinny_plan,
     sm90_plan,
 )
+from cutegemm.build import ending_in
+from cutegemm.dtypes import f16, f32
+from cutegemm.plan.epilogue import Row, epilogue_of
+from cutegemm.plan.problem import Operand
+from cutegemm.plan.work.split import Split
 
 F32, BF16 = Operands.of("f32"), Operands.of("bf16")
 
@@ -75,3 +83,85 @@ def test_an_extent_is_a_permutation_of_a_single_consumer():
     a, b = rng.integers(-3, 4, (64, 64)), rng.integers(-3, 4, (64, 64))
     result = simulate(plan, a, b)
     assert (np.asarray(getattr(result, "d", result)) == a @ b).all()
+
+
+def _unaligned(block, warp, align_bytes, out=None):
+    operands = Operands.of("bf16", layout="nt", out=out)
+    d = replace(operands.d, align_bytes=align_bytes)
+    return mma_sync_plan(replace(operands, c=d, d=d), block=block, warp=warp)
+
+
+def _column_sums(**options):
+    plan = skinny_plan(tile=(48, 8), vectors=2, shares=1, **options)
+    ending = epilogue_of(lambda acc: (acc, epilogue.column_sum(acc)), {})
+    return ending_in(ending, plan, {"aux": Operand.of_kind(Row, f32)})
+
+
+def _gated(block):
+    options = {"warp": (32, 24), "thread": (4, 6), "quad": (1, 1), "lanes_along": "n"}
+    plan = simt_plan(Operands.of("f32", align_bytes=4), block=block, **options)
+    return ending_in(epilogue_of(lambda acc: epilogue.swiglu(acc), {}), plan)
+
+
+F16_SUMS = Operands.of("f16", layout="nt", acc="f16")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [  # each of these was built once, and then computed something else or did not compile
+        (lambda: _unaligned((192, 48, 64), (64, 48), 4, "f32"), "the copies of D"),
+        (lambda: _unaligned((192, 96, 64), (64, 48), 2), "the copies of D"),
+        (
+            lambda: mma_sync_plan(
+                Operands.of("tf32", layout="tn"), block=(48, 48, 16), warp=(48, 24), load_bytes=4, load_run=3
+            ),
+            "the accesses to A",
+        ),
+        (lambda: _column_sums(warps=3), "do not have the values of columns together"),
+        (lambda: skinny_plan(F16_SUMS, tile=(16, 8), warps=4, cluster=2), "add sums of f16"),
+        (
+            lambda: sm90_plan(Operands.of("s8", layout="nt"), tile=(64, 64, 128), two_level=True),
+            "sums of s32 are kept on two levels",
+        ),
+        (lambda: sm90_plan(F16_SUMS, tile=(64, 96, 64)), "sums of f16 by wgmma of 96 columns"),
+        (lambda: _gated((32, 48, 8)), "copied 16 columns at a time, but 12 gates lie together"),
+        (lambda: mma_sync_plan(Operands.of("s8", layout="nt")), "A is of s8; f16, bf16 and tf32 are multiplied"),
+        (lambda: mma_tma_plan(Operands.of("s8", layout="nt")), "A is of s8; f16, bf16 and tf32 are multiplied"),
+    ],
+)  # fmt: skip
+def test_what_no_kernel_carries_out_is_refused(make, said):
+    with pytest.raises(PlanError) as refused:
+        make()
+    assert said in str(refused.value)
+
+
+def test_what_lies_beside_these_is_built():
+    assert sm90_plan(F16_SUMS, tile=(64, 128, 64)).operands.acc is f16
+    assert skinny_plan(F16_SUMS, tile=(16, 8), warps=4).operands.acc is f16
+    assert _unaligned((128, 64, 64), (64, 32), 2).smem_d is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: simt_plan(stages=10**12), "stages = 1000000000000; 1024 at most"),
+        (lambda: mma_sync_plan(stages=9_999_999), "stages = 9999999; 1024 at most"),
+        (lambda: skinny_plan(vectors=10**6, shares=10**6), "shares = 1000000; 1024 at most"),
+        (lambda: sm90_plan(stream=10**9), "stream = 1000000000; 1024 at most"),
+        (lambda: Split(waves=2000), "waves = 2000; 0 to 1024"),
+        (
+            lambda: plan_named("sm90:tile=64x64x64,two_level=true", BF16),
+            "'two_level=true' does not read as 1 for",
+        ),
+        (
+            lambda: plan_named("sm90:tile=64x64x64,fill=banana", BF16),
+            "'fill=banana' does not read as 1 for yes",
+        ),
+    ],
+)
+def test_no_machine_has_room_for_so_many(make, said):
+    start = time.process_time()
+    with pytest.raises(PlanError) as refused:
+        make()
+    assert said in str(refused.value)
+    assert time.process_time() - start < 1

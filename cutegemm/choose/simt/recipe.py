@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from cutegemm.build.building import Shared
 from cutegemm.build.simt import simt_plan
-from cutegemm.choose.options import parse_tuple
+from cutegemm.choose.options import parse_flag, parse_tuple
 from cutegemm.choose.recipe import Recipe
 from cutegemm.layout import Swizzle
 from cutegemm.machine.arch import ACCESS_BITS
@@ -47,7 +47,7 @@ class SimtRecipe(Recipe):
         **dict.fromkeys(("shared_a", "shared_b"), _shared),
         **dict.fromkeys(("load_a", "load_b", "lanes_along", "raster", "mma_order", "pack"), str),
         **dict.fromkeys(("split_order", "reduction", "store"), str),
-        "prefetch": lambda text: bool(int(text)),
+        "prefetch": parse_flag,
     }
     splits: ClassVar[frozenset[str]] = frozenset({"k", "last", "s"})
     reduction: ClassVar[str] = "kernel"

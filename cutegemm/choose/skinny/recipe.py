@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cutegemm.build.skinny import skinny_plan
-from cutegemm.choose.options import parse_tuple
+from cutegemm.choose.options import parse_flag, parse_tuple
 from cutegemm.choose.recipe import Recipe
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
@@ -30,7 +30,7 @@ class SkinnyRecipe(Recipe):
         "tile": parse_tuple,
         **dict.fromkeys(("warps", "vectors", "shares", "cluster", "ctas_per_sm"), int),
         **dict.fromkeys(("rounding", "raster"), str),
-        "overlaps": lambda text: bool(int(text)),
+        "overlaps": parse_flag,
     }
 
     is_chosen: bool = False

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from cutegemm.build.sm90 import sm90_plan
-from cutegemm.choose.options import parse_tuple
+from cutegemm.choose.options import parse_flag, parse_tuple
 from cutegemm.choose.recipe import Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer
 from cutegemm.errors import PlanError
@@ -54,7 +54,7 @@ class Sm90Recipe(Recipe):
         **dict.fromkeys(("schedule", "store", "shared_d", "raster", "pack"), str),
         "l2": _policies,
         "ctas": lambda text: None if text == "none" else int(text),
-        **dict.fromkeys(("two_level", "deferred", "fill"), lambda text: text == "1"),
+        **dict.fromkeys(("two_level", "deferred", "fill"), parse_flag),
     }
     loads_boxes: ClassVar[bool] = True
     splits: ClassVar[frozenset[str]] = frozenset({"k", "stream", "fill"})

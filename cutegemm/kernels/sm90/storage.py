@@ -553,7 +553,8 @@ class Storage(OwnTile):
 
     def read_vector(self, name: str, gX) -> Any:
         """A vector of an operand, inside of it: an element for each of its elements."""
-        one = cute.cosize(gX.layout) == 1
+        size = cute.cosize(gX.layout)  # a traced number where a stride is one
+        one = isinstance(size, int) and size == 1
         source = cute.make_tensor(gX.iterator, cute.make_layout((1,))) if one else gX
         held = cute.make_rmem_tensor(source.shape, gX.element_type)
         self.copy(name, source, held)

@@ -147,7 +147,8 @@ class PartsGemm(ScheduledGemm):
         for i in range(cute.size(vAcc, mode=[1])):
             line = cute.make_rmem_tensor((self.plan.store_d.values,), acc.element_type)
             for v in range(self.plan.store_d.values):
-                line[v] = self.values.element(scaled, vAcc[v, i], {}, acc.element_type)
+                value = self.values.element(scaled, vAcc[v, i], {}, acc.element_type)
+                line[v] = value.to(acc.element_type)
             copy_vector(self.wide, line, own[None, i])
         if self.plan.split.reduction == "last":
             self.arrive(thr_mma, mD, sA, acc, tid, work, work_tile)

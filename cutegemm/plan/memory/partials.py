@@ -162,7 +162,8 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
     piece_of: Layout | ComposedLayout | None = None
     with contextlib.suppress(LayoutError):
         piece_of = synthesize(pieces)
-    if not whole or not isinstance(piece_of, Layout) or (len(along) == 1 and len(set(counts)) > 1):
+    pieces_of_row = next(iter(seen.values()))
+    if not whole or not isinstance(piece_of, Layout) or (len(along) == 1 and {*counts} != {pieces_of_row}):
         over = " and ".join({"n": "rows", "m": "columns"}[mode] for mode in along[::-1])
         raise PlanError(
             f"plan {plan.name!r}",
@@ -171,7 +172,7 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
                 f"values of {over} together, and so cannot reduce them. Take a plan whose warps hold a block of D."
             ],
         )
-    return Folding(along, groups, lanes, next(iter(seen.values())), piece_of)
+    return Folding(along, groups, lanes, pieces_of_row, piece_of)
 
 
 def _groups(keys: np.ndarray) -> tuple[int, ...]:

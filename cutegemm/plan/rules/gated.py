@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cutegemm.errors import PlanError
+from cutegemm.layout import size
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -83,6 +84,11 @@ def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
         yield (
             f"B is n-major, where gates and ups alternate, and loaded {width} neighbours at a time. Pass B k-major, as "
             "b.mT.contiguous().mT is, or take halves(). For wgmma, +pack behind the plan's name copies it first."
+        )
+    elif isinstance(box, TiledCopy) and block % size(box.tiler_mn[0]) and size(box.tiler_mn[0]) % block:
+        yield (
+            f"B is n-major and copied {size(box.tiler_mn[0])} columns at a time, but {block} gates lie together in a "
+            f"tile of {plan.cta_tile[1]} columns. Take a tile of a multiple of {2 * size(box.tiler_mn[0])}."
         )
     elif block % width:
         yield (

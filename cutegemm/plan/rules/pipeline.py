@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cutegemm.dtypes import f16, f32
 from cutegemm.layout import ComposedLayout, Layout, product_each, size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_CLUSTER_CTAS, MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
@@ -78,6 +79,12 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
                 f"{bm} x {bn}; "
                 f"{_by(want)}, in whole rows of {WGMMA_ROWS}, are expected."
             )
+        columns = plan.tiled_mma.atom.shape_mnk[1]
+        if plan.operands.acc == f16 and columns & (columns - 1):
+            yield (
+                f"sums of f16 by wgmma of {columns} columns; the compiler (DSL 4.8) moves registers of those whose "
+                "columns are no power of two behind wgmma.fence. Take 64 or 128, or sums in f32."
+            )
     threads = pipeline.consumer_threads * pipeline.readers
     if plan.tiled_mma.threads != threads:
         have = plan.tiled_mma.threads
@@ -93,6 +100,8 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield "a pipeline without a producer takes one tile a CTA, without clusters."
     if pipeline.kind == "pingpong" and pipeline.ctas is None:
         yield "pingpong consumers take tiles in turn, so the grid must be persistent."
+    if pipeline.two_level and plan.operands.acc != f32:
+        yield f"sums of {plan.operands.acc} are kept on two levels; those of f32 are. Leave two_level out."
     if pipeline.two_level and pipeline.kind == "single":
         yield "sums are kept on two levels where a producer fills the ring."
     if pipeline.stagger_cycles and pipeline.kind != "cooperative":

@@ -44,6 +44,8 @@ def sums_rules(plan: GemmPlan) -> Iterator[str]:
     (ctas, along_n), rows = plan.cluster_mn, plan.product_tile[0]
     if along_n != 1:
         yield f"the cluster is {plan.cluster_mn}; CTAs that share K lie along M."
+    if ctas > 1 and plan.operands.acc.bits != 32:
+        yield f"the CTAs of a cluster add sums of {plan.operands.acc}; they put those of 32 bits where others add them."
     if ctas > MAX_CLUSTER_CTAS:
         yield f"{ctas} CTAs of a cluster share K; {MAX_CLUSTER_CTAS} are the most."
     if along_k * WARP_THREADS != plan.threads:

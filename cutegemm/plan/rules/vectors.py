@@ -33,7 +33,7 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     ):
         yield from _of_operand(name, tile, layout, copy, read, operand, mma)
     yield from _in_words("the stores of D", _stored_vector(plan))
-    yield from _in_words("the copies of D", _copied_vector(plan))
+    yield from _in_words("the copies of D, which store = 'direct' spares,", _copied_vector(plan))
     if plan.pipeline is not None:
         if plan.slots is not None and plan.smem_d is not None:
             rules = _slot_vectors(plan, plan.pipeline, plan.slots, plan.smem_d)
@@ -78,10 +78,9 @@ def _operand_vectors(
     bits = operand.dtype.bits
     if isinstance(copy, TiledCopy):
         yield from _global_vector(name, copy, operand, modes, tile)
+        places = copy.offsets_d(layout)  # no LayoutError: the copy divides the layout
         if copy.atom.is_async and copy.atom.bits > bits:
-            yield from _shared_vector(
-                f"the copy of {name} writes", copy.offsets_d(layout), copy.atom.bits, bits
-            )
+            yield from _shared_vector(f"the copy of {name} writes", places, copy.atom.bits, bits)
     if read is not None:
         try:
             fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
@@ -167,8 +166,9 @@ def _copied_vector(plan: GemmPlan) -> Iterator[str]:
         return
     bits = operand.dtype.bits
     yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
+    places = copy.offsets_s(plan.smem_d)  # no LayoutError: the copy divides the layout
     if copy.atom.bits > bits:
-        yield from _shared_vector("the copy of D reads", copy.offsets_s(plan.smem_d), copy.atom.bits, bits)
+        yield from _shared_vector("the copy of D reads", places, copy.atom.bits, bits)
 
 
 def _stored_vector(plan: GemmPlan) -> Iterator[str]:

@@ -10,6 +10,7 @@ from cutegemm.errors import PlanError
 
 ORDERS = ("strided", "blocked")
 REDUCTIONS = ("kernel", "last")
+_MOST_WAVES = 1024  # that are shared: all of a problem, long before
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Split:
         broken = []
         if self.parts < 1:
             broken.append(f"parts = {self.parts}; at least 1 is expected.")
-        if self.waves < 0:
-            broken.append(f"waves = {self.waves}; at least 0 is expected.")
+        if not 0 <= self.waves <= _MOST_WAVES:
+            broken.append(f"waves = {self.waves}; 0 to {_MOST_WAVES} are expected.")
         if self.waves > 0 and self.parts > 1:
             broken.append(
                 f"{self.parts} parts of each tile and {self.waves} waves of shared tiles; one of both."
