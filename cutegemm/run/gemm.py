@@ -215,7 +215,7 @@ def gemm(
 
 def _first(key: Any, a: Any, b: Any, c: Any, out: Any, beta: float, how: How) -> _Call | list[str]:
     """The call of a signature that is new, remembered; or the names of what is to be copied first."""
-    known = recall.find(key, a) if c is None and out is None else None
+    known = recall.find(key, a, how) if c is None and out is None else None
     if known is not None:
         new = new_like(a, known.shape, known.dtype)
         call = _Call(_into(known.function, known.strides), new, known.kernel)
@@ -228,7 +228,7 @@ def _first(key: Any, a: Any, b: Any, c: Any, out: Any, beta: float, how: How) ->
         call = _call_of(prepared, a)
         call.held = how.plan
         if c is None and out is None:
-            recall.keep(key, a, prepared)
+            recall.keep(key, a, how, prepared)
     _calls.keep(key, call)
     return call
 
