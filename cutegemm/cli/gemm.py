@@ -25,7 +25,7 @@ from typer.core import TyperCommand
 
 from cutegemm.build.building import Complaints, made
 from cutegemm.choose.described import dtype_of, operands_for
-from cutegemm.choose.endings import ending_of
+from cutegemm.choose.endings import parsed_epilogue
 from cutegemm.choose.names import recipe_named
 from cutegemm.cli.corner import corner_of
 from cutegemm.cli.endings import EpilogueText, OperandTexts
@@ -109,7 +109,7 @@ def command(
 
     The output says which of them was done.
     """
-    ending = ending_of("gemm", epilogue, operand)
+    ending = parsed_epilogue("gemm", epilogue, operand)
     if ending is not None and (c is not None or alpha != 1 or beta != 0):
         raise PlanError(
             "gemm", ["--epilogue says what becomes of the sums: leave out --c, --alpha and --beta."]

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from cutegemm.choose.catalog import plans as named_plans
 from cutegemm.choose.described import described
-from cutegemm.choose.endings import ending_of
+from cutegemm.choose.endings import parsed_epilogue
 from cutegemm.choose.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
 from cutegemm.cli.endings import EpilogueText, OperandTexts
@@ -100,7 +100,7 @@ def show(
         drawn = parse(thing)
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
     else:
-        ending = ending_of("show", epilogue, operand)
+        ending = parsed_epilogue("show", epilogue, operand)
         drawn, of = described("show", thing, dtype, layout, problem, ending=ending)
         if timeline:
             drawn = plan_timeline(drawn)
@@ -240,7 +240,7 @@ def check(
         )
     target = None if arch else device_named(device or "h200")
     of_arch = arch or (target.arch if target else DEFAULT_ARCH)
-    ending = ending_of("check", epilogue, operand)
+    ending = parsed_epilogue("check", epilogue, operand)
     made, of = described("check", plan, dtype, layout, problem, of_arch, ending)
     resources = compile_plan(made, of_arch).resources if compiled else None
     executed = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from cutegemm.build.building import Complaints
 from cutegemm.choose.described import described
-from cutegemm.choose.endings import ending_of
+from cutegemm.choose.endings import parsed_epilogue
 from cutegemm.choose.names import plans, recipe_named
 from cutegemm.choose.options import written
 from cutegemm.choose.recipe import TRANSPOSED, Recipe
@@ -53,7 +53,7 @@ def _chosen(
     arch = "sm_90a" if target is None else target.arch
     try:
         complaints.check()
-        ending = ending_of("explore", epilogue or None, operands.split())
+        ending = parsed_epilogue("explore", epilogue or None, operands.split())
         plan, of = described(
             "explore", name.strip(), dtype or None, layout, problem.strip() or None, arch, ending
         )

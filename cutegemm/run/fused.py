@@ -42,7 +42,7 @@ from cutegemm.run.checks import (
 )
 from cutegemm.run.launches import new_like, on_device
 from cutegemm.run.prepare import Prepared, prepare
-from cutegemm.run.question import Ending
+from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
 
 _BLAS = {"alpha": 1.0, "beta": 0.0}  # parameters of `gemm` that an epilogue may take as scalars
@@ -366,7 +366,7 @@ def prepared_fused(
             view = View.fresh(shape, of.bits // 8, batched) if each is None else View.of("out", each, batched)
             further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
     tile = _as_batch(operands[first], l if batched else None) if first is not None else None
-    ending = Ending(epilogue, further)
+    ending = EpilogueSpec(epilogue, further)
 
     def trial(prepared: Prepared) -> Callable[[], None]:
         """Its results are written to memory of their own, laid out as those that are given are."""

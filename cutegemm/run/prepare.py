@@ -29,7 +29,7 @@ from cutegemm.run.checks import (
     wrong_values,
 )
 from cutegemm.run.compile import CompiledKernel, compile_plan
-from cutegemm.run.question import Decision, Ending, Question, decide
+from cutegemm.run.question import Decision, EpilogueSpec, Question, decide
 from cutegemm.run.views import View, operands_of
 
 
@@ -91,7 +91,7 @@ def prepare(
     out: Any,
     beta: float,
     how: How,
-    ending: Ending | None = None,
+    ending: EpilogueSpec | None = None,
     trial: Callable[[Prepared], Callable[[], Any]] | None = None,
 ) -> Prepared | list[str]:
     """Checks a signature that is new, and finds its kernel.
