@@ -14,12 +14,11 @@ _MOST_SIGNATURES = 4096
 
 @dataclass(frozen=True)
 class How:
-    """How a product is to be computed: the options of `gemm`."""
+    """How a product is to be computed: the options of `gemm` that a plan is chosen by."""
 
     plan: GemmPlan | str | None = None
     accumulate: str = "fast"
     allow_tf32: bool = False
-    out_dtype: Any = None
     varying_rows: bool = False
     tune: bool = False
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan.epilogue import (
@@ -44,6 +44,9 @@ from cutegemm.run.launches import new_like, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
 
 _BLAS = {"alpha": 1.0, "beta": 0.0}  # parameters of `gemm` that an epilogue may take as scalars
 
@@ -185,13 +188,17 @@ def fused(
     alpha: float,
     beta: float,
     out: Any,
-    how: tuple[Any, str, bool, Any, bool, bool],
+    plan: GemmPlan | str | None,
+    accumulate: str,
+    allow_tf32: bool,
+    out_dtype: Any,
+    varying_rows: bool,
+    tune: bool,
     epilogue: Callable[..., Any] | None,
     operands: dict[str, Any],
 ) -> Any:
     """`gemm` with an epilogue and its operands.
 
-    how        the fields of a `How`
     operands   by name; alpha, beta and c become some where they are given
     """
     if c is not None:
@@ -201,13 +208,14 @@ def fused(
             name: value for name, value in (("alpha", alpha), ("beta", beta)) if value != _BLAS[name]
         }
     outs = out if out is None or isinstance(out, tuple | list) else (out,)
-    plan, values = how[0], tuple(operands.values())
+    values = tuple(operands.values())
     key: Any
     try:
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
             b.__class__, b.dtype, b.shape, b.stride(), b.data_ptr() & 15, b.get_device(), b.is_neg(),
-            how if plan is None or plan.__class__ is str else (id(plan), *how[1:]), _identity(epilogue),
+            plan if plan is None or plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
+            varying_rows, tune, _identity(epilogue),
             None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
             *operands, *[_signature(value) for value in values],
         )  # fmt: skip
@@ -215,7 +223,8 @@ def fused(
     except (AttributeError, RuntimeError, TypeError):
         key = call = None
     if call is None:
-        call = prepared_fused(a, b, outs, How(*how), epilogue, operands)
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        call = prepared_fused(a, b, outs, out_dtype, how, epilogue, operands)
         if key is not None:
             _calls.keep(key, call)
     if outs is None:
@@ -288,6 +297,7 @@ def prepared_fused(
     a: Any,
     b: Any,
     outs: Sequence[Any] | None,
+    out_dtype: Any,
     how: How,
     function: Callable[..., Any] | None,
     given: Mapping[str, Any],
@@ -349,7 +359,7 @@ def prepared_fused(
         raise refused(a, b, wrong)
     first = next(iter(epilogue.tiles), None)
     main = (outs or [None])[0]
-    d = main.dtype if main is not None else how.out_dtype or torch_ops.RESULTS[a.dtype][0]
+    d = main.dtype if main is not None else out_dtype or torch_ops.RESULTS[a.dtype][0]
     shape = (l, m, of_d) if batched else (m, of_d)
     results = _results_of(epilogue, shape, d, torch_ops.reduced_dtype(a.dtype), outs)
     further = {
@@ -379,8 +389,7 @@ def prepared_fused(
         assert launch is not None
         return lambda: launch(a, b, values, own)
 
-    how = replace(how, out_dtype=d if main is None else None)
-    prepared = prepare(a, b, tile, main, 0.0, how, ending, trial)
+    prepared = prepare(a, b, tile, main, d if main is None else None, 0.0, how, ending, trial)
     if isinstance(prepared, list):
         raise UnsupportedError(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
