@@ -30,7 +30,7 @@ from cutegemm.plan.epilogue import (
 from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
-from cutegemm.run.calls import Calls, How, shapes_of
+from cutegemm.run.calls import BLAS_SCALARS, Calls, How, shapes_of
 from cutegemm.run.checks import (
     check_out,
     extents_of,
@@ -48,7 +48,6 @@ from cutegemm.run.views import ALIGN_BYTES, MODES, View
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-_BLAS = {"alpha": 1.0, "beta": 0.0}  # parameters of `gemm` that an epilogue may take as scalars
 
 _calls = Calls()
 
@@ -147,7 +146,7 @@ def _launcher(
     read = [name for name in wanted.tensors if name in epilogue.tensors]
     ways = {name: _seen(epilogue, name, given[name], prepared.shape if batched else None) for name in read}
     changed = [(names.index(name), way) for name, way in ways.items() if way is not None]
-    constants = [_BLAS[name] for name in wanted.scalars if name not in given]
+    constants = [BLAS_SCALARS[name] for name in wanted.scalars if name not in given]
     # Places in (operands, D and other results, constants) of what the kernel takes behind a and b, in its order.
     count, d = len(wanted.results) + 1, len(names)
     behind = iter(range(d + count, d + count + len(constants)))
@@ -205,7 +204,7 @@ def fused(
         operands["c"] = c
     if alpha != 1 or beta != 0:
         operands |= {
-            name: value for name, value in (("alpha", alpha), ("beta", beta)) if value != _BLAS[name]
+            name: value for name, value in (("alpha", alpha), ("beta", beta)) if value != BLAS_SCALARS[name]
         }
     outs = out if out is None or isinstance(out, tuple | list) else (out,)
     values = tuple(operands.values())

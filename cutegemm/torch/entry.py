@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from cutegemm.run import torch_ops
+from cutegemm.run.calls import BLAS_SCALARS
 from cutegemm.run.checks import refused, wrong_choices, wrong_devices, wrong_dtypes, wrong_extents
 from cutegemm.torch import library as library  # the operators are registered by it
 from cutegemm.torch.launch import LINEAR, PLAIN, SCALED
@@ -16,8 +17,6 @@ from cutegemm.torch.product import product
 from cutegemm.torch.refusals import wrong_gradients
 from cutegemm.torch.text import formula, text_of_function
 from cutegemm.torch.traced import constant
-
-_BLAS = {"alpha": 1.0, "beta": 0.0}  # arguments of `gemm` that an epilogue may take
 
 
 def gemm_in_torch(given: Mapping[str, Any]) -> Any:
@@ -65,7 +64,7 @@ def _epilogue(given: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], 
     if given["epilogue"] is not None:
         passed = dict(given["operands"])
         passed |= {} if given["c"] is None else {"c": given["c"]}
-        passed |= {name: given[name] for name, default in _BLAS.items() if given[name] != default}
+        passed |= {name: given[name] for name, default in BLAS_SCALARS.items() if given[name] != default}
         tensors = {name: x for name, x in passed.items() if isinstance(x, torch.Tensor)}
         numbers = {name: x for name, x in passed.items() if name not in tensors}
         text = text_of_function(given["epilogue"], tuple(tensors), tuple(numbers))

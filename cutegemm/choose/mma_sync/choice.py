@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from cutegemm.choose.candidate import Candidate, Column
+from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.columns import Column
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, spills
 from cutegemm.choose.mma_sync.time import Tiles, predicted

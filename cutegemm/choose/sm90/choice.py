@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from cutegemm.choose.candidate import Candidate, Column
+from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes
