@@ -41,7 +41,7 @@ from cutegemm.run.checks import (
     wrong_extents,
     wrong_memory,
 )
-from cutegemm.run.launches import new_like, on_device
+from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
@@ -157,8 +157,9 @@ def _launcher(
         *range(d, d + count),
         *[names.index(name) if name in given else next(behind) for name in wanted.scalars],
     )
-    strides = [view.strides for view in prepared.views]
-    of_a, of_b, _, of_d = strides
+    of_a, of_b, _, of_d = [view.strides for view in prepared.views]
+    if as_rows:
+        of_b = of_transpose(of_b)
     tiles = len(epilogue.outputs)  # results of D's extents, which come first
 
     def as_given(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
@@ -175,9 +176,8 @@ def _launcher(
         from torch.cuda import device
 
         results = [*[seen(result, of_d) for result in results[:tiles]], *results[tiles:]]
-        b = seen(b.mT, of_b).mT if as_rows else seen(b, of_b)
         with device(a.get_device()):
-            as_given(seen(a, of_a), b, values, results)
+            as_given(seen(a, of_a), seen(b, of_b), values, results)
 
     return as_seen if any((of_a, of_b, of_d)) else on_device(as_given)
 

@@ -16,7 +16,7 @@ from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
 from cutegemm.run import recall
 from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.graph import are_stood_for, arguments, through_torch, torch_sees
-from cutegemm.run.launches import new_like, on_device
+from cutegemm.run.launches import new_like, of_transpose, on_device
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -78,16 +78,19 @@ def _into(
 
     if not any(strides):
         return on_device(as_given)
+    of_a, of_b, of_c, of_out = strides
+    given_strides = of_a, of_transpose(of_b) if as_rows else of_b, of_c, of_out
 
     def as_seen(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
         from torch.cuda import device
 
-        tensors = (a, b.mT if as_rows else b, out if c is None else c, out)
+        tensors = (a, b, out if c is None else c, out)
         a, b, c, out = [
-            x if of is None else x.as_strided(x.shape, of) for x, of in zip(tensors, strides, strict=True)
+            x if of is None else x.as_strided(x.shape, of)
+            for x, of in zip(tensors, given_strides, strict=True)
         ]
         with device(a.get_device()):
-            as_given(a, b.mT if as_rows else b, c, out, alpha, beta)
+            as_given(a, b, c, out, alpha, beta)
 
     return as_seen
 
