@@ -24,11 +24,9 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.described import dtype_of, operands_for
-from cutegemm.choose.endings import parsed_epilogue
 from cutegemm.choose.names import recipe_named
 from cutegemm.cli.corner import corner_of
-from cutegemm.cli.endings import EpilogueText, OperandTexts
+from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import Extents, extents_of, not_writable, plan_for, turned
 from cutegemm.cli.job import Job, Say
 from cutegemm.cli.why import further, why
@@ -36,6 +34,8 @@ from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.machine.device import default_device
+from cutegemm.parse.epilogue import parsed_epilogue
+from cutegemm.parse.plan import dtype_of, operands_for
 from cutegemm.plan import Operands, Problem
 
 # Multiplications that are simulated whole unless asked for more: about half a minute.

@@ -15,15 +15,15 @@ from rich.padding import Padding
 from rich.table import Table
 
 from cutegemm.choose.catalog import plans as named_plans
-from cutegemm.choose.described import described
-from cutegemm.choose.endings import parsed_epilogue
 from cutegemm.choose.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
-from cutegemm.cli.endings import EpilogueText, OperandTexts
+from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import not_writable
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
 from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.parse.epilogue import parsed_epilogue
+from cutegemm.parse.plan import described
 from cutegemm.plan.describe import describe_programs
 
 _SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")

@@ -10,11 +10,11 @@ from typing import Any
 from cutegemm.analysis import check
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.catalog import ranked
-from cutegemm.choose.endings import ParsedEpilogue
 from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device
+from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Problem
 
 _OTHERS = 2  # candidates behind the first that are told

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.endings import ParsedEpilogue
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f32, s8, s32, tf32
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
+from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
 
