@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from cutegemm.choose.described import operands_for
 from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.parse.plan import operands_for
 from cutegemm.run.torch_ops import DTYPES, RESULTS
 from tests.test_cli import run
 

@@ -154,7 +154,7 @@ REFUSED = [
     (lambda: gemm(A.to_sparse(), B), "dense tensors on a CUDA device are expected. Pass a.to_dense"),
     (lambda: gemm(A.clone().requires_grad_(), B), "a and b are on cpu"),  # of gradients, see tests/torch
     (lambda: gemm(A, B, out=torch.zeros(16).expand(8, 16)), "may lie in one place"),
-    (lambda: gemm(A, B, out=torch.zeros(8, 16, requires_grad=True)), "records no gradients"),
+    (lambda: gemm(A, B, out=torch.zeros(8, 16, requires_grad=True)), "nothing is recorded"),
     (
         lambda: gemm(A.clone().requires_grad_(), B, out=torch.zeros(8, 16)),
         "a is to have gradients, and out is given",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -159,3 +161,15 @@ def test_a_layer_passes_the_tensors_that_it_has(launched, ending, has_bias):
     given = [x, w, d, *([bias] if has_bias else []), d]
     assert [each.data_ptr() for each in tensors] == [each.data_ptr() for each in given]
     assert (alpha, beta) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("ending", [None, lambda acc: relu(acc)], ids=["product", "relu"])
+def test_a_weight_of_one_row_is_seen_as_its_kernel_reads_it(launched, ending, monkeypatch):
+    """(1, 128) with strides (1, 1) is a column whose next one, if there were one, would be 128 elements on."""
+    from cutegemm.run.gemm import layer
+
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    x, w = torch.zeros(64, 128, dtype=BF16), torch.zeros(128, 1, dtype=BF16).t()
+    layer(x, w, None, ending)(x, w, None)
+    seen = launched[-1].calls[-1][1]
+    assert (seen.shape, seen.stride(), seen.data_ptr()) == ((128, 1), (1, 128), w.data_ptr())

@@ -23,7 +23,7 @@ import torch
 import cutegemm
 from cutegemm.run import cuda, recall
 
-recall._serves = lambda key, a: not recall._is_of_process(key)
+recall._serves = lambda key, a, how: not recall._is_of_process(how)
 cuda.device_name = lambda index: "Some"
 cuda.devices = lambda: 1
 torch.cuda.is_current_stream_capturing = lambda: False
@@ -44,13 +44,15 @@ def call(rows, **options):
 said = [call(64), call(1000)]
 watched = "cutlass", "cutegemm.plan", "cutegemm.choose", "cutegemm.run.prepare"
 heavy = [name for name in watched if name in sys.modules]
+from cutegemm.run.calls import How
 from cutegemm.run.gemm import _calls
 found = []
 for key in list(_calls.found):
-    found.append(recall.find(key, torch.zeros(1)) is not None)
-    found.append(recall.find((*key[:14], "sm_90a_64x64", *key[15:]), torch.zeros(1)) is not None)
+    given = torch.zeros(1), How()
+    found.append(recall.find(key, *given) is not None)
+    found.append(recall.find((*key, "more"), *given) is not None)
     cuda.device_name = lambda index: "Other"
-    found.append(recall.find(key, torch.zeros(1)) is not None)
+    found.append(recall.find(key, *given) is not None)
     cuda.device_name = lambda index: "Some"
 print(json.dumps([said, heavy, found]))
 """
@@ -84,15 +86,17 @@ def test_nothing_heavy_is_imported(tmp_path):
 
 def test_what_has_no_record():
     from cutegemm.run import recall, tune
+    from cutegemm.run.calls import How
 
     class OnDevice:
         is_cuda = True
 
-    key = (torch.Tensor, *[None] * 13, None, "fast", False)
-    assert recall._serves(key, OnDevice())
-    assert not recall._serves((*key[:14], 12345, *key[15:]), OnDevice())  # a plan's id
-    assert not recall._serves((*key[:-1], True), OnDevice())  # the tuner is asked for
-    assert not recall._serves((int, *key[1:]), OnDevice())
+    key = (torch.Tensor, "fast", False)
+    assert recall._serves(key, OnDevice(), How())
+    assert recall._serves(key, OnDevice(), How(plan="sm90_128x128"))
+    assert not recall._serves(key, OnDevice(), How(plan=cutegemm.sm90_plan()))
+    assert not recall._serves(key, OnDevice(), How(tune=True))
+    assert not recall._serves((int, *key[1:]), OnDevice(), How())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "_used", ["a table"])
-        assert not recall._serves(key, OnDevice())
+        assert not recall._serves(key, OnDevice(), How())

@@ -22,7 +22,7 @@ ROWS = (
     ("plan",),
     ("build", "epilogue"),
     ("analysis", "choose", "emulate", "simulate"),
-    ("draw",),
+    ("draw", "parse"),
     ("kernels",),
     ("run",),
     ("interop", "profile", "torch"),

@@ -2,7 +2,7 @@
 
 from cutegemm.analysis.accesses import Access, global_table, shared_accesses
 from cutegemm.analysis.changes import Change
-from cutegemm.analysis.ending import Ending
+from cutegemm.analysis.epilogue_cost import EpilogueCost
 from cutegemm.analysis.executed import Executed, ExecutedAccesses
 from cutegemm.analysis.foreign import check_part
 from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
@@ -34,7 +34,7 @@ __all__ = [
     "Change",
     "Collision",
     "Device",
-    "Ending",
+    "EpilogueCost",
     "Executed",
     "ExecutedAccesses",
     "Level",

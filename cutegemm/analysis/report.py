@@ -16,7 +16,7 @@ from cutegemm.analysis.accesses import (
 )
 from cutegemm.analysis.changes import Change, changes
 from cutegemm.analysis.edges import grid_of_clusters, kinds_of
-from cutegemm.analysis.ending import Ending, ending_of
+from cutegemm.analysis.epilogue_cost import EpilogueCost, epilogue_cost
 from cutegemm.analysis.executed import EXECUTED_OPS, ExecutedAccesses
 from cutegemm.analysis.globalmem import GridSectors, Sectors, global_accesses
 from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
@@ -80,7 +80,7 @@ class Analysis:
     global_: tuple[Sectors, ...]
     occupancy: Occupancy
     launches: Mapping[str, bool]
-    ending: Ending | None = None
+    epilogue: EpilogueCost | None = None
     problem: str | None = None
     tiles: int = 0
     k_tiles: int = 0
@@ -177,7 +177,7 @@ class Analysis:
                 "theoretical": self.occupancy.theoretical,
             },
             "launches": dict(self.launches),
-            "epilogue": None if self.ending is None else asdict(self.ending),
+            "epilogue": None if self.epilogue is None else asdict(self.epilogue),
             "spills": self.spills,
             "executed": None
             if self.executed is None
@@ -292,7 +292,7 @@ def check(
         "global_": sectors,
         "occupancy": held,
         "launches": _launches(plan, have, problem),
-        "ending": ending_of(plan, target, sectors, held.ctas, problem),
+        "epilogue": epilogue_cost(plan, target, sectors, held.ctas, problem),
         "spills": report.spills if report is not None else None,
         "executed": executed,
         "searches": _searches(plan, accesses, shared, rules) if search else {},
@@ -398,17 +398,17 @@ def _with_problem(
         traffic=moved,
         passes=known.passes,
         sm_share=fill.ctas / (most * device.sms) if most and not fill.is_even else 1.0,
-        ending=known.ending,
+        epilogue=known.epilogue,
     )
-    known = replace(known, ending=_in_time(known.ending, roof))
+    known = replace(known, epilogue=_in_time(known.epilogue, roof))
     return replace(known, roofline=roof, changes=tuple(changes(plan, problem, known, roof)))
 
 
-def _in_time(ending: Ending | None, roof: Roofline) -> Ending | None:
+def _in_time(cost: EpilogueCost | None, roof: Roofline) -> EpilogueCost | None:
     """The epilogue with what of its time is hidden behind the mainloop."""
     alone = next((level.seconds for level in roof.levels if level.name == "epilogue"), None)
-    if ending is None or not alone:
-        return ending
+    if cost is None or not alone:
+        return cost
     others = max(x.seconds for x in roof.levels if x.seconds is not None and x.name != "epilogue")
     shown = max(0.0, roof.seconds - others)
-    return replace(ending, hidden=max(0.0, 1 - shown / alone), added_seconds=shown)
+    return replace(cost, hidden=max(0.0, 1 - shown / alone), added_seconds=shown)

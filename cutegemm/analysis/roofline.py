@@ -4,7 +4,7 @@ Each level by itself gives a least time: the arithmetic at the peak of its pipe;
 instructions of a warp a clock; shared memory, a wavefront a clock; L2 and DRAM at their bandwidth. The work
 of a multiprocessor is counted for the one that gets most tiles, whole tiles at a time. The bound is the
 largest of these times; a kernel that overlaps all of them perfectly would reach it. What of an epilogue's arithmetic no
-mainloop hides is added: see `analysis.ending`.
+mainloop hides is added: see `analysis.epilogue_cost`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cutegemm.analysis.ending import behind
+from cutegemm.analysis.epilogue_cost import behind
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cutegemm.analysis.ending import Ending
+    from cutegemm.analysis.epilogue_cost import EpilogueCost
     from cutegemm.analysis.parts import Pass
     from cutegemm.analysis.traffic import Traffic
     from cutegemm.machine.device import Device
@@ -95,7 +95,7 @@ def roofline(
     traffic: Traffic,
     passes: Sequence[Pass] = (),
     sm_share: float,
-    ending: Ending | None = None,
+    epilogue: EpilogueCost | None = None,
 ) -> Roofline:
     """The roofline of a plan.
 
@@ -104,7 +104,7 @@ def roofline(
     traffic        through L2 and DRAM
     passes         through the workspace: all of it passes L2; DRAM those before the GEMM, and sums beyond what L2 holds
     sm_share       tiles of an average multiprocessor over those of the one that has most
-    ending         the epilogue, where it costs something
+    epilogue       what the epilogue costs, if anything
     """
     flops = problem.flops
     m_tiles, n_tiles, batch = plan.grid(problem)
@@ -121,12 +121,14 @@ def roofline(
         issued += covered / bk / WARP_THREADS  # threads add up the sums of each k-tile
     tiles = m_tiles * n_tiles * batch
     operations = (
-        0 if ending is None else (ending.fp32 + ending.special) * tiles * product(plan.d_tile) / WARP_THREADS
+        0
+        if epilogue is None
+        else (epilogue.fp32 + epilogue.special) * tiles * product(plan.d_tile) / WARP_THREADS
     )
     l2 = traffic.l2_read_bytes + sum(one.write_bytes + one.read_bytes for one in passes)
     dram = traffic.dram_read_bytes + traffic.dram_write_bytes + traffic.ending_bytes
-    if ending is not None:
-        l2 += tiles * sum(part.tile_bytes for part in ending.parts if part.what != "result")
+    if epilogue is not None:
+        l2 += tiles * sum(part.tile_bytes for part in epilogue.parts if part.what != "result")
     for one in passes:
         if one.is_before or one.write_bytes > device.l2_bytes:
             again = 0.0 if one.is_before else traffic.sums_read_bytes
@@ -148,19 +150,21 @@ def roofline(
         _level("L2", l2, "bytes", flops, l2 / device.l2_bytes_per_s),
         _level("DRAM", dram, "bytes", flops, dram / (device.dram_gb_s * 1e9)),
     ]
-    if ending is None or not operations:
+    if epilogue is None or not operations:
         return Roofline(flops, tuple(levels))
     mainloop = Roofline(flops, tuple(levels)).seconds
     levels[1] = _level(
         "issue", issued + operations, "instructions", flops, (issued + operations) / per_second
     )
-    alone = None if ending.tile_clocks is None else tiles * ending.tile_clocks / (device.sms * clock) / share
+    alone = (
+        None if epilogue.tile_clocks is None else tiles * epilogue.tile_clocks / (device.sms * clock) / share
+    )
     levels.append(_level("epilogue", operations, "instructions", flops, alone))
     roof = Roofline(flops, tuple(levels))
     if alone is None:
         return roof
     of_busiest = max(1.0, tiles / device.sms / share)
-    least = behind(mainloop / of_busiest, alone / of_busiest, of_busiest, ending.in_turns)
+    least = behind(mainloop / of_busiest, alone / of_busiest, of_busiest, epilogue.in_turns)
     return replace(roof, added=max(0.0, least - roof.seconds))
 
 

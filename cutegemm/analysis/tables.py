@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cutegemm.analysis.executed import EXECUTED_OPS
 
 if TYPE_CHECKING:
-    from cutegemm.analysis.ending import Ending
+    from cutegemm.analysis.epilogue_cost import EpilogueCost
     from cutegemm.analysis.report import Analysis
 
 
@@ -43,8 +43,8 @@ def sections(analysis: Analysis) -> list[Section]:
     if analysis.executed is not None:
         out.append(_executed(analysis))
     out.append(_global(analysis))
-    if analysis.ending is not None:
-        out.append(_ending(analysis.ending))
+    if analysis.epilogue is not None:
+        out.append(_epilogue(analysis.epilogue))
     out.append(_occupancy(analysis))
     if len(analysis.launches) > 1:
         out.append(_launches(analysis.launches))
@@ -103,19 +103,19 @@ def _global(analysis: Analysis) -> Section:
     return Section("Global memory, of a CTA", columns, tuple(rows))
 
 
-def _ending(ending: Ending) -> Section:
-    clocks = "" if ending.tile_clocks is None else f"; a tile takes {ending.tile_clocks:.0f} clocks at least"
+def _epilogue(cost: EpilogueCost) -> Section:
+    clocks = "" if cost.tile_clocks is None else f"; a tile takes {cost.tile_clocks:.0f} clocks at least"
     lines = [
-        f"{ending.fp32} instructions and {ending.special} of the special-function unit for an element{clocks}"
+        f"{cost.fp32} instructions and {cost.special} of the special-function unit for an element{clocks}"
     ]
-    if ending.hidden is not None and ending.added_seconds is not None:
-        in_turn = f"{ending.in_turns} tiles of a multiprocessor in turn"
-        turns = in_turn if ending.in_turns > 1 else "one tile after the other"
+    if cost.hidden is not None and cost.added_seconds is not None:
+        in_turn = f"{cost.in_turns} tiles of a multiprocessor in turn"
+        turns = in_turn if cost.in_turns > 1 else "one tile after the other"
         lines.append(
-            f"{turns}: {ending.hidden:.0%} of it behind mainloops, {ending.added_seconds * 1e3:.3f} ms added"
+            f"{turns}: {cost.hidden:.0%} of it behind mainloops, {cost.added_seconds * 1e3:.3f} ms added"
         )
     rows = []
-    for part in ending.parts:
+    for part in cost.parts:
         total = "-" if part.total_bytes is None else f"{part.total_bytes / 1e6:.3f}"
         sizes = (str(part.tile_bytes), total, str(part.registers))
         rows.append((part.name, part.what, part.dtype, part.how, *sizes))
@@ -123,7 +123,7 @@ def _ending(ending: Ending) -> Section:
         ("operand", "left"), ("what", "left"), ("type", "left"), ("how", "left"), ("bytes a tile", "right"),
         ("MB in all", "right"), ("registers", "right"),
     )  # fmt: skip
-    return Section(f"Epilogue {ending.expression}", columns if rows else (), tuple(rows), tuple(lines))
+    return Section(f"Epilogue {cost.expression}", columns if rows else (), tuple(rows), tuple(lines))
 
 
 def _occupancy(analysis: Analysis) -> Section:

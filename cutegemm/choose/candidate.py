@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from cutegemm.choose.columns import Column
 from cutegemm.choose.recipe import Recipe
 
 
@@ -19,9 +19,6 @@ class Candidate:
     recipe: Recipe
     us: float
     bound: str
-
-
-Column = Any  # an array of a number for each plan
 
 
 @dataclass(frozen=True)

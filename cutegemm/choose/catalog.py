@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -211,13 +212,14 @@ def ranked(
         only = f"{kind} is multiplied by wgmma alone, which {WITH_WGMMA} has and {arch} has not."
         raise PlanError(f"choose: no named plan for {operands}", [only])
     if arch != WITH_WGMMA:
-        return iter(() if transposed else mma_sync.ranked(by_threads, problem, arch, device))
+        return iter(()) if transposed else mma_sync.ranked(by_threads, problem, arch, device)
     found = [
         skinny.ranked(by_threads, problem, device, transposed),
         sm90.ranked(operands, problem, device, accumulate, transposed),
     ]
     if not (transposed or kind.bits == 8 or not to_pack_for_wgmma(operands)):
-        found.append(mma_sync.ranked(by_threads, problem, arch, device))
+        with suppress(PlanError):  # others may serve
+            found.append(mma_sync.ranked(by_threads, problem, arch, device))
     return heapq.merge(*found, key=lambda one: one.us)
 
 

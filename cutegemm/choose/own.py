@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
-from cutegemm.choose.recipe import SWAPPED, Recipe
+from cutegemm.choose.recipe import SWAPPED, BuildTarget, Recipe
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
@@ -31,7 +31,7 @@ class OwnRecipe(Recipe):
 
     make: Make = field(kw_only=True)
 
-    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+    def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
         """What the function returns, under the name that it was registered by."""
         plan = self.make(operands)
         if not isinstance(plan, GemmPlan):

@@ -29,6 +29,20 @@ SWAPPED = str.maketrans("ab", "ba")  # the names of operands, of the transposed 
 
 
 @dataclass(frozen=True)
+class BuildTarget:
+    """What a plan is built for, beside its operands; a family reads of it what concerns its plans.
+
+    arch     whose shared memory mma.sync plans fill
+    sms      multiprocessors that clusters of a persistent grid fill
+    with_c   whether the kernel of a Hopper plan must be able to read C
+    """
+
+    arch: str
+    sms: int
+    with_c: bool
+
+
+@dataclass(frozen=True)
 class Recipe(ABC):
     """What a plan is before its operands are known.
 
@@ -110,8 +124,8 @@ class Recipe(ABC):
         device   whose multiprocessors a persistent grid fills
         raises   PlanError where the operands break the plan's rules
         """
-        grid = device.clusters_by_size[self.cluster_ctas] * self.cluster_ctas
-        return _built(self, operands, with_c, arch, grid)
+        sms = device.clusters_by_size[self.cluster_ctas] * self.cluster_ctas
+        return _built(self, operands, arch, sms, with_c)
 
     @property
     def cluster_ctas(self) -> int:
@@ -119,11 +133,8 @@ class Recipe(ABC):
         return 1
 
     @abstractmethod
-    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
-        """The same for the operands that the plan sees: those of the transposed problem where it is for that.
-
-        sms   multiprocessors that its clusters fill
-        """
+    def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
+        """The same for the operands that the plan sees: those of the transposed problem where it is for that."""
 
     def as_launched(self, plan: GemmPlan) -> GemmPlan:
         """A plan that the recipe has built, as `gemm` compiles it: see `GemmPlan.transposed`."""
@@ -153,11 +164,12 @@ class Recipe(ABC):
 
 
 @cache
-def _built(recipe: Recipe, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+def _built(recipe: Recipe, operands: Operands, arch: str, sms: int, with_c: bool) -> GemmPlan:
+    target = BuildTarget(arch, sms, with_c)
     if not recipe.transposed:
-        return recipe.build_for(operands, with_c, arch, sms)
+        return recipe.build_for(operands, target)
     try:
-        return recipe.build_for(operands.transposed, with_c, arch, sms)
+        return recipe.build_for(operands.transposed, target)
     except PlanError as error:
         subject = f"{error.subject} for D^T = B^T A^T, whose A is B^T"
         raise PlanError(subject, error.violations) from None

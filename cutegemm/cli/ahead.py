@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cutegemm.choose.described import described
 from cutegemm.choose.names import recipe_named
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
+from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Operands
 
 _COLUMNS = ("m", "n", "k", "l", "dtype", "layout", "out")

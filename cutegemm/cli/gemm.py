@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,18 +24,18 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.described import dtype_of, operands_for
-from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import recipe_named
 from cutegemm.cli.corner import corner_of
-from cutegemm.cli.endings import EpilogueText, OperandTexts
-from cutegemm.cli.inputs import Extents, extents_of, not_writable, plan_for, turned
+from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
+from cutegemm.cli.inputs import Extents, Matrices, extents_of, not_writable, plan_for, turned
 from cutegemm.cli.job import Job, Say
 from cutegemm.cli.why import further, why
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
-from cutegemm.machine.device import default_device
+from cutegemm.machine.device import Device, default_device
+from cutegemm.parse.epilogue import ParsedEpilogue, parsed_epilogue
+from cutegemm.parse.plan import dtype_of, operands_for
 from cutegemm.plan import Operands, Problem
 
 # Multiplications that are simulated whole unless asked for more: about half a minute.
@@ -109,7 +109,45 @@ def command(
 
     The output says which of them was done.
     """
-    ending = ending_of("gemm", epilogue, operand)
+    ending = _ending(epilogue, operand, c, alpha, beta)
+    of, operands = _extents_and_operands(
+        (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
+    )
+    asked = _Asked(of, operands, plan, alpha, beta, ending, seed)
+    machine = _machine(arch, ending is not None, emulated)
+    all_of_it = machine.gpu is not None or whole or out is not None or bool(of.files)
+    most = None if all_of_it else _MOST_EMULATED if emulated else _MOST_SIMULATED
+    job, given = asked.job(machine, most)
+    with _progress() as say:
+        report, d = job.simulate(arch, emulated, say) if machine.gpu is None else job.run(machine.gpu, say)
+    report["chosen"] = why(job.recipe, job.plan, plan, job.problem, machine.arch, machine.device, ending)
+    ended = [] if epilogue is None else ["--epilogue", epilogue]
+    ended += [part for text in operand or () for part in ("--operand", text)]
+    report["next"] = further(plan or str(job.recipe), asked.problem, layout, plan is None, ended)
+    if machine.no_gpu:
+        report["no_gpu"] = machine.no_gpu
+    rounded = of.rounded(given)
+    if rounded:
+        report["rounded"] = rounded
+    if out is not None:
+        np.save(out, turned(d) if job.recipe.transposed else d)
+        report["out"] = str(out)
+    if as_json:
+        print(json.dumps({**report, "chosen": report["chosen"].to_dict()}, indent=2))
+    else:
+        _print(report, Console(highlight=False))
+    if not report["correct"]:
+        raise typer.Exit(1)
+
+
+def _ending(
+    epilogue: str | None, operand: list[str] | None, c: Path | None, alpha: float, beta: float
+) -> ParsedEpilogue | None:
+    """What becomes of the sums, where it is not alpha * acc + beta * c.
+
+    raises   PlanError for an epilogue beside these, and for factors that leave nothing to compare
+    """
+    ending = parsed_epilogue("gemm", epilogue, operand)
     if ending is not None and (c is not None or alpha != 1 or beta != 0):
         raise PlanError(
             "gemm", ["--epilogue says what becomes of the sums: leave out --c, --alpha and --beta."]
@@ -121,54 +159,80 @@ def command(
     ]
     if wild:
         raise PlanError("gemm", wild)
-    operands, of = _asked(
-        (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
-    )
-    problem = Problem(of.m, of.n, of.k, 1 if of.batch is None else of.batch, operands)
-    console = Console(highlight=False)
+    return ending
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What a plan is chosen for.
+
+    gpu      that runs it; None where it is carried out on the CPU
+    no_gpu   why there is none, where something is to be said about that
+    """
+
+    arch: str
+    device: Device
+    gpu: dict[str, Any] | None = None
+    no_gpu: str = ""
+
+
+def _machine(arch: str, has_epilogue: bool, emulated: bool) -> _Machine:
+    """The GPU that there is; else an architecture and its usual device."""
     found = "" if emulated else _gpu()
-    gpu = None if isinstance(found, str) else found
-    if ending is not None and gpu is not None:
-        gpu, found = None, "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
-    of_arch, device = (arch, default_device(arch)) if gpu is None else (gpu["arch"], gpu["device"])
-    recipe, taken, solved = plan_for(plan, problem, of_arch, device, beta != 0, ending)
-    is_turned, corner = recipe.transposed, None
-    if gpu is None and not whole and out is None and not of.files:
-        seen = of.transposed if is_turned else of
-        corner = corner_of(taken, solved, seen, _MOST_EMULATED if emulated else _MOST_SIMULATED)
-    carried = of if corner is None else corner.extents.transposed if is_turned else corner.extents
-    given = carried.matrices(operands.a.dtype, operands.d.dtype, beta, seed)
-    values = (
-        {} if ending is None else ending.values(taken.operands, carried.m, carried.n, carried.batch, seed)
-    )
-    of_plan = given
-    if is_turned:
-        of_plan = given.transposed
-        values = {name: turned(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
-    job = Job(recipe, taken, solved, of_plan, alpha, beta, corner, values)
-    with _progress() as say:
-        report, d = job.simulate(arch, emulated, say) if gpu is None else job.run(gpu, say)
-    report["chosen"] = why(recipe, taken, plan, solved, of_arch, device, ending)
-    ended = [] if epilogue is None else ["--epilogue", epilogue]
-    ended += [part for text in operand or () for part in ("--operand", text)]
-    report["next"] = further(plan or str(recipe), problem, layout, plan is None, ended)
-    if gpu is None and found:
-        report["no_gpu"] = found
-    rounded = of.rounded(given)
-    if rounded:
-        report["rounded"] = rounded
-    if out is not None:
-        np.save(out, turned(d) if is_turned else d)
-        report["out"] = str(out)
-    if as_json:
-        print(json.dumps({**report, "chosen": report["chosen"].to_dict()}, indent=2))
-    else:
-        _print(report, console)
-    if not report["correct"]:
-        raise typer.Exit(1)
+    if has_epilogue and not isinstance(found, str):
+        found = "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
+    if isinstance(found, str):
+        return _Machine(arch, default_device(arch), no_gpu=found)
+    return _Machine(found["arch"], found["device"], found)
 
 
-def _asked(
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked for, checked as far as that can be done without a plan.
+
+    of       extents, and what files hold
+    plan     a name; None where it is chosen
+    ending   what becomes of the sums, where it is not alpha * acc + beta * c
+    """
+
+    of: Extents
+    operands: Operands
+    plan: str | None
+    alpha: float
+    beta: float
+    ending: ParsedEpilogue | None
+    seed: int
+
+    @property
+    def problem(self) -> Problem:
+        of = self.of
+        return Problem(of.m, of.n, of.k, 1 if of.batch is None else of.batch, self.operands)
+
+    def job(self, machine: _Machine, most: int | None) -> tuple[Job, Matrices]:
+        """What is to be done, and the matrices of the problem before it is transposed.
+
+        most   multiplications, where a corner of the problem that has no more is enough; None for all of it
+        """
+        beta, ending, of, corner = self.beta, self.ending, self.of, None
+        recipe, plan, solved = plan_for(
+            self.plan, self.problem, machine.arch, machine.device, beta != 0, ending
+        )
+        if most is not None:
+            corner = corner_of(plan, solved, of.transposed if recipe.transposed else of, most)
+        if corner is not None:
+            of = corner.extents.transposed if recipe.transposed else corner.extents
+        given = of.matrices(self.operands.a.dtype, self.operands.d.dtype, beta, self.seed)
+        values: dict[str, Any] = {}
+        if ending is not None:
+            values = ending.values(plan.operands, of.m, of.n, of.batch, self.seed)
+        of_plan = given
+        if recipe.transposed:
+            of_plan = given.transposed
+            values = {name: turned(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
+        return Job(recipe, plan, solved, of_plan, self.alpha, beta, corner, values), given
+
+
+def _extents_and_operands(
     extents: tuple[int | None, int | None, int | None, int | None],
     dtype: str | None,
     out_dtype: str | None,
@@ -178,8 +242,8 @@ def _asked(
     out: Path | None,
     arch: str,
     seed: int,
-) -> tuple[Operands, Extents]:
-    """The operands and their extents, once all that can be said without a plan has been checked.
+) -> tuple[Extents, Operands]:
+    """Extents and operands, once all that can be said without a plan has been checked.
 
     raises   PlanError with everything that is wrong
     """
@@ -196,7 +260,7 @@ def _asked(
         complaints.attempt(lambda: recipe_named(plan))
     complaints.check()
     of = made(of)
-    return replace(made(operands), batched=of.batch is not None).fitted(of.m, of.n, of.k), of
+    return of, replace(made(operands), batched=of.batch is not None).fitted(of.m, of.n, of.k)
 
 
 @contextmanager

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from cutegemm.choose.catalog import chosen
-from cutegemm.choose.described import as_multiplied
-from cutegemm.choose.endings import Ending
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import DType, f32, round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
+from cutegemm.parse.epilogue import ParsedEpilogue
+from cutegemm.parse.plan import as_multiplied
 from cutegemm.plan import GemmPlan, Problem
 
 # Elements of A, B and C together that are made up: more than any machine that this runs on holds.
@@ -169,7 +169,7 @@ def plan_for(
     arch: str,
     device: Device,
     with_c: bool,
-    ending: Ending | None = None,
+    ending: ParsedEpilogue | None = None,
 ) -> tuple[Recipe, GemmPlan, Problem]:
     """The recipe of a name, or the one that is chosen for the problem; its plan; and the problem as that multiplies it,
     which is D^T = B^T A^T where the recipe is transposed.

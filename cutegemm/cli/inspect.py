@@ -15,15 +15,17 @@ from rich.padding import Padding
 from rich.table import Table
 
 from cutegemm.choose.catalog import plans as named_plans
-from cutegemm.choose.described import described
-from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
-from cutegemm.cli.endings import EpilogueText, OperandTexts
+from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import not_writable
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Swizzle, parse
 from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.machine.device import Device, device_named
+from cutegemm.parse.epilogue import parsed_epilogue
+from cutegemm.parse.plan import described
+from cutegemm.plan import GemmPlan, Problem
 from cutegemm.plan.describe import describe_programs
 
 _SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
@@ -100,7 +102,7 @@ def show(
         drawn = parse(thing)
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
     else:
-        ending = ending_of("show", epilogue, operand)
+        ending = parsed_epilogue("show", epilogue, operand)
         drawn, of = described("show", thing, dtype, layout, problem, ending=ending)
         if timeline:
             drawn = plan_timeline(drawn)
@@ -218,44 +220,54 @@ def check(
     Of a thread-value layout, or a tiled copy as the CuTe DSL prints it: its wavefronts over --shared. Of a file of PTX:
     those of its kernel, executed on the CPU. Of a cubin: its registers, spills and accesses.
     """
-    from cutegemm.analysis import check as analyse
-    from cutegemm.analysis import device_named, print_report
-    from cutegemm.run.compile import compile_plan
-    from cutegemm.run.executed import executed_accesses
-
     if _NOTATION.match(plan) or "TV Layout tiled" in plan:
         parts.check_layout(plan, shared, dtype, op, access_bits, in_bytes, as_json)
-        return
-    if plan.endswith((".ptx", ".cubin")):
+    elif plan.endswith((".ptx", ".cubin")):
         path, threads = _file(plan), _dims("block", block)
         if path.suffix == ".ptx":
             given = arguments.replace(",", " ").split()
             parts.check_ptx(path, given, kernel, _dims("grid", grid), threads, shared_bytes, as_json)
         else:
             parts.check_cubin(path, threads, arch or DEFAULT_ARCH, as_json)
-        return
-    if arch and device:
+    elif arch and device:
         raise UnsupportedError(
             f"check: --arch {arch} and --device {device} are both given; give one of them."
         )
-    target = None if arch else device_named(device or "h200")
-    of_arch = arch or (target.arch if target else DEFAULT_ARCH)
-    ending = ending_of("check", epilogue, operand)
-    made, of = described("check", plan, dtype, layout, problem, of_arch, ending)
-    resources = compile_plan(made, of_arch).resources if compiled else None
+    else:
+        target = None if arch else device_named(device or "h200")
+        of_arch = arch or (target.arch if target else DEFAULT_ARCH)
+        ending = parsed_epilogue("check", epilogue, operand)
+        made, of = described("check", plan, dtype, layout, problem, of_arch, ending)
+        _check_plan(made, of, of_arch, target, compiled, as_json)
+
+
+def _check_plan(
+    plan: GemmPlan, problem: Problem | None, arch: str, device: Device | None, compiled: bool, as_json: bool
+) -> None:
+    """What `analysis.check` finds of a plan.
+
+    device     None where an architecture is asked about
+    compiled   whether the kernel's registers, spills and accesses are told as well
+    """
+    from cutegemm.analysis import check as analyse
+    from cutegemm.analysis import print_report
+    from cutegemm.run.compile import compile_plan
+    from cutegemm.run.executed import executed_accesses
+
+    resources = compile_plan(plan, arch).resources if compiled else None
     executed = None
-    if compiled and of is not None:
+    if compiled and problem is not None:
         try:
-            executed = executed_accesses(made, of, of_arch)
+            executed = executed_accesses(plan, problem, arch)
         except UnsupportedError as error:
             Console(stderr=True).print(f"not executed: {error}", markup=False, style="yellow")
-    found = analyse(made, of, arch, target, resources, executed=executed)
+    found = analyse(plan, problem, None if device else arch, device, resources, executed=executed)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
         console = Console(highlight=False)
         print_report(found, console)
-        console.print(f"\nof {made.operands}", markup=False, style="dim")
+        console.print(f"\nof {plan.operands}", markup=False, style="dim")
     if found.violations:
         raise typer.Exit(1)
 

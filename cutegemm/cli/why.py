@@ -10,11 +10,11 @@ from typing import Any
 from cutegemm.analysis import check
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.catalog import ranked
-from cutegemm.choose.endings import Ending
 from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device
+from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Problem
 
 _OTHERS = 2  # candidates behind the first that are told
@@ -64,7 +64,7 @@ def why(
     problem: Problem,
     arch: str,
     device: Device,
-    ending: Ending | None,
+    ending: ParsedEpilogue | None,
 ) -> Why:
     """Why a plan is taken for a problem, and its predicted speed.
 

@@ -8,8 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 from cutegemm.build.building import Complaints
-from cutegemm.choose.described import described
-from cutegemm.choose.endings import ending_of
 from cutegemm.choose.names import plans, recipe_named
 from cutegemm.choose.options import written
 from cutegemm.choose.recipe import TRANSPOSED, Recipe
@@ -18,6 +16,8 @@ from cutegemm.explore.forms import card, choice, field, form
 from cutegemm.explore.html import Html, el, error, joined
 from cutegemm.explore.state import EDIT, State
 from cutegemm.machine.device import DEVICES, Device, device_named
+from cutegemm.parse.epilogue import parsed_epilogue
+from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Problem
 
 _TYPES = ("", "bf16", "f16", "tf32", "e4m3", "e5m2", "s8", "f32", "f64")
@@ -53,7 +53,7 @@ def _chosen(
     arch = "sm_90a" if target is None else target.arch
     try:
         complaints.check()
-        ending = ending_of("explore", epilogue or None, operands.split())
+        ending = parsed_epilogue("explore", epilogue or None, operands.split())
         plan, of = described(
             "explore", name.strip(), dtype or None, layout, problem.strip() or None, arch, ending
         )

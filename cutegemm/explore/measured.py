@@ -9,12 +9,12 @@ from importlib.resources import files
 from typing import Any
 
 from cutegemm.analysis import check
-from cutegemm.choose.described import described
 from cutegemm.errors import CutegemmError
 from cutegemm.explore.chosen import Chosen
 from cutegemm.explore.forms import card, link
 from cutegemm.explore.html import Html, el, table
 from cutegemm.explore.state import State
+from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan
 from cutegemm.profile.case import Case
 from cutegemm.profile.compare import QUANTITIES, Comparison, Row, compare

@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 _MOST_SIGNATURES = 4096
+BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # of `gemm`, with their defaults: an epilogue may take them
 
 
 @dataclass(frozen=True)
 class How:
-    """How a product is to be computed: the options of `gemm`."""
+    """How a product is to be computed: the options of `gemm` that a plan is chosen by."""
 
     plan: GemmPlan | str | None = None
     accumulate: str = "fast"
     allow_tf32: bool = False
-    out_dtype: Any = None
     varying_rows: bool = False
     tune: bool = False
 

@@ -7,10 +7,11 @@ epilogue's function is called with symbols when its signature is first seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan.epilogue import (
@@ -30,7 +31,7 @@ from cutegemm.plan.epilogue import (
 from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
-from cutegemm.run.calls import Calls, How, shapes_of
+from cutegemm.run.calls import BLAS_SCALARS, Calls, How, shapes_of
 from cutegemm.run.checks import (
     check_out,
     extents_of,
@@ -40,14 +41,17 @@ from cutegemm.run.checks import (
     wrong_extents,
     wrong_memory,
 )
-from cutegemm.run.launches import new_like, on_device
+from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
-from cutegemm.run.question import Ending
+from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
 
-_BLAS = {"alpha": 1.0, "beta": 0.0}  # parameters of `gemm` that an epilogue may take as scalars
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
 
 _calls = Calls()
+_Fit = tuple[type[Tensor] | None, int]  # see `_fit`
 
 
 class _Call:
@@ -144,7 +148,7 @@ def _launcher(
     read = [name for name in wanted.tensors if name in epilogue.tensors]
     ways = {name: _seen(epilogue, name, given[name], prepared.shape if batched else None) for name in read}
     changed = [(names.index(name), way) for name, way in ways.items() if way is not None]
-    constants = [_BLAS[name] for name in wanted.scalars if name not in given]
+    constants = [BLAS_SCALARS[name] for name in wanted.scalars if name not in given]
     # Places in (operands, D and other results, constants) of what the kernel takes behind a and b, in its order.
     count, d = len(wanted.results) + 1, len(names)
     behind = iter(range(d + count, d + count + len(constants)))
@@ -153,8 +157,9 @@ def _launcher(
         *range(d, d + count),
         *[names.index(name) if name in given else next(behind) for name in wanted.scalars],
     )
-    strides = [view.strides for view in prepared.views]
-    of_a, of_b, _, of_d = strides
+    of_a, of_b, _, of_d = [view.strides for view in prepared.views]
+    if as_rows:
+        of_b = of_transpose(of_b)
     tiles = len(epilogue.outputs)  # results of D's extents, which come first
 
     def as_given(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
@@ -171,9 +176,8 @@ def _launcher(
         from torch.cuda import device
 
         results = [*[seen(result, of_d) for result in results[:tiles]], *results[tiles:]]
-        b = seen(b.mT, of_b).mT if as_rows else seen(b, of_b)
         with device(a.get_device()):
-            as_given(seen(a, of_a), b, values, results)
+            as_given(seen(a, of_a), seen(b, of_b), values, results)
 
     return as_seen if any((of_a, of_b, of_d)) else on_device(as_given)
 
@@ -185,29 +189,34 @@ def fused(
     alpha: float,
     beta: float,
     out: Any,
-    how: tuple[Any, str, bool, Any, bool, bool],
+    plan: GemmPlan | str | None,
+    accumulate: str,
+    allow_tf32: bool,
+    out_dtype: Any,
+    varying_rows: bool,
+    tune: bool,
     epilogue: Callable[..., Any] | None,
     operands: dict[str, Any],
 ) -> Any:
     """`gemm` with an epilogue and its operands.
 
-    how        the fields of a `How`
     operands   by name; alpha, beta and c become some where they are given
     """
     if c is not None:
         operands["c"] = c
     if alpha != 1 or beta != 0:
         operands |= {
-            name: value for name, value in (("alpha", alpha), ("beta", beta)) if value != _BLAS[name]
+            name: value for name, value in (("alpha", alpha), ("beta", beta)) if value != BLAS_SCALARS[name]
         }
     outs = out if out is None or isinstance(out, tuple | list) else (out,)
-    plan, values = how[0], tuple(operands.values())
+    values = tuple(operands.values())
     key: Any
     try:
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
             b.__class__, b.dtype, b.shape, b.stride(), b.data_ptr() & 15, b.get_device(), b.is_neg(),
-            how if plan is None or plan.__class__ is str else (id(plan), *how[1:]), _identity(epilogue),
+            plan if plan is None or plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
+            varying_rows, tune, _identity(epilogue),
             None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
             *operands, *[_signature(value) for value in values],
         )  # fmt: skip
@@ -215,7 +224,8 @@ def fused(
     except (AttributeError, RuntimeError, TypeError):
         key = call = None
     if call is None:
-        call = prepared_fused(a, b, outs, How(*how), epilogue, operands)
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        call = prepared_fused(a, b, outs, out_dtype, how, epilogue, operands)
         if key is not None:
             _calls.keep(key, call)
     if outs is None:
@@ -288,6 +298,7 @@ def prepared_fused(
     a: Any,
     b: Any,
     outs: Sequence[Any] | None,
+    out_dtype: Any,
     how: How,
     function: Callable[..., Any] | None,
     given: Mapping[str, Any],
@@ -297,90 +308,17 @@ def prepared_fused(
     from cutegemm.run import torch_ops
 
     tensors = torch_ops.tensors_of({"a": a, "b": b, **_tensors(given)})
-    wrong = without_addresses(tensors) or wrong_extents({"a": tensors["a"], "b": tensors["b"]})
-    if wrong:
-        raise refused(a, b, wrong)
-    if function is None:
-        raise refused(
-            a, b, [f"{', '.join(given)} given without an epilogue that takes them. Pass epilogue=."]
-        )
+    epilogue = _checked_epilogue(a, b, function, given, tensors)
     m, n, _, l = extents_of(a, b)  # noqa: E741
-    batched = a.dim() == 3
-    shapes = {name: tuple(value.shape) for name, value in _tensors(given).items()}
-    kinds: dict[str, type[Input]] = {name: Scalar for name in given if name not in shapes}
-    wrong = []
-    columns = {}  # of rows and tiles
-    for name, shape in shapes.items():
-        of_all = [
-            (kind_of(shape, m, of, l if batched else None), of)
-            for of in ((n, n // 2) if n % 2 == 0 else (n,))
-        ]
-        kind, columns[name] = next((found for found in of_all if found[0] is not None), (None, n))
-        if kind is None:
-            batch = f", with or without {l} in front" if batched else ""
-            wrong.append(
-                f"{name} has shape {shape}; () for one number, {(n,)} for one to a column, {(m, 1)} for one to a row, "
-                f"or {(m, n)} for one to each element of the result is expected{batch}."
-            )
-        else:
-            kinds[name] = kind
-    operands = {name: tensors[name] for name in shapes}
-    known = tuple(torch_ops.DTYPES)
-    wrong += [
-        f"{name} is of {str(value.dtype).removeprefix('torch.')}, which no kernel reads."
-        for name, value in operands.items()
-        if value.dtype not in known
-    ]
-    wrong += wrong_devices(tensors) + wrong_memory(tensors)
-    if wrong:
-        raise refused(a, b, wrong)
-    epilogue = epilogue_of(function, kinds)
-    of_d = n // 2 if epilogue.gated else n
-    wrong = [*wide_results(epilogue)]
-    for name in epilogue.tensors:
-        if epilogue.kinds[name] in (Row, Tile):
-            expected = n if name in epilogue.halved else of_d
-            if columns[name] != expected:
-                half = f"D has half of the {n} columns of b" if epilogue.gated else f"b has {n} columns"
-                wrong.append(
-                    f"{name} has shape {shapes[name]}, but {half}; {expected} columns of it are expected."
-                )
-    if wrong:
-        raise refused(a, b, wrong)
-    first = next(iter(epilogue.tiles), None)
-    main = (outs or [None])[0]
-    d = main.dtype if main is not None else how.out_dtype or torch_ops.RESULTS[a.dtype][0]
-    shape = (l, m, of_d) if batched else (m, of_d)
+    columns, batched = n // 2 if epilogue.gated else n, a.dim() == 3
+    shape = (l, m, columns) if batched else (m, columns)
+    main = outs[0] if outs else None
+    d = main.dtype if main is not None else out_dtype or torch_ops.RESULTS[a.dtype][0]
     results = _results_of(epilogue, shape, d, torch_ops.reduced_dtype(a.dtype), outs)
-    further = {
-        name: _operand(epilogue.kinds[name], operands[name], torch_ops, batched, name in epilogue.halved)  # type: ignore[arg-type]
-        for name in epilogue.tensors
-        if name != first
-    }
-    passed = dict(zip(results, outs or [], strict=False))
-    for name, stored in results.items():
-        of, each = torch_ops.DTYPES[stored.dtype], passed.get(name)
-        if stored.reduction is not None:
-            further[name] = Operand.of_kind(stored.reduction.kind, of)
-        elif name != "d":
-            view = View.fresh(shape, of.bits // 8, batched) if each is None else View.of("out", each, batched)
-            further[name] = Operand(of, MODES["out"][view.major or 0], view.align)
-    tile = _as_batch(operands[first], l if batched else None) if first is not None else None
-    ending = Ending(epilogue, further)
-
-    def trial(prepared: Prepared) -> Callable[[], None]:
-        """Its results are written to memory of their own, laid out as those that are given are."""
-        call = _Call(prepared, epilogue, a, given, results, None)
-        own = [new() for new in call.new]
-        for place, each in enumerate(outs or ()):
-            if each is not None:
-                own[place] = each.new_empty_strided(each.shape, each.stride())
-        launch, values = call.launch, tuple(given.values())
-        assert launch is not None
-        return lambda: launch(a, b, values, own)
-
-    how = replace(how, out_dtype=d if main is None else None)
-    prepared = prepare(a, b, tile, main, 0.0, how, ending, trial)
+    tile = _as_batch(tensors[epilogue.tiles[0]], l if batched else None) if epilogue.tiles else None
+    further = _of_operands(epilogue, tensors, batched) | _of_results(results, outs, batched)
+    ending, trial = EpilogueSpec(epilogue, further), partial(_trial, epilogue, a, b, given, results, outs)
+    prepared = prepare(a, b, tile, main, d if main is None else None, 0.0, how, ending, trial)
     if isinstance(prepared, list):
         raise UnsupportedError(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
@@ -389,6 +327,137 @@ def prepared_fused(
     # The signature names the plan and the code of the function by their ids, which stay theirs as long as they live.
     held = how.plan, function, getattr(function, "__code__", None)
     return _Call(prepared, epilogue, a, given, results, held, as_rows)
+
+
+def _checked_epilogue(
+    a: Any,
+    b: Any,
+    function: Callable[..., Any] | None,
+    given: Mapping[str, Any],
+    tensors: dict[str, Any],
+) -> Epilogue:
+    """The epilogue, of operands that suit it.
+
+    tensors   a, b, and the operands in memory, as torch has them
+    raises    UnsupportedError with every rule that is broken: by a and b; else by the operands; else by what the
+              function makes of them
+    """
+    wrong = without_addresses(tensors) or wrong_extents({"a": tensors["a"], "b": tensors["b"]})
+    if not wrong and function is None:
+        wrong = [f"{', '.join(given)} given without an epilogue that takes them. Pass epilogue=."]
+    if wrong:
+        raise refused(a, b, wrong)
+    assert function is not None
+    fits = {name: _fit(a, b, tuple(value.shape)) for name, value in _tensors(given).items()}
+    wrong = [
+        *_wrong_shapes(a, b, given, fits),
+        *_wrong_types({name: tensors[name] for name in fits}),
+        *wrong_devices(tensors),
+        *wrong_memory(tensors),
+    ]
+    if wrong:
+        raise refused(a, b, wrong)
+    kinds: dict[str, type[Input]] = dict.fromkeys([name for name in given if name not in fits], Scalar)
+    kinds |= {name: kind for name, (kind, _) in fits.items() if kind is not None}
+    epilogue = epilogue_of(function, kinds)
+    wrong = [*wide_results(epilogue), *_wrong_columns(b, given, epilogue, fits)]
+    if wrong:
+        raise refused(a, b, wrong)
+    return epilogue
+
+
+def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
+    """What an operand of a shape is, and beside how many columns of D: as many as b has, or half as many."""
+    m, n, _, l = extents_of(a, b)  # noqa: E741
+    for columns in (n, n // 2) if n % 2 == 0 else (n,):
+        kind = kind_of(shape, m, columns, l if a.dim() == 3 else None)
+        if kind is not None:
+            return kind, columns
+    return None, n
+
+
+def _wrong_shapes(a: Any, b: Any, given: Mapping[str, Any], fits: Mapping[str, _Fit]) -> Iterator[str]:
+    m, n, _, l = extents_of(a, b)  # noqa: E741
+    batch = f", with or without {l} in front" if a.dim() == 3 else ""
+    for name, (kind, _) in fits.items():
+        if kind is None:
+            yield (
+                f"{name} has shape {tuple(given[name].shape)}; () for one number, {(n,)} for one to a column, {(m, 1)} "
+                f"for one to a row, or {(m, n)} for one to each element of the result is expected{batch}."
+            )
+
+
+def _wrong_types(operands: Mapping[str, Any]) -> Iterator[str]:
+    from cutegemm.run.torch_ops import DTYPES
+
+    for name, value in operands.items():
+        if value.dtype not in DTYPES:
+            yield f"{name} is of {str(value.dtype).removeprefix('torch.')}, which no kernel reads."
+
+
+def _wrong_columns(
+    b: Any, given: Mapping[str, Any], epilogue: Epilogue, fits: Mapping[str, _Fit]
+) -> Iterator[str]:
+    """Of rows and tiles, which are as wide as D; or as b, where a row has numbers for gates and for ups."""
+    n = b.shape[-1]
+    of_d = n // 2 if epilogue.gated else n
+    half = f"D has half of the {n} columns of b" if epilogue.gated else f"b has {n} columns"
+    for name in epilogue.tensors:
+        expected = n if name in epilogue.halved else of_d
+        if epilogue.kinds[name] in (Row, Tile) and fits[name][1] != expected:
+            shape = tuple(given[name].shape)
+            yield f"{name} has shape {shape}, but {half}; {expected} columns of it are expected."
+
+
+def _trial(
+    epilogue: Epilogue,
+    a: Any,
+    b: Any,
+    given: Mapping[str, Any],
+    results: Mapping[str, _Result],
+    outs: Sequence[Any] | None,
+    prepared: Prepared,
+) -> Callable[[], None]:
+    """A call of what was prepared, for the tuner: its results are written to memory of their own, laid out as those
+    that are given are."""
+    call = _Call(prepared, epilogue, a, given, results, None)
+    own = [new() for new in call.new]
+    for place, each in enumerate(outs or ()):
+        if each is not None:
+            own[place] = each.new_empty_strided(each.shape, each.stride())
+    launch, values = call.launch, tuple(given.values())
+    assert launch is not None
+    return lambda: launch(a, b, values, own)
+
+
+def _of_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool) -> dict[str, Operand]:
+    """What the operands in memory are made of: all but the first tile, which takes the place of C."""
+    first = epilogue.tiles[0] if epilogue.tiles else None
+    return {
+        name: _operand(epilogue.kinds[name], tensors[name], batched, name in epilogue.halved)  # type: ignore[arg-type]
+        for name in epilogue.tensors
+        if name != first
+    }
+
+
+def _of_results(
+    results: Mapping[str, _Result], outs: Sequence[Any] | None, batched: bool
+) -> dict[str, Operand]:
+    """What the results beside D are made of."""
+    from cutegemm.run.torch_ops import DTYPES
+
+    passed, found = dict(zip(results, outs or [], strict=False)), {}
+    for name, stored in results.items():
+        of, each = DTYPES[stored.dtype], passed.get(name)
+        if stored.reduction is not None:
+            found[name] = Operand.of_kind(stored.reduction.kind, of)
+        elif name != "d":
+            if each is None:
+                view = View.fresh(stored.shape, of.bits // 8, batched)
+            else:
+                view = View.of("out", each, batched)
+            found[name] = Operand(of, MODES["out"][view.major or 0], view.align)
+    return found
 
 
 def _results_of(
@@ -434,12 +503,14 @@ def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tenso
     return Tile if shape == (m, n) else None
 
 
-def _operand(kind: type[Tensor], tensor: Any, torch_ops: Any, batched: bool, halved: bool = False) -> Operand:
+def _operand(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = False) -> Operand:
     """What an operand is made of, as the kernel will see it.
 
     halved   whether it is a row of which one half or the other is read
     """
-    of = torch_ops.DTYPES[tensor.dtype]
+    from cutegemm.run.torch_ops import DTYPES
+
+    of = DTYPES[tensor.dtype]
     if kind is Tile:
         view = View.of(
             "c",
@@ -467,7 +538,6 @@ def _seen(
     where that is how it is passed.
 
     shape   of D, where it is a batch
-    times   numbers of a row for each column of D
     """
     kind = epilogue.kinds[name]
     if issubclass(kind, Tile):

@@ -16,7 +16,7 @@ from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
 from cutegemm.run import recall
 from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.graph import are_stood_for, arguments, through_torch, torch_sees
-from cutegemm.run.launches import new_like, on_device
+from cutegemm.run.launches import new_like, of_transpose, on_device
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -78,16 +78,19 @@ def _into(
 
     if not any(strides):
         return on_device(as_given)
+    of_a, of_b, of_c, of_out = strides
+    given_strides = of_a, of_transpose(of_b) if as_rows else of_b, of_c, of_out
 
     def as_seen(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
         from torch.cuda import device
 
-        tensors = (a, b.mT if as_rows else b, out if c is None else c, out)
+        tensors = (a, b, out if c is None else c, out)
         a, b, c, out = [
-            x if of is None else x.as_strided(x.shape, of) for x, of in zip(tensors, strides, strict=True)
+            x if of is None else x.as_strided(x.shape, of)
+            for x, of in zip(tensors, given_strides, strict=True)
         ]
         with device(a.get_device()):
-            as_given(a, b.mT if as_rows else b, c, out, alpha, beta)
+            as_given(a, b, c, out, alpha, beta)
 
     return as_seen
 
@@ -167,11 +170,13 @@ def gemm(
     >>> d = gemm(a, b, c=d, alpha=0.5, beta=1.0, out=d, plan="simt_256x128")  # doctest: +SKIP
     """
     if torch_sees(a, b, c, operands):
-        how = How(plan, accumulate, allow_tf32, out_dtype, varying_rows, tune)
-        return through_torch(arguments(a, b, c, alpha, beta, out, how, epilogue, operands))
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how, epilogue, operands))
     if epilogue is not None or operands:
-        options = (plan, accumulate, allow_tf32, out_dtype, varying_rows, tune)
-        return _fused(a, b, c, alpha, beta, out, options, epilogue, operands)
+        return _fused(
+            a, b, c, alpha, beta, out, plan, accumulate, allow_tf32, out_dtype, varying_rows, tune, epilogue,
+            operands,
+        )  # fmt: skip
     try:
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
@@ -187,15 +192,14 @@ def gemm(
             varying_rows, tune,
         )  # fmt: skip
     except (AttributeError, RuntimeError):
-        return _through_torch(
-            a, b, c, alpha, beta, out, How(plan, accumulate, allow_tf32, out_dtype, varying_rows, tune)
-        )
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        return _through_torch(a, b, c, alpha, beta, out, out_dtype, how)
     call = _calls.found.get(key)
     if call is None:
-        how = How(plan, accumulate, allow_tf32, out_dtype, varying_rows, tune)
-        found = _first(key, a, b, c, out, beta, how)
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        found = _first(key, a, b, c, out, out_dtype, beta, how)
         if isinstance(found, list):
-            return _with_copies(found, a, b, c, alpha, beta, out, how)
+            return _with_copies(found, a, b, c, alpha, beta, out, out_dtype, how)
         call = found
     if (beta != 0 and c is None) or (out is not None and out.requires_grad):
         _check_values(a, b, c, out, beta)
@@ -213,22 +217,24 @@ def gemm(
     return result
 
 
-def _first(key: Any, a: Any, b: Any, c: Any, out: Any, beta: float, how: How) -> _Call | list[str]:
+def _first(
+    key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: float, how: How
+) -> _Call | list[str]:
     """The call of a signature that is new, remembered; or the names of what is to be copied first."""
-    known = recall.find(key, a) if c is None and out is None else None
+    known = recall.find(key, a, how) if c is None and out is None else None
     if known is not None:
         new = new_like(a, known.shape, known.dtype)
         call = _Call(_into(known.function, known.strides), new, known.kernel)
     else:
         from cutegemm.run.prepare import prepare
 
-        prepared = prepare(a, b, c, out, beta, how, None, partial(_trial, a, b, c, out))
+        prepared = prepare(a, b, c, out, out_dtype, beta, how, None, partial(_trial, a, b, c, out))
         if isinstance(prepared, list):
             return prepared
         call = _call_of(prepared, a)
         call.held = how.plan
         if c is None and out is None:
-            recall.keep(key, a, prepared)
+            recall.keep(key, a, how, prepared)
     _calls.keep(key, call)
     return call
 
@@ -242,7 +248,9 @@ def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
         raise refused(a, b, wrong)
 
 
-def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, how: How) -> Any:
+def _through_torch(
+    a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, out_dtype: Any, how: How
+) -> Any:
     """For arrays of other frameworks: as torch tensors over the same memory.
 
     how   the other arguments of `gemm`
@@ -259,11 +267,12 @@ def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, 
     given = torch_ops.tensors_of(named(a, b, c, out, needed=("a", "b")))
     wrong = without_addresses(given)
     if wrong and are_stood_for(given):
-        return through_torch(arguments(a, b, c, alpha, beta, out, how))
+        return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how))
     if wrong:
         raise refused(given["a"], given["b"], wrong)
     result = gemm(
-        given["a"], given["b"], c=given.get("c"), alpha=alpha, beta=beta, out=given.get("out"), **vars(how)
+        given["a"], given["b"], c=given.get("c"), alpha=alpha, beta=beta, out=given.get("out"),
+        out_dtype=out_dtype, **vars(how),
     )  # fmt: skip
     if out is None:
         return torch_ops.like(a, result)
@@ -279,6 +288,7 @@ def _with_copies(
     alpha: float,
     beta: float,
     out: Any,
+    out_dtype: Any,
     how: How,
 ) -> Any:
     warnings.warn(
@@ -289,7 +299,7 @@ def _with_copies(
     )
     a, b, c = (v.contiguous() if name in names else v for name, v in (("a", a), ("b", b), ("c", c)))
     given = out.new_empty(out.shape) if "out" in names else out
-    result = gemm(a, b, c=c, alpha=alpha, beta=beta, out=given, **vars(how))
+    result = gemm(a, b, c=c, alpha=alpha, beta=beta, out=given, out_dtype=out_dtype, **vars(how))
     return out.copy_(result) if "out" in names else result
 
 
@@ -308,7 +318,7 @@ def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None 
     how = How(varying_rows=True)
     if epilogue is None:
         trial = partial(_trial, x, w.mT, None, None)
-        prepared = prepare(x, w.mT, None, None, 0.0, how, None, trial)
+        prepared = prepare(x, w.mT, None, None, None, 0.0, how, None, trial)
         if isinstance(prepared, list):
             return lambda x, w, bias: gemm(x, w.mT, varying_rows=True)  # which says what it copies
         into, new = (plain := _call_of(prepared, x, as_rows=True)).into, plain.new
@@ -320,7 +330,8 @@ def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None 
 
         return multiplied
     has_bias = bias is not None
-    fused_call = prepared_fused(x, w.mT, None, how, epilogue, {"bias": bias} if has_bias else {}, True)
+    given = {"bias": bias} if has_bias else {}
+    fused_call = prepared_fused(x, w.mT, None, None, how, epilogue, given, True)
     launch, (new,) = fused_call.launch, fused_call.new
 
     def with_ending(x: Any, w: Any, bias: Any) -> Any:
@@ -350,7 +361,7 @@ def plan_of(
     """
     from cutegemm.run.prepare import prepare
 
-    prepared = prepare(a, b, c, out, 0.0, How(plan, accumulate, allow_tf32, out_dtype, varying_rows))
+    prepared = prepare(a, b, c, out, out_dtype, 0.0, How(plan, accumulate, allow_tf32, varying_rows))
     if isinstance(prepared, list) or prepared.kernel is None:
         raise UnsupportedError(
             f"plan_of {shapes_of(a, b)}: no kernel is launched on these tensors as they are."

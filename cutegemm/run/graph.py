@@ -54,10 +54,11 @@ def arguments(
     alpha: Any,
     beta: Any,
     out: Any,
+    out_dtype: Any,
     how: How,
     epilogue: Any = None,
     operands: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The arguments of `gemm` by name, as `through_torch` takes them."""
-    given = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, "out": out}
+    given = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, "out": out, "out_dtype": out_dtype}
     return {**given, "how": how, "epilogue": epilogue, "operands": operands or {}}

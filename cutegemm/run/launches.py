@@ -15,6 +15,15 @@ def new_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
     return lambda: empty_like(kept, memory_format=contiguous_format)
 
 
+def of_transpose(strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The strides of the transposed matrices.
+
+    >>> of_transpose((64, 8, 1))
+    (64, 1, 8)
+    """
+    return None if strides is None else (*strides[:-2], strides[-1], strides[-2])
+
+
 def on_device(launch: Callable[..., None]) -> Callable[..., None]:
     """A launch on the device of its first argument, a tensor; of a single device nothing is asked."""
     from cutegemm.run.cuda import devices

@@ -29,7 +29,7 @@ from cutegemm.run.checks import (
     wrong_values,
 )
 from cutegemm.run.compile import CompiledKernel, compile_plan
-from cutegemm.run.question import Decision, Ending, Question, decide
+from cutegemm.run.question import Decision, EpilogueSpec, Question, decide
 from cutegemm.run.views import View, operands_of
 
 
@@ -89,9 +89,10 @@ def prepare(
     b: Any,
     c: Any,
     out: Any,
+    out_dtype: Any,
     beta: float,
     how: How,
-    ending: Ending | None = None,
+    ending: EpilogueSpec | None = None,
     trial: Callable[[Prepared], Callable[[], Any]] | None = None,
 ) -> Prepared | list[str]:
     """Checks a signature that is new, and finds its kernel.
@@ -106,7 +107,7 @@ def prepare(
     given, gated = named(a, b, c, out), ending.epilogue.gated if ending is not None else ""
     wrong = [
         *wrong_choices(how),
-        *wrong_dtypes(given, torch_ops, how.out_dtype),
+        *wrong_dtypes(given, torch_ops, out_dtype),
         *wrong_extents(given, gated),
         *wrong_values(given, beta),
         *wrong_memory(given),
@@ -117,7 +118,7 @@ def prepare(
     batched, (m, n, k, l) = a.dim() == 3, extents_of(a, b)  # noqa: E741
     columns = n // 2 if gated else n
     result = (l, m, columns) if batched else (m, columns)
-    dtype = given["out"].dtype if "out" in given else how.out_dtype
+    dtype = given["out"].dtype if "out" in given else out_dtype
     if dtype is None and "c" in given and ending is None:
         dtype = given["c"].dtype
     dtype = dtype or torch_ops.RESULTS[a.dtype][0]

@@ -40,7 +40,7 @@ _FEW: dict[Any, tuple[Recipe, ...]] = {}
 
 
 @dataclass(frozen=True)
-class Ending:
+class EpilogueSpec:
     """What becomes of the sums, where it is not alpha * acc + beta * c.
 
     epilogue   the expressions
@@ -123,7 +123,7 @@ class Question:
     operands: Callable[[str | None], Operands]
     extents: tuple[int, int, int, int]
     has_c: bool
-    ending: Ending | None
+    ending: EpilogueSpec | None
     accumulate: str
     arch: str
     device: Device
@@ -167,7 +167,7 @@ class Question:
     def served(self, asked: Recipe, rows: int | None = None) -> Decision | None:
         """What a recipe is built to, where its plan serves, and has time and registers for the epilogue.
 
-        rows   see `Ending.suits`; those of the problem where left out
+        rows   see `EpilogueSpec.suits`; those of the problem where left out
         """
         of = self.problem
         try:

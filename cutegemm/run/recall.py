@@ -24,6 +24,7 @@ from cutegemm.run import cache as entries
 from cutegemm.run.spaces import Sizes, plainly
 
 if TYPE_CHECKING:
+    from cutegemm.run.calls import How
     from cutegemm.run.prepare import Prepared
 
 _FOLDER = "calls"  # of the cache
@@ -48,13 +49,14 @@ class Recalled:
     kernel: str
 
 
-def find(key: Any, a: Any) -> Recalled | None:
+def find(key: Any, a: Any, how: How) -> Recalled | None:
     """What the disk has of a signature, where nothing else is to be asked: no tuner, and no kernels loaded by name.
 
     key   see `cutegemm.run.gemm`; one that is not the same in all processes has no record
     a     a tensor of the call
+    how   its options
     """
-    if not _serves(key, a):
+    if not _serves(key, a, how):
         return None
     try:
         held = remembered(_FOLDER, _text(key, a))
@@ -80,11 +82,11 @@ def find(key: Any, a: Any) -> Recalled | None:
         return None
 
 
-def keep(key: Any, a: Any, prepared: Prepared) -> None:
-    """Writes the record of a signature, if it may; nothing is said where the disk is full or not ours."""
+def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
+    """Writes the record that `find` reads, if it may; nothing is said where the disk is full or not ours."""
     global _written
     kernel = prepared.kernel
-    if kernel is None or _written >= _MOST or not _serves(key, a):
+    if kernel is None or _written >= _MOST or not _serves(key, a, how):
         return
     with contextlib.suppress(CutegemmError):
         assert prepared.problem is not None
@@ -101,7 +103,7 @@ def keep(key: Any, a: Any, prepared: Prepared) -> None:
         _written += 1
 
 
-def _serves(key: Any, a: Any) -> bool:
+def _serves(key: Any, a: Any, how: How) -> bool:
     """Whether a signature may have a record: of plain tensors on a CUDA device, and of a plan that has a name."""
     torch = sys.modules.get("torch")
     if torch is None or not getattr(a, "is_cuda", False):
@@ -113,13 +115,12 @@ def _serves(key: Any, a: Any) -> bool:
     )
     in_use = tuner is not None and (tuner._active is not None or tuner._used)
     is_first = loaded is None or not loaded._LOADED
-    return not in_use and is_first and (asked is None or asked._asked is None) and not _is_of_process(key)
+    return not in_use and is_first and (asked is None or asked._asked is None) and not _is_of_process(how)
 
 
-def _is_of_process(key: Any) -> bool:
-    """Whether a plan in it is told by its id, or the tuner is asked for."""
-    plan, tune = key[14], key[-1]
-    return not (plan is None or isinstance(plan, str)) or bool(tune)
+def _is_of_process(how: How) -> bool:
+    """Whether the signature tells the plan by its id, or the tuner is asked for."""
+    return not (how.plan is None or isinstance(how.plan, str)) or bool(how.tune)
 
 
 def _text(key: Any, a: Any) -> str:

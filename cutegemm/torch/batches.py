@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from cutegemm.torch.launch import AS_CHOSEN, PLAIN, Choice
+from cutegemm.run.calls import How
+from cutegemm.torch.launch import AS_CHOSEN, PLAIN
 
 Dims = Sequence[int | None]
 _AS_CHOSEN = astuple(AS_CHOSEN)
@@ -25,7 +26,7 @@ def batched_mm(
     """`cutegemm::mm` over a batch."""
     dims: Any = (in_dims[0], [in_dims[1]], None, [])
     found, _ = batched_gemm(
-        info, dims, a, [b], PLAIN, [], [], out_dtype, *astuple(Choice(varying_rows=varying_rows))
+        info, dims, a, [b], PLAIN, [], [], out_dtype, *astuple(How(varying_rows=varying_rows))
     )
     return found[0], 0
 

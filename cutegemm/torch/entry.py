@@ -9,15 +9,14 @@ from typing import Any
 import torch
 
 from cutegemm.run import torch_ops
+from cutegemm.run.calls import BLAS_SCALARS
 from cutegemm.run.checks import refused, wrong_choices, wrong_devices, wrong_dtypes, wrong_extents
 from cutegemm.torch import library as library  # the operators are registered by it
-from cutegemm.torch.launch import LINEAR, PLAIN, SCALED, Choice
+from cutegemm.torch.launch import LINEAR, PLAIN, SCALED
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import wrong_gradients
 from cutegemm.torch.text import formula, text_of_function
 from cutegemm.torch.traced import constant
-
-_BLAS = {"alpha": 1.0, "beta": 0.0}  # arguments of `gemm` that an epilogue may take
 
 
 def gemm_in_torch(given: Mapping[str, Any]) -> Any:
@@ -31,7 +30,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     how = given["how"]
     wrong = [
         *wrong_choices(how),
-        *wrong_dtypes(named, torch_ops, how.out_dtype),
+        *wrong_dtypes(named, torch_ops, given["out_dtype"]),
         *wrong_extents(named),
         *wrong_values(given),
         *wrong_devices(named),
@@ -39,14 +38,13 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     if wrong:
         raise refused(a, b, wrong)
     text, operands, scalars = _epilogue(given)
-    choice = Choice(how.plan, how.accumulate, how.allow_tf32, how.varying_rows, how.tune)
     if out is not None:
-        torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *astuple(choice))
+        torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *astuple(how))
         return out
-    out_dtype = how.out_dtype
+    out_dtype = given["out_dtype"]
     if out_dtype is None and given["c"] is not None and given["epilogue"] is None:
         out_dtype = given["c"].dtype
-    found = product(a, (b,), text, operands, scalars, out_dtype, choice)
+    found = product(a, (b,), text, operands, scalars, out_dtype, how)
     count = int(_results(text))
     return found[0] if count == 1 else tuple(found[:count])
 
@@ -66,7 +64,7 @@ def _epilogue(given: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], 
     if given["epilogue"] is not None:
         passed = dict(given["operands"])
         passed |= {} if given["c"] is None else {"c": given["c"]}
-        passed |= {name: given[name] for name, default in _BLAS.items() if given[name] != default}
+        passed |= {name: given[name] for name, default in BLAS_SCALARS.items() if given[name] != default}
         tensors = {name: x for name, x in passed.items() if isinstance(x, torch.Tensor)}
         numbers = {name: x for name, x in passed.items() if name not in tensors}
         text = text_of_function(given["epilogue"], tuple(tensors), tuple(numbers))

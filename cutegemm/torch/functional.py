@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cutegemm.errors import CutegemmError, UnsupportedError
-from cutegemm.run.calls import Calls
+from cutegemm.run.calls import Calls, How
 from cutegemm.run.gemm import gemm, layer
 from cutegemm.torch import library as library  # the operators are registered by it
 from cutegemm.torch.activations import (
@@ -33,7 +33,6 @@ from cutegemm.torch.launch import (
     OF_LAYER,
     PLAIN,
     SCALED,
-    Choice,
     compute,
     dgated_of,
 )
@@ -51,7 +50,7 @@ from cutegemm.torch.text import formula
 
 _AS_CHOSEN = astuple(AS_CHOSEN)
 _layers = Calls()  # what computes a layer, by the signature of its arguments
-_FAST, _TWO_LEVEL = Choice(accumulate="fast"), Choice(accumulate="two_level")
+_FAST, _TWO_LEVEL = How(accumulate="fast"), How(accumulate="two_level")
 
 
 def mm(

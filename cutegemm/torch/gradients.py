@@ -15,14 +15,15 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Expression, Tensor
-from cutegemm.torch.launch import AS_CHOSEN, PLAIN, Choice, joined, sums_dtype
+from cutegemm.run.calls import How
+from cutegemm.torch.launch import AS_CHOSEN, PLAIN, joined, sums_dtype
 from cutegemm.torch.pullback import ACC, OfExpressions, OfTensors, pullback, used
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula, text_of
 from cutegemm.torch.traced import constant
 from cutegemm.torch.values import Values, nodes_of
 
-Multiply = Callable[[torch.Tensor, torch.Tensor, torch.dtype, Choice], torch.Tensor]
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.dtype, How], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Call:
     text: str
     scalars: tuple[float, ...] = ()
     out_dtype: torch.dtype | None = None
-    how: Choice = AS_CHOSEN
+    how: How = AS_CHOSEN
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def _by_names(
 
 
 @lru_cache(maxsize=256)
-def _of_gradients(how: Choice, by_rows: bool) -> Choice:
+def _of_gradients(how: How, by_rows: bool) -> How:
     """How products of a gradient are chosen: the plan of one that is not transposed is none of these."""
     return replace(how, plan=None, varying_rows=how.varying_rows and by_rows)
 

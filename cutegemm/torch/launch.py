@@ -7,13 +7,13 @@ rounding at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.run.calls import How
 from cutegemm.run.gemm import gemm
 from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import dgated
@@ -26,20 +26,8 @@ PLAIN = "lambda acc: acc"
 SCALED = "lambda acc, factor: factor * acc"
 LINEAR = "lambda acc, addend, factor, weight: factor * acc + weight * addend"
 
-
-@dataclass(frozen=True)
-class Choice:
-    """The arguments of `gemm` that a plan is chosen by."""
-
-    plan: Any = None
-    accumulate: str = "fast"
-    allow_tf32: bool = False
-    varying_rows: bool = False
-    tune: bool = False
-
-
-AS_CHOSEN = Choice()
-OF_LAYER = Choice(varying_rows=True)  # whose weight stays, and whose rows vary from call to call
+AS_CHOSEN = How()
+OF_LAYER = How(varying_rows=True)  # whose weight stays, and whose rows vary from call to call
 
 
 def result_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
@@ -110,7 +98,7 @@ def compute(
     operands: Sequence[torch.Tensor] = (),
     scalars: Sequence[float] = (),
     out_dtype: torch.dtype | None = None,
-    how: Choice = AS_CHOSEN,
+    how: How = AS_CHOSEN,
     out: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """The results of a product and its epilogue, D first.
@@ -177,7 +165,7 @@ def _parted(text: str) -> tuple[Formula, bool | None]:
 
 
 def _of_halves(
-    a: torch.Tensor, b: torch.Tensor, read: Formula, given: Sequence[Any], dtype: torch.dtype, how: Choice
+    a: torch.Tensor, b: torch.Tensor, read: Formula, given: Sequence[Any], dtype: torch.dtype, how: How
 ) -> list[torch.Tensor]:
     """The results of an epilogue some of which have half of b's columns, and others all of them: one kernel stores
     gates and ups of these into the halves of one tensor, or, where they are neighbours, into two that are joined."""
@@ -205,7 +193,7 @@ def dgated_of(
     preact: torch.Tensor,
     activation: str,
     out_dtype: torch.dtype | None = None,
-    how: Choice = AS_CHOSEN,
+    how: How = AS_CHOSEN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient of preact, whose halves are gates and ups, and the gated values: one kernel writes into both halves.
 
@@ -221,7 +209,7 @@ def dgated_of(
 
 
 def _into_halves(
-    a: torch.Tensor, b: torch.Tensor, read: Formula, gate: Any, up: Any, dx: torch.Tensor, how: Choice
+    a: torch.Tensor, b: torch.Tensor, read: Formula, gate: Any, up: Any, dx: torch.Tensor, how: How
 ) -> torch.Tensor:
     """The third result of an epilogue, whose first two go into the halves of dx."""
     outs = (*dx.split(b.shape[-1], -1), None)

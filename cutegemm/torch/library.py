@@ -22,16 +22,17 @@ from typing import Any
 
 import torch
 
+from cutegemm.run.calls import How
 from cutegemm.torch.batches import batched_gemm, batched_mm
 from cutegemm.torch.gradients import Call
-from cutegemm.torch.launch import OF_LAYER, PLAIN, Choice, allocated, compute, dgated_of, joined
+from cutegemm.torch.launch import OF_LAYER, PLAIN, allocated, compute, dgated_of, joined
 from cutegemm.torch.product import backward, keep
 
 # Of `gemm` no argument has a default: torch leaves those out that equal it, and then takes the gradients of a call with
 # lists of tensors for too many.
 _PRODUCT = "Tensor a, Tensor[] b, str epilogue, Tensor[] operands, float[] scalars"
 _HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows, bool tune"
-_OPTIONS = len(fields(Choice))
+_OPTIONS = len(fields(How))
 SCHEMAS = {
     "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None, bool varying_rows=False) -> Tensor",
     "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",
@@ -46,7 +47,7 @@ SCHEMAS = {
 def _mm(
     a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, varying_rows: bool = False
 ) -> torch.Tensor:
-    return compute(a, (b,), PLAIN, out_dtype=out_dtype, how=Choice(varying_rows=varying_rows))[0]
+    return compute(a, (b,), PLAIN, out_dtype=out_dtype, how=How(varying_rows=varying_rows))[0]
 
 
 def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
@@ -54,16 +55,16 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _gemm(*given: Any) -> list[torch.Tensor]:
-    """given   as in the schema, which ends with the fields of a `Choice`"""
+    """given   as in the schema, which ends with the fields of a `How`"""
     product, how = given[:-_OPTIONS], given[-_OPTIONS:]
     run: Callable[..., list[torch.Tensor]] = compute
-    return run(*product, how=Choice(*how))
+    return run(*product, how=How(*how))
 
 
 def _gemm_out(*given: Any) -> None:
     *product, out = given[:-_OPTIONS]
     run: Callable[..., list[torch.Tensor]] = compute
-    run(*product, how=Choice(*given[-_OPTIONS:]), out=out)
+    run(*product, how=How(*given[-_OPTIONS:]), out=out)
 
 
 def _mm_parts(
@@ -81,7 +82,7 @@ def _fake_mm_parts(
 def _dgated(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, varying_rows: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return dgated_of(a, b, preact, activation, how=Choice(varying_rows=varying_rows))
+    return dgated_of(a, b, preact, activation, how=How(varying_rows=varying_rows))
 
 
 def _fake_dgated(
@@ -104,7 +105,7 @@ def _fake_gemm(*given: Any) -> list[torch.Tensor]:
 
 def _keep_mm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, out_dtype, varying_rows = inputs
-    how = Choice(varying_rows=varying_rows)
+    how = How(varying_rows=varying_rows)
     keep(ctx, Call(PLAIN, (), out_dtype, how), 1, (a, b), (output,), _wanting(a, b))
 
 
@@ -117,7 +118,7 @@ def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]
     tensors = (a, *b, *operands)
     keep(
         ctx,
-        Call(epilogue, tuple(scalars), out_dtype, Choice(*how)),
+        Call(epilogue, tuple(scalars), out_dtype, How(*how)),
         len(b),
         tensors,
         output,

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from cutegemm.run.calls import How
 from cutegemm.torch.activations import ACTIVATIONS, GATED, dactivated, wrong_activation
 from cutegemm.torch.gradients import Extents, by_a, by_parts, loadable
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, Choice
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER
 from cutegemm.torch.product import by_dgated, layered, product
 from cutegemm.torch.refusals import refuse, wrong_factors, wrong_tensors
 from cutegemm.torch.route import Route, as_autocast, route_of
@@ -165,7 +166,7 @@ def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tenso
 
 
 def _times(x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, by_rows: bool = False) -> torch.Tensor:
-    how: Choice = OF_LAYER if by_rows else AS_CHOSEN
+    how: How = OF_LAYER if by_rows else AS_CHOSEN
     return product(x, (y,), out_dtype=dtype, how=how)[0]
 
 

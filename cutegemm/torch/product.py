@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.run.calls import How
 from cutegemm.torch.activations import activated, gated
 from cutegemm.torch.gradients import Call, Extents, gradients, saved, with_kept
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, Choice, by_torch, compute, dgated_of, joined
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, by_torch, compute, dgated_of, joined
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula
 
@@ -23,7 +24,7 @@ def product(
     operands: tuple[torch.Tensor, ...] = (),
     scalars: tuple[float, ...] = (),
     out_dtype: torch.dtype | None = None,
-    how: Choice = AS_CHOSEN,
+    how: How = AS_CHOSEN,
 ) -> Sequence[torch.Tensor]:
     """The results of an epilogue of a @ b, D first, and perhaps what the backward pass reads behind them.
 
@@ -69,13 +70,13 @@ def kept_text(text: str, a: torch.Tensor, b: Sequence[torch.Tensor], operands: S
     return with_kept(text, len(operands))
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, how: Choice) -> torch.Tensor:
+def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, how: How) -> torch.Tensor:
     """a @ b alone, as the backward pass asks for it."""
     return product(a, (b,), out_dtype=dtype, how=how)[0]
 
 
 def by_dgated(
-    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: Choice = AS_CHOSEN
+    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: How = AS_CHOSEN
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The backward pass of a gated activation, which records no gradients itself: see `dgated_of`."""
     if route_of(a, b, preact) is Route.OPERATOR:
@@ -93,7 +94,7 @@ def by_operator(
     operands: Sequence[torch.Tensor],
     scalars: Sequence[float],
     out_dtype: torch.dtype | None,
-    how: Choice,
+    how: How,
 ) -> Sequence[torch.Tensor]:
     """The product by its operator of torch.library."""
     if text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER):

@@ -10,7 +10,7 @@ from cutegemm.analysis import check, traffic
 from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
 from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.described import described
+from cutegemm.parse.plan import described
 from cutegemm.plan import Operands, Problem
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cutegemm.choose.described import described
 from cutegemm.explore import answer
 from cutegemm.explore.measured import recorded
+from cutegemm.parse.plan import described
 from docs.evidence.counters.cases import GROUPS
 from docs.evidence.counters.recorded import Evidence, replay
 from docs.evidence.pages import explored

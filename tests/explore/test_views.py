@@ -15,7 +15,6 @@ from cutegemm import layout as algebra
 from cutegemm.analysis import check, shared_accesses, wavefronts
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.shared import served
-from cutegemm.choose.described import described
 from cutegemm.choose.names import plans, recipe_named
 from cutegemm.errors import PlanError
 from cutegemm.explore import State, answer, respond
@@ -23,6 +22,7 @@ from cutegemm.explore.chosen import spelled
 from cutegemm.explore.expression import OPERATIONS, evaluated
 from cutegemm.explore.moments import moments, told
 from cutegemm.layout import Layout, Swizzle, parse
+from cutegemm.parse.plan import described
 from cutegemm.plan import Operands
 from cutegemm.plan.program import operations as op
 from cutegemm.tile.tv import make_layout_tv

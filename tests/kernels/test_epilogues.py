@@ -17,7 +17,7 @@ from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import Row, Tile, parse_epilogue
 from cutegemm.plan.problem import Operand
 from cutegemm.run.compile import compile_plan
-from cutegemm.run.question import Ending
+from cutegemm.run.question import EpilogueSpec
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu", "tanh", "sigmoid")
 SIZES = ((8192, 14336, 4096), (2048, 16384, 4096), (16384, 3072, 768))
@@ -33,7 +33,7 @@ def chosen(name: str, mnk: tuple[int, int, int], bias: str) -> GemmPlan:
     operands = Operands.of("bf16", layout="nt")
     further = {"bias": Operand.of_kind(Row, DType.parse(bias), align_bytes=16)}
     epilogue = parse_epilogue(f"{name}(acc + bias)", {"bias": Row})
-    suits = partial(Ending(epilogue, further).suits, rows=mnk[0])
+    suits = partial(EpilogueSpec(epilogue, further).suits, rows=mnk[0])
     problem = Problem(*mnk, operands=operands)
     _, plan = catalog.chosen(operands, problem, transposed=False, suits=suits)
     assert plan.family == "sm90"
@@ -61,7 +61,7 @@ def test_the_way_back_through_an_activation_takes_no_plan_for_the_transposed_pro
     operands = Operands.of("bf16", layout="nn")
     tile, further = operands.d, {"y": operands.d}
     epilogue = parse_epilogue("acc * (1 - tanh(x) * tanh(x)), y = tanh(x)", {"x": Tile})
-    ending = Ending(epilogue, further)
+    ending = EpilogueSpec(epilogue, further)
     problem = Problem(16384, 3072, 768, operands=replace(operands, c=tile))
     recipe, plan = catalog.chosen(
         problem.operands, problem, with_c=True, suits=partial(ending.suits, rows=16384)
@@ -74,4 +74,4 @@ def test_the_way_back_through_an_activation_takes_no_plan_for_the_transposed_pro
     turned = first.build(problem.operands, True)
     assert first.transposed
     assert not ending.suits(turned, 16384)
-    assert Ending(parse_epilogue("acc + x", {"x": Tile}), {}).suits(turned, 16384)
+    assert EpilogueSpec(parse_epilogue("acc + x", {"x": Tile}), {}).suits(turned, 16384)

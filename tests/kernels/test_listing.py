@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm.choose.described import described
+from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan
 from cutegemm.run.compile import compile_plan
 from cutegemm.run.cubin import instructions

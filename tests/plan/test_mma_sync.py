@@ -9,7 +9,7 @@ from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.swizzle import search_plan
 from cutegemm.build import mma_sync_plan
 from cutegemm.choose.catalog import choose, plan_named
-from cutegemm.choose.mma_sync.choice import choose_mma_sync
+from cutegemm.choose.mma_sync.choice import candidates
 from cutegemm.choose.mma_sync.ladder import STEPS
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.errors import PlanError
@@ -20,6 +20,11 @@ from cutegemm.plan import Operands, Problem
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_120a")
 SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
+
+
+def fastest(operands, problem, arch, device=DEFAULT_DEVICE):
+    """The plan of mma.sync that is held to be the fastest, also where wgmma would be faster."""
+    return candidates(operands, problem, arch, device)[0].recipe.build(operands, arch=arch, device=device)
 
 
 @pytest.mark.parametrize("out_major", ["n", "m"])
@@ -58,7 +63,7 @@ def test_the_names_serve_every_type_majorness_and_alignment(arch):
             for batched in (False, True):
                 operands = Operands.of(dtype, layout=layout, align_bytes=align, batched=batched)
                 for problem in (Problem(100, 100, 100), Problem(8192, 8192, 8192)):
-                    plan = choose_mma_sync(operands, problem, arch)
+                    plan = fastest(operands, problem, arch)
                     assert plan.family == "mma_sync"
                     assert plan.violations(arch) == []
 
@@ -96,11 +101,19 @@ def test_the_names_stand_for_what_they_say():
 def test_hopper_takes_tf32_that_is_not_k_major_by_a_producer():
     """Persistent on as many multiprocessors as there are; where TMA cannot load, by cp.async."""
     tf32, large = Operands.of("tf32", layout="tn"), Problem(4096, 4096, 4096)
-    plan = choose_mma_sync(tf32, large, "sm_90a", DEFAULT_DEVICE.with_sms(114))
+    plan = fastest(tf32, large, "sm_90a", DEFAULT_DEVICE.with_sms(114))
     assert (plan.name, plan.pipeline.ctas) == ("mma_tma_256x128", 114)
     odd = Operands.of("tf32", layout="nt", align_bytes=8)
-    assert choose_mma_sync(odd, large, "sm_90a").schedule is not None
+    assert fastest(odd, large, "sm_90a").schedule is not None
     assert choose(tf32, large, "sm_80").schedule is not None
+
+
+def test_what_no_plan_serves_is_refused_with_the_reasons():
+    """Columns of B in pairs, without an epilogue that takes them so."""
+    gated = Operands.of("bf16", layout="nn").as_gated("pairs", ())
+    for arch in ("sm_80", "sm_90a"):
+        with pytest.raises(PlanError, match="takes no two of its columns"):
+            choose(gated, Problem(64, 64, 64), arch)
 
 
 def test_hopper_falls_back_on_it():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.mma_sync.choice import SPLITS, candidates, choose_mma_sync
+from cutegemm.choose.catalog import choose, chosen, plan_named
+from cutegemm.choose.mma_sync.choice import SPLITS, candidates
 from cutegemm.choose.mma_sync.time import MmaCosts, Tiles, predicted
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
@@ -67,10 +67,10 @@ def test_products_and_rounds():
 )
 def test_few_tiles_and_a_deep_k_are_split(operands, mnk):
     problem = Problem(*mnk, operands=operands)
-    plan = choose_mma_sync(operands, problem, "sm_90")
+    plan = choose(operands, problem, "sm_90")
     assert plan.split_k > 4
     assert plan.violations("sm_90", problem) == []
-    whole = choose_mma_sync(operands, problem, "sm_90", suits=lambda plan: not plan.split.is_split)
+    _, whole = chosen(operands, problem, "sm_90", suits=lambda plan: not plan.split.is_split)
     assert whole.split_k == 1
 
 

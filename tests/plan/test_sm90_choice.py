@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
-from cutegemm.choose.sm90.choice import splits
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.shapes import Shapes
 from cutegemm.choose.sm90.tiles import every_tile
@@ -44,6 +43,16 @@ CONTESTS = {
 def recorded(file):
     """Plans that were timed, by problem."""
     return list(timed(json.loads((BENCHMARKS / f"{file}.json").read_text())).values())
+
+
+def divisions(name, operands, problem):
+    """How the candidates of a name divide K, where they do: the numbers of parts, and "fill"."""
+    found = [one.recipe for one in ranked(operands, problem, transposed=False) if one.recipe.name == name]
+    splits = [recipe.split for recipe in found if recipe.split is not None]
+    return [
+        *sorted(split.parts for split in splits if not split.owned),
+        *["fill" for split in splits if split.owned],
+    ]
 
 
 # --- against what was measured -----------------------------------------------------------------------------
@@ -169,15 +178,15 @@ def test_tiles_have_no_even_parts_where_that_was_not_seen_to_gain(shape):
 def test_what_idle_ctas_take():
     """8 x 64 tiles of 128 x 128, in clusters 512 of 66: 7.76 waves, 8 where tiles are whole. 50 of them keep 101 of 128
     k-tiles, so that the last wave is 0.79 of one. 66 x 3 tiles leave nothing to take, and 64 of 66 too little."""
-    found = [recipe for recipe in SM90_LADDER if recipe.name == "sm90_cluster_2x1"]
+    name = "sm90_cluster_2x1"
     fills = [
-        [split for split in splits(found[0], BF16, Problem(*shape)) if split.owned]
+        "fill" in divisions(name, BF16, Problem(*shape))
         for shape in ((2048, 8192, 8192), (256 * 66, 128 * 3, 8192), (512, 4096, 8192))
     ]
-    assert fills == [[FILLED], [], []]
+    assert fills == [True, False, False]
     unlimited = replace(COSTS, burst=1e9)  # at the power limit idle CTAs cost nothing
     whole, filled = [
-        predicted_us(found[0].shape, BF16, Problem(2048, 8192, 8192), split=how, costs=unlimited)
+        predicted_us(BY_NAME[name], BF16, Problem(2048, 8192, 8192), split=how, costs=unlimited)
         for how in (Split(), FILLED)
     ]
     assert (7 + 101 / 128) / 8 < filled / whole < 1
@@ -357,12 +366,10 @@ def test_an_operand_that_many_read_at_once_comes_cheaper():
 
 
 def test_parts_are_long_enough():
-    small, large = (next(n for n in SM90_CHOSEN if n.name == name) for name in ("sm90_64x64", "sm90_slots"))
     fp8 = Operands.of("e4m3", layout="nt", out="bf16")
 
-    def parts(operands, m, k, named=small):
-        found = splits(named, operands, Problem(m, 64, k))
-        return ["fill" if split.owned else split.parts for split in found]
+    def parts(operands, m, k, name="sm90_64x64"):
+        return divisions(name, operands, Problem(m, 64, k))
 
     assert parts(BF16, 64, 511) == []
     assert parts(BF16, 64, 2048) == [2, 3, 4, "fill"]
@@ -371,7 +378,7 @@ def test_parts_are_long_enough():
     assert parts(BF16, 64 * 44, 2048) == [2, 3, "fill"]  # 132 parts are a whole wave
     assert parts(BF16, 64 * 45, 2048) == [2, "fill"]
     assert parts(BF16, 64 * 132, 2048) == []  # a whole wave
-    assert parts(BF16, 128 * 132, 2048, large) == []
-    assert parts(BF16, 128 * 133, 2048, large) == ["fill"]
-    assert parts(fp8, 128 * 133, 4096, large) == ["fill"]
-    assert parts(BF16, 128 * 131, 8192, large) == []  # of 128 k-tiles an owner would keep all
+    assert parts(BF16, 128 * 132, 2048, "sm90_slots") == []
+    assert parts(BF16, 128 * 133, 2048, "sm90_slots") == ["fill"]
+    assert parts(fp8, 128 * 133, 4096, "sm90_slots") == ["fill"]
+    assert parts(BF16, 128 * 131, 8192, "sm90_slots") == []  # of 128 k-tiles an owner would keep all

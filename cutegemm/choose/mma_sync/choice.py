@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from cutegemm.choose.candidate import Candidate, Column
+from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.columns import Column
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, spills
 from cutegemm.choose.mma_sync.time import Tiles, predicted
@@ -16,45 +17,11 @@ from cutegemm.choose.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
-from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.work.split import Split
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 MOST_PARTS = 128  # which one thread adds, one after the other
-
-
-def choose_mma_sync(
-    operands: Operands,
-    problem: Problem,
-    arch: str = DEFAULT_ARCH,
-    device: Device = DEFAULT_DEVICE,
-    suits: Callable[[GemmPlan], bool] | None = None,
-) -> GemmPlan:
-    """The named plan, K split or not, that a model, `time.predicted`, holds to be the fastest.
-
-    suits    of a plan: whether it is one that is wanted, beside its time
-    raises   PlanError where none serves the operands
-
-    >>> from cutegemm.machine.device import device_named
-    >>> small, large = Problem(256, 512, 4096), Problem(8192, 8192, 8192)
-    >>> a100 = device_named("a100-80gb")
-    >>> [choose_mma_sync(Operands.of("bf16"), p, "sm_80", a100).name for p in (small, large)]
-    ['mma_64x64/k6', 'mma_128x256']
-    """
-    refusals: list[tuple[object, str]] = list(_serving(operands, arch, device).refusals)
-    for one in ranked(operands, problem, arch, device):
-        try:
-            plan = one.recipe.build(operands, arch=arch, device=device)
-        except PlanError as error:
-            refusals += [(one.recipe, rule) for rule in error.violations]
-            continue
-        too_large = list(limits(plan, problem))
-        if not too_large and (suits is None or suits(plan)):
-            return plan
-        refusals += [(one.recipe, rule) for rule in too_large]
-    raise PlanError(f"choose_mma_sync: no named plan for {operands} on {arch}", by_reason(refusals))
 
 
 def candidates(
@@ -67,15 +34,29 @@ def candidates(
 def ranked(
     operands: Operands, problem: Problem, arch: str = DEFAULT_ARCH, device: Device = DEFAULT_DEVICE
 ) -> Iterator[Candidate]:
-    """Plans, whole and with K split, that which is held to be the fastest first. The split ones are not built yet."""
+    """Plans, whole and with K split, that which is held to be the fastest first. The split ones are not built yet.
+
+    raises   PlanError where no named plan serves the operands
+
+    >>> from cutegemm.machine.device import device_named
+    >>> bf16, a100 = Operands.of("bf16"), device_named("a100-80gb")
+    >>> small, large = Problem(256, 512, 4096), Problem(8192, 8192, 8192)
+    >>> [str(next(ranked(bf16, problem, "sm_80", a100)).recipe) for problem in (small, large)]
+    ['mma_64x64/k6', 'mma_128x256']
+    """
     served = _serving(operands, arch, device)
     if not served.recipes:
-        return
+        raise PlanError(f"choose: no named plan for {operands} on {arch}", by_reason(served.refusals))
     rows, parts = _divisions(served, problem, device.sms)
     found = predicted(served.tiles.taken(rows), served.peak, operands, problem, device, parts)
-    for place in np.argsort(found.us, kind="stable").tolist():
-        recipe = _variant(served.recipes[rows[place]], int(parts[place]))
-        yield Candidate(recipe, float(found.us[place]), found.bound(place))
+    return (
+        Candidate(
+            _variant(served.recipes[rows[place]], int(parts[place])),
+            float(found.us[place]),
+            found.bound(place),
+        )
+        for place in np.argsort(found.us, kind="stable").tolist()
+    )
 
 
 @dataclass(frozen=True)

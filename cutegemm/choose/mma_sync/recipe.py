@@ -15,7 +15,7 @@ from cutegemm.build.building import Shared
 from cutegemm.build.mma_sync import mma_sync_plan
 from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.choose.options import parse_tuple
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.recipe import BuildTarget, Recipe
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import MAX_REGISTERS_PER_THREAD, SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
 from cutegemm.plan.plan import GemmPlan
@@ -92,30 +92,31 @@ class MmaSyncRecipe(Recipe):
 
     rate: float | None = None
 
-    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+    def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
         """The plan for operands: the deepest k-tiles and then the most stages that fit an architecture.
 
         raises   PlanError where nothing does
         """
-        ops, called = operands.as_tf32, {"name": self.plan_name, "summary": self.summary}
+        arch, ops = _least(target.arch), operands.as_tf32
+        called = {"name": self.plan_name, "summary": self.summary}
         options = {**called, **self.options, **self.split_options}
         if self.spelled_out:
-            return mma_sync_plan(ops, **{"arch": _least(arch), **options})
+            return mma_sync_plan(ops, **{"arch": arch, **options})
         block = options.pop("block")
         deepest = options.pop("k_bytes", _DEEPEST_BYTES)
         if "stages" in options:
             deep = deepest * 8 // ops.a.dtype.bits
             if "load_bytes" in options:
                 options["load_bytes"] = max(options["load_bytes"], ops.a.dtype.bits // 8)
-            return mma_sync_plan(ops, block=(*block, deep), arch=_least(arch), **options)
-        limits, ctas = arch_named(_least(arch)), options.get("ctas_per_sm", 1)
+            return mma_sync_plan(ops, block=(*block, deep), arch=arch, **options)
+        limits, ctas = arch_named(arch), options.get("ctas_per_sm", 1)
         room = min(limits.smem_per_block_bytes, limits.smem_per_sm_bytes // ctas - SMEM_RESERVED_BYTES)
         of_d = block[0] * block[1] * ops.d.dtype.bits // 8
         options.setdefault("store", "shared" if of_d <= room and self.split is None else "direct")
         error: PlanError | None = None
         for deep, stages in self._depths(ops, (*block, deepest), room):
             try:
-                return mma_sync_plan(ops, block=(*block, deep), stages=stages, arch=_least(arch), **options)
+                return mma_sync_plan(ops, block=(*block, deep), stages=stages, arch=arch, **options)
             except PlanError as found:
                 error = found
         assert error is not None
@@ -161,13 +162,13 @@ class MmaTmaRecipe(MmaSyncRecipe):
     loads_boxes: ClassVar[bool] = True
     splits: ClassVar[frozenset[str]] = frozenset()
 
-    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+    def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
         """The plan for operands: k-tiles of 128 bytes along K, or where there is no room for two of 64.
 
         raises   PlanError where nothing does
         """
         ops = operands.as_tf32
-        given = {"name": self.name, "summary": self.summary, "arch": arch, "ctas": sms}
+        given = {"name": self.name, "summary": self.summary, "arch": target.arch, "ctas": target.sms}
         options = {**given, **self.options}
         if self.spelled_out:
             return mma_tma_plan(ops, **options)

@@ -8,7 +8,7 @@ other. A k-tile takes as long as the slowest of
     loads          of all CTAs of the multiprocessor, by the bytes of an access: narrow ones are many
     tensor cores   for their products, at the rate of the plan's tiles
 
-What goes on at the same time adds up in part: `_together`. The kernel takes no less than the operands take to come from
+What goes on at the same time adds up in part: `together`. The kernel takes no less than the operands take to come from
 DRAM. Besides there are its start, for each round of CTAs the first k-tile and the store of D, and where K is split the
 launch of a second kernel, which reads what the first has written.
 
@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutegemm.choose.candidate import Column, Predicted
+from cutegemm.choose.candidate import Predicted
+from cutegemm.choose.columns import Column, Columns, together
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
@@ -50,7 +51,7 @@ class MmaCosts:
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
     sums        times what the parts' sums take to be written and read
-    within      the exponent of `_together` for what a k-tile waits for
+    within      the exponent of `together` for what a k-tile waits for
     """
 
     start: float = 5.2
@@ -76,7 +77,7 @@ COSTS = MmaCosts()
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(Columns):
     """Columns of what of many plans their time depends on.
 
     bm, bn, bk           of a CTA's tile
@@ -120,10 +121,6 @@ class Tiles:
             stores=np.array([_stores(plan) for plan in plans]),
             rate=np.array(rates),
         )
-
-    def taken(self, rows: Column) -> Tiles:
-        """Those of some rows."""
-        return Tiles(*[column[rows] for column in vars(self).values()])
 
     def tiles_of(self, problem: Problem) -> Column:
         """Tiles of D."""
@@ -185,7 +182,7 @@ def predicted(
     def steps_us(ctas: Column) -> Column:
         """Of all k-tiles, with so many CTAs at a time, which cover less of each other's latencies if they are few."""
         slower = np.sqrt(tiles.ctas / np.maximum(1, ctas))
-        each = _together(cost.within, latency_us, ctas * loads_us, ctas * products_us * slower)
+        each = together(cost.within, latency_us, ctas * loads_us, ctas * products_us * slower)
         return np.where(ctas, k_tiles * each, 0.0)
 
     ends_us = cost.start + cost.round * (1 + (rounds + (rest > 0) - 1) / tiles.ctas)
@@ -199,7 +196,7 @@ def predicted(
     sums_us = cost.launch + cost.added * -(-parts // _ADDED_AT_ONCE)
     sums_us = sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3)
     sums_us = np.where(parts > 1, sums_us, 0.0)
-    us = ends_us + _together(cost.within, turns_us, memory_us) + sums_us
+    us = ends_us + together(cost.within, turns_us, memory_us) + sums_us
     if peak_tflops is None:
         us = np.full(len(us), np.inf)
     of_k = k_tiles * per_sm
@@ -211,11 +208,3 @@ def predicted(
             zip(_BOUNDS, (waited, loads_us * of_k, products_us * of_k, memory, ends_us, sums_us), strict=True)
         ),
     )
-
-
-def _together(exponent: float, *us: Column) -> Column:
-    """The slowest of some that go on at the same time, and a little more where another is near it."""
-    total = us[0] ** exponent
-    for one in us[1:]:
-        total = total + one**exponent
-    return total ** (1 / exponent)

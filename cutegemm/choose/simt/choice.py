@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from cutegemm.choose.candidate import Candidate, Column
+from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.columns import Column
 from cutegemm.choose.refusals import by_reason
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.simt.recipe import SimtRecipe

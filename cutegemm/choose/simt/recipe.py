@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from cutegemm.build.building import Shared
 from cutegemm.build.simt import simt_plan
 from cutegemm.choose.options import parse_flag, parse_tuple
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.recipe import BuildTarget, Recipe
 from cutegemm.layout import Swizzle
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.memory.packing import ALIGN_BYTES
@@ -52,7 +52,7 @@ class SimtRecipe(Recipe):
     splits: ClassVar[frozenset[str]] = frozenset({"k", "last", "s"})
     reduction: ClassVar[str] = "kernel"
 
-    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+    def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
         """The plan for operands: `simt_plan`, its options fitted to the width of their elements.
 
         raises   PlanError where they break its rules

@@ -9,7 +9,7 @@ other. A k-tile takes as long as the slowest of
                     shared memory
     multiply-adds   of all of them; fewer warps than schedulers leave some idle, few cover less of each other's waits
 
-What goes on at the same time adds up in part: `_together`. The kernel takes no less than the operands take to come from
+What goes on at the same time adds up in part: `together`. The kernel takes no less than the operands take to come from
 DRAM, and D to be written: longer in short runs, and where sectors are written in parts. The CTAs of a multiprocessor
 begin together and drift apart with each round, so that more of them and more rounds let one store D while others
 multiply: with one CTA or two, and in one round, the two times add up. Besides there are the start, for each round of
@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutegemm.choose.candidate import Column, Predicted
+from cutegemm.choose.candidate import Predicted
+from cutegemm.choose.columns import Column, Columns, together
 from cutegemm.layout import product
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import Device
@@ -69,7 +70,7 @@ class SimtCosts:
     streamed    of that kernel, where it has to find the parts of each tile; and of the second tile of a CTA
     scattered   more of the time that memory takes, where each CTA is elsewhere along K
     pack        of the kernel that packs; packed: times what its bytes take
-    within, beside   the exponent of `_together` for what a k-tile waits for, and for DRAM
+    within, beside   the exponent of `together` for what a k-tile waits for, and for DRAM
     """
 
     start: float = 4.86
@@ -107,7 +108,7 @@ COSTS = SimtCosts()
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(Columns):
     """Columns of what of many plans their time depends on.
 
     bm, bn, bk        of a CTA's tile
@@ -146,10 +147,6 @@ class Tiles:
     def of(cls, plans: Sequence[GemmPlan]) -> Tiles:
         """Of plans whose K is not split."""
         return cls(*np.array([_row(plan) for plan in plans], dtype=float).T)
-
-    def taken(self, rows: Column) -> Tiles:
-        """Those of some rows."""
-        return Tiles(*[column[rows] for column in vars(self).values()])
 
     def tiles_of(self, problem: Problem) -> Column:
         """Tiles of D."""
@@ -294,7 +291,7 @@ def predicted(
         """Of all k-tiles, with so many CTAs at a time."""
         held = np.maximum(1.0, ctas)
         idle = np.maximum(1.0, WARP_SCHEDULERS / (held * tiles.warps)) * (tiles.ctas / held) ** cost.few
-        each = _together(cost.within, latency_us, held * loads_us, held * products_us * idle)
+        each = together(cost.within, latency_us, held * loads_us, held * products_us * idle)
         return np.where(ctas > 0, k_tiles * each, 0.0)
 
     turns = work.rounds + (work.rest > 0)
@@ -318,7 +315,7 @@ def predicted(
     sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
     turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
     apart = 1 + cost.apart * np.maximum(0.0, tiles.ctas - _IN_STEP) * (1 - 1 / np.maximum(1.0, turns))
-    body_us = _together(apart, _together(cost.beside, turns_us, memory_us), written_us)
+    body_us = together(apart, together(cost.beside, turns_us, memory_us), written_us)
     us = ends_us + body_us + sums_us + pack_us
     of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
     waited = latency_us * (work.rounds * work.deep + (work.rest > 0) * work.last)
@@ -330,11 +327,3 @@ def _share_of_f32(operands: Operands, device: Device) -> float:
     """Of the rate of f32's multiply-adds, that of the sums' type."""
     peaks = device.tflops
     return peaks.get(f"fma.{operands.acc}", peaks["fma.f32"]) / peaks["fma.f32"]
-
-
-def _together(exponent: float, *us: Column) -> Column:
-    """The slowest of some that go on at the same time, and a little more where another is near it."""
-    total = us[0] ** exponent
-    for one in us[1:]:
-        total = total + one**exponent
-    return total ** (1 / exponent)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from cutegemm.build.skinny import skinny_plan
 from cutegemm.choose.options import parse_flag, parse_tuple
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.recipe import BuildTarget, Recipe
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
@@ -58,7 +58,7 @@ class SkinnyRecipe(Recipe):
                 options["ctas_per_sm"] = 1
         return options
 
-    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+    def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
         """The plan for operands.
 
         raises   PlanError where they break its rules

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from cutegemm.choose.candidate import Candidate, Column
+from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes
@@ -138,16 +139,6 @@ def considered(operands: Operands, accumulate: str = "fast") -> tuple[Sm90Recipe
     """The recipes among which there is a choice, none of them split or packed."""
     is_fp8 = operands.a.dtype.is_float and operands.a.dtype.bits == 8
     return SM90_TWO_LEVEL if is_fp8 and accumulate == "two_level" else SM90_CHOSEN
-
-
-def splits(
-    recipe: Sm90Recipe, operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE
-) -> Sequence[Split]:
-    """How a plan's K may be divided, beside not at all: see `_divisions`."""
-    _, parts, owned, _ = _divisions(Shapes.of([recipe.shape], operands), operands, problem, device)
-    return [FILLED if own else by_last(split_k=int(count)) for count, own in zip(parts, owned, strict=True)][
-        1:
-    ]
 
 
 def packing_us(operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE) -> float:

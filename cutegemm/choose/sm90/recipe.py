@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.options import parse_flag, parse_tuple
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.recipe import BuildTarget, Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
@@ -108,7 +108,7 @@ class Sm90Recipe(Recipe):
             return self.split
         return by_last(**{name: self.options[name] for name in _SPLITTING if name in self.options})
 
-    def build_for(self, operands: Operands, with_c: bool, arch: str, sms: int) -> GemmPlan:
+    def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
         """The plan for operands. A D that is not aligned to 16 bytes leaves by lines that the threads copy; where its
         tile has no two subtiles, or there is no room for them, straight out of registers.
 
@@ -117,8 +117,8 @@ class Sm90Recipe(Recipe):
 
         raises   PlanError where the operands break its rules
         """
-        ops = operands.as_tf32
-        options: dict[str, Any] = {"ctas": sms, **self.options, "pack": self.packed(ops)}
+        ops, with_c = operands.as_tf32, target.with_c
+        options: dict[str, Any] = {"ctas": target.sms, **self.options, "pack": self.packed(ops)}
         options |= {"name": self.plan_name, "summary": self.summary, "with_c": with_c}
         if not self.spelled_out:
             if self.split is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.build.sm90 import ring_of
-from cutegemm.choose.candidate import Column
+from cutegemm.choose.columns import Column, Columns
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
@@ -70,7 +70,7 @@ def may_defer(operands: Operands) -> bool:
 
 
 @dataclass(frozen=True)
-class Shapes:
+class Shapes(Columns):
     """Columns of many `TileShape`s, for operands of some types.
 
     band       rows of tiles that are taken side by side
@@ -133,10 +133,6 @@ class Shapes:
     def is_deep(self) -> Column:
         """Whether k-tiles have more than 128 bytes along K."""
         return self.waits < 1.0
-
-    def taken(self, rows: Column) -> Shapes:
-        """Those of some rows."""
-        return Shapes(*[column[rows] for column in vars(self).values()])
 
     def extents(self, problem: Problem) -> tuple[Column, Column]:
         """M and N, of D or of D^T."""

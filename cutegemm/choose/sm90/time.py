@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.choose.candidate import Column, Predicted
+from cutegemm.choose.candidate import Predicted
+from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape
 from cutegemm.machine.arch import CACHE_LINE_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device

@@ -39,7 +39,7 @@ _SCALAR = 1.0  # where no value is given
 
 
 @dataclass(frozen=True)
-class Ending:
+class ParsedEpilogue:
     """An epilogue that a command was given.
 
     kinds     of its operands
@@ -110,12 +110,13 @@ class Ending:
         return out
 
 
-def ending_of(operation: str, text: str | None, given: Sequence[str] | None) -> Ending | None:
+def parsed_epilogue(operation: str, text: str | None, given: Sequence[str] | None) -> ParsedEpilogue | None:
     """The epilogue that a command was given; None where it was given none.
 
     raises   PlanError with all that is wrong with the texts
 
-    >>> found = ending_of("show", "gelu(acc * s + bias), aux = acc", ["bias:row:f32", "s:scalar=0.5", "aux:result:f16"])
+    >>> given = ["bias:row:f32", "s:scalar=0.5", "aux:result:f16"]
+    >>> found = parsed_epilogue("show", "gelu(acc * s + bias), aux = acc", given)
     >>> print(found.epilogue, found.dtypes, found.scalars)
     gelu(acc * s + bias), aux = acc {'bias': f32, 'aux': f16} {'s': 0.5}
     """
@@ -151,7 +152,7 @@ def ending_of(operation: str, text: str | None, given: Sequence[str] | None) -> 
         if name not in epilogue.outputs
     ]
     complaints.check()
-    return Ending(epilogue, kinds, dtypes, scalars)
+    return ParsedEpilogue(epilogue, kinds, dtypes, scalars)
 
 
 def _number(each: str, kind: str) -> float:

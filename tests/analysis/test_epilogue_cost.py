@@ -8,7 +8,7 @@ import re
 import pytest
 
 from cutegemm.analysis import check, device_named, global_accesses
-from cutegemm.analysis.ending import behind, clocks
+from cutegemm.analysis.epilogue_cost import behind, clocks
 from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.dtypes import f32
 from cutegemm.machine.functions import Cost
@@ -84,7 +84,7 @@ def test_sums_of_f64_have_no_known_rate():
     plan = simt_plan(Operands.of("f64"), block=(32, 32, 8), warp=(32, 32), thread=(8, 4))
     assert clocks(ending_with(plan, "gelu(acc)"), H200, 128) is None
     found = check(ending_with(plan, "gelu(acc)"), Problem(64, 64, 64, operands=plan.operands), search=False)
-    assert found.ending.added_seconds is None
+    assert found.epilogue.added_seconds is None
     assert "a tile takes" not in str(found)
 
 
@@ -119,8 +119,8 @@ def test_what_a_thread_of_hopper_reads():
     assert (found["load BIAS"].requests, found["load BIAS"].bits) == (8 * 4 * 8, 32)
     assert found["load BY_ROW"].requests == 8 * 4 * 2
     assert "store AUX" not in found  # by TMA, through a slot of its own
-    ending = check(plan, search=False).ending
-    parts = {part.name: part for part in ending.parts}
+    epilogue = check(plan, search=False).epilogue
+    parts = {part.name: part for part in epilogue.parts}
     assert (parts["AUX"].how, parts["AUX"].tile_bytes, parts["AUX"].what) == (
         "through slots",
         32768,
@@ -136,15 +136,15 @@ def test_what_a_thread_of_hopper_reads():
 def test_a_tile_by_tma():
     base = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 128, 64), with_c=True)
     found = check(ending_with(base, "acc + x"), search=False)
-    (part,) = found.ending.parts
+    (part,) = found.epilogue.parts
     assert (part.name, part.how, part.tile_bytes) == ("X", "by TMA", 128 * 128 * 2)
     assert "read X" in [access.name for access in found.shared]
 
 
 def test_what_scalars_may_leave_out_is_not_counted():
     plan = sm90_plan(Operands.of("bf16", layout="nt"), with_c=True)
-    assert check(plan, search=False).ending is None
-    assert check(ending_with(plan, "relu(s * acc + x)"), search=False).ending.expression == "relu(acc + x)"
+    assert check(plan, search=False).epilogue is None
+    assert check(ending_with(plan, "relu(s * acc + x)"), search=False).epilogue.expression == "relu(acc + x)"
 
 
 def test_bytes_of_a_problem():
@@ -158,7 +158,7 @@ def test_bytes_of_a_problem():
     more = found.roofline.level("DRAM").amount - plain.roofline.level("DRAM").amount
     assert more == (1 << 20) + found.traffic.ending_bytes
     l2 = found.roofline.level("L2").amount - plain.roofline.level("L2").amount
-    assert l2 == 32 * sum(part.tile_bytes for part in found.ending.parts if part.what != "result")
+    assert l2 == 32 * sum(part.tile_bytes for part in found.epilogue.parts if part.what != "result")
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ def test_pingpong_hides_what_a_cooperative_plan_adds():
     found, shown = (check(plan, problem, device="h200", search=False) for plan in (pingpong, cooperative))
     tile_seconds = 128 * 128 / 128 * 16 / 1.98e9  # two special functions of an element take 16 clocks of 128
     assert found.roofline.level("epilogue").seconds == pytest.approx(4 * tile_seconds)
-    assert found.ending.added_seconds == pytest.approx(tile_seconds)  # the last tile's
-    assert found.ending.hidden == pytest.approx(0.75)
-    assert shown.ending.added_seconds == pytest.approx(4 * tile_seconds)
-    assert shown.ending.hidden == pytest.approx(0.0)
+    assert found.epilogue.added_seconds == pytest.approx(tile_seconds)  # the last tile's
+    assert found.epilogue.hidden == pytest.approx(0.75)
+    assert shown.epilogue.added_seconds == pytest.approx(4 * tile_seconds)
+    assert shown.epilogue.hidden == pytest.approx(0.0)
     assert shown.roofline.seconds - found.roofline.seconds == pytest.approx(3 * tile_seconds)
 
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.endings import Ending
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f32, s8, s32, tf32
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
+from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
 
@@ -57,7 +57,7 @@ def described(
     layout: str,
     problem: str | None,
     arch: str = DEFAULT_ARCH,
-    ending: Ending | None = None,
+    ending: ParsedEpilogue | None = None,
 ) -> tuple[GemmPlan, Problem | None]:
     """The plan of a name, and the problem that a text MxNxK or MxNxKxL says, for operands fitted to it.
 
@@ -84,7 +84,7 @@ def described(
     return plan, as_multiplied(of.transposed if recipe.transposed else of, plan)
 
 
-def _ended(recipe: Recipe, operands: Operands, arch: str, ending: Ending | None) -> GemmPlan:
+def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue | None) -> GemmPlan:
     """The plan of a recipe, which ends as is said."""
     if ending is None:
         return recipe.build(operands, arch=arch)

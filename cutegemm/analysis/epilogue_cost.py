@@ -54,7 +54,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Ending:
+class EpilogueCost:
     """The epilogue of a plan, without the steps that some values of its scalars leave out.
 
     expression      what is counted
@@ -103,9 +103,9 @@ def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
     return elements * max(rates)
 
 
-def ending_of(
+def epilogue_cost(
     plan: GemmPlan, device: Device, accesses: Sequence[Sectors], ctas_per_sm: int, problem: Problem | None
-) -> Ending | None:
+) -> EpilogueCost | None:
     """The epilogue's cost, without what depends on the mainloop; None where nothing acts whatever the scalars are.
 
     accesses      the plan's to global memory
@@ -135,7 +135,9 @@ def ending_of(
         )
     cost = operations(counted)
     turns = max(1, ctas_per_sm) * (1 if plan.pipeline is None else plan.pipeline.turns)
-    return Ending(str(counted), cost.fp32, cost.special, clocks(plan, device, elements), turns, tuple(parts))
+    return EpilogueCost(
+        str(counted), cost.fp32, cost.special, clocks(plan, device, elements), turns, tuple(parts)
+    )
 
 
 def behind(mainloop_seconds: float, ending_seconds: float, tiles: float, in_turns: int) -> float:

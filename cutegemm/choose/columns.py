@@ -1,0 +1,28 @@
+"""Columns: a number for each of many plans, by which a model of time predicts all of them at once."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+Column = Any  # an array
+_Some = TypeVar("_Some", bound="Columns")
+
+
+class Columns:
+    """What of many plans their time depends on: a dataclass of columns, with a row for each plan."""
+
+    def taken(self: _Some, rows: Column) -> _Some:
+        """Those of some rows."""
+        return type(self)(*[column[rows] for column in vars(self).values()])
+
+
+def together(exponent: float, *us: Column) -> Column:
+    """The slowest of some that go on at the same time, and a little more where another is near it.
+
+    >>> together(2.0, 3.0, 4.0), round(together(4.0, 3.0, 4.0), 2)
+    (5.0, 4.28)
+    """
+    total = us[0] ** exponent
+    for one in us[1:]:
+        total = total + one**exponent
+    return total ** (1 / exponent)
