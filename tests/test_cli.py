@@ -194,6 +194,20 @@ def test_batch() -> None:
     assert json.loads(run("gemm", "20", "30", "40", "--batch", "3", "--json"))["problem"] == "20x30x40x3"
 
 
+@pytest.mark.usefixtures("not_compiled")
+@pytest.mark.parametrize(
+    ("reduced", "more"),
+    [
+        ("row_sum(acc)", ("--plan", "transposed:sm90_64x32", "--dtype", "bf16", "--layout", "nt")),
+        ("column_max(acc)", ("--operand", "aux:result:f32")),
+        ("total_sum(acc)", ("--dtype", "f64")),
+    ],
+)
+def test_sums_and_maxima(reduced: str, more: tuple[str, ...]) -> None:
+    said = json.loads(run("gemm", "40", "72", "64", "--epilogue", f"acc, aux = {reduced}", *more, "--json"))
+    assert said["correct"]
+
+
 GELU = (
     "--epilogue",
     "gelu(acc + bias), aux = acc",
@@ -314,6 +328,27 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
             "--epilogue is of a plan, and (4,8):(8,1) is a layout",
         ),
         (("gemm", "64", "64", "64", "--epilogue", "acc", "--beta", "2"), "leave out --c, --alpha and --beta"),
+        (("gemm", "64", "64", "64", "--alpha", "1e39"), "--alpha 1e+39: the product is held against float64"),
+        (
+            ("gemm", "64", "64", "64", "--epilogue", "acc * s", "--operand", "s:scalar=nan"),
+            "s:scalar=nan: nan is no number that float32 holds",
+        ),
+        (("explain", "-1", "2", "3"), "explain: 1 rule is broken.\n  - the extent -1 is negative"),
+        (
+            (
+                "gemm",
+                "64",
+                "64",
+                "64",
+                "--dtype",
+                "bf16",
+                "--layout",
+                "nt",
+                "--plan",
+                "sm90:tile=64x64x64,fill=yes",
+            ),
+            "'fill=yes' does not read as 1 for yes or 0 for no",
+        ),
         (("plans", "nothing"), "no name begins with nothing; they begin with simt, mma"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -99,6 +101,16 @@ def test_export(monkeypatch, shapes, tmp_path):
     assert named == [("sm90_64x64", False), ("simt_64x64", False), ("sm90_64x64", True)]
     assert (path, arch) == (out, "sm_90a")
     assert last[0].startswith("sm90_")
+
+
+def test_tune_says_that_torch_is_missing(shapes, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "cutegemm.run.on_gpu", raising=False)
+    shapes.write_text("m,n,k\n64,64,64\n")
+    with pytest.raises(
+        UnsupportedError, match=r"torch is not installed: pip install 'cutegemm\[kernels,torch\]'"
+    ):
+        CliRunner().invoke(app, ["tune", str(shapes)], catch_exceptions=False)
 
 
 def test_tune_asks_for_a_gpu(shapes):

@@ -24,7 +24,7 @@ app = typer.Typer(
 app.command("gemm", cls=gemm.Command)(gemm.command)
 app.command("show")(inspect.show)
 app.command("plans")(inspect.plans)
-app.command("explain")(explain.explain)
+app.command("explain", cls=gemm.Command)(explain.explain)
 app.command("check")(inspect.check)
 app.command("explore")(explore)
 app.command("profile")(inspect.profile)

@@ -119,13 +119,19 @@ def tune(
 
     `cutegemm.use_tuned(FILE)` lets calls take them, here or on another machine with such a GPU.
     """
-    from cutegemm.run.on_gpu import need_gpu
+    lines = read_shapes(shapes, ranges=False)
+    try:
+        from cutegemm.run.on_gpu import need_gpu
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"tune: plans are timed on a GPU through torch, but {error.name} is not installed: "
+            "pip install 'cutegemm[kernels,torch]'."
+        ) from None
+    from cutegemm.run.gemm import gemm
     from cutegemm.run.tune import tuning
     from cutegemm.run.tuned import Table
 
-    lines = read_shapes(shapes, ranges=False)
     need_gpu()
-    from cutegemm.run.gemm import gemm
 
     with tuning(cache=cache, best=best):
         for number, line in enumerate(lines, 1):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.machine.device import Device, default_device
-from cutegemm.parse.epilogue import ParsedEpilogue, parsed_epilogue
+from cutegemm.parse.epilogue import MOST_SCALAR, ParsedEpilogue, parsed_epilogue
 from cutegemm.parse.plan import dtype_of, operands_for
 from cutegemm.plan import Operands, Problem
 
@@ -51,7 +51,9 @@ class Command(TyperCommand):
         alone = [x for before, x in pairwise(["", *args]) if not before.startswith("--")]
         negative = [x for x in alone if re.fullmatch(r"-\d+", x)]
         if negative and "--" not in args:
-            raise PlanError("gemm", [f"the extent {x} is negative; 0 or more is expected." for x in negative])
+            raise PlanError(
+                ctx.info_name or "", [f"the extent {x} is negative; 0 or more is expected." for x in negative]
+            )
         return super().parse_args(ctx, args)
 
 
@@ -109,7 +111,7 @@ def command(
 
     The output says which of them was done.
     """
-    ending = _ending(epilogue, operand, c, alpha, beta)
+    ending = _ending(epilogue, operand, c, alpha, beta, dtype)
     of, operands = _extents_and_operands(
         (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
     )
@@ -141,7 +143,12 @@ def command(
 
 
 def _ending(
-    epilogue: str | None, operand: list[str] | None, c: Path | None, alpha: float, beta: float
+    epilogue: str | None,
+    operand: list[str] | None,
+    c: Path | None,
+    alpha: float,
+    beta: float,
+    dtype: str | None,
 ) -> ParsedEpilogue | None:
     """What becomes of the sums, where it is not alpha * acc + beta * c.
 
@@ -153,9 +160,10 @@ def _ending(
             "gemm", ["--epilogue says what becomes of the sums: leave out --c, --alpha and --beta."]
         )
     wild = [
-        f"--{name} {value}: the product is held against float64, and nothing would be left to compare."
+        f"--{name} {value}: the product is held against float64, and nothing would be left to compare. A number that "
+        "float32 holds is expected."
         for name, value in (("alpha", alpha), ("beta", beta))
-        if not math.isfinite(value)
+        if not abs(value) <= (sys.float_info.max if dtype == "f64" else MOST_SCALAR)
     ]
     if wild:
         raise PlanError("gemm", wild)

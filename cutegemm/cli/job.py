@@ -189,6 +189,10 @@ class Job:
         for name, values in found.items():
             kind = plan.operands.matrix(name).dtype
             out[name] = np.clip(values, -kind.largest, kind.largest) if kind.saturates else values
+        for name, reduction in plan.epilogue.reductions:
+            axes = tuple([{"m": -2, "n": -1}[mode] for mode in reduction.along])
+            folded = np.add if reduction.operation == "sum" else np.maximum
+            out[name] = folded.reduce(found[name], axis=axes, initial=reduction.identity)
         return out
 
     def _linear(self) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cutegemm.build import ending_in
 from cutegemm.build.building import Complaints, made
-from cutegemm.dtypes import DType, f32, round_to
+from cutegemm.dtypes import DType, f32, f64, round_to
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan import GemmPlan, Operands
@@ -36,6 +36,7 @@ _KINDS: dict[str, type[Input]] = {
 }
 _FORM = "NAME:KIND or NAME:KIND:TYPE is expected, such as bias:row:f32, of the kinds"
 _SCALAR = 1.0  # where no value is given
+MOST_SCALAR = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class ParsedEpilogue:
                 further[name] = Operand.of_kind(kind, self.dtypes.get(name, operands.d.dtype))
         for name in (*self.epilogue.tiles[1:], *self.epilogue.outputs[1:]):
             further[name] = self._matrix(operands, name)
+        for name, reduction in self.epilogue.reductions:
+            sums = f64 if operands.acc == f64 else f32
+            further[name] = Operand.of_kind(reduction.kind, self.dtypes.get(name, sums))
         whole = self.made_for(operands).with_further(**further)
         return whole.as_gated(self.epilogue.gated, self.epilogue.halved)
 
@@ -149,7 +153,7 @@ def parsed_epilogue(operation: str, text: str | None, given: Sequence[str] | Non
     complaints.broken += [
         f"--operand {name}:result: {epilogue} has no such result."
         for name in results
-        if name not in epilogue.outputs
+        if name not in ("d", *epilogue.beside)
     ]
     complaints.check()
     return ParsedEpilogue(epilogue, kinds, dtypes, scalars)
@@ -158,6 +162,9 @@ def parsed_epilogue(operation: str, text: str | None, given: Sequence[str] | Non
 def _number(each: str, kind: str) -> float:
     _, _, value = kind.partition("=")
     try:
-        return float(value) if value else _SCALAR
+        number = float(value) if value else _SCALAR
     except ValueError:
         raise PlanError("scalar", [f"--operand {each}: {value!r} is no number."]) from None
+    if not abs(number) <= MOST_SCALAR:
+        raise PlanError("scalar", [f"--operand {each}: {value} is no number that float32 holds."])
+    return number
