@@ -53,6 +53,8 @@ from cutegemm.simulate.tile_store import TileStore
 from cutegemm.simulate.work import Workspace, work_tiles_of
 from cutegemm.tile.tma import TmaBox
 
+NOTHING_MNL = (0, 0, 0)  # of a work tile without parts, which nobody does: it lies past the last tile of D
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -100,7 +102,7 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
 
 def _casts(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int]]:
     """Clusters that are played together."""
-    clusters = range(grid.clusters if grid.count else 0)
+    clusters = range(grid.clusters if grid.tiles.count else 0)
     if plan.split.is_split:
         return [list(clusters)] if clusters else []
     at_once = max(1, ctas_at_once // product(plan.cluster_mn))
@@ -126,7 +128,9 @@ def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[lis
             shapes = []
             for column in numbers.T:
                 own = [grid.work_tile(int(number)) for number in column]
-                at = np.array([grid.tile_mnl(tile, rank) for tile in own], np.int64).T
+                at = np.array(
+                    [grid.tile_mnl(tile, rank) if tile.parts else NOTHING_MNL for tile in own], np.int64
+                ).T
                 position = np.array(together, np.int64) * in_cluster + rank
                 shapes.append(
                     Shape(CtaGroup(position, *at), own[0], np.array([tile.k_first for tile in own], np.int64))

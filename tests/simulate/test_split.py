@@ -23,6 +23,7 @@ from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
 from cutegemm.simulate import play_interleavings, protocol_of, search_interleavings, simulate
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.work import Workspace
+from cutegemm.tile.raster import Raster
 
 BF16 = Operands.of("bf16", layout="nt")
 SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "ctas": 4}
@@ -67,6 +68,17 @@ def test_exact(name, mnk):
     else:
         got, want = simulate(plan, a, b).d, a @ b
     assert np.array_equal(got, round_to(plan.operands.d.dtype, want))
+
+
+@pytest.mark.parametrize("raster", ["along_m", "along_n", "grouped_m:2", "grouped_n:2", "hilbert:2"])
+@pytest.mark.parametrize("options", [{"stream": 2}, {"fill": True}, {"split_k": 3}], ids=str)
+@pytest.mark.parametrize("mnk", [(64, 128, 64), (0, 128, 64), (64, 0, 64)], ids=str)
+def test_work_tiles_past_the_last_tile(raster, options, mnk):
+    """As many work tiles as CTAs take in a wave, of which some lie past the tiles that there are."""
+    alone = {"schedule": "cooperative", "consumers": 1, "raster": Raster.parse(raster)}
+    plan, (m, n, k) = sm90_plan(BF16, **SMALL, **alone, **options), mnk
+    a, b = integers((m, k), (k, n))
+    assert np.array_equal(simulate(plan, a, b).d, round_to(plan.operands.d.dtype, a @ b))
 
 
 def test_a_batch():
