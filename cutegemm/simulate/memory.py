@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.dtypes import DType
+from cutegemm.layout import Layout
 from cutegemm.plan.gating import Gating, half_column
 from cutegemm.plan.problem import Problem
 
@@ -62,6 +63,11 @@ class GlobalMatrix:
         self.name = name.upper()
         self.modes = "mkl" if name == "a" else "nkl" if name == "b" else "mnl"
         self.dtype = operand.dtype
+        shape = [  # what stays the same along a mode is there also where D has no elements along it
+            max(1, extent) if mode in operand.broadcast else extent
+            for mode, extent in zip(self.modes, layout.shape, strict=True)
+        ]
+        layout = Layout(tuple(shape), layout.stride)
         self.extents, self.strides = layout.shape, layout.stride
         self.base = _GUARD_UNITS * operand.align_elems
         length = self.base + int(layout.cosize()) + self.base

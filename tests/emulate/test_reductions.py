@@ -20,7 +20,7 @@ from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
 from tests.epilogues import CASES
-from tests.reductions import PLANS, REDUCED, hold_against_float64, operands, takes
+from tests.reductions import EMPTY, PLANS, REDUCED, hold_against_float64, operands, takes
 
 # "reduced" has every kind of result, on each way that sums take; of plans that are two others together, or pack before
 # the kernel, each part is among the others. The other cases read an operand, or take a maximum of what is computed.
@@ -99,6 +99,15 @@ def test_the_same_bits_whoever_comes_first(name):
 def test_no_k_tiles():
     plan = CASES["reduced"].on(PLANS["pingpong"]())
     given = operands(plan, "reduced", 40, 48, 0)
+    hold_against_float64(plan, emulate(plan, **given), given)
+
+
+@pytest.mark.parametrize("mnk", EMPTY, ids=str)
+@pytest.mark.parametrize("name", ["simt", "mma.sync", "pingpong"])
+def test_no_elements(name, mnk):
+    """A sum is 0 and a maximum -inf."""
+    plan = CASES["reduced"].on(PLANS[name]())
+    given = operands(plan, "reduced", *mnk)
     hold_against_float64(plan, emulate(plan, **given), given)
 
 

@@ -22,7 +22,7 @@ from cutegemm.plan.problem import Operand
 from cutegemm.simulate import reductions, simulate
 from tests.epilogues import CASES
 from tests.kernels.sm90_forms import FORMS, form
-from tests.reductions import F32, PLANS, REDUCED, hold_against_float64, operands, takes
+from tests.reductions import EMPTY, F32, PLANS, REDUCED, hold_against_float64, operands, takes
 from tests.simulate.plans import small_plan
 
 ALONG = [("n",), ("m",), ("m", "n")]
@@ -50,6 +50,15 @@ def test_of_a_batch(name):
 def test_no_k_tiles():
     plan = CASES["reduced"].on(PLANS["simt"]())
     given = operands(plan, "reduced", 40, 48, 0)
+    hold_against_float64(plan, simulate(plan, **given), given)
+
+
+@pytest.mark.parametrize("mnk", EMPTY, ids=str)
+@pytest.mark.parametrize("name", PLANS)
+def test_no_elements(name, mnk):
+    """A sum is 0 and a maximum -inf."""
+    plan = CASES["reduced"].on(PLANS[name]())
+    given = operands(plan, "reduced", *mnk)
     hold_against_float64(plan, simulate(plan, **given), given)
 
 
