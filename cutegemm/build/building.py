@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
+from types import NoneType
 from typing import Any, TypeVar
 
 from cutegemm.errors import CutegemmError, PlanError
@@ -14,6 +15,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.typed import not_of_types
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import cp_async, universal_copy
 from cutegemm.tile.raster import Raster
@@ -33,11 +35,21 @@ class Shared:
     major     "mn": the elements along M or N are neighbours, as the threads read them; "k": those along K
     pad       elements left free after each run of neighbours
     swizzle   of the offsets, in elements, or None
+    raises    PlanError for other values
     """
 
     major: str = "mn"
     pad: int = 0
     swizzle: Swizzle | None = None
+
+    def __post_init__(self) -> None:
+        broken = not_of_types({"pad": (self.pad, (int,)), "swizzle": (self.swizzle, (Swizzle, NoneType))})
+        if self.major not in ("mn", "k"):
+            broken.append(f"major = {self.major!r} is neither 'mn' nor 'k'.")
+        if not broken and self.pad < 0:
+            broken.append(f"pad = {self.pad}; at least 0 is expected.")
+        if broken:
+            raise PlanError("Shared", broken)
 
     def layout(self, extent: int, bk: int, stages: int) -> SharedLayout:
         """The layout (extent, bK, stages).
@@ -118,7 +130,14 @@ class PlanBuilder(Complaints):
 
     def order(self, raster: Raster | str) -> Raster | None:
         """The order of the tiles of D, or None with what is wrong with its text noted."""
-        return self.attempt(lambda: Raster.parse(raster) if isinstance(raster, str) else raster)
+        if isinstance(raster, Raster):
+            return raster
+        if not isinstance(raster, str):
+            self.broken.append(
+                f"raster = {raster!r}; a Raster is expected, or its text, such as 'grouped_m:8'."
+            )
+            return None
+        return self.attempt(lambda: Raster.parse(raster))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def mma_tma_plan(
     >>> plan.threads, plan.stages, plan.load_a.name, plan.slots.store.name
     (384, 4, 'tma.load.64x256.bf16.128B', 'tma.store.64x16.bf16.128B')
     """
-    ops = operands or Operands.of("bf16")
+    ops = Operands.of("bf16") if operands is None else operands
     subject = f"mma_tma_plan {name!r}"
     tiles: dict[str, tuple[Any, int]] = {"warp": (warp, 2)}
     if block is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import NoneType
+
 from cutegemm.build.building import (
     K_RUN,
     LOADS,
@@ -88,11 +90,13 @@ def simt_plan(
     >>> plan.threads, plan.smem_bytes(), plan.registers()["accumulators"]
     (256, {'a': 8448, 'b': 8192}, 64)
     """
-    ops = operands or Operands.of("f32")
+    ops = Operands.of("f32") if operands is None else operands
     subject = f"simt_plan {name!r}"
     tiles = {"block": (block, 3), "warp": (warp, 2), "thread": (thread, 2), "quad": (quad, 2)}
     counts = {"stages": stages, "split_k": split_k, "waves": waves, "persistent": persistent or 0}
-    check_arguments(subject, ops, tiles, counts, {"unroll": unroll, "ctas_per_sm": ctas_per_sm})
+    lies = (Shared, NoneType)
+    typed = {"shared_a": (shared_a, lies), "shared_b": (shared_b, lies), "prefetch": (prefetch, (bool,))}
+    check_arguments(subject, ops, tiles, counts, {"unroll": unroll, "ctas_per_sm": ctas_per_sm}, typed)
     builder = _SimtBuilder(
         subject, ops, block, stages, quad, access_bits if access_bits in UNIVERSAL_BITS else ACCESS_BITS
     )

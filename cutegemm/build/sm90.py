@@ -99,7 +99,7 @@ def sm90_plan(
     >>> plan.stages, plan.threads, plan.load_a.name, plan.slots.store.box
     (6, 384, 'tma.load.64x128.bf16.128B', (64, 64))
     """
-    ops = operands or Operands.of("bf16", layout="nt")
+    ops = Operands.of("bf16", layout="nt") if operands is None else operands
     count = consumers or (1 if schedule == "single" else 2)
     subject = f"sm90_plan {name!r}"
     tiles: dict[str, tuple[Any, int]] = {"tile": (tile, 3), "cluster": (cluster, 2)}
@@ -113,7 +113,9 @@ def sm90_plan(
         "slots": slots,
         "ctas": ctas,
     }
-    check_arguments(subject, ops, tiles, counts, optional)
+    switches = {"with_c": with_c, "two_level": two_level, "deferred": deferred, "fill": fill}
+    typed = {name: (value, (bool,)) for name, value in switches.items()}
+    check_arguments(subject, ops, tiles, counts, optional, typed)
     b = _Builder(subject, ops, tile)
     b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     order, policies = b.order(raster), b.policies(l2)

@@ -8,6 +8,7 @@ from typing import Any
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
+from cutegemm.plan.typed import not_of_types
 
 # Of arguments by which something is laid out step by step: more than any machine has room for.
 _MOST = dict.fromkeys(("stages", "stream", "vectors", "shares", "warps", "unroll"), 1024)
@@ -19,12 +20,14 @@ def check_arguments(
     tiles: Mapping[str, tuple[Any, int]],
     counts: Mapping[str, Any],
     optional: Mapping[str, Any] | None = None,
+    typed: Mapping[str, tuple[Any, tuple[type, ...]]] | None = None,
 ) -> None:
     """Checks that a builder can compute with its arguments.
 
     tiles      by name a tile, and of how many modes it has to be
     counts     by name what has to be an integer
     optional   by name what has to be a positive integer, or None
+    typed      by name what has to be of some types: see `not_of_types`
     raises     PlanError with every argument that is of another kind, or beyond what any machine has room for
 
     >>> check_arguments("simt_plan", Operands.of("f32"), {"block": ((128, 128), 3)}, {"stages": 2})
@@ -53,6 +56,7 @@ def check_arguments(
         for name, count in (*counts.items(), *(optional or {}).items())
         if name in _MOST and _is_integer(count) and count > _MOST[name]
     ]
+    broken += not_of_types(typed or {})
     if broken:
         raise PlanError(subject, broken)
 

@@ -20,7 +20,7 @@ from cutegemm.machine.arch import (
 from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
 from cutegemm.plan.gating import Gating, PairedSums, paired_sums, paired_vectors
 from cutegemm.plan.pipeline import Pipeline, Slots
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Operands, Problem, check_is_problem
 from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
 from cutegemm.plan.program.schedule import Schedule
@@ -139,6 +139,7 @@ class GemmPlan(hooks.Shown):
         """
         from cutegemm.plan.rules.broken import broken_rules
 
+        check_is_problem("violations", problem)
         return broken_rules(self, arch_named(arch or self.arch), problem)
 
     def with_(self, **changes: Any) -> GemmPlan:
@@ -336,7 +337,12 @@ class GemmPlan(hooks.Shown):
         return {role.name: loads if role.name == "producer" else own for role in self.roles}
 
     def program(self, role: str) -> Program:
-        """The program of a role."""
+        """The program of a role. raises UnsupportedError where there is none"""
+        if role not in self.programs:
+            known = ", ".join(self.programs) or "none, as all threads follow its schedule"
+            raise UnsupportedError(
+                f"plan {self.name!r}: no role has the program {role!r}; there are {known}."
+            )
         return self.programs[role]
 
     @functools.cached_property
@@ -355,13 +361,16 @@ class GemmPlan(hooks.Shown):
         return _of_name(self.name, self.barriers, name)
 
     def barrier_id(self, name: str) -> int:
-        """Which of the hardware's named barriers is the first of that name; 0 is that of all threads."""
-        first = 1
+        """Which of the hardware's named barriers is the first of that name; 0 is that of all threads.
+
+        raises   UnsupportedError where there is none
+        """
+        wanted, first = self.barrier(name), 1
         for barrier in self.barriers:
-            if barrier.name == name:
-                return first
+            if barrier is wanted:
+                break
             first += barrier.count if barrier.kind == "named" else 0
-        raise KeyError(name)
+        return first
 
     @property
     def k_blocks(self) -> int:
@@ -606,6 +615,7 @@ class GemmPlan(hooks.Shown):
         """The hierarchy, a line a level: count, shape, layout."""
         from cutegemm.plan.describe import describe
 
+        check_is_problem("describe", problem)
         return describe(self, problem)
 
     def key(self) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from cutegemm.dtypes import DType, f32, tf32
-from cutegemm.errors import PlanError
+from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import Layout
 from cutegemm.plan.epilogue import BROADCAST, Tensor
+from cutegemm.plan.typed import not_of_types
 
+_GATED = ("", "halves", "pairs")  # where the two columns of B lie that a column of D is made of
 _TRANSPOSED = {"m": "n", "n": "m", "k": "k"}
 _MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
 # BLAS letters for row-major data: A is k-major and B n-major where neither is transposed.
@@ -113,12 +116,16 @@ class Operands:
                     "elements are operands of an epilogue alone."
                 )
             align = operand.align_bytes
-            if align < 1 or align & (align - 1):
-                broken.append(f"{name.upper()} is aligned to {align} bytes, which is no power of two.")
+            if type(align) is not int or align < 1 or align & (align - 1):
+                broken.append(f"{name.upper()} is aligned to {align!r} bytes, which is no power of two.")
             elif align * 8 % operand.dtype.bits:
                 broken.append(
                     f"{name.upper()} is aligned to {align} bytes, less than an element of {operand.dtype}."
                 )
+            if operand.gated not in _GATED:
+                known = " nor ".join(repr(by) for by in _GATED)
+                broken.append(f"{name.upper()} is gated by {operand.gated!r}, which is neither {known}.")
+        broken += not_of_types({"batched": (self.batched, (bool,))})
         if broken:
             raise PlanError("operands", broken)
 
@@ -143,7 +150,7 @@ class Operands:
         'f32 k-major, 16-byte aligned'
         """
         kind = DType.parse(dtype)
-        if len(layout) != 2 or any(letter not in "nt" for letter in layout):
+        if not isinstance(layout, str) or len(layout) != 2 or any(letter not in "nt" for letter in layout):
             raise PlanError("operands", [f"layout is {layout!r}; two letters of n and t are expected."])
         result = DType.parse(out if out is not None else "f32" if kind.name == "tf32" else kind)
         total = DType.parse(acc) if acc is not None else _accumulator(kind)
@@ -260,6 +267,14 @@ def _accumulator(dtype: DType) -> DType:
     return dtype if dtype.bits >= 32 and dtype.name != "tf32" else DType.parse("f32")
 
 
+def _is_leading(ld: Any) -> bool:
+    """Whether a value is leading strides by name."""
+    return isinstance(ld, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int
+        for pair in ld
+    )
+
+
 @dataclass(frozen=True)
 class Problem:
     """The extents of one GEMM, and the operands with their strides.
@@ -291,6 +306,9 @@ class Problem:
             raise PlanError("problem", [*broken, f"operands = {self.operands!r}; {expected}."])
         if self.l != 1 and not self.operands.batched:
             broken.append(f"l = {self.l}, but the operands have no batch mode. Make them batched=True.")
+        if not _is_leading(self.ld):
+            expected = 'pairs of a name and an integer are expected, such as (("a", 128),)'
+            raise PlanError("problem", [*broken, f"ld = {self.ld!r}; {expected}."])
         leading = dict(self.ld)
         for name in leading:
             if name not in (*_MODES, *dict(self.operands.further)):
@@ -387,3 +405,18 @@ class Problem:
     def __str__(self) -> str:
         batch = f"x{self.l}" if self.operands.batched else ""
         return f"{self.m}x{self.n}x{self.k}{batch}"
+
+
+def check_is_problem(operation: str, problem: Any) -> None:
+    """Checks that an operation was given a problem, or None.
+
+    raises   UnsupportedError
+
+    >>> check_is_problem("check", "4x4x4")
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.UnsupportedError: check: problem = '4x4x4'; a Problem is expected, such as Problem(256, 256, 64, operands=plan.operands).
+    """  # noqa: E501
+    if problem is not None and not isinstance(problem, Problem):
+        how = "Problem(256, 256, 64, operands=plan.operands)"
+        raise UnsupportedError(f"{operation}: problem = {problem!r}; a Problem is expected, such as {how}.")

@@ -12,6 +12,7 @@ from cutegemm import (
     Layout,
     Operands,
     PlanError,
+    Problem,
     TiledMma,
     epilogue,
     mma_sync_plan,
@@ -21,9 +22,9 @@ from cutegemm import (
     skinny_plan,
     sm90_plan,
 )
-from cutegemm.build import ending_in
+from cutegemm.build import Shared, ending_in
 from cutegemm.dtypes import f16, f32
-from cutegemm.plan.epilogue import Row, epilogue_of
+from cutegemm.plan.epilogue import Row, epilogue_of, parse_epilogue
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.work.split import Split
 
@@ -35,6 +36,31 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
     [
         (lambda: simt_plan(mma_order="k"), "mma_order = 'k'"),
         (lambda: simt_plan(raster=5), "raster = 5"),
+        (lambda: sm90_plan(raster=None), "raster = None; a Raster is expected, or its text"),
+        (lambda: simt_plan(0), "operands = 0; Operands are expected"),
+        (lambda: simt_plan(shared_a="x"), "shared_a = 'x'; Shared or None is expected"),
+        (lambda: simt_plan(prefetch=1), "prefetch = 1; True or False is expected"),
+        (lambda: sm90_plan(two_level="no"), "two_level = 'no'; True or False is expected"),
+        (lambda: sm90_plan(with_c=None, deferred="no", fill=2), "with_c = None"),
+        (lambda: skinny_plan(overlaps="no"), "overlaps = 'no'; True or False is expected"),
+        (lambda: sm90_plan(name=3), "name = 3; a text is expected"),
+        (lambda: sm90_plan(ctas=10**9), "pipeline.ctas = 1000000000; at most 65536 is expected"),
+        (lambda: simt_plan(waves=1, persistent=10**9), "persistent = 1000000000; at most 65536 is expected"),
+        (
+            lambda: sm90_plan(schedule="cooperative", stagger_cycles=10**12),
+            "stagger_cycles = 1000000000000; at most",
+        ),
+        (lambda: Shared("q"), "major = 'q' is neither 'mn' nor 'k'"),
+        (lambda: Shared(pad=-1), "pad = -1; at least 0 is expected"),
+        (lambda: Shared(pad="4", swizzle=3), "swizzle = 3; Swizzle or None is expected"),
+        (lambda: Operands.of("f32", layout=3), "layout is 3; two letters"),
+        (lambda: Operands.of("f32", align_bytes="x"), "A is aligned to 'x' bytes, which is no power of two"),
+        (lambda: Operands.of("f32", align_bytes=4.0), "A is aligned to 4.0 bytes, which is no power of two"),
+        (lambda: Operands.of("f32", batched="no"), "batched = 'no'; True or False is expected"),
+        (lambda: F32.as_gated("x"), "B is gated by 'x', which is neither '' nor 'halves' nor 'pairs'"),
+        (lambda: Problem(4, 4, 4, ld=(("a", "x"),)), "ld = (('a', 'x'),); pairs of a name and an integer"),
+        (lambda: Problem(4, 4, 4, ld=3), "ld = 3; pairs of a name and an integer"),
+        (lambda: parse_epilogue(3), "epilogue 3: 1 rule is broken.\n  - a text is expected"),
         (lambda: simt_plan(access_bits=0), "access_bits = 0 is neither 8"),
         (lambda: simt_plan(access_bits=48), "access_bits = 48 is neither 8"),
         (lambda: simt_plan(access_bits="x"), "access_bits = 'x' is neither 8"),

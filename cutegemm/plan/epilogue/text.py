@@ -88,6 +88,8 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
     raises   PlanError where the text is no epilogue
     """
     kinds = dict(kinds or {})
+    if not isinstance(text, str):
+        raise PlanError(f"epilogue {text!r}", ["a text is expected, such as 'relu(acc)'."])
     if text.lstrip().startswith("lambda"):
         function = function_of(text)
         missing = [name for name in operands_of(text) if name not in kinds]

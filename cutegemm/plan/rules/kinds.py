@@ -32,6 +32,7 @@ from cutegemm.plan.program.schedule import (
 from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import layout_rule
 from cutegemm.plan.sums import SharedSums
+from cutegemm.plan.typed import not_of_types
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.raster import Raster
@@ -46,6 +47,8 @@ _NONE = type(None)
 _LAYOUTS: tuple[type, ...] = (Layout, ComposedLayout)
 _COPIES: tuple[type, ...] = (TiledCopy, TmaBox)
 _FIELDS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "summary": (str,),
     "operands": (Operands,),
     "cta_tile": (tuple,),
     "tiled_mma": (TiledMma,),
@@ -67,8 +70,11 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "pipeline": (Pipeline, _NONE),
     "slots": (Slots, _NONE),
     "epilogue": (Epilogue,),
+    "overlaps": (bool,),
     "sums": (SharedSums, _NONE),
+    "transposed": (bool,),
 }
+_PIPELINE: dict[str, tuple[type, ...]] = {"two_level": (bool,), "deferred": (bool,)}
 _SUMS: dict[str, tuple[type, ...]] = {
     "added": (TiledMma,),
     "by_warp": (Layout,),
@@ -88,12 +94,16 @@ _MOST_STAGES = 1024  # of 128 bytes at least, in 227 KiB
 _MOST_CLUSTERED = 16  # CTAs, where a kernel asks for more than the portable size
 _MOST_SUMS = 1 << 20  # of 8 bits at least, in the registers of a multiprocessor
 _MOST_DEEP = 1 << 16  # elements of a k-tile
+_MOST_RESIDENT = 1 << 16  # CTAs that a device holds at a time: 32 of a multiprocessor
+_MOST_CYCLES = 1 << 26  # by which 32 consumers may wait for each other: a kernel's clock has 32 bits
 _MOST_STEPS = 1 << 16  # of a schedule, those of its loops one by one
 
 
 def kind_rules(plan: GemmPlan) -> Iterator[str]:
     """Bounds of the fields, beyond which the other rules could not compute."""
     wrong = [*_types("", plan, _FIELDS)]
+    if plan.pipeline is not None and not wrong:
+        wrong += _types("pipeline.", plan.pipeline, _PIPELINE)
     if plan.slots is not None and not wrong:
         wrong += _types("slots.", plan.slots, _SLOTS)
     if plan.sums is not None and not wrong:
@@ -115,10 +125,7 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
 
 def _types(prefix: str, value: Any, fields: dict[str, tuple[type, ...]]) -> Iterator[str]:
     for name, types in fields.items():
-        have = getattr(value, name)
-        if not isinstance(have, types):
-            known = " or ".join("None" if each is _NONE else each.__name__ for each in types)
-            yield f"{prefix}{name} = {have!r}; {known} is expected."
+        yield from not_of_types({f"{prefix}{name}": (getattr(value, name), types)})
 
 
 def _counts(plan: GemmPlan) -> Iterator[str]:
@@ -134,7 +141,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         yield f"cluster_mn = {plan.cluster_mn!r}; no cluster has more than {_MOST_CLUSTERED} CTAs."
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
     if plan.persistent is not None:
-        yield from _count("persistent", plan.persistent)
+        yield from _count("persistent", plan.persistent, most=_MOST_RESIDENT)
     if plan.pipeline is not None:
         pipeline = plan.pipeline
         own = [*_tuple("pipeline.consumer_tile", pipeline.consumer_tile, 2)]
@@ -151,9 +158,9 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
             yield from _count(
                 f"pipeline.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS
             )
-        yield from _count("pipeline.stagger_cycles", pipeline.stagger_cycles, 0)
+        yield from _count("pipeline.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
         if pipeline.ctas is not None:
-            yield from _count("pipeline.ctas", pipeline.ctas)
+            yield from _count("pipeline.ctas", pipeline.ctas, most=_MOST_RESIDENT)
     if plan.slots is not None:
         yield from _tuple("slots.subtile", plan.slots.subtile, 2)
         yield from _count("slots.count", plan.slots.count, most=_MOST_STAGES)
