@@ -25,13 +25,16 @@ from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
 from cutegemm.analysis.traffic import Traffic, best_rasters, range_in_time
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import Arch, arch_named
 from cutegemm.machine.device import Device, default_device, device_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.launches import GEMM, is_early, launches_of
 from cutegemm.plan.memory.workspace import packed_bytes_of, regions
+from cutegemm.plan.problem import check_is_problem
+from cutegemm.plan.rules.broken import other_operands
+from cutegemm.plan.rules.limits import limits
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -271,7 +274,7 @@ def check(
     """
     check_is_plan("check", plan)
     if problem is not None:
-        _check_followed(plan, problem)
+        _check_problem(plan, problem)
     target = device_named(device) if isinstance(device, str) else device
     if arch is None:
         arch = target.arch if target is not None else plan.arch
@@ -347,14 +350,22 @@ def _searches(
     return {buffer: search_plan(plan, buffer, rules) for buffer in sorted(blamed)}
 
 
-def _check_followed(plan: GemmPlan, problem: Problem) -> None:
-    """raises UnsupportedError for more tiles than are followed, before one table of them is made"""
+def _check_problem(plan: GemmPlan, problem: Problem) -> None:
+    """Checks that tables of a problem can be made, before one is.
+
+    raises   UnsupportedError for what is no problem, and for more tiles than are followed; PlanError for other operands
+             than the plan's, and for more than its kernels count
+    """
+    check_is_problem("check", problem)
     m_tiles, n_tiles, batch = plan.grid(problem)
     if m_tiles * n_tiles * batch > _MOST_TILES:
         raise UnsupportedError(
             f"check: {problem} has {m_tiles} x {n_tiles} x {batch} tiles of {plan.name}; the traffic of up to "
             f"{_MOST_TILES} is followed. Give a smaller problem, of the same shape."
         )
+    broken = [*other_operands(plan, problem), *limits(plan, problem)]
+    if broken:
+        raise PlanError(f"check: plan {plan.name!r} on {problem}", broken)
 
 
 def _with_problem(

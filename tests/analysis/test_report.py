@@ -1,6 +1,7 @@
 """`check`, its text and its JSON, and the search for swizzles."""
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from cutegemm.build import Shared, simt_plan
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.dtypes import bf16, f32
+from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, tile_to_shape
 from cutegemm.plan import Operands, Problem
 from cutegemm.tile.smem_atoms import smem_atom
@@ -35,6 +37,29 @@ def test_planned_conflicts(pad, ways):
 def test_names_of_the_instructions():
     found = {a.name: a.instruction for a in check(simt_plan()).shared}
     assert found == {"fill A": "STS", "fill B": "LDGSTS.128", "read A": "LDS.128", "read B": "LDS.128"}
+
+
+@pytest.mark.parametrize(
+    ("problem", "rules"),
+    [
+        (Problem(4, 4, 2**31 - 1), ["K = 2147483647, up to the end of the last tile"]),
+        (Problem(4, 4, 10**12), ["K = 1000000000000, up to the end of the last tile"]),
+        (
+            Problem(4, 4, 4, operands=Operands.of("f32", layout="tt")),
+            ["A is f32 m-major; the plan is made for f32 k-major", "B is f32 k-major; the plan is made for"],
+        ),
+        (Problem(4, 4, 4, operands=Operands.of("f32", out="f16")), ["C is f16", "D is f16"]),
+    ],
+    ids=str,
+)
+def test_a_problem_of_another_plan_is_refused_at_once(problem, rules):
+    start = time.process_time()
+    with pytest.raises(PlanError) as refused:
+        check(simt_plan(), problem)
+    assert time.process_time() - start < 2
+    said = refused.value.violations
+    assert all(rule.startswith(words) for rule, words in zip(said, rules, strict=True))
+    assert set(said) <= set(simt_plan().violations(problem=problem))
 
 
 def test_counts_of_a_plan():

@@ -179,7 +179,8 @@ def test_the_analysis_counts_the_pass():
     found = check(plan, problem)
     (packed,) = found.passes
     assert (packed.name, packed.read_bytes, packed.write_bytes) == ("pack B", 512 * 500 * 4, 512 * 512 * 4)
-    alone = check(plan_named("sm90_slots", Operands.of("tf32", layout="nt")), Problem(512, 512, 500))
+    nt = Operands.of("tf32", layout="nt")
+    alone = check(plan_named("sm90_slots", nt), Problem(512, 512, 500, operands=nt))
     moved = packed.read_bytes + packed.write_bytes
     assert found.roofline.level("L2").amount - alone.roofline.level("L2").amount == moved
     assert [(x.name, x.cost) for x in found.shared] == [(x.name, x.cost) for x in alone.shared]

@@ -281,12 +281,12 @@ def _reductions(plan: GemmPlan) -> Iterator[str]:
 
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     """The rules that a problem breaks: what the plan's accesses need of its extents and strides."""
-    ops, have = plan.operands, problem.operands
     yield from gated_problem_rules(plan, problem)
-    for name in ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs):
-        ours, theirs = ops.matrix(name), have.matrix(name)
-        if ours.dtype != theirs.dtype or ours.major != theirs.major:
-            yield f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."
+    for name in _held_against(plan):
+        ours, theirs = plan.operands.matrix(name), problem.operands.matrix(name)
+        other = _other_operand(name, ours, theirs)
+        if other:
+            yield other
         elif theirs.align_bytes < ours.align_bytes:
             yield (
                 f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}."
@@ -296,6 +296,26 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
             if ours.broadcast:
                 yield from _whole_vectors(plan, name, ours, problem)
     yield from limits(plan, problem)
+
+
+def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
+    """The matrices of a problem that are of another type or majorness than the plan is made for, in words."""
+    for name in _held_against(plan):
+        other = _other_operand(name, plan.operands.matrix(name), problem.operands.matrix(name))
+        if other:
+            yield other
+
+
+def _held_against(plan: GemmPlan) -> tuple[str, ...]:
+    """The operands of a problem that a plan is made for."""
+    return ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs)
+
+
+def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
+    """What is wrong with the type or the majorness of an operand; "" where nothing is."""
+    if ours.dtype == theirs.dtype and ours.major == theirs.major:
+        return ""
+    return f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."
 
 
 def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem) -> Iterator[str]:
