@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from cutegemm.errors import PlanError
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import Epilogue, launch_operands
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Problem
+from cutegemm.plan.problem import Problem, check_is_problem
 from cutegemm.simulate.memory import GlobalMatrix
 
 _NO_NUMBERS = "cOSUMm"  # complex, objects, texts and times, by numpy's letters for kinds of types
@@ -36,7 +37,12 @@ def given_operands(
         if name not in ("a", "b", *operands.tensors, *names)
     ]
     broken += [f"{name} is not given; the epilogue is {epilogue}." for name in names if name not in given]
-    scalars = {name: given[name] for name in names if name in given}
+    scalars = {name: _without_modes(given[name]) for name in names if name in given}
+    broken += [
+        f"{name} = {reprlib.repr(value)}; a real number is expected, and one that a float holds."
+        for name, value in scalars.items()
+        if not _is_real(value)
+    ]
     if broken:
         raise PlanError(operation, broken)
     if not plan.has_c and scalars["beta"] != 0:
@@ -58,6 +64,19 @@ def given_operands(
     if broken:
         raise PlanError(operation, broken)
     return arrays, scalars
+
+
+def _without_modes(value: Any) -> Any:
+    """The number of an array of one."""
+    return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+
+
+def _is_real(value: Any) -> bool:
+    """Whether a value is a real number that a float holds."""
+    try:
+        return not isinstance(value, (str, bytes)) and isinstance(float(value), float)
+    except (OverflowError, TypeError, ValueError):
+        return False
 
 
 def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:
@@ -89,6 +108,7 @@ def problem_of(
     operation: str, plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None
 ) -> Problem:
     """The problem that the arrays are, with gaps between rows; or the given one, which they must be."""
+    check_is_problem(operation, problem)
     broken = [
         f"{name.upper()} has the shape {array.shape}; two modes are expected, or three with a batch."
         for name, array in given.items()

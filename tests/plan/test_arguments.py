@@ -17,9 +17,11 @@ from cutegemm import (
     simt_plan,
     sm90_plan,
 )
-from cutegemm.analysis import search_plan
+from cutegemm.analysis import check, search_plan
 from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.choose.catalog import choose
+from cutegemm.plan import GemmPlan
+from cutegemm.simulate import simulate
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,30 @@ def test_a_part_that_a_plan_has_not() -> None:
         UnsupportedError, match="nothing is called 'all'; there are producer, consumer 0, consumer 1"
     ):
         sm90_plan().role("all")
+    with pytest.raises(UnsupportedError, match="nothing is called 'nosuch'; there are full, empty"):
+        sm90_plan().barrier_id("nosuch")
+    with pytest.raises(
+        UnsupportedError, match="no role has the program 'all'; there are producer, consumer 0"
+    ):
+        sm90_plan().program("all")
+    with pytest.raises(UnsupportedError, match="the program 'all'; there are none, as all threads follow"):
+        simt_plan().program("all")
     with pytest.raises(LayoutError, match="keeps no X in shared memory"):
         search_plan(simt_plan(), "x")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda plan: plan.describe("4x4x4"),
+        lambda plan: plan.violations(problem="4x4x4"),
+        lambda plan: check(plan, "4x4x4"),
+        lambda plan: simulate(plan, [[1.0]], [[1.0]], problem="4x4x4"),
+    ],
+)
+def test_what_is_no_problem(call: Callable[[GemmPlan], object]) -> None:
+    with pytest.raises(UnsupportedError, match="problem = '4x4x4'; a Problem is expected, such as Problem"):
+        call(simt_plan())
 
 
 def test_a_reason_is_said_once() -> None:

@@ -12,6 +12,7 @@ from cutegemm.dtypes import f32, round_to, s32
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands
 from cutegemm.plan.epilogue import LINEAR, SCALED, Accumulator, Constant, Epilogue, Scalar, Tile
+from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
 from cutegemm.simulate.values import evaluate
 from tests.simulate.plans import WARPS, small_plan
@@ -144,3 +145,18 @@ def test_what_is_missing_or_unknown_is_told():
         simulate(small_plan(), a, a, bias=a)
     with pytest.raises(PlanError, match="the shapes"):
         simulate(more, a, a, gamma=2.0, e=a[:4])
+
+
+@pytest.mark.parametrize("value", [None, "2", 1 + 2j, 10**400, np.ones(2), np.array("2"), [2.0]], ids=type)
+def test_a_scalar_is_a_real_number(value):
+    """Of `emulate` too, which looks at them before it compiles."""
+    a = np.ones((8, 8), np.float32)
+    for carry_out in (simulate, emulate):
+        with pytest.raises(PlanError, match=r"alpha = .*; a real number is expected") as refused:
+            carry_out(small_plan(), a, a, alpha=value, beta=value)
+        assert len(refused.value.violations) == 2
+
+
+def test_an_array_of_one_number_is_a_scalar():
+    a = np.eye(8, dtype=np.float32)
+    np.testing.assert_array_equal(simulate(small_plan(), a, a, alpha=np.full((1,), 2)).d, 2 * a)
