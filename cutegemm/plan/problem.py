@@ -412,11 +412,11 @@ def check_is_problem(operation: str, problem: Any) -> None:
 
     raises   UnsupportedError
 
-    >>> check_is_problem("check", "4x4x4")
+    >>> check_is_problem("check", 3)
     Traceback (most recent call last):
         ...
-    cutegemm.errors.UnsupportedError: check: problem = '4x4x4'; a Problem is expected, such as Problem(256, 256, 64, operands=plan.operands).
-    """  # noqa: E501
+    cutegemm.errors.UnsupportedError: check: problem = 3; a Problem is expected, of the plan's operands.
+    """
     if problem is not None and not isinstance(problem, Problem):
-        how = "Problem(256, 256, 64, operands=plan.operands)"
-        raise UnsupportedError(f"{operation}: problem = {problem!r}; a Problem is expected, such as {how}.")
+        expected = "a Problem is expected, of the plan's operands"
+        raise UnsupportedError(f"{operation}: problem = {problem!r}; {expected}.")

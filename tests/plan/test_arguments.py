@@ -109,7 +109,9 @@ def test_a_part_that_a_plan_has_not() -> None:
     ],
 )
 def test_what_is_no_problem(call: Callable[[GemmPlan], object]) -> None:
-    with pytest.raises(UnsupportedError, match="problem = '4x4x4'; a Problem is expected, such as Problem"):
+    with pytest.raises(
+        UnsupportedError, match="problem = '4x4x4'; a Problem is expected, of the plan's operands"
+    ):
         call(simt_plan())
 
 
