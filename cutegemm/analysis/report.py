@@ -275,10 +275,10 @@ def check(
     check_is_plan("check", plan)
     if problem is not None:
         _check_problem(plan, problem)
-    target = device_named(device) if isinstance(device, str) else device
+    target = device if device is None or isinstance(device, Device) else device_named(device)
     if arch is None:
         arch = target.arch if target is not None else plan.arch
-    have = arch_named(arch) if isinstance(arch, str) else arch
+    have = arch if isinstance(arch, Arch) else arch_named(arch)
     target = target or default_device(have.name)
     accesses = shared_accesses(plan, problem)
     k_tiles = plan.k_tiles(problem) if problem is not None else 0

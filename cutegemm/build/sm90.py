@@ -12,7 +12,7 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARPGROUP_THREADS
+from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARPGROUP_THREADS
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
@@ -35,6 +35,7 @@ _TWICE_AND_TOTAL = {1: 192, 2: 192, 3: 128}
 # seen to spill (DSL 4.8.1, 2026-11-22).
 _COLUMNS_OF_BYTES = 32
 _LEAST_STAGES = 3  # that long rows of D leave room for
+_MOST_CONSUMERS = MAX_THREADS_PER_BLOCK // WARPGROUP_THREADS
 _STORES = ("tma", "tma_warp", "direct")
 _WARP_ROWS = 16  # of the sums of a wgmma
 
@@ -117,6 +118,8 @@ def sm90_plan(
     typed = {name: (value, (bool,)) for name, value in switches.items()}
     check_arguments(subject, ops, tiles, counts, optional, typed)
     b = _Builder(subject, ops, tile)
+    if count > _MOST_CONSUMERS:
+        b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
     b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     order, policies = b.order(raster), b.policies(l2)
     packs = b.attempt(lambda: make_packings(ops, pack, along_k=True)) or ()

@@ -96,7 +96,7 @@ def arch_named(name: str) -> Arch:
     >>> arch_named("sm_90a").smem_per_block_bytes
     232448
     """
-    try:
-        return ARCHS[name]
-    except KeyError:
-        raise UnsupportedError(f"architecture {name!r} is not known; known are {', '.join(ARCHS)}.") from None
+    found = ARCHS.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise UnsupportedError(f"architecture {name!r} is not known; known are {', '.join(ARCHS)}.")
+    return found

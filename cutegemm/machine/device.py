@@ -291,10 +291,10 @@ def device_named(name: str) -> Device:
     >>> device_named("h200").sms
     132
     """
-    try:
-        return DEVICES[name.lower()]
-    except KeyError:
-        raise UnsupportedError(f"device {name!r} is not known; known are {', '.join(DEVICES)}.") from None
+    found = DEVICES.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
+        raise UnsupportedError(f"device {name!r} is not known; known are {', '.join(DEVICES)}.")
+    return found
 
 
 def default_device(arch: str) -> Device:

@@ -95,6 +95,12 @@ def test_a_part_that_a_plan_has_not() -> None:
         sm90_plan().program("all")
     with pytest.raises(UnsupportedError, match="the program 'all'; there are none, as all threads follow"):
         simt_plan().program("all")
+    with pytest.raises(UnsupportedError, match=r"architecture \[\] is not known; known are sm_"):
+        mma_tma_plan(arch=[])
+    with pytest.raises(UnsupportedError, match=r"device 3 is not known; known are "):
+        check(simt_plan(), device=3)
+    with pytest.raises(UnsupportedError, match=r"architecture 3 is not known; known are sm_"):
+        check(simt_plan(), arch=3)
     with pytest.raises(LayoutError, match="keeps no X in shared memory"):
         search_plan(simt_plan(), "x")
 

@@ -50,6 +50,7 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
             lambda: sm90_plan(schedule="cooperative", stagger_cycles=10**12),
             "stagger_cycles = 1000000000000; at most",
         ),
+        (lambda: sm90_plan(consumers=10**9), "consumers = 1000000000; 8 at most is expected"),
         (lambda: Shared("q"), "major = 'q' is neither 'mn' nor 'k'"),
         (lambda: Shared(pad=-1), "pad = -1; at least 0 is expected"),
         (lambda: Shared(pad="4", swizzle=3), "swizzle = 3; Swizzle or None is expected"),
