@@ -37,7 +37,7 @@ def given_operands(
         if name not in ("a", "b", *operands.tensors, *names)
     ]
     broken += [f"{name} is not given; the epilogue is {epilogue}." for name in names if name not in given]
-    scalars = {name: _without_modes(given[name]) for name in names if name in given}
+    scalars = {name: _number(given[name]) for name in names if name in given}
     broken += [
         f"{name} = {reprlib.repr(value)}; a real number is expected, and one that a float holds."
         for name, value in scalars.items()
@@ -66,7 +66,7 @@ def given_operands(
     return arrays, scalars
 
 
-def _without_modes(value: Any) -> Any:
+def _number(value: Any) -> Any:
     """The number of an array of one."""
     return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
 
