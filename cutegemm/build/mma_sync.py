@@ -93,7 +93,7 @@ def mma_sync_plan(
     >>> plan.threads, plan.cta_tile, plan.stages, plan.read_a.name
     (256, (128, 256, 64), 3, 'ldmatrix.x4.bf16')
     """
-    ops = operands or Operands.of("bf16")
+    ops = Operands.of("bf16") if operands is None else operands
     subject = f"mma_sync_plan {name!r}"
     tiles: dict[str, tuple[Any, int]] = {"warp": (warp, 2)}
     if block is not None:
@@ -101,13 +101,13 @@ def mma_sync_plan(
     some = {
         "atom_k": atom_k,
         "shares": shares,
-        "load_bytes": load_bytes,
-        "load_run": load_run,
         "k_run": k_run,
         "ctas_per_sm": ctas_per_sm,
     }
     counts = {"stages": stages, "split_k": split_k, "waves": waves, "persistent": persistent or 0}
-    check_arguments(subject, ops, tiles, counts, some)
+    always = {"load_bytes": load_bytes, "load_run": load_run}
+    typed = {"store_elems": (store_elems, (int,))}
+    check_arguments(subject, ops, tiles, counts, some, typed, always)
     check_is_multiplied(subject, ops)
     tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     builder = _MmaBuilder(subject, ops, tile, stages)

@@ -63,10 +63,10 @@ def skinny_plan(
     >>> plan.threads, plan.cta_tile, plan.product_tile, plan.smem_bytes()["sums"]
     (256, (16, 8, 1024), (32, 8, 1024), 10224)
     """
-    ops = operands or Operands.of("bf16", layout="nt")
+    ops = Operands.of("bf16", layout="nt") if operands is None else operands
     subject = f"skinny_plan {name!r}"
     counts = {"warps": warps, "vectors": vectors, "shares": shares, "cluster": cluster}
-    check_arguments(subject, ops, {"tile": (tile, 2)}, {}, {**counts, "ctas_per_sm": ctas_per_sm})
+    check_arguments(subject, ops, {"tile": (tile, 2)}, {}, {"ctas_per_sm": ctas_per_sm}, positive=counts)
     deep = vectors * shares * warps * _LANES_K * ACCESS_BITS // ops.a.dtype.bits
     builder = _SkinnyBuilder(subject, ops, (tile[0] // cluster, tile[1], deep), warps, vectors)
     atom = builder.attempt(

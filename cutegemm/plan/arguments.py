@@ -21,6 +21,7 @@ def check_arguments(
     counts: Mapping[str, Any],
     optional: Mapping[str, Any] | None = None,
     typed: Mapping[str, tuple[Any, tuple[type, ...]]] | None = None,
+    positive: Mapping[str, Any] | None = None,
 ) -> None:
     """Checks that a builder can compute with its arguments.
 
@@ -28,6 +29,7 @@ def check_arguments(
     counts     by name what has to be an integer
     optional   by name what has to be a positive integer, or None
     typed      by name what has to be of some types: see `not_of_types`
+    positive   by name what has to be a positive integer
     raises     PlanError with every argument that is of another kind, or beyond what any machine has room for
 
     >>> check_arguments("simt_plan", Operands.of("f32"), {"block": ((128, 128), 3)}, {"stages": 2})
@@ -37,6 +39,7 @@ def check_arguments(
       - block = (128, 128); 3 positive integers are expected.
     """
     broken = not_operands(operands)
+    positive = {**(positive or {}), **{name: n for name, n in (optional or {}).items() if n is not None}}
     for name, (tile, modes) in tiles.items():
         is_tuple = isinstance(tile, tuple) and len(tile) == modes
         if not is_tuple or any(not _is_integer(extent) or extent < 1 for extent in tile):
@@ -48,12 +51,12 @@ def check_arguments(
     ]
     broken += [
         f"{name} = {count!r}; a positive integer is expected."
-        for name, count in (optional or {}).items()
-        if count is not None and (not _is_integer(count) or count < 1)
+        for name, count in positive.items()
+        if not _is_integer(count) or count < 1
     ]
     broken += [
         f"{name} = {count}; {_MOST[name]} at most is expected."
-        for name, count in (*counts.items(), *(optional or {}).items())
+        for name, count in (*counts.items(), *positive.items())
         if name in _MOST and _is_integer(count) and count > _MOST[name]
     ]
     broken += not_of_types(typed or {})

@@ -71,6 +71,11 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
         (lambda: mma_sync_plan(k_run=-8), "k_run = -8; a positive integer is expected"),
         (lambda: mma_sync_plan(load_bytes="16"), "load_bytes = '16'; a positive integer is expected"),
         (lambda: mma_sync_plan(store_elems=0), "store_elems = 0 is neither 1 nor 2"),
+        (lambda: mma_sync_plan(store_elems="x"), "store_elems = 'x'; an integer is expected"),
+        (lambda: mma_sync_plan(load_bytes=None), "load_bytes = None; a positive integer is expected"),
+        (lambda: mma_sync_plan([]), "operands = []; Operands are expected"),
+        (lambda: skinny_plan(0), "operands = 0; Operands are expected"),
+        (lambda: skinny_plan(warps=None), "warps = None; a positive integer is expected"),
         (lambda: mma_tma_plan(Operands.of("tf32", out="f64")), "D of f64 does not leave by TMA"),
     ],
 )
