@@ -13,6 +13,7 @@ from cutegemm.epilogue import halves, relu, silu, swiglu  # noqa: E402
 from cutegemm.errors import CutegemmError  # noqa: E402
 from cutegemm.run import fused  # noqa: E402
 from cutegemm.run.calls import Calls  # noqa: E402
+from cutegemm.run.gemm import plan_of  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
 BF16, F32, E4M3 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -41,6 +42,7 @@ def test_a_plan_is_found(launched, layout, dtype, epilogue):
     a, b = matrices(dtype, layout, 2048, 4096)
     d = gemm(a, b, epilogue=lambda acc: epilogue(acc))
     plan = launched[-1].plan
+    assert plan_of(a, b, epilogue=lambda acc: epilogue(acc)) == plan
     assert tuple(d.shape) == (2048, 2048)
     assert plan.operands.gated == ("halves" if epilogue is swiglu else "pairs")
     assert plan.family == ("simt" if dtype is F32 else "sm90")

@@ -354,14 +354,25 @@ def plan_of(
     allow_tf32: bool = False,
     out_dtype: Any = None,
     varying_rows: bool = False,
+    epilogue: Callable[..., Any] | None = None,
+    **operands: Any,
 ) -> GemmPlan:
     """The plan that `gemm` carries out for these tensors, which are not touched.
 
     raises   as `gemm` does, and UnsupportedError where nothing is launched or a copy is made first
     """
-    from cutegemm.run.prepare import prepare
+    how = How(plan, accumulate, allow_tf32, varying_rows)
+    prepared: Any
+    if epilogue is not None or operands:
+        from cutegemm.run.fused import prepared_fused
 
-    prepared = prepare(a, b, c, out, out_dtype, 0.0, How(plan, accumulate, allow_tf32, varying_rows))
+        outs = out if out is None or isinstance(out, tuple | list) else (out,)
+        given = operands if c is None else {"c": c, **operands}
+        prepared = prepared_fused(a, b, outs, out_dtype, how, epilogue, given).prepared
+    else:
+        from cutegemm.run.prepare import prepare
+
+        prepared = prepare(a, b, c, out, out_dtype, 0.0, how)
     if isinstance(prepared, list) or prepared.kernel is None:
         raise UnsupportedError(
             f"plan_of {shapes_of(a, b)}: no kernel is launched on these tensors as they are."
