@@ -56,6 +56,7 @@ _LATER = {
     "Operand": "cutegemm.plan",
     "Operands": "cutegemm.plan",
     "plan_named": "cutegemm.choose.catalog",
+    "plan_of": "cutegemm.run.gemm",
     "plans": "cutegemm.choose.catalog",
     "prepare": "cutegemm.run.ahead",
     "Problem": "cutegemm.plan",
@@ -153,6 +154,7 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.run.export import export as export
     from cutegemm.run.exported import load as load
     from cutegemm.run.gemm import gemm as gemm
+    from cutegemm.run.gemm import plan_of as plan_of
     from cutegemm.run.tune import tuning as tuning
     from cutegemm.run.tune import use_tuned as use_tuned
     from cutegemm.tile import CopyAtom as CopyAtom
