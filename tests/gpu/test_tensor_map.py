@@ -7,7 +7,8 @@ import ctypes
 import pytest
 
 from cutegemm.emulate.hopper.tensormap import TENSOR_MAP_BYTES, TensorMap
-from cutegemm.tile.tma import L2_PROMOTIONS, TMA_SWIZZLES
+from cutegemm.tile.atoms import runs_on
+from cutegemm.tile.tma import L2_PROMOTIONS, TMA_SWIZZLES, TmaBox
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -18,7 +19,7 @@ _BF16 = 9  # CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
 @pytest.mark.parametrize("promotion", L2_PROMOTIONS)
 @pytest.mark.parametrize("swizzle", TMA_SWIZZLES)
 def test_the_drivers_are_read_as_what_they_were_asked_to_be(arch, promotion, swizzle):
-    if arch < "sm_90":
+    if not runs_on(TmaBox.min_arch, arch):
         pytest.skip("no TMA")
     given = torch.zeros(64, 136, dtype=torch.bfloat16, device="cuda")
     inner = (TMA_SWIZZLES[swizzle][1] or 64) // 2
