@@ -11,7 +11,7 @@ each, one after the other. A k-tile waits for
 
 and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. A problem takes
 no less than reading A and B from memory does, and in the long run no less than the chip's power allows. What goes on at
-the same time adds up like the sides of a right triangle: `_together`. What a problem takes besides is the start and,
+the same time adds up like the sides of a right triangle: `together`. What a problem takes besides is the start and,
 where K is split, the sums of the parts.
 
 Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, behind a flush of the
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column
+from cutegemm.choose.columns import Column, together
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape
 from cutegemm.machine.arch import CACHE_LINE_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
@@ -176,7 +176,7 @@ def predicted(
     def wave_us(share: Column) -> Column:
         """Where that share of the grid has tiles."""
         k_tile_us = np.sqrt(beside_us + (l2_us * share) ** 2) + sums_us
-        return _together(k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
+        return together(2.0, k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
 
     whole, rest = units // tiling.grid, units % tiling.grid
     full_us = wave_us(1.0)
@@ -187,7 +187,7 @@ def predicted(
     waves = np.maximum(1.0, units / tiling.grid)
     memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
     power_us = _power_us(shapes, operands, problem, device, costs)
-    us = np.sqrt(_together(_together(waves_us, memory_us) ** 2, power_us**2))
+    us = np.sqrt(together(2.0, together(2.0, waves_us, memory_us) ** 2, power_us**2))
     us = costs.start + costs.fours * shapes.is_four + us + meeting_us + store_us
     of_k = waves * k_tiles
     every = np.ones(len(us))
@@ -336,11 +336,6 @@ def _power_us(
     k_bytes = problem.k * operands.a.dtype.bits / 8
     long_us = problem.m * problem.n * problem.l * k_bytes / (device.measured.wgmma_tflops * 1e6)
     return long_us * long_us / (long_us + costs.burst) * np.where(shapes.cooperative, costs.rests, 1.0)
-
-
-def _together(one: Column, other: Column) -> Column:
-    """The slower of two that go on at the same time, and a little more where the other is near it."""
-    return np.sqrt(one * one + other * other)
 
 
 def _loaded(extent: Column, tile: Column, missing: float) -> Column:
