@@ -20,7 +20,7 @@ from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS, widest_smem_kind
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import DEFAULT_L2_PROMOTION, TmaBox
+from cutegemm.tile.tma import TmaBox
 
 MAX_STAGES = 12  # more were not seen to help
 _SLACK_BYTES = 1024  # of shared memory, left for the barriers when stages are chosen
@@ -83,20 +83,18 @@ class PipelineBuilder(PlanBuilder):
         stages: int | None,
         cluster: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
-        promotion: int = DEFAULT_L2_PROMOTION,
     ) -> Buffers | None:
         """The stages, or as many as there is room for beside the slots of D; None with what is wrong noted.
 
         loaded    the operands as they are loaded
         storing   the slots of D, and their shared memory; None: D leaves straight out of registers
         l2        how long the cache is to keep A, B and D
-        promotion   of A and B: see `TmaBox`
         """
         slots, smem_d = storing or (None, None)
         depth = self.stages_that_fit(smem_d) if stages is None else stages
         bm, bn, _ = self.tile
-        a = self.attempt(lambda: self.operand(loaded.a, bm, cluster[1], max(1, depth), l2[0], promotion))
-        b = self.attempt(lambda: self.operand(loaded.b, bn, cluster[0], max(1, depth), l2[1], promotion))
+        a = self.attempt(lambda: self.operand(loaded.a, bm, cluster[1], max(1, depth), l2[0]))
+        b = self.attempt(lambda: self.operand(loaded.b, bn, cluster[0], max(1, depth), l2[1]))
         store = slots.to_shared.atom if slots else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
@@ -140,7 +138,7 @@ class PipelineBuilder(PlanBuilder):
         )
 
     def operand(
-        self, operand: Operand, extent: int, sharers: int, stages: int, l2: str, promotion: int
+        self, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
     ) -> tuple[TmaBox, SharedLayout]:
         """The box that a CTA loads, its share of a tile that `sharers` CTAs have in common; and its place."""
         bk = self.tile[2]
@@ -156,7 +154,7 @@ class PipelineBuilder(PlanBuilder):
                     f"{SMEM_ATOM_ROWS}."
                 ],
             )
-        box = TmaBox("load", dtype, (width, outer // sharers), SWIZZLES[kind], sharers, l2, promotion)
+        box = TmaBox("load", dtype, (width, outer // sharers), SWIZZLES[kind], sharers, l2)
         return box, swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
 
     def direct_store(self) -> CopyAtom:

@@ -25,7 +25,7 @@ from cutegemm.plan.work.split import by_last
 from cutegemm.tile.mma_atoms import WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import DEFAULT_L2_PROMOTION, L2_POLICIES, TMA_INNER_ALIGNED_BYTES
+from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
 
 _MANY_SUMS = 160  # of a consumer's thread, beside which it needs all registers that it can get
 # Of a thread of so many consumers that has two accumulators, which take turns, and a total: with more of them, sums on
@@ -56,7 +56,6 @@ def sm90_plan(
     slots: int | None = None,
     raster: str | Raster = "grouped_m:8",
     l2: tuple[str, str, str] = NORMAL_L2,
-    l2_promotion: int = DEFAULT_L2_PROMOTION,
     registers: tuple[int, int] | None = None,
     with_c: bool = False,
     ctas: int | None = DEFAULT_DEVICE.sms,
@@ -84,7 +83,6 @@ def sm90_plan(
     slots             subtiles of a consumer in shared memory
     raster            the order of the clusters' tiles of D, or its text
     l2                how long the L2 cache is to keep A, B and D
-    l2_promotion      bytes that it fetches of A and B where it lacks one of them: 0, 64, 128 or 256; see `TmaBox`
     registers         of a producer's thread and of a consumer's
     with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
     ctas              of the persistent grid: as many as there are multiprocessors; None: one for each tile
@@ -144,7 +142,7 @@ def sm90_plan(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
-    buffers = b.buffers(loaded, storing, stages, cluster, policies, l2_promotion)
+    buffers = b.buffers(loaded, storing, stages, cluster, policies)
     split = b.attempt(lambda: by_last(split_k, stream, fill))
     b.check()
     pipeline = Pipeline(

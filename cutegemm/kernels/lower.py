@@ -23,7 +23,6 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
-from cutegemm.kernels.tensor_map import promoted
 from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle, composition, select
 from cutegemm.layout.inttuple import product
 from cutegemm.layout.layout import concatenate
@@ -31,7 +30,7 @@ from cutegemm.plan.shared import SharedLayout, smem_align_bytes
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import DEFAULT_L2_PROMOTION, TmaBox
+from cutegemm.tile.tma import TmaBox
 
 _DTYPES = {
     "f16": cutlass.Float16,
@@ -163,11 +162,7 @@ def tma_atom(
         several = box.multicast > 1
         op = cpasync.CopyBulkTensorTileG2SMulticastOp() if several else cpasync.CopyBulkTensorTileG2SOp()
         sharers = box.multicast
-    slot = _slot(given, tile, box.dtype)
-    atom, coordinates = cpasync.make_tiled_tma_atom(op, tensor, slot, tile, num_multicast=sharers)
-    if box.l2_promotion != DEFAULT_L2_PROMOTION:
-        atom = promoted(atom, box.l2_promotion)
-    return atom, coordinates
+    return cpasync.make_tiled_tma_atom(op, tensor, _slot(given, tile, box.dtype), tile, num_multicast=sharers)
 
 
 def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:

@@ -12,7 +12,7 @@ from cutegemm.plan.ending import registers_at_end
 from cutegemm.plan.epilogue import operations
 from cutegemm.plan.launches import OVERLAP, launches_of
 from cutegemm.plan.memory.partials import folding
-from cutegemm.tile.tma import DEFAULT_L2_PROMOTION, TmaBox
+from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -204,8 +204,6 @@ def _copy(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int]) -> 
     if isinstance(copy, TmaBox):
         boxes = product(tile_shape) // product(copy.box) // copy.multicast
         policy = "" if copy.l2_policy == "evict_normal" else f", {copy.l2_policy}"
-        if copy.l2_promotion != DEFAULT_L2_PROMOTION:
-            policy += f", L2 promotion of {copy.l2_promotion} bytes"
         return (label, str(boxes), " x ".join(str(e) for e in copy.box), f"{copy.name}{policy}")
     tile = " x ".join(str(size(t)) for t in copy.tiler_mn)
     return (label, "1", tile, f"{copy.atom.name} by {copy.layout_tv}")

@@ -22,8 +22,6 @@ TMA_SWIZZLES = {"none": (0, None), "32B": (1, 32), "64B": (2, 64), "128B": (3, 1
 
 DIRECTIONS = ("load", "store", "reduce_add")
 L2_POLICIES = ("evict_normal", "evict_first", "evict_last")  # PTX ISA, "createpolicy"
-L2_PROMOTIONS = (0, 64, 128, 256)  # bytes, by the codes of CUtensorMapL2promotion
-DEFAULT_L2_PROMOTION = 128  # what the CuTe DSL, as CUTLASS, gives every tensor map
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,6 @@ class TmaBox:
     swizzle     none, 32B, 64B or 128B: how the rows are permuted in shared memory
     multicast   CTAs of a cluster into which a load writes the same box; 1 for no multicast
     l2_policy   evict_normal, evict_first or evict_last: the priority of its lines in the L2 cache
-    l2_promotion   aligned bytes that the L2 cache fetches from memory where it lacks one of them: 64, 128 or 256; or 0,
-                   the sectors that are asked for. 256 bring the half of the pair of lines that is asked for next
     raises      PlanError with every rule that is broken
     source      CUDA driver API, `cuTensorMapEncodeTiled`; PTX ISA, `cp.async.bulk.tensor`
 
@@ -53,7 +49,6 @@ class TmaBox:
     swizzle: str = "none"
     multicast: int = 1
     l2_policy: str = "evict_normal"
-    l2_promotion: int = DEFAULT_L2_PROMOTION
 
     min_arch = "sm_90"
 
@@ -104,19 +99,9 @@ class TmaBox:
 
 
 def _violations(
-    direction: str,
-    dtype: DType,
-    box: tuple[int, ...],
-    swizzle: str,
-    multicast: int,
-    l2_policy: str,
-    l2_promotion: int,
+    direction: str, dtype: DType, box: tuple[int, ...], swizzle: str, multicast: int, l2_policy: str
 ) -> list[str]:
     rules = []
-    if type(l2_promotion) is not int or l2_promotion not in L2_PROMOTIONS:
-        rules.append(
-            f"an L2 promotion of {l2_promotion!r} bytes; {', '.join(map(str, L2_PROMOTIONS))} are expected"
-        )
     if l2_policy not in L2_POLICIES:
         rules.append(f"the L2 policy {l2_policy!r}; {', '.join(L2_POLICIES)} are expected")
     if direction not in DIRECTIONS:

@@ -103,11 +103,22 @@ def _contest(key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], de
     problem = Problem(m, n, k, l, operands_of(dtype, layout, m, n, k, batched=l > 1))
     found = []
     for turned in (False, True):
-        of = [one for one in plans if one[0].transposed == turned]
+        solved = problem.transposed if turned else problem
+        of = [one for one in plans if one[0].transposed == turned and _fits(one[0], solved, device)]
         if of:
             recipes, us = zip(*of, strict=True)
-            found.append(Timed(recipes, problem.transposed if turned else problem, device, us))
+            found.append(Timed(recipes, solved, device, us))
     return found
+
+
+def _fits(recipe: Sm90Recipe, problem: Problem, device: Device) -> bool:
+    """Not where CTAs that take one tile each are more than the multiprocessors: such plans are not considered."""
+    if recipe.shape.epilogue != "single":
+        return True
+    tiles = math.prod(
+        -(-extent // tile) for extent, tile in zip((problem.m, problem.n), recipe.tile, strict=True)
+    )
+    return tiles * problem.l <= device.sms
 
 
 def _recipe(name: str) -> Sm90Recipe | None:

@@ -164,6 +164,13 @@ STEPS: tuple[Step, ...] = (
         "choice_fit_seed301_h100", 130, "the same: plans in clusters of four, of an H100",
         "--seed 301 --count 110 --first 20 --others 6 --seconds 0.08 --times",
     ),
+    *[
+        _choice(
+            f"choice_fit_seed201_{chip}", 130, f"the same: plans of one warpgroup, of an {chip.upper()}",
+            "--seed 201 --count 300 --first 18 --seconds 0.06 --times",
+        )
+        for chip in ("h200", "h100")
+    ],
     _choice(
         "choice_fit_losers_h100", 100, "the same: problems of these seeds that were chosen badly, of an H100",
         f"{_LOST} {_LAYOUTS} --first 24 --times",

@@ -109,22 +109,7 @@ def test_bits_by_hand():
     words[[3, 7, 8, 9]] = 17, 1, 71, 199
     words[[13, 14]] = 63 << 24, 127
     assert TensorMap.of(words.tobytes()) == TensorMap(
-        "bf16", 0x7F0000001000, (72, 200), (272 + (1 << 36),), (64, 128), (1, 1), 0, "128B", False, 0
+        "bf16", 0x7F0000001000, (72, 200), (272 + (1 << 36),), (64, 128), (1, 1), 0, "128B", False
     )
     with pytest.raises(RuleBroken, match="no tensor map"):
         TensorMap.of(b"\xff" * 128)
-
-
-@pytest.mark.parametrize(("code", "promotion"), [(0, 0), (1, 64), (2, 128), (3, 256)])
-def test_l2_promotion_by_hand(code, promotion):
-    """bf16 (code 10) of two modes, 128 x 64 with rows of 272 bytes, boxes of 64 x 64 in the 128-byte swizzle."""
-    words = np.zeros(32, np.uint32)
-    words[0], words[2], words[3] = 4096, 0x06512 | code << 17, 272 // 16
-    words[8:10], words[13], words[14] = (127, 63), 63 << 24, 63
-    found = TensorMap.of(words.tobytes())
-    assert (found.extents, found.box, found.swizzle, found.l2_promotion) == (
-        (128, 64),
-        (64, 64),
-        "128B",
-        promotion,
-    )

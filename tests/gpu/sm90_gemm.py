@@ -110,26 +110,29 @@ def of_bytes(held: Held) -> None:
 
 
 def of_long_sums(held: Held) -> None:
-    """K is split; a graph gives the same bits."""
+    """K is split, by plans that are named and by those that are chosen; a graph gives the same bits."""
     from cutegemm import gemm
-    from cutegemm.run.gemm import plan_of
 
     torch = held.torch
-    for m, n, k in ((64, 128, 16384), (200, 256, 20000), (1, 512, 65536)):
+    for m, n, k, named in (
+        (64, 128, 16384, "sm90_64x32_deep/k8"),
+        (200, 256, 20000, "sm90_64x64/k4"),
+        (1, 512, 65536, "transposed:sm90_64x16_deep/k6"),
+    ):
         a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda").bfloat16()
-        if not plan_of(a, b.t()).split.is_split:
-            held.bad.append(f"K is not split of {m}x{n}x{k}, but {plan_of(a, b.t()).name} is taken")
-        got = gemm(a, b.t())
-        held.against(a.double() @ b.double().t(), f"{m}x{n}x{k}, K split", a, b.t(), got)
-        graph, out = torch.cuda.CUDAGraph(), torch.empty_like(got)
-        with torch.cuda.graph(graph):
-            gemm(a, b.t(), out=out)
-        for _ in range(3):
-            out.zero_()
-            graph.replay()
-            torch.cuda.synchronize()
-            if not same_bits(torch, got, out):
-                held.bad.append(f"{m}x{n}x{k}, K split: a graph gives another result")
+        for plan in (named, None):
+            what = f"{m}x{n}x{k}, {plan or 'chosen'}"
+            got = gemm(a, b.t(), plan=plan)
+            held.against(a.double() @ b.double().t(), what, a, b.t(), got)
+            graph, out = torch.cuda.CUDAGraph(), torch.empty_like(got)
+            with torch.cuda.graph(graph):
+                gemm(a, b.t(), out=out, plan=plan)
+            for _ in range(3):
+                out.zero_()
+                graph.replay()
+                torch.cuda.synchronize()
+                if not same_bits(torch, got, out):
+                    held.bad.append(f"{what}: a graph gives another result")
 
 
 def of_few_rows(held: Held) -> None:

@@ -98,7 +98,6 @@ def test_box_that_leaves_part_of_the_swizzle_is_not_described():
         ),
         (lambda: TmaBox("move", f16, (8,) * 6, "16B", 17), ["'move'", "rank 6", "'16B'", "17 CTAs"]),
         (lambda: TmaBox("load", f16, (8, 0)), ["extent 0 of mode 1"]),
-        (lambda: TmaBox("load", f16, (8, 8), l2_promotion=32), ["L2 promotion of 32 bytes; 0, 64, 128, 256"]),
     ],
 )
 def test_refused_boxes(make, messages):

@@ -11,7 +11,7 @@ import numpy as np
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.columns import Column
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
-from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, spills
+from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, by_halves, spills
 from cutegemm.choose.mma_sync.time import Tiles, predicted
 from cutegemm.choose.refusals import by_reason
 from cutegemm.errors import PlanError
@@ -89,6 +89,11 @@ def _serving(operands: Operands, arch: str, device: Device) -> Serving:
             plan = recipe.build(operands, arch=arch, device=device)
         except PlanError as error:
             refused += [(recipe, rule) for rule in error.violations]
+            continue
+        if by_halves(plan):
+            refused.append(
+                (recipe, "elements of 2 bytes come one at a time, of which threads hold too many.")
+            )
             continue
         recipes.append(recipe)
         plans.append(plan)

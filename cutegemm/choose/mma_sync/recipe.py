@@ -18,7 +18,7 @@ from cutegemm.choose.options import parse_tuple
 from cutegemm.choose.recipe import BuildTarget, Recipe
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import MAX_REGISTERS_PER_THREAD, SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
-from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.plan import HALF_BITS, GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -35,6 +35,7 @@ _HALVES_STAGES = 2
 # Elements of a k-tile of a thread, where some come by themselves. Of more it spilled: 51 us in place of 26 (846 x 111 x
 # 8390 in 128 x 64, an H100, 2026-11-22)
 _MOST_ELEMENTS = 72
+_LARGE = 128 * 128  # elements of a tile
 _PER_ACCESS = 2  # registers of the compiler's for each access of a thread by cp.async
 
 
@@ -64,6 +65,21 @@ def spills(plan: GemmPlan) -> bool:
         if isinstance(load, TiledCopy) and load.atom.is_async:
             accesses += extent * bk // (load.atom.values * plan.threads)
     return sum(plan.registers().values()) + _PER_ACCESS * accesses > MAX_REGISTERS_PER_THREAD
+
+
+def by_halves(plan: GemmPlan) -> bool:
+    """Whether a large tile comes by loads of 2 bytes, which pass through registers: threads have too many under way.
+
+    114 x 8536 x 4937 of bf16, nt, took 164 us in 128 x 256 and 146 in 128 x 128, K split in 3; packed first, by wgmma,
+    113 (H100, 2026-11-22).
+
+    >>> plans = [MmaSyncRecipe("mine", "", {"block": (128, columns)}) for columns in (64, 128)]
+    >>> [by_halves(plan.build(Operands.of("bf16", align_bytes=2))) for plan in plans]
+    [False, True]
+    """
+    bm, bn, _ = plan.cta_tile
+    loads = [load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy)]
+    return bm * bn >= _LARGE and any(load.atom.bits == HALF_BITS for load in loads)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ ACCUMULATIONS = ("fast", "two_level")
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
+MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it were seen to be faster than deep k-tiles
 LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
 
 # Of the kernel that packs operands, and until the GEMM behind it has its first product; one that is launched beside it
@@ -83,10 +84,13 @@ def _divisions(
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device)
     every, is_paired = np.arange(len(tiles)), ~shapes.is_four
-    # Deep k-tiles were seen to gain where K is split, and to lose 5 to 15% where it is whole
-    of_rows, of_parts, shares = [every[(is_paired | (tiles <= grid)) & ~shapes.is_deep]], [1], None
+    # One warpgroup, clusters of four and deep k-tiles were seen to lose 5 to 30% where CTAs take more tiles than one;
+    # the last did not in clusters of two
+    is_one_wave = (tiles <= grid) & ~(shapes.is_deep & (k_tiles > MOST_DEEP_K_TILES))
+    is_any = is_paired & ~shapes.single & ~(shapes.is_deep & ~shapes.is_two)
+    of_rows, of_parts, shares = [every[is_any | is_one_wave]], [1], None
     is_small = shapes.bm * shapes.bn < UNSPLIT
-    few = (2 * tiles <= grid) & is_small
+    few = (2 * tiles <= grid) & is_small & ~shapes.single
     if k_tiles >= 2 * LEAST_K_TILES and few.any():
         few = every[few]
         times = grid[few] // np.maximum(1, tiles[few])
@@ -98,7 +102,13 @@ def _divisions(
         of_rows, of_parts = (
             [
                 *of_rows,
-                every[(shares.shared > 0) & ((tiles >= grid) | is_small) & is_paired & ~shapes.is_deep],
+                every[
+                    (shares.shared > 0)
+                    & ((tiles >= grid) | is_small)
+                    & is_paired
+                    & ~shapes.is_deep
+                    & ~shapes.single
+                ],
             ],
             [*of_parts, 1],
         )

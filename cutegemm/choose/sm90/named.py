@@ -229,12 +229,39 @@ SM90_LADDER = (
         {"tile": (128, 128), "cluster": (2, 1), "fill": True},
     ),
 )
+# For one tile a CTA: it begins sooner than the persistent ones.
+_ALONE = (
+    Sm90Recipe(
+        "sm90_64x64_multistage",
+        "64 x 64 by one warpgroup, which asks for its k-tiles itself: for small problems of few k-tiles",
+        {"tile": (64, 64), "schedule": "single", "ctas": None},
+        is_chosen=True,
+    ),
+    Sm90Recipe(
+        "sm90_64x32_multistage",
+        "64 x 32 by one warpgroup, which asks for its k-tiles itself",
+        {"tile": (64, 32), "schedule": "single", "ctas": None},
+        is_chosen=True,
+    ),
+    Sm90Recipe(
+        "sm90_64x16_multistage",
+        "64 x 16 by one warpgroup, which asks for its k-tiles itself",
+        {"tile": (64, 16), "schedule": "single", "store": "direct", "ctas": None},
+        is_chosen=True,
+    ),
+)
 # By k-tiles of 256 bytes.
 _DEEP = (
     Sm90Recipe(
         "sm90_64x16_deep",
         "64 x 16 by k-tiles twice as deep: half as many waits",
         {"tile": (64, 16), "store": "direct", "depth": 2},
+        is_chosen=True,
+    ),
+    Sm90Recipe(
+        "sm90_64x16_deep_2x1",
+        "64 x 16 by k-tiles twice as deep in clusters of 2 x 1: where nearly all that is read is A",
+        {"tile": (64, 16), "store": "direct", "depth": 2, "cluster": (2, 1)},
         is_chosen=True,
     ),
     Sm90Recipe(
@@ -282,9 +309,9 @@ def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Re
 
 
 # What `choose` considers.
-SM90_CHOSEN = _considered((*SM90_LADDER, *_DEEP), two_level=False)
+SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE, *_DEEP), two_level=False)
 SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
-SM90_PLANS = (*SM90_LADDER, *_DEEP, *_TWO_LEVEL_LADDER)
+SM90_PLANS = (*SM90_LADDER, *_ALONE, *_DEEP, *_TWO_LEVEL_LADDER)
 
 
 def sm90_names() -> list[tuple[str, str]]:

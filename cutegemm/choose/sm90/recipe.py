@@ -39,17 +39,7 @@ class Sm90Recipe(Recipe):
     arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         **dict.fromkeys(("tile", "cluster", "registers"), parse_tuple),
         **dict.fromkeys(
-            (
-                "consumers",
-                "stages",
-                "subtile_n",
-                "slots",
-                "stagger_cycles",
-                "split_k",
-                "stream",
-                "l2_promotion",
-            ),
-            int,
+            ("consumers", "stages", "subtile_n", "slots", "stagger_cycles", "split_k", "stream"), int
         ),
         **dict.fromkeys(("schedule", "store", "shared_d", "raster", "pack"), str),
         "l2": _policies,
@@ -77,15 +67,14 @@ class Sm90Recipe(Recipe):
                   consumers=2, subtile_n=None, slots=None, is_direct=False, depth=1)
         """
         options = self.options
-        behind = "deferred" if options.get("deferred") else options.get("schedule", "pingpong")
-        epilogue = behind if behind in ("pingpong", "deferred") else "cooperative"
+        epilogue = "deferred" if options.get("deferred") else options.get("schedule", "pingpong")
         return TileShape(
             self.tile,
             options.get("cluster", (1, 1)),
             epilogue,
             options.get("raster", TileShape.raster),
             bool(options.get("two_level")),
-            options.get("consumers", TileShape.consumers),
+            options.get("consumers", 1 if epilogue == "single" else TileShape.consumers),
             options.get("subtile_n"),
             options.get("slots"),
             options.get("store") == "direct",

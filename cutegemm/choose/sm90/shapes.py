@@ -26,7 +26,7 @@ class TileShape:
 
     tile        (bM, bN)
     cluster     CTAs along M and N
-    epilogue    pingpong, cooperative or deferred: what the products go on behind
+    epilogue    pingpong, cooperative, deferred or single: what the products go on behind
     raster      the order of the tiles
     two_level   whether threads add up the sums of each k-tile
     consumers   warpgroups
@@ -76,7 +76,8 @@ class Shapes(Columns):
     band       rows of tiles that are taken side by side
     late       1 / (stages - 1): a k-tile's share of a load
     subtiles   of a consumer
-    waits      share of a wait that a k-tile of 128 bytes takes: one for twice as many takes 1.4 times as long
+    depth      k-tiles of 128 bytes that are waited for together
+    single     whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
     turned     whether the plan is for D^T
     """
 
@@ -92,7 +93,8 @@ class Shapes(Columns):
     two_level: Column
     late: Column
     subtiles: Column
-    waits: Column
+    depth: Column
+    single: Column
     turned: Column
 
     @classmethod
@@ -110,7 +112,10 @@ class Shapes(Columns):
             [one.tile[1] for one in shapes],
             [one.cluster[0] for one in shapes],
             [one.cluster[1] for one in shapes],
-            [one.epilogue == "cooperative" or (not defers and one.epilogue == "deferred") for one in shapes],
+            [
+                one.epilogue in ("cooperative", "single") or (not defers and one.epilogue == "deferred")
+                for one in shapes
+            ],
             [defers and one.epilogue == "deferred" for one in shapes],
             [bands.get(one.raster, _BAND) for one in shapes],
             [one.raster == "along_m" for one in shapes],
@@ -118,7 +123,8 @@ class Shapes(Columns):
             [one.two_level for one in shapes],
             [1 / max(1, stages - 1) for stages, _ in rings],
             [subtiles for _, subtiles in rings],
-            [one.depth**-0.5 for one in shapes],
+            [one.depth for one in shapes],
+            [one.epilogue == "single" for one in shapes],
         ]
         columns = [column * len(ways) for column in columns]
         columns.append([way for way in ways for _ in shapes])
@@ -130,9 +136,19 @@ class Shapes(Columns):
         return self.cm * self.cn > _PAIRED
 
     @property
+    def is_two(self) -> Column:
+        """Whether clusters have two CTAs."""
+        return self.cm * self.cn == _PAIRED
+
+    @property
     def is_deep(self) -> Column:
         """Whether k-tiles have more than 128 bytes along K."""
-        return self.waits < 1.0
+        return self.depth > 1
+
+    @property
+    def waits(self) -> Column:
+        """Share of a wait that a k-tile of 128 bytes takes: one for twice as many takes 1.4 times as long."""
+        return self.depth**-0.5
 
     def extents(self, problem: Problem) -> tuple[Column, Column]:
         """M and N, of D or of D^T."""

@@ -15,7 +15,7 @@ _TILE_NAME = re.compile(r"sm90_(two_level_)?(\d+)x(\d+)(?:_(\d)x(\d))?")
 # 192 x 160, 256 x 176 and 256 x 208, which leave room for three stages.
 COLUMNS = {
     64: (48, 80, 96, 112, 128, 144, 160, 192, 208, 256),
-    128: (64, 96, 112, 128, 144, 160, 176, 192, 256),
+    128: (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 256),
     192: (192,),
     256: (128, 144, 160, 192),
 }
@@ -35,6 +35,7 @@ COOPERATIVE = {"schedule": "cooperative"}
 # The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
 DEFERRED = {"deferred": True, "stagger_cycles": 500}
 _NARROWEST = 16  # columns, which leave straight out of registers
+_NARROW = 32  # the same of 128 rows
 _WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
 _WIDEST_DEFERRED = {192: 160, 256: 128}  # beside the sums, those of the tile before
 
@@ -82,6 +83,8 @@ def tile_options(tile: tuple[int, int], cluster: tuple[int, int], two_level: boo
         options = {"store": "direct" if columns == _NARROWEST else "tma_warp"}
     elif two_level:
         options = dict(COOPERATIVE)
+    elif columns <= _NARROW:
+        options = {**COOPERATIVE, "store": "direct"}
     elif rows != 128 or columns > _WIDEST_PINGPONG:
         options = dict(COOPERATIVE)
         if rows == 192:

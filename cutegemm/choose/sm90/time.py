@@ -39,6 +39,7 @@ _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _NARROW_BYTES = 64  # of a row along M or N: less is narrow
+_FEW_COLUMNS = 32  # whose products do not hide what consumers wait for each other
 _LINES = 64  # that slices of L2 deliver at the same time
 
 
@@ -47,6 +48,7 @@ class Sm90Costs:
     """What is fitted, in microseconds and KiB.
 
     start          of a kernel: until its first product, and from its last one to the end
+    single         share of that, of one warpgroup with one tile
     fours          of a cluster of four, until its CTAs have met
     narrow         times a k-tile's products, where an operand's rows along M or N have 32 bytes
     two_level      of a k-tile, whose sums threads add to those before it
@@ -58,6 +60,8 @@ class Sm90Costs:
     missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
     load           of a k-tile, from asking for it until it is there
     step           of a k-tile, besides
+    joint          of a k-tile of few columns that two consumers share, besides
+    asks           of a k-tile that is asked for by what multiplies it, besides
     store          KiB a microsecond that a multiprocessor stores of D
     store_across   share of that, of a D that TMA does not store, where threads store columns of the tile
     ends_of_rows   bytes that such a D takes besides, for each row of the tiles of a cluster: sectors filled in part
@@ -77,6 +81,7 @@ class Sm90Costs:
     """
 
     start: float = 6.41
+    single: float = 0.888
     fours: float = 0.5
     narrow: float = 2.2
     two_level: float = 0.025
@@ -88,6 +93,8 @@ class Sm90Costs:
     missing: float = 3.46
     load: float = 0.359
     step: float = 0.0535
+    joint: float = 0.0443
+    asks: float = 0.0537
     store: float = 46.2
     store_along: float = 1.7
     store_across: float = 0.5
@@ -166,12 +173,15 @@ def predicted(
     products_us = _products_us(shapes, operands, device, costs)
     l2_us = _l2_us(shapes, operands, problem, tiling, packed, owned, costs)
     waiting_us = _waiting_us(shapes, tiling, costs)
-    latency_us = (costs.step + costs.load * shapes.late) * shapes.waits
+    is_joint = shapes.cooperative & (shapes.bn <= _FEW_COLUMNS)
+    step_us = costs.step + np.where(shapes.single, costs.asks, costs.joint * is_joint)
+    latency_us = (step_us + costs.load * shapes.late) * shapes.waits
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
     store_us, exposed_us, written_bytes = _store(shapes, operands, problem, device, tiling, costs)
     hidden_us = np.where(shapes.cooperative, 0.0, store_us)
     sums_us = costs.two_level * shapes.two_level
-    k_tiles, units = -(-all_k_tiles // parts), tiling.tiles * parts
+    k_tiles = -(-all_k_tiles // (parts * shapes.depth)) * shapes.depth
+    units = tiling.tiles * parts
 
     def wave_us(share: Column) -> Column:
         """Where that share of the grid has tiles."""
@@ -188,12 +198,13 @@ def predicted(
     memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
     power_us = _power_us(shapes, operands, problem, device, costs)
     us = np.sqrt(together(2.0, together(2.0, waves_us, memory_us) ** 2, power_us**2))
-    us = costs.start + costs.fours * shapes.is_four + us + meeting_us + store_us
+    start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
+    us = start_us + costs.fours * shapes.is_four + us + meeting_us + store_us
     of_k = waves * k_tiles
     every = np.ones(len(us))
     bounds = (
         products_us * of_k, np.maximum(l2_us, waiting_us) * of_k, latency_us * of_k, store_us * waves,
-        memory_us * every, power_us * every, costs.start * every,
+        memory_us * every, power_us * every, start_us,
     )  # fmt: skip
     return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
 

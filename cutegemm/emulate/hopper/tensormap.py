@@ -8,13 +8,13 @@ below are those that vary as the arguments do, and their codes are those of PTX'
 |--------|-------------------------------------------------------------------------------------------------|
 | 0, 1   | global address                                                                                  |
 | 2      | 4-6: rank - 1; 7-10: element type; 11-12: interleave; 13-14: swizzle; 15: what is out of bounds |
-|        | 16: whether a load rounds f32 to tf32; 17-18: L2 promotion                                      |
+|        | 16: whether a load rounds f32 to tf32                                                           |
 | 3-6    | strides of modes 1 to 4 in units of 16 bytes, their low 32 bits; word 7: 4 more bits of each    |
 | 8-12   | extents - 1 of modes 0 to 4                                                                     |
 | 13     | 0-14: element strides - 1, 3 bits each; 24-31: box extent - 1 of mode 0                         |
 | 14     | box extents - 1 of modes 1 to 4, 8 bits each                                                    |
 
-The other bits of word 2 are marks of the driver; words 16 to 31 are not used.
+The other bits of word 2 are hints for the L2 cache and marks of the driver; words 16 to 31 are not used.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ import numpy as np
 from cutegemm.emulate.hopper.faults import RuleBroken
 from cutegemm.layout import Swizzle
 from cutegemm.tile.tma import (
-    DEFAULT_L2_PROMOTION,
-    L2_PROMOTIONS,
     TMA_INNER_ALIGNED_BYTES,
     TMA_MAX_BOX_EXTENT,
     TMA_MAX_RANK,
@@ -61,7 +59,6 @@ class TensorMap:
     interleave        0 for none
     swizzle           none, 32B, 64B or 128B
     nan_fill          whether NaN stands for what is out of bounds; zero else
-    l2_promotion      bytes that the L2 cache fetches from memory where it lacks one of them
     """
 
     element: str
@@ -73,7 +70,6 @@ class TensorMap:
     interleave: int = 0
     swizzle: str = "none"
     nan_fill: bool = False
-    l2_promotion: int = DEFAULT_L2_PROMOTION
 
     @staticmethod
     def of(raw: bytes) -> TensorMap:
@@ -183,7 +179,6 @@ def _read(raw: bytes) -> TensorMap:
         words[2] >> 11 & 3,
         _SWIZZLE_NAMES[words[2] >> 13 & 3],
         bool(words[2] >> 15 & 1),
-        L2_PROMOTIONS[words[2] >> 17 & 3],
     )
     broken = found.violations()
     if broken:
