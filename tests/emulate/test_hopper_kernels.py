@@ -49,6 +49,10 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
     [
         ("sm90_multistage", (256, 256, 128), {}),
         pytest.param("sm90_specialized", RAGGED, {}, marks=pytest.mark.thorough),
+        ("sm90_64x32_multistage", (130, 72, 264), {"alpha": 0.5}),
+        ("sm90_64x16_multistage", (72, 40, 72), {}),
+        ("sm90_64x16_deep_2x1", (200, 40, 328), {}),
+        ("sm90_128x32_2x1", (300, 72, 264), {}),
         ("sm90_pingpong", (256, 128, 0), {}),
         ("pingpong on 2", (256, 512, 640), {}),
         ("pingpong on 2", RAGGED, {"alpha": 0.5}),
