@@ -28,6 +28,7 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16)
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
 MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it were seen to be faster than deep k-tiles
+FEW_COLUMNS = 48  # of a D, for which tiles of few columns were seen to be faster
 LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
 
 # Of the kernel that packs operands, and until the GEMM behind it has its first product; one that is launched beside it
@@ -83,14 +84,10 @@ def _divisions(
     k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
     rows, columns = shapes.clusters(problem)
     tiles, grid = rows * columns * problem.l, shapes.grid(device)
-    every, is_paired = np.arange(len(tiles)), ~shapes.is_four
-    # One warpgroup, clusters of four and deep k-tiles were seen to lose 5 to 30% where CTAs take more tiles than one;
-    # the last did not in clusters of two
-    is_one_wave = (tiles <= grid) & ~(shapes.is_deep & (k_tiles > MOST_DEEP_K_TILES))
-    is_any = is_paired & ~shapes.single & ~(shapes.is_deep & ~shapes.is_two)
-    of_rows, of_parts, shares = [every[is_any | is_one_wave]], [1], None
+    every = np.arange(len(tiles))
+    of_rows, of_parts, shares = [every[_may_be_whole(shapes, problem, k_tiles, tiles <= grid)]], [1], None
     is_small = shapes.bm * shapes.bn < UNSPLIT
-    few = (2 * tiles <= grid) & is_small & ~shapes.single
+    few = (2 * tiles <= grid) & is_small & ~shapes.single & ~shapes.is_for_few
     if k_tiles >= 2 * LEAST_K_TILES and few.any():
         few = every[few]
         times = grid[few] // np.maximum(1, tiles[few])
@@ -99,24 +96,30 @@ def _divisions(
     whole = sum(map(len, of_rows))
     if k_tiles >= LEAST_OWNED_K_TILES:
         shares = filled(tiles, k_tiles, grid)
-        of_rows, of_parts = (
-            [
-                *of_rows,
-                every[
-                    (shares.shared > 0)
-                    & ((tiles >= grid) | is_small)
-                    & is_paired
-                    & ~shapes.is_deep
-                    & ~shapes.single
-                ],
-            ],
-            [*of_parts, 1],
+        may_own = ((tiles >= grid) | is_small) & ~(
+            shapes.is_four | shapes.is_deep | shapes.single | shapes.is_joint
         )
+        of_rows, of_parts = [*of_rows, every[(shares.shared > 0) & may_own]], [*of_parts, 1]
     rows = np.concatenate(of_rows)
     if shares is not None:
         of_each = {name: getattr(shares, name)[rows] for name in ("shared", "workers", "owned")}
         shares = replace(shares, **of_each)
     return rows, np.repeat(of_parts, list(map(len, of_rows))), np.arange(len(rows)) >= whole, shares
+
+
+def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Column) -> Column:
+    """Which shapes are considered with K whole.
+
+    One warpgroup, clusters of four and deep k-tiles were seen to lose 5 to 30% where CTAs take more tiles than one.
+    What is for few columns loses where there are many: 704 x 1680 x 64 took 8.4 us in 128 x 32 (H100, 2026-11-22), and
+    5.8 by cuBLAS.
+
+    are_alone   whether each CTA has one tile at most
+    """
+    _, n = shapes.extents(problem)
+    needs_one = shapes.single | shapes.is_four | (shapes.is_deep & ~shapes.is_two)
+    may_be_deep = ~shapes.is_deep | (k_tiles <= MOST_DEEP_K_TILES)
+    return np.where(needs_one, are_alone & may_be_deep, ~shapes.is_for_few | (n <= FEW_COLUMNS))
 
 
 @lru_cache(maxsize=256)

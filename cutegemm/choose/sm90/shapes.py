@@ -17,6 +17,7 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
 _PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip: of four they pay where all run at a time
+_JOINT_COLUMNS = 32
 _BAND = 8  # rows of tiles that are taken side by side, by "grouped_m:8"
 
 
@@ -139,6 +140,16 @@ class Shapes(Columns):
     def is_two(self) -> Column:
         """Whether clusters have two CTAs."""
         return self.cm * self.cn == _PAIRED
+
+    @property
+    def is_joint(self) -> Column:
+        """Whether consumers share a tile of few columns, whose products do not hide what they wait for each other."""
+        return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
+
+    @property
+    def is_for_few(self) -> Column:
+        """Whether the shape is for a D of few columns alone, most of whose time is the reading of A from memory."""
+        return self.is_joint | (self.is_deep & self.is_two)
 
     @property
     def is_deep(self) -> Column:

@@ -39,7 +39,6 @@ _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _NARROW_BYTES = 64  # of a row along M or N: less is narrow
-_FEW_COLUMNS = 32  # whose products do not hide what consumers wait for each other
 _LINES = 64  # that slices of L2 deliver at the same time
 
 
@@ -173,8 +172,7 @@ def predicted(
     products_us = _products_us(shapes, operands, device, costs)
     l2_us = _l2_us(shapes, operands, problem, tiling, packed, owned, costs)
     waiting_us = _waiting_us(shapes, tiling, costs)
-    is_joint = shapes.cooperative & (shapes.bn <= _FEW_COLUMNS)
-    step_us = costs.step + np.where(shapes.single, costs.asks, costs.joint * is_joint)
+    step_us = costs.step + costs.asks * shapes.single + costs.joint * shapes.is_joint
     latency_us = (step_us + costs.load * shapes.late) * shapes.waits
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
     store_us, exposed_us, written_bytes = _store(shapes, operands, problem, device, tiling, costs)
