@@ -185,11 +185,6 @@ def _number(value: float | None) -> str:
 
 
 _UNPROMISED = """
-- *Loads of a CTA whose tile lies outside of D*, in clusters that the tiles do not fill: 19 of the sm90 plans, of
-  which 4 promise sectors read into L1. It loaded no bytes when these counters were taken, and loads the last tile
-  again since. The counters of these plans are to be taken anew.
-- *Loads of six mma.sync plans as the H200 counted them* (05, 08, 30, 34, 38 and 43 of the seed): their narrow
-  elements are loaded otherwise since. The H100 counted the kernels as they are.
 - *Sectors into L1, of loads that L1 keeps*: LDG, and cp.async of 4 and 8 bytes. CTAs of one multiprocessor
   read the same panels, and rows that begin within a sector meet in two k-tiles: as many as 50% fewer
   sectors arrive than are asked for, and which, is a matter of time. Promised where one CTA has the
