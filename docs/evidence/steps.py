@@ -130,10 +130,10 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 250, "the choice on problems that nobody picked", "--seed 103 --count 300 --seconds 0.08",
+        "choice_h200", 250, "the choice on problems that nobody picked", "--seed 105 --count 300 --seconds 0.08",
     ),
     _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
-    _choice("choice_h100", 250, "the same, of an H100", "--seed 104 --count 300 --seconds 0.08"),
+    _choice("choice_h100", 250, "the same, of an H100", "--seed 108 --count 300 --seconds 0.08"),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
         "choice_fit_h200", 150, "what the choice is fitted to",
