@@ -48,8 +48,8 @@ def matrix(rows, cols, kind=torch.bfloat16):
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
 def test_aligned_halves_go_to_wgmma(taken, kind, transposed):
-    a = matrix(264, 200, kind).t() if transposed[0] else matrix(200, 264, kind)
-    b = matrix(304, 264, kind).t() if transposed[1] else matrix(264, 304, kind)
+    a = matrix(264, 2000, kind).t() if transposed[0] else matrix(2000, 264, kind)
+    b = matrix(3040, 264, kind).t() if transposed[1] else matrix(264, 3040, kind)
     plan = plan_for(taken, a, b)
     assert plan.family == "sm90"
     assert plan.pipeline.ctas == 114
@@ -242,7 +242,7 @@ def test_large_tf32_is_packed_where_it_is_not_k_major(taken, large, transposed, 
     assert (plan.loaded.a.major, plan.loaded.b.major) == ("k", "k")
     assert plan_for(taken, a, b).family == "simt"
     small = plan_for(taken, a[:64, :64], b[:64, :64], allow_tf32=True)  # the copy takes longer than it saves
-    assert small.family == "mma_sync"
+    assert not small.packs
 
 
 def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):

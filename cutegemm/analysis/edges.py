@@ -8,6 +8,7 @@ the ragged one, which begins before k = 0; of TMA the last.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -109,45 +110,82 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
     return _joined([_along(extent, tile, grid), along_k], steps, batch, bits, others)
 
 
-_Part = tuple[int, int, np.ndarray]  # the elements inside of a tile, and where such tiles begin
+@dataclass(frozen=True)
+class _Run:
+    """Tiles that lie one after the other: elements `low` to `high` of each are inside.
+
+    at, step   where the first one begins, and from one to the next
+    count      of them
+    """
+
+    low: int
+    high: int
+    at: int
+    step: int
+    count: int
+
+    def residues(self, stride: int, modulus: int) -> np.ndarray:
+        """How many of them begin at each of the places 0 to `modulus` - 1, with that stride of the elements; exact,
+        as objects of Python."""
+        found = np.zeros(modulus, dtype=object)
+        period = modulus // math.gcd(modulus, self.step * stride)
+        whole, rest = divmod(self.count, period)
+        for number in range(min(self.count, period)):
+            found[(self.at + number * self.step) * stride % modulus] += whole + (number < rest)
+        return found
 
 
-def _along(extent: int, tile: int, count: int = 0) -> list[_Part]:
+def _along(extent: int, tile: int, count: int = 0) -> list[_Run]:
     """Tiles from 0 on, the last of which may be ragged; and that one again, if there are to be so many in all: see
     `TileGrid.loaded_mnl`."""
     full, rest = divmod(extent, tile)
-    out = [(0, tile, np.arange(full) * tile)] if full else []
+    out = [_Run(0, tile, 0, tile, full)] if full else []
     if rest:
-        out.append((0, rest, np.array([full * tile])))
-    if out:
-        low, high, at = out[-1]
-        again = np.repeat(at[-1:], max(0, count - full - bool(rest)))
-        out[-1] = (low, high, np.concatenate([at, again]))
+        out.append(_Run(0, rest, full * tile, 0, 1))
+    again = count - full - bool(rest)
+    if out and again > 0:
+        last = out[-1]
+        out.append(_Run(last.low, last.high, last.at + (last.count - 1) * last.step, 0, again))
     return out
 
 
-def _before(extent: int, tile: int) -> list[_Part]:
+def _before(extent: int, tile: int) -> list[_Run]:
     """Tiles up to an end, the first of which may begin before 0."""
     full, rest = divmod(extent, tile)
-    out = [(0, tile, rest + np.arange(full) * tile)] if full else []
-    return [*out, (tile - rest, tile, np.array([rest - tile]))] if rest else out
+    out = [_Run(0, tile, rest, tile, full)] if full else []
+    return [*out, _Run(tile - rest, tile, rest - tile, 0, 1)] if rest else out
 
 
 def _joined(
-    modes: list[list[_Part]],
+    modes: list[list[_Run]],
     steps: tuple[int, int, int],
     batch: int,
     bits: int,
     times: int,
 ) -> list[Kind]:
-    out = []
-    of_batch = np.arange(batch) * steps[2]
-    for low_k, high_k, at_k in modes[1]:
-        for low, high, at in modes[0]:
-            places = (at[:, None] * steps[0] + at_k * steps[1])[:, :, None] + of_batch
-            phases, counts = np.unique(places * bits // 8 % CACHE_LINE_BYTES, return_counts=True)
-            out += [
-                Kind((low, low_k), (high, high_k), phase, times * count)
-                for phase, count in zip(phases.tolist(), counts.tolist(), strict=True)
-            ]
-    return out
+    modulus = 8 * CACHE_LINE_BYTES // bits  # elements of a line
+    of_batch = _Run(0, 1, 0, 1, batch).residues(steps[2], modulus)
+    found: dict[tuple[_Ends, _Ends], np.ndarray] = {}
+    for across in modes[1]:
+        of_across = _added(across.residues(steps[1], modulus), of_batch)
+        for along in modes[0]:
+            ends = (along.low, across.low), (along.high, across.high)
+            counts = _added(along.residues(steps[0], modulus), of_across)
+            found[ends] = found[ends] + counts if ends in found else counts
+    return [
+        Kind(first, last, place * bits // 8, times * count)
+        for (first, last), counts in found.items()
+        for place, count in enumerate(counts.tolist())
+        if count
+    ]
+
+
+_Ends = tuple[int, int]
+
+
+def _added(counts: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """How many sums of a place of each there are at every place, around the modulus."""
+    found = np.zeros_like(counts)
+    for place in np.flatnonzero(counts):
+        found = found + counts[place] * np.roll(others, place)
+    return found

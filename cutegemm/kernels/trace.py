@@ -283,11 +283,11 @@ class Tracer:
         return values
 
     def forgets(self, at: At) -> bool:
-        """Whether something is to be forgotten where a condition does not hold."""
+        """Whether registers hold something that nobody reads where a condition does not hold."""
         return False
 
     def forget(self) -> None:
-        """Forgets it: no register keeps it."""
+        """Overwrites them, so that the compiler keeps no registers for it."""
 
     def condition(self, branch: step.If, at: At):
         """The value of a condition."""

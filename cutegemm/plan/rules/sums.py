@@ -45,7 +45,7 @@ def sums_rules(plan: GemmPlan) -> Iterator[str]:
     if along_n != 1:
         yield f"the cluster is {plan.cluster_mn}; CTAs that share K lie along M."
     if ctas > 1 and plan.operands.acc.bits != 32:
-        yield f"the CTAs of a cluster add sums of {plan.operands.acc}; they put those of 32 bits where others add them."
+        yield f"the CTAs of a cluster add sums of {plan.operands.acc}; only sums of 32 bits pass between CTAs."
     if ctas > MAX_CLUSTER_CTAS:
         yield f"{ctas} CTAs of a cluster share K; {MAX_CLUSTER_CTAS} are the most."
     if along_k * WARP_THREADS != plan.threads:

@@ -33,7 +33,9 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     ):
         yield from _of_operand(name, tile, layout, copy, read, operand, mma)
     yield from _in_words("the stores of D", _stored_vector(plan))
-    yield from _in_words("the copies of D, which store = 'direct' spares,", _copied_vector(plan))
+    yield from _in_words(
+        "the copies of D from shared to global memory", _copied_vector(plan), "; store = 'direct' needs none"
+    )
     if plan.pipeline is not None:
         if plan.slots is not None and plan.smem_d is not None:
             rules = _slot_vectors(plan, plan.pipeline, plan.slots, plan.smem_d)
@@ -41,12 +43,12 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
         yield from _in_words("the sums of the consumers", _consumed(plan, plan.pipeline))
 
 
-def _in_words(what: str, rules: Iterator[str]) -> Iterator[str]:
-    """The rules, or that their layouts do not divide into what a thread moves."""
+def _in_words(what: str, rules: Iterator[str], instead: str = "") -> Iterator[str]:
+    """The rules, or that their layouts do not divide into what a thread moves, and what to do instead."""
     try:
         yield from rules
     except LayoutError as error:
-        yield f"{what} cannot be worked out: {error}"
+        yield f"{what} do not divide into what a thread moves{instead}: {error}"
 
 
 @lru_cache(maxsize=4096)
