@@ -16,10 +16,13 @@ from tests.marks import with_thorough
 
 # Those whose code differs most; the simulator carries out all
 EMULATED = (
-    "pingpong", "multicast", "n-major", "deferred", "direct", "e4m3, packed", "batch", "mma.sync", "SIMT",
-    "SIMT, unaligned", "SIMT, without shared memory",
+    "pingpong", "multicast", "deferred", "direct", "e4m3, packed", "mma.sync", "SIMT",
+    "SIMT, without shared memory",
 )  # fmt: skip
-THOROUGH = ("pingpong, pairs", "cooperative", "split", "mma.sync, n-major", "SIMT, split")
+THOROUGH = (
+    "pingpong, pairs", "cooperative", "split", "mma.sync, n-major", "SIMT, split", "n-major", "batch",
+    "SIMT, unaligned",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("form", with_thorough((*EMULATED, *THOROUGH), THOROUGH))

@@ -50,7 +50,7 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
         ("sm90_multistage", (256, 256, 128), {}),
         pytest.param("sm90_specialized", RAGGED, {}, marks=pytest.mark.thorough),
         ("sm90_64x32_multistage", (130, 72, 264), {"alpha": 0.5}),
-        ("sm90_64x16_multistage", (72, 40, 72), {}),
+        pytest.param("sm90_64x16_multistage", (72, 40, 72), {}, marks=pytest.mark.thorough),
         ("sm90_64x16_deep_2x1", (200, 40, 328), {}),
         ("sm90_128x32_2x1", (300, 72, 264), {}),
         ("sm90_pingpong", (256, 128, 0), {}),
@@ -63,8 +63,10 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
         ("deferred on 2", (384, 256, 320), {"alpha": 0.5}),
         ("deferred on 2", (300, 200, 72), {}),
         ("deferred on 2", (256, 256, 0), {}),
-        ("deferred_stagger_2x1 on 2", (512, 264, 200), {"batch": 2, "seed": 1}),
-        ("direct_elements", (130, 263, 72), {}),
+        pytest.param(
+            "deferred_stagger_2x1 on 2", (512, 264, 200), {"batch": 2, "seed": 1}, marks=pytest.mark.thorough
+        ),
+        pytest.param("direct_elements", (130, 263, 72), {}, marks=pytest.mark.thorough),
         ("c_f32_batched", (130, 72, 72), {"batch": 2, "beta": 2.0}),
         ("e4m3_two_level_2x1", (130, 208, 272), {}),
         ("e4m3_two_level_2x1", (130, 208, 256), {}),
@@ -73,7 +75,7 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
         ("two_level_pingpong", (64, 128, 128), {}),
         ("two_level_pingpong", (64, 128, 0), {}),
         ("s8_f32_c", (64, 144, 272), {"beta": 0.5, "alpha": 1.5}),
-        ("s8", (128, 256, 256), {}),
+        pytest.param("s8", (128, 256, 256), {}, marks=pytest.mark.thorough),
     ],
 )
 def test_kernels_do_what_they_are_to(name, mnk, options):

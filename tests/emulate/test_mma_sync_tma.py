@@ -37,7 +37,7 @@ def run(plan, mnk, **options):
         ("tma_bf16_nt", [None, 1], {}),
         pytest.param("tma_bf16_tn", [1], {"beta": -1.0}, marks=pytest.mark.thorough),
         ("tma_m_major", [None], {}),  # f16, tt
-        ("tma_tf32_nn", [1], {"beta": -1.0}),
+        pytest.param("tma_tf32_nn", [1], {"beta": -1.0}, marks=pytest.mark.thorough),
         pytest.param("tma_tf32_nt", [None], {}, marks=pytest.mark.thorough),
         ("tma_tf32_m_major", [None, 1], {"alpha": 0.5, "beta": 2.0}),  # tn
         pytest.param("tma_tf32_tt", [1], {}, marks=pytest.mark.thorough),

@@ -26,8 +26,8 @@ from tests.marks import with_thorough
 
 # Which differ from the step before them in one way that others have too
 THOROUGH = (
-    "sgemm_07_square_of_4", "sgemm_10_swizzle", "sgemm_12_warp_swizzle", "sgemm_14_async_4", "sgemm_14_async_5",
-    "sgemm_15_best",
+    "sgemm_07_square_of_4", "sgemm_08_turned", "sgemm_09_double_buffer", "sgemm_10_swizzle", "sgemm_12_warp_pad",
+    "sgemm_12_warp_swizzle", "sgemm_14_async_4", "sgemm_14_async_5", "sgemm_15_best",
 )  # fmt: skip
 STEPS = [step for step in SIMT_LADDER.steps if step.build().split_k == 1]
 SPLIT = [step for step in SIMT_LADDER.steps if step.build().split_k > 1]
@@ -113,7 +113,17 @@ OF_MMA_SYNC = (
 @pytest.mark.parametrize(
     "name",
     with_thorough(
-        OF_MMA_SYNC, ("bf16_nn_4", "f16_sums", "one_buffer_registers", "shallow_atom", "wide_warps")
+        OF_MMA_SYNC,
+        (
+            "bf16_nn_4",
+            "f16_sums",
+            "one_buffer_registers",
+            "shallow_atom",
+            "wide_warps",
+            "tf32_tt_4",
+            "direct_m_major",
+            "five_stages",
+        ),
     ),
 )
 def test_mma_sync_kernels_agree_with_the_simulator(name):

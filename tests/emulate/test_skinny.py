@@ -62,7 +62,7 @@ def whole_numbers(plan: GemmPlan, m: int, n: int, k: int, batch: int = 2) -> tup
 
 
 # Of which others have each part: tiles, shares, types
-THOROUGH = ("wide", "four_shares", "e5m2_into_f32", "two_ctas_overlap")
+THOROUGH = ("wide", "four_shares", "e5m2_into_f32", "two_ctas_overlap", "16x16", "one_warp")
 
 
 @pytest.mark.parametrize("name", with_thorough(FORMS, THOROUGH))

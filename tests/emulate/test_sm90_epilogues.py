@@ -34,14 +34,16 @@ def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.
     assert asks_for_the_shared_memory_of(plan, found)
 
 
-THOROUGH = ("padded_d_m_major", "e4m3_f32", "e4m3_out_m_major")
+THOROUGH = (
+    "padded_d_m_major", "padded_c", "e4m3_f32", "e4m3_out_m_major", "e4m3_out_c_bf16", "lines_m_major", "lines_of_16",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "padded_f32", "padded_c", "c_of_the_other_major", "c_f32_warps_store", "e4m3_out_c", "e4m3_out_c_bf16",
-        "e4m3_out_direct", "lines", "lines_m_major", "lines_f32", "lines_c", "lines_of_16", "lines_e4m3",
+        "padded_f32", "c_of_the_other_major", "c_f32_warps_store", "e4m3_out_c", "e4m3_out_direct", "lines",
+        "lines_f32", "lines_c", "lines_e4m3",
         *[pytest.param(name, marks=pytest.mark.thorough) for name in THOROUGH],
     ],
 )  # fmt: skip
