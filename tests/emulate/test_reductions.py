@@ -28,7 +28,7 @@ FEW = ("simt", "mma.sync", "pingpong", "direct")
 BOTH = ("simt, packed", "simt, split, kernel, m-major", "direct, cluster")
 THOROUGH = (
     "simt, one warp", "simt, m-major", "simt, f64", "simt, split, kernel", "simt, waves", "cooperative",
-    "cooperative, rows of two", "cluster along M", "cluster along N", "single", "simt, split, last", "deferred",
+    "cooperative, rows of two", "cluster along M", "cluster along N", "single", "simt, split, last", "deferred", "fill",
 )  # fmt: skip
 ALSO = {("simt", "rms"), ("pingpong", "rms"), ("mma.sync", "absmax"), ("pingpong", "absmax")}
 

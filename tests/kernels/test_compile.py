@@ -85,8 +85,11 @@ def rebuilt(compiled_once, monkeypatch):
 
 @pytest.mark.parametrize(
     ("layouts", "arch"),
-    [(("nn", "nt"), "sm_90a"), (("tn", "tt"), "sm_90a"), (("nn",), "sm_80")],
-    ids=["nn nt sm_90a", "tn tt sm_90a", "nn sm_80"],
+    [
+        pytest.param(("nn", "nt"), "sm_90a", id="nn nt sm_90a"),
+        pytest.param(("tn", "tt"), "sm_90a", id="tn tt sm_90a", marks=pytest.mark.thorough),
+        pytest.param(("nn",), "sm_80", id="nn sm_80", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_large_plans_are_what_they_say(layouts, arch):
     plans = [plan_named(LARGE[layout], Operands.of("f32", layout=layout)) for layout in layouts]
