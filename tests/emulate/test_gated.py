@@ -17,11 +17,10 @@ from tests.marks import with_thorough
 # Those whose code differs most; the simulator carries out all
 EMULATED = (
     "pingpong", "multicast", "deferred", "direct", "e4m3, packed", "mma.sync", "SIMT",
-    "SIMT, without shared memory",
 )  # fmt: skip
 THOROUGH = (
     "pingpong, pairs", "cooperative", "split", "mma.sync, n-major", "SIMT, split", "n-major", "batch",
-    "SIMT, unaligned",
+    "SIMT, unaligned", "SIMT, without shared memory",
 )  # fmt: skip
 
 

@@ -75,6 +75,7 @@ def test_packing_leaves_the_mainloop_of_operands_that_need_none():
     assert sass.count(".section\t.text.kernel_cutlass_pack_kernel") == 1
 
 
+@pytest.mark.thorough
 def test_split():
     tiles = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4), "quad": (2, 2)}
     ways = [("kernel", "f32"), ("last", "f32"), ("kernel", "f64"), ("last", "f16")]
