@@ -156,6 +156,9 @@ def _before(extent: int, tile: int) -> list[_Run]:
     return [*out, _Run(tile - rest, tile, rest - tile, 0, 1)] if rest else out
 
 
+_Ends = tuple[int, int]
+
+
 def _joined(
     modes: list[list[_Run]],
     steps: tuple[int, int, int],
@@ -178,9 +181,6 @@ def _joined(
         for place, count in enumerate(counts.tolist())
         if count
     ]
-
-
-_Ends = tuple[int, int]
 
 
 def _added(counts: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -260,6 +260,29 @@ def test_few_rows_are_columns_of_the_transposed_problem(m, tile):
         assert not chosen(operands, problem, arch)[0].transposed
 
 
+def test_small_problems_are_taken_by_one_warpgroup_a_tile():
+    """As long as each multiprocessor has one: nothing hides the store of a tile before another."""
+    small, large = (chosen(BF16, Problem(m, 240, 144))[1].pipeline for m in (896, 16 * 896))
+    assert (small.kind, small.ctas) == ("single", None)
+    assert large.kind != "single"
+
+
+def test_tiles_of_few_columns_are_for_a_d_of_few_columns():
+    nn = Operands.of("bf16", layout="nn")
+    of_few = [str(one.recipe) for one in ranked(nn, Problem(16, 14704, 7568))][:3]
+    assert "transposed:sm90_128x16_2x1" in of_few
+    tiles = {one.recipe.tile for one in ranked(nn, Problem(704, 1680, 64)) if one.recipe.family == "sm90"}
+    assert (128, 64) in tiles
+    assert not tiles & {(128, 16), (128, 32)}
+
+
+def test_large_tiles_by_single_halves_are_not_considered():
+    odd = Operands.of("bf16", layout="nt").fitted(114, 8536, 4937)
+    names = {one.recipe.name for one in ranked(odd, Problem(114, 8536, 4937))}
+    assert "mma_64x64" in names
+    assert not names & {"mma_128x128", "mma_128x256", "mma_256x128"}
+
+
 def test_a_refusal_of_the_transposed_problem_says_so():
     """B is n-major: as A of the transposed problem it is m-major, and no wgmma of bytes takes that."""
     with pytest.raises(PlanError, match="for D\\^T = B\\^T A\\^T, whose A is B\\^T") as caught:

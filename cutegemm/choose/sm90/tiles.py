@@ -83,7 +83,7 @@ def tile_options(tile: tuple[int, int], cluster: tuple[int, int], two_level: boo
         options = {"store": "direct" if columns == _NARROWEST else "tma_warp"}
     elif two_level:
         options = dict(COOPERATIVE)
-    elif columns <= _NARROW:
+    elif rows == 128 and columns <= _NARROW:
         options = {**COOPERATIVE, "store": "direct"}
     elif rows != 128 or columns > _WIDEST_PINGPONG:
         options = dict(COOPERATIVE)
