@@ -138,7 +138,7 @@ def _chosen(
     second: tuple[Recipe, GemmPlan] | None = None
     unsuited: list[tuple[object, str]] = []
     too_large: list[tuple[object, str]] = []
-    for one in ranked(operands, problem, arch, device, accumulate, transposed, by_threads):
+    for one in ranked(operands, problem, arch, device, accumulate, transposed, by_threads, with_c):
         recipe = one.recipe
         try:
             plan = built(recipe, operands, by_threads, problem, arch, device, with_c)
@@ -195,10 +195,12 @@ def ranked(
     accumulate: str = "fast",
     transposed: bool | None = None,
     by_threads: Operands | None = None,
+    with_c: bool = False,
 ) -> Iterator[Candidate]:
     """Candidates of all families that serve the operands, by predicted time, the fastest first; none is built yet.
 
     operands, by_threads   see `chosen`
+    with_c                 whether a tile of C is read for each of D
     raises   PlanError where no named plan serves the operands on the architecture
 
     >>> first = next(ranked(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
@@ -215,7 +217,7 @@ def ranked(
         return iter(()) if transposed else mma_sync.ranked(by_threads, problem, arch, device)
     found = [
         skinny.ranked(by_threads, problem, device, transposed),
-        sm90.ranked(operands, problem, device, accumulate, transposed),
+        sm90.ranked(operands, problem, device, accumulate, transposed, with_c),
     ]
     if not (transposed or kind.bits == 8 or not to_pack_for_wgmma(operands)):
         with suppress(PlanError):  # others may serve

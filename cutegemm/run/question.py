@@ -153,7 +153,14 @@ class Question:
         problem = self.problem if rows is None else replace(self.problem, m=rows)
         either = False if self.gated else None
         return ranked(
-            self.boxed, problem, self.arch, self.device, self.accumulate, either, by_threads=problem.operands
+            self.boxed,
+            problem,
+            self.arch,
+            self.device,
+            self.accumulate,
+            either,
+            by_threads=problem.operands,
+            with_c=self.has_c,
         )
 
     def weighed(self, rows: int | None = None) -> list[Candidate]:

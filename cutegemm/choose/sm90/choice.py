@@ -42,6 +42,7 @@ def ranked(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
     transposed: bool | None = None,
+    with_c: bool = False,
 ) -> Iterator[Candidate]:
     """Plans, whole and split, for D and for D^T, that which is held to be the fastest first.
 
@@ -51,6 +52,7 @@ def ranked(
     accumulate   of fp8: "fast" sums up as wgmma does, with about 14 bits; "two_level" adds the sums of each k-tile
                  up in f32. Other types are summed up in full either way
     transposed   whether the plans are for D^T alone, or for D alone; both where left out
+    with_c       whether a tile of C is read for each of D
     raises       PlanError for another way to sum up
 
     >>> nt = Operands.of("bf16", layout="nt")
@@ -64,10 +66,12 @@ def ranked(
     ways = tuple([way for way in (False, True) if transposed in (None, way) and _serves(operands, way)])
     if not ways:
         return
-    every = _shapes(recipes[0].shape.two_level, operands, ways)
+    every = _shapes(recipes[0].shape.two_level, operands, ways, with_c)
     rows, parts, owned, shares = _divisions(every, operands, problem, device)
     shapes, read = every.taken(rows), _as_read(operands) if packed else operands
-    found = predicted(shapes, read, problem, device, parts, owned, packed=packed, shares=shares)
+    found = predicted(
+        shapes, read, problem, device, parts, owned, packed=packed, shares=shares, with_c=with_c
+    )
     packed_us = packing_us(operands, problem, device)
     for place in np.argsort(found.us, kind="stable").tolist():
         recipe = recipes[rows[place] % len(recipes)]
@@ -87,7 +91,7 @@ def _divisions(
     every = np.arange(len(tiles))
     of_rows, of_parts, shares = [every[_may_be_whole(shapes, problem, k_tiles, tiles <= grid)]], [1], None
     is_small = shapes.bm * shapes.bn < UNSPLIT
-    few = (2 * tiles <= grid) & is_small & ~shapes.single & ~shapes.is_for_few
+    few = (2 * tiles <= grid) & is_small & ~shapes.single & (shapes.is_four | ~shapes.is_for_few)
     if k_tiles >= 2 * LEAST_K_TILES and few.any():
         few = every[few]
         times = grid[few] // np.maximum(1, tiles[few])
@@ -118,15 +122,14 @@ def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Col
     """
     _, n = shapes.extents(problem)
     needs_one = shapes.single | shapes.is_four | (shapes.is_deep & ~shapes.is_two)
-    may_be_deep = ~shapes.is_deep | (k_tiles <= MOST_DEEP_K_TILES)
+    may_be_deep = ~shapes.is_deep | shapes.is_four | (k_tiles <= MOST_DEEP_K_TILES)
     return np.where(needs_one, are_alone & may_be_deep, ~shapes.is_for_few | (n <= FEW_COLUMNS))
 
 
 @lru_cache(maxsize=256)
-def _shapes(two_level: bool, operands: Operands, ways: tuple[bool, ...]) -> Shapes:
-    return Shapes.of(
-        [recipe.shape for recipe in (SM90_TWO_LEVEL if two_level else SM90_CHOSEN)], operands, ways
-    )
+def _shapes(two_level: bool, operands: Operands, ways: tuple[bool, ...], with_c: bool) -> Shapes:
+    recipes = SM90_TWO_LEVEL if two_level else SM90_CHOSEN
+    return Shapes.of([recipe.shape for recipe in recipes], operands, ways, with_c)
 
 
 @lru_cache(maxsize=8192)

@@ -3,6 +3,7 @@
 What may follow a name:
 
     sm90_128x144_2x1            a tile, and its cluster: see `tiles`
+    sm90_64x32_deep_2x2         by k-tiles twice as deep
     sm90_slots+pack             operands that TMA cannot load, or wgmma not multiply, as they are, are packed first
     sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
     sm90_cooperative_2x1/stream the k-tiles of what does not fill the grid, and of one grid of tiles more, are divided
@@ -250,27 +251,6 @@ _ALONE = (
         is_chosen=True,
     ),
 )
-# By k-tiles of 256 bytes.
-_DEEP = (
-    Sm90Recipe(
-        "sm90_64x16_deep",
-        "64 x 16 by k-tiles twice as deep: half as many waits",
-        {"tile": (64, 16), "store": "direct", "depth": 2},
-        is_chosen=True,
-    ),
-    Sm90Recipe(
-        "sm90_64x16_deep_2x1",
-        "64 x 16 by k-tiles twice as deep in clusters of 2 x 1: where nearly all that is read is A",
-        {"tile": (64, 16), "store": "direct", "depth": 2, "cluster": (2, 1)},
-        is_chosen=True,
-    ),
-    Sm90Recipe(
-        "sm90_64x32_deep",
-        "64 x 32 by k-tiles twice as deep; D leaves straight out of registers",
-        {"tile": (64, 32), "store": "direct", "depth": 2},
-        is_chosen=True,
-    ),
-)
 # For fp8, whose sums wgmma does not keep in full.
 _TWO_LEVEL_LADDER = (
     Sm90Recipe(
@@ -288,30 +268,35 @@ _TWO_LEVEL_LADDER = (
 )
 
 
-def of_tile(tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False) -> Sm90Recipe:
+def of_tile(
+    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1
+) -> Sm90Recipe:
     """The recipe that a tile and its cluster name: see `tiles`."""
     names = " and ".join([name for name, ctas in zip("AB", reversed(cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
     sums = ", sums on two levels" if two_level else ""
-    summary = f"{tile[0]} x {tile[1]}{shared}{sums}: where such tiles fill the grid"
-    options = {"tile": tile, **tile_options(tile, cluster, two_level)}
-    return Sm90Recipe(tile_name(tile, cluster, two_level), summary, options, is_chosen=True)
+    deep = f" by k-tiles {depth} times as deep: fewer waits" if depth > 1 else ""
+    summary = f"{tile[0]} x {tile[1]}{deep}{shared}{sums}: where such tiles fill the grid"
+    options = {"tile": tile, **tile_options(tile, cluster, two_level, depth)}
+    return Sm90Recipe(tile_name(tile, cluster, two_level, depth), summary, options, is_chosen=True)
 
 
 def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Recipe, ...]:
     """Plans of a ladder, and one for each tile that they leave out in the usual order of tiles."""
     chosen = tuple([recipe for recipe in ladder if recipe.is_chosen])
     taken = {
-        (recipe.tile, recipe.shape.cluster) for recipe in chosen if recipe.shape.raster == TileShape.raster
+        (recipe.tile, recipe.shape.cluster, recipe.shape.depth)
+        for recipe in chosen
+        if recipe.shape.raster == TileShape.raster
     }
     left = [given for given in every_tile(two_level) if given not in taken]
-    return (*chosen, *[of_tile(*given, two_level) for given in left])
+    return (*chosen, *[of_tile(tile, cluster, two_level, depth) for tile, cluster, depth in left])
 
 
 # What `choose` considers.
-SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE, *_DEEP), two_level=False)
+SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE), two_level=False)
 SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
-SM90_PLANS = (*SM90_LADDER, *_ALONE, *_DEEP, *_TWO_LEVEL_LADDER)
+SM90_PLANS = (*SM90_LADDER, *_ALONE, *_TWO_LEVEL_LADDER)
 
 
 def sm90_names() -> list[tuple[str, str]]:

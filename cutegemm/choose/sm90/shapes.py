@@ -99,14 +99,21 @@ class Shapes(Columns):
     turned: Column
 
     @classmethod
-    def of(cls, shapes: Sequence[TileShape], operands: Operands, ways: Sequence[bool] = (False,)) -> Shapes:
+    def of(
+        cls,
+        shapes: Sequence[TileShape],
+        operands: Operands,
+        ways: Sequence[bool] = (False,),
+        with_c: bool = False,
+    ) -> Shapes:
         """
-        ways   whether for D^T: those of each, one behind the other
+        ways     whether for D^T: those of each, one behind the other
+        with_c   whether a tile is read for each that is stored, which is not stored behind products then
 
         >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
         array([192,  16])
         """
-        rings, defers = [one.ring(operands) for one in shapes], may_defer(operands)
+        rings, defers = [one.ring(operands) for one in shapes], may_defer(operands) and not with_c
         bands = {"along_m": 1 << 20, "along_n": 1}
         columns: list[list[Any]] = [
             [one.tile[0] for one in shapes],
@@ -133,7 +140,7 @@ class Shapes(Columns):
 
     @property
     def is_four(self) -> Column:
-        """Whether clusters have four CTAs."""
+        """Whether clusters have four CTAs, or eight."""
         return self.cm * self.cn > _PAIRED
 
     @property
@@ -149,7 +156,7 @@ class Shapes(Columns):
     @property
     def is_for_few(self) -> Column:
         """Whether the shape is for a D of few columns alone, most of whose time is the reading of A from memory."""
-        return self.is_joint | (self.is_deep & self.is_two)
+        return self.is_joint | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
     @property
     def is_deep(self) -> Column:

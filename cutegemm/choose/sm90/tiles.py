@@ -1,4 +1,5 @@
-"""Tiles of Hopper plans that have a name of their own: sm90_128x144_2x1 is 128 x 144 in clusters of 2 x 1.
+"""Tiles of Hopper plans that have a name of their own: sm90_128x144_2x1 is 128 x 144 in clusters of 2 x 1, and
+sm90_64x32_deep_2x2 is 64 x 32 by k-tiles twice as deep in clusters of 2 x 2.
 
 How such a tile is multiplied and stored follows from its size. Which of them a problem takes is a matter of how its
 tiles fill the grid: 1536 x 1536 are 144 tiles of 128 x 128, more than 132 multiprocessors, but 132 of 128 x 144.
@@ -10,23 +11,42 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-_TILE_NAME = re.compile(r"sm90_(two_level_)?(\d+)x(\d+)(?:_(\d)x(\d))?")
+from cutegemm.plan.rules.pipeline import MIN_SLOTS
+
+_TILE_NAME = re.compile(r"sm90_(two_level_)?(\d+)x(\d+)(_deep)?(?:_(\d)x(\d))?")
+DEEP = 2  # times the usual k-tile
 # By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 128 x 240, or
-# 192 x 160, 256 x 176 and 256 x 208, which leave room for three stages.
+# 256 x 176 and 256 x 208, which leave room for three stages.
 COLUMNS = {
     64: (48, 80, 96, 112, 128, 144, 160, 192, 208, 256),
-    128: (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 256),
-    192: (192,),
-    256: (128, 144, 160, 192),
+    128: (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    192: (96, 160, 192),
+    256: (96, 128, 144, 160, 192),
 }
 # The same of tiles whose sums threads add up k-tile by k-tile: they hold two or three of each.
 TWO_LEVEL_COLUMNS = {64: (16, 32, 48, 64, 96, 128), 128: (64, 96, 128, 144, 160, 192)}
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
-# Tiles in clusters of four, of few tiles: 2 x 2, or 4 x 1 where the tile itself reads less of A than of B. 1 x 4 was
-# not seen to be faster than 4 x 1 of the transposed problem.
+# Tiles in clusters of four and of eight, of few tiles: what a cluster reads once is what L2 need not give. 1 x 4 was
+# not seen to be faster than 4 x 1 of the transposed problem, but where the tile itself reads more of A than of B.
 FOURS = (
-    ((64, 64), (4, 1)), ((64, 96), (4, 1)), ((64, 128), (4, 1)),
-    ((128, 128), (4, 1)), ((128, 128), (2, 2)), ((128, 160), (2, 2)),
+    ((64, 64), (4, 1)), ((64, 64), (2, 2)), ((64, 80), (2, 2)), ((64, 96), (4, 1)), ((64, 96), (2, 2)),
+    ((64, 128), (4, 1)), ((128, 64), (4, 1)), ((128, 96), (2, 2)), ((128, 112), (2, 2)), ((128, 128), (4, 1)),
+    ((128, 128), (2, 2)), ((128, 144), (2, 2)), ((128, 160), (2, 2)), ((128, 224), (2, 2)), ((192, 96), (2, 2)),
+    ((192, 96), (1, 4)),
+)  # fmt: skip
+EIGHTS = (
+    ((64, 64), (2, 4)),
+    ((64, 80), (2, 4)),
+    ((64, 96), (4, 2)),
+    ((128, 96), (2, 4)),
+    ((128, 160), (4, 2)),
+)
+# By k-tiles twice as deep: half as many waits.
+DEEP_TILES = (
+    ((64, 16), (1, 1)), ((64, 16), (2, 1)), ((64, 16), (1, 2)), ((64, 16), (1, 4)), ((64, 32), (1, 1)),
+    ((64, 32), (1, 2)), ((64, 32), (2, 2)), ((64, 32), (1, 4)), ((64, 32), (4, 1)), ((64, 32), (2, 4)),
+    ((64, 48), (1, 2)), ((64, 48), (2, 2)), ((64, 48), (2, 4)), ((64, 64), (1, 2)), ((64, 64), (2, 2)),
+    ((64, 64), (2, 4)), ((128, 32), (4, 1)),
 )  # fmt: skip
 TWO_LEVEL_FOURS = tuple([((128, columns), (2, 2)) for columns in (96, 128, 144, 160)])
 _ALONE = 128 * 128  # elements of a tile, beyond which one by itself was not seen to be faster
@@ -37,50 +57,62 @@ DEFERRED = {"deferred": True, "stagger_cycles": 500}
 _NARROWEST = 16  # columns, which leave straight out of registers
 _NARROW = 32  # the same of 128 rows
 _WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
-_WIDEST_DEFERRED = {192: 160, 256: 128}  # beside the sums, those of the tile before
+_WIDEST_DEFERRED = {192: 96, 256: 128}  # beside the sums, those of the tile before
+_OF_FEW_SLOTS = ((128, 224), (192, 160), (192, 192))  # with more of them there is no room for four stages
 
 
-def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """The tiles that `choose` considers: (bM, bN), and the cluster."""
+def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
+    """The tiles that `choose` considers: (bM, bN), the cluster, and how deep k-tiles are."""
     for rows, widths in (TWO_LEVEL_COLUMNS if two_level else COLUMNS).items():
         for columns in widths:
             for cluster in CLUSTERS[rows * columns > _ALONE :]:
-                yield (rows, columns), cluster
-    yield from TWO_LEVEL_FOURS if two_level else FOURS
+                yield (rows, columns), cluster, 1
+    if two_level:
+        yield from [(*given, 1) for given in TWO_LEVEL_FOURS]
+    else:
+        yield from [(*given, 1) for given in (*FOURS, *EIGHTS)]
+        yield from [(*given, DEEP) for given in DEEP_TILES]
 
 
-def tile_name(tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False) -> str:
+def tile_name(
+    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1
+) -> str:
     """
-    >>> tile_name((128, 144), (2, 1)), tile_name((64, 80), (1, 1)), tile_name((64, 16), (1, 1), two_level=True)
-    ('sm90_128x144_2x1', 'sm90_64x80', 'sm90_two_level_64x16')
+    >>> tile_name((128, 144), (2, 1)), tile_name((64, 16), (1, 1), two_level=True), tile_name((64, 32), (2, 2), depth=2)
+    ('sm90_128x144_2x1', 'sm90_two_level_64x16', 'sm90_64x32_deep_2x2')
     """
-    name = f"sm90_{'two_level_' if two_level else ''}{tile[0]}x{tile[1]}"
+    name = f"sm90_{'two_level_' if two_level else ''}{tile[0]}x{tile[1]}{'_deep' if depth == DEEP else ''}"
     return name if cluster == (1, 1) else f"{name}_{cluster[0]}x{cluster[1]}"
 
 
-def read_tile(name: str) -> tuple[tuple[int, int], tuple[int, int], bool] | None:
-    """The tile, the cluster and whether sums have two levels, of a name as `tile_name` writes it; else None.
+def read_tile(name: str) -> tuple[tuple[int, int], tuple[int, int], bool, int] | None:
+    """The tile, the cluster, whether sums have two levels and how deep k-tiles are, of a name as `tile_name` writes it;
+    else None.
 
-    >>> read_tile("sm90_128x144_2x1"), read_tile("sm90_slots")
-    (((128, 144), (2, 1), False), None)
+    >>> read_tile("sm90_128x144_2x1"), read_tile("sm90_64x32_deep"), read_tile("sm90_slots")
+    (((128, 144), (2, 1), False, 1), ((64, 32), (1, 1), False, 2), None)
     """
     match = _TILE_NAME.fullmatch(name)
     if match is None:
         return None
-    rows, columns, along_m, along_n = [int(group or 1) for group in match.groups()[1:]]
-    return (rows, columns), (along_m, along_n), match[1] is not None
+    two_level, rows, columns, deep, along_m, along_n = match.groups()
+    cluster = int(along_m or 1), int(along_n or 1)
+    return (int(rows), int(columns)), cluster, two_level is not None, 1 if deep is None else DEEP
 
 
-def tile_options(tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False) -> dict[str, Any]:
-    """Arguments of `sm90_plan` beside the tile.
+def tile_options(
+    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1
+) -> dict[str, Any]:
+    """Arguments of `sm90_plan` beside the tile, and how deep k-tiles are, where they are not as usual.
 
-    >>> tile_options((192, 192), (1, 1))
-    {'schedule': 'cooperative', 'consumers': 3, 'cluster': (1, 1)}
+    >>> tile_options((192, 160), (1, 2))
+    {'schedule': 'cooperative', 'consumers': 3, 'slots': 2, 'cluster': (1, 2)}
     """
     rows, columns = tile
     options: dict[str, Any] = {}
     if rows == 64:
-        options = {"store": "direct" if columns == _NARROWEST else "tma_warp"}
+        is_narrow = columns <= (_NARROWEST if depth == 1 else _NARROW)
+        options = {"store": "direct" if is_narrow else "tma_warp"}
     elif two_level:
         options = dict(COOPERATIVE)
     elif rows == 128 and columns <= _NARROW:
@@ -89,8 +121,12 @@ def tile_options(tile: tuple[int, int], cluster: tuple[int, int], two_level: boo
         options = dict(COOPERATIVE)
         if rows == 192:
             options["consumers"] = 3
-        if columns <= _WIDEST_DEFERRED.get(rows, columns):
+        if tile in _OF_FEW_SLOTS:
+            options["slots"] = MIN_SLOTS
+        elif columns <= _WIDEST_DEFERRED.get(rows, columns):
             options |= DEFERRED
     if two_level:
         options["two_level"] = True
+    if depth > 1:
+        options["depth"] = depth
     return {**options, "cluster": cluster}

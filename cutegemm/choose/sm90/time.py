@@ -153,6 +153,7 @@ def predicted(
     costs: Sm90Costs = COSTS,
     packed: str = "",
     shares: Shares | None = None,
+    with_c: bool = False,
 ) -> Predicted:
     """What plans take that have these tiles.
 
@@ -161,6 +162,7 @@ def predicted(
     owned      whether tiles that do not fill the grid have owners, a column: see `shares_of`
     packed     names of the operands that were packed, whose rows begin at lines
     shares     `filled` of them, where that is known
+    with_c     whether a tile is read for each that is stored, as `shapes` have it
     """
     tiling = _Tiling.of(shapes, problem, device)
     all_k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
@@ -175,7 +177,7 @@ def predicted(
     step_us = costs.step + costs.asks * shapes.single + costs.joint * shapes.is_joint
     latency_us = (step_us + costs.load * shapes.late) * shapes.waits
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
-    store_us, exposed_us, written_bytes = _store(shapes, operands, problem, device, tiling, costs)
+    store_us, exposed_us, written_bytes = _store(shapes, operands, problem, device, tiling, costs, with_c)
     hidden_us = np.where(shapes.cooperative, 0.0, store_us)
     sums_us = costs.two_level * shapes.two_level
     k_tiles = -(-all_k_tiles // (parts * shapes.depth)) * shapes.depth
@@ -281,9 +283,16 @@ def _waiting_us(shapes: Shapes, tiling: _Tiling, costs: Sm90Costs) -> Column:
 
 
 def _store(
-    shapes: Shapes, operands: Operands, problem: Problem, device: Device, tiling: _Tiling, costs: Sm90Costs
+    shapes: Shapes,
+    operands: Operands,
+    problem: Problem,
+    device: Device,
+    tiling: _Tiling,
+    costs: Sm90Costs,
+    with_c: bool,
 ) -> tuple[Column, Column, Column]:
-    """What it takes to store a tile; as much of that as no products overlap; and bytes of D that L2 does not keep."""
+    """What it takes to store a tile, and to read as much for it; the part of that which no products overlap; and bytes
+    of D that L2 does not keep, and of C."""
     d_size = operands.d.dtype.bits / 8
     d_bytes = problem.m * problem.n * problem.l * d_size
     stays = d_bytes <= device.measured.l2_kept_bytes
@@ -296,9 +305,12 @@ def _store(
         more = 1 + costs.ends_of_rows / (row * d_size)
         rate, d_bytes = rate / more, d_bytes * more
     us = tiling.own_m * tiling.own_n * d_size / 1024 / rate + costs.subtile * shapes.subtiles
+    if with_c:
+        us = 2 * us
     exposed = np.where(shapes.deferred, costs.deferred, costs.cooperative * shapes.cooperative)
     exposed_us = us * (shapes.cooperative if by_threads else exposed * (1.0 if stays else costs.waited))
-    return us, exposed_us, 0.0 if stays else costs.written * d_bytes
+    kept_bytes = 0.0 if stays else costs.written * d_bytes
+    return us, exposed_us, kept_bytes + d_bytes * with_c
 
 
 def _meeting_us(
