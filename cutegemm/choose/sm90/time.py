@@ -75,8 +75,8 @@ class Sm90Costs:
     sums           KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
     ends           where tiles have owners, until they have what others took of the k-tiles
     burst          of tensor cores at work, before the chip is at its power limit
-    rests          times the limit, where consumers share tiles that are not stored behind products: tensor cores rest
-                   meanwhile, and the clock does not make it up
+    rests          times the share of a wave that no products overlap, of the limit: tensor cores rest
+                   meanwhile, and the clock does not make it up, nor what begins anew
     """
 
     start: float = 6.41
@@ -109,7 +109,7 @@ class Sm90Costs:
     sums: float = 49.0
     ends: float = 4.51
     burst: float = 60.0
-    rests: float = 1.05
+    rests: float = 3.0
 
 
 COSTS = Sm90Costs()
@@ -196,7 +196,7 @@ def predicted(
     meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
     waves = np.maximum(1.0, units / tiling.grid)
     memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
-    power_us = _power_us(shapes, operands, problem, device, costs)
+    power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
     us = np.sqrt(together(2.0, together(2.0, waves_us, memory_us) ** 2, power_us**2))
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
     us = start_us + costs.fours * shapes.is_four + us + meeting_us + store_us
@@ -350,13 +350,11 @@ def _memory_us(
     )
 
 
-def _power_us(
-    shapes: Shapes, operands: Operands, problem: Problem, device: Device, costs: Sm90Costs
-) -> Column:
-    """What the chip's power allows, in the long run."""
+def _power_us(operands: Operands, problem: Problem, device: Device, costs: Sm90Costs) -> float:
+    """What the chip's power allows, in the long run, where tensor cores never rest."""
     k_bytes = problem.k * operands.a.dtype.bits / 8
     long_us = problem.m * problem.n * problem.l * k_bytes / (device.measured.wgmma_tflops * 1e6)
-    return long_us * long_us / (long_us + costs.burst) * np.where(shapes.cooperative, costs.rests, 1.0)
+    return long_us * long_us / (long_us + costs.burst)
 
 
 def _loaded(extent: Column, tile: Column, missing: float) -> Column:
