@@ -22,6 +22,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from cutegemm.choose.catalog import chosen
+from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
@@ -134,6 +135,16 @@ def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
     return lines
 
 
+def _drawn(seed: int, count: int, dtypes: Sequence[str] | None) -> list[Problem]:
+    """Those of `drawn` whose type is one of these, where some are given.
+
+    >>> len(_drawn(1, 40, None)), sorted({str(of.operands.a.dtype) for of in _drawn(1, 40, ["float32", "tf32"])})
+    (40, ['f32', 'tf32'])
+    """
+    kinds = {DType.parse(name) for name in dtypes or ()}
+    return [of for of in drawn(seed, count) if not kinds or of.operands.a.dtype in kinds]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(
@@ -147,7 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="of these shapes; may be repeated")
     parser.add_argument(
-        "--dtype", action="append", help="of these shapes, bfloat16 where left out; may be repeated"
+        "--dtype",
+        action="append",
+        help="of these shapes, bfloat16 where left out; or of those that are drawn; may be repeated",
     )
     parser.add_argument("--count", type=int, default=300, help="problems")
     parser.add_argument(
@@ -166,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for layout in given.layout or LAYOUTS
     ]
     cases = []
-    for number, of in enumerate(problems or drawn(given.seed, given.count)):
+    for number, of in enumerate(problems or _drawn(given.seed, given.count, given.dtype)):
         beside = rivals(of, given.first, given.others, given.seed, _SUMS[number % 2])
         cases.append(Drawn(of, tuple(map(str, beside)), number % 2 == 0))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])

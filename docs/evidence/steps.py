@@ -130,7 +130,7 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 250, "the choice on problems that nobody picked", "--seed 105 --count 300 --seconds 0.08",
+        "choice_h200", 250, "the choice on problems that nobody picked", "--seed 111 --count 300 --seconds 0.08",
     ),
     _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
     _choice("choice_h100", 250, "the same, of an H100", "--seed 108 --count 300 --seconds 0.08"),
@@ -163,6 +163,11 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_seed301_h100", 130, "the same: plans in clusters of four, of an H100",
         "--seed 301 --count 110 --first 20 --others 6 --seconds 0.08 --times",
+    ),
+    _choice(
+        "choice_fit_seed401_h200", 140, "the same: plans in clusters of four and eight",
+        "--seed 401 --count 191 --dtype bfloat16 --dtype float16 --dtype float8_e4m3fn --dtype tf32 --first 14 "
+        "--others 8 --seconds 0.06 --times",
     ),
     *[
         _choice(

@@ -57,7 +57,7 @@ DEFERRED = {"deferred": True, "stagger_cycles": 500}
 _NARROWEST = 16  # columns, which leave straight out of registers
 _NARROW = 32  # the same of 128 rows
 _WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
-_WIDEST_DEFERRED = {192: 96, 256: 128}  # beside the sums, those of the tile before
+_DEFERRED_TILES = ((128, 256), (256, 128))  # whose sums leave room for those of the tile before
 _OF_FEW_SLOTS = ((128, 224), (192, 160), (192, 192))  # with more of them there is no room for four stages
 
 
@@ -123,7 +123,7 @@ def tile_options(
             options["consumers"] = 3
         if tile in _OF_FEW_SLOTS:
             options["slots"] = MIN_SLOTS
-        elif columns <= _WIDEST_DEFERRED.get(rows, columns):
+        elif tile in _DEFERRED_TILES:
             options |= DEFERRED
     if two_level:
         options["two_level"] = True

@@ -38,7 +38,7 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
-_NARROW_BYTES = 64  # of a row along M or N: less is narrow
+_HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
 _LINES = 64  # that slices of L2 deliver at the same time
 
 
@@ -49,7 +49,7 @@ class Sm90Costs:
     start          of a kernel: until its first product, and from its last one to the end
     single         share of that, of one warpgroup with one tile
     fours          of a cluster of four, until its CTAs have met
-    narrow         times a k-tile's products, where an operand's rows along M or N have 32 bytes
+    narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
     two_level      of a k-tile, whose sums threads add to those before it
     l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
     l2_unaligned   times that, where rows do not begin at lines
@@ -76,18 +76,19 @@ class Sm90Costs:
     ends           where tiles have owners, until they have what others took of the k-tiles
     burst          of tensor cores at work, before the chip is at its power limit
     rests          times the share of a wave that no products overlap, of the limit: tensor cores rest
-                   meanwhile, and the clock does not make it up, nor what begins anew
+                   meanwhile, and the clock does not make it up
     """
 
     start: float = 6.41
     single: float = 0.888
     fours: float = 0.5
     narrow: float = 2.2
+    half: float = 1.06
     two_level: float = 0.025
     l2: float = 0.00811
     l2_unaligned: float = 1.58
     l2_apart: float = 1.32
-    l2_fours: float = 0.37
+    l2_fours: float = 0.5
     reader: float = 0.000289
     missing: float = 3.46
     load: float = 0.359
@@ -109,7 +110,7 @@ class Sm90Costs:
     sums: float = 49.0
     ends: float = 4.51
     burst: float = 60.0
-    rests: float = 3.0
+    rests: float = 2.0
 
 
 COSTS = Sm90Costs()
@@ -244,7 +245,8 @@ def _products_us(shapes: Shapes, operands: Operands, device: Device, costs: Sm90
     if operands.a.major == operands.b.major == "k":
         return us
     for along, extent in zip(_along_mn(shapes, operands), (shapes.bm, shapes.bn), strict=True):
-        us = us * np.where(along & (extent * bits // 8 % _NARROW_BYTES > 0), costs.narrow, 1.0)
+        over = extent * bits // 8 % K_TILE_BYTES
+        us = us * np.where(along & (over > 0), np.where(over % _HALF_BYTES, costs.narrow, costs.half), 1.0)
     return us
 
 
