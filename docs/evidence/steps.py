@@ -130,7 +130,8 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 250, "the choice on problems that nobody picked", "--seed 111 --count 300 --seconds 0.08",
+        "choice_h200", 250, "the choice on problems that nobody picked",
+        "--seed 111 --count 300 --first 2 --seconds 0.08",
     ),
     _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
     _choice("choice_h100", 250, "the same, of an H100", "--seed 108 --count 300 --seconds 0.08"),
