@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
+from cutegemm.build import mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan
 from cutegemm.dtypes import round_to
 from cutegemm.plan import GemmPlan, Operands
 from tests.epilogues import CASES, reference
@@ -56,6 +56,21 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
     "mma.sync, n-major": (mma_sync_plan(BF16_NN, block=(128, 64, 64), warp=(64, 32)), "geglu_bias", (136, 208, 72)),
     "mma.sync, direct": (
         mma_sync_plan(BF16, block=(64, 96, 64), warp=(32, 48), store="direct"), "swiglu", (136, 208, 72),
+    ),
+    "mma.sync by TMA": (mma_tma_plan(BF16, block=(64, 128, 64), warp=(32, 64), ctas=4), "geglu_bias", (136, 208, 136)),
+    "mma.sync by TMA, pairs": (mma_tma_plan(BF16, block=(64, 64, 64), warp=(32, 32), ctas=4), "pairs", (136, 208, 72)),
+    "mma.sync by TMA, n-major": (
+        mma_tma_plan(BF16_NN, block=(64, 128, 64), warp=(32, 64), ctas=4), "swiglu", (136, 336, 72),
+    ),
+    "mma.sync by TMA, direct": (
+        mma_tma_plan(BF16, block=(64, 64, 64), warp=(32, 32), ctas=4, store="direct"), "swiglu", (136, 208, 72),
+    ),
+    "mma.sync by TMA, lines": (
+        mma_tma_plan(BF16.fitted(136, 101, 72), block=(64, 64, 64), warp=(32, 32), ctas=4), "swiglu", (136, 202, 72),
+    ),
+    "mma.sync by TMA, tf32": (
+        mma_tma_plan(Operands.of("tf32", layout="nt"), block=(64, 64, 32), warp=(32, 32), ctas=4), "swiglu",
+        (136, 208, 72),
     ),
     "SIMT": (simt_plan(**SIMT), "geglu_bias", (136, 168, 40)),
     "SIMT, pairs": (simt_plan(Operands.of("f32", layout="nt"), **SIMT), "pairs", (136, 168, 40)),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cutegemm.build.mma_sync import lines_of_d
+from cutegemm.build.mma_sync_tma import by_gated_warps
 from cutegemm.build.slots import SlotBuilder, line_columns
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.pipeline import Slots
@@ -41,7 +42,8 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
     if not epilogue.gated and not _takes_registers_of_lines(epilogue, plan):
         return plan.with_(operands=operands, epilogue=epilogue)
     if plan.tiled_mma.atom.a_source == "register" and plan.pipeline is not None:
-        return plan.with_(operands=operands, epilogue=epilogue)  # refused in words
+        changes = by_gated_warps(f"plan {plan.name!r} for {epilogue}", plan, operands)
+        return plan.with_(operands=operands, epilogue=epilogue, **changes)
     if plan.slots is not None:
         return _through_slots(epilogue, plan, operands)
     if plan.schedule is not None and plan.smem_d is not None:

@@ -100,6 +100,24 @@ def mma_tma_plan(
     )
 
 
+def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str, Any]:
+    """The fields of a plan of such warps that are others where B is gated: a warp takes gates, and their ups from the
+    other half of the tile; and its slots are for half as many columns.
+
+    operands   with a B that is gated
+    raises     PlanError with every rule that is broken
+    """
+    assert plan.pipeline is not None
+    b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.pipeline.consumer_tile
+    mma = b.tiled_mma(plan.tiled_mma.atom, (rows, columns))
+    changes: dict[str, Any] = {"tiled_mma": mma, "slots": None, "smem_d": None}
+    storing = None if plan.slots is None else b.storing(mma, (rows, columns // 2), plan.stages)
+    if storing is None:
+        return {**changes, "store_d": b.direct_store()}
+    slots, smem_d = storing
+    return {**changes, "slots": slots, "smem_d": smem_d, "store_d": slots.to_shared.atom}
+
+
 class _Builder(PipelineBuilder):
     """The parts of a plan of warps that TMA loads for."""
 
@@ -117,12 +135,24 @@ class _Builder(PipelineBuilder):
                 )
                 continue
             piece = self.piece(mode, extent, own)
+            if mode == "N" and self.operands.gated and (2 * piece != own or piece % _IN_PLACES[1]):
+                wrong.append(
+                    f"warp tiles of {own} columns hold {own // 2} gates and as many ups, which are no whole lines of "
+                    f"shared memory, or no multiple of {_IN_PLACES[1]}."
+                )
+                continue
             if piece < own and (mode == "M" or piece % _IN_PLACES[1]):
                 wrong.append(
                     f"warp tiles of {own} along {mode} end within lines of shared memory that lie along {mode}."
                 )
                 continue
             counts.append(extent // own)
+            if piece < own and is_spread:
+                wrong.append(
+                    f"B is {self.operands.b}: its places are spread over lines, which gates and ups would share. Pass "
+                    "B k-major, as b.mT.contiguous().mT is."
+                )
+                continue
             first, rest = _places(step, own, is_spread)
             if piece < own:
                 rest = Layout((piece // step, own // piece), (step, piece * counts[-1]))
@@ -134,9 +164,10 @@ class _Builder(PipelineBuilder):
         return TiledMma(atom, Layout((*counts, 1), (counts[1], 1, 0)), (permutation[0], permutation[1], None))
 
     def piece(self, mode: str, extent: int, own: int) -> int:
-        """How many of a warp's rows or columns lie together: all of them, or where lines of shared memory would be
-        torn, the greatest pieces of them that it holds whole."""
+        """How many of a warp's rows or columns lie together: all of them, or of a gated B half of them; where lines of
+        shared memory would be torn, the greatest pieces of them that it holds whole."""
         operand = self.operands.a if mode == "M" else self.operands.b
+        own = own // 2 if operand.gated else own
         if operand.major == "k":
             return own
         line = KINDS[widest_smem_kind(operand.dtype, extent)][1] * 8 // operand.dtype.bits
@@ -165,7 +196,7 @@ class _Builder(PipelineBuilder):
         slots = SlotBuilder(
             self.subject, self.operands, fragment, (tile[0], tile[1]), not any(self.is_spread), least=1
         )
-        piece = self.piece("N", self.tile[1], warp[1])
+        piece = warp[1] if self.operands.gated else self.piece("N", self.tile[1], warp[1])
         shared_d, rings, widths = "swizzled", _RINGS, [tile[1]]
         if self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
             shared_d, rings = "padded", (1,)

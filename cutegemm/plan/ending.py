@@ -29,12 +29,12 @@ def parts_at_hand(plan: GemmPlan) -> np.ndarray:
     flat = plan.stored_by_threads
     if plan.pipeline is None:
         return flat[None]
-    if not plan.operands.gated:
-        bm, bn, _ = plan.cta_tile
-        shape = plan.tiled_mma.offsets_c(Layout((bm, bn))).shape[1:]  # (values, rest_m, rest_n)
-        own = np.empty_like(flat)
-        own[:, plan.order_of_sums(shape).offsets()] = flat
-        flat = own
+    bm, bn, _ = plan.cta_tile
+    shape = plan.tiled_mma.offsets_c(Layout((bm, bn))).shape[1:]  # (values, rest_m, rest_n)
+    register = plan.order_of_sums(shape).offsets()
+    if plan.pairs is not None and plan.operands.gated:
+        register = register[list(plan.pairs.gates)]
+    flat = flat[:, np.argsort(register)]
     parts = flat.shape[1] // plan.store_d.values
     if plan.slots is not None:
         parts = product(plan.slots.subtiles(plan.consumer_d_tile))

@@ -210,6 +210,16 @@ class GemmPlan(hooks.Shown):
         """Of a gated epilogue: which of a thread's sums are pairs; None where no thread has both sums of one."""
         return paired_sums(self.ending_mma, self.cta_tile[:2])
 
+    @functools.cached_property
+    def leaving_pairs(self) -> PairedSums:
+        """Of a pipeline: `pairs` by the registers of the sums, in the order in which those leave that are gates."""
+        assert self.pairs is not None
+        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])
+        register = self.order_of_sums((product(values), *rest)).offsets()
+        both = [register[list(sums)] for sums in (self.pairs.gates, self.pairs.ups)]
+        gates, ups = [tuple(each[np.argsort(both[0])].tolist()) for each in both]
+        return PairedSums(self.pairs.block, gates, ups)
+
     @property
     def gating(self) -> Gating | None:
         """Which columns of the tile are gates, and which ups; None of a plan that is not gated."""
@@ -651,6 +661,10 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 @cache
 def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
     a = mma.atom
+    if a.a_source == "register":  # the first of a warp's columns
+        atom_n = a.shape_mnk[1]
+        along_n = Layout((atom_n, columns // atom_n), (1, atom_n))
+        return TiledMma(a, permutation_mnk=(mma.permutation_mnk[0], along_n, None))
     return TiledMma(wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
+from cutegemm.plan.gating import Gating
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.simulate.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulate.checks import misplaced
@@ -41,9 +42,9 @@ class SlotStorage:
         self.waiting: dict[tuple[int, ...], list[dict[str, np.ndarray]]] = {}  # values to be reduced, by tile
         self.held = held_by_consumers(plan, report)
         self.ups: np.ndarray | None = None
-        if plan.gating is not None and plan.pairs is not None:
-            self.ups = self.held[:, :, list(plan.pairs.ups)]
-            self.held = self.held[:, :, list(plan.pairs.gates)]
+        if plan.gating is not None:
+            self.ups = self.held[:, :, list(plan.leaving_pairs.ups)]
+            self.held = self.held[:, :, list(plan.leaving_pairs.gates)]
         inner = 1 if plan.operands.d.major == "n" else 0
         subtile = self.slots.subtile
         assert plan.smem_d is not None
@@ -126,8 +127,13 @@ class SlotStorage:
 
     def _place_in_d(self, held: np.ndarray) -> np.ndarray:
         """The place in the consumer's tile of D of what it sums up for places of its tile."""
-        rows, gating = self.pipeline.consumer_tile[0], self.plan.gating
-        return held if gating is None else held % rows + rows * gating.d_column(held // rows)
+        (rows, columns), gating = self.pipeline.consumer_tile, self.plan.gating
+        if gating is None:
+            return held
+        own = Gating(
+            gating.by, min(gating.block, columns // 2), columns
+        )  # of a warp, which has a part of a block
+        return held % rows + rows * own.d_column(held // rows)
 
     def registers(self, sums: np.ndarray, consumer: int) -> np.ndarray:
         """A consumer's sums (C, M, N) as its threads hold them: (C, threads, registers); of a gated epilogue

@@ -16,11 +16,12 @@ from tests.marks import with_thorough
 
 # Those whose code differs most; the simulator carries out all
 EMULATED = (
-    "pingpong", "multicast", "deferred", "direct", "e4m3, packed", "mma.sync", "SIMT",
+    "pingpong", "multicast", "deferred", "direct", "e4m3, packed", "mma.sync", "mma.sync by TMA", "SIMT",
 )  # fmt: skip
 THOROUGH = (
     "pingpong, pairs", "cooperative", "split", "mma.sync, n-major", "SIMT, split", "n-major", "batch",
-    "SIMT, unaligned", "SIMT, without shared memory",
+    "SIMT, unaligned", "SIMT, without shared memory", "mma.sync by TMA, pairs", "mma.sync by TMA, n-major",
+    "mma.sync by TMA, direct", "mma.sync by TMA, lines", "mma.sync by TMA, tf32",
 )  # fmt: skip
 
 
@@ -36,7 +37,7 @@ WITHOUT_PAIRS = ("sm90_deferred_2x1", "sm90_wide_2x1")
 
 @pytest.mark.parametrize("case", with_thorough(("geglu_bias", "swiglu", "pairs"), ("swiglu", "pairs")))
 def test_nothing_spills(case):
-    names = ("sm90_wide_2x1", "sm90_cluster_2x1", "sm90_64x192_2x1", "sm90_deferred_2x1")
+    names = ("sm90_wide_2x1", "sm90_cluster_2x1", "sm90_64x192_2x1", "sm90_deferred_2x1", "mma_tma_256x128")
     taken = [name for name in names if case != "pairs" or name not in WITHOUT_PAIRS]
 
     def spills_nothing(kernel):

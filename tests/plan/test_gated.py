@@ -15,6 +15,7 @@ from cutegemm.plan.gating import Gating
 from tests.epilogues import CASES
 from tests.gated import BF16, BF16_NN, FORMS
 
+TF32_NN = Operands.of("tf32", layout="nn")
 SWIGLU = Epilogue(e.swiglu(Accumulator()))
 
 
@@ -90,7 +91,9 @@ def test_extents():
         (lambda: sm90_plan(BF16, tile=(128, 144, 64)), "fill a tile of 72"),
         (lambda: sm90_plan(BF16_NN), "gates and ups alternate, and loaded 64 neighbours at a time"),
         (lambda: sm90_plan(BF16_NN, tile=(128, 192, 64)), "96 gates lie together in a tile of 192 columns"),
-        (lambda: mma_tma_plan(BF16, block=(128, 128, 64), warp=(64, 64)), "warps that consume a ring pair no columns"),
+        (lambda: mma_tma_plan(BF16, block=(256, 160, 64), warp=(64, 80)), "80 columns hold 40 gates and as many ups"),
+        (lambda: mma_tma_plan(BF16_NN, block=(128, 192, 64), warp=(32, 96)), "96 columns hold 48 gates and as many"),
+        (lambda: mma_tma_plan(TF32_NN, block=(128, 128, 32)), "places are spread over lines, which gates and ups"),
         (lambda: simt_plan(split_k=2), "added by a second kernel, vector by vector, which knows no pairs"),
         (lambda: simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4)), "2 gates lie together in a tile of 64"),
     ],
@@ -100,6 +103,20 @@ def test_plans_that_cannot(plan, rule):
     with pytest.raises(PlanError) as refused:
         ending_in(Epilogue(e.swiglu(Accumulator(), interleaved=by_pairs)), plan())
     assert rule in str(refused.value)
+
+
+def test_warps_side_by_side_take_gates_of_one_half_and_ups_of_the_other():
+    """128 columns, two warps of 64: the second one sums up 32 to 63 and 96 to 127, which are D's columns 32 to 63."""
+    plan = mma_tma_plan(BF16, block=(64, 128, 64), warp=(64, 64))
+    gated = ending_in(SWIGLU, plan)
+    assert (gated.gating.block, gated.gating.blocks, gated.consumer_d_tile) == (64, 1, (64, 32))
+    columns = gated.tiled_mma.offsets_c(Layout((64, 128))) // 64
+    assert set(columns[32:].ravel().tolist()) == {*range(32, 64), *range(96, 128)}
+    assert set((gated.stored_by_threads[32:] // 64).ravel().tolist()) == set(range(32, 64))
+    with pytest.raises(
+        PlanError, match="32 gates lie together in tiles of 128 columns; TMA brings the gates of a tile"
+    ):
+        gated.with_(tiled_mma=plan.tiled_mma)
 
 
 def test_operands_and_epilogue_say_the_same():

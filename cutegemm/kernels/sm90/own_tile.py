@@ -21,6 +21,11 @@ class OwnTile:
     def gates_and_ups(self, sums):
         """Of a gated epilogue: a thread's sums that are gates, and those that are their ups, as D's tile lies."""
         (of_atom, down, across), half = sums.shape, self.plan.consumer_d_tile[1]
+        if self.plan.pipeline.consumer_warps == 1:
+            layout = cute.make_layout((of_atom, down, across // 2))
+            return tuple(
+                [cute.make_tensor(sums.iterator + first, layout) for first in (0, cute.size(layout))]
+            )
         pairs, rows, columns = of_atom
         of_row = cute.size(of_atom) // 2
         layout = cute.make_layout(
@@ -38,7 +43,7 @@ class OwnTile:
         the other; see `GemmPlan.column_of`."""
         m_tile, n_tile, _ = own_mnl
         (rows, columns), piece = self.tile, self.plan.piece_n
-        if piece == self.plan.pipeline.consumer_tile[1]:
+        if self.plan.operands.gated or piece == self.plan.pipeline.consumer_tile[1]:
             return cute.local_tile(matrix, self.tile, (m_tile, n_tile))
         bN = self.plan.d_tile[1]
         across = bN // columns

@@ -32,11 +32,6 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
     if not ops.gated:
         return
     yield from wide_results(epilogue)
-    if plan.pipeline is not None and plan.tiled_mma.atom.a_source == "register":
-        yield (
-            f"{epilogue} is gated; warps that consume a ring pair no columns. Take a plan of all threads, or of wgmma."
-        )
-        return
     pairs = plan.pairs
     if pairs is None:
         yield (
@@ -45,6 +40,13 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
         )
         return
     if plan.pipeline is not None:
+        if 2 * pairs.block != plan.cta_tile[1]:
+            yield (
+                f"of {epilogue}, threads have both sums of a pair where {pairs.block} gates lie together in tiles of "
+                f"{plan.cta_tile[1]} columns; TMA brings the gates of a tile, and then the ups. `ending_in` divides "
+                "the columns among the warps so that they have both."
+            )
+            return
         try:
             _ = plan.consumer_d_mma
         except PlanError as error:
