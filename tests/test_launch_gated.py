@@ -136,7 +136,7 @@ def test_what_is_refused(launched, epilogue, given, n, rule):
     ("plan", "rule"),
     [
         ("transposed:sm90_slots", "which are rows of D^T"),
-        ("mma_tma:block=128x128x64,warp=64x64", "warps that consume a ring pair no columns"),
+        ("mma_tma:block=256x160x64,warp=64x80", "80 columns hold 40 gates and as many ups"),
     ],
 )
 def test_named_plans_that_cannot(launched, plan, rule):
