@@ -91,7 +91,7 @@ def _divisions(
     every = np.arange(len(tiles))
     of_rows, of_parts, shares = [every[_may_be_whole(shapes, problem, k_tiles, tiles <= grid)]], [1], None
     is_small = shapes.bm * shapes.bn < UNSPLIT
-    few = (2 * tiles <= grid) & is_small & ~shapes.single & (shapes.is_four | ~shapes.is_for_few)
+    few = (2 * tiles <= grid) & is_small & ~shapes.single & (shapes.is_large_cluster | ~shapes.is_for_few)
     if k_tiles >= 2 * LEAST_K_TILES and few.any():
         few = every[few]
         times = grid[few] // np.maximum(1, tiles[few])
@@ -101,7 +101,7 @@ def _divisions(
     if k_tiles >= LEAST_OWNED_K_TILES:
         shares = filled(tiles, k_tiles, grid)
         may_own = ((tiles >= grid) | is_small) & ~(
-            shapes.is_four | shapes.is_deep | shapes.single | shapes.is_joint
+            shapes.is_large_cluster | shapes.is_deep | shapes.single | shapes.is_joint
         )
         of_rows, of_parts = [*of_rows, every[(shares.shared > 0) & may_own]], [*of_parts, 1]
     rows = np.concatenate(of_rows)
@@ -121,8 +121,8 @@ def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Col
     are_alone   whether each CTA has one tile at most
     """
     _, n = shapes.extents(problem)
-    needs_one = shapes.single | shapes.is_four | (shapes.is_deep & ~shapes.is_two)
-    may_be_deep = ~shapes.is_deep | shapes.is_four | (k_tiles <= MOST_DEEP_K_TILES)
+    needs_one = shapes.single | shapes.is_large_cluster | (shapes.is_deep & ~shapes.is_two)
+    may_be_deep = ~shapes.is_deep | shapes.is_large_cluster | (k_tiles <= MOST_DEEP_K_TILES)
     return np.where(needs_one, are_alone & may_be_deep, ~shapes.is_for_few | (n <= FEW_COLUMNS))
 
 

@@ -303,11 +303,12 @@ def sm90_names() -> list[tuple[str, str]]:
     """Every name, with what is behind it; `+pack`, then `/k4` or `/stream`, may follow each. A tile may be of any size.
 
     >>> [name for name, _ in sm90_names()][-2:]
-    ['sm90_128x144_2x1', 'sm90_deferred_2x1+pack']
+    ['sm90_64x32_deep_2x2', 'sm90_deferred_2x1+pack']
     """
     packed = (
         "sm90_deferred_2x1+pack",
         "sm90_deferred_2x1, operands that TMA cannot load, or wgmma not multiply, as they are, copied first",
     )
     tile = ("sm90_128x144_2x1", "128 x 144 in clusters of 2 x 1; other tiles by such a name too")
-    return [*((recipe.name, recipe.summary) for recipe in SM90_PLANS), tile, packed]
+    deep = ("sm90_64x32_deep_2x2", "64 x 32 by k-tiles twice as deep, in clusters of 2 x 2; other tiles too")
+    return [*((recipe.name, recipe.summary) for recipe in SM90_PLANS), tile, deep, packed]

@@ -139,7 +139,7 @@ class Shapes(Columns):
         return cls(*[np.array(column) for column in columns])
 
     @property
-    def is_four(self) -> Column:
+    def is_large_cluster(self) -> Column:
         """Whether clusters have four CTAs, or eight."""
         return self.cm * self.cn > _PAIRED
 

@@ -48,13 +48,13 @@ class Sm90Costs:
 
     start          of a kernel: until its first product, and from its last one to the end
     single         share of that, of one warpgroup with one tile
-    fours          of a cluster of four, until its CTAs have met
+    fours          of a cluster of four or eight, until its CTAs have met
     narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
     two_level      of a k-tile, whose sums threads add to those before it
     l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
     l2_unaligned   times that, where rows do not begin at lines
     l2_apart       times that, of rows along M or N where tiles have owners: the others begin theirs out of step
-    l2_fours       times that, in clusters of four
+    l2_fours       times that, in clusters of four or eight
     reader         for each CTA that reads the same few lines
     missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
     load           of a k-tile, from asking for it until it is there
@@ -200,7 +200,7 @@ def predicted(
     power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
     us = np.sqrt(together(2.0, together(2.0, waves_us, memory_us) ** 2, power_us**2))
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
-    us = start_us + costs.fours * shapes.is_four + us + meeting_us + store_us
+    us = start_us + costs.fours * shapes.is_large_cluster + us + meeting_us + store_us
     of_k = waves * k_tiles
     every = np.ones(len(us))
     bounds = (
@@ -271,7 +271,7 @@ def _l2_us(
     of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
     of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
     rows = of_a / shapes.cn + of_b / shapes.cm
-    return costs.l2 * K_TILE_BYTES / 1024 * rows * np.where(shapes.is_four, costs.l2_fours, 1.0)
+    return costs.l2 * K_TILE_BYTES / 1024 * rows * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)
 
 
 def _waiting_us(shapes: Shapes, tiling: _Tiling, costs: Sm90Costs) -> Column:
