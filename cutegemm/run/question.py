@@ -54,7 +54,8 @@ class EpilogueSpec:
         """Whether a plan has time and registers for the epilogue, where D has so many rows.
 
         Of large tiles, that is where others multiply meanwhile; of several results, where there are fewer sums, and,
-        beside tiles that are read, where D's rows are the plan's; of many rows, where tiles are not low.
+        beside tiles that are read or sums of rows, where D's rows are the plan's; of many rows, where tiles are not
+        low.
         """
         pipeline = plan.pipeline
         if pipeline is None:
@@ -67,6 +68,10 @@ class EpilogueSpec:
             # The derivative of gelu by transposed:sm90_128x160_2x1: 459 spills, five times as long
             return False
         if self.epilogue.reductions and pipeline.deferred:  # beside what is held they were seen to spill
+            return False
+        sums_rows = any(each.along == ("n",) for _, each in self.epilogue.reductions)
+        if sums_rows and plan.operands.d.major == "m":
+            # Sums of rows by transposed:sm90_128x160_2x1: 122 us, 111 by sm90_cluster_2x1 (H200, 16384x3072x768)
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE

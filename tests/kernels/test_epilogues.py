@@ -75,3 +75,16 @@ def test_the_way_back_through_an_activation_takes_no_plan_for_the_transposed_pro
     assert first.transposed
     assert not ending.suits(turned, 16384)
     assert EpilogueSpec(parse_epilogue("acc + x", {"x": Tile}), {}).suits(turned, 16384)
+
+
+def test_sums_of_rows_take_no_plan_for_the_transposed_problem():
+    """There a row is a column of the tile, which all warps have a part of; sums of columns may take either."""
+    operands = Operands.of("bf16", layout="nt")
+    for text, may_turn in (
+        ("acc, s = row_sum(square(acc))", False),
+        ("acc, s = column_sum(square(acc))", True),
+    ):
+        ending = EpilogueSpec(parse_epilogue(text), {})
+        turned = catalog.plan_named("sm90_cluster_2x1", replace(operands, d=replace(operands.d, major="m")))
+        assert ending.suits(turned, 16384) == may_turn
+        assert ending.suits(catalog.plan_named("sm90_cluster_2x1", operands), 16384)
