@@ -326,6 +326,57 @@ def test_the_model_grows_with_the_work():
         assert times == sorted(times)
 
 
+def test_a_tile_that_is_read_for_each_that_is_stored():
+    """Nothing is stored behind products then: what two tiles in turn hide counts for more, and the plan that is chosen
+    has them."""
+    problem = Problem(8192, 14336, 4096)
+
+    def longer(name):
+        times = [
+            predicted(Shapes.of([BY_NAME[name]], BF16, with_c=c), BF16, problem, with_c=c).us[0]
+            for c in (False, True)
+        ]
+        return times[1] / times[0]
+
+    assert 1 < longer("sm90_wide_2x1") < 1.02
+    assert longer("sm90_deferred_2x1") > 1.03
+    plan = choose(BF16, problem, with_c=True)
+    assert (plan.pipeline.kind, plan.pipeline.deferred, plan.has_c) == ("pingpong", False, True)
+
+
+def test_at_the_power_limit_what_no_products_overlap_is_lost():
+    """64 k-tiles of 128 x 256 are stored behind the first products of the next tile, those of 128 x 192 meanwhile; with
+    K = 28672 it does not matter."""
+    short, long = [
+        predicted_us(BY_NAME["sm90_deferred_2x1"], BF16, Problem(8192, 14336, k))
+        / predicted_us(BY_NAME["sm90_wide_2x1"], BF16, Problem(8192, 14336, k))
+        for k in (4096, 28672)
+    ]
+    assert long < 1 < short
+
+
+def test_rows_of_64_bytes_take_longer():
+    """5000 x 5000 x 5000 nn: 160 columns of B are rows of 64 bytes, 256 of them are rows of 128."""
+    nn = Operands.of("bf16", layout="nn")
+    found = [
+        predicted_us(BY_NAME["sm90_256x160_1x2"], of.operands, of)
+        for of in (
+            Problem(5000, 5000, 5000, operands=nn),
+            Problem(5000, 5000, 5000, operands=nn).transposed,
+            Problem(5000, 5000, 5000, operands=BF16),
+        )
+    ]
+    assert found[0] > found[1] == found[2]
+    assert chosen(nn, Problem(5000, 5000, 5000))[0].transposed
+
+
+@pytest.mark.parametrize("name", ["sm90_128x224_2x1", "sm90_192x160_1x2", "sm90_192x192_2x1"])
+def test_few_slots_leave_room_for_a_fourth_stage(name):
+    """192 x 192: 4 stages of 48 KiB and, of 3 consumers, 2 slots of 64 x 32 are 216 KiB; 3 of 64 x 64 would be 264."""
+    plan = plan_named(name, BF16)
+    assert (plan.stages, plan.slots.count) == (4, 2)
+
+
 @pytest.mark.parametrize("align_bytes", [16, 2])
 def test_what_leaves_by_threads_takes_longer(align_bytes):
     """Of a D that TMA does not store rows are stored by threads: by rows of the tile rather than by columns, and by
