@@ -32,7 +32,7 @@ def parts_at_hand(plan: GemmPlan) -> np.ndarray:
     bm, bn, _ = plan.cta_tile
     shape = plan.tiled_mma.offsets_c(Layout((bm, bn))).shape[1:]  # (values, rest_m, rest_n)
     register = plan.order_of_sums(shape).offsets()
-    if plan.pairs is not None and plan.operands.gated:
+    if plan.operands.gated and plan.pairs is not None:
         register = register[list(plan.pairs.gates)]
     flat = flat[:, np.argsort(register)]
     parts = flat.shape[1] // plan.store_d.values

@@ -130,9 +130,8 @@ class SlotStorage:
         (rows, columns), gating = self.pipeline.consumer_tile, self.plan.gating
         if gating is None:
             return held
-        own = Gating(
-            gating.by, min(gating.block, columns // 2), columns
-        )  # of a warp, which has a part of a block
+        # A warp has a part of a block.
+        own = Gating(gating.by, min(gating.block, columns // 2), columns)
         return held % rows + rows * own.d_column(held // rows)
 
     def registers(self, sums: np.ndarray, consumer: int) -> np.ndarray:
