@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ def parts_at_hand(plan: GemmPlan) -> np.ndarray:
     flat = plan.stored_by_threads
     if plan.pipeline is None:
         return flat[None]
-    bm, bn, _ = plan.cta_tile
-    shape = plan.tiled_mma.offsets_c(Layout((bm, bn))).shape[1:]  # (values, rest_m, rest_n)
-    register = plan.order_of_sums(shape).offsets()
+    register = plan.registers_of_sums
     if plan.operands.gated and plan.pairs is not None:
         register = register[list(plan.pairs.gates)]
     flat = flat[:, np.argsort(register)]

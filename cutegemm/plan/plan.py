@@ -214,9 +214,7 @@ class GemmPlan(hooks.Shown):
     def leaving_pairs(self) -> PairedSums:
         """Of a pipeline: `pairs` by the registers of the sums, in the order in which those leave that are gates."""
         assert self.pairs is not None
-        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])
-        register = self.order_of_sums((product(values), *rest)).offsets()
-        both = [register[list(sums)] for sums in (self.pairs.gates, self.pairs.ups)]
+        both = [self.registers_of_sums[list(sums)] for sums in (self.pairs.gates, self.pairs.ups)]
         gates, ups = [tuple(each[np.argsort(both[0])].tolist()) for each in both]
         return PairedSums(self.pairs.block, gates, ups)
 
@@ -546,6 +544,12 @@ class GemmPlan(hooks.Shown):
         down, across = shape[1] // m, shape[2] // n
         stride = (1, (values, values * m * n * across), (values * m, values * m * n))
         return Layout((values, (m, down), (n, across)), stride)
+
+    @functools.cached_property
+    def registers_of_sums(self) -> np.ndarray:
+        """Of a pipeline: the register of each of a thread's sums, which are in the order of the accumulators."""
+        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])
+        return self.order_of_sums((product(values), *rest)).offsets()
 
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
         """Of a pipeline: what a consumer stores of a CTA's tile, counted in consumers' tiles.

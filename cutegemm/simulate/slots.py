@@ -271,7 +271,7 @@ def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
     rows, columns = pipeline.consumer_tile
     table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
     flat = np.empty((table.shape[0], table[0].size), table.dtype)
-    flat[:, plan.order_of_sums(table.shape[1:]).offsets()] = table.reshape(flat.shape, order="F")
+    flat[:, plan.registers_of_sums] = table.reshape(flat.shape, order="F")
     if pipeline.kind == "pingpong":
         return np.broadcast_to(flat, (pipeline.consumers, *flat.shape))
     own = flat.reshape(pipeline.consumers, -1, flat.shape[1])
