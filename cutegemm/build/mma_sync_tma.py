@@ -101,8 +101,8 @@ def mma_tma_plan(
 
 
 def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str, Any]:
-    """The fields of a plan of such warps that are others where B is gated: a warp takes gates, and their ups from the
-    other half of the tile; and its slots are for half as many columns.
+    """What changes in the fields of an `mma_tma_plan` where B is gated: each warp multiplies gates of the first half of
+    the tile and their ups of the second, and its slots have half as many columns.
 
     operands   with a B that is gated
     raises     PlanError with every rule that is broken
@@ -146,13 +146,13 @@ class _Builder(PipelineBuilder):
                     f"warp tiles of {own} along {mode} end within lines of shared memory that lie along {mode}."
                 )
                 continue
-            counts.append(extent // own)
             if piece < own and is_spread:
                 wrong.append(
                     f"B is {self.operands.b}: its places are spread over lines, which gates and ups would share. Pass "
                     "B k-major, as b.mT.contiguous().mT is."
                 )
                 continue
+            counts.append(extent // own)
             first, rest = _places(step, own, is_spread)
             if piece < own:
                 rest = Layout((piece // step, own // piece), (step, piece * counts[-1]))

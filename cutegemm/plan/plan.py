@@ -212,7 +212,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def leaving_pairs(self) -> PairedSums:
-        """Of a pipeline: `pairs` by the registers of the sums, in the order in which those leave that are gates."""
+        """Of a pipeline: the registers of the gates, in the order in which they are stored, and of the up of each."""
         assert self.pairs is not None
         both = [self.registers_of_sums[list(sums)] for sums in (self.pairs.gates, self.pairs.ups)]
         gates, ups = [tuple(each[np.argsort(both[0])].tolist()) for each in both]
@@ -547,7 +547,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def registers_of_sums(self) -> np.ndarray:
-        """Of a pipeline: the register of each of a thread's sums, which are in the order of the accumulators."""
+        """Of a pipeline: the register of each accumulator of a thread, in the MMA's order: (values, MMA_M, MMA_N)."""
         values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])
         return self.order_of_sums((product(values), *rest)).offsets()
 
@@ -665,7 +665,7 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 @cache
 def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
     a = mma.atom
-    if a.a_source == "register":  # the first of a warp's columns
+    if a.a_source == "register":  # of half a warp's columns, an atom after the other
         atom_n = a.shape_mnk[1]
         along_n = Layout((atom_n, columns // atom_n), (1, atom_n))
         return TiledMma(a, permutation_mnk=(mma.permutation_mnk[0], along_n, None))

@@ -114,7 +114,8 @@ def test_warps_side_by_side_take_gates_of_one_half_and_ups_of_the_other():
     assert set(columns[32:].ravel().tolist()) == {*range(32, 64), *range(96, 128)}
     assert set((gated.stored_by_threads[32:] // 64).ravel().tolist()) == set(range(32, 64))
     with pytest.raises(
-        PlanError, match="32 gates lie together in tiles of 128 columns; TMA brings the gates of a tile"
+        PlanError,
+        match="32 gates and as many ups lay in turn, but TMA brings all gates of a tile of 128 columns",
     ):
         gated.with_(tiled_mma=plan.tiled_mma)
 

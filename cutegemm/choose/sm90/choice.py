@@ -114,7 +114,7 @@ def _divisions(
 def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Column) -> Column:
     """Which shapes are considered with K whole.
 
-    One warpgroup, clusters of four and deep k-tiles were seen to lose 5 to 30% where CTAs take more tiles than one.
+    One warpgroup, clusters of four or eight and deep k-tiles were seen to lose 5 to 30% where CTAs take several tiles.
     What is for few columns loses where there are many: 704 x 1680 x 64 took 8.4 us in 128 x 32 (H100, 2026-11-22), and
     5.8 by cuBLAS.
 

@@ -3,7 +3,7 @@
 What may follow a name:
 
     sm90_128x144_2x1            a tile, and its cluster: see `tiles`
-    sm90_64x32_deep_2x2         by k-tiles twice as deep
+    sm90_64x32_deep_2x2         the same with k-tiles of 256 bytes in place of 128
     sm90_slots+pack             operands that TMA cannot load, or wgmma not multiply, as they are, are packed first
     sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
     sm90_cooperative_2x1/stream the k-tiles of what does not fill the grid, and of one grid of tiles more, are divided
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from cutegemm.choose.recipe import STREAM_WAVES
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.shapes import TileShape
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape
 from cutegemm.choose.sm90.tiles import COOPERATIVE, DEFERRED, every_tile, tile_name, tile_options
 
 _DIRECT = {"store": "direct", "raster": "along_n"}
@@ -275,7 +275,7 @@ def of_tile(
     names = " and ".join([name for name, ctas in zip("AB", reversed(cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
     sums = ", sums on two levels" if two_level else ""
-    deep = f" by k-tiles {depth} times as deep: fewer waits" if depth > 1 else ""
+    deep = f", k-tiles of {depth * K_TILE_BYTES} bytes" if depth > 1 else ""
     summary = f"{tile[0]} x {tile[1]}{deep}{shared}{sums}: where such tiles fill the grid"
     options = {"tile": tile, **tile_options(tile, cluster, two_level, depth)}
     return Sm90Recipe(tile_name(tile, cluster, two_level, depth), summary, options, is_chosen=True)
@@ -310,5 +310,5 @@ def sm90_names() -> list[tuple[str, str]]:
         "sm90_deferred_2x1, operands that TMA cannot load, or wgmma not multiply, as they are, copied first",
     )
     tile = ("sm90_128x144_2x1", "128 x 144 in clusters of 2 x 1; other tiles by such a name too")
-    deep = ("sm90_64x32_deep_2x2", "64 x 32 by k-tiles twice as deep, in clusters of 2 x 2; other tiles too")
+    deep = ("sm90_64x32_deep_2x2", "64 x 32, k-tiles of 256 bytes, in clusters of 2 x 2; other tiles too")
     return [*((recipe.name, recipe.summary) for recipe in SM90_PLANS), tile, deep, packed]

@@ -108,7 +108,7 @@ class Shapes(Columns):
     ) -> Shapes:
         """
         ways     whether for D^T: those of each, one behind the other
-        with_c   whether a tile is read for each that is stored, which is not stored behind products then
+        with_c   whether a tile of C is read for each tile of D: none is stored behind the next one's products then
 
         >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
         array([192,  16])

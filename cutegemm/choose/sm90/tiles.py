@@ -57,7 +57,8 @@ DEFERRED = {"deferred": True, "stagger_cycles": 500}
 _NARROWEST = 16  # columns, which leave straight out of registers
 _NARROW = 32  # the same of 128 rows
 _WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
-_DEFERRED_TILES = ((128, 256), (256, 128))  # whose sums leave room for those of the tile before
+# For many tiles a CTA: stored behind the products of the next one. Other tiles of that size are for one or two waves.
+_DEFERRED_TILES = ((128, 256), (256, 128))
 _OF_FEW_SLOTS = ((128, 224), (192, 160), (192, 192))  # with more of them there is no room for four stages
 
 
@@ -103,7 +104,7 @@ def read_tile(name: str) -> tuple[tuple[int, int], tuple[int, int], bool, int] |
 def tile_options(
     tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1
 ) -> dict[str, Any]:
-    """Arguments of `sm90_plan` beside the tile, and how deep k-tiles are, where they are not as usual.
+    """Arguments of `sm90_plan` beside the tile; and `depth`, where a k-tile has so many times 128 bytes.
 
     >>> tile_options((192, 160), (1, 2))
     {'schedule': 'cooperative', 'consumers': 3, 'slots': 2, 'cluster': (1, 2)}

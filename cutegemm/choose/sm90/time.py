@@ -75,8 +75,8 @@ class Sm90Costs:
     sums           KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
     ends           where tiles have owners, until they have what others took of the k-tiles
     burst          of tensor cores at work, before the chip is at its power limit
-    rests          times the share of a wave that no products overlap, of the limit: tensor cores rest
-                   meanwhile, and the clock does not make it up
+    rests          times the share of a wave in which no products run: so much longer a problem takes at the power
+                   limit, since the clock does not make up for it
     """
 
     start: float = 6.41
@@ -163,7 +163,7 @@ def predicted(
     owned      whether tiles that do not fill the grid have owners, a column: see `shares_of`
     packed     names of the operands that were packed, whose rows begin at lines
     shares     `filled` of them, where that is known
-    with_c     whether a tile is read for each that is stored, as `shapes` have it
+    with_c     whether a tile of C is read for each tile of D; `shapes` are to be made with the same
     """
     tiling = _Tiling.of(shapes, problem, device)
     all_k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)

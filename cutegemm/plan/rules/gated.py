@@ -42,9 +42,9 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
     if plan.pipeline is not None:
         if 2 * pairs.block != plan.cta_tile[1]:
             yield (
-                f"of {epilogue}, threads have both sums of a pair where {pairs.block} gates lie together in tiles of "
-                f"{plan.cta_tile[1]} columns; TMA brings the gates of a tile, and then the ups. `ending_in` divides "
-                "the columns among the warps so that they have both."
+                f"of {epilogue}, a thread would have both sums of a pair if {pairs.block} gates and as many ups lay in "
+                f"turn, but TMA brings all gates of a tile of {plan.cta_tile[1]} columns before its ups. Take the plan "
+                "that `ending_in` makes, which divides the columns among the warps accordingly."
             )
             return
         try:
