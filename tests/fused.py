@@ -66,6 +66,7 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
     "e4m3, e4m3 out": lambda: form("e4m3_out", 2),
     "e5m2": lambda: form("e5m2", 2),
     "packed": lambda: form("pack_tf32", 2),
+    "A out of registers": lambda: form("read_a_2x1", 4),
     "packed, e4m3": lambda: form("pack_e4m3", 2),
     "batched": lambda: form("batched", 2),
     "s8, float D": lambda: form("deferred_s8", 2),

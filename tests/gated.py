@@ -42,6 +42,10 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
     "m-major D": (_sm90(Operands.of("bf16", layout="nt", out_major="m")), "geglu_bias", (136, 208, 72)),
     "f32 D": (_sm90(Operands.of("bf16", layout="nt", out="f32")), "geglu_bias", (136, 208, 72)),
     "tf32": (_sm90(Operands.of("tf32", layout="nt"), (128, 128, 32)), "swiglu", (136, 208, 72)),
+    "tf32, A out of registers": (
+        _sm90(Operands.of("tf32", layout="tt"), (128, 128, 32), schedule="cooperative"), "geglu_bias",
+        (136, 208, 72),
+    ),
     "e4m3": (_sm90(E4M3, (64, 128, 128)), "geglu_bias", (136, 208, 144)),
     "e4m3, two levels": (
         _sm90(E4M3, (128, 128, 128), schedule="cooperative", two_level=True), "swiglu", (136, 208, 272),

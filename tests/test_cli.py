@@ -217,6 +217,15 @@ GELU = (
     "aux:result:f16",
 )
 SLOTS = ("--plan", "sm90_slots", "--layout", "nt")
+
+
+@pytest.mark.parametrize("way", [(), ("--emulate",)])
+@pytest.mark.parametrize(("name", "kind"), [("c", "tile"), ("c", "row"), ("alpha", "scalar=2")])
+def test_operands_may_be_called_as_those_of_alpha_and_beta_are(name, kind, way):
+    said = run("gemm", "40", "64", "32", "--epilogue", f"acc + {name}", "--operand", f"{name}:{kind}", *way)
+    assert "correct: relative error" in said
+
+
 SCALE_AND_TILE = ("--operand", "s:scalar=0.5", "--operand", "x:tile")
 
 
@@ -328,6 +337,10 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
             "--epilogue is of a plan, and (4,8):(8,1) is a layout",
         ),
         (("gemm", "64", "64", "64", "--epilogue", "acc", "--beta", "2"), "leave out --c, --alpha and --beta"),
+        (
+            ("gemm", "8", "8", "8", "--epilogue", "acc + check", "--operand", "check:row"),
+            "--operand check: simulate has an option of this name. Call the operand otherwise",
+        ),
         (("gemm", "64", "64", "64", "--alpha", "1e39"), "--alpha 1e+39: the product is held against float64"),
         (
             ("gemm", "64", "64", "64", "--epilogue", "acc * s", "--operand", "s:scalar=nan"),

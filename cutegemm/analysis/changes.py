@@ -203,14 +203,17 @@ def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofl
 
 
 def _split_advice(plan: GemmPlan, problem: Problem, parts: int) -> str:
-    """For a grid that leaves multiprocessors idle; parts that would use them all."""
+    """For a grid that leaves multiprocessors idle; parts that would use them all.
 
+    parts   the most that are tried
+    """
     reduction = "last" if plan.pipeline else plan.split.reduction
+    in_parts = replace(plan.split, waves=0, owned=False, reduction=reduction)
     fits = next(
         (
             count
             for count in range(parts, plan.split_k, -1)
-            if advised.serves(plan, problem, split=replace(plan.split, parts=count, reduction=reduction))
+            if advised.serves(plan, problem, split=replace(in_parts, parts=count))
         ),
         0,
     )

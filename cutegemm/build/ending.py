@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.build.mma_sync import lines_of_d
 from cutegemm.build.mma_sync_tma import by_gated_warps
-from cutegemm.build.slots import SlotBuilder, line_columns
+from cutegemm.build.slots import FRAGMENT, FRAGMENT_IN_BANKS, SlotBuilder, line_columns
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.plan import GemmPlan
@@ -41,7 +41,7 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
     operands = plan.operands.with_further(**further or {}).as_gated(epilogue.gated, epilogue.halved)
     if not epilogue.gated and not _takes_registers_of_lines(epilogue, plan):
         return plan.with_(operands=operands, epilogue=epilogue)
-    if plan.tiled_mma.atom.a_source == "register" and plan.pipeline is not None:
+    if not plan.tiled_mma.atom.is_of_warpgroup and plan.pipeline is not None:
         changes = by_gated_warps(f"plan {plan.name!r} for {epilogue}", plan, operands)
         return plan.with_(operands=operands, epilogue=epilogue, **changes)
     if plan.slots is not None:
@@ -94,7 +94,10 @@ def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> Ge
     first = next(iter(epilogue.tiles), "c")
     subject = f"plan {plan.name!r} for {epilogue}"
     builder = SlotBuilder(
-        subject, replace(operands, c=operands.matrix(first)), most=_most_columns(epilogue, slots)
+        subject,
+        replace(operands, c=operands.matrix(first)),
+        FRAGMENT_IN_BANKS if plan.tiled_mma.atom.a_source == "register" else FRAGMENT,
+        most=_most_columns(epilogue, slots),
     )
     made, smem_d = builder.slots(
         d_tile, pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles), True

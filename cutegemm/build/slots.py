@@ -33,7 +33,11 @@ _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 
 # What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
 # apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
-_FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
+FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
+# The same, where rows lie as in `ROWS_IN_BANKS`.
+FRAGMENT_IN_BANKS = Layout(
+    ((4, (4, 2), (2, 2)), (2, 2, 2)), ((2 * WGMMA_M, (1, 16), (8, 32)), (WGMMA_M, 4, 8 * WGMMA_M))
+)
 
 
 class SlotBuilder:
@@ -50,7 +54,7 @@ class SlotBuilder:
         self,
         subject: str,
         operands: Operands,
-        fragment: Layout = _FRAGMENT,
+        fragment: Layout = FRAGMENT,
         tile: tuple[int, int] = (WGMMA_M, _SUBTILE_COLUMNS),
         in_places: bool = True,
         least: int = MIN_SLOTS,

@@ -7,7 +7,7 @@ from typing import Any
 
 from cutegemm.build.building import made
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
-from cutegemm.build.slots import MOST_PAD_BYTES, SHARED_D, SlotBuilder
+from cutegemm.build.slots import FRAGMENT, FRAGMENT_IN_BANKS, MOST_PAD_BYTES, SHARED_D, SlotBuilder
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -16,13 +16,14 @@ from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARPGROUP_THREADS
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
-from cutegemm.plan.memory.packing import as_packed, is_to_turn, make_packings, to_pack_for_wgmma
+from cutegemm.plan.memory.packing import as_packed, is_to_read, is_to_turn, make_packings, to_pack_for_wgmma
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.rules.pipeline import MIN_STAGES
 from cutegemm.plan.work.split import by_last
-from cutegemm.tile.mma_atoms import WGMMA_C_TYPES, WGMMA_M, wgmma
+from cutegemm.tile.copy_atoms import universal_copy
+from cutegemm.tile.mma_atoms import ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
@@ -138,7 +139,7 @@ def sm90_plan(
     if most is None and ops.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
         most = b.line_columns(count, stages)
     storing = None if store == "direct" else b.attempt(
-        lambda: SlotBuilder(subject, ops, most=most).slots(
+        lambda: SlotBuilder(subject, ops, FRAGMENT_IN_BANKS if is_to_read(loaded) else FRAGMENT, most=most).slots(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
@@ -163,7 +164,7 @@ def sm90_plan(
         name=name,
         summary=summary,
         family="sm90",
-        read_a=None,
+        read_a=universal_copy(loaded.a.dtype, loaded.a.dtype.bits) if is_to_read(loaded) else None,
         read_b=None,
         raster=made(order),
         cluster_mn=cluster,
@@ -228,19 +229,22 @@ class _Builder(PipelineBuilder):
         columns   of a wgmma
         readers   consumers that share a tile
         """
-        a, b = loaded.a, loaded.b
+        a, b, reads = loaded.a, loaded.b, is_to_read(loaded)
         turned = [name for name, operand in (("a", a), ("b", b)) if is_to_turn(operand)]
+        turned = [name for name in turned if not (reads and name == "a")]
         if turned and a.dtype in WGMMA_C_TYPES:
             self.broken.append(self._how_to_turn(turned, a.dtype))
         majors = ["k" if operand.major == "k" or is_to_turn(operand) else "mn" for operand in (a, b)]
-        atom = wgmma(a.dtype, columns, majors[0], majors[1], "shared", loaded.acc, b.dtype)
+        source = "register" if reads else "shared"
+        atom = wgmma(a.dtype, columns, majors[0], majors[1], source, loaded.acc, b.dtype)
+        own_rows = ROWS_IN_BANKS if reads else Layout(WGMMA_M)
         if readers == 1:
-            return TiledMma(atom)
+            return TiledMma(atom, permutation_mnk=(own_rows, None, None)) if reads else TiledMma(atom)
         if rows % WGMMA_M or rows == 0:
             raise PlanError(
                 self.subject, [f"{readers} consumers take {rows} rows each, no multiple of {WGMMA_M}."]
             )
-        of_m = Layout((WGMMA_M, readers, rows // WGMMA_M), (1, rows, WGMMA_M))
+        of_m = Layout((own_rows.shape, readers, rows // WGMMA_M), (own_rows.stride, rows, WGMMA_M))
         return TiledMma(atom, Layout((readers, 1, 1)), (of_m, None, None))
 
     def _how_to_turn(self, names: list[str], dtype: DType) -> str:

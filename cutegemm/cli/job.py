@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from cutegemm.choose.recipe import Recipe
 from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import DType, round_to, tf32
-from cutegemm.errors import SimulationError
+from cutegemm.errors import SimulationError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import LINEAR, SCALED
 
@@ -113,21 +114,19 @@ class Job:
     ) -> tuple[dict[str, np.ndarray], int, float]:
         """(D and what is stored beside it, CTAs that ran, seconds). emulated: the architecture that the PTX is compiled
         for; None: the plan"""
-        matrices = self.given.a, self.given.b, self.given.c
+        named = {"c": self.given.c, "alpha": self.alpha, "beta": self.beta, **self.values}
         plan = self.plan if self.corner is None else self.corner.plan
         if emulated is None:
             from cutegemm.simulate import simulate
 
-            simulated = simulate(
-                plan, *matrices, alpha=self.alpha, beta=self.beta, progress=progress, **self.values
-            )
+            _check_names(simulate, self.values)
+            simulated = simulate(plan, self.given.a, self.given.b, progress=progress, **named)
             results = {"d": simulated.d, **simulated.further}
             return results, simulated.stats.ctas, simulated.stats.seconds
         from cutegemm.run.emulated import emulate
 
-        result = emulate(
-            plan, *matrices, alpha=self.alpha, beta=self.beta, arch=emulated, progress=progress, **self.values
-        )
+        _check_names(emulate, self.values)
+        result = emulate(plan, self.given.a, self.given.b, arch=emulated, progress=progress, **named)
         return {"d": result.d, **result.further}, result.ctas, result.seconds
 
     def _orders(self) -> int:
@@ -246,3 +245,14 @@ def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
         "instructions": {name: resources.count(name) for name in _KEY_INSTRUCTIONS if resources.count(name)},
         "violations": [*plan.violations(arch), *kernel.violations()],
     }
+
+
+def _check_names(function: Callable[..., Any], operands: Iterable[str]) -> None:
+    """Raises UnsupportedError for operands that are called as an option of the function that takes them is."""
+    options = inspect.signature(function).parameters.keys() - {"c", "alpha", "beta"}
+    for name in operands:
+        if name in options:
+            raise UnsupportedError(
+                f"--operand {name}: {function.__name__} has an option of this name. Call the operand otherwise; "
+                f"{', '.join(sorted(options))} are taken."
+            )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from cutegemm.errors import PlanError, UnsupportedError
-from cutegemm.layout import Layout, hooks
+from cutegemm.layout import Layout, coalesce, hooks
 from cutegemm.layout.inttuple import as_int_tuple, product
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
@@ -427,7 +427,11 @@ class GemmPlan(hooks.Shown):
         if self.pipeline is not None and self.split.is_split:  # added where a k-tile's have been
             of_parts = 2 * SUM_VECTOR * self.vectors_at_once
             out["sums of other parts"] = max(0, of_parts - out.get("sums of a k-tile", 0))
-        if mma.atom.a_source == "register":
+        if mma.atom.is_of_warpgroup and mma.atom.a_source == "register":
+            per_thread = product(as_int_tuple(mma.partition_shape_A((bm, self.cta_tile[2]))))
+            later = out.get("sums of other parts", 0)  # in the same registers
+            out["fragments"] = max(0, _words(per_thread, ops.a.dtype.bits, 1) - later)
+        elif mma.atom.a_source == "register":
             depth_a, depth_b = self.fragment_buffers
             bk = self.cta_tile[2]
             per_thread_a = product(as_int_tuple(mma.partition_shape_A((bm, bk))[:2]))
@@ -655,21 +659,30 @@ def _of_name(plan: str, parts: tuple[_Part, ...], name: str) -> _Part:
 
 @cache
 def _of_one_consumer(mma: TiledMma) -> TiledMma:
-    if mma.atom.a_source == "shared":
-        return TiledMma(mma.atom)
     along_m, along_n, _ = mma.permutation_mnk  # (an atom, consumers, the atoms of one)
+    if mma.atom.is_of_warpgroup:
+        rows = along_m[0] if isinstance(along_m, Layout) and mma.atom_layout_mnk.size() > 1 else along_m
+        return (
+            TiledMma(mma.atom, permutation_mnk=(rows, None, None)) if _is_turned(rows) else TiledMma(mma.atom)
+        )
     own = (_without_second(along_m), _without_second(along_n), None)
     return TiledMma(mma.atom, permutation_mnk=own)
+
+
+def _is_turned(rows: Any) -> bool:
+    """Whether the rows of an atom lie in another order than its own."""
+    return isinstance(rows, Layout) and coalesce(rows) != Layout(rows.size())
 
 
 @cache
 def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
     a = mma.atom
-    if a.a_source == "register":  # of half a warp's columns, an atom after the other
+    if not a.is_of_warpgroup:  # of half a warp's columns, an atom after the other
         atom_n = a.shape_mnk[1]
         along_n = Layout((atom_n, columns // atom_n), (1, atom_n))
         return TiledMma(a, permutation_mnk=(mma.permutation_mnk[0], along_n, None))
-    return TiledMma(wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype))
+    atom = wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype)
+    return TiledMma(atom, permutation_mnk=(mma.permutation_mnk[0], None, None))
 
 
 def _without_second(permutation: Layout) -> Layout:

@@ -179,7 +179,7 @@ class Stage:
         if checked:
             for tables in self.tables:
                 check_boxes(tables, report)
-            if plan.tiled_mma.atom.a_source == "register":  # each element is followed into the sums once
+            if not plan.tiled_mma.atom.is_of_warpgroup:  # each element is followed into the sums once
                 check_tables(plan, plan_tables(plan), report)
         self.held = held_by_consumers(plan, report)
         self.storage = None if plan.slots is None else SlotStorage(task)

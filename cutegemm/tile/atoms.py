@@ -81,6 +81,11 @@ class MmaAtom(hooks.Shown):
         """How many threads carry out the instruction together."""
         return self.thr_id.size()
 
+    @property
+    def is_of_warpgroup(self) -> bool:
+        """Whether a warpgroup carries it out, and goes on meanwhile: wgmma."""
+        return self.b_source == "shared"
+
     def layout_tv(self, operand: str) -> Layout:
         """The thread-value layout of operand a, b or c."""
         layouts = {"a": self.layout_a_tv, "b": self.layout_b_tv, "c": self.layout_c_tv}

@@ -176,6 +176,13 @@ def wgmma(
     )  # fmt: skip
 
 
+# Rows of the 64 of a wgmma whose A is read out of an m-major tile: a warp's 32 lanes, 8 along M and 4 along K, find
+# their elements of 32 bits in as many banks. Under the swizzle of 128 bytes, 16 rows further are 4 chunks of 16 bytes
+# further, so 4 rows and 4 rows 16 further, at 4 places along K, are 8 chunks; 8 rows side by side are at half as many.
+# Modes: lanes (4, 2) along M, the thread's second row, warps (2, 2).
+ROWS_IN_BANKS = Layout((4, 2, 2, 2, 2), (1, 16, 4, 8, 32))
+
+
 def _in_shared(extent: int, k: int) -> Layout:
     """An operand that all 128 threads read whole from shared memory."""
     return Layout((128, (extent, k)), (0, (1, extent)))

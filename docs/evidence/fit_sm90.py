@@ -26,6 +26,7 @@ from cutegemm.choose.names import recipe_named
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import Shapes
+from cutegemm.choose.sm90.tiles import has_narrow_slots, read_tile
 from cutegemm.choose.sm90.time import COSTS, Sm90Costs, predicted
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -47,6 +48,8 @@ _TAIL = (
 # sizes of language models (hopper_tiles, hopper_llama). Of two levels: from times of e4m3 alone, of later kernels.
 # Of large clusters and of rows of 64 bytes: by which the choice loses least on all files, the others as they are.
 _FOUND_APART = ("store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "half")
+# Until then tiles with narrow slots, named by their size, had wide ones, and a stage less.
+_NARROW_SINCE = "2026-11-23 02:00 UTC"
 _CONSIDERED = {recipe.name for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL)}
 
 
@@ -84,11 +87,14 @@ Contest = Sequence[Timed]  # of one problem: for D, and for D^T
 def timed(found: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
     """Contests of a file of `docs.evidence`, by problem; a plan that was chosen as well counts once."""
     by_problem: dict[tuple[Any, ...], dict[str, tuple[Sm90Recipe, float]]] = {}
+    had_wide_slots = found["machine"].get("date", "") < _NARROW_SINCE
     for row in found["rows"]:
         us = row.get("us", {})
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
             recipe = _recipe(name)
-            if recipe is not None:
+            if recipe is not None and not (
+                had_wide_slots and has_narrow_slots(recipe.tile) and _is_tile(recipe)
+            ):
                 key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
                 by_problem.setdefault(key, {})[str(recipe)] = recipe, each
     device = device_called(found["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
@@ -132,6 +138,11 @@ def _recipe(name: str) -> Sm90Recipe | None:
         return None
     division = recipe.division
     return recipe if division.owned or not division.waves else None
+
+
+def _is_tile(recipe: Sm90Recipe) -> bool:
+    """Whether it is named by its tile, and no step of the ladder."""
+    return read_tile(recipe.name) is not None
 
 
 def losses(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> list[float]:

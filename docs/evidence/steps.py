@@ -260,9 +260,9 @@ STEPS: tuple[Step, ...] = (
         f"--suite llama {_BF16} --plan @sm90_stream --plan chosen --seconds 0.2",
     ),
     _gemm(
-        "hopper_tf32", 25, "tf32, every layout: by wgmma, what is not k-major packed first",
-        f"--shape 2048 --shape 4096 --shape 8192 --dtype tf32 {_LAYOUTS} --plan chosen --plan mma_tma_256x128 "
-        "--seconds 0.4",
+        "hopper_tf32", 40, "tf32, every layout: by wgmma, an m-major A out of registers, and packed first",
+        "--shape 1024 --shape 2048 --shape 4096 --shape 8192 --shape 1856x14176x7232 --shape 11712x624x11952 "
+        f"--dtype tf32 {_LAYOUTS} --plan chosen --plan sm90_deferred_2x1+pack --seconds 0.2",
     ),
     _gemm(
         "hopper_unaligned", 20, "bf16 rows that TMA cannot load, packed first",

@@ -28,6 +28,8 @@ SPELLED = re.compile(r"(?:simt|mma_sync|mma_tma|sm90):\S+")
         ("sm90_pingpong", "bf16", (300, 600, 64)),
         ("sm90_64x16", "bf16", (2048, 1024, 8192)),
         ("sm90_two_level_2x1", "e4m3", (500, 500, 4096)),
+        ("sm90_192x160_1x2/fill", "bf16", (300, 700, 200)),
+        ("sm90_wide_2x1/stream", "bf16", (300, 700, 400)),
     ],
 )
 def test_advised_plans_keep_the_rules(name, dtype, extents):

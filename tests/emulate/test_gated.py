@@ -17,6 +17,7 @@ from tests.marks import with_thorough
 # Those whose code differs most; the simulator carries out all
 EMULATED = (
     "pingpong", "multicast", "deferred", "direct", "e4m3, packed", "mma.sync", "mma.sync by TMA", "SIMT",
+    "tf32, A out of registers",
 )  # fmt: skip
 THOROUGH = (
     "pingpong, pairs", "cooperative", "split", "mma.sync, n-major", "SIMT, split", "n-major", "batch",

@@ -68,6 +68,14 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
         ),
         pytest.param("direct_elements", (130, 263, 72), {}, marks=pytest.mark.thorough),
         ("c_f32_batched", (130, 72, 72), {"batch": 2, "beta": 2.0}),
+        ("read_a_2x1 on 4", (300, 136, 200), {}),
+        pytest.param("read_a_2x1 on 4", (128, 64, 0), {}, marks=pytest.mark.thorough),
+        pytest.param("read_a_of_three on 2", (200, 100, 72), {}, marks=pytest.mark.thorough),
+        pytest.param("read_a_split_direct on 4", (130, 67, 333), {}, marks=pytest.mark.thorough),
+        pytest.param(
+            "read_a_m_major_c", (260, 72, 72), {"batch": 2, "beta": 2.0}, marks=pytest.mark.thorough
+        ),
+        pytest.param("read_a_packs_b on 4", (132, 68, 100), {}, marks=pytest.mark.thorough),
         ("e4m3_two_level_2x1", (130, 208, 272), {}),
         ("e4m3_two_level_2x1", (130, 208, 256), {}),
         ("two_level_pingpong", (130, 136, 272), {}),  # k-tiles: an odd number, an even one, one, none
@@ -213,6 +221,11 @@ def test_a_fence_is_missed_when_a_store_is_asked_for(which):
             "c_f32_batched",
             edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 2),
             r"ld\.shared.*race: it reads shared memory at .* written by an asynchronous copy",
+        ),
+        (  # A of the next k-tile is read while products have that of this one
+            "read_a_2x1 on 4",
+            edited(r"(wgmma\.wait_group\.sync\.aligned\s+)0;", r"\g<1>1;", 0),
+            r"ld\.shared.*it uses %r\d+, which the wgmma of line \d+ still has",
         ),
         (
             "sm90_multistage",

@@ -26,6 +26,7 @@ PLANS = {
     "bf16, fill": ("sm90_wide_2x1/fill", "bfloat16", "nt"),
     "bf16, stream": ("sm90_slots/stream", "bfloat16", "nn"),
     "bf16, mma.sync": ("mma_128x128", "bfloat16", "nn"),
+    "bf16, mma.sync by TMA": ("mma_tma_256x128", "bfloat16", "nt"),
     "bf16, transposed": ("transposed:sm90_slots", "bfloat16", "nt"),
     "f16, chosen": (None, "float16", "tt"),
     "f32, chosen": (None, "float32", "nn"),

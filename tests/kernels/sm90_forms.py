@@ -111,6 +111,26 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "c_f32_warps_store": ({"c": "f32"}, {"with_c": True, "store": "tma_warp", "slots": 4}),
     "batched": ({"layout": "nn", "batched": True}, {"slots": 4}),
     "batched_2x1": ({"batched": True}, {"cluster": (2, 1), "tile": (64, 128, 64)}),
+    "read_a_2x1": (
+        {"dtype": "tf32", "layout": "tt"},
+        {"tile": (128, 64, 32), "cluster": (2, 1), **_COOPERATIVE},
+    ),
+    "read_a_m_major_c": (
+        {"dtype": "tf32", "layout": "tt", "out_major": "m", "batched": True},
+        {"tile": (256, 64, 32), "with_c": True, **_COOPERATIVE},
+    ),
+    "read_a_of_three": (
+        {"dtype": "tf32", "layout": "tt"},
+        {"tile": (192, 96, 32), "consumers": 3, "cluster": (1, 2), **_COOPERATIVE},
+    ),
+    "read_a_split_direct": (
+        {"dtype": "tf32", "layout": "tt", "align_d": 4},
+        {"tile": (128, 64, 32), "store": "direct", "split_k": 2, **_COOPERATIVE},
+    ),
+    "read_a_packs_b": (
+        {"dtype": "tf32", "layout": "tn"},
+        {"tile": (128, 64, 32), "pack": "b", **_COOPERATIVE},
+    ),
     "e4m3": ({"dtype": "e4m3", "out": "bf16"}, {"tile": (128, 128, 128)}),
     "e4m3_f32": (
         {"dtype": "e4m3", "out": "f32"},

@@ -13,6 +13,7 @@ from cutegemm.dtypes import bf16  # noqa: E402
 from cutegemm.kernels import lower  # noqa: E402
 from cutegemm.kernels.sm90 import kernel as sm90  # noqa: E402
 from cutegemm.machine.arch import arch_named  # noqa: E402
+from cutegemm.tile.mma_atoms import ROWS_IN_BANKS  # noqa: E402
 from cutegemm.tile.smem_atoms import widest_smem_kind  # noqa: E402
 from cutegemm.tile.tiled_copy import TiledCopy  # noqa: E402
 from cutegemm.tile.tiled_mma import TiledMma  # noqa: E402
@@ -84,7 +85,9 @@ def test_boxes(name):
 def test_who_multiplies_what(name):
     plan = form(name)
     tile = plan.pipeline.consumer_tile
-    ours = TiledMma(plan.tiled_mma.atom)
+    atom = plan.tiled_mma.atom
+    rows = ROWS_IN_BANKS if atom.a_source == "register" else None
+    ours = TiledMma(atom, permutation_mnk=(rows, None, None))
 
     def ask():
         mma = lower.tiled_mma(plan.consumer_mma)

@@ -29,7 +29,7 @@ COMPILED = (
     "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
     "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "split_direct",
     "lines", "lines_m_major", "lines_by_4_bytes", "lines_f32", "lines_c", "lines_of_16", "lines_e4m3", "lines_split",
-    *PACKED,
+    "read_a_2x1", *PACKED,
 )  # fmt: skip
 # Other tiles, and two of these ways together.
 THOROUGH = (
@@ -37,6 +37,7 @@ THOROUGH = (
     "single_two_consumers", "split_c", "split_two_level", "split_s8", "stream_of_three",
     "plain_d", "l2", "cooperative_256x192", "deferred_tall_1x2", "c_cooperative", "c_wide", "batched_2x1", "e5m2",
     "s8_direct", "e5m2_out", "stream_wide_1x2", "stream_cooperative_2x1", "lines_by_8_bytes", "lines_f32_m_major",
+    "read_a_m_major_c", "read_a_of_three", "read_a_split_direct", "read_a_packs_b",
 )  # fmt: skip
 # Those that tests/emulate runs on a grid of two CTAs, so that they are compiled once.
 _ON_TWO_CTAS = {
@@ -76,6 +77,14 @@ def check(kernel: CompiledKernel) -> None:
     assert products == turns * plan.k_blocks * pipeline.consumer_tile[0] // m * columns
     assert sum(c for name, c in report.instructions.items() if "GMMA" in name) == products
     assert report.count("WARPGROUP") == turns * columns + waits
+    if plan.tiled_mma.atom.a_source == "register":  # a load for each element that a thread multiplies
+        of_thread = pipeline.consumer_tile[0] * plan.cta_tile[2] // 128
+        others = report.count("LDS.") + plan.split.is_split
+        assert (
+            of_thread
+            <= report.count("LDS") - others
+            <= of_thread + plan.has_c * product(pipeline.consumer_tile)
+        )
 
     # Loads: a box of A and of B for each share of a k-tile, multicast where CTAs share it
     dim = "3D" if plan.operands.batched else "2D"

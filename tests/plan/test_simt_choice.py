@@ -25,7 +25,8 @@ TN, NT = (Operands.of("f32", layout=layout) for layout in ("tn", "nt"))
 H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 BY_HAND = SimtCosts(
-    start=1000.0, round=100.0, latency=3.0, registers=2.0, step=0.5, block=0.0, wide=0.0, narrow=0.0, turned=0.0,
+    start=1000.0, round=100.0, begin=0.0, latency=3.0, registers=2.0, step=0.5, block=0.0, wide=0.0, narrow=0.0,
+    turned=0.0,
     reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0, written=0.0, runs=0.0, torn=0.0, apart=0.0, across=1.0,
     issue=0.0, launch=10_000.0, added=1.0, sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0,
     within=64.0, beside=64.0,
@@ -51,6 +52,16 @@ def test_a_tile_by_hand():
     assert bound == "start and end"
     found, _ = of("simt_32x32", Problem(32, 32, 640, operands=NT))
     assert found == pytest.approx(1000 + 100 + 40 * (3 + 2 + 0.5), rel=1e-6)
+
+
+def test_ctas_begin_one_behind_the_other():
+    """Of 364 tiles a multiprocessor has three at most, and of 40 one."""
+    slow = replace(BY_HAND, begin=10.0)
+    for tiles, most in ((364, 3), (40, 1)):
+        problem = Problem(128 * tiles, 128, 64, operands=TN)
+        assert of("simt_128x128", problem, slow)[0] - of("simt_128x128", problem)[0] == pytest.approx(
+            10.0 * most
+        )
 
 
 def test_parts_of_k():

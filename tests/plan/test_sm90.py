@@ -185,7 +185,8 @@ def test_what_cannot_be_is_said(options, rule):
             Operands.of("e4m3", layout="nn", out="bf16"),
             "B is n-major, but wgmma takes e4m3 operands k-major alone",
         ),
-        (Operands.of("tf32", layout="tn"), "A is m-major and B is n-major, but"),
+        (Operands.of("s8", layout="tn", out="s32"), "A is m-major and B is n-major, but"),
+        (Operands.of("tf32", layout="tn"), "B is n-major, but"),  # A is read into registers
         (Operands.of("e4m3", align_bytes=8), "pack='ab' for the builder, copies them"),
         (Operands.of("f32"), "no wgmma of f32"),
     ],

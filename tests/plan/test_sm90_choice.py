@@ -184,13 +184,13 @@ def test_what_idle_ctas_take():
         for shape in ((2048, 8192, 8192), (256 * 66, 128 * 3, 8192), (512, 4096, 8192))
     ]
     assert fills == [True, False, False]
-    unlimited = replace(COSTS, burst=1e9)  # at the power limit idle CTAs cost nothing
+    unlimited = replace(COSTS, burst=1e9)  # at the power limit a wave that is not full costs less
     whole, filled = [
         predicted_us(BY_NAME[name], BF16, Problem(2048, 8192, 8192), split=how, costs=unlimited)
         for how in (Split(), FILLED)
     ]
     assert (7 + 101 / 128) / 8 < filled / whole < 1
-    assert choose(BF16, Problem(512, 28672, 8192)).split.owned
+    assert choose(BF16, Problem(8192, 14336, 4096)).split.owned
 
 
 def test_tiles_that_fill_the_grid():
@@ -238,11 +238,16 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster, depth):
         for named in usual
         if (named.tile, named.shape.cluster, named.shape.depth) == (tile, cluster, depth)
     ]
-    assert len(found) == 1
-    plan = plan_named(found[0].name, BF16)
-    assert (plan.cta_tile, plan.cluster_mn) == ((*tile, 64 * depth), cluster)
-    assert plan.pipeline.deferred == (found[0].shape.epilogue == "deferred")
-    assert (plan.pipeline.kind == "pingpong") == (found[0].shape.epilogue == "pingpong")
+    assert len(found) == (2 if tile == (128, 192) else 1)  # with narrow slots, and with wide ones
+    plans = [plan_named(named.name, BF16) for named in found]
+    for named, plan in zip(found, plans, strict=True):
+        assert (plan.cta_tile, plan.cluster_mn) == ((*tile, 64 * depth), cluster)
+        assert plan.pipeline.deferred == (named.shape.epilogue == "deferred")
+        assert (plan.pipeline.kind == "pingpong") == (named.shape.epilogue == "pingpong")
+    assert [(plan.stages, plan.slots.subtile[1]) for plan in plans if tile == (128, 192)] in (
+        [],
+        [(4, 64), (5, 32)],
+    )
 
 
 def test_k_tiles_twice_as_deep():

@@ -48,6 +48,7 @@ class SimtCosts:
 
     start       of a kernel, until its first loads are under way, and from its last store to the end
     round       of CTAs: the first k-tile comes, with no products meanwhile
+    begin       of a CTA, of all that a multiprocessor runs, each behind the one before it
     latency     of a k-tile
     registers   more of it, where a tile goes through registers
     step        of a k-tile, what is no latency of memory; block: of a k-block
@@ -73,35 +74,36 @@ class SimtCosts:
     within, beside   the exponent of `together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 4.86
-    round: float = 1.32
-    latency: float = 0.445
-    registers: float = 0.0246
-    step: float = 0.0259
-    block: float = 0.00844
-    wide: float = 0.00347
-    narrow: float = 0.00253
-    turned: float = 0.00239
-    reads: float = 0.00129
-    peak: float = 0.94
-    few: float = 0.186
-    crowded: float = 1.18
-    store: float = 0.003
-    written: float = 0.672
-    torn: float = 1.8
-    runs: float = 0.339
-    apart: float = 0.476
+    start: float = 4.82
+    round: float = 1.17
+    begin: float = 0.0314
+    latency: float = 0.486
+    registers: float = 0.0164
+    step: float = 0.0358
+    block: float = 0.00681
+    wide: float = 0.00419
+    narrow: float = 0.0029
+    turned: float = 0.0023
+    reads: float = 0.0012
+    peak: float = 0.934
+    few: float = 0.198
+    crowded: float = 1.25
+    store: float = 0.00327
+    written: float = 0.75
+    torn: float = 1.52
+    runs: float = 0.108
+    apart: float = 0.517
     across: float = 1.04
-    issue: float = 0.000609
-    launch: float = 0.395
-    added: float = 0.945
+    issue: float = 0.000624
+    launch: float = 0.368
+    added: float = 0.95
     sums: float = 0.414
-    streamed: float = 4.05
-    scattered: float = 0.0151
-    pack: float = 3.9
+    streamed: float = 3.55
+    scattered: float = 0.00936
+    pack: float = 3.92
     packed: float = 0.917
-    within: float = 3.63
-    beside: float = 2.29
+    within: float = 3.76
+    beside: float = 2.13
 
 
 COSTS = SimtCosts()
@@ -303,6 +305,7 @@ def predicted(
     stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
     written_us = stores_us + d_us
     ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas)
+    ends_us = ends_us + cost.begin * (work.rounds * tiles.ctas + work.rest)
     a_bytes = problem.m * problem.k * problem.l * size_of["a"]
     b_bytes = problem.n * problem.k * problem.l * size_of["b"]
     packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b

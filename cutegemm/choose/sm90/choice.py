@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -10,19 +11,22 @@ import numpy as np
 
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.columns import Column
-from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
+from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_READING, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes
 from cutegemm.choose.sm90.time import filled, predicted
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.launches import MOST_PACKED_BYTES
-from cutegemm.plan.memory.packing import ALIGN_BYTES, to_pack_for_wgmma
+from cutegemm.plan.memory.packing import ALIGN_BYTES, is_to_read, to_pack_for_wgmma
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.shares import Shares
 from cutegemm.plan.work.split import FILLED, Split, by_last
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 ACCUMULATIONS = ("fast", "two_level")
+_ONE_LEVEL, _TWO_LEVELS, _READING = "sums on one level", "sums on two levels", "A out of registers"
+_RECIPES = {_ONE_LEVEL: SM90_CHOSEN, _TWO_LEVELS: SM90_TWO_LEVEL, _READING: SM90_READING}
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
@@ -61,18 +65,50 @@ def ranked(
     """
     if accumulate not in ACCUMULATIONS:
         raise PlanError("choose", [f"accumulate = {accumulate!r}; {' or '.join(ACCUMULATIONS)} is expected."])
-    recipes = considered(operands, accumulate)
-    packed = to_pack_for_wgmma(operands)
     ways = tuple([way for way in (False, True) if transposed in (None, way) and _serves(operands, way)])
+    packed, sums = to_pack_for_wgmma(operands), _sums(operands, accumulate)
+    found = _ranked(sums, operands, problem, device, ways, with_c, packed)
+    reading = _reading(operands, ways)
+    if reading:
+        read = _ranked(_READING, operands, problem, device, reading, with_c, "")
+        found = heapq.merge(found, read, key=lambda one: one.us)
+    yield from found
+
+
+def _reading(operands: Operands, ways: tuple[bool, ...]) -> tuple[bool, ...]:
+    """For which of D and D^T threads can read A, so that nothing is packed."""
+    return tuple([way for way in ways if _reads_alone(operands.transposed if way else operands)])
+
+
+@lru_cache(maxsize=256)
+def _reads_alone(operands: Operands) -> bool:
+    aligned = operands.a.align_bytes >= TMA_INNER_ALIGNED_BYTES
+    return aligned and is_to_read(operands) and to_pack_for_wgmma(operands) == "a"
+
+
+def _ranked(
+    which: str,
+    operands: Operands,
+    problem: Problem,
+    device: Device,
+    ways: tuple[bool, ...],
+    with_c: bool,
+    packed: str,
+) -> Iterator[Candidate]:
+    """The same of some recipes, for D and for D^T as `ways` say.
+
+    which    of `_RECIPES`
+    packed   names of the operands that are packed
+    """
     if not ways:
         return
-    every = _shapes(recipes[0].shape.two_level, operands, ways, with_c)
+    recipes, every = _RECIPES[which], _shapes(which, operands, ways, with_c)
     rows, parts, owned, shares = _divisions(every, operands, problem, device)
     shapes, read = every.taken(rows), _as_read(operands) if packed else operands
     found = predicted(
         shapes, read, problem, device, parts, owned, packed=packed, shares=shares, with_c=with_c
     )
-    packed_us = packing_us(operands, problem, device)
+    packed_us = packing_us(operands, problem, device) if packed else 0.0
     for place in np.argsort(found.us, kind="stable").tolist():
         recipe = recipes[rows[place] % len(recipes)]
         way, us = bool(shapes.turned[place]), float(found.us[place])
@@ -127,9 +163,8 @@ def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Col
 
 
 @lru_cache(maxsize=256)
-def _shapes(two_level: bool, operands: Operands, ways: tuple[bool, ...], with_c: bool) -> Shapes:
-    recipes = SM90_TWO_LEVEL if two_level else SM90_CHOSEN
-    return Shapes.of([recipe.shape for recipe in recipes], operands, ways, with_c)
+def _shapes(which: str, operands: Operands, ways: tuple[bool, ...], with_c: bool) -> Shapes:
+    return Shapes.of([recipe.shape for recipe in _RECIPES[which]], operands, ways, with_c)
 
 
 @lru_cache(maxsize=8192)
@@ -153,8 +188,12 @@ def _serves(operands: Operands, turned: bool) -> bool:
 
 def considered(operands: Operands, accumulate: str = "fast") -> tuple[Sm90Recipe, ...]:
     """The recipes among which there is a choice, none of them split or packed."""
+    return _RECIPES[_sums(operands, accumulate)]
+
+
+def _sums(operands: Operands, accumulate: str) -> str:
     is_fp8 = operands.a.dtype.is_float and operands.a.dtype.bits == 8
-    return SM90_TWO_LEVEL if is_fp8 and accumulate == "two_level" else SM90_CHOSEN
+    return _TWO_LEVELS if is_fp8 and accumulate == "two_level" else _ONE_LEVEL
 
 
 def packing_us(operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE) -> float:

@@ -19,7 +19,14 @@ from __future__ import annotations
 from cutegemm.choose.recipe import STREAM_WAVES
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape
-from cutegemm.choose.sm90.tiles import COOPERATIVE, DEFERRED, every_tile, tile_name, tile_options
+from cutegemm.choose.sm90.tiles import (
+    COOPERATIVE,
+    DEFERRED,
+    every_tile,
+    has_narrow_slots,
+    tile_name,
+    tile_options,
+)
 
 _DIRECT = {"store": "direct", "raster": "along_n"}
 _KEEP_INPUTS = ("evict_last", "evict_last", "evict_first")
@@ -287,7 +294,7 @@ def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Re
     taken = {
         (recipe.tile, recipe.shape.cluster, recipe.shape.depth)
         for recipe in chosen
-        if recipe.shape.raster == TileShape.raster
+        if recipe.shape.raster == TileShape.raster and not has_narrow_slots(recipe.tile)
     }
     left = [given for given in every_tile(two_level) if given not in taken]
     return (*chosen, *[of_tile(tile, cluster, two_level, depth) for tile, cluster, depth in left])
@@ -296,6 +303,8 @@ def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Re
 # What `choose` considers.
 SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE), two_level=False)
 SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
+# Of these, the plans of an A that threads read into registers, as `Sm90Recipe.build_for` makes them of the others.
+SM90_READING = tuple([recipe.reading for recipe in SM90_CHOSEN if recipe.may_read])
 SM90_PLANS = (*SM90_LADDER, *_ALONE, *_TWO_LEVEL_LADDER)
 
 

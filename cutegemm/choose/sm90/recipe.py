@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,12 +13,15 @@ from cutegemm.choose.recipe import BuildTarget, Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.memory.packing import to_pack_for_wgmma
+from cutegemm.plan.memory.packing import is_to_read, to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.work.split import Split, by_last
+from cutegemm.tile.mma_atoms import WGMMA_M
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
+_OF_ITS_OWN_PRODUCTS = ("deferred", "stagger_cycles")  # options of consumers whose A is in shared memory
+_MOST_BESIDE_A = 256 * 192  # sums of a tile, with so many of which no registers are left for A
 _SPLITTING = ("split_k", "stream", "fill")  # options that say how K is split
 
 
@@ -82,6 +85,20 @@ class Sm90Recipe(Recipe):
         )
 
     @property
+    def may_read(self) -> bool:
+        """Whether consumers can share the tile, so that one reads A while others multiply, and have the registers."""
+        (rows, columns), shape = self.tile, self.shape
+        is_usual = product(shape.cluster) <= 2 and shape.depth == 1 and not shape.is_direct
+        return is_usual and rows >= 2 * WGMMA_M and columns >= WGMMA_M and rows * columns < _MOST_BESIDE_A
+
+    @property
+    def reading(self) -> Sm90Recipe:
+        """The same for an A that threads read into registers: consumers share a tile, and store it before the next."""
+        options = {name: value for name, value in self.options.items() if name not in _OF_ITS_OWN_PRODUCTS}
+        summary = "{} x {} by consumers that share it, and read A into registers".format(*self.tile)
+        return replace(self, summary=summary, options={**options, "schedule": "cooperative"})
+
+    @property
     def cluster_ctas(self) -> int:
         """CTAs of a cluster."""
         return product(self.options.get("cluster", (1, 1)))
@@ -102,13 +119,17 @@ class Sm90Recipe(Recipe):
         tile has no two subtiles, or there is no room for them, straight out of registers.
 
         What cannot be stored behind the next tile's products is stored before them: with C, a D of 32 bits, and one
-        that does not leave by TMA. What is spelled out is not changed so.
+        that does not leave by TMA. An A that threads read into registers has consumers that share a tile. What is
+        spelled out is not changed so.
 
         raises   PlanError where the operands break its rules
         """
         ops, with_c = operands.as_tf32, target.with_c
-        options: dict[str, Any] = {"ctas": target.sms, **self.options, "pack": self.packed(ops)}
-        options |= {"name": self.plan_name, "summary": self.summary, "with_c": with_c}
+        pack = self.packed(ops)
+        reads = not self.spelled_out and is_to_read(ops) and not pack and self.may_read
+        own = self.reading if reads else self
+        options: dict[str, Any] = {"ctas": target.sms, **own.options, "pack": pack}
+        options |= {"name": self.plan_name, "summary": own.summary, "with_c": with_c}
         if not self.spelled_out:
             if self.split is not None:
                 options |= {"split_k": self.split.parts, "stream": self.split.waves, "fill": self.split.owned}

@@ -39,6 +39,7 @@ _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
+_NO_TIME = 1e-9  # microseconds, of a problem without a tile
 _LINES = 64  # that slices of L2 deliver at the same time
 
 
@@ -109,7 +110,7 @@ class Sm90Costs:
     part: float = 0.0843
     sums: float = 49.0
     ends: float = 4.51
-    burst: float = 60.0
+    burst: float = 80.0
     rests: float = 2.0
 
 
@@ -190,22 +191,30 @@ def predicted(
         return together(2.0, k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
 
     whole, rest = units // tiling.grid, units % tiling.grid
-    full_us = wave_us(1.0)
-    waves_us = whole * full_us + np.where(rest, wave_us(rest / tiling.grid), 0.0)
-    if shares is not None:
-        waves_us = np.where(owned, full_us * (whole + shares.owned / max(1, all_k_tiles)), waves_us)
-    meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
     waves = np.maximum(1.0, units / tiling.grid)
-    memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
+    full_us, last_us = wave_us(1.0), np.where(rest, wave_us(rest / tiling.grid), 0.0)
     power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
-    us = np.sqrt(together(2.0, together(2.0, waves_us, memory_us) ** 2, power_us**2))
+    power_us = power_us / np.maximum(1, units)
+    waves_us = whole * full_us + last_us
+    limited_us = whole * together(4.0, full_us, power_us * tiling.grid) + together(
+        4.0, last_us, power_us * rest
+    )
+    if shares is not None:
+        owned_waves = whole + shares.owned / max(1, all_k_tiles)
+        waves_us = np.where(owned, full_us * owned_waves, waves_us)
+        limited_us = np.where(owned, together(4.0, waves_us, power_us * units), limited_us)
+    meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
+    memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
+    us = together(2.0, waves_us, memory_us) * np.where(
+        units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0
+    )
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
     us = start_us + costs.fours * shapes.is_large_cluster + us + meeting_us + store_us
     of_k = waves * k_tiles
     every = np.ones(len(us))
     bounds = (
         products_us * of_k, np.maximum(l2_us, waiting_us) * of_k, latency_us * of_k, store_us * waves,
-        memory_us * every, power_us * every, start_us,
+        memory_us * every, power_us * units, start_us,
     )  # fmt: skip
     return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
 

@@ -27,12 +27,14 @@ _NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT:
 class Products:
     """Fragments and sums of a consumer.
 
-    tCrA    (MMA, MMA_M, MMA_K, stages): descriptors of shared memory
+    tCsA    (MMA, MMA_M, MMA_K, stages) in shared memory, of an A that is multiplied out of registers; else None
+    tCrA    (MMA, MMA_M, MMA_K): those registers; else with stages, descriptors of shared memory
     tCrB    (MMA, MMA_N, MMA_K, stages) of all columns, or of each half
     accs    (MMA, MMA_M, MMA_N): the accumulators; two that take turns; or one of each half
     total   what is stored: the accumulators, or where sums are kept on two levels those of the other level
     """
 
+    tCsA: cute.Tensor | None
     tCrA: cute.Tensor
     tCrB: tuple[cute.Tensor, ...]
     accs: tuple[cute.Tensor, ...]
@@ -89,7 +91,9 @@ class ConsumerTracer(Tracer):
             )
         mma = lower.tiled_mma(plan.consumer_mma)
         thr_mma = mma.get_slice(self.who.tid)
-        tCrA = mma.make_fragment_A(thr_mma.partition_A(sA))
+        tCsA = thr_mma.partition_A(sA)
+        by_registers = plan.tiled_mma.atom.a_source == "register"
+        tCrA = mma.make_fragment_A(tCsA[None, None, None, 0] if by_registers else tCsA)
         rows, columns = pipeline.consumer_tile
         size = (columns // plan.column_parts, plan.cta_tile[2], plan.stages)
         sB = [ring.sB]
@@ -101,7 +105,7 @@ class ConsumerTracer(Tracer):
         total = accs[0]
         if pipeline.two_level:
             total = cute.make_rmem_tensor(thr_mma.partition_shape_C(pipeline.consumer_tile), dtype)
-        return Products(tCrA, tCrB, accs, total)
+        return Products(tCsA if by_registers else None, tCrA, tCrB, accs, total)
 
     def own_tile(self, at: At):
         """(m_tile, n_tile, batch) of what the consumer stores, in tiles of its own."""
@@ -113,6 +117,8 @@ class ConsumerTracer(Tracer):
         """Whether the first product adds to the sums is known at run time."""
         p, adds = self.products, at.k_tile if multiply.sums == step.ACC else 0
         acc, tCrB = p.accs[_NUMBER[multiply.sums]], p.tCrB[multiply.sums == step.RIGHT]
+        if p.tCsA is not None:
+            self.read_a(p.tCsA[None, None, None, at.stage], p.tCrA)
         warpgroup.fence()
         for k_block in range(cute.size(p.tCrA, mode=[2])):
             mma = lower.tiled_mma(self.plan.consumer_mma)
@@ -120,11 +126,16 @@ class ConsumerTracer(Tracer):
             cute.gemm(
                 mma,
                 acc,
-                p.tCrA[None, None, k_block, at.stage],
+                p.tCrA[None, None, k_block] if p.tCsA is not None else p.tCrA[None, None, k_block, at.stage],
                 tCrB[None, None, k_block, at.stage],
                 acc,
             )
         warpgroup.commit_group()
+
+    def read_a(self, tCsA, tCrA) -> None:
+        """The fragments of a k-tile, which no products under way may still read."""
+        for i in range(cute.size(tCrA)):
+            tCrA[i] = tCsA[i]
 
     def _WaitProducts(self, wait: step.WaitProducts, at: At) -> None:
         warpgroup.wait_group(wait.pending)

@@ -94,7 +94,7 @@ def consumer(plan: GemmPlan) -> Program:
     """The program of all consumers of a plan."""
     pipeline = plan.pipeline
     assert pipeline is not None
-    if plan.tiled_mma.atom.a_source == "register":
+    if not plan.tiled_mma.atom.is_of_warpgroup:
         return _of_warps(plan)
     if pipeline.kind == "single":
         return _multistage(plan)
@@ -200,6 +200,8 @@ def _k_blocks(count: int, reads_on: bool) -> list[Step]:
 
 def _products(plan: GemmPlan) -> Steps:
     """Of all k-tiles. Those of the last one are still under way behind it."""
+    if plan.tiled_mma.atom.a_source == "register":  # which products that are under way still read
+        return (ForKTiles((Wait("full"), WaitProducts(0), Release(previous=True), Multiply())),)
     if plan.level_sums == ACC:
         return (ForKTiles((Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))),)
     return _by_halves() if plan.level_sums == RIGHT else _by_accumulators()

@@ -69,7 +69,7 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     if count < (2 if pipeline.kind == "pingpong" else 1):
         yield f"{count} consumers cannot work as {pipeline.kind}."
         return
-    if plan.tiled_mma.atom.a_source == "register":
+    if not plan.tiled_mma.atom.is_of_warpgroup:
         yield from _warps(plan, pipeline)
     else:
         want = (bm, bn) if pipeline.kind == "pingpong" else (bm // count, bn)
@@ -79,6 +79,8 @@ def _consumers(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
                 f"{bm} x {bn}; "
                 f"{_by(want)}, in whole rows of {WGMMA_ROWS}, are expected."
             )
+        if plan.tiled_mma.atom.a_source == "register":
+            yield from _read_a(plan, pipeline)
         columns = plan.tiled_mma.atom.shape_mnk[1]
         if plan.operands.acc == f16 and columns & (columns - 1):
             yield (
@@ -132,6 +134,19 @@ def _deferred(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
             )
 
 
+def _read_a(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    """Rules of warpgroups that multiply an A out of registers: while one of them reads, the others multiply."""
+    name = plan.tiled_mma.atom.name
+    if pipeline.kind != "cooperative" or pipeline.deferred:
+        yield (
+            f"{name} multiplies A out of registers, as an A of 32 bits that is m-major is: consumers that share a "
+            "tile, and store it before they go on, are expected. Take schedule = 'cooperative' without deferred; or "
+            "with +pack behind the plan's name A is copied first."
+        )
+    if plan.read_a is None:
+        yield f"{name} multiplies A out of registers; how a consumer reads A is not said."
+
+
 def _warps(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     """Rules of consumers that are warps, which multiply fragments in registers."""
     bm, bn, _ = plan.cta_tile
@@ -171,7 +186,7 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
             yield f"{name} is not loaded by TMA, which a pipeline does."
     bm, bn, bk = plan.cta_tile
     cm, cn = plan.cluster_mn
-    by_wgmma = plan.tiled_mma.atom.a_source == "shared"
+    by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
     packed = " With +pack behind the plan's name it is copied first." if by_wgmma else ""
     for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
         operand = getattr(plan.loaded, name.lower())
@@ -196,7 +211,7 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
 
 def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     at_launch = register_budget(plan, arch)
-    by_wgmma = plan.tiled_mma.atom.a_source == "shared"
+    by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
     words = -(
         -plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS)
     )

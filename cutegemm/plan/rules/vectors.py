@@ -232,7 +232,7 @@ def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     """Whether the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
     mma, (bm, bn, _), (rows, columns) = plan.tiled_mma, plan.cta_tile, pipeline.consumer_tile
     along_n = mma.permutation_mnk[1]
-    by_warps = mma.atom.a_source == "register"
+    by_warps = not mma.atom.is_of_warpgroup
     if by_warps and (not isinstance(along_n, Layout) or len(along_n) != 3 or len(along_n[1].flat()[0]) != 1):
         return  # said with the other rules of warps
     if mma.threads != pipeline.consumer_threads * pipeline.readers or bm % rows or bn % columns:

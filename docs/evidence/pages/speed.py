@@ -17,7 +17,7 @@ _TITLES = {
     "hopper_llama": "bf16, Hopper, the sizes of language models",
     "hopper_small": "bf16, Hopper, few rows and small problems",
     "hopper_shapes": "bf16, Hopper, sizes of all kinds",
-    "hopper_tf32": "tf32, Hopper: what is not k-major is packed first",
+    "hopper_tf32": "tf32, Hopper: every layout, and what packing first would take",
     "hopper_unaligned": "bf16, Hopper, rows that TMA cannot load: packed first",
     "hopper_split": "bf16, Hopper, few tiles: K split among CTAs",
     "hopper_stream": "bf16, Hopper, the sizes of language models: k-tiles divided evenly among CTAs",

@@ -1,0 +1,142 @@
+"""Plans whose consumers read an m-major A of tf32 into registers, out of which wgmma multiplies it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from cutegemm.analysis import check
+from cutegemm.build import sm90_plan
+from cutegemm.choose.catalog import chosen, plan_named
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.sm90.choice import ranked
+from cutegemm.choose.sm90.named import SM90_READING
+from cutegemm.errors import PlanError
+from cutegemm.plan import Operands, Problem
+from cutegemm.tile.mma_atoms import ROWS_IN_BANKS
+
+TT = Operands.of("tf32", layout="tt")  # A m-major, B k-major
+TILE = {"tile": (128, 256, 32), "schedule": "cooperative"}
+
+
+def packed(plan):
+    return "".join(packing.name for packing in plan.packs)
+
+
+def test_lanes_read_from_as_many_banks():
+    """Element (m, k) of a tile lies at m % 32 + 32 k words, of which the swizzle of 128 bytes turns bits 2 to 4 by
+    k % 8: it is in bank (m % 32) ^ 4 (k % 8). A warp's first load is of the rows r = 0 .. 7 of the atom and k = 0 .. 3.
+
+    | r             | 0 1 2 3 | 4 5 6 7     | banks where k = 0, 1, 2, 3                                       |
+    |---------------|---------|-------------|------------------------------------------------------------------|
+    | m, in order   | 0 1 2 3 | 4 5 6 7     | 0-3 and 4-7; 4-7 and 0-3; 8-11 and 12-15; 12-15 and 8-11: twice  |
+    | m, of a plan  | 0 1 2 3 | 16 17 18 19 | 0-3 and 16-19; 4-7 and 20-23; 8-11 and 24-27; 12-15 and 28-31    |
+    """
+    rows = ROWS_IN_BANKS.offsets()
+    assert rows[:16].tolist() == [0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23]
+    assert sorted(rows.tolist()) == list(range(64))
+    plan = sm90_plan(TT, **TILE)
+    mma = plan.consumer_mma
+    held = mma.offsets_a(plan.smem_a).reshape(mma.threads, -1)  # (threads, values)
+    for warp in range(4):
+        for value in range(held.shape[1]):
+            assert len(set((held[32 * warp : 32 * warp + 32, value] % 32).tolist())) == 32
+    by_hand = np.array([(m ^ 4 * k) for m in rows[:8].tolist() for k in range(4)])
+    assert (held[:32, 0] % 32).tolist() == by_hand.tolist()
+
+
+def test_its_report_counts_no_conflict():
+    plan = sm90_plan(TT, **TILE, cluster=(2, 1))
+    report = check(plan, Problem(4096, 4096, 4096, operands=plan.operands), device="h200")
+    (read,) = [line for line in str(report).splitlines() if line.startswith("read A")]
+    # 128 x 32 elements by warps of 32 lanes
+    assert re.split(r"\s{2,}", read.strip())[:6] == ["read A", "LDS", "k-tile", "128", "128", "128"]
+
+
+def test_what_it_holds():
+    plan = sm90_plan(TT, **TILE)
+    # 64 x 256 sums, and 64 x 32 elements of A, of 128 threads
+    assert plan.registers() == {"accumulators": 128, "fragments": 16}
+    assert plan.tiled_mma.atom.name == "wgmma.m64n256k8.f32.tf32.k_k.rs"
+    assert [str(step) for step in plan.program("consumer 0").steps[0].steps[0].steps] == [
+        "wait     full[k]",
+        "wait     for all products",
+        "release  empty[k - 1]",
+        "mma      A[k], B[k] -> acc",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tile": (128, 128, 32)}, "consumers that share a tile"),
+        ({**TILE, "deferred": True}, "consumers that share a tile"),
+        ({"tile": (128, 128, 32), "schedule": "single"}, "consumers that share a tile"),
+        ({**TILE, "tile": (256, 192, 32)}, "192 (accumulators) + 32 (fragments)"),
+    ],
+)
+def test_rules(options, says):
+    with pytest.raises(PlanError, match=re.escape(says)):
+        sm90_plan(TT, **options)
+
+
+def test_a_plan_that_does_not_say_how_a_is_read():
+    with pytest.raises(PlanError, match="how a consumer reads A is not said"):
+        sm90_plan(TT, **TILE).with_(read_a=None)
+
+
+def test_b_is_to_be_k_major():
+    with pytest.raises(PlanError, match="B is n-major, but wgmma takes tf32 operands k-major alone"):
+        sm90_plan(Operands.of("tf32", layout="tn"), **TILE)
+    assert packed(sm90_plan(Operands.of("tf32", layout="tn"), **TILE, pack="b")) == "b"
+
+
+@pytest.mark.parametrize(
+    "name", ["sm90_cluster_2x1", "sm90_deferred_2x1/fill", "sm90_192x160_1x2", "sm90_wide_2x1/k2"]
+)
+def test_a_name_stands_for_consumers_that_share_the_tile(name):
+    plan = plan_named(name, TT)
+    assert (plan.pipeline.kind, plan.pipeline.deferred, packed(plan)) == ("cooperative", False, "")
+    kept = plan_named("sm90_cluster_2x1+pack", TT)
+    assert (kept.pipeline.kind, packed(kept)) == ("pingpong", "a")
+
+
+def test_all_that_are_considered_are_what_their_names_say():
+    assert {recipe.name for recipe in SM90_READING} >= {
+        "sm90_deferred_2x1",
+        "sm90_128x64",
+        "sm90_256x160_1x2",
+    }
+    for recipe in SM90_READING:
+        for ending in ("", "/fill", "/k2"):
+            plan = recipe_named(recipe.name + ending).build(TT)
+            assert plan.tiled_mma.atom.a_source == "register"
+            assert not plan.packs
+        assert recipe_named(recipe.name).build(TT) == recipe.build(TT)
+
+
+@pytest.mark.parametrize(
+    ("layout", "turned", "mnk"),
+    [
+        ("tt", False, (4096, 4096, 4096)),
+        ("nn", True, (4096, 4096, 4096)),
+        ("nn", True, (1856, 14176, 7232)),
+        ("tt", False, (11712, 624, 11952)),
+        ("tt", False, (1024, 1024, 1024)),
+    ],
+)
+def test_large_problems_pack_nothing(layout, turned, mnk):
+    operands = Operands.of("tf32", layout=layout)
+    recipe, plan = chosen(operands, Problem(*mnk, operands=operands))
+    assert (packed(plan), recipe.transposed, plan.tiled_mma.atom.a_source) == ("", turned, "register")
+
+
+def test_what_cannot_be_read_so_is_packed():
+    def first(operands, mnk=(4096, 4096, 4096)):
+        return next(ranked(operands, Problem(*mnk, operands=operands))).recipe
+
+    assert packed(first(Operands.of("tf32", layout="tn")).build(Operands.of("tf32", layout="tn"))) == "ab"
+    assert first(Operands.of("tf32", layout="tt", align_bytes=4)).is_packed
+    assert first(Operands.of("e4m3", layout="tt", out="bf16")).is_packed
