@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import numpy as np
+
 Column = Any  # an array
 _Some = TypeVar("_Some", bound="Columns")
 
@@ -14,6 +16,11 @@ class Columns:
     def taken(self: _Some, rows: Column) -> _Some:
         """Those of some rows."""
         return type(self)(*[column[rows] for column in vars(self).values()])
+
+    def joined(self: _Some, *others: _Some) -> _Some:
+        """These, and the rows of others behind them."""
+        every = [vars(one).values() for one in (self, *others)]
+        return type(self)(*[np.concatenate(columns) for columns in zip(*every, strict=True)])
 
 
 def together(exponent: float, *us: Column) -> Column:

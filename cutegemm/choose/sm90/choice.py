@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -66,54 +65,22 @@ def ranked(
     if accumulate not in ACCUMULATIONS:
         raise PlanError("choose", [f"accumulate = {accumulate!r}; {' or '.join(ACCUMULATIONS)} is expected."])
     ways = tuple([way for way in (False, True) if transposed in (None, way) and _serves(operands, way)])
-    packed, sums = to_pack_for_wgmma(operands), _sums(operands, accumulate)
-    found = _ranked(sums, operands, problem, device, ways, with_c, packed)
-    reading = _reading(operands, ways)
-    if reading:
-        read = _ranked(_READING, operands, problem, device, reading, with_c, "")
-        found = heapq.merge(found, read, key=lambda one: one.us)
-    yield from found
-
-
-def _reading(operands: Operands, ways: tuple[bool, ...]) -> tuple[bool, ...]:
-    """For which of D and D^T threads can read A, so that nothing is packed."""
-    return tuple([way for way in ways if _reads_alone(operands.transposed if way else operands)])
-
-
-@lru_cache(maxsize=256)
-def _reads_alone(operands: Operands) -> bool:
-    aligned = operands.a.align_bytes >= TMA_INNER_ALIGNED_BYTES
-    return aligned and is_to_read(operands) and to_pack_for_wgmma(operands) == "a"
-
-
-def _ranked(
-    which: str,
-    operands: Operands,
-    problem: Problem,
-    device: Device,
-    ways: tuple[bool, ...],
-    with_c: bool,
-    packed: str,
-) -> Iterator[Candidate]:
-    """The same of some recipes, for D and for D^T as `ways` say.
-
-    which    of `_RECIPES`
-    packed   names of the operands that are packed
-    """
     if not ways:
         return
-    recipes, every = _RECIPES[which], _shapes(which, operands, ways, with_c)
+    packed = to_pack_for_wgmma(operands)
+    recipes, every = _considered(_sums(operands, accumulate), operands, ways, with_c)
     rows, parts, owned, shares = _divisions(every, operands, problem, device)
     shapes, read = every.taken(rows), _as_read(operands) if packed else operands
     found = predicted(
         shapes, read, problem, device, parts, owned, packed=packed, shares=shares, with_c=with_c
     )
-    packed_us = packing_us(operands, problem, device) if packed else 0.0
-    for place in np.argsort(found.us, kind="stable").tolist():
-        recipe = recipes[rows[place] % len(recipes)]
-        way, us = bool(shapes.turned[place]), float(found.us[place])
-        variant = _variant(recipe, int(parts[place]), bool(owned[place]), bool(packed), way)
-        yield Candidate(variant, us + packed_us, found.bound(place) if us > packed_us else "packing")
+    packed_us = np.where(shapes.reads_a, 0.0, packing_us(operands, problem, device))
+    total_us = found.us + packed_us
+    for place in np.argsort(total_us, kind="stable").tolist():
+        is_packed = bool(packed) and not shapes.reads_a[place]
+        way, us = bool(shapes.turned[place]), float(total_us[place])
+        variant = _variant(recipes[rows[place]], int(parts[place]), bool(owned[place]), is_packed, way)
+        yield Candidate(variant, us, found.bound(place) if us > 2 * packed_us[place] else "packing")
 
 
 def _divisions(
@@ -163,8 +130,26 @@ def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Col
 
 
 @lru_cache(maxsize=256)
-def _shapes(which: str, operands: Operands, ways: tuple[bool, ...], with_c: bool) -> Shapes:
-    return Shapes.of([recipe.shape for recipe in _RECIPES[which]], operands, ways, with_c)
+def _considered(
+    sums: str, operands: Operands, ways: tuple[bool, ...], with_c: bool
+) -> tuple[tuple[Sm90Recipe, ...], Shapes]:
+    """The recipes for D and for D^T, as `ways` say, and their shapes; behind them those that read A, and pack nothing.
+
+    sums   one of `_RECIPES`
+    """
+    reading = tuple([way for way in ways if _reads_alone(operands.transposed if way else operands)])
+    groups = [(sums, ways), (_READING, reading)] if reading else [(sums, ways)]
+    recipes = [recipe for which, of in groups for _ in of for recipe in _RECIPES[which]]
+    shapes = [
+        Shapes.of([recipe.shape for recipe in _RECIPES[which]], operands, of, with_c, which == _READING)
+        for which, of in groups
+    ]
+    return tuple(recipes), shapes[0].joined(*shapes[1:])
+
+
+def _reads_alone(operands: Operands) -> bool:
+    aligned = operands.a.align_bytes >= TMA_INNER_ALIGNED_BYTES
+    return aligned and is_to_read(operands) and to_pack_for_wgmma(operands) == "a"
 
 
 @lru_cache(maxsize=8192)

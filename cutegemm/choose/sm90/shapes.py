@@ -80,6 +80,7 @@ class Shapes(Columns):
     depth      k-tiles of 128 bytes that are waited for together
     single     whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
     turned     whether the plan is for D^T
+    reads_a    whether threads read A into registers, so that nothing is packed
     """
 
     bm: Column
@@ -97,6 +98,7 @@ class Shapes(Columns):
     depth: Column
     single: Column
     turned: Column
+    reads_a: Column
 
     @classmethod
     def of(
@@ -105,10 +107,12 @@ class Shapes(Columns):
         operands: Operands,
         ways: Sequence[bool] = (False,),
         with_c: bool = False,
+        reads_a: bool = False,
     ) -> Shapes:
         """
-        ways     whether for D^T: those of each, one behind the other
-        with_c   whether a tile of C is read for each tile of D: none is stored behind the next one's products then
+        ways      whether for D^T: those of each, one behind the other
+        with_c    whether a tile of C is read for each tile of D: none is stored behind the next one's products then
+        reads_a   whether threads read A into registers
 
         >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
         array([192,  16])
@@ -136,6 +140,7 @@ class Shapes(Columns):
         ]
         columns = [column * len(ways) for column in columns]
         columns.append([way for way in ways for _ in shapes])
+        columns.append([reads_a] * (len(shapes) * len(ways)))
         return cls(*[np.array(column) for column in columns])
 
     @property

@@ -269,13 +269,13 @@ def _l2_us(
     costs: Sm90Costs,
 ) -> Column:
     """What a CTA reads from L2 for a k-tile, when all multiprocessors do."""
-    of_a, of_b = _by_way(
-        shapes.turned,
-        *[costs.l2_unaligned if _unaligned(operands, problem, name, packed) else 1.0 for name in "ab"],
-    )
+    of_a, of_b = _dearer(shapes, operands, problem, packed, costs)
+    if packed and np.any(shapes.reads_a):
+        in_place = _dearer(shapes, operands, problem, "", costs, of_mn=packed)
+        of_a, of_b = [np.where(shapes.reads_a, *each) for each in zip(in_place, (of_a, of_b), strict=True)]
     if np.any(owned):
         along_a, along_b = _along_mn(shapes, operands)
-        of_a = of_a * np.where(owned & along_a, costs.l2_apart, 1.0)
+        of_a = of_a * np.where(owned & (along_a | shapes.reads_a), costs.l2_apart, 1.0)
         of_b = of_b * np.where(owned & along_b, costs.l2_apart, 1.0)
     of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
     of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
@@ -406,11 +406,21 @@ def _read_bytes(shapes: Shapes, tiling: _Tiling, k_bytes: float, waves: Column, 
     return (m * a + n * b) * k_bytes
 
 
-def _unaligned(operands: Operands, problem: Problem, name: str, packed: str) -> bool:
-    """Whether not every row of A or of B, as it lies in memory, begins at a line."""
-    if name in packed:
-        return False
-    operand = getattr(operands, name)
-    extent = problem.k if operand.major == "k" else problem.m if name == "a" else problem.n
-    leading = dict(problem.ld).get(name, extent)
-    return bool(leading * operand.dtype.bits // 8 % CACHE_LINE_BYTES)
+def _dearer(
+    shapes: Shapes, operands: Operands, problem: Problem, packed: str, costs: Sm90Costs, of_mn: str = ""
+) -> tuple[Column, Column]:
+    """Times what L2 takes for the first operand of a plan, and for the second one: more where not every row of it, as
+    it lies in memory, begins at a line.
+
+    packed   names of the operands whose rows do
+    of_mn    names of those that lie along M or N, though `operands` has them as they would be packed
+    """
+
+    def of(name: str) -> float:
+        operand = getattr(operands, name)
+        along_k = operand.major == "k" and name not in of_mn
+        extent = problem.k if along_k else problem.m if name == "a" else problem.n
+        row_bytes = dict(problem.ld).get(name, extent) * operand.dtype.bits // 8
+        return costs.l2_unaligned if name not in packed and row_bytes % CACHE_LINE_BYTES else 1.0
+
+    return _by_way(shapes.turned, of("a"), of("b"))
