@@ -13,7 +13,7 @@ from cutegemm.choose.catalog import chosen, plan_named
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.sm90.choice import ranked
 from cutegemm.choose.sm90.named import SM90_READING
-from cutegemm.errors import PlanError
+from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.tile.mma_atoms import ROWS_IN_BANKS
 
@@ -133,10 +133,28 @@ def test_large_problems_pack_nothing(layout, turned, mnk):
     assert (packed(plan), recipe.transposed, plan.tiled_mma.atom.a_source) == ("", turned, "register")
 
 
+@pytest.mark.parametrize(
+    ("mnk", "turned"), [((336, 14352, 5234), True), ((11712, 624, 11952), False), ((4096, 4096, 4096), False)]
+)
+def test_where_neither_is_k_major_the_smaller_one_is_packed(mnk, turned):
+    """A has M rows and B has N; those that are packed are B's, of D or of D^T = B^T A^T."""
+    operands = Operands.of("tf32", layout="tn")
+    recipe, plan = chosen(operands, Problem(*mnk, operands=operands))
+    assert (packed(plan), recipe.transposed, plan.tiled_mma.atom.a_source) == ("b", turned, "register")
+    assert "+packb" in str(recipe)
+    assert recipe_named(str(recipe)).build(operands) == recipe.build(operands)
+    both = recipe_named(str(recipe).replace("+packb", "+pack")).build(operands)
+    assert (packed(both), both.tiled_mma.atom.a_source) == ("ab", "shared")
+
+
+def test_only_hopper_plans_read_a():
+    with pytest.raises(UnsupportedError, match=r"no plan is called 'simt_64x64\+packb'"):
+        recipe_named("simt_64x64+packb")
+
+
 def test_what_cannot_be_read_so_is_packed():
     def first(operands, mnk=(4096, 4096, 4096)):
         return next(ranked(operands, Problem(*mnk, operands=operands))).recipe
 
-    assert packed(first(Operands.of("tf32", layout="tn")).build(Operands.of("tf32", layout="tn"))) == "ab"
     assert first(Operands.of("tf32", layout="tt", align_bytes=4)).is_packed
     assert first(Operands.of("e4m3", layout="tt", out="bf16")).is_packed

@@ -74,13 +74,30 @@ def ranked(
     found = predicted(
         shapes, read, problem, device, parts, owned, packed=packed, shares=shares, with_c=with_c
     )
-    packed_us = np.where(shapes.reads_a, 0.0, packing_us(operands, problem, device))
+    packed_us = _packed_us(shapes, operands, problem, device, packed)
     total_us = found.us + packed_us
     for place in np.argsort(total_us, kind="stable").tolist():
-        is_packed = bool(packed) and not shapes.reads_a[place]
-        way, us = bool(shapes.turned[place]), float(total_us[place])
-        variant = _variant(recipes[rows[place]], int(parts[place]), bool(owned[place]), is_packed, way)
+        only_b, way, us = bool(shapes.reads_a[place]), bool(shapes.turned[place]), float(total_us[place])
+        is_packed = bool(packed.replace(_read_by(way), "") if only_b else packed)
+        variant = _variant(
+            recipes[rows[place]], int(parts[place]), bool(owned[place]), is_packed, is_packed and only_b, way
+        )
         yield Candidate(variant, us, found.bound(place) if us > 2 * packed_us[place] else "packing")
+
+
+def _read_by(turned: bool) -> str:
+    """The operand of the problem that is the A of a plan for D, or for D^T = B^T A^T."""
+    return "b" if turned else "a"
+
+
+def _packed_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, packed: str) -> Column:
+    """What it takes to pack the operands that are in the way; where threads read A, the other one."""
+    us: Column = packing_us(operands, problem, device)
+    for way in (False, True):
+        other = packed.replace(_read_by(way), "")
+        reads = shapes.reads_a & (shapes.turned == way)
+        us = np.where(reads, packing_us(operands, problem, device, other), us)
+    return us
 
 
 def _divisions(
@@ -133,11 +150,11 @@ def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Col
 def _considered(
     sums: str, operands: Operands, ways: tuple[bool, ...], with_c: bool
 ) -> tuple[tuple[Sm90Recipe, ...], Shapes]:
-    """The recipes for D and for D^T, as `ways` say, and their shapes; behind them those that read A, and pack nothing.
+    """The recipes for D and for D^T, as `ways` say, and their shapes; behind them those that read A.
 
     sums   one of `_RECIPES`
     """
-    reading = tuple([way for way in ways if _reads_alone(operands.transposed if way else operands)])
+    reading = tuple([way for way in ways if _may_read(operands.transposed if way else operands)])
     groups = [(sums, ways), (_READING, reading)] if reading else [(sums, ways)]
     recipes = [recipe for which, of in groups for _ in of for recipe in _RECIPES[which]]
     shapes = [
@@ -147,15 +164,16 @@ def _considered(
     return tuple(recipes), shapes[0].joined(*shapes[1:])
 
 
-def _reads_alone(operands: Operands) -> bool:
-    aligned = operands.a.align_bytes >= TMA_INNER_ALIGNED_BYTES
-    return aligned and is_to_read(operands) and to_pack_for_wgmma(operands) == "a"
+def _may_read(operands: Operands) -> bool:
+    return is_to_read(operands) and operands.a.align_bytes >= TMA_INNER_ALIGNED_BYTES
 
 
 @lru_cache(maxsize=8192)
-def _variant(recipe: Sm90Recipe, parts: int, owned: bool, is_packed: bool, turned: bool) -> Sm90Recipe:
+def _variant(
+    recipe: Sm90Recipe, parts: int, owned: bool, is_packed: bool, only_b: bool, turned: bool
+) -> Sm90Recipe:
     split: Split | None = FILLED if owned else by_last(split_k=parts) if parts > 1 else None
-    return replace(recipe, split=split, is_packed=is_packed, transposed=turned)
+    return replace(recipe, split=split, is_packed=is_packed, only_b=only_b, transposed=turned)
 
 
 @lru_cache(maxsize=256)
@@ -181,8 +199,12 @@ def _sums(operands: Operands, accumulate: str) -> str:
     return _TWO_LEVELS if is_fp8 and accumulate == "two_level" else _ONE_LEVEL
 
 
-def packing_us(operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE) -> float:
+def packing_us(
+    operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE, only: str | None = None
+) -> float:
     """What it takes to pack the operands that are in the way: one kernel, which reads and writes them.
+
+    only   these of them
 
     It is taken to run at the speed of memory, though L2 may hold some of them; where there is little to pack, the GEMM
     begins beside it.
@@ -190,7 +212,7 @@ def packing_us(operands: Operands, problem: Problem, device: Device = DEFAULT_DE
     >>> round(packing_us(Operands.of("bf16", layout="nt", align_bytes=2), Problem(4096, 4096, 4096)), 1)
     36.7
     """
-    names = to_pack_for_wgmma(operands)
+    names = to_pack_for_wgmma(operands) if only is None else only
     if not names:
         return 0.0
     rows = sum(problem.m if name == "a" else problem.n for name in names)

@@ -5,6 +5,7 @@ What may follow a name:
     sm90_128x144_2x1            a tile, and its cluster: see `tiles`
     sm90_64x32_deep_2x2         the same with k-tiles of 256 bytes in place of 128
     sm90_slots+pack             operands that TMA cannot load, or wgmma not multiply, as they are, are packed first
+    sm90_slots+packb            of these B alone; threads read A, which is m-major of tf32, into registers
     sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
     sm90_cooperative_2x1/stream the k-tiles of what does not fill the grid, and of one grid of tiles more, are divided
                                 evenly among all CTAs; /stream1 without those of one grid more
@@ -312,12 +313,16 @@ def sm90_names() -> list[tuple[str, str]]:
     """Every name, with what is behind it; `+pack`, then `/k4` or `/stream`, may follow each. A tile may be of any size.
 
     >>> [name for name, _ in sm90_names()][-2:]
-    ['sm90_64x32_deep_2x2', 'sm90_deferred_2x1+pack']
+    ['sm90_deferred_2x1+packb', 'sm90_deferred_2x1+pack']
     """
     packed = (
         "sm90_deferred_2x1+pack",
         "sm90_deferred_2x1, operands that TMA cannot load, or wgmma not multiply, as they are, copied first",
     )
+    packed_b = (
+        "sm90_deferred_2x1+packb",
+        "sm90_deferred_2x1, B copied first, and an m-major A of tf32 read into registers",
+    )
     tile = ("sm90_128x144_2x1", "128 x 144 in clusters of 2 x 1; other tiles by such a name too")
     deep = ("sm90_64x32_deep_2x2", "64 x 32, k-tiles of 256 bytes, in clusters of 2 x 2; other tiles too")
-    return [*((recipe.name, recipe.summary) for recipe in SM90_PLANS), tile, deep, packed]
+    return [*((recipe.name, recipe.summary) for recipe in SM90_PLANS), tile, deep, packed_b, packed]

@@ -50,6 +50,7 @@ class Sm90Recipe(Recipe):
         **dict.fromkeys(("two_level", "deferred", "fill"), parse_flag),
     }
     loads_boxes: ClassVar[bool] = True
+    reads_a: ClassVar[bool] = True
     splits: ClassVar[frozenset[str]] = frozenset({"k", "stream", "fill"})
 
     is_chosen: bool = False
@@ -126,7 +127,7 @@ class Sm90Recipe(Recipe):
         """
         ops, with_c = operands.as_tf32, target.with_c
         pack = self.packed(ops)
-        reads = not self.spelled_out and is_to_read(ops) and not pack and self.may_read
+        reads = not self.spelled_out and is_to_read(ops) and "a" not in pack and self.may_read
         own = self.reading if reads else self
         options: dict[str, Any] = {"ctas": target.sms, **own.options, "pack": pack}
         options |= {"name": self.plan_name, "summary": own.summary, "with_c": with_c}

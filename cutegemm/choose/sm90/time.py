@@ -271,8 +271,10 @@ def _l2_us(
     """What a CTA reads from L2 for a k-tile, when all multiprocessors do."""
     of_a, of_b = _dearer(shapes, operands, problem, packed, costs)
     if packed and np.any(shapes.reads_a):
-        in_place = _dearer(shapes, operands, problem, "", costs, of_mn=packed)
-        of_a, of_b = [np.where(shapes.reads_a, *each) for each in zip(in_place, (of_a, of_b), strict=True)]
+        in_place = _dearer(
+            shapes, operands, problem, "", costs, of_mn=packed
+        )  # of B, that is packed, or is k-major
+        of_a = np.where(shapes.reads_a, in_place[0], of_a)
     if np.any(owned):
         along_a, along_b = _along_mn(shapes, operands)
         of_a = of_a * np.where(owned & (along_a | shapes.reads_a), costs.l2_apart, 1.0)

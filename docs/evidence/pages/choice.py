@@ -41,9 +41,9 @@ logarithm from 16 to 16384, a third of the problems with any extents, all four l
 cuBLAS, through torch, over that of `gemm` by default, in turns on the same normally distributed matrices behind a
 flush of L2; D is held against the library's.
 
-    python -m docs.evidence choice --seed 111 --count 300 --first 2 --seconds 0.08 --json choice_h200.json
+    python -m docs.evidence choice --seed 113 --count 300 --first 2 --seconds 0.08 --json choice_h200.json
 
-By other draws, each before what followed from it, all on 2026-11-22:
+By other draws, each before what followed from it, on 2026-11-22 and 23:
 
 | problems | H200: mean, one in ten below, least | H100 | since |
 | --- | --- | --- | --- |
@@ -51,9 +51,10 @@ By other draws, each before what followed from it, all on 2026-11-22:
 | seeds 101, 102 | 1.184, 0.962, 0.566 | 1.155, 0.940, 0.732 | clusters of four, small problems, the models |
 | seeds 103, 104 | 1.216, 0.926, 0.782 | 1.160, 0.930, 0.801 | deep k-tiles where K is split alone |
 | seeds 105, 106 | 1.185, 0.961, 0.787 | 1.159, 0.952, 0.660 | one warpgroup a tile, 128 x 16, 128 x 32, deep k-tiles |
-| seeds 107, 108 | 1.207, 0.957, 0.790 | below | rounds in which the host is late, 128 x 32 for few columns alone |
+| seeds 107, 108 | 1.207, 0.957, 0.790 | 1.148, 0.935, 0.452 | late rounds left out, 128 x 32 for few columns alone |
 | seed 109 | 1.209, 0.978, 0.623 | | clusters of eight, deep k-tiles in clusters, 96 and 224 columns, a fourth stage |
-| seed 111 | below | | three consumers store before the next tile, the power limit |
+| seeds 111, 110 | 1.196, 0.981, 0.860 | below | three consumers store before the next tile, the power limit |
+| seed 113 | below | | A of tf32 out of registers, five stages of 128 x 192, the power limit wave by wave |
 
 All but seeds 1, 101, 102, 105 and 106 were timed on machines of one GPU, where the smallest kernels of either side take
 4.3 to 5.6 µs, the others on machines of several, where they take 6 to 7.5: what a kernel's start costs counts for less
@@ -62,8 +63,11 @@ there.
 What the choice itself loses is little: on the 1,406 problems of the fit, the plan that it takes is 1.8% slower than the
 best of those that were timed beside it. Of 150 drawn problems (seed 401, f32 left out) with 19 plans each, the best one
 was below 0.97 of cuBLAS on 6 with an H200, the one that was taken on 11. What still loses: few tiles with a deep K,
-where cuBLAS adds the parts by a second kernel; some f32 of 60 to 160 columns; and large tf32 operands that are not
-k-major, which are copied first: 11712 x 624 x 11952 tt of seed 109 has 0.623.
+where cuBLAS adds the parts by a second kernel; some f32 of 60 to 160 columns; and one wave of tiles, whose kernels take as long as those of cuBLAS when both
+find A and B in L2, and longer when they do not. Large tf32 that is not k-major lost most while it was copied first:
+11712 x 624 x 11952 tt of seed 109 had 0.623, and has 1.007 since A is
+[read into registers](hopper.md#a-out-of-registers). Where neither operand is k-major both were copied when seed 113 was
+timed, and the smaller one alone since.
 """
 
 
