@@ -64,8 +64,8 @@ What the choice itself loses is little: on the 1,406 problems of the fit, the pl
 best of those that were timed beside it. Of 150 drawn problems (seed 401, f32 left out) with 19 plans each, the best one
 was below 0.97 of cuBLAS on 6 with an H200, the one that was taken on 11. What still loses: few tiles with a deep K,
 where cuBLAS adds the parts by a second kernel; some f32 of 60 to 160 columns; and one wave of tiles, whose kernels take
-as long as those of cuBLAS when both find A and B in L2, and longer when they do not. Large tf32 that is not k-major lost
-most while it was copied first: 11712 x 624 x 11952 tt of seed 109 had 0.623, and has 1.007 since A is
+as long as those of cuBLAS when both find A and B in L2, and longer when they do not. Large tf32 that is not k-major
+lost most while it was copied first: 11712 x 624 x 11952 tt of seed 109 had 0.623, and has 1.007 since A is
 [read into registers](hopper.md#a-out-of-registers). Where neither operand is k-major both were copied when seed 113 was
 timed, and the smaller one alone since.
 """
