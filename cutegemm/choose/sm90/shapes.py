@@ -80,7 +80,7 @@ class Shapes(Columns):
     depth      k-tiles of 128 bytes that are waited for together
     single     whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
     turned     whether the plan is for D^T
-    reads_a    whether threads read A into registers, so that nothing is packed
+    reads_a    whether threads read A into registers, so that B is packed at most
     """
 
     bm: Column

@@ -9,10 +9,10 @@ each, one after the other. A k-tile waits for
     few lines      that many CTAs read at once: the rows of a small operand
     latency        of a load, over the stages that are under way
 
-and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. A problem takes
-no less than reading A and B from memory does, and in the long run no less than the chip's power allows. What goes on at
-the same time adds up like the sides of a right triangle: `together`. What a problem takes besides is the start and,
-where K is split, the sums of the parts.
+and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. In the long run
+a wave takes no less than the chip's power allows: the last one, of few tiles, is the shorter for it. A problem takes no
+less than reading A and B from memory does. What goes on at the same time adds up like the sides of a right triangle:
+`together`. What a problem takes besides is the start and, where K is split, the sums of the parts.
 
 Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, behind a flush of the
 L2 cache, for problems that were drawn by a seed; `python -m docs.evidence fit-sm90 FILE.json ...` fits it anew.
@@ -271,10 +271,8 @@ def _l2_us(
     """What a CTA reads from L2 for a k-tile, when all multiprocessors do."""
     of_a, of_b = _dearer(shapes, operands, problem, packed, costs)
     if packed and np.any(shapes.reads_a):
-        in_place = _dearer(
-            shapes, operands, problem, "", costs, of_mn=packed
-        )  # of B, that is packed, or is k-major
-        of_a = np.where(shapes.reads_a, in_place[0], of_a)
+        in_place, _ = _dearer(shapes, operands, problem, "", costs, of_mn=packed)
+        of_a = np.where(shapes.reads_a, in_place, of_a)  # B is packed there, or as it is
     if np.any(owned):
         along_a, along_b = _along_mn(shapes, operands)
         of_a = of_a * np.where(owned & (along_a | shapes.reads_a), costs.l2_apart, 1.0)
