@@ -87,8 +87,12 @@ class Recipe(ABC):
     @property
     def plan_name(self) -> str:
         """The name of the plan, which does not know that it is for a transposed problem."""
-        packs = PACK + ONLY_B * self.only_b if self.is_packed else ""
-        return f"{self.name}{packs}{self._split_text}"
+        return f"{self.name}{self.packs_text}{self._split_text}"
+
+    @property
+    def packs_text(self) -> str:
+        """What a name says of packing: "", "+pack" or "+packb"."""
+        return PACK + ONLY_B * self.only_b if self.is_packed else ""
 
     @property
     def _split_text(self) -> str:

@@ -173,14 +173,14 @@ class Tuner:
 def varied(weighed: Sequence[Candidate]) -> list[Candidate]:
     """A ranking in the order in which its plans are worth to be timed.
 
-    A kind is how K is split, and whether the transposed problem is computed. The best of each kind come first, as far
-    as they are near the best of all; then other tiles in their order, and what is left.
+    A kind is how K is split, what is packed, and whether the transposed problem is computed. The best of each kind come
+    first, as far as they are near the best of all; then other tiles in their order, and what is left.
 
     >>> from cutegemm.choose.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
     >>> found = varied(candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> sorted({_kind(one.recipe) for one in found[:6]})
-    [(False, ''), (False, 'fill'), (True, ''), (True, 'fill')]
+    [(False, '', ''), (False, '', 'fill'), (True, '', ''), (True, '', 'fill')]
     """
     if not weighed:
         return []
@@ -200,10 +200,10 @@ def varied(weighed: Sequence[Candidate]) -> list[Candidate]:
     return list(taken.values())
 
 
-def _kind(recipe: Recipe) -> tuple[bool, str]:
+def _kind(recipe: Recipe) -> tuple[bool, str, str]:
     split = recipe.split
     how = "" if split is None else "fill" if split.owned else "stream" if split.waves else "parts"
-    return recipe.transposed, how
+    return recipe.transposed, recipe.packs_text, how
 
 
 def _capturing() -> bool:

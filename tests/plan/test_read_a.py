@@ -9,12 +9,13 @@ import pytest
 
 from cutegemm.analysis import check
 from cutegemm.build import sm90_plan
-from cutegemm.choose.catalog import chosen, plan_named
+from cutegemm.choose.catalog import candidates, chosen, plan_named
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.sm90.choice import ranked
 from cutegemm.choose.sm90.named import SM90_READING
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan import Operands, Problem
+from cutegemm.run.tune import varied
 from cutegemm.tile.mma_atoms import ROWS_IN_BANKS
 
 TT = Operands.of("tf32", layout="tt")  # A m-major, B k-major
@@ -145,6 +146,13 @@ def test_where_neither_is_k_major_the_smaller_one_is_packed(mnk, turned):
     assert recipe_named(str(recipe)).build(operands) == recipe.build(operands)
     both = recipe_named(str(recipe).replace("+packb", "+pack")).build(operands)
     assert (packed(both), both.tiled_mma.atom.a_source) == ("ab", "shared")
+
+
+def test_the_tuner_times_both_ways():
+    """Of 4096 x 4096 x 4096 the transposed problem reads B, and both may pack it."""
+    operands = Operands.of("tf32", layout="nn")
+    first = varied(candidates(operands, Problem(4096, 4096, 4096, operands=operands)))[:6]
+    assert {one.recipe.packs_text for one in first} == {"", "+pack"}
 
 
 def test_only_hopper_plans_read_a():
