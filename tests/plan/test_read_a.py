@@ -166,3 +166,17 @@ def test_what_cannot_be_read_so_is_packed():
 
     assert first(Operands.of("tf32", layout="tt", align_bytes=4)).is_packed
     assert first(Operands.of("e4m3", layout="tt", out="bf16")).is_packed
+
+
+@pytest.mark.parametrize(
+    ("layout", "major", "reads"),
+    [("tt", "n", True), ("tt", "m", False), ("nn", "n", False), ("nn", "m", True)],
+)
+def test_a_d_of_16_bits_leaves_along_n_of_the_plan(layout, major, reads):
+    """stmatrix writes 8 rows side by side where D is m-major, and the plan's rows are 4 and 4."""
+    operands = Operands.of("tf32", layout=layout, out="bf16", out_major=major)
+    recipe, plan = chosen(operands, Problem(4096, 4096, 4096, operands=operands))
+    assert (plan.tiled_mma.atom.a_source == "register") == reads
+    assert recipe.is_packed == (not reads)
+    with pytest.raises(PlanError, match="the 8 elements are not neighbours"):
+        sm90_plan(Operands.of("tf32", layout="tt", out="bf16", out_major="m"), **TILE)

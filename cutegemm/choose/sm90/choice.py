@@ -165,7 +165,11 @@ def _considered(
 
 
 def _may_read(operands: Operands) -> bool:
-    return is_to_read(operands) and operands.a.align_bytes >= TMA_INNER_ALIGNED_BYTES
+    """Whether plans that read A serve: TMA loads it; and of their rows no 8 are side by side, as stmatrix has
+    them for a D of 16 bits that is m-major."""
+    a, d = operands.a, operands.d
+    leaves = d.dtype.bits == a.dtype.bits or d.major == "n"
+    return is_to_read(operands) and a.align_bytes >= TMA_INNER_ALIGNED_BYTES and leaves
 
 
 @lru_cache(maxsize=8192)
