@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.build.mma_sync import lines_of_d
 from cutegemm.build.mma_sync_tma import by_gated_warps
-from cutegemm.build.slots import FRAGMENT, FRAGMENT_IN_BANKS, SlotBuilder, line_columns
+from cutegemm.build.slots import SlotBuilder, fragment_of, line_columns
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.plan import GemmPlan
@@ -96,7 +96,7 @@ def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> Ge
     builder = SlotBuilder(
         subject,
         replace(operands, c=operands.matrix(first)),
-        FRAGMENT_IN_BANKS if plan.tiled_mma.atom.a_source == "register" else FRAGMENT,
+        fragment_of(plan.tiled_mma.atom.a_source),
         most=_most_columns(epilogue, slots),
     )
     made, smem_d = builder.slots(

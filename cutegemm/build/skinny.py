@@ -6,7 +6,7 @@ from cutegemm.build.building import Builder, Loading, Storing, made, vector_copy
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, REGISTER_BITS, WARP_THREADS
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
@@ -20,7 +20,6 @@ from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy
 from cutegemm.tile.tiled_mma import TiledMma
 
 ATOM_K_BITS = 256  # of m16n8: 16 elements of 16 bits, 32 of 8 bits, 8 of tf32
-REGISTER_BITS = 32
 _LANES_K, _LANES_MN = 4, 8  # how the lanes of a warp lie in the fragments of mma.sync
 _PAD = 4  # sums between columns of a warp's: with 16 rows, 8 rows of 4 pairs of columns are in banks of their own
 

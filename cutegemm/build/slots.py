@@ -9,7 +9,7 @@ from typing import Any
 from cutegemm.build.building import copy_of_lines
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, tile_to_shape
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, composition, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.problem import Operand, Operands
@@ -17,7 +17,7 @@ from cutegemm.plan.rules.pipeline import MIN_SLOTS
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
-from cutegemm.tile.mma_atoms import WGMMA_M
+from cutegemm.tile.mma_atoms import ROWS_IN_BANKS, WGMMA_M
 from cutegemm.tile.smem_atoms import KINDS, smem_atom, widest_smem_kind
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
@@ -33,11 +33,17 @@ _SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
 
 # What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
 # apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
-FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
-# The same, where rows lie as in `ROWS_IN_BANKS`.
-FRAGMENT_IN_BANKS = Layout(
-    ((4, (4, 2), (2, 2)), (2, 2, 2)), ((2 * WGMMA_M, (1, 16), (8, 32)), (WGMMA_M, 4, 8 * WGMMA_M))
-)
+_FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
+_PERMUTED = Layout((ROWS_IN_BANKS.shape, _SUBTILE_COLUMNS), (ROWS_IN_BANKS.stride, WGMMA_M))
+
+
+def fragment_of(a_source: str) -> Layout:
+    """What a consumer holds of (64, 16) of its sums, where wgmma reads A from shared memory or from registers.
+
+    >>> print(fragment_of("register"))
+    ((4,(4,2),(2,2)),(2,2,2)):((128,(1,16),(8,32)),(64,4,512))
+    """
+    return composition(_PERMUTED, _FRAGMENT) if a_source == "register" else _FRAGMENT
 
 
 class SlotBuilder:
@@ -54,7 +60,7 @@ class SlotBuilder:
         self,
         subject: str,
         operands: Operands,
-        fragment: Layout = FRAGMENT,
+        fragment: Layout = _FRAGMENT,
         tile: tuple[int, int] = (WGMMA_M, _SUBTILE_COLUMNS),
         in_places: bool = True,
         least: int = MIN_SLOTS,

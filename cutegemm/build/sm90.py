@@ -7,7 +7,7 @@ from typing import Any
 
 from cutegemm.build.building import made
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
-from cutegemm.build.slots import FRAGMENT, FRAGMENT_IN_BANKS, MOST_PAD_BYTES, SHARED_D, SlotBuilder
+from cutegemm.build.slots import MOST_PAD_BYTES, SHARED_D, SlotBuilder, fragment_of
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -123,13 +123,16 @@ def sm90_plan(
     order, policies = b.order(raster), b.policies(l2)
     packs = b.attempt(lambda: make_packings(ops, pack, along_k=True)) or ()
     loaded = as_packed(ops, packs)
+    a_source = "register" if is_to_read(loaded) else "shared"
     is_shared = schedule != "pingpong"  # a tile, by all consumers
     consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
     sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS)
     halves = two_level and 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and consumer_tile[0] == WGMMA_M
     levels = 1 + two_level * (1 if halves else 2)  # as many sums of k-tiles as of the total, or twice as many
     mma = b.attempt(
-        lambda: b.tiled_mma(loaded, consumer_tile[0], tile[1] // (1 + halves), count if is_shared else 1)
+        lambda: b.tiled_mma(
+            loaded, a_source, consumer_tile[0], tile[1] // (1 + halves), count if is_shared else 1
+        )
     )
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     is_full = ops.d.dtype.bits == 8 and (
@@ -139,7 +142,7 @@ def sm90_plan(
     if most is None and ops.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
         most = b.line_columns(count, stages)
     storing = None if store == "direct" else b.attempt(
-        lambda: SlotBuilder(subject, ops, FRAGMENT_IN_BANKS if is_to_read(loaded) else FRAGMENT, most=most).slots(
+        lambda: SlotBuilder(subject, ops, fragment_of(a_source), most=most).slots(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
@@ -164,7 +167,7 @@ def sm90_plan(
         name=name,
         summary=summary,
         family="sm90",
-        read_a=universal_copy(loaded.a.dtype, loaded.a.dtype.bits) if is_to_read(loaded) else None,
+        read_a=None if a_source == "shared" else universal_copy(loaded.a.dtype, loaded.a.dtype.bits),
         read_b=None,
         raster=made(order),
         cluster_mn=cluster,
@@ -221,30 +224,33 @@ class _Builder(PipelineBuilder):
         self.broken.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")
         return NORMAL_L2
 
-    def tiled_mma(self, loaded: Operands, rows: int, columns: int, readers: int) -> TiledMma:
+    def tiled_mma(self, loaded: Operands, a_source: str, rows: int, columns: int, readers: int) -> TiledMma:
         """One wgmma as wide as the tile, or half of it; consumers that share a tile take its rows in halves.
 
         loaded    the operands as they are loaded
+        a_source  where wgmma reads A from: shared memory, or registers
         rows      of a consumer
         columns   of a wgmma
         readers   consumers that share a tile
         """
-        a, b, reads = loaded.a, loaded.b, is_to_read(loaded)
-        turned = [name for name, operand in (("a", a), ("b", b)) if is_to_turn(operand)]
-        turned = [name for name in turned if not (reads and name == "a")]
+        a, b, reads = loaded.a, loaded.b, a_source == "register"
+        turned = [
+            name
+            for name, is_turned in (("a", is_to_turn(a) and not reads), ("b", is_to_turn(b)))
+            if is_turned
+        ]
         if turned and a.dtype in WGMMA_C_TYPES:
             self.broken.append(self._how_to_turn(turned, a.dtype))
         majors = ["k" if operand.major == "k" or is_to_turn(operand) else "mn" for operand in (a, b)]
-        source = "register" if reads else "shared"
-        atom = wgmma(a.dtype, columns, majors[0], majors[1], source, loaded.acc, b.dtype)
-        own_rows = ROWS_IN_BANKS if reads else Layout(WGMMA_M)
-        if readers == 1:
-            return TiledMma(atom, permutation_mnk=(own_rows, None, None)) if reads else TiledMma(atom)
+        atom = wgmma(a.dtype, columns, majors[0], majors[1], a_source, loaded.acc, b.dtype)
+        if readers == 1 and not reads:
+            return TiledMma(atom)
         if rows % WGMMA_M or rows == 0:
             raise PlanError(
                 self.subject, [f"{readers} consumers take {rows} rows each, no multiple of {WGMMA_M}."]
             )
-        of_m = Layout((own_rows.shape, readers, rows // WGMMA_M), (own_rows.stride, rows, WGMMA_M))
+        own = ROWS_IN_BANKS if reads else Layout(WGMMA_M)
+        of_m = Layout((own.shape, readers, rows // WGMMA_M), (own.stride, rows, WGMMA_M))
         return TiledMma(atom, Layout((readers, 1, 1)), (of_m, None, None))
 
     def _how_to_turn(self, names: list[str], dtype: DType) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cutegemm.errors import UnsupportedError
 
 WARP_THREADS = 32
+REGISTER_BITS = 32
 WARPGROUP_THREADS = 128
 SMEM_BANKS = 32
 SMEM_BANK_BYTES = 4

@@ -661,17 +661,11 @@ def _of_name(plan: str, parts: tuple[_Part, ...], name: str) -> _Part:
 def _of_one_consumer(mma: TiledMma) -> TiledMma:
     along_m, along_n, _ = mma.permutation_mnk  # (an atom, consumers, the atoms of one)
     if mma.atom.is_of_warpgroup:
-        rows = along_m[0] if isinstance(along_m, Layout) and mma.atom_layout_mnk.size() > 1 else along_m
-        return (
-            TiledMma(mma.atom, permutation_mnk=(rows, None, None)) if _is_turned(rows) else TiledMma(mma.atom)
-        )
+        rows = along_m[0] if isinstance(along_m, Layout) else None
+        is_permuted = rows is not None and coalesce(rows) != Layout(rows.size())
+        return TiledMma(mma.atom, permutation_mnk=(rows if is_permuted else None, None, None))
     own = (_without_second(along_m), _without_second(along_n), None)
     return TiledMma(mma.atom, permutation_mnk=own)
-
-
-def _is_turned(rows: Any) -> bool:
-    """Whether the rows of an atom lie in another order than its own."""
-    return isinstance(rows, Layout) and coalesce(rows) != Layout(rows.size())
 
 
 @cache

@@ -68,7 +68,7 @@ def ranked(
     if not ways:
         return
     packed = to_pack_for_wgmma(operands)
-    recipes, every = _considered(_sums(operands, accumulate), operands, ways, with_c)
+    recipes, every = _ways_considered(_sums(operands, accumulate), operands, ways, with_c)
     rows, parts, owned, shares = _divisions(every, operands, problem, device)
     shapes, read = every.taken(rows), _as_read(operands) if packed else operands
     found = predicted(
@@ -92,7 +92,10 @@ def _read_by(turned: bool) -> str:
 
 def _packed_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, packed: str) -> Column:
     """What it takes to pack the operands that are in the way; where threads read A, the other one."""
-    us: Column = packing_us(operands, problem, device)
+    us: Column = np.zeros(len(shapes.turned))
+    if not packed:
+        return us
+    us = us + packing_us(operands, problem, device)
     for way in (False, True):
         other = packed.replace(_read_by(way), "")
         reads = shapes.reads_a & (shapes.turned == way)
@@ -147,7 +150,7 @@ def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Col
 
 
 @lru_cache(maxsize=256)
-def _considered(
+def _ways_considered(
     sums: str, operands: Operands, ways: tuple[bool, ...], with_c: bool
 ) -> tuple[tuple[Sm90Recipe, ...], Shapes]:
     """The recipes for D and for D^T, as `ways` say, and their shapes; behind them those that read A.
@@ -191,11 +194,6 @@ def _as_read(operands: Operands) -> Operands:
 def _serves(operands: Operands, turned: bool) -> bool:
     """Whether wgmma can end so: threads hold a D of bytes in pairs along N."""
     return operands.d.dtype.bits > 8 or (operands.d.major == "m") == turned
-
-
-def considered(operands: Operands, accumulate: str = "fast") -> tuple[Sm90Recipe, ...]:
-    """The recipes among which there is a choice, none of them split or packed."""
-    return _RECIPES[_sums(operands, accumulate)]
 
 
 def _sums(operands: Operands, accumulate: str) -> str:

@@ -117,16 +117,19 @@ class ConsumerTracer(Tracer):
         """Whether the first product adds to the sums is known at run time."""
         p, adds = self.products, at.k_tile if multiply.sums == step.ACC else 0
         acc, tCrB = p.accs[_NUMBER[multiply.sums]], p.tCrB[multiply.sums == step.RIGHT]
-        if p.tCsA is not None:
-            self.read_a(p.tCsA[None, None, None, at.stage], p.tCrA)
+        if p.tCsA is None:
+            tCrA = p.tCrA[None, None, None, at.stage]
+        else:
+            tCrA = p.tCrA
+            self.read_a(p.tCsA[None, None, None, at.stage], tCrA)
         warpgroup.fence()
-        for k_block in range(cute.size(p.tCrA, mode=[2])):
+        for k_block in range(cute.size(tCrA, mode=[2])):
             mma = lower.tiled_mma(self.plan.consumer_mma)
             mma.set(warpgroup.Field.ACCUMULATE, adds > 0 if k_block == 0 else True)
             cute.gemm(
                 mma,
                 acc,
-                p.tCrA[None, None, k_block] if p.tCsA is not None else p.tCrA[None, None, k_block, at.stage],
+                tCrA[None, None, k_block],
                 tCrB[None, None, k_block, at.stage],
                 acc,
             )

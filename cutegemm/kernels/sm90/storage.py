@@ -24,13 +24,12 @@ from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.machine.arch import REGISTER_BITS, WARP_THREADS
 from cutegemm.plan.epilogue import Function, launch_operands
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
 
-REGISTER_BITS = 32
 # Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
 _SUMS_BESIDE_WIDE_ROWS = 160
 # Of functions of as many sums, those with which rows of fewer bits are read as late as the subtile has been computed:

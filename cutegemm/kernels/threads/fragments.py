@@ -21,7 +21,7 @@ from cutlass import Uint16, Uint32
 from cutegemm.kernels import lower
 from cutegemm.kernels.vectors import flat
 from cutegemm.layout import ComposedLayout, Swizzle
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.machine.arch import REGISTER_BITS, WARP_THREADS
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.tile.atoms import CopyAtom
@@ -29,7 +29,6 @@ from cutegemm.tile.tiled_copy import make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
 
 _WORDS = {16: Uint16, 32: Uint32}
-_REGISTER_BITS = 32
 _WIDEST_BYTES = 16
 
 
@@ -159,7 +158,7 @@ def _by_words(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
     def read(part: int, buffer: int, k_block: int, stage: Any) -> None:
         fragments = held[None, None, buffer]
         registers = cute.recast_tensor(fragments, Uint32)
-        values = _REGISTER_BITS // fragments.element_type.width
+        values = REGISTER_BITS // fragments.element_type.width
         of_atom = cute.size(registers, mode=[0])
         for i in range(part * of_atom, (part + 1) * of_atom):
             bits = Uint32(0)

@@ -14,7 +14,7 @@ from typing import Any
 
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
-from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
+from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, REGISTER_BITS
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom
@@ -27,7 +27,6 @@ ALIGN_BYTES = ACCESS_BITS // 8
 # operand more CTAs, and took 1.02 to 1.4 times as long for 4096 x 4096 of tf32 and fp8 (H200, 2026-11-22).
 _LEAST_SIDE = 64
 _THREADS = 256
-_REGISTER_BITS = 32
 _CHUNK_BITS = 3  # 8 vectors of 16 bytes lie side by side in the banks of shared memory
 
 
@@ -179,7 +178,7 @@ def is_to_turn(operand: Operand) -> bool:
 def is_to_read(operands: Operands) -> bool:
     """Whether wgmma takes A as it lies out of registers, to which threads read it: an element of 32 bits is one of
     theirs, whichever way rows lie."""
-    return operands.a.dtype.bits == _REGISTER_BITS and is_to_turn(operands.a)
+    return operands.a.dtype.bits == REGISTER_BITS and is_to_turn(operands.a)
 
 
 def make_packings(operands: Operands, names: str, along_k: bool) -> tuple[Packing, ...]:
