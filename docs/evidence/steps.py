@@ -131,10 +131,10 @@ _SMALL = " ".join(
 STEPS: tuple[Step, ...] = (
     _choice(
         "choice_h200", 250, "the choice on problems that nobody picked",
-        "--seed 111 --count 300 --first 2 --seconds 0.08",
+        "--seed 113 --count 300 --first 2 --seconds 0.08",
     ),
     _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
-    _choice("choice_h100", 250, "the same, of an H100", "--seed 108 --count 300 --seconds 0.08"),
+    _choice("choice_h100", 250, "the same, of an H100", "--seed 110 --count 300 --first 2 --seconds 0.08"),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
         "choice_fit_h200", 150, "what the choice is fitted to",
@@ -262,7 +262,7 @@ STEPS: tuple[Step, ...] = (
     _gemm(
         "hopper_tf32", 40, "tf32, every layout: by wgmma, an m-major A out of registers, and packed first",
         "--shape 1024 --shape 2048 --shape 4096 --shape 8192 --shape 1856x14176x7232 --shape 11712x624x11952 "
-        f"--dtype tf32 {_LAYOUTS} --plan chosen --plan sm90_deferred_2x1+pack --seconds 0.2",
+        f"--dtype tf32 {_LAYOUTS} --plan chosen --plan sm90_deferred_2x1+pack --seconds 0.1",
     ),
     _gemm(
         "hopper_unaligned", 20, "bf16 rows that TMA cannot load, packed first",
