@@ -51,7 +51,7 @@ class Recipe(ABC):
     options       arguments of the family's builder
     spelled_out   whether the builder is given the options to the letter
     is_packed     whether operands that are in the way are packed first
-    only_b        whether of these A is not, as the threads of the plan read it into registers
+    only_b        whether B alone is packed, and threads read A into registers
     split         how K is split, instead of what the options say
     ctas          of the persistent grid among which `split` divides, where the name says how many
     transposed    whether the plan is to serve D^T = B^T A^T
@@ -62,7 +62,7 @@ class Recipe(ABC):
     loads_boxes   whether TMA loads A and B, which takes rows of any length, but no stride of 0
     splits        how a name may say that K is split: see `choose.names`
     packs         whether operands may be packed
-    reads_a       whether a name may say that only B is
+    reads_a       whether a name may end in +packb: B alone is packed
     reduction     of a split whose name does not say it: see `Split`
     """
 

@@ -176,10 +176,9 @@ def wgmma(
     )  # fmt: skip
 
 
-# Rows of the 64 of a wgmma whose A is read out of an m-major tile: a warp's 32 lanes, 8 along M and 4 along K, find
-# their elements of 32 bits in as many banks. Under the swizzle of 128 bytes, 16 rows further are 4 chunks of 16 bytes
-# further, so 4 rows and 4 rows 16 further, at 4 places along K, are 8 chunks; 8 rows side by side are at half as many.
-# Modes: lanes (4, 2) along M, the thread's second row, warps (2, 2).
+# Row of the wgmma -> row of the tile, where threads read A from an m-major tile in shared memory. With the swizzle of
+# 128 bytes, rows 0-3 and 16-19 at k = 0 .. 3 lie in 32 different banks; rows 0-7, side by side, share 16 of them.
+# Modes: lanes along M (4, 2), the second row of a thread, warps (2, 2).
 ROWS_IN_BANKS = Layout((4, 2, 2, 2, 2), (1, 16, 4, 8, 32))
 
 

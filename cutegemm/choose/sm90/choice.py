@@ -168,8 +168,8 @@ def _ways_considered(
 
 
 def _may_read(operands: Operands) -> bool:
-    """Whether plans that read A serve: TMA loads it; and of their rows no 8 are side by side, as stmatrix has
-    them for a D of 16 bits that is m-major."""
+    """Whether plans that read A serve: TMA must load it. Their rows are permuted in groups of four, and stmatrix writes
+    an m-major D of 16 bits by groups of eight rows."""
     a, d = operands.a, operands.d
     leaves = d.dtype.bits == a.dtype.bits or d.major == "n"
     return is_to_read(operands) and a.align_bytes >= TMA_INNER_ALIGNED_BYTES and leaves
@@ -206,10 +206,10 @@ def packing_us(
 ) -> float:
     """What it takes to pack the operands that are in the way: one kernel, which reads and writes them.
 
-    only   these of them
-
     It is taken to run at the speed of memory, though L2 may hold some of them; where there is little to pack, the GEMM
     begins beside it.
+
+    only   names of the operands that are packed; all that are in the way where left out
 
     >>> round(packing_us(Operands.of("bf16", layout="nt", align_bytes=2), Problem(4096, 4096, 4096)), 1)
     36.7

@@ -106,7 +106,7 @@ def read_tile(name: str) -> tuple[tuple[int, int], tuple[int, int], bool, int] |
 
 
 def has_narrow_slots(tile: tuple[int, int]) -> bool:
-    """Whether the subtiles of D have half as many columns as one would have that is 128 bytes wide."""
+    """Whether subtiles of D have 32 columns, in place of 64 of bf16, so that there is room for one more stage."""
     return tile in _OF_NARROW_SLOTS
 
 
