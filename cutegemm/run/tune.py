@@ -28,7 +28,7 @@ from cutegemm.run.compile import compile_missing
 from cutegemm.run.question import Decision, Question
 from cutegemm.run.tuned import Record, Table, key_of
 
-BEST = 6
+BEST = 12
 _WITHIN = 1.3  # times the least prediction, of a plan of another kind
 _SECONDS_OF_EACH = 0.03  # of the device, beside a tenth of a second to warm it
 

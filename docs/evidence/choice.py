@@ -1,6 +1,6 @@
 """The choice beside the vendor library, on problems that are drawn by a seed and that nothing was fitted to.
 
-python -m docs.evidence choice --seed 1 --count 300 --json choice.json
+python -m docs.evidence choice --seed 1 --count 300 --tune-below 1.0 --json choice.json
 python -m docs.evidence choice --seed 2 --count 160 --first 12 --others 8 --times --json rivals.json    # to fit to
 python -m docs.evidence choice --shape 1536 --shape 777x11008x4096 --layout nt --layout tn --first 60    # of one's own
 
@@ -16,16 +16,18 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from cutegemm.choose.catalog import chosen
+from cutegemm.choose.catalog import candidates, chosen
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError
+from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
+from cutegemm.run.tune import BEST, varied
 from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record
 from docs.evidence.drawn import drawn, rivals
 from docs.evidence.files import write_whole
@@ -34,7 +36,6 @@ from docs.evidence.measure import machine, need_gpu, this_device
 
 Row = dict[str, Any]
 _MESSAGE = 500  # characters of an error
-_SUMS = "fast", "two_level"  # how float8 is summed up, in turns
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Drawn:
     problem: Problem
     plans: tuple[str, ...]
     fast_accum: bool
+
+    @property
+    def sums(self) -> str:
+        """How float8 is summed up, as `gemm` calls it."""
+        return "fast" if self.fast_accum else "two_level"
 
 
 def timed(case: Drawn, seconds: float) -> list[Row]:
@@ -83,8 +89,8 @@ def _takes_gpu(numbers: Any) -> None:
 
 def _chosen(case: Drawn) -> GemmPlan:
     """What `gemm` chooses, as it launches it; but where the operands are loaded otherwise than by boxes."""
-    sums = _SUMS[not case.fast_accum]
-    recipe, plan = chosen(case.problem.operands, case.problem, device=this_device(), accumulate=sums)
+    problem = case.problem
+    recipe, plan = chosen(problem.operands, problem, device=this_device(), accumulate=case.sums)
     return recipe.as_launched(plan)
 
 
@@ -106,33 +112,84 @@ def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     return list(found.values())
 
 
-def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
-    """The losers first, then how the ratios of what was chosen are distributed, by type and in all.
+def tuned(
+    rows: Sequence[Mapping[str, Any]], below: float, cases: Sequence[Drawn], device: Device = DEFAULT_DEVICE
+) -> list[Drawn]:
+    """Of `cases` those whose chosen plan is below a ratio, each with the plans that the tuner times.
 
-    >>> rows = [{"m": 16, "n": 16, "k": 16, "layout": "nt", "dtype": "bf16", "plan": "p", "chosen": True, "us": 2.0,
-    ...          "library_us": us, "ratio": us / 2} for us in (2.0, 4.0)]
+    >>> from docs.evidence.contest import operands_of
+    >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), (), True)
+    >>> row = {"m": 64, "n": 64, "k": 640, "layout": "nt", "dtype": "bf16", "chosen": True, "ratio": 0.95}
+    >>> [len(one.plans) for one in tuned([row], 0.97, [case])], tuned([row], 0.94, [case])
+    ([12], [])
+    """
+    losers = {_where(row) for row in rows if row.get("chosen") and row.get("ratio", below) < below}
+    found = []
+    for case in cases:
+        of, operands = case.problem, case.problem.operands
+        if (of.m, of.n, of.k, operands.layout, str(operands.a.dtype)) in losers:
+            ranking = varied(candidates(operands, of, device=device, accumulate=case.sums))
+            found.append(replace(case, plans=tuple([str(one.recipe) for one in ranking[:BEST]])))
+    return found
+
+
+def _where(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple([row[name] for name in ("m", "n", "k", "layout", "dtype")])
+
+
+def with_tuner(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
+    """The ratio of each problem whose chosen plan was timed: of the fastest of the plans in one contest with it.
+
+    Of a problem that was timed twice, the last contest counts: that of the tuner.
+
+    >>> where = {"m": 16, "n": 16, "k": 16, "layout": "nt", "dtype": "bf16"}
+    >>> with_tuner([{**where, "chosen": True, "ratio": 0.9}, {**where, "chosen": True, "ratio": 0.91, "tuner": True},
+    ...             {**where, "ratio": 0.98, "tuner": True}])
+    {(16, 16, 16, 'nt', 'bf16'): 0.98}
+    """
+    found: dict[tuple[Any, ...], float] = {}
+    for is_last in (False, True):
+        best: dict[tuple[Any, ...], float] = {}
+        for row in rows:
+            if "ratio" in row and bool(row.get("tuner")) == is_last:
+                best[_where(row)] = max(best.get(_where(row), 0.0), row["ratio"])
+        found |= best
+    return found
+
+
+def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
+    """The losers first, then how the ratios of what was chosen are distributed, by type and in all, and with the tuner.
+
+    >>> rows = [{"m": m, "n": 16, "k": 16, "layout": "nt", "dtype": "bf16", "plan": "p", "chosen": True, "us": 2.0,
+    ...          "library_us": us, "ratio": us / 2} for m, us in ((16, 2.0), (32, 4.0))]
     >>> print(*summary(rows), sep="\\n")
      1.000  16x16x16 nt bf16 p 2.0 us
-     2.000  16x16x16 nt bf16 p 2.0 us
+     2.000  32x16x16 nt bf16 p 2.0 us
     bf16: 2 problems, mean 1.414, one in ten below 1.000, least 1.000
     all: 2 problems, mean 1.414, one in ten below 1.000, least 1.000
+    with the tuner: 2 problems, mean 1.414, one in ten below 1.000, least 1.000
     """
     chosen = sorted(
-        (row for row in rows if row.get("chosen") and "ratio" in row), key=lambda row: row["ratio"]
+        (row for row in rows if row.get("chosen") and "ratio" in row and not row.get("tuner")),
+        key=lambda row: row["ratio"],
     )
     lines = [
         f"{row['ratio']:6.3f}  {row['m']}x{row['n']}x{row['k']} {row['layout']} {row['dtype']} {row['plan']} "
         f"{row['us']:.1f} us"
         for row in chosen[:worst]
     ]
-    for kind in [*sorted({row["dtype"] for row in chosen}), "all"]:
-        ratios = [row["ratio"] for row in chosen if kind in ("all", row["dtype"])]
-        tenth = ratios[math.ceil(len(ratios) / 10) - 1]
-        lines.append(
-            f"{kind}: {len(ratios)} problems, mean {geometric_mean(ratios):.3f}, one in ten below {tenth:.3f}, "
-            f"least {ratios[0]:.3f}"
-        )
-    return lines
+    if not chosen:
+        return []
+    groups = {
+        kind: [row["ratio"] for row in chosen if kind in ("all", row["dtype"])]
+        for kind in [*sorted({row["dtype"] for row in chosen}), "all"]
+    }
+    groups["with the tuner"] = sorted(with_tuner(rows).values())
+    return lines + [
+        f"{kind}: {len(ratios)} problems, mean {geometric_mean(ratios):.3f}, one in ten below "
+        f"{ratios[math.ceil(len(ratios) / 10) - 1]:.3f}, least {ratios[0]:.3f}"
+        for kind, ratios in groups.items()
+    ]
 
 
 def _drawn(seed: int, count: int, dtypes: Sequence[str] | None) -> list[Problem]:
@@ -166,6 +223,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--first", type=int, default=0, help="plans beside, that are predicted to be the fastest"
     )
+    parser.add_argument(
+        "--tune-below",
+        type=float,
+        default=0.0,
+        metavar="RATIO",
+        help="time again, beside the plans that the tuner times, what is below this ratio to the library",
+    )
     parser.add_argument("--others", type=int, default=0, help="plans beside, by chance")
     parser.add_argument("--seconds", type=float, default=0.1, help="of measuring for each problem")
     parser.add_argument("--json", type=Path, help="write all numbers there")
@@ -180,11 +244,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     cases = []
     for number, of in enumerate(problems or _drawn(given.seed, given.count, given.dtype)):
-        beside = rivals(of, given.first, given.others, given.seed, _SUMS[number % 2])
-        cases.append(Drawn(of, tuple(map(str, beside)), number % 2 == 0))
+        case = Drawn(of, (), number % 2 == 0)
+        beside = rivals(of, given.first, given.others, given.seed, case.sums)
+        cases.append(replace(case, plans=tuple(map(str, beside))))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}
     record(found, all_timed(cases, given.seconds), given.json)
+    losers = tuned(found["rows"], given.tune_below, cases, this_device())
+    if losers:
+        compile_ahead([Case(case.problem, case.plans) for case in losers])
+        again = all_timed(losers, given.seconds)
+        record(found, ([{**row, "tuner": True} for row in rows] for rows in again), given.json)
     failed = [row for row in found["rows"] if "error" in row]
     for row in failed:
         print(row)
