@@ -113,7 +113,7 @@ def tune(
     ] = Path("tuned.json"),
     best: Annotated[
         int, typer.Option(min=1, help="How many plans of the ranking are timed for each shape.")
-    ] = 6,
+    ] = 12,
 ) -> None:
     """Times the best few plans for shapes on the GPU of this machine, and keeps which was the fastest.
 

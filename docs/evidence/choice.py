@@ -51,6 +51,12 @@ class Drawn:
         """How float8 is summed up, as `gemm` calls it."""
         return "fast" if self.fast_accum else "two_level"
 
+    @property
+    def where(self) -> tuple[Any, ...]:
+        """What its rows say of the problem: M, N, K, the layout and the type."""
+        of, operands = self.problem, self.problem.operands
+        return of.m, of.n, of.k, operands.layout, str(operands.a.dtype)
+
 
 def timed(case: Drawn, seconds: float) -> list[Row]:
     """The rows of a problem; one that says why, where there are none."""
@@ -112,7 +118,7 @@ def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     return list(found.values())
 
 
-def tuned(
+def with_trials(
     rows: Sequence[Mapping[str, Any]], below: float, cases: Sequence[Drawn], device: Device = DEFAULT_DEVICE
 ) -> list[Drawn]:
     """Of `cases` those whose chosen plan is below a ratio, each with the plans that the tuner times.
@@ -120,41 +126,59 @@ def tuned(
     >>> from docs.evidence.contest import operands_of
     >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), (), True)
     >>> row = {"m": 64, "n": 64, "k": 640, "layout": "nt", "dtype": "bf16", "chosen": True, "ratio": 0.95}
-    >>> [len(one.plans) for one in tuned([row], 0.97, [case])], tuned([row], 0.94, [case])
+    >>> [len(one.plans) for one in with_trials([row], 0.97, [case])], with_trials([row], 0.94, [case])
     ([12], [])
     """
-    losers = {_where(row) for row in rows if row.get("chosen") and row.get("ratio", below) < below}
+    losers = {where_of(row) for row in rows if row.get("chosen") and row.get("ratio", below) < below}
     found = []
     for case in cases:
-        of, operands = case.problem, case.problem.operands
-        if (of.m, of.n, of.k, operands.layout, str(operands.a.dtype)) in losers:
-            ranking = varied(candidates(operands, of, device=device, accumulate=case.sums))
+        of = case.problem
+        if case.where in losers:
+            ranking = varied(candidates(of.operands, of, device=device, accumulate=case.sums))
             found.append(replace(case, plans=tuple([str(one.recipe) for one in ranking[:BEST]])))
     return found
 
 
-def _where(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def tuned(trials: Sequence[Mapping[str, Any]], cases: Sequence[Drawn]) -> list[Drawn]:
+    """Of `cases` those of which another plan than the chosen one was the fastest in the trials, with that plan.
+
+    >>> from docs.evidence.contest import operands_of
+    >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), ("p", "q"), True)
+    >>> where = {"m": 64, "n": 64, "k": 640, "layout": "nt", "dtype": "bf16"}
+    >>> rows = [{**where, "plan": plan, "us": us} for plan, us in (("p", 9.0), ("q", 7.0), ("r", 8.0))]
+    >>> [one.plans for one in tuned(rows, [case])], tuned([{**rows[1], "chosen": True}], [case])
+    ([('q',)], [])
+    """
+    fastest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in trials:
+        before = fastest.get(where_of(row))
+        if "us" in row and (before is None or row["us"] < before["us"]):
+            fastest[where_of(row)] = row
+    return [
+        replace(case, plans=(fastest[case.where]["plan"],))
+        for case in cases
+        if case.where in fastest and not fastest[case.where].get("chosen")
+    ]
+
+
+def where_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a row says of its problem: M, N, K, the layout and the type."""
     return tuple([row[name] for name in ("m", "n", "k", "layout", "dtype")])
 
 
 def with_tuner(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
-    """The ratio of each problem whose chosen plan was timed: of the fastest of the plans in one contest with it.
-
-    Of a problem that was timed twice, the last contest counts: that of the tuner.
+    """The ratio of each problem with the plan that the tuner takes, in a contest behind the one by which it took it.
 
     >>> where = {"m": 16, "n": 16, "k": 16, "layout": "nt", "dtype": "bf16"}
     >>> with_tuner([{**where, "chosen": True, "ratio": 0.9}, {**where, "chosen": True, "ratio": 0.91, "tuner": True},
     ...             {**where, "ratio": 0.98, "tuner": True}])
     {(16, 16, 16, 'nt', 'bf16'): 0.98}
     """
-    found: dict[tuple[Any, ...], float] = {}
-    for is_last in (False, True):
-        best: dict[tuple[Any, ...], float] = {}
-        for row in rows:
-            if "ratio" in row and bool(row.get("tuner")) == is_last:
-                best[_where(row)] = max(best.get(_where(row), 0.0), row["ratio"])
-        found |= best
-    return found
+    timed = [row for row in rows if "ratio" in row]
+    chosen = {where_of(row): row["ratio"] for row in timed if row.get("chosen") and not row.get("tuner")}
+    return chosen | {
+        where_of(row): row["ratio"] for row in timed if row.get("tuner") and not row.get("chosen")
+    }
 
 
 def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
@@ -228,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         type=float,
         default=0.0,
         metavar="RATIO",
-        help="time again, beside the plans that the tuner times, what is below this ratio to the library",
+        help="tune what is below this ratio to the library, and time the plan that the tuner takes",
     )
     parser.add_argument("--others", type=int, default=0, help="plans beside, by chance")
     parser.add_argument("--seconds", type=float, default=0.1, help="of measuring for each problem")
@@ -250,10 +274,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}
     record(found, all_timed(cases, given.seconds), given.json)
-    losers = tuned(found["rows"], given.tune_below, cases, this_device())
+    losers = with_trials(found["rows"], given.tune_below, cases, this_device())
     if losers:
         compile_ahead([Case(case.problem, case.plans) for case in losers])
-        again = all_timed(losers, given.seconds)
+        trials = [row for rows in all_timed(losers, given.seconds) for row in rows]
+        found["trials"] = times(trials)
+        again = all_timed(tuned(trials, losers), given.seconds)
         record(found, ([{**row, "tuner": True} for row in rows] for rows in again), given.json)
     failed = [row for row in found["rows"] if "error" in row]
     for row in failed:

@@ -168,7 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.measure is not None:
         run(given.measure, given.seed)
         return 0
-    by_file = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
+    read = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
+    by_file = {file: of_file for file, of_file in read.items() if of_file}
     every = [one for of_file in by_file.values() for one in of_file]
     if not every:
         raise CutegemmError("fit_simt: no file holds two timed SIMT plans for one problem.")

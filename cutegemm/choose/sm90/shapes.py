@@ -169,6 +169,11 @@ class Shapes(Columns):
         return self.depth > 1
 
     @property
+    def stages(self) -> Column:
+        """Of the ring."""
+        return 1 + 1 / self.late
+
+    @property
     def waits(self) -> Column:
         """Share of a wait that a k-tile of 128 bytes takes: one for twice as many takes 1.4 times as long."""
         return self.depth**-0.5

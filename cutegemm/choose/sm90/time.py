@@ -11,8 +11,8 @@ each, one after the other. A k-tile waits for
 
 and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. In the long run
 a wave takes no less than the chip's power allows: the last one, of few tiles, is the shorter for it. A problem takes no
-less than reading A and B from memory does. What goes on at the same time adds up like the sides of a right triangle:
-`together`. What a problem takes besides is the start and, where K is split, the sums of the parts.
+less than reading A and B from memory does. What goes on at the same time adds up like the sides of a right triangle,
+or nearly so: `together`. What a problem takes besides is the start and, where K is split, the sums of the parts.
 
 Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, behind a flush of the
 L2 cache, for problems that were drawn by a seed; `python -m docs.evidence fit-sm90 FILE.json ...` fits it anew.
@@ -39,6 +39,7 @@ _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
+_STAGES = 4  # of the ring of a large tile
 _NO_TIME = 1e-9  # microseconds, of a problem without a tile
 _LINES = 64  # that slices of L2 deliver at the same time
 
@@ -50,6 +51,7 @@ class Sm90Costs:
     start          of a kernel: until its first product, and from its last one to the end
     single         share of that, of one warpgroup with one tile
     fours          of a cluster of four or eight, until its CTAs have met
+    in_step        more of the time of all waves, in such clusters: their CTAs wait for the slowest of them
     narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
     two_level      of a k-tile, whose sums threads add to those before it
     l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
@@ -59,6 +61,8 @@ class Sm90Costs:
     reader         for each CTA that reads the same few lines
     missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
     load           of a k-tile, from asking for it until it is there
+    deeper         for each stage more than four, more of the exponent by which waves and memory add up: a deep ring
+                   evens out what comes from memory by fits and starts
     step           of a k-tile, besides
     joint          of a k-tile of few columns that two consumers share, besides
     asks           of a k-tile that is asked for by what multiplies it, besides
@@ -82,7 +86,8 @@ class Sm90Costs:
 
     start: float = 6.41
     single: float = 0.888
-    fours: float = 0.5
+    fours: float = 0.25
+    in_step: float = 0.03
     narrow: float = 2.2
     half: float = 1.06
     two_level: float = 0.025
@@ -93,6 +98,7 @@ class Sm90Costs:
     reader: float = 0.000289
     missing: float = 3.46
     load: float = 0.359
+    deeper: float = 0.1
     step: float = 0.0535
     joint: float = 0.0443
     asks: float = 0.0537
@@ -205,9 +211,9 @@ def predicted(
         limited_us = np.where(owned, together(4.0, waves_us, power_us * units), limited_us)
     meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
     memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
-    us = together(2.0, waves_us, memory_us) * np.where(
-        units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0
-    )
+    us = together(2.0 + costs.deeper * (shapes.stages - _STAGES), waves_us, memory_us)
+    us = us * np.where(units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0)
+    us = us * (1 + costs.in_step * shapes.is_large_cluster)
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
     us = start_us + costs.fours * shapes.is_large_cluster + us + meeting_us + store_us
     of_k = waves * k_tiles

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from docs.evidence.choice import where_of, with_tuner
 from docs.evidence.pages.markdown import recorded, source, table
 
 _FILES = ("choice_h200", "choice_h100")
@@ -88,20 +89,27 @@ def pages(benchmarks: Path) -> dict[str, str]:
 
 def _drawn(name: str, found: Mapping[str, Any]) -> list[str]:
     rows = sorted(
-        (row for row in found["rows"] if row.get("chosen") and "ratio" in row), key=lambda row: row["ratio"]
+        (row for row in found["rows"] if row.get("chosen") and "ratio" in row and not row.get("tuner")),
+        key=lambda row: row["ratio"],
     )
-    machine = found["machine"]
+    machine, tuned = found["machine"], with_tuner(found["rows"])
     failed = [row for row in found["rows"] if "error" in row]
     said = f"{len(rows)} problems of seed {found['seed']}; {len(failed)} others failed. {found.get('note', '')}".strip()
+    has_tuned = any(row.get("tuner") for row in found["rows"])
+    heads, by_type = ["problem", "chosen", "µs", "ratio"], _by_type(rows)
     worst = [
         [_problem(row), f"`{row['plan']}`", f"{row['us']:.1f}", f"{row['ratio']:.3f}"]
         for row in rows[:_LOSERS]
     ]
+    if has_tuned:
+        heads.append("tuned")
+        worst = [[*cells, f"{tuned[where_of(row)]:.3f}"] for cells, row in zip(worst, rows, strict=False)]
+        by_type.append(["all, tuned", *_distribution(sorted(tuned.values()))])
     return [
         f"\n## {machine['gpu']}: the losers first\n",
-        table(("problem", "chosen", "µs", "ratio"), worst),
+        table(heads, worst),
         f"\n### {machine['gpu']}: all\n",
-        table(("type", "problems", "geometric mean", "one in ten below", "least"), _by_type(rows)),
+        table(("type", "problems", "geometric mean", "one in ten below", "least"), by_type),
         f"\n{said} {source(machine, f'{name}.json')}\n",
     ]
 
@@ -109,12 +117,14 @@ def _drawn(name: str, found: Mapping[str, Any]) -> list[str]:
 def _by_type(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     made = []
     for kind in [*sorted({row["dtype"] for row in rows}), "all"]:
-        ratios = [row["ratio"] for row in rows if kind in ("all", row["dtype"])]
-        tenth = ratios[math.ceil(len(ratios) / 10) - 1]
-        made.append(
-            [kind, str(len(ratios)), f"{geometric_mean(ratios):.3f}", f"{tenth:.3f}", f"{ratios[0]:.3f}"]
-        )
+        made.append([kind, *_distribution([row["ratio"] for row in rows if kind in ("all", row["dtype"])])])
     return made
+
+
+def _distribution(ratios: Sequence[float]) -> list[str]:
+    """Of ratios in their order: how many, their mean, what one in ten is below, and the least."""
+    tenth = ratios[math.ceil(len(ratios) / 10) - 1]
+    return [str(len(ratios)), f"{geometric_mean(ratios):.3f}", f"{tenth:.3f}", f"{ratios[0]:.3f}"]
 
 
 def _odd(found: Mapping[str, Any]) -> list[str]:
