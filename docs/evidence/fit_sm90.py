@@ -46,8 +46,11 @@ _TAIL = (
 )
 # Of an odd D, of which there are few times: found for such problems alone. Of the power limit: from 8192^3 and the
 # sizes of language models (hopper_tiles, hopper_llama). Of two levels: from times of e4m3 alone, of later kernels.
-# Of large clusters and of rows of 64 bytes: by which the choice loses least on all files, the others as they are.
-_FOUND_APART = ("store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "half")
+# Of large clusters, deep rings and rows of 64 bytes: by which the choice loses least on all files, the others as they
+# are.
+_FOUND_APART = (
+    "store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "in_step", "deeper", "half",
+)  # fmt: skip
 # Until then tiles with narrow slots, named by their size, had wide ones, and a stage less.
 _NARROW_SINCE = "2026-11-23 02:00 UTC"
 _CONSIDERED = {recipe.name for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL)}
