@@ -30,7 +30,7 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import Case, contests, operands_of, record
-from docs.evidence.fitting import as_text, fit, summary
+from docs.evidence.fitting import judged
 from docs.evidence.measure import machine, need_gpu
 
 # Problems that wgmma does not multiply as they are: few tiles and a deep K, rows that begin at any element, a short K
@@ -65,13 +65,12 @@ class Timed:
     def _tiles(self) -> Tiles:
         return Tiles.of(self.plans, self.rates)
 
-    def errors(self, costs: MmaCosts) -> Any:
-        """Logarithms of what is predicted over what was measured."""
+    def predicted_us(self, costs: MmaCosts) -> Any:
+        """What the model says of each."""
         parts = np.array([plan.split_k for plan in self.plans])
         peak = self.device.peak_tflops(self.plans[0].tiled_mma.atom)
         of = self.problem
-        found = predicted(self._tiles, peak, of.operands, of, self.device, parts, costs)
-        return np.log(found.us / np.array(self.us))
+        return predicted(self._tiles, peak, of.operands, of, self.device, parts, costs).us
 
 
 def cases() -> list[Case]:
@@ -98,8 +97,8 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
     """The problems of a file, with the plans of the tables that were timed on each.
 
     >>> file = Path("docs/evidence/data/mma_sync_fit.json")
-    >>> summary(timed(json.loads(file.read_text())), COSTS).partition(":")[0]
-    '34 problems'
+    >>> len(timed(json.loads(file.read_text())))
+    34
     """
     gpu = found.get("gpu") or found.get("machine", {}).get("gpu", "")
     device = device_called(gpu, DEFAULT_ARCH, DEFAULT_DEVICE.sms)
@@ -144,16 +143,13 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m docs.evidence fit-mma-sync", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE.json", help="what docs.evidence wrote")
     parser.add_argument("--measure", type=Path, metavar="FILE.json", help="write times for it there")
-    parser.add_argument("--steps", type=int, default=50, help="of least squares; 0: today's costs")
+    parser.add_argument("--steps", type=int, default=25, help="of least squares; 0: today's costs")
+    parser.add_argument("--held", action="store_true", help="judge each half by the other half's costs")
     given = parser.parse_args(argv)
     if given.measure is not None:
         run(given.measure)
         return
     by_file = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
-    every = [one for of_file in by_file.values() for one in of_file]
-    if not every:
+    if not any(by_file.values()):
         raise CutegemmError("fit_mma_sync: no file holds a timed mma.sync plan.")
-    costs = fit(every, given.steps, COSTS) if given.steps else COSTS
-    print(as_text(costs))
-    for file, of_file in by_file.items():
-        print(f"{file}: {summary(of_file, costs)}")
+    print(judged(by_file, COSTS, given.steps, given.held))

@@ -34,7 +34,7 @@ from docs.evidence.choice import times
 from docs.evidence.contest import Case, contests, operands_of, record
 from docs.evidence.drawn import drawn
 from docs.evidence.files import write_whole
-from docs.evidence.fitting import as_text, fit, summary
+from docs.evidence.fitting import judged
 from docs.evidence.measure import machine, need_gpu
 
 _SEED, _DRAWN = 31, 300
@@ -66,12 +66,11 @@ class Timed:
         grid = [recipe.ctas or 0 for recipe in self.recipes]
         return Tiles.of([one.build(self.problem.operands) for one in whole]), np.array(parts), np.array(grid)
 
-    def errors(self, costs: SimtCosts) -> Any:
-        """Logarithms of what is predicted over what was measured."""
+    def predicted_us(self, costs: SimtCosts) -> Any:
+        """What the model says of each."""
         tiles, parts, grid = self._columns
         of = self.problem
-        found = predicted(tiles, of.operands, of, self.device, parts, grid, costs)
-        return np.log(found.us / np.array(self.us))
+        return predicted(tiles, of.operands, of, self.device, parts, grid, costs).us
 
 
 def timed(found: Mapping[str, Any]) -> list[Timed]:
@@ -162,24 +161,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", metavar="FILE.json", help="what docs.evidence wrote")
     parser.add_argument("--measure", type=Path, metavar="FILE.json", help="write times for it there")
     parser.add_argument("--seed", type=int, default=_SEED, help="of the problems that are measured")
-    parser.add_argument("--steps", type=int, default=50, help="of least squares; 0: today's costs")
+    parser.add_argument("--steps", type=int, default=25, help="of least squares; 0: today's costs")
     parser.add_argument("--held", action="store_true", help="judge each half by the other half's costs")
     given = parser.parse_args(argv)
     if given.measure is not None:
         run(given.measure, given.seed)
         return 0
-    read = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
-    by_file = {file: of_file for file, of_file in read.items() if of_file}
-    every = [one for of_file in by_file.values() for one in of_file]
-    if not every:
+    by_file = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
+    if not any(by_file.values()):
         raise CutegemmError("fit_simt: no file holds two timed SIMT plans for one problem.")
-    if given.held:
-        for half in (0, 1):
-            costs = fit(every[1 - half :: 2], given.steps, COSTS)
-            print(f"half {half}, by the costs of the other: {summary(every[half::2], costs)}")
-        return 0
-    costs = fit(every, given.steps, COSTS) if given.steps else COSTS
-    print(as_text(costs))
-    for file, of_file in by_file.items():
-        print(f"{file}: {summary(of_file, costs)}")
+    print(judged(by_file, COSTS, given.steps, given.held))
     return 0

@@ -1,6 +1,6 @@
 """The constants of the choice among Hopper plans, from what was measured; and how good that choice is.
 
-    python -m docs.evidence fit-sm90 docs/evidence/data/choice_fit_*.json docs/evidence/data/hopper_tiles.json
+    python -m docs.evidence fit-sm90 docs/evidence/data/{choice_fit_*,choice_classes_h200,hopper_tiles}.json
 
 It needs no GPU, but scipy. `choose.sm90.time` predicts times from a few constants; least squares of the logarithms find
 those that err least for the plans that are near the best of their problem, and with which the choice loses least. With
@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -33,17 +32,9 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import operands_of
+from docs.evidence.fitting import judged
 
 Row = Mapping[str, Any]
-_NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
-_LEAST_WEIGHT = 0.05
-_COMMON = 0.5  # of what all predictions of a problem err alike, which changes no choice
-_TIED = 0.03  # of a constant's logarithm to what it was
-_MOST_PLANS = 40  # of a problem, which count as so many
-_UNSURE = 0.025  # of the logarithm of a prediction: plans as near to the first might as well be chosen
-_TAIL = (
-    0.75  # power of what the choice loses: below 1, many small losses count less than a large one, squared
-)
 # Of an odd D, of which there are few times: found for such problems alone. Of the power limit: from 8192^3 and the
 # sizes of language models (hopper_tiles, hopper_llama). Of two levels: from times of e4m3 alone, of later kernels.
 # Of large clusters, deep rings and rows of 64 bytes: by which the choice loses least on all files, the others as they
@@ -84,14 +75,27 @@ class Timed:
         return predicted(shapes, of.operands, of, self.device, parts, owned, costs).us
 
 
-Contest = Sequence[Timed]  # of one problem: for D, and for D^T
+@dataclass(frozen=True)
+class Contest:
+    """All plans that were timed on a problem: those for D, and those for D^T."""
+
+    ways: tuple[Timed, ...]
+
+    @property
+    def us(self) -> tuple[float, ...]:
+        """Microseconds of each."""
+        return tuple([us for way in self.ways for us in way.us])
+
+    def predicted_us(self, costs: Sm90Costs) -> Any:
+        """What the model says of each."""
+        return np.concatenate([way.predicted_us(costs) for way in self.ways])
 
 
-def timed(found: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
+def timed(recorded: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
     """Contests of a file of `docs.evidence`, by problem; a plan that was chosen as well counts once."""
     by_problem: dict[tuple[Any, ...], dict[str, tuple[Sm90Recipe, float]]] = {}
-    had_wide_slots = found["machine"].get("date", "") < _NARROW_SINCE
-    for row in found["rows"]:
+    had_wide_slots = recorded["machine"].get("date", "") < _NARROW_SINCE
+    for row in [*recorded["rows"], *recorded.get("trials", ())]:
         us = row.get("us", {})
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
             recipe = _recipe(name)
@@ -100,12 +104,9 @@ def timed(found: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
             ):
                 key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
                 by_problem.setdefault(key, {})[str(recipe)] = recipe, each
-    device = device_called(found["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
-    return {
-        key: _contest(key, list(plans.values()), device)
-        for key, plans in by_problem.items()
-        if len(plans) > 1
-    }
+    device = device_called(recorded["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
+    found = {key: _contest(key, list(plans.values()), device) for key, plans in by_problem.items()}
+    return {key: contest for key, contest in found.items() if len(contest.us) > 1}
 
 
 def _contest(key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], device: Device) -> Contest:
@@ -118,7 +119,7 @@ def _contest(key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], de
         if of:
             recipes, us = zip(*of, strict=True)
             found.append(Timed(recipes, solved, device, us))
-    return found
+    return Contest(tuple(found))
 
 
 def _fits(recipe: Sm90Recipe, problem: Problem, device: Device) -> bool:
@@ -148,66 +149,6 @@ def _is_tile(recipe: Sm90Recipe) -> bool:
     return read_tile(recipe.name) is not None
 
 
-def losses(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> list[float]:
-    """By problem, the logarithm of the time of the plan that ranks first over that of the best."""
-    found = []
-    for contest in contests:
-        said = np.concatenate([each.predicted_us(costs) for each in contest])
-        us = np.concatenate([each.us for each in contest])
-        found.append(math.log(us[np.argmin(said)] / us.min()))
-    return found
-
-
-def errors(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> Any:
-    """Logarithms of what is predicted over what was measured, of all plans: those that are near the best count more,
-    and what they have in common less."""
-    found = []
-    for contest in contests:
-        said = np.concatenate([each.predicted_us(costs) for each in contest])
-        us = np.concatenate([each.us for each in contest])
-        weight, off = np.exp(-_NEAR * (us / us.min() - 1)) + _LEAST_WEIGHT, np.log(said / us)
-        off = off - (1 - _COMMON) * np.average(off, weights=weight)
-        found.append(np.sqrt(weight / min(len(us), _MOST_PLANS)) * off)
-    return np.concatenate(found)
-
-
-def expected_losses(contests: Iterable[Contest], costs: Sm90Costs = COSTS) -> Any:
-    """By problem, what the choice takes longer than the best, as a share: of plans that are as good as the first, by
-    the model, the mean."""
-    found = []
-    for contest in contests:
-        said = np.log(np.concatenate([each.predicted_us(costs) for each in contest]))
-        us = np.concatenate([each.us for each in contest])
-        weight = np.exp((said.min() - said) / _UNSURE)
-        found.append(float((weight * (us / us.min() - 1)).sum() / weight.sum()))
-    return np.array(found)
-
-
-def fit(
-    contests: Sequence[Contest], costs: Sm90Costs = COSTS, steps: int = 25, names: Sequence[str] = ()
-) -> Sm90Costs:
-    """The costs whose `errors` and `expected_losses` are least.
-
-    steps   of least squares
-    names   of the costs that are fitted; all but those that were found apart where left out
-    """
-    from scipy.optimize import least_squares
-
-    fitted = list(names or [name for name in asdict(costs) if name not in _FOUND_APART])
-    start = np.log([getattr(costs, name) for name in fitted])
-
-    def of(logarithms: Any) -> Sm90Costs:
-        return replace(costs, **dict(zip(fitted, np.exp(logarithms).tolist(), strict=True)))
-
-    def residuals(logarithms: Any) -> Any:
-        costs = of(logarithms)
-        lost = expected_losses(contests, costs) ** _TAIL
-        return np.concatenate([errors(contests, costs), lost, _TIED * (logarithms - start)])
-
-    found = least_squares(residuals, start, loss="soft_l1", f_scale=0.1, max_nfev=steps)
-    return of(found.x)
-
-
 def main(argv: Sequence[str]) -> None:
     """Prints the costs, and what the choice loses by them."""
     parser = argparse.ArgumentParser(prog="python -m docs.evidence fit-sm90", description=__doc__)
@@ -216,33 +157,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--held", action="store_true", help="judge each half by the other half's costs")
     given = parser.parse_args(argv)
     by_file = {file: list(timed(json.loads(Path(file).read_text())).values()) for file in given.files}
-    every = [contest for contests in by_file.values() for contest in contests]
-    if not every:
+    if not any(by_file.values()):
         raise CutegemmError("fit_sm90: no file holds two timed Hopper plans for one problem.")
-
-    def fitted(contests: Sequence[Contest]) -> Sm90Costs:
-        return fit(contests, steps=given.steps) if given.steps else COSTS
-
-    if given.held:
-        by_half = [fitted(every[1 - half :: 2]) for half in (0, 1)]
-        half_of: Callable[[Contest], Sm90Costs] = lambda one: by_half[_place(every, one) % 2]  # noqa: E731
-    else:
-        costs = fitted(every)
-        print(
-            "Sm90Costs(",
-            *(f"    {name}={value:.3g}," for name, value in asdict(costs).items()),
-            ")",
-            sep="\n",
-        )
-        half_of = lambda _: costs  # noqa: E731
-    for file, contests in by_file.items():
-        lost = [losses([contest], half_of(contest))[0] for contest in contests]
-        ratio = geometric_mean([math.exp(one) for one in lost]) if lost else 1.0
-        most = math.exp(max(lost, default=0.0))
-        print(
-            f"{file}: {len(lost)} problems; the choice takes {ratio:.4f} of the best time, {most:.3f} at most"
-        )
-
-
-def _place(every: Sequence[Contest], one: Contest) -> int:
-    return next(place for place, each in enumerate(every) if each is one)
+    names = [name for name in asdict(COSTS) if name not in _FOUND_APART]
+    print(judged(by_file, COSTS, given.steps, given.held, names))

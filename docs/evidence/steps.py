@@ -100,8 +100,9 @@ _SMALL_PLANS = (
     "--plan transposed:sm90_64x32"
 )
 _ASKED = (
-    "--shape 768x3072x16384 --shape 777x11008x4096 --shape 1024 --shape 1536 --shape 2048 --shape 4096 --shape 8192 "
-    "--shape 5120x5120x2048 --shape 2048x4096x11008 --shape 25088x256x2304 --shape 64x2112x7168"
+    "--shape 768x3072x16384 --shape 777x11008x4096 --shape 1024 --shape 1536 --shape 2048 --shape 3072 --shape 4096 "
+    "--shape 5000 --shape 6144 --shape 8192 --shape 16384 --shape 5120x5120x2048 --shape 2048x4096x11008 "
+    "--shape 25088x256x2304 --shape 64x2112x7168 --shape 512x4096x4096 --shape 256x8192x28672"
 )
 _HARD = (
     "--shape 777x11008x4096 --shape 768x3072x16384 --shape 1536 --shape 25088x256x2304 --shape 2320x2064x7072 "
@@ -130,10 +131,13 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 250, "the choice on problems that nobody picked",
-        "--seed 113 --count 300 --first 2 --seconds 0.08",
+        "choice_h200", 220, "the choice on problems that nobody picked",
+        "--seed 114 --count 300 --tune-below 0.985 --seconds 0.08",
     ),
-    _gemm("choice_classes_h200", 40, "the choice on sizes that were asked for", f"--layout nn {_BF16} {_ASKED}"),
+    _choice(
+        "choice_classes_h200", 150, "the choice on sizes that were asked for, and what it is fitted to",
+        f"{_ASKED} --dtype bfloat16 --tune-below 1.015 --seconds 0.12",
+    ),
     _choice("choice_h100", 250, "the same, of an H100", "--seed 110 --count 300 --first 2 --seconds 0.08"),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
@@ -164,6 +168,10 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_seed301_h100", 130, "the same: plans in clusters of four, of an H100",
         "--seed 301 --count 110 --first 20 --others 6 --seconds 0.08 --times",
+    ),
+    _choice(
+        "choice_fit_seed601_h200", 120, "f32 alone, to which nothing is fitted yet",
+        "--seed 601 --count 360 --dtype float32 --first 10 --others 8 --times --seconds 0.12",
     ),
     _choice(
         "choice_fit_seed401_h200", 140, "the same: plans in clusters of four and eight",

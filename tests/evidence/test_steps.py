@@ -174,7 +174,7 @@ def test_every_file_of_measurements_has_a_step_and_every_page_its_file() -> None
 
 def test_what_the_page_of_speeds_shows_takes_ten_minutes() -> None:
     assert sum(s.seconds for s in STEPS if s.name in speed.names()) < 600
-    assert sum(s.seconds for s in STEPS if not s.name.endswith("_h100")) < 3000
+    assert sum(s.seconds for s in STEPS if not s.name.endswith("_h100")) < 3600
 
 
 def test_a_pattern_that_nothing_fits() -> None:

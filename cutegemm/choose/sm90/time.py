@@ -39,7 +39,7 @@ _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
-_STAGES = 4  # of the ring of a large tile
+_STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _NO_TIME = 1e-9  # microseconds, of a problem without a tile
 _LINES = 64  # that slices of L2 deliver at the same time
 
@@ -98,12 +98,12 @@ class Sm90Costs:
     reader: float = 0.000289
     missing: float = 3.46
     load: float = 0.359
-    deeper: float = 0.1
+    deeper: float = 0.05
     step: float = 0.0535
     joint: float = 0.0443
     asks: float = 0.0537
     store: float = 46.2
-    store_along: float = 1.7
+    store_along: float = 2.1
     store_across: float = 0.5
     ends_of_rows: float = 128.0
     written: float = 0.756
@@ -211,7 +211,8 @@ def predicted(
         limited_us = np.where(owned, together(4.0, waves_us, power_us * units), limited_us)
     meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
     memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
-    us = together(2.0 + costs.deeper * (shapes.stages - _STAGES), waves_us, memory_us)
+    deeper = np.minimum(shapes.stages, _MOST_STAGES) - _STAGES
+    us = together(2.0 + costs.deeper * deeper, waves_us, memory_us)
     us = us * np.where(units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0)
     us = us * (1 + costs.in_step * shapes.is_large_cluster)
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
