@@ -24,13 +24,13 @@ __version__ = "0.1.0"
 
 _LATER = {
     "bf16": "cutegemm.dtypes",
-    "compile_plan": "cutegemm.run.compile",
+    "compile_plan": "cutegemm.compile.plans",
     "CopyAtom": "cutegemm.tile",
     "cp_async": "cutegemm.tile",
     "DType": "cutegemm.dtypes",
     "e4m3": "cutegemm.dtypes",
     "e5m2": "cutegemm.dtypes",
-    "export": "cutegemm.run.export",
+    "export": "cutegemm.compile.export",
     "f16": "cutegemm.dtypes",
     "f32": "cutegemm.dtypes",
     "f64": "cutegemm.dtypes",
@@ -38,7 +38,7 @@ _LATER = {
     "gemm": "cutegemm.run.gemm",
     "GemmPlan": "cutegemm.plan",
     "ldmatrix": "cutegemm.tile",
-    "load": "cutegemm.run.exported",
+    "load": "cutegemm.compile.exported",
     "make_layout_tv": "cutegemm.tile",
     "make_tiled_copy": "cutegemm.tile",
     "make_tiled_copy_A": "cutegemm.tile",
@@ -135,6 +135,9 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.choose.catalog import plan_named as plan_named
     from cutegemm.choose.catalog import plans as plans
     from cutegemm.choose.names import register_plan as register_plan
+    from cutegemm.compile.export import export as export
+    from cutegemm.compile.exported import load as load
+    from cutegemm.compile.plans import compile_plan as compile_plan
     from cutegemm.dtypes import DType as DType
     from cutegemm.dtypes import bf16 as bf16
     from cutegemm.dtypes import e4m3 as e4m3
@@ -150,9 +153,6 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.plan import Operands as Operands
     from cutegemm.plan import Problem as Problem
     from cutegemm.run.ahead import prepare as prepare
-    from cutegemm.run.compile import compile_plan as compile_plan
-    from cutegemm.run.export import export as export
-    from cutegemm.run.exported import load as load
     from cutegemm.run.gemm import gemm as gemm
     from cutegemm.run.gemm import plan_of as plan_of
     from cutegemm.run.tune import tuning as tuning

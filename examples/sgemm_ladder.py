@@ -79,7 +79,7 @@ def simulated(size: int) -> None:
 
 def machine_code() -> None:
     """Registers and instructions of each step, for sm_90a; S2R reads a thread's and a CTA's number."""
-    from cutegemm.run.compile import compile_plan
+    from cutegemm.compile.plans import compile_plan
 
     names = ("FFMA", "LDS", "STS", "LDG", "LDGSTS", "S2R", "BAR", "LDL")
     print(f"{'step':24} {'registers':>9} " + " ".join(f"{name:>6}" for name in names))

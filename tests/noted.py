@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from cutegemm.compile import cuda
 from cutegemm.machine.device import DEFAULT_DEVICE
-from cutegemm.run import cuda, prepare, torch_ops
 from cutegemm.run import gemm as launch
+from cutegemm.run import prepare, torch_ops
 from cutegemm.run.calls import Calls
 
 

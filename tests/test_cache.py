@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from cutegemm.build import simt_plan
+from cutegemm.compile import cache
+from cutegemm.compile import plans as compiler
 from cutegemm.errors import CompileError
 from cutegemm.plan import GemmPlan
-from cutegemm.run import cache, compile
 
 PLAN = simt_plan()
 
@@ -69,7 +70,7 @@ def test_edited_source_has_entries_of_its_own(tmp_path: Path, monkeypatch: pytes
 
 def test_the_real_sources_are_looked_at() -> None:
     names = {path.name for path in cache._sources()}
-    assert {"cache.py", "compile.py", "layout.py", "plan.py", "mainloop.py", "lower.py"} <= names
+    assert {"cache.py", "plans.py", "layout.py", "plan.py", "mainloop.py", "lower.py"} <= names
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +78,12 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(CompileError, match=r"cannot be written.*Name a folder by CUTEGEMM_CACHE_DIR"):
         cache.store(cache.entry(PLAN, "sm_80"), builds)
+
+
+def test_a_folder_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", os.devnull)
+    with pytest.raises(CompileError, match=r"cannot be read: .*Name another by CUTEGEMM_CACHE_DIR"):
+        cache.entry(PLAN, "sm_80")
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,25 +122,25 @@ def test_what_does_not_load_is_built_again_once(folder: Path, monkeypatch: pytes
             raise OSError("libother.so.1: cannot open shared object file")
         return "loaded"
 
-    monkeypatch.setattr(compile, "_build", build)
-    monkeypatch.setattr(compile, "load_function", load)
+    monkeypatch.setattr(compiler, "_build", build)
+    monkeypatch.setattr(compiler, "load_function", load)
     cache.store(cache.entry(PLAN, "sm_80"), builds)
     needed = 1
-    compile.compile_plan.cache_clear()
-    assert compile.compile_plan(PLAN, "sm_80").function == "loaded"
+    compiler.compile_plan.cache_clear()
+    assert compiler.compile_plan(PLAN, "sm_80").function == "loaded"
     needed = 9
-    compile.compile_plan.cache_clear()
+    compiler.compile_plan.cache_clear()
     with pytest.raises(CompileError, match=r"is compiled, but does not load: libother\.so\.1"):
-        compile.compile_plan(PLAN, "sm_80")
+        compiler.compile_plan(PLAN, "sm_80")
     assert len(built) == 2
-    compile.compile_plan.cache_clear()
+    compiler.compile_plan.cache_clear()
 
 
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     """What compiles for a script does not run it again."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from cutegemm.run.compile import compile_plans\n"
+        "from cutegemm.compile.plans import compile_plans\n"
         "from cutegemm.build import sm90_plan\n"
         "print(*[type(error).__name__ for error in compile_plans([sm90_plan()] * 2, 'sm_80', processes=2)])\n"
     )
@@ -146,10 +153,10 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        compile, "_outcome", os.kill
+        compiler, "_outcome", os.kill
     )  # its arguments are no numbers: the process raises, and ends
     with pytest.raises(CompileError, match=r"a process came to a sudden end. Is there memory for so many"):
-        compile.compile_plans([PLAN, PLAN], processes=2)
+        compiler.compile_plans([PLAN, PLAN], processes=2)
 
 
 @pytest.fixture

@@ -14,11 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from cutegemm import __version__
-from cutegemm.choose.catalog import candidates, plan_named, plans
+from cutegemm.choose.catalog import candidates, chosen, plan_named, plans
 from cutegemm.cli import app, main
-from cutegemm.errors import CutegemmError
+from cutegemm.compile.cubin import ResourceReport
+from cutegemm.dtypes import DType
+from cutegemm.errors import CompileError, CutegemmError
+from cutegemm.parse.plan import operands_for
 from cutegemm.plan import Operands, Problem
-from cutegemm.run.cubin import ResourceReport
 
 BF16 = Operands.of("bf16")
 SMALL = ("--problem", "512x512x512")
@@ -433,6 +435,34 @@ def test_files_that_contradict(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extents", [("0", "5", "3"), ("4", "5", "0"), ("4", "0", "3")])
 def test_an_extent_of_0_is_an_extent(extents: tuple[str, ...]) -> None:
     assert json.loads(run("gemm", *extents, "--json"))["problem"] == "x".join(extents)
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_nothing_finite_is_said_so() -> None:
+    said = run("gemm", "16", "16", "16", "--epilogue", "acc / 0", status=1)
+    assert "WRONG: float64 has nothing finite to compare with" in said
+
+
+def test_what_was_simulated_is_told_though_it_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(plan: object, arch: str) -> None:
+        raise CompileError("the cache cannot be read")
+
+    monkeypatch.setattr("cutegemm.cli.job._compiled", compiled)
+    said = " ".join(run("gemm", "48", "32", "24", status=1).split())
+    assert "correct: relative error" in said
+    assert "no: the cache cannot be read" in said
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "s8"])
+def test_what_is_explained_is_what_gemm_takes(dtype: str) -> None:
+    """Where D is of another type than A, as `gemm` gives it."""
+    kind = DType.parse(dtype)
+    for m, n, k in ((8192, 8192, 8192), (2048, 4096, 512), (16, 4096, 4096)):
+        first, *_ = json.loads(
+            run("explain", str(m), str(n), str(k), "--dtype", dtype, "--layout", "nt", "--json")
+        )
+        operands = operands_for(kind, "nt").fitted(m, n, k)
+        assert first["plan"] == str(chosen(operands, Problem(m, n, k, operands=operands))[0])
 
 
 @pytest.mark.usefixtures("not_compiled")

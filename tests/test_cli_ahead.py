@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 from cutegemm.cli import app
 from cutegemm.cli.ahead import read_shapes
+from cutegemm.compile.exported import Kernels
 from cutegemm.errors import UnsupportedError
+from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.plan import Operands
 from cutegemm.run import ahead
-from cutegemm.run.exported import Kernels
 
 TEXT = """m, n, k, dtype, layout, out, l
 64, 512, 512, , , ,
@@ -36,6 +38,18 @@ def test_shapes_are_read(shapes):
     assert [str(x.dtype) for x in (layer.operands.a, layer.operands.d)] == ["e4m3", "bf16"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path):
+    path = tmp_path / "shapes.csv"
+    path.write_text("m,n,k\n1,2,3\n", encoding="utf-8-sig")
+    assert [line.columns for line in read_shapes(path)] == [(2, 3)]
+
+
+def test_many_rows_are_not_looked_at_one_by_one(compiled):
+    """Seconds: each octave has a few."""
+    found = ahead.plans_of([(64, 64)], range(1, 1 << 30), Operands.of("bf16", layout="nt"), DEFAULT_DEVICE)
+    assert found
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -48,6 +62,8 @@ def test_shapes_are_read(shapes):
             "(?s)line 2: invalid literal .*line 4: extents are numbers from 1 on",
         ),
         ("m,n,k,dtype\n1,2,3,f17\n", "line 2: .*f17"),
+        ("m,n,k\n64,64,64,f16\n", "line 2: 4 fields; the 3 of m, n, k are expected"),
+        ("m,n,k,m\n1,2,3,4\n", "the column 'm' is there twice"),
         ("m,n,k\n1,2\n", "line 2"),
         ("m,n,k,l\n1-2,2,3,4\n", "line 2: a batch has one number of rows"),
         ("m,n,k\n1-2,2,3\n", "line 2: m is 1-2; one number is expected"),
@@ -90,7 +106,7 @@ def test_export(monkeypatch, shapes, tmp_path):
         written.append(([(plan.name, plan.transposed) for plan in plans], path, arch))
         return Kernels(path, ())
 
-    monkeypatch.setattr("cutegemm.run.export.export", export)
+    monkeypatch.setattr("cutegemm.compile.export.export", export)
     out = tmp_path / "kernels.so"
     shapes.write_text("m,n,k\n2048,512,512\n")
     given = ["export", "sm90_64x64", "simt_64x64", "transposed:sm90_64x64", str(shapes), "-o", str(out)]

@@ -35,7 +35,7 @@ def operands_of_last(kernels):
 def test_the_compiled_kernel_checks_its_arguments():
     pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
     pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
-    from cutegemm.run.compile import compile_plan
+    from cutegemm.compile.plans import compile_plan
 
     kernel, on_cpu = compile_plan(plan_named("simt_64x64", Operands.of("f32"))), torch.zeros(8, 8)
     with pytest.raises(ValueError, match="device_type=cuda"):

@@ -7,12 +7,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from cutegemm.build import mma_tma_plan, simt_plan, sm90_plan  # noqa: E402
+from cutegemm.compile import cuda, spaces  # noqa: E402
+from cutegemm.compile.plans import CompiledKernel  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Scalar, Tile  # noqa: E402
-from cutegemm.run import cuda, spaces, torch_ops  # noqa: E402
 from cutegemm.run import gemm as launch  # noqa: E402
-from cutegemm.run.compile import CompiledKernel  # noqa: E402
+from cutegemm.run import torch_ops  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
 from cutegemm.tile.tma import TmaBox  # noqa: E402
 from tests.noted import note_launches  # noqa: E402

@@ -21,7 +21,8 @@ CALLS = """
 import json, sys
 import torch
 import cutegemm
-from cutegemm.run import cuda, recall
+from cutegemm.compile import cuda
+from cutegemm.run import recall
 
 recall._serves = lambda key, a, how: not recall._is_of_process(how)
 cuda.device_name = lambda index: "Some"

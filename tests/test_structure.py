@@ -24,6 +24,7 @@ ROWS = (
     ("analysis", "choose", "emulate", "simulate"),
     ("draw", "parse"),
     ("kernels",),
+    ("compile",),
     ("run",),
     ("interop", "profile", "torch"),
     ("explore",),

@@ -11,8 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("filelock", reason="filelock is not installed")
 
+from cutegemm.compile import cuda  # noqa: E402
 from cutegemm.errors import CompileError, PlanError, UnsupportedError  # noqa: E402
-from cutegemm.run import cuda, fused, prepare, tune  # noqa: E402
+from cutegemm.run import fused, prepare, tune  # noqa: E402
 from cutegemm.run.calls import Calls  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
 from cutegemm.run.tuned import Record, Table  # noqa: E402
@@ -236,7 +237,21 @@ def test_a_plan_that_does_not_compile_is_left_out(device, tmp_path, monkeypatch,
     assert device.rounds == [6, len(left)]
 
 
+def written(folder, text):
+    """A file of tuned plans with this text."""
+    path = folder / "tuned.json"
+    path.write_text(text)
+    return path
+
+
 WRONG = [
+    (lambda path: tune.use_tuned(5), UnsupportedError, "the tuned plans 5: the path of a file is expected"),
+    (lambda path: tune.use_tuned(written(path, "[" * 100_000)), UnsupportedError, "recursion"),
+    (
+        lambda path: tune.use_tuned(written(path, '{"format": 1, "records": {"x": {"plan": 5, "us": {}}}}')),
+        UnsupportedError,
+        "5 is no name of a plan",
+    ),
     (
         lambda path: tune.use_tuned(path / "none.json"),
         UnsupportedError,

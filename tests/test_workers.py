@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cutegemm.run.workers import processors
+from cutegemm.compile.workers import processors
 
 
 def test_processors_that_this_process_may_not_run_on_do_not_count():

@@ -25,9 +25,9 @@ from cutegemm.plan.rules.registers import register_budget
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cutegemm.compile.cubin import ResourceReport
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
-    from cutegemm.run.cubin import ResourceReport
 
 SUB_PARTITIONS = 4  # of a multiprocessor, each with its scheduler and its quarter of the registers
 REGISTER_STEP = 8  # a thread's registers are given in steps

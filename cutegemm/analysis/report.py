@@ -37,9 +37,9 @@ from cutegemm.plan.rules.broken import other_operands
 from cutegemm.plan.rules.limits import limits
 
 if TYPE_CHECKING:
+    from cutegemm.compile.cubin import ResourceReport
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
-    from cutegemm.run.cubin import ResourceReport
 
 
 _RASTERS = 4  # that are compared in time

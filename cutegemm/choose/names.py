@@ -60,7 +60,8 @@ _LADDERS = (SIMT_LADDER, *TENSOROP_LADDERS, HOPPER_LADDER)
 _OWN: dict[str, Recipe] = {}  # by `register_plan`
 _NAME = re.compile(
     r"(?P<base>\w+)(?P<pack>\+packb?)?"
-    r"(?:/k(?P<k>\d+)(?P<last>last)?|/s(?P<s>\d+)|/stream(?P<stream>\d*)|/(?P<fill>fill))?"
+    r"(?:/k(?P<k>\d{1,9})(?P<last>last)?|/s(?P<s>\d{1,9})|/stream(?P<stream>\d{0,9})|/(?P<fill>fill))?",
+    re.ASCII,
 )
 
 
@@ -188,8 +189,11 @@ def recipe_named(name: str) -> Recipe:
     'transposed:sm90_128x144_2x1+pack/k3'
     """
     if name.startswith(TRANSPOSED):
-        recipe = recipe_named(name.removeprefix(TRANSPOSED))
-        return replace(recipe, transposed=not recipe.transposed)
+        rest = name
+        while rest.startswith(TRANSPOSED):
+            rest = rest.removeprefix(TRANSPOSED)
+        recipe, times = recipe_named(rest), (len(name) - len(rest)) // len(TRANSPOSED)
+        return replace(recipe, transposed=recipe.transposed != bool(times % 2))
     family = _FAMILIES.get(name.partition(":")[0]) if ":" in name else None
     if family is not None:
         return family(name, "", parse_options(name, family.arguments), spelled_out=True)

@@ -133,7 +133,8 @@ class Recipe(ABC):
         device   whose multiprocessors a persistent grid fills
         raises   PlanError where the operands break the plan's rules
         """
-        sms = device.clusters_by_size[self.cluster_ctas] * self.cluster_ctas
+        size, at_a_time = self.cluster_ctas, device.clusters_by_size
+        sms = at_a_time[size] * size if size < len(at_a_time) else device.sms  # no plan has larger ones
         return _built(self, operands, arch, sms, with_c)
 
     @property

@@ -20,6 +20,7 @@ _A_STEP = 1.12  # from one number of rows that is looked at to the next: a sixth
 _EVENLY = (
     352  # rows from one to the next of those that are looked at besides: ends of tiles, and what is between
 )
+_MOST_EVEN = 1 << 17  # rows, beyond which those of the octaves alone are looked at
 _NEVER = 10.0  # times the fastest: what a plan counts for rows that it is not considered for
 _BY_OCTAVES = (
     0.3  # of the mean: there each octave of rows counts alike, in the rest of it each number of rows
@@ -36,7 +37,7 @@ def looked_at(most: int = MOST_ROWS) -> list[int]:
     >>> looked_at(16)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16]
     """
-    rows, at = {1, most, *range(_EVENLY, most, _EVENLY)}, 1.0
+    rows, at = {1, most, *range(_EVENLY, min(most, _MOST_EVEN), _EVENLY)}, 1.0
     while at < most:
         rows.add(round(at))
         at *= _A_STEP

@@ -6,6 +6,7 @@ import csv
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,18 +70,25 @@ def read_shapes(path: Path, ranges: bool = True) -> list[Line]:
     [(range(64, 65), (4096, 512), 'f16'), (range(1, 8193), (512, 512), 'bf16')]
     """
     try:
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            named = [name.strip().lower() for name in reader.fieldnames or ()]
-            lines = [(reader.line_num, dict(zip(named, line.values(), strict=False))) for line in reader]
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, skipinitialspace=True)
+            named = [name.strip().lower() for name in next(reader, [])]
+            lines = [(reader.line_num, line) for line in reader if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UnsupportedError(f"the shapes {path}: {error}.") from error
     wrong = [f"the column {name!r} is missing." for name in _NEEDED if name not in named]
     wrong += [f"{name!r} is no column; {', '.join(_COLUMNS)} are." for name in named if name not in _COLUMNS]
+    wrong += [
+        f"the column {name!r} is there twice." for name in dict.fromkeys(named) if named.count(name) > 1
+    ]
     found = []
-    for number, line in [] if wrong else lines:
+    for number, fields in [] if wrong else lines:
         try:
-            found.append(_line(line, ranges))
+            if len(fields) > len(named):
+                raise ValueError(
+                    f"{len(fields)} fields; the {len(named)} of {', '.join(named)} are expected."
+                )
+            found.append(_line(dict(zip_longest(named, fields)), ranges))
         except (CutegemmError, ValueError, TypeError) as error:
             wrong.append(f"line {number}: {error}")
     if not wrong and not found:
@@ -198,7 +206,7 @@ def export(
 
     Its folder also gets the runtime library that the kernels call. It needs no GPU, but a linker: cc, gcc or clang.
     """
-    from cutegemm.run.export import export as write
+    from cutegemm.compile.export import export as write
 
     found = _plans(plans, device, tuned, dtype, layout)
     archs = {arch for _, arch in found}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from cutegemm.choose.catalog import built, ranked
 from cutegemm.dtypes import DType, bf16
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_named
+from cutegemm.parse.plan import operands_for
 from cutegemm.plan import GemmPlan, Operands, Problem
 
 _Extent = Annotated[int, typer.Argument(min=0)]
@@ -43,10 +45,10 @@ def explain(
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype))
-    operands = complaints.attempt(lambda: Operands.of(kind or bf16, layout=layout, batched=batch > 1))
+    operands = complaints.attempt(lambda: operands_for(kind or bf16, layout))
     on = complaints.attempt(lambda: device_named(device))
     complaints.check()
-    of = made(operands).fitted(m, n, k)
+    of = replace(made(operands), batched=batch > 1).fitted(m, n, k)
     problem, chip = Problem(m, n, k, batch, of), on or DEFAULT_DEVICE
     rows = [
         _row(problem, one, outcome)

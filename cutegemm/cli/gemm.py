@@ -138,7 +138,7 @@ def command(
         print(json.dumps({**report, "chosen": report["chosen"].to_dict()}, indent=2))
     else:
         _print(report, Console(highlight=False))
-    if not report["correct"]:
+    if not report["correct"] or "failed" in report["compiled"]:
         raise typer.Exit(1)
 
 
@@ -345,10 +345,8 @@ def _print(report: dict[str, Any], console: Console) -> None:
     if "orders" in report:
         table.add_row("roles", f"played in {report['orders']} other orders, no fault at any barrier")
     verdict = "[green]correct[/green]" if report["correct"] else "[red]WRONG[/red]"
-    table.add_row(
-        "against float64",
-        f"{verdict}: relative error {report['relative_error']:.2e} (tolerance {report['tolerance']:.0e})",
-    )
+    error = f"relative error {report['relative_error']:.2e} (tolerance {report['tolerance']:.0e})"
+    table.add_row("against float64", f"{verdict}: {report.get('not_finite', error)}")
     compiled = report["compiled"]
     if "skipped" in compiled:
         table.add_row(

@@ -251,7 +251,7 @@ def _check_plan(
     """
     from cutegemm.analysis import check as analyse
     from cutegemm.analysis import print_report
-    from cutegemm.run.compile import compile_plan
+    from cutegemm.compile.plans import compile_plan
     from cutegemm.run.executed import executed_accesses
 
     resources = compile_plan(plan, arch).resources if compiled else None

@@ -14,7 +14,7 @@ from cutegemm.choose.recipe import Recipe
 from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import DType, round_to, tf32
-from cutegemm.errors import SimulationError, UnsupportedError
+from cutegemm.errors import CompileError, SimulationError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import LINEAR, SCALED
 
@@ -96,7 +96,10 @@ class Job:
             say("playing other orders")
             report["orders"] = self._orders()
         say(f"compiling for {arch}")
-        report["compiled"] = _compiled(self.plan, arch)
+        try:
+            report["compiled"] = _compiled(self.plan, arch)
+        except CompileError as error:  # what was carried out is told of
+            report["compiled"] = {"arch": arch, "skipped": str(error), "failed": True}
         return report, d
 
     def _head(self, did: str) -> dict[str, Any]:
@@ -165,11 +168,16 @@ class Job:
         scale = float(np.linalg.norm(reference[finite])) or 1.0
         error = float(np.linalg.norm(d[finite].astype(np.float64) - reference[finite])) / scale
         tolerance = _tolerance(self.plan.operands, self.given, self.plan.operands.matrix(name).dtype)
-        return {
+        found: dict[str, Any] = {
             "relative_error": error,
             "tolerance": tolerance,
             "correct": bool(error <= tolerance) and same and bool(finite.any()),
         }
+        if not same:
+            found["not_finite"] = "infinities and NaN are not those of float64"
+        elif not finite.any():
+            found["not_finite"] = "float64 has nothing finite to compare with"
+        return found
 
     def _expected(self) -> dict[str, np.ndarray]:
         """All results in float64, with their types' largest values for what is past them."""
@@ -232,7 +240,7 @@ def _tolerance(operands: Operands, given: Matrices, result: DType) -> float:
 def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
     if importlib.util.find_spec("tvm_ffi") is None:
         return {"arch": arch, "skipped": "the CuTe DSL is not installed: pip install 'cutegemm[kernels]'"}
-    from cutegemm.run.compile import compile_plan
+    from cutegemm.compile.plans import compile_plan
 
     kernel = compile_plan(plan, arch)
     resources = kernel.resources

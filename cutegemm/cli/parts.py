@@ -12,8 +12,8 @@ from rich.table import Table
 
 from cutegemm.analysis import Wavefronts, occupancy
 from cutegemm.analysis.foreign import check_part
+from cutegemm.compile.cubin import disassemble, resources
 from cutegemm.errors import UnsupportedError
-from cutegemm.run.cubin import disassemble, resources
 from cutegemm.run.ptx import executed_ptx
 
 _ACCESSES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "LDG", "STG", "LDL", "STL")

@@ -57,14 +57,16 @@ def pure(instruction: Instruction) -> Pure | None:
     if kind not in TYPES:
         return None
     key = ".".join([op, *mods[:-1]])
+    if op == "selp":
+        return Pure(_selp, (TYPES[kind], TYPES[kind], TYPES["pred"]), TYPES[kind])
+    if kind in _NARROW:
+        return _of_16_bits(key, kind, len(instruction.operands) - 1)
     if kind in ("f32", "f64"):
         compute = _FLOAT.get((key, kind)) or _FLOAT.get((key, ""))
     else:
         compute = BIT_OPERATIONS.get((key, kind)) or _INTEGER.get(key)
     if op == "dp2a" and mods[0] in _BYTES_FROM:
         return _dot_of_two(mods[0], *mods[1:])
-    if op == "selp":
-        return Pure(_selp, (TYPES[kind], TYPES[kind], TYPES["pred"]), TYPES[kind])
     if compute is None:
         return None
     seen = TYPES[kind]
@@ -207,6 +209,21 @@ _FLOAT: dict[tuple[str, str], Compute] = {
 }
 
 
+# Exact in f32, or rounded to f32 first with the same result: it has more than twice the significand, and two bits.
+_BY_F32 = frozenset(
+    ("add", "add.rn", "sub", "sub.rn", "mul", "mul.rn", "min", "max", "min.NaN", "max.NaN", "neg", "abs")
+)
+
+
+def _of_16_bits(key: str, kind: str, count: int) -> Pure | None:
+    """An operation on f16 or bf16, by that on f32."""
+    if key not in _BY_F32:
+        return None
+    compute = _FLOAT.get((key, "")) or _FLOAT[key, "f32"]
+    narrow, wide, bits = _NARROW[kind], _WIDE[kind], TYPES["b16"]
+    return Pure(lambda *given: narrow(compute(*map(wide, given))), (bits,) * count, bits)
+
+
 # --- predicates --------------------------------------------------------------------------------------------
 
 _ORDERED: dict[str, Compute] = {
@@ -240,11 +257,14 @@ def _setp(mods: list[str], count: int) -> Pure | None:
     kind = mods[-1]
     if kind not in TYPES:
         return None
-    compare = _comparison(mods[0], kind[0] == "f")
+    compare = _comparison(mods[0], kind[0] == "f" or kind in _NARROW)
     joined = mods[1] if len(mods) == 3 else None
     if compare is None or len(mods) > 3 or (count == 3) != (joined is not None):
         return None
     seen, pred = TYPES[kind], TYPES["pred"]
+    if kind in _NARROW:
+        as_narrow, wide, seen = compare, _WIDE[kind], TYPES["b16"]
+        compare = lambda a, b: as_narrow(wide(a), wide(b))  # noqa: E731
     if joined is None:
         return Pure(compare, (seen, seen), pred)
     if joined not in ("and", "or", "xor"):
@@ -272,7 +292,12 @@ def _f16_bits(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, np.float32).astype(np.float16).view(np.uint16)
 
 
+def _f16_values(bits: np.ndarray) -> np.ndarray:
+    return np.asarray(bits).astype(np.uint16).view(np.float16).astype(np.float32)
+
+
 _NARROW: dict[str, Callable[[Any], Any]] = {"f16": _f16_bits, "bf16": bf16_bits}
+_WIDE: dict[str, Callable[[Any], Any]] = {"f16": _f16_values, "bf16": bf16_values}
 _PAIRS_OF_BYTES = {"e4m3x2": e4m3, "e5m2x2": e5m2}
 
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from cutegemm.analysis import check
+from cutegemm.compile.cubin import ResourceReport
 from cutegemm.errors import CutegemmError
 from cutegemm.explore.chosen import Chosen
 from cutegemm.explore.forms import card, link
@@ -18,7 +19,6 @@ from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan
 from cutegemm.profile.case import Case
 from cutegemm.profile.compare import QUANTITIES, Comparison, Row, compare
-from cutegemm.run.cubin import ResourceReport
 
 _NAMED = ("plan", "dtype", "layout", "problem")
 _WHY = {quantity.name: quantity.why for quantity in QUANTITIES}

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
 
+from cutegemm.compile.listing import Instruction, Listing, listing, programs_of
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.explore.chosen import Chosen
 from cutegemm.explore.forms import card, chips, link
 from cutegemm.explore.html import Html, el, error, joined, scrolling, table
 from cutegemm.explore.state import State
 from cutegemm.plan import GemmPlan
-from cutegemm.run.listing import Instruction, Listing, listing, programs_of
 
 _KEPT = 8  # listings
 _TOLD = 4  # opcodes of a line

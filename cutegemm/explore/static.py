@@ -16,7 +16,7 @@ ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 _WORKER, _CONFIGURATION, _PACKAGE = "worker.js", "python.json", "cutegemm.zip"
 # What runs without a compiler, a GPU and a terminal.
 _ROOMS = (
-    "analysis", "build", "choose", "draw", "explore", "layout", "machine", "parse", "plan", "profile", "run",
+    "analysis", "build", "choose", "compile", "draw", "explore", "layout", "machine", "parse", "plan", "profile", "run",
     "simulate", "tile",
 )  # fmt: skip
 _OF_PYODIDE = (

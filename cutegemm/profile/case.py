@@ -48,7 +48,7 @@ class Case:
         return METRICS
 
     def prepared(self, arch: str, beta: float) -> Callable[[], None]:
-        from cutegemm.run.compile import compile_plan
+        from cutegemm.compile.plans import compile_plan
 
         kernel = compile_plan(self.plan, arch)
         a, b, d = (self._operand(name) for name in ("a", "b", "d"))

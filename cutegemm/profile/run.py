@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.analysis import check
+from cutegemm.compile.cubin import GEMM_KERNELS, ResourceReport
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import default_device, device_named
 from cutegemm.plan import GemmPlan
@@ -19,7 +20,6 @@ from cutegemm.profile.case import Case, Launchable
 from cutegemm.profile.child import environment, launched, launcher, printed
 from cutegemm.profile.compare import Comparison, compare
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
-from cutegemm.run.cubin import GEMM_KERNELS, ResourceReport
 
 _ALWAYS = ("launch__", "sm__maximum_warps")  # not listed, but known to every version
 _SHOWN = 3000  # characters, of what ncu said
@@ -71,7 +71,7 @@ def profile(cases: Sequence[Case], *, ncu: str = "ncu") -> tuple[list[Comparison
 
 def resources_of(plan: GemmPlan, arch: str) -> ResourceReport:
     """What the compiled kernel takes of the machine."""
-    from cutegemm.run.compile import compile_plan
+    from cutegemm.compile.plans import compile_plan
 
     return compile_plan(plan, arch).resources
 
@@ -89,7 +89,7 @@ def count(
     limit_seconds   that ncu may take
     raises     UnsupportedError without ncu; NcuError with what it said
     """
-    from cutegemm.run.compile import compile_missing
+    from cutegemm.compile.plans import compile_missing
 
     if shutil.which(ncu) is None:
         raise UnsupportedError(

@@ -1,1 +1,1 @@
-"""Plans to machine code, and machine code to results: compile, cache, launch."""
+"""Machine code to results: what is asked, which plan answers it, and calls on a GPU or on a CPU."""

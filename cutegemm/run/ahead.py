@@ -11,14 +11,14 @@ from typing import Any
 
 from cutegemm.choose.recipe import Recipe
 from cutegemm.choose.rows import looked_at
+from cutegemm.compile import cache
+from cutegemm.compile.exported import loaded
+from cutegemm.compile.plans import compile_plans
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_named
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
-from cutegemm.run import cache
-from cutegemm.run.compile import compile_plans
-from cutegemm.run.exported import loaded
 from cutegemm.run.graph import questions_of
 from cutegemm.run.question import Question, decide, few_of
 from cutegemm.run.tune import recorded
@@ -79,7 +79,7 @@ def prepare(
     17 kernels: 17 compiled in 4.9 s, 0 were there
     """
     started = time.perf_counter()
-    if rows is not None and (not len(rows) or min(rows) < 1):
+    if rows is not None and (not len(rows) or _ends(rows)[0] < 1):
         raise PlanError("prepare", [f"rows = {rows!r}; numbers from 1 on are expected."])
     if _are_modules(what):
         questions = questions_of((what, rows if rows is not None else range(1, 8193)))
@@ -137,7 +137,7 @@ def plans_of(
         raise PlanError("prepare", wrong)
     if rows is not None:
         return plans_of_layers(
-            [(question_of((max(rows), *shape), operands, device), rows) for shape in shapes]
+            [(question_of((_ends(rows)[1], *shape), operands, device), rows) for shape in shapes]
         )
     questions = [question_of(shape, operands, device) for shape in shapes]
     return [(decide(each, _recorded(each)).plan, device.arch) for each in questions]
@@ -148,7 +148,7 @@ def _recorded(question: Question) -> Recipe | None:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None
-    from cutegemm.run.cuda import device_name
+    from cutegemm.compile.cuda import device_name
 
     return recorded(question, device_name(torch.cuda.current_device()))
 
@@ -179,6 +179,12 @@ def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Que
     )
 
 
+def _ends(rows: Sequence[int]) -> tuple[int, int]:
+    """The fewest and the most; of a range without looking at each."""
+    ends = (rows[0], rows[-1]) if isinstance(rows, range) else rows
+    return min(ends), max(ends)
+
+
 def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list[tuple[GemmPlan, str]]:
     """The plans of layers whose inputs have any of some numbers of rows: those of the few that are taken for them."""
     found = []
@@ -186,7 +192,7 @@ def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list
         met = (
             rows
             if len(rows) <= _EACH
-            else {min(rows), max(rows), *[n for n in looked_at(max(rows)) if n in rows]}
+            else {*_ends(rows), *[n for n in looked_at(_ends(rows)[1]) if n in rows]}
         )
         at = [question.of_rows(each) for each in met]
         decided = [decide(each, _recorded(each), varying_rows=True) for each in at]

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.compile.cubin import GEMM_KERNELS
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import f32, tf32
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import Launch, TensorArgument, host_function
@@ -26,8 +28,6 @@ from cutegemm.plan.memory.workspace import needs_workspace, workspace_bytes
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
-from cutegemm.run.compile import compile_plan
-from cutegemm.run.cubin import GEMM_KERNELS
 from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.reductions import without_modes

@@ -17,11 +17,11 @@ import numpy as np
 
 from cutegemm.analysis.executed import Executed, ExecutedAccesses
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
+from cutegemm.compile.cubin import ResourceReport
+from cutegemm.compile.plans import compile_plan
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.run.compile import compile_plan
-from cutegemm.run.cubin import ResourceReport
 from cutegemm.run.emulated import emulate
 
 _SHARED_ACCESS = re.compile(r"\b(ld|st)\.shared(?:::cta)?(?:\.v(\d))?\.[bfsu](\d+)")

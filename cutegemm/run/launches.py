@@ -26,7 +26,7 @@ def of_transpose(strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 def on_device(launch: Callable[..., None]) -> Callable[..., None]:
     """A launch on the device of its first argument, a tensor; of a single device nothing is asked."""
-    from cutegemm.run.cuda import devices
+    from cutegemm.compile.cuda import devices
 
     if devices() == 1:
         return launch

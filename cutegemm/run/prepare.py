@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.choose.names import recipe_named
+from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.dtypes import f32, tf32
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
@@ -28,7 +29,6 @@ from cutegemm.run.checks import (
     wrong_memory,
     wrong_values,
 )
-from cutegemm.run.compile import CompiledKernel, compile_plan
 from cutegemm.run.question import Decision, EpilogueSpec, Question, decide
 from cutegemm.run.views import View, operands_of
 
@@ -102,7 +102,8 @@ def prepare(
     raises    CutegemmError in words
     """
     plan = how.plan
-    from cutegemm.run import cuda, torch_ops
+    from cutegemm.compile import cuda
+    from cutegemm.run import torch_ops
 
     given, gated = named(a, b, c, out), ending.epilogue.gated if ending is not None else ""
     wrong = [

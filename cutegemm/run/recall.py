@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.compile import cache as entries
+from cutegemm.compile.spaces import Sizes, plainly
 from cutegemm.errors import CutegemmError
-from cutegemm.run import cache as entries
-from cutegemm.run.spaces import Sizes, plainly
 
 if TYPE_CHECKING:
     from cutegemm.run.calls import How
@@ -66,7 +66,7 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
         manifest = entries.intact(folder)
         if manifest is None:
             return None
-        from cutegemm.run.loading import load_function
+        from cutegemm.compile.loading import load_function
 
         function = load_function(folder, manifest)
         sizes = held["sizes"]
@@ -124,7 +124,7 @@ def _is_of_process(how: How) -> bool:
 
 
 def _text(key: Any, a: Any) -> str:
-    from cutegemm.run.cuda import device_name
+    from cutegemm.compile.cuda import device_name
 
     return f"{entries.dsl_version()}\0{device_name(a.get_device())}\0{key!r}"
 

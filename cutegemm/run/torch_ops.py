@@ -10,11 +10,11 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
+from cutegemm.compile.cuda import multiprocessors
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device, device_called
 from cutegemm.plan.problem import Operands
-from cutegemm.run.cuda import multiprocessors
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.float16: f16,

@@ -9,6 +9,7 @@ Which plans are timed: `varied`. How: `timing.in_turns`. What is kept: `tuned`.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +22,10 @@ from typing import Any
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
+from cutegemm.compile.cache import cache_folder
+from cutegemm.compile.plans import compile_missing
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.run import calls
-from cutegemm.run.cache import cache_folder
-from cutegemm.run.compile import compile_missing
 from cutegemm.run.question import Decision, Question
 from cutegemm.run.tuned import Record, Table, key_of
 
@@ -72,6 +73,8 @@ def use_tuned(path: str | Path) -> int:
 
     Of several files the one that was named last is asked first.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise UnsupportedError(f"the tuned plans {path!r}: the path of a file is expected.")
     path = Path(path)
     if not path.exists():
         raise UnsupportedError(f"the tuned plans {path}: there is no such file. `cutegemm tune` writes one.")
@@ -207,7 +210,7 @@ def _kind(recipe: Recipe) -> tuple[bool, str, str]:
 
 
 def _capturing() -> bool:
-    from cutegemm.run.cuda import is_capturing
+    from cutegemm.compile.cuda import is_capturing
 
     return is_capturing()
 

@@ -23,8 +23,8 @@ from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.skinny.named import SKINNY_PLANS
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
+from cutegemm.compile.cache import NO_DSL, dsl_version
 from cutegemm.errors import UnsupportedError
-from cutegemm.run.cache import NO_DSL, dsl_version
 from cutegemm.run.question import Question
 
 _FORMAT = 1
@@ -69,7 +69,7 @@ class Table:
             held = json.loads(path.read_text())
         except FileNotFoundError:
             return Table()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UnsupportedError(f"the tuned plans {path}: {error}. Name another file.") from error
         if not isinstance(held, dict) or held.get("format") != _FORMAT:
             raise UnsupportedError(
@@ -78,7 +78,7 @@ class Table:
             )
         try:
             records = {
-                str(key): Record(str(one["plan"]), {str(n): float(us) for n, us in one["us"].items()})
+                str(key): Record(_text(one["plan"]), {str(n): float(us) for n, us in one["us"].items()})
                 for key, one in held["records"].items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -115,6 +115,12 @@ class Table:
             key: {"plan": one.plan, "us": dict(one.us)} for key, one in sorted(self.records.items())
         }
         return json.dumps({"format": _FORMAT, "records": records}, indent=1) + "\n"
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name of a plan")
+    return value
 
 
 def _replace(path: Path, text: str) -> None:

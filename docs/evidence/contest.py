@@ -100,7 +100,7 @@ def record(found: dict[str, Any], more: Iterable[list[Row]], path: Path | None) 
 
 def compile_ahead(cases: Sequence[Case]) -> None:
     """The kernels into the disk cache, by many processes; what does not compile is told when it is called."""
-    from cutegemm.run.compile import compile_missing
+    from cutegemm.compile.plans import compile_missing
 
     plans = []
     for case in cases:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.compile import cubin
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import Launch
 from cutegemm.emulate.scalar import bf16_bits
 from cutegemm.emulate.state import EMPTY, FULL, GlobalMemory
 from cutegemm.machine.functions import COSTS, Cost
-from cutegemm.run import cubin
 from cutegemm.run.emulated import execute
 from cutegemm.simulate.functions import BINARY, FUNCTIONS
 from docs.evidence.machine import cpu, this_machine

@@ -73,7 +73,7 @@ def host_times(size: int = 256) -> dict[str, float]:
     import torch
 
     need_gpu()
-    from cutegemm.run.compile import compile_plan
+    from cutegemm.compile.plans import compile_plan
     from cutegemm.run.gemm import gemm, plan_of
     from cutegemm.run.torch_ops import device_arch
 

@@ -63,7 +63,7 @@ def run(
     returns   {"ladder": ..., "machine": ..., "rows": [...], "steps": {...}}: what `report` reads. The rows are those
               of `contest`, also of other plans of the family; a step by name is what is known of its kernel
     """
-    from cutegemm.run.compile import compile_plans
+    from cutegemm.compile.plans import compile_plans
 
     ladder = LADDERS[name]
     plans = {step.name: step.build(ladder.operands) for step in ladder.steps}
@@ -106,7 +106,7 @@ def _has_gpu() -> bool:
 
 def _known(plan: GemmPlan, size: int) -> dict[str, Any]:
     """What is known of a step without running it."""
-    from cutegemm.run.compile import compile_plan
+    from cutegemm.compile.plans import compile_plan
     from cutegemm.run.executed import executed_accesses
 
     report = compile_plan(plan, DEFAULT_ARCH).resources

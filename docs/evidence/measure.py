@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from cutegemm.compile import cache
 from cutegemm.machine.device import Device
-from cutegemm.run import cache
 
 LIBRARY = "torch.matmul"
 DEVICE = "cuda"

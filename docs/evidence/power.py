@@ -204,7 +204,7 @@ def ceiling(kind: DType, seconds: float, sensors: Nvml) -> dict[str, Any]:
     """
     import torch
 
-    from cutegemm.run.cuda import multiprocessors
+    from cutegemm.compile.cuda import multiprocessors
     from cutegemm.run.torch_ops import memory_of
     from docs.evidence.kernels.ceiling import RegisterLoop, compile_loop, words_needed
 

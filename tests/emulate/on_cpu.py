@@ -9,14 +9,14 @@ from collections import Counter
 
 import numpy as np
 
+from cutegemm.compile import cuda as devices
+from cutegemm.compile.plans import compile_plan
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import TensorArgument, host_function
 from cutegemm.emulate.state import EMPTY, FULL, POISON_BYTE, GlobalMemory
 from cutegemm.plan.epilogue import launch_operands
-from cutegemm.run import cuda as devices
 from cutegemm.run import fused, prepare, torch_ops
 from cutegemm.run.calls import Calls
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import execute
 from tests.noted import note_launches
 

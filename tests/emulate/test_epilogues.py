@@ -11,6 +11,7 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.dtypes import bf16, e4m3, f16, f32, round_to
+from cutegemm.epilogue import where
 from cutegemm.plan.epilogue import Accumulator, Column, Element, Epilogue, Row, Scalar, Tile, parse_epilogue
 from cutegemm.plan.problem import Operand
 from cutegemm.run.emulated import emulate
@@ -46,6 +47,17 @@ def test_a_tile_that_comes_by_tma():
     plan = case.on(form("c", 2))
     assert plan.fetched_tile == "tile"
     hold(emulate, case, plan, *extents_of(plan, 137, 139, 69))
+
+
+@pytest.mark.parametrize("kind", [bf16, f16])
+def test_arithmetic_of_16_bits(kind):
+    """Compared, turned round and added as they are: the compiler keeps them in 16 bits."""
+    case = Case(
+        lambda acc, row, column: (acc + where(row < column, -row, row), column + 0.5, -acc),
+        {"row": Row, "column": Column},
+        {"row": kind, "column": kind, "aux": kind, "aux2": kind},
+    )
+    hold(emulate, case, case.on(small_plan()), 17, 24, 8)
 
 
 def test_bytes_of_a_float_and_halves():

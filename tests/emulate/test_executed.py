@@ -14,8 +14,8 @@ import cutegemm.simulate.memory
 from cutegemm.analysis import check
 from cutegemm.analysis.executed import EXECUTED_OPS, Executed
 from cutegemm.choose.catalog import plan_named
+from cutegemm.compile.plans import compile_plan
 from cutegemm.plan import GemmPlan, Operands, Problem
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.run.executed import executed_accesses
 from docs.evidence.counters.drawn import draw

@@ -11,10 +11,10 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import simt_plan, sm90_plan
+from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import EmulationError
 from cutegemm.plan import Operands
 from cutegemm.run import emulated as running
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from tests.emulate.snippets import run
 

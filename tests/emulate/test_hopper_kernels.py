@@ -11,10 +11,10 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.choose.catalog import plan_named
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import Emulation, emulate
 from tests.emulate.snippets import edited
 from tests.kernels.plans import asks_for_the_shared_memory_of

@@ -115,6 +115,67 @@ FLOATS = [
     ("cvt.rn.bf16x2.f32 %r9, %r1, %r2;", (bits(1), bits(-2)), 0x3F80C000),  # the first one above
     ("cvt.rn.f16x2.f32 %r9, %r1, %r2;", (bits(1), bits(65520)), 0x3C007C00),  # 65520 is past the largest
     ("mov.b32 {%h1, %h2}, %r1; cvt.f32.f16 %r9, %h2;", (0x3C010000,), bits(1 + 2**-10)),
+    # Of two numbers of 16 bits, the lower and the upper half of a word. 0x3F80 is 1 in bf16, 0x3C00 in f16
+    ("mov.b32 {%h1, %h2}, %r1; neg.bf16 %h3, %h1; cvt.u32.u16 %r9, %h3;", (0x3F80,), 0xBF80),
+    ("mov.b32 {%h1, %h2}, %r1; abs.bf16 %h3, %h1; cvt.u32.u16 %r9, %h3;", (0xC049,), 0x4049),
+    (
+        "mov.b32 {%h1, %h2}, %r1; add.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0x3F003F80,),
+        0x3FC0,
+    ),  # 1 + 1/2
+    (
+        "mov.b32 {%h1, %h2}, %r1; add.rn.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0x3B803F80,),
+        0x3F80,
+    ),  # 1 + 2**-8
+    (
+        "mov.b32 {%h1, %h2}, %r1; sub.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0x40003F80,),
+        0xBF80,
+    ),  # 1 - 2
+    (
+        "mov.b32 {%h1, %h2}, %r1; mul.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0x40404040,),
+        0x4110,
+    ),  # 3 * 3
+    (
+        "mov.b32 {%h1, %h2}, %r1; max.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0xBF80C000,),
+        0xBF80,
+    ),  # of -2, -1
+    (
+        "mov.b32 {%h1, %h2}, %r1; min.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0x3F807FC0,),
+        0x3F80,
+    ),  # of NaN, 1
+    ("mov.b32 {%h1, %h2}, %r1; max.NaN.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;", (0x3F807FC0,), 0x7FFF),
+    (
+        "mov.b32 {%h1, %h2}, %r1; min.NaN.f16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0xBC003C00,),
+        0xBC00,
+    ),  # of 1, -1
+    (
+        "mov.b32 {%h1, %h2}, %r1; max.f16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0x3C007E00,),
+        0x3C00,
+    ),  # of NaN, 1
+    (
+        "mov.b32 {%h1, %h2}, %r1; add.f16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
+        (0x38003C00,),
+        0x3E00,
+    ),  # 1 + 1/2
+    (
+        "mov.b32 {%h1, %h2}, %r1; setp.lt.bf16 %p1, %h1, %h2; selp.b32 %r9, 1, 0, %p1;",
+        (0x3F80BF80,),
+        1,
+    ),  # -1 < 1
+    (
+        "mov.b32 {%h1, %h2}, %r1; setp.gt.bf16 %p1, %h1, %h2; selp.b32 %r9, 1, 0, %p1;",
+        (0x3F807FC0,),
+        0,
+    ),  # NaN > 1
+    ("mov.b32 {%h1, %h2}, %r1; setp.geu.bf16 %p1, %h1, %h2; selp.b32 %r9, 1, 0, %p1;", (0x3F807FC0,), 1),
+    ("mov.b32 {%h1, %h2}, %r1; setp.lt.f16 %p1, %h1, %h2; selp.b32 %r9, 1, 0, %p1;", (0x3C00BC00,), 1),
     ("mov.b32 {%h1, %h2}, %r1; cvt.f32.bf16 %r9, %h2;", (0xC0490000,), bits(-3.140625)),
     ("cvt.rna.tf32.f32 %r9, %r1;", (bits(1 + 2**-11),), bits(1 + 2**-10)),  # a tie, away from zero
 ]

@@ -11,6 +11,7 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import mma_sync_plan, simt_plan
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import f32, round_to
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import TensorArgument, host_function
@@ -19,7 +20,6 @@ from cutegemm.machine.arch import arch_named
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.launches import launches_of
 from cutegemm.plan.memory.workspace import workspace_bytes
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from tests.emulate.snippets import run
 from tests.epilogues import CASES

@@ -14,10 +14,10 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 from cutegemm.build import mma_sync_plan, simt_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError, PlanError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import Emulation, emulate
 from cutegemm.simulate import simulate
 from tests.kernels.mma_sync_forms import form

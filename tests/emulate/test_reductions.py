@@ -13,10 +13,10 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 from cutegemm import epilogue as e
 from cutegemm.build import ending_in
 from cutegemm.choose.catalog import plan_named
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import e4m3, f32, round_to
 from cutegemm.plan.epilogue import Column, Element, epilogue_of, parse_epilogue
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
 from tests.epilogues import CASES

@@ -13,12 +13,12 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import ending_in, skinny_plan
 from cutegemm.choose.skinny.named import SKINNY_PLANS
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import f32, round_to
 from cutegemm.emulate.state import EmulationError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.epilogue import Column, Tile, parse_epilogue
 from cutegemm.plan.problem import Operand, Problem
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
 from tests.kernels.plans import check_each, in_groups

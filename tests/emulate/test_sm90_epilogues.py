@@ -13,10 +13,10 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import sm90_plan
 from cutegemm.choose.catalog import plan_named
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import round_to
 from cutegemm.emulate.state import EmulationError
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
 from tests.kernels.plans import asks_for_the_shared_memory_of

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
 from tests.kernels.sm90_forms import fitting, form

@@ -11,10 +11,10 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import sm90_plan
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError
 from cutegemm.plan import Operands
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.emulated import emulate
 from tests.kernels.plans import asks_for_the_shared_memory_of
 

@@ -13,13 +13,13 @@ import pytest
 from cutegemm.analysis import check
 from cutegemm.build import simt_plan
 from cutegemm.choose.catalog import plan_named
+from cutegemm.compile.cubin import ResourceReport
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.profile import Case, compare, profile, render, to_dict
 from cutegemm.profile.child import environment, printed
 from cutegemm.profile.compare import QUANTITIES
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
-from cutegemm.run.cubin import ResourceReport
 from docs.evidence.counters.cases import hopper_cases, mma_cases, proof_cases, proof_probes, traffic_cases
 from docs.evidence.counters.misses import REASONS
 from docs.evidence.counters.recorded import Evidence, Recorded, describe, measure, replay
@@ -208,7 +208,7 @@ def test_a_run_under_a_stand_in(fake_ncu, monkeypatch):
     cases = [*proof_cases()[:1], *proof_probes()[:1]]
     report = ResourceReport("recorded", 168, 0, 0, 0, {})
     monkeypatch.setattr("docs.evidence.counters.recorded.resources_of", lambda *_: report)  # compiles nothing
-    monkeypatch.setattr("cutegemm.run.compile.compile_missing", lambda *_: None)
+    monkeypatch.setattr("cutegemm.compile.plans.compile_missing", lambda *_: None)
     found, run = measure(cases, device="h200", ncu=fake_ncu)
     assert run.machine["device"] == "a stand-in"
     assert not any("ldgsts" in name for name in run.cases[cases[0].name].launches[0])

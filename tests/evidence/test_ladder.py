@@ -54,7 +54,9 @@ def measured(monkeypatch):
     simt = ladder.LADDERS["simt"]
     few = replace(simt, steps=tuple([step for step in simt.steps if step.name in NAMES]))
     monkeypatch.setitem(ladder.LADDERS, "simt", few)
-    monkeypatch.setattr("cutegemm.run.compile.compile_plans", lambda plans: [None] * len(plans))  # one by one
+    monkeypatch.setattr(
+        "cutegemm.compile.plans.compile_plans", lambda plans: [None] * len(plans)
+    )  # one by one
     monkeypatch.setattr(ladder, "_has_gpu", lambda: True)
     monkeypatch.setattr(ladder, "machine", lambda: MACHINE)
     monkeypatch.setattr(ladder, "contests", contests)
@@ -110,7 +112,7 @@ def test_without_a_gpu_steps_are_known_and_not_timed(measured, tmp_path):
 
 def test_what_does_not_compile_is_told(measured, monkeypatch):
     error = NcuError("no such instruction")
-    monkeypatch.setattr("cutegemm.run.compile.compile_plans", lambda plans: [error, None, None, None])
+    monkeypatch.setattr("cutegemm.compile.plans.compile_plans", lambda plans: [error, None, None, None])
     found = measured(contests=lambda *_, **__: [])
     assert found["rows"] == [{"plan": NAMES[0], "error": "no such instruction"}]
     assert list(found["steps"]) == list(NAMES[1:])
@@ -136,7 +138,7 @@ def test_what_was_found_is_kept_when_the_rest_fails(measured, tmp_path):
 
 def test_plans_beside_the_steps_are_timed_too(monkeypatch):
     seen = []
-    monkeypatch.setattr("cutegemm.run.compile.compile_plans", lambda plans: [NcuError("no")] * len(plans))
+    monkeypatch.setattr("cutegemm.compile.plans.compile_plans", lambda plans: [NcuError("no")] * len(plans))
     monkeypatch.setattr(ladder, "_has_gpu", lambda: True)
     monkeypatch.setattr(ladder, "machine", dict)
     monkeypatch.setattr(ladder, "contests", lambda cases, *_, **__: seen.extend(cases) or [])

@@ -183,8 +183,8 @@ def test_a_peer_sees_the_problem_as_cute_has_it(tmp_path):
 
 def test_the_ceiling_is_mma_sync_and_nothing_else(tmp_path):
     pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    from cutegemm.compile.cubin import disassemble, instructions
     from cutegemm.dtypes import bf16, tf32
-    from cutegemm.run.cubin import disassemble, instructions
     from docs.evidence.kernels.ceiling import RegisterLoop, compile_loop
 
     for kind in (bf16, tf32):

@@ -83,7 +83,7 @@ def compiled(arch, once) -> list[str]:
     """Why plans of the suite do not compile; the others are in the disk cache."""
 
     def compile_all() -> list[str]:
-        from cutegemm.run.compile import compile_plans
+        from cutegemm.compile.plans import compile_plans
         from tests.gpu.plans import all_plans
 
         return [str(error) for error in compile_plans(all_plans(arch), arch) if error is not None]

@@ -139,7 +139,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
     """What is wrong with a form, and its worst error as part of the tolerance."""
     import torch
 
-    from cutegemm.run.compile import compile_plan
+    from cutegemm.compile.plans import compile_plan
     from tests.kernels.sm90_forms import fitting, form
 
     kinds = {
@@ -215,8 +215,8 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
     import torch
 
     from cutegemm.choose.catalog import plan_named
+    from cutegemm.compile.plans import compile_plan
     from cutegemm.plan import Operands
-    from cutegemm.run.compile import compile_plan
 
     operands = Operands.of("bf16", layout="nt")
     pulse.beat(f"{name}: compiling")

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from cutegemm.choose.catalog import plan_named
+from cutegemm.compile.workers import processors
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.run.workers import processors
 from tests.gpu.sm90_worker import GEMM, GEMMS, REPEAT, grids
 from tests.kernels.sm90_forms import FORMS, form
 

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import pytest
 
 from cutegemm.build import Shared, simt_plan
+from cutegemm.compile import cache
+from cutegemm.compile.cubin import GEMM_KERNELS, resources_of_many
+from cutegemm.compile.plans import CompiledKernel, compile_plan, compiled_into
 from cutegemm.errors import PlanError
 from cutegemm.layout import Swizzle
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.run import cache
-from cutegemm.run.compile import CompiledKernel, compile_plan, compiled_into
-from cutegemm.run.cubin import GEMM_KERNELS, resources_of_many
 from cutegemm.run.emulated import Emulation
 
 Named = TypeVar("Named")

@@ -19,12 +19,13 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import simt_plan
 from cutegemm.choose.catalog import plan_named
+from cutegemm.compile import cache, cubin
+from cutegemm.compile import plans as compiler
+from cutegemm.compile.plans import compile_plan, compile_plans
 from cutegemm.errors import CompileError, PlanError, UnsupportedError
 from cutegemm.layout import product
 from cutegemm.plan import Operands
 from cutegemm.plan.program.schedule import Multiply, Read, Repeat
-from cutegemm.run import cache, compile, cubin
-from cutegemm.run.compile import compile_plan, compile_plans
 from tests.kernels.plans import check_each, in_groups, random_plans
 from tests.kernels.sm90_forms import form
 
@@ -74,9 +75,9 @@ def rebuilt(compiled_once, monkeypatch):
         for name in ("kernel.ptx", "kernel.cubin", "kernel.so", "kernel.o"):
             if (compiled_once / name).exists():
                 shutil.copy(compiled_once / name, folder)
-        return {"plan": plan.name, "symbol": compile.symbol_of(small(), compile.DEFAULT_ARCH)}
+        return {"plan": plan.name, "symbol": compiler.symbol_of(small(), compiler.DEFAULT_ARCH)}
 
-    monkeypatch.setattr(compile, "_build", build)
+    monkeypatch.setattr(compiler, "_build", build)
     return built
 
 
@@ -167,7 +168,7 @@ def test_other_types():
 
 @pytest.mark.thorough
 def test_random_plans_compile():
-    assert [error for error in map(compile._outcome, random_plans(3, 99), ["sm_90a"] * 3) if error] == []
+    assert [error for error in map(compiler._outcome, random_plans(3, 99), ["sm_90a"] * 3) if error] == []
 
 
 def test_a_report_says_what_is_over():
@@ -217,7 +218,7 @@ def test_a_second_process_takes_it_from_the_disk(seeded):
     assert compile_plan(small()).folder.name == name
     code = """
 import pickle, sys
-from cutegemm.run.compile import compile_plan
+from cutegemm.compile.plans import compile_plan
 print(compile_plan(pickle.load(sys.stdin.buffer)).folder.name, "cutlass" in sys.modules)
 """
     done = subprocess.run(
@@ -260,8 +261,8 @@ def test_a_damaged_entry_is_rebuilt(seeded, rebuilt, damage):
 
 def test_threads_at_once(fresh, rebuilt, monkeypatch):
     """One of them builds; the others wait for it."""
-    build = compile._build
-    monkeypatch.setattr(compile, "_build", lambda *given: time.sleep(0.2) or build(*given))
+    build = compiler._build
+    monkeypatch.setattr(compiler, "_build", lambda *given: time.sleep(0.2) or build(*given))
     with ThreadPoolExecutor(3) as pool:
         kernels = list(pool.map(compile_plan, [small()] * 3))
     assert len({kernel.folder for kernel in kernels}) == 1
@@ -282,7 +283,7 @@ def test_processes_at_once(seeded):
 
 
 def test_without_a_linker_the_object_is_loaded(fresh, monkeypatch):
-    monkeypatch.setattr(compile, "link", lambda *given: False)
+    monkeypatch.setattr(compiler, "link", lambda *given: False)
     kernel = compile_plan(small())
     manifest = json.loads((kernel.folder / "manifest.json").read_text())
     assert "kernel.o" in manifest["files"]

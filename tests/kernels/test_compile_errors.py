@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cutegemm.build import sm90_plan
+from cutegemm.compile.plans import compile_plan, first_words
 from cutegemm.errors import CompileError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.plan import GemmPlan
-from cutegemm.run.compile import compile_plan, first_words
 from tests.simulate.plans import broken
 
 

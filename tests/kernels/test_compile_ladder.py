@@ -12,9 +12,9 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 from cutegemm.build import simt_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.compile import cubin
+from cutegemm.compile.plans import compile_plan
 from cutegemm.plan import Operands
-from cutegemm.run import cubin
-from cutegemm.run.compile import compile_plan
 from tests.kernels.plans import check_each, in_groups
 
 # Which differ from the step before them in how many stages there are

@@ -12,11 +12,11 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import ending_in
 from cutegemm.choose import catalog
+from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import DType
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import Row, Tile, parse_epilogue
 from cutegemm.plan.problem import Operand
-from cutegemm.run.compile import compile_plan
 from cutegemm.run.question import EpilogueSpec
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu", "tanh", "sigmoid")

@@ -14,11 +14,11 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import simt_plan
+from cutegemm.compile import exported
+from cutegemm.compile.export import export
+from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands
-from cutegemm.run import exported
-from cutegemm.run.compile import compile_plan
-from cutegemm.run.export import export
 
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
 PLANS = [
@@ -33,7 +33,7 @@ import cutegemm
 from cutegemm.build import simt_plan
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands
-from cutegemm.run.compile import compile_plan
+from cutegemm.compile.plans import compile_plan
 
 *plans, other = [simt_plan(Operands.of("f32", layout=layout), **{SMALL}) for layout in ("nn", "nt", "tn")]
 print(len(cutegemm.load(sys.argv[1]).kernels))

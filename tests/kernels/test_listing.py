@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from cutegemm.compile.cubin import instructions
+from cutegemm.compile.listing import Listing, listing, programs_of
+from cutegemm.compile.plans import compile_plan
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan
-from cutegemm.run.compile import compile_plan
-from cutegemm.run.cubin import instructions
-from cutegemm.run.listing import Listing, listing, programs_of
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 

@@ -12,10 +12,10 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 from cutegemm.build import mma_sync_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.mma_sync.ladder import STEPS
+from cutegemm.compile.plans import compile_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Operands
 from cutegemm.plan.program.schedule import Fetch, Multiply, Read
-from cutegemm.run.compile import compile_plan
 from tests.kernels.mma_sync_forms import form
 from tests.kernels.plans import check_each, in_groups
 

@@ -12,10 +12,10 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 import cutlass
 
 from cutegemm.choose.catalog import plan_named
+from cutegemm.compile.plans import compile_plan
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.layout import ComposedLayout, product
 from cutegemm.plan import Operands
-from cutegemm.run.compile import compile_plan
 from tests.kernels.mma_sync_forms import FED, form
 from tests.kernels.plans import check_each
 from tests.kernels.test_mma_sync import ldmatrices

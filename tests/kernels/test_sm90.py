@@ -11,11 +11,11 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.sm90.named import SM90_LADDER
+from cutegemm.compile.cubin import ResourceReport
+from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.layout import product, size
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.plan import SUM_VECTOR
-from cutegemm.run.compile import CompiledKernel, compile_plan
-from cutegemm.run.cubin import ResourceReport
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.plans import check_each, in_groups
 from tests.kernels.sm90_forms import FORMS, form

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutegemm.compile.workers import Worker
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
-from cutegemm.run.workers import Worker
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,28 @@ def test_a_name_that_there_is_not(name):
         recipe_named(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("skinny:tile=7", "tile = .7,.; 2 positive integers are expected"),
+        ("sm90_128x128_4x8", "no cluster has more than"),
+        ("sm90_128x128_8x2", "a cluster of 16 CTAs; 8 are the most"),
+        ("sm90:tile=128x128x64,cluster=4x8", "no cluster has more than"),
+        ("simt:block=64x64x8,warp=32x32,thread=8x4,shared_a=k^1.2", "'shared_a=k.1.2' does not read"),
+        ("sm90_128x128/k" + "9" * 5000, "no plan is called"),
+        ("sm90_١٢٨x١٢٨", "no plan is called"),
+    ],
+)
+def test_a_name_of_what_there_cannot_be(name, words):
+    with pytest.raises((PlanError, UnsupportedError), match=words):
+        recipe_named(name).build(Operands.of("bf16", layout="nt"))
+
+
+def test_a_plan_that_is_all_defaults_and_one_that_is_turned_often():
+    assert recipe_named("skinny:warps=4").build(Operands.of("bf16", layout="nt")).family == "mma_sync"
+    assert recipe_named("transposed:" * 2001 + "simt_128x128").transposed
+
+
 def test_what_does_not_read():
     with pytest.raises(PlanError, match="parts = 0; at least 1"):
         recipe_named("sm90_slots/k0")

@@ -26,8 +26,10 @@ def _shared(text: str) -> Shared:
     """mn+4: along M or N, with 4 elements of padding; k^2.3.4: along K, with a swizzle."""
     text, _, swizzle = text.partition("^")
     major, _, pad = text.partition("+")
-    bits = [int(part) for part in swizzle.split(".")] if swizzle else []
-    return Shared(major=major, pad=int(pad or 0), swizzle=Swizzle(*bits) if bits else None)
+    if not swizzle:
+        return Shared(major=major, pad=int(pad or 0))
+    bits, base, shift = map(int, swizzle.split("."))
+    return Shared(major=major, pad=int(pad or 0), swizzle=Swizzle(bits, base, shift))
 
 
 @dataclass(frozen=True)

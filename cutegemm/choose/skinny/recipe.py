@@ -48,8 +48,10 @@ class SkinnyRecipe(Recipe):
         seen to spill.
         """
         options = dict(self.options)
+        if self.spelled_out:
+            return options
         rows, columns = self.tile
-        if bits == 8 and columns > _FEW_COLUMNS and not self.spelled_out:
+        if bits == 8 and columns > _FEW_COLUMNS:
             if options["vectors"] > 1:
                 options["vectors"] //= 2
             elif rows * columns > _FEW_SUMS:

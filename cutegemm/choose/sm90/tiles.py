@@ -13,7 +13,7 @@ from typing import Any
 
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
 
-_TILE_NAME = re.compile(r"sm90_(two_level_)?(\d+)x(\d+)(_deep)?(?:_(\d)x(\d))?")
+_TILE_NAME = re.compile(r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep)?(?:_(\d)x(\d))?", re.ASCII)
 DEEP = 2  # times the usual k-tile
 # By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 128 x 240, or
 # 256 x 176 and 256 x 208, which leave room for three stages.

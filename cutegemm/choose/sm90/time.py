@@ -320,7 +320,7 @@ def _store(
     if by_threads:
         rate = rate * np.where(across, costs.store_across, 1.0)
         row = np.where(across, tiling.own_m * shapes.cm, tiling.own_n * shapes.cn)
-        more = 1 + costs.ends_of_rows / (row * d_size)
+        more = 1 + costs.ends_of_rows / (np.maximum(1, row) * d_size)
         rate, d_bytes = rate / more, d_bytes * more
     us = tiling.own_m * tiling.own_n * d_size / 1024 / rate + costs.subtile * shapes.subtiles
     if with_c:

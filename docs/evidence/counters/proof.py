@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.analysis import check
+from cutegemm.compile.cubin import ResourceReport
+from cutegemm.compile.workers import processors
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.machine.device import default_device
 from cutegemm.plan import GemmPlan
 from cutegemm.profile import Case, Comparison, compare
 from cutegemm.profile.compare import PROMISED_METRICS, Row
 from cutegemm.profile.run import count, median, resources_of
-from cutegemm.run.cubin import ResourceReport
 from cutegemm.run.executed import executed_accesses
-from cutegemm.run.workers import processors
 from docs.evidence.counters.drawn import Drawn, draw
 from docs.evidence.files import write_whole
 from docs.evidence.machine import asked, this_machine

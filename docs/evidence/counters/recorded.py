@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cutegemm.analysis import check
+from cutegemm.compile.cubin import ResourceReport
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.device import default_device
 from cutegemm.profile import Case, Comparison, compare
 from cutegemm.profile.run import Counted, count, median, resources_of
-from cutegemm.run.cubin import ResourceReport
 from docs.evidence.counters.probes import ProbeCase
 from docs.evidence.files import write_whole
 from docs.evidence.machine import asked, this_machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cutegemm.compile import cache
 from cutegemm.errors import UnsupportedError
-from cutegemm.run import cache
 
 
 def load_function(folder: Path, manifest: cache.Manifest) -> Any:

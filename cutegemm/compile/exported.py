@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.compile.cache import sources_digest
 from cutegemm.errors import UnsupportedError
-from cutegemm.run.cache import sources_digest
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan

@@ -13,7 +13,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.plan.plan import GemmPlan
 
 if TYPE_CHECKING:
-    from cutegemm.run.cubin import ResourceReport
+    from cutegemm.compile.cubin import ResourceReport
 
 _ENTRY = re.compile(r'\s*//## File "([^"]*)", line (\d+)')
 _CODE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
@@ -69,8 +69,8 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
         raise UnsupportedError(
             "listing: compiling needs the CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
         ) from error
-    from cutegemm.run.compile import compiled_into
-    from cutegemm.run.cubin import disassemble, listing_of, resources
+    from cutegemm.compile.cubin import disassemble, listing_of, resources
+    from cutegemm.compile.plans import compiled_into
 
     programs = tuple(programs_of(plan))
     with TemporaryDirectory(prefix="cutegemm-") as held:

@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from cutegemm.compile import cache
+from cutegemm.compile.exported import FORMAT, LIST, Exported, Kernels, key_of
+from cutegemm.compile.plans import compile_missing, compile_plan, link, symbol_of
 from cutegemm.errors import CompileError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.run import cache
-from cutegemm.run.compile import compile_missing, compile_plan, link, symbol_of
-from cutegemm.run.exported import FORMAT, LIST, Exported, Kernels, key_of
 
 
 def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH) -> Kernels:

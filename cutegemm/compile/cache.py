@@ -42,7 +42,16 @@ _ROOT = 0  # a user id
 _MANIFEST = "manifest.json"
 _IMPORTED = time.time()
 # Source that decides what is traced and how it is kept.
-_SOURCES = ("dtypes.py", "layout", "machine", "tile", "plan", "kernels", "run/cache.py", "run/compile.py")
+_SOURCES = (
+    "dtypes.py",
+    "layout",
+    "machine",
+    "tile",
+    "plan",
+    "kernels",
+    "compile/cache.py",
+    "compile/plans.py",
+)
 
 
 def cache_folder() -> Path:
@@ -69,7 +78,13 @@ def entry(plan: GemmPlan, arch: str) -> Path:
     imported is not what the files say.
     """
     folder = cache_folder()
-    wrong = untrusted(folder) if folder.exists() else None
+    try:
+        wrong = untrusted(folder) if folder.exists() else None
+    except OSError as error:
+        raise CompileError(
+            f"the cache of compiled kernels {folder} cannot be read: {error}. Name another by "
+            "CUTEGEMM_CACHE_DIR."
+        ) from error
     if wrong:
         raise CompileError(
             f"the cache of compiled kernels {folder}: {wrong}, who could run code as this user. Take the right away "

@@ -20,16 +20,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cutegemm.compile import cache, cubin, exported, workers
+from cutegemm.compile.loading import load_function
+from cutegemm.compile.spaces import Sizes, plainly, spaces
+from cutegemm.compile.workspace import sizes_of
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.run import cache, cubin, exported, workers
-from cutegemm.run.loading import load_function
-from cutegemm.run.spaces import Sizes, plainly, spaces
-from cutegemm.run.workspace import sizes_of
 
 _KERNELS = {
     "simt": "cutegemm.kernels.simt.kernel",

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
-_SERVE = "from cutegemm.run.workers import serve; serve()"
+_SERVE = "from cutegemm.compile.workers import serve; serve()"
 
 
 def processors() -> int:

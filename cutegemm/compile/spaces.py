@@ -39,7 +39,7 @@ class Spaces:
         """What gives the counters, if there are any, and the workspace: of the current stream of a tensor's device."""
         import torch
 
-        from cutegemm.run.cuda import current_stream
+        from cutegemm.compile.cuda import current_stream
 
         kept, of_counters, capturing = self._kept, self._counters, torch.cuda.is_current_stream_capturing
         counters, zeroed, total = sizes.counters, sizes.zeroed, sizes.total

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cutegemm.compile.spaces import Sizes
 from cutegemm.plan.memory.workspace import workspace_bytes
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.run.spaces import Sizes
 
 
 def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: E741
