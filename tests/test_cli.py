@@ -343,6 +343,10 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
             ("gemm", "8", "8", "8", "--epilogue", "acc + check", "--operand", "check:row"),
             "--operand check: simulate has an option of this name. Call the operand otherwise",
         ),
+        (
+            ("gemm", "8", "8", "8", "--epilogue", "acc + x", "--operand", "x:row", "--operand", "x:column"),
+            "--operand x: it is given 2 times",
+        ),
         (("gemm", "64", "64", "64", "--alpha", "1e39"), "--alpha 1e+39: the product is held against float64"),
         (
             ("gemm", "64", "64", "64", "--epilogue", "acc * s", "--operand", "s:scalar=nan"),

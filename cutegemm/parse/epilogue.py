@@ -146,6 +146,12 @@ def parsed_epilogue(operation: str, text: str | None, given: Sequence[str] | Non
             complaints.broken.append(f"--operand {each}: {_FORM} {', '.join([*_KINDS, 'result'])}.")
         if dtype:
             dtypes[name] = complaints.attempt(partial(DType.parse, dtype)) or f32
+    names = [each.partition(":")[0] for each in given or ()]
+    complaints.broken += [
+        f"--operand {name}: it is given {names.count(name)} times."
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
     complaints.check()
     found = complaints.attempt(lambda: parse_epilogue(text, kinds))
     complaints.check()
