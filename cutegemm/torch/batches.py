@@ -56,7 +56,7 @@ def batched_gemm(
     rows = a.movedim(of_a, 0) if of_a is not None else a.expand(size, *a.shape)
     folds = of_a is not None and rank == 2 and all(dim is None for dim in of_b)
     if folds and all(dim is None and x.dim() < 2 for dim, x in zip(of_operands, operands, strict=True)):
-        found = product(rows.reshape(-1, rows.shape[-1]), b, operands)
+        found = product(rows.flatten(0, -2), b, operands)
         results = [each.reshape(size, -1, each.shape[-1]) for each in found]
         return results, [0] * len(results)
     length = () if rank == 2 else (rows.shape[1],)

@@ -45,7 +45,7 @@ from cutegemm.torch.refusals import (
     wrong_out_dtype,
     wrong_tensors,
 )
-from cutegemm.torch.route import Route, as_autocast, is_direct, route_of
+from cutegemm.torch.route import Route, as_autocast, is_direct, route_of, rows_of
 from cutegemm.torch.text import formula
 
 _AS_CHOSEN = astuple(AS_CHOSEN)
@@ -68,6 +68,8 @@ def mm(
     tensor([[ 3.,  3.],
             [12., 12.]])
     """
+    if out is None:
+        a, b = as_autocast(a, b)
     if out is None and is_direct(a, b):
         try:
             return _matrices(a, b, out_dtype)
@@ -96,10 +98,12 @@ def bmm(
     >>> bmm(torch.ones(4, 2, 3), torch.ones(3, 5)).shape
     torch.Size([4, 2, 5])
     """
+    if out is None:
+        a, b = as_autocast(a, b)
     _check_matrices("bmm", a, b, 3, out_dtype, out)
     if b.dim() == 2 and out is None:
-        return _multiplied(a.reshape(-1, a.shape[-1]), b, out_dtype, None).unflatten(0, a.shape[:-1])
-    length = max(a.shape[0] if a.dim() == 3 else 1, b.shape[0] if b.dim() == 3 else 1)
+        return _multiplied(rows_of(a), b, out_dtype, None).unflatten(0, a.shape[:-1])
+    length = _length(a, b)
     return _multiplied(a.expand(length, *a.shape[-2:]), b.expand(length, *b.shape[-2:]), out_dtype, out)
 
 
@@ -122,6 +126,8 @@ def addmm(
     >>> addmm(torch.tensor([1.0, 2.0]), torch.ones(1, 3), torch.ones(3, 2), beta=10)
     tensor([[13., 23.]])
     """
+    if out is None:
+        mat1, mat2, input = as_autocast(mat1, mat2, input)
     given = {"input": input, "mat1": mat1, "mat2": mat2}
     rules = wrong_tensors(given)
     if not rules:
@@ -177,14 +183,14 @@ def linear(
             raise CutegemmError(f"linear of {tuple(x.shape)} by {tuple(w.shape)}: {error}") from error
     x, w, bias = as_autocast(x, w, bias)
     _check_linear(x, w, bias, activation)
-    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    flat = rows_of(x)
     found = layered(flat, (w.t(),), bias, activation)[0]
     return found if x.dim() == 2 else found.view(*x.shape[:-1], w.shape[0])
 
 
 def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., Any]:
     """What computes `linear` on CUDA tensors like these, of which torch needs to see nothing: (x, w, bias) -> d."""
-    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    flat = rows_of(x)
     epilogue = None if bias is None and activation is None else _function(activation, bias is not None)
     call = layer(flat, w, bias, epilogue)
     if flat is x:
@@ -316,6 +322,7 @@ def gemm_dact(
     >>> dx, postact
     (tensor([[0., 1.]]), tensor([[0., 2.]]))
     """
+    a, b, preact = as_autocast(a, b, preact)
     given = {"a": a, "b": b, "preact": preact}
     rules = wrong_tensors(given) or [
         *wrong_activation(activation, ACTIVATIONS),
@@ -347,6 +354,7 @@ def gemm_dgated(
     >>> dx, postact
     (tensor([[5., 2.]]), tensor([[10.]]))
     """
+    a, b, preact = as_autocast(a, b, preact)
     given = {"a": a, "b": b, "preact": preact}
     rules = wrong_tensors(given) or [
         *wrong_activation(activation, GATED),
@@ -451,6 +459,12 @@ def _into(
     return out
 
 
+def _length(a: torch.Tensor, b: torch.Tensor) -> int:
+    """Of a batch; one of 1 is that of each product."""
+    lengths = [x.shape[0] for x in (a, b) if x.dim() == 3]
+    return next((length for length in lengths if length != 1), 1)
+
+
 def _check_matrices(
     called: str, a: Any, b: Any, rank: int, out_dtype: torch.dtype | None, out: torch.Tensor | None
 ) -> None:
@@ -459,8 +473,10 @@ def _check_matrices(
     if not rules:
         rules = _wrong_product(("a", "b"), a, b, rank, out_dtype)
         if not rules:
-            length = [max(x.shape[0] for x in (a, b) if x.dim() == 3)] if rank == 3 else []
+            length = [_length(a, b)] if rank == 3 else []
             rules = _wrong_out(out, (*length, a.shape[-2], b.shape[-1]), a)
+            if rank == 3 and a.dim() == b.dim() == 2:
+                rules.append("a and b are matrices, not batches: mm multiplies them.")
         rules += wrong_gradients(given, out)
     refuse(called, given, rules)
 

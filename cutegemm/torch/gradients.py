@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cutegemm.plan.epilogue import Expression, Tensor
+from cutegemm.plan.epilogue import Compare, Expression, Tensor
 from cutegemm.run.calls import How
 from cutegemm.torch.launch import AS_CHOSEN, PLAIN, joined, sums_dtype
 from cutegemm.torch.pullback import ACC, OfExpressions, OfTensors, pullback, used
@@ -93,7 +93,11 @@ def with_kept(text: str, operands: int) -> str:
     wanted = frozenset([ACC, *read.names[:operands]])
     if ACC not in needed(text, wanted).names:
         return text
-    inner = [node for node in nodes_of(read.results) if node.has_accumulator and node not in read.results]
+    inner = [
+        node
+        for node in nodes_of(read.results)
+        if node.has_accumulator and node not in read.results and not isinstance(node, Compare)
+    ]
     for node in sorted(inner, key=lambda node: -len(list(node.nodes()))):
         kept = text_of([*read.results, node], read.names)
         if ACC not in needed(kept, wanted).names:

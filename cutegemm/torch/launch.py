@@ -147,10 +147,14 @@ def by_torch(
     """The results by torch's own operations, each of which it can differentiate and transform."""
     dtype = out.dtype if out is not None else result_dtype(a, out_dtype)
     values = Values(lambda: sums(a, b), read.named(given))
-    found = []
+    found, sources = [], [*given]
     for result in read.results:
         shape = (*a.shape[:-1], b.shape[-1] // 2 if is_gated(result) else b.shape[-1])
-        found.append(stored(tensor_of(values(result)), dtype).expand(shape).contiguous())
+        source = tensor_of(values(result))
+        value = stored(source, dtype).expand(shape).contiguous()
+        # A result has memory of its own, also where it is an operand, or another result once more
+        found.append(value.clone() if any(source is each for each in sources) else value)
+        sources.append(source)
     if out is not None:
         found[0] = out.copy_(found[0])
     return found

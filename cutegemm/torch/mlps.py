@@ -18,7 +18,7 @@ from cutegemm.torch.gradients import Extents, by_a, by_parts, loadable
 from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER
 from cutegemm.torch.product import by_dgated, layered, product
 from cutegemm.torch.refusals import refuse, wrong_factors, wrong_tensors
-from cutegemm.torch.route import Route, as_autocast, route_of
+from cutegemm.torch.route import Route, as_autocast, route_of, rows_of
 
 Weights = tuple[torch.Tensor, ...]
 
@@ -52,7 +52,7 @@ def mlp(
     parts = tuple(up) if isinstance(up, (tuple, list)) else (up,)
     x, down, up_bias, down_bias, *parts = as_autocast(x, down, up_bias, down_bias, *parts)  # type: ignore[assignment]
     _check(x, parts, down, activation, up_bias, down_bias)
-    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    flat = rows_of(x)
     columns, given = tuple([part.t() for part in parts]), (down.t(), up_bias, down_bias)
     if is_recorded(flat, columns, *given):
         found: torch.Tensor = Mlp.apply(activation, len(columns), flat, *columns, *given)

@@ -11,6 +11,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
 from cutegemm.torch.functional import gemm_gated, linear
 from cutegemm.torch.mlps import mlp
+from cutegemm.torch.route import rows_of
 from cutegemm.torch.weights import side_by_side
 
 
@@ -76,7 +77,7 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """act(gate(x)) * up(x)."""
         gate, up, bias = self._joined()
-        flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        flat = rows_of(x)
         found = gemm_gated(flat, (gate.t(), up.t()), bias, activation, store_preact=False, varying_rows=True)[
             1
         ]

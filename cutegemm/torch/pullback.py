@@ -16,6 +16,7 @@ from cutegemm.plan.epilogue import (
     Accumulator,
     Add,
     Cast,
+    Compare,
     Constant,
     Divide,
     Expression,
@@ -169,7 +170,8 @@ def pullback(
     reaches: dict[Expression, bool] = {}
     for node in nodes:
         name = _leaf(node)
-        reaches[node] = name in wanted if name else any(reaches[child] for child in node.children)
+        passes = not isinstance(node, Compare) and any(reaches[child] for child in node.children)
+        reaches[node] = name in wanted if name else passes
     adjoints: dict[Expression, Any] = {}
 
     def add(node: Expression, g: Any) -> None:

@@ -74,6 +74,15 @@ def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
     return bias is None or (bias.__class__ in _PLAIN and not (wanted and bias.requires_grad))
 
 
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """All rows of a tensor as one matrix; also where they have no elements.
+
+    >>> rows_of(torch.zeros(2, 3, 0)).shape, rows_of(torch.zeros(4)).shape
+    (torch.Size([6, 0]), torch.Size([1, 4]))
+    """
+    return x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x.unsqueeze(0)
+
+
 def as_autocast(*tensors: Any) -> tuple[Any, ...]:
     """The tensors as torch.autocast would have them, where it is on."""
     device = tensors[0].device.type if isinstance(tensors[0], torch.Tensor) else "cpu"

@@ -46,6 +46,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
 }
+_OF_WHOLE = ("abs", "square", "relu")  # functions of whole numbers that are such
 _BINARY = {Add: operator.add, Subtract: operator.sub, Multiply: operator.mul, Divide: operator.truediv}
 _COMPARISONS = {
     "<": operator.lt,
@@ -100,13 +101,16 @@ class Values:
         if isinstance(node, Negative):
             return -given[0]
         if isinstance(node, Function):
-            return FUNCTIONS[node.name](tensor_of(given[0]))
+            x = tensor_of(given[0])
+            return FUNCTIONS[node.name](x if x.is_floating_point() or node.name in _OF_WHOLE else x.float())
         if isinstance(node, Minimum):
             return _extreme(isinstance(node, Maximum), *given)
         if isinstance(node, Compare):
             return _COMPARISONS[node.symbol](*given)
         if isinstance(node, Where):
             condition, left, right = given
+            if not isinstance(left, torch.Tensor) and not isinstance(right, torch.Tensor):
+                left = torch.as_tensor(left, dtype=self._compared(node.children[0]))
             return torch.where(tensor_of(condition), left, right)
         if isinstance(node, Cast):
             return rounded(tensor_of(given[0]), node.dtype)
@@ -114,10 +118,18 @@ class Values:
             return part(node, given[0])
         raise TypeError(f"{type(node).__name__} {node} is not evaluated by torch.")
 
+    def _compared(self, condition: Expression) -> torch.dtype:
+        """The type in which numbers are chosen by a comparison: of what is compared."""
+        values = [self(child) for child in condition.children]
+        kinds = [x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        return kinds[0] if kinds else torch.float32
+
 
 def tensor_of(value: Any) -> torch.Tensor:
-    """A number as a tensor, whose type gives way to any other."""
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
+    """A number as a tensor of no dimension, whose type gives way to that of any that has some."""
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
 
 
 def _extreme(is_largest: bool, left: Any, right: Any) -> Any:

@@ -42,7 +42,10 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter) -> bool:
         return False
     if not all(_has_own_memory(weight) for weight in (first, second)):
         return False
-    with torch.no_grad():
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):  # else they were inference tensors, which are not trained
         whole = torch.cat([first.detach(), second.detach()])
         rows = first.shape[0]
         first.data, second.data = whole[:rows], whole[rows:]

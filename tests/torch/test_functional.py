@@ -21,6 +21,7 @@ from cutegemm.torch import (  # noqa: E402
     mm,
     scaled_mm,
 )
+from cutegemm.torch.product import product  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 
 
@@ -254,3 +255,86 @@ def test_every_broken_rule_is_said_at_once():
     first, *rules = str(refused.value).split("\n  - ")
     assert first == "linear of x (4, 6), w (6, 8), bias (3,): 4 rules are broken."
     assert [rule.split()[0] for rule in rules] == ["activation", "x", "x", "bias"]
+
+
+LEAKY = (
+    ("lambda acc: where(acc > 0, acc, 0.1 * acc)", lambda acc: torch.where(acc > 0, acc, 0.1 * acc)),
+    ("lambda acc: acc * where(acc > 0, 1.0, 0.1)", lambda acc: acc * torch.where(acc > 0, 1.0, 0.1).double()),
+    ("lambda acc: where(acc > 0, acc, exp(acc) - 1.0)", lambda acc: torch.where(acc > 0, acc, acc.exp() - 1)),
+)
+
+
+@pytest.mark.parametrize(("text", "exact"), LEAKY)
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)])
+def test_gradients_through_what_is_chosen_by_a_comparison(text, exact, needs):
+    a, b = (
+        torch.randn(shape, dtype=torch.float64).requires_grad_(need)
+        for shape, need in zip(((3, 4), (4, 5)), needs, strict=True)
+    )
+    wanted = [x for x in (a, b) if x.requires_grad]
+    got = product(a, (b,), text)[0]
+    want = exact(a @ b)
+    torch.testing.assert_close(got, want.to(got.dtype), rtol=1e-6, atol=1e-6)
+    for mine, theirs in zip(
+        torch.autograd.grad(got.sum(), wanted), torch.autograd.grad(want.sum(), wanted), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_numbers_are_of_the_type_of_the_sums():
+    """0.1 in f32 is off by 1.5e-9."""
+    a, b = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
+    acc = a @ b
+    for text, want in (
+        ("lambda acc: acc * where(acc > 0, 1.0, 0.1)", acc * (0.1 + 0.9 * (acc > 0).double())),
+        ("lambda acc: acc + exp(0.1)", acc + torch.tensor(0.1, dtype=torch.float64).exp()),
+    ):
+        got = product(a, (b,), text)[0]
+        assert got.dtype is torch.float64
+        torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, w: mm(x, w),
+        lambda x, w: bmm(x[None], w[None])[0],
+        lambda x, w: addmm(torch.zeros(4), x, w),
+        lambda x, w: gemm_dact(x, w, torch.ones(2, 4), "relu")[0],
+        lambda x, w: gemm_dgated(x, w, torch.ones(2, 8))[0],
+    ],
+)
+def test_all_follow_autocast(call):
+    x, w = torch.randn(2, 3), torch.randn(3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert call(x, w).dtype is torch.bfloat16
+        assert call(x, w.bfloat16()).dtype is torch.bfloat16
+
+
+def test_results_have_memory_of_their_own():
+    a, b, c = torch.randn(3, 4), torch.randn(4, 5), torch.randn(3, 5)
+    once, again = gemm_act(a, b)
+    kept = once.clone()
+    again.zero_()
+    assert torch.equal(once, kept)
+    of_sum, of_operand = product(a, (b,), "lambda acc, c: (acc + c, c)", (c,))
+    assert of_operand.data_ptr() not in (c.data_ptr(), of_sum.data_ptr())
+    assert torch.equal(of_operand.float(), c)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu", "gelu_tanh", "tanh", "relu"])
+def test_activations_of_whole_numbers(activation):
+    a, b = torch.randint(-3, 4, (3, 8), dtype=torch.int8), torch.randint(-3, 4, (8, 4), dtype=torch.int8)
+    got = gemm_act(a, b, activation=activation, out_dtype=torch.float32)[1]
+    function = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}.get(activation) or getattr(
+        F, activation
+    )
+    close(got, function((a.int() @ b.int()).float()), 1e-5)
+
+
+def test_no_k_and_no_products():
+    assert linear(torch.zeros(2, 3, 0), torch.zeros(4, 0)).shape == (2, 3, 4)
+    assert bmm(torch.zeros(2, 3, 0), torch.zeros(0, 5)).shape == (2, 3, 5)
+    assert bmm(torch.zeros(0, 3, 4), torch.zeros(1, 4, 5)).shape == (0, 3, 5)
+    with pytest.raises(UnsupportedError, match="matrices, not batches: mm multiplies them"):
+        bmm(torch.zeros(3, 4), torch.zeros(4, 5))

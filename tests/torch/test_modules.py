@@ -323,3 +323,31 @@ def test_models_of_transformers(name):
         assert len([said for said in replaced.replaced.values() if "MLP" in said]) == 2
         close(run(), before, 1e-10)
     close(run(), before, 0.0)
+
+
+def test_weights_are_trained_behind_an_inference():
+    """Weights that are laid side by side by the first call stay ordinary ones."""
+    module = GatedMLP(8, 16)
+    x = torch.randn(3, 8)
+    with torch.inference_mode():
+        module(x)
+    assert not any(weight.is_inference() for weight in module.parameters())
+    module(x).sum().backward()
+    assert all(weight.grad is not None for weight in module.parameters())
+
+
+def test_a_dropout_that_is_a_function_is_left():
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.act, self.fc2 = nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)
+
+        def forward(self, x):
+            return self.fc2(F.dropout(self.act(self.fc1(x)), 0.5, self.training))
+
+    module, x = Dropped(), torch.randn(4, 64)
+    before = torch.random.get_rng_state()
+    use(module)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert module.training
+    assert (module(x) - module(x)).abs().max() > 1e-3
