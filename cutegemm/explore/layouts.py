@@ -32,6 +32,9 @@ _STAYS = ("view", "plan", "dtype", "layout", "problem", "device", "epilogue", "o
 _EXPLAINED_LINES = 60
 
 
+_MOST_BITS = 1024  # of an element
+
+
 def layouts(state: State) -> Html:
     """The whole view."""
     calls = evaluated(state["expr"])
@@ -140,7 +143,8 @@ def _drawn(call: Call, state: State) -> Html | None:
 
 def _picture(call: Call, state: State) -> Picture:
     """What shows best what an operation did."""
-    value, args, bits = call.value, call.args, int(state["bits"])
+    value, args = call.value, call.args
+    bits = state.number("bits", _MOST_BITS + 1, 16) or 1
     if isinstance(value, HeldBy):
         return tv_picture(value.layout, value.tile)
     if isinstance(value, Swizzle):

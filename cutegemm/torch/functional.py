@@ -233,6 +233,7 @@ def gemm_act(
     (tensor([[ 1., -2.]]), tensor([[1., 0.]]))
     """
     a, b, bias, c = as_autocast(a, b, bias, c)
+    a, b = _of_one_length(a, b)
     given = {"a": a, "b": b, "bias": bias, "c": c}
     rules = wrong_tensors(given, ("bias", "c")) or [
         *wrong_activation(activation, ACTIVATIONS),
@@ -276,6 +277,7 @@ def gemm_gated(
     """
     parts = tuple(b) if isinstance(b, (tuple, list)) else (b,)
     a, bias, *parts = as_autocast(a, bias, *parts)  # type: ignore[assignment]
+    a, *parts = _of_one_length(a, *parts)  # type: ignore[assignment]
     names = ("b",) if len(parts) == 1 else ("b[0]", "b[1]")
     given = {"a": a, **dict(zip(names, parts, strict=False)), "bias": bias}
     rules = wrong_tensors(given, ("bias",)) or [
@@ -323,6 +325,7 @@ def gemm_dact(
     (tensor([[0., 1.]]), tensor([[0., 2.]]))
     """
     a, b, preact = as_autocast(a, b, preact)
+    a, b = _of_one_length(a, b)
     given = {"a": a, "b": b, "preact": preact}
     rules = wrong_tensors(given) or [
         *wrong_activation(activation, ACTIVATIONS),
@@ -355,6 +358,7 @@ def gemm_dgated(
     (tensor([[5., 2.]]), tensor([[10.]]))
     """
     a, b, preact = as_autocast(a, b, preact)
+    a, b = _of_one_length(a, b)
     given = {"a": a, "b": b, "preact": preact}
     rules = wrong_tensors(given) or [
         *wrong_activation(activation, GATED),
@@ -459,10 +463,22 @@ def _into(
     return out
 
 
-def _length(a: torch.Tensor, b: torch.Tensor) -> int:
+def _length(*matrices: torch.Tensor) -> int:
     """Of a batch; one of 1 is that of each product."""
-    lengths = [x.shape[0] for x in (a, b) if x.dim() == 3]
+    lengths = [x.shape[0] for x in matrices if x.dim() == 3]
     return next((length for length in lengths if length != 1), 1)
+
+
+def _of_one_length(*matrices: Any) -> tuple[Any, ...]:
+    """Matrices, and batches of 1, as batches as long as the others; as they are where these are of several lengths."""
+    if any(not isinstance(x, torch.Tensor) or x.dim() not in (2, 3) for x in matrices):
+        return matrices
+    length = _length(*matrices)
+    if all(x.dim() == 2 for x in matrices) or any(
+        x.dim() == 3 and x.shape[0] not in (1, length) for x in matrices
+    ):
+        return matrices
+    return tuple([x.expand(length, *x.shape[-2:]) for x in matrices])
 
 
 def _check_matrices(

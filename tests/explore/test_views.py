@@ -398,3 +398,9 @@ def test_a_swizzle_is_told_by_its_bits() -> None:
     assert all(swizzle(1 << bit) == (1 << bit) ^ (1 << (bit - 3)) for bit in (6, 7, 8))
     assert all(swizzle(1 << bit) == 1 << bit for bit in (0, 3, 5, 9))
     assert isinstance(parse("(4,8)"), Layout)
+
+
+@pytest.mark.parametrize("bits", ["None", "1" * 50, "-3", "0"])
+def test_bits_that_no_element_has(bits: str) -> None:
+    said, _ = respond(f"view=layouts&bits={bits}")
+    assert "<svg" in said

@@ -338,3 +338,15 @@ def test_no_k_and_no_products():
     assert bmm(torch.zeros(0, 3, 4), torch.zeros(1, 4, 5)).shape == (0, 3, 5)
     with pytest.raises(UnsupportedError, match="matrices, not batches: mm multiplies them"):
         bmm(torch.zeros(3, 4), torch.zeros(4, 5))
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "length"), [((1,), (2,), 2), ((2,), (1,), 2), ((2,), (), 2), ((), (3,), 3)]
+)
+def test_a_batch_of_one_is_that_of_each_product(of_a, of_b, length):
+    a, b = torch.randn(*of_a, 3, 4), torch.randn(*of_b, 4, 6)
+    want = (a @ b).expand(length, 3, 6)
+    close(gemm_act(a, b, activation="relu")[1], F.relu(want), 1e-5)
+    gate, up = want.chunk(2, -1)
+    close(gemm_gated(a, b)[1], F.silu(gate) * up, 1e-5)
+    close(gemm_dact(a, b, torch.ones(length, 3, 6), "relu")[0], want, 1e-5)
