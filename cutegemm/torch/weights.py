@@ -42,10 +42,8 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter) -> bool:
         return False
     if not all(_has_own_memory(weight) for weight in (first, second)):
         return False
-    with (
-        torch.inference_mode(False),
-        torch.no_grad(),
-    ):  # else they were inference tensors, which are not trained
+    # Made under inference mode they would be inference tensors, which are not trained.
+    with torch.inference_mode(False), torch.no_grad():
         whole = torch.cat([first.detach(), second.detach()])
         rows = first.shape[0]
         first.data, second.data = whole[:rows], whole[rows:]

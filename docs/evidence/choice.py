@@ -174,11 +174,23 @@ def with_tuner(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], float
     ...             {**where, "ratio": 0.98, "tuner": True}])
     {(16, 16, 16, 'nt', 'bf16'): 0.98}
     """
-    timed = [row for row in rows if "ratio" in row]
-    chosen = {where_of(row): row["ratio"] for row in timed if row.get("chosen") and not row.get("tuner")}
-    return chosen | {
-        where_of(row): row["ratio"] for row in timed if row.get("tuner") and not row.get("chosen")
-    }
+    of_tuner = [row for row in rows if "ratio" in row and row.get("tuner") and not row.get("chosen")]
+    return {where_of(row): row["ratio"] for row in (*by_default(rows), *of_tuner)}
+
+
+def by_default(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of the plans that were chosen without the tuner, the losers first."""
+    chosen = [row for row in rows if row.get("chosen") and "ratio" in row and not row.get("tuner")]
+    return sorted(chosen, key=lambda row: row["ratio"])
+
+
+def distribution(ratios: Sequence[float]) -> tuple[int, float, float, float]:
+    """Of ratios in their order: how many, their geometric mean, what one in ten is below, and the least.
+
+    >>> distribution([1.0, 2.0, 4.0])
+    (3, 2.0, 1.0, 1.0)
+    """
+    return len(ratios), geometric_mean(ratios), ratios[math.ceil(len(ratios) / 10) - 1], ratios[0]
 
 
 def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
@@ -193,10 +205,7 @@ def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
     all: 2 problems, mean 1.414, one in ten below 1.000, least 1.000
     with the tuner: 2 problems, mean 1.414, one in ten below 1.000, least 1.000
     """
-    chosen = sorted(
-        (row for row in rows if row.get("chosen") and "ratio" in row and not row.get("tuner")),
-        key=lambda row: row["ratio"],
-    )
+    chosen = by_default(rows)
     lines = [
         f"{row['ratio']:6.3f}  {row['m']}x{row['n']}x{row['k']} {row['layout']} {row['dtype']} {row['plan']} "
         f"{row['us']:.1f} us"
@@ -210,8 +219,9 @@ def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
     }
     groups["with the tuner"] = sorted(with_tuner(rows).values())
     return lines + [
-        f"{kind}: {len(ratios)} problems, mean {geometric_mean(ratios):.3f}, one in ten below "
-        f"{ratios[math.ceil(len(ratios) / 10) - 1]:.3f}, least {ratios[0]:.3f}"
+        "{}: {} problems, mean {:.3f}, one in ten below {:.3f}, least {:.3f}".format(
+            kind, *distribution(ratios)
+        )
         for kind, ratios in groups.items()
     ]
 

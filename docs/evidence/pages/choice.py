@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
-from docs.evidence.choice import where_of, with_tuner
+from docs.evidence.choice import by_default, distribution, where_of, with_tuner
 from docs.evidence.pages.markdown import recorded, source, table
 
 _FILES = ("choice_h200", "choice_h100")
@@ -93,10 +91,7 @@ def pages(benchmarks: Path) -> dict[str, str]:
 
 
 def _drawn(name: str, found: Mapping[str, Any]) -> list[str]:
-    rows = sorted(
-        (row for row in found["rows"] if row.get("chosen") and "ratio" in row and not row.get("tuner")),
-        key=lambda row: row["ratio"],
-    )
+    rows = by_default(found["rows"])
     machine, tuned = found["machine"], with_tuner(found["rows"])
     failed = [row for row in found["rows"] if "error" in row]
     said = f"{len(rows)} problems of seed {found['seed']}; {len(failed)} others failed. {found.get('note', '')}".strip()
@@ -127,9 +122,9 @@ def _by_type(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _distribution(ratios: Sequence[float]) -> list[str]:
-    """Of ratios in their order: how many, their mean, what one in ten is below, and the least."""
-    tenth = ratios[math.ceil(len(ratios) / 10) - 1]
-    return [str(len(ratios)), f"{geometric_mean(ratios):.3f}", f"{tenth:.3f}", f"{ratios[0]:.3f}"]
+    """`distribution`, as the cells of a table."""
+    count, *numbers = distribution(ratios)
+    return [str(count), *[f"{number:.3f}" for number in numbers]]
 
 
 def _odd(found: Mapping[str, Any]) -> list[str]:
