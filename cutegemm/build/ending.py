@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.build.mma_sync import lines_of_d
 from cutegemm.build.mma_sync_tma import by_gated_warps
-from cutegemm.build.slots import SlotBuilder, fragment_of, line_columns
+from cutegemm.build.slots import line_columns, warpgroup_slots
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.plan import GemmPlan
@@ -93,12 +93,9 @@ def _through_slots(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> Ge
         stored = (slots.store.box[1] if operands.d.major == "n" else slots.subtile[0], slots.store.l2_policy)
     first = next(iter(epilogue.tiles), "c")
     subject = f"plan {plan.name!r} for {epilogue}"
-    builder = SlotBuilder(
-        subject,
-        replace(operands, c=operands.matrix(first)),
-        fragment_of(plan.tiled_mma.atom.a_source),
-        most=_most_columns(epilogue, slots),
-    )
+    with_first = replace(operands, c=operands.matrix(first))
+    most = _most_columns(epilogue, slots)
+    builder = warpgroup_slots(subject, with_first, d_tile[1], plan.tiled_mma.atom.a_source, most)
     made, smem_d = builder.slots(
         d_tile, pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles), True
     )

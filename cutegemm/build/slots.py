@@ -29,21 +29,41 @@ _PAD_BYTES, MOST_PAD_BYTES = 16, 32
 # Of the columns of a subtile that the threads store by less than 16 bytes, by D's majorness: long rows where they lie
 # along N; else many, for each of which there is a loop in the code.
 _LINE_BYTES = {"n": 768, "m": 256}
-_SUBTILE_COLUMNS = 16  # that one stmatrix.x4 of each warp of a consumer covers
+WHOLE_COLUMNS = 16  # of a subtile, that one stmatrix.x4 of each warp of a consumer covers
+_FEWEST_COLUMNS = 8  # the same of stmatrix.x2: of tiles whose columns are an odd multiple of them
 
 # What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
 # apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
 _FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
-_PERMUTED = Layout((ROWS_IN_BANKS.shape, _SUBTILE_COLUMNS), (ROWS_IN_BANKS.stride, WGMMA_M))
+_OF_FEWEST = Layout(((4, 8, 4), (2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8)))  # the same of (64, 8)
 
 
-def fragment_of(a_source: str) -> Layout:
-    """What a consumer holds of (64, 16) of its sums, where wgmma reads A from shared memory or from registers.
+def fragment_of(a_source: str, columns: int = WHOLE_COLUMNS) -> Layout:
+    """What a consumer holds of 64 rows of its sums, and so many columns: 16, or 8; where wgmma reads A from shared
+    memory or from registers.
 
     >>> print(fragment_of("register"))
     ((4,(4,2),(2,2)),(2,2,2)):((128,(1,16),(8,32)),(64,4,512))
+    >>> print(fragment_of("shared", 8))
+    ((4,8,4),(2,2)):((128,1,16),(64,8))
     """
-    return composition(_PERMUTED, _FRAGMENT) if a_source == "register" else _FRAGMENT
+    fragment = _FRAGMENT if columns == WHOLE_COLUMNS else _OF_FEWEST
+    if a_source != "register":
+        return fragment
+    return composition(Layout((ROWS_IN_BANKS.shape, columns), (ROWS_IN_BANKS.stride, WGMMA_M)), fragment)
+
+
+def warpgroup_slots(
+    subject: str, operands: Operands, columns: int, a_source: str = "shared", most: int | None = None
+) -> SlotBuilder:
+    """Makes the slots of warpgroups whose tiles have so many columns: in steps of 16, or of 8 where 16 do not divide
+    them.
+
+    a_source   where wgmma reads A from: shared memory, or registers
+    most       columns of a subtile that is not asked for
+    """
+    step = _FEWEST_COLUMNS if columns % WHOLE_COLUMNS else WHOLE_COLUMNS
+    return SlotBuilder(subject, operands, fragment_of(a_source, step), (WGMMA_M, step), most=most)
 
 
 class SlotBuilder:
@@ -60,8 +80,8 @@ class SlotBuilder:
         self,
         subject: str,
         operands: Operands,
-        fragment: Layout = _FRAGMENT,
-        tile: tuple[int, int] = (WGMMA_M, _SUBTILE_COLUMNS),
+        fragment: Layout,
+        tile: tuple[int, int],
         in_places: bool = True,
         least: int = MIN_SLOTS,
         most: int | None = None,
@@ -148,8 +168,10 @@ class SlotBuilder:
         """
         rows, columns = consumer_tile
         dtype, step = self.operands.d.dtype, self.tile[1]
-        swizzles = [size_bytes * 8 // dtype.bits for size_bytes in (128, 64, 32)]
-        wide = [n for n in swizzles if n % step == 0 and n <= (self.most or n)]
+        least_bytes = 32 if step > _FEWEST_COLUMNS else TMA_INNER_ALIGNED_BYTES
+        rows_bytes = [size_bytes for size_bytes in (128, 64, 32, 16) if size_bytes >= least_bytes]
+        lengths = [size_bytes * 8 // dtype.bits for size_bytes in rows_bytes]
+        wide = [n for n in lengths if n % step == 0 and n <= (self.most or n)]
         if not wide:
             rule = (
                 f"D of {dtype} does not leave by TMA: no row of 32, 64 or 128 bytes holds {step} columns or more. "
@@ -236,14 +258,14 @@ class SlotBuilder:
         """
         d = self.operands.d
         if d.dtype.bits == 16 and self.in_places:
-            return move(d.dtype, 4, d.major == "m")
+            return move(d.dtype, self.fragment[1].size() // 2, d.major == "m")
         return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
 
 
 def line_columns(
     d: Operand,
     of_tile: int,
-    step: int = _SUBTILE_COLUMNS,
+    step: int = WHOLE_COLUMNS,
     most: int | None = None,
     with_operands: bool = False,
 ) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cutegemm.build.building import made
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
-from cutegemm.build.slots import MOST_PAD_BYTES, SHARED_D, SlotBuilder, fragment_of
+from cutegemm.build.slots import MOST_PAD_BYTES, SHARED_D, warpgroup_slots
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -142,7 +142,7 @@ def sm90_plan(
     if most is None and ops.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
         most = b.line_columns(count, stages)
     storing = None if store == "direct" else b.attempt(
-        lambda: SlotBuilder(subject, ops, fragment_of(a_source), most=most).slots(
+        lambda: warpgroup_slots(subject, ops, tile[1], a_source, most).slots(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
@@ -191,9 +191,8 @@ def ring_of(
     is_direct   whether D leaves straight out of registers, as one does that no subtiles fill
     """
     builder, by_lines = _Builder("ring_of", operands, tile), operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
-    slot_builder = SlotBuilder(
-        "ring_of", operands, most=builder.line_columns(consumers, None) if by_lines else None
-    )
+    most = builder.line_columns(consumers, None) if by_lines else None
+    slot_builder = warpgroup_slots("ring_of", operands, consumer_tile[1], most=most)
     if not is_direct:
         with suppress(PlanError):
             columns, subtiles, ring = slot_builder.division(

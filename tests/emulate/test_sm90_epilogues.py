@@ -36,6 +36,7 @@ def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.
 
 THOROUGH = (
     "padded_d_m_major", "padded_c", "e4m3_f32", "e4m3_out_m_major", "e4m3_out_c_bf16", "lines_m_major", "lines_of_16",
+    "by_eight_f32", "by_eight_read_a",
 )  # fmt: skip
 
 
@@ -43,7 +44,7 @@ THOROUGH = (
     "name",
     [
         "padded_f32", "c_of_the_other_major", "c_f32_warps_store", "e4m3_out_c", "e4m3_out_direct", "lines",
-        "lines_f32", "lines_c", "lines_e4m3",
+        "lines_f32", "lines_c", "lines_e4m3", "by_eight", "by_eight_c", "by_eight_lines",
         *[pytest.param(name, marks=pytest.mark.thorough) for name in THOROUGH],
     ],
 )  # fmt: skip

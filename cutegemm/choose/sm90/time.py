@@ -52,6 +52,8 @@ class Sm90Costs:
     single         share of that, of one warpgroup with one tile
     fours          of a cluster of four or eight, until its CTAs have met
     in_step        more of the time of all waves, in such clusters: their CTAs wait for the slowest of them
+    pairs          more of all of the time, in clusters of two
+    shallow        more of the time of all waves, of rings of less than four stages
     narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
     two_level      of a k-tile, whose sums threads add to those before it
     l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
@@ -88,6 +90,8 @@ class Sm90Costs:
     single: float = 0.888
     fours: float = 0.25
     in_step: float = 0.03
+    pairs: float = 0.003
+    shallow: float = 0.04
     narrow: float = 2.2
     half: float = 1.06
     two_level: float = 0.025
@@ -214,9 +218,10 @@ def predicted(
     deeper = np.minimum(shapes.stages, _MOST_STAGES) - _STAGES
     us = together(2.0 + costs.deeper * deeper, waves_us, memory_us)
     us = us * np.where(units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0)
-    us = us * (1 + costs.in_step * shapes.is_large_cluster)
+    us = us * (1 + costs.in_step * shapes.is_large_cluster + costs.shallow * (shapes.stages < _STAGES))
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
     us = start_us + costs.fours * shapes.is_large_cluster + us + meeting_us + store_us
+    us = us * (1 + costs.pairs * shapes.is_two)
     of_k = waves * k_tiles
     every = np.ones(len(us))
     bounds = (

@@ -254,7 +254,8 @@ class Storage(OwnTile):
         to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
         from_shared = lower.tiled_copy(self.slots.from_shared).get_slice(self.tid)
         tCsC = from_shared.partition_S(to.sD)
-        tCrC = cute.make_rmem_tensor(tCsC[None, None, None, 0].shape, lower.dtype(operand.dtype))
+        held = from_shared.partition_D(to.sD)[None, None, None, 0].shape
+        tCrC = cute.make_rmem_tensor(held, lower.dtype(operand.dtype))
         cute.arch.mbarrier_wait(to.arrived_c + slot, phase)
         cute.copy(from_shared, tCsC[None, None, None, slot], tCrC)
         return tCrC
@@ -384,7 +385,8 @@ class Storage(OwnTile):
         """The values of the i-th subtile of a result into its slot."""
         to_shared = lower.tiled_copy(self.slots.to_shared).get_slice(self.tid)
         tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.slot_of(i, result)]
-        tDrD = cute.make_tensor(values.iterator, cute.make_layout(tDsD.shape))
+        held = to_shared.partition_S(self.targets.sD)[None, None, None, 0].shape
+        tDrD = cute.make_tensor(values.iterator, cute.make_layout(held))
         cute.copy(to_shared, tDrD, tDsD)
         if self.by_tma:
             cute.arch.fence_proxy("async.shared", space="cta")
