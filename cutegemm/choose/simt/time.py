@@ -88,7 +88,7 @@ class SimtCosts:
     peak: float = 0.934
     few: float = 0.198
     crowded: float = 1.25
-    store: float = 0.00327
+    store: float = 0.00262
     written: float = 0.75
     torn: float = 1.52
     runs: float = 0.108
@@ -96,7 +96,7 @@ class SimtCosts:
     across: float = 1.04
     issue: float = 0.000624
     launch: float = 0.368
-    added: float = 0.95
+    added: float = 0.67
     sums: float = 0.414
     streamed: float = 3.55
     scattered: float = 0.00936
