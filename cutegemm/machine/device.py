@@ -42,6 +42,7 @@ class Measured:
     thread_read_gb_s        A and B of a GEMM from DRAM by cp.async
     pack_along_k_gb_s       read and written by the kernel that packs operands along K, as wgmma multiplies them
     pack_along_mn_gb_s      the same along M or N, as threads multiply them
+    sm_l2_gb_s              into each multiprocessor from L2 by TMA, when all of them read
     sums_gb_s               sums of parts of K that one kernel writes and the next one reads, through L2
     l2_kept_bytes           of A and B together, or of D, up to which L2 keeps them from one use to the next
     cpc_bytes_per_clock     that the multiprocessors of a CPC take from L2 together
@@ -53,6 +54,7 @@ class Measured:
     thread_read_gb_s: float
     pack_along_k_gb_s: float
     pack_along_mn_gb_s: float
+    sm_l2_gb_s: float
     sums_gb_s: float
     l2_kept_bytes: float
     cpc_bytes_per_clock: float
@@ -152,6 +154,7 @@ class Device:
             thread_read_gb_s=seen.thread_read_gb_s * dram,
             pack_along_k_gb_s=seen.pack_along_k_gb_s * dram,
             pack_along_mn_gb_s=seen.pack_along_mn_gb_s * dram,
+            sm_l2_gb_s=seen.sm_l2_gb_s * self.clock_mhz / like.clock_mhz,
             sums_gb_s=seen.sums_gb_s * self.l2_bytes_per_s / like.l2_bytes_per_s,
             l2_kept_bytes=seen.l2_kept_bytes * self.l2_bytes / like.l2_bytes,
         )
@@ -198,9 +201,9 @@ _H100_SXM = _peaks(
     wgmma_tf32=494.7, wgmma_half=989.4, wgmma_fp8=1978.9, wgmma_s8=1978.9,
 )  # fmt: skip
 
-# Of one H200, 2026-11-20. The rates of reading, packing and sums, l2_kept_bytes and wgmma_tflops are those with which
-# the models of `choose` err least (`docs.evidence`, fit_sm90 and fit_simt); the loop of FFMA was timed by itself; the
-# port follows from the times of tiles: see `analysis.pace`.
+# Of one H200, 2026-11-20. The rates of reading, packing, L2 and sums, l2_kept_bytes and wgmma_tflops are those with
+# which the models of `choose` err least (`docs.evidence`, fit_sm90 and fit_simt); the loop of FFMA was timed by itself;
+# the port follows from the times of tiles: see `analysis.pace`.
 _H200_MEASURED = Measured(
     ffma_tflops=63.8,
     wgmma_tflops=700,
@@ -208,13 +211,15 @@ _H200_MEASURED = Measured(
     thread_read_gb_s=3800,
     pack_along_k_gb_s=4200,
     pack_along_mn_gb_s=3500,
+    sm_l2_gb_s=126.3,
     sums_gb_s=3000,
     l2_kept_bytes=50e6,
     cpc_bytes_per_clock=256.0,
 )
 
-# Of one H100 SXM, 2026-11-22: tma_read_gb_s as plans for few rows read weights; wgmma_tflops and l2_kept_bytes those
-# with which the model of Hopper plans errs least. The others are the H200's, those of memory by the ratio.
+# Of one H100 SXM, 2026-11-22 and 23: tma_read_gb_s as plans for few rows read weights; wgmma_tflops, sm_l2_gb_s and
+# l2_kept_bytes those with which the model of Hopper plans errs least. The others are the H200's, those of memory by the
+# ratio.
 _H100_MEASURED = replace(
     _H200_MEASURED,
     wgmma_tflops=650,
@@ -222,6 +227,7 @@ _H100_MEASURED = replace(
     thread_read_gb_s=2650,
     pack_along_k_gb_s=2930,
     pack_along_mn_gb_s=2440,
+    sm_l2_gb_s=110,
     l2_kept_bytes=42e6,
 )
 

@@ -172,9 +172,9 @@ def _ways_considered(
 
 
 def _may_leave(shapes: Shapes, d: Operand) -> Column:
-    """Whether D leaves well. A tile that sixteen columns do not divide leaves eight at a time: 16 or 32 bytes of each row
-    of D, but whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152 took 453 and 430 us, one H200; tf32 3392 x
-    4624 x 1984 took 202 us in 128 x 136, 175 in 192 x 160, one H100)."""
+    """Whether D leaves well. A tile that sixteen columns do not divide leaves eight at a time: 16 or 32 bytes of each
+    row of D, but whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152 took 453 and 430 us, one H200; tf32
+    3392 x 4624 x 1984 took 202 us in 128 x 136, 175 in 192 x 160, one H100)."""
     return (shapes.bn % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & (shapes.turned != (d.major == "m")))
 
 

@@ -56,7 +56,7 @@ class Sm90Costs:
     shallow        more of the time of all waves, of rings of less than four stages
     narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
     two_level      of a k-tile, whose sums threads add to those before it
-    l2             of a KiB from L2 that a CTA reads, when all multiprocessors do
+    l2             times what a device takes for what a CTA reads from L2, when all multiprocessors do
     l2_unaligned   times that, where rows do not begin at lines
     l2_apart       times that, of rows along M or N where tiles have owners: the others begin theirs out of step
     l2_fours       times that, in clusters of four or eight
@@ -95,7 +95,7 @@ class Sm90Costs:
     narrow: float = 2.2
     half: float = 1.06
     two_level: float = 0.025
-    l2: float = 0.00811
+    l2: float = 1.0
     l2_unaligned: float = 1.58
     l2_apart: float = 1.32
     l2_fours: float = 0.5
@@ -184,7 +184,7 @@ def predicted(
         shares = shares or filled(tiling.tiles, all_k_tiles, tiling.grid)
         owned = owned & (shares.shared > 0)
     products_us = _products_us(shapes, operands, device, costs)
-    l2_us = _l2_us(shapes, operands, problem, tiling, packed, owned, costs)
+    l2_us = _l2_us(shapes, operands, problem, device, tiling, packed, owned, costs)
     waiting_us = _waiting_us(shapes, tiling, costs)
     step_us = costs.step + costs.asks * shapes.single + costs.joint * shapes.is_joint
     latency_us = (step_us + costs.load * shapes.late) * shapes.waits
@@ -275,6 +275,7 @@ def _l2_us(
     shapes: Shapes,
     operands: Operands,
     problem: Problem,
+    device: Device,
     tiling: _Tiling,
     packed: str,
     owned: Column,
@@ -292,7 +293,8 @@ def _l2_us(
     of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
     of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
     rows = of_a / shapes.cn + of_b / shapes.cm
-    return costs.l2 * K_TILE_BYTES / 1024 * rows * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)
+    row_us = costs.l2 * K_TILE_BYTES / (device.measured.sm_l2_gb_s * 1e3)
+    return row_us * rows * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)
 
 
 def _waiting_us(shapes: Shapes, tiling: _Tiling, costs: Sm90Costs) -> Column:
