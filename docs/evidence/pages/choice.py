@@ -52,17 +52,17 @@ By other draws, each before what followed from it, on 2026-11-22 and 23:
 | seeds 105, 106 | 1.185, 0.961, 0.787 | 1.159, 0.952, 0.660 | one warpgroup a tile, 128 x 16, 128 x 32, deep k-tiles |
 | seeds 107, 108 | 1.207, 0.957, 0.790 | 1.148, 0.935, 0.452 | late rounds left out, 128 x 32 for few columns alone |
 | seed 109 | 1.209, 0.978, 0.623 | | clusters of eight, deep k-tiles in clusters, 96 and 224 columns, a fourth stage |
-| seeds 111, 110 | 1.196, 0.981, 0.860 | 1.197, 0.971, 0.858 | A of tf32 out of registers, five stages of 128 x 192, the power limit |
+| seeds 111, 110 | 1.196, 0.981, 0.860 | 1.197, 0.971, 0.858 | A of tf32 out of registers, five stages, power |
 | seed 113 | 1.234, 0.969, 0.834 | | B alone copied where A is read into registers, twelve plans for the tuner |
 | seed 114 | 1.238, 0.974, 0.862 | | costs of deep rings and of clusters of four |
-| seeds 116, 115 | below | below | columns by eight, costs of rings of three stages and of pairs, both before seed 115; a rate of L2 for the H100, two costs of SIMT plans |
+| seeds 116, 115 | below | below | columns by eight, three stages, pairs; L2 of an H100 |
 
 All but seeds 1, 101, 102, 105 and 106 were timed on machines of one GPU, where the smallest kernels of either side take
 4.3 to 5.6 µs, the others on machines of several, where they take 6 to 7.5: what a kernel's start costs counts for less
 there. They also depend on where the matrices lie: in one process, on other addresses, 64 x 16 x 80 took 4.3 or 4.9 µs
 beside cuBLAS's 4.7 on both, and 512 x 64 x 256 took 4.7 or 5.0 beside 5.1 or 5.8, again and again (H200, 2026-11-23).
-By ncu, which begins each kernel with empty caches, six losers of seed 114 of 5 to 7 µs are as fast as cuBLAS's or faster:
-2.9 µs beside 3.6 at 64 x 16 x 80, 3.3 beside 3.9 at 512 x 64 x 256.
+By ncu, which begins each kernel with empty caches, six losers of seed 114 of 5 to 7 µs are as fast as cuBLAS's or
+faster: 2.9 µs beside 3.6 at 64 x 16 x 80, 3.3 beside 3.9 at 512 x 64 x 256.
 
 What the choice itself loses is little: on the 1,472 problems of the fit for wgmma, the plan that it takes is 1.7%
 slower than the best of those that were timed beside it; on 50 of f32 that nothing was fitted to (seed 601), 4.0%. Of
