@@ -28,7 +28,7 @@ from cutegemm.plan.memory.workspace import needs_workspace, workspace_bytes
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
-from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
+from cutegemm.simulate.arguments import as_posed, given_operands, laid_out, posed
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.reductions import without_modes
 
@@ -102,7 +102,7 @@ def emulate(
     """
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
     given, scalars = given_operands("emulate", plan, named)
-    problem = problem_of("emulate", plan, given, problem)
+    given, problem = posed("emulate", plan, given, problem)
     broken = list(problem_rules(plan, problem))
     if broken:
         raise PlanError(f"emulate: plan {plan.name!r} on {problem}", broken)
@@ -126,8 +126,9 @@ def emulate(
             matrices[name] = GlobalMatrix(problem, name)
             buffers[name] = _placed(memory, matrices[name], GlobalMemory.OUTSIDE)
         tensors.append(name)
+    loaded = ("b", "a") if plan.transposed else ("a", "b")
     arguments = [
-        _argument(plan, matrices[name], buffers[name], name) for name in ("a", "b", *tensors, *written)
+        _argument(plan, matrices[name], buffers[name], name) for name in (*loaded, *tensors, *written)
     ]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
@@ -152,7 +153,10 @@ def emulate(
     batched = given["a"].ndim == 3
     found = {name: _values(matrices[name], buffers[name]) for name in written}
     found = {name: values if batched else values[0] for name, values in found.items()}
-    found |= {name: without_modes(found[name], each.along) for name, each in reduced.items()}
+    found = {
+        name: without_modes(values, reduced[name].along) if name in reduced else as_posed(plan, values)
+        for name, values in found.items()
+    }
     profile = dict(counts.most_common())
     d = found.pop("d")
     return Emulation(d, found, profile, tuple(launches), time.perf_counter() - started)
@@ -226,7 +230,8 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
 def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -> TensorArgument:
     """The matrix as the caller of the kernel has it: rows, columns, with L in front where batched."""
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
-    order: tuple[int, ...] = (1, 0) if name == "b" else (0, 1)  # (N, K) is K x N to the caller
+    # (N, K) is K x N to the caller; where the plan is transposed, (M, K) is, and D is N x M
+    order: tuple[int, ...] = (1, 0) if (name == "b") != plan.transposed else (0, 1)
     broadcast = plan.operands.matrix(name).broadcast
     if broadcast:
         order = (0,) if "m" not in broadcast else (1,)

@@ -106,6 +106,8 @@ def _count(
     batch = (1,) if plan.operands.batched else ()
     columns = n * 2 if plan.operands.gated else n
     a, b = np.zeros((*batch, m, k), np.float32), np.zeros((*batch, k, columns), np.float32)
+    if plan.transposed:  # which is given those of the problem whose transpose this is
+        a, b, small = np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2), small.transposed
     heard = Executed(rules)
     emulate(plan, a, b, problem=small, arch=arch, check_races=False, watch=heard)
     return {op: (one.requests, one.wavefronts, one.ideal) for op, one in heard.shared.items()}

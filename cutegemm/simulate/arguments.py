@@ -66,6 +66,28 @@ def given_operands(
     return arrays, scalars
 
 
+def posed(
+    operation: str, plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None
+) -> tuple[dict[str, np.ndarray], Problem]:
+    """The arrays as the plan has them, and the problem that they are: those of D^T = B^T A^T for a plan that is
+    transposed, see `GemmPlan.transposed`. `problem_of` says of what problem.
+
+    raises   PlanError in the name of an operation
+    """
+    check_is_problem(operation, problem)
+    if not plan.transposed:
+        return given, problem_of(operation, plan, given, problem)
+    turned = {name: np.swapaxes(np.atleast_2d(array), -1, -2) for name, array in given.items()}
+    turned["a"], turned["b"] = turned["b"], turned["a"]
+    of = None if problem is None else problem.transposed
+    return turned, problem_of(f"{operation} of D^T = B^T A^T", plan, turned, of)
+
+
+def as_posed(plan: GemmPlan, tile: np.ndarray) -> np.ndarray:
+    """A tile of the plan's extents as the caller has it: transposed back where the plan is transposed."""
+    return np.swapaxes(tile, -1, -2) if plan.transposed else tile
+
+
 def _number(value: Any) -> Any:
     """The number of an array of one."""
     return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
@@ -108,7 +130,6 @@ def problem_of(
     operation: str, plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None
 ) -> Problem:
     """The problem that the arrays are, with gaps between rows; or the given one, which they must be."""
-    check_is_problem(operation, problem)
     broken = [
         f"{name.upper()} has the shape {array.shape}; two modes are expected, or three with a batch."
         for name, array in given.items()

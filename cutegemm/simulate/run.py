@@ -14,7 +14,7 @@ from cutegemm.layout import hooks
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
-from cutegemm.simulate.arguments import given_operands, laid_out, problem_of
+from cutegemm.simulate.arguments import as_posed, given_operands, laid_out, posed
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.reductions import of_reduction
 from cutegemm.simulate.report import Fault, Report
@@ -73,7 +73,8 @@ def simulate(
     Shared memory and registers are poisoned first, and D as well; global memory is laid out anew as the
     problem says, with guard bands around each matrix. C is not read where beta is 0.
 
-    a, b       arrays (M, K) and (K, N), or (L, M, K) and (L, K, N), of any strides
+    a, b       arrays (M, K) and (K, N), or (L, M, K) and (L, K, N), of any strides; for a plan that is transposed, all
+               arrays are those of the problem whose transpose it computes
     c          (M, N) or (L, M, N); needed where beta is not 0
     problem    extents and leading strides; where left out, those of the arrays, with gaps between the rows
     check      True: raise for any fault. "report": leave them in the result. False: look for none, and take
@@ -96,7 +97,7 @@ def simulate(
         raise PlanError("simulate", [f"check = {check!r}; True, False or 'report' is expected."])
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
     given, scalars = given_operands("simulate", plan, named)
-    problem = problem_of("simulate", plan, given, problem)
+    given, problem = posed("simulate", plan, given, problem)
     if check is True:
         broken = list(problem_rules(plan, problem))
         if broken:
@@ -112,7 +113,7 @@ def simulate(
     if faults and check is True:
         raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)
     batched = any(array.ndim == 3 for name, array in given.items() if name in ("a", "b"))
-    d, *further = [result_of(matrices[name], batched) for name in plan.epilogue.outputs]
+    d, *further = [as_posed(plan, result_of(matrices[name], batched)) for name in plan.epilogue.outputs]
     reduced = {
         name: of_reduction(matrices[name], each.along, batched) for name, each in plan.epilogue.reductions
     }
