@@ -107,6 +107,9 @@ def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
     picks = b if isinstance(b, Layout) and not b.is_coordinates else composition(Layout(a.shape), b)
     if result.size() > MOST * MOST:
         raise UnsupportedError(f"composition_picture: {result} has more than {MOST} x {MOST} elements.")
+    text = f"{a} o {shape_text(b)} = {result}"
+    if 0 in (a.size(), picks.size()):
+        return Picture(title or "composition", (), text, notes=("A o B is empty: it has no coordinate.",))
     number = np.arange(picks.size())
     colour_of_place = np.full(a.size(), -1, np.int64)
     places = picks.offsets()
@@ -124,7 +127,7 @@ def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
         marks = np.where(placed >= 0, "*", "") if name == "A" and (placed < 0).any() else None
         grids.append(_retitled(grid, name, subtitle=str(layout), colours=placed, marks=marks))
     return Picture(
-        title or "composition", tuple(grids), f"{a} o {shape_text(b)} = {result}", joints=("o", "="),
+        title or "composition", tuple(grids), text, joints=("o", "="),
         notes=("B says which place of A an element is, A o B at which offset it lies.",),
         color_notes=("An element has one colour in all three.",),
         mark_notes=("* is a place that B takes.",) if any(g.marks is not None for g in grids) else (),

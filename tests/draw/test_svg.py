@@ -231,6 +231,14 @@ def test_a_composition_follows_each_element() -> None:
     assert (in_a.colours() >= 0).sum() == 8
 
 
+def test_an_empty_composition_is_said_to_be_empty() -> None:
+    for a, b in ((Layout(4, 1), Layout(0, 1)), (Layout((4, 2)), Layout((2, 0), (1, 4)))):
+        picture = composition_picture(a, b)
+        assert picture.grids == ()
+        assert picture.notes == ("A o B is empty: it has no coordinate.",)
+        assert "empty" in svg(picture)
+
+
 def test_a_composition_with_coordinates_shows_the_places_that_they_pick() -> None:
     a, b = Layout((4, 8), (8, 1)), Layout((8, 4), (E(1), E(0)))
     _, (in_a, in_b, result) = parsed(composition_picture(a, b))
