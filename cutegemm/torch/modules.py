@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
+from cutegemm.torch.activations import ACTIVATIONS, GATE_OF, GATED, wrong_activation
 from cutegemm.torch.functional import gemm_gated, linear
+from cutegemm.torch.known import apply
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.route import rows_of
 from cutegemm.torch.weights import side_by_side
@@ -62,12 +63,19 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
     `.to()`, `.half()`, `.cuda()`, and `load_state_dict` with `assign=True`, put them elsewhere; they are joined again.
     Where something else does (a deep copy, a tensor in the place of `weight.data`), the next eager call joins them once
     more; a compiled one copies them in each call until then. Weights that are parts of larger memory, as FSDP has them,
-    stay there, and are copied in each call.
+    stay there, and are copied in each call. Where another module is put in the place of a child, or somebody waits for
+    its call (adapters, pruning, parametrizations, hooks), the children are called one by one.
     """
 
     def join(self) -> None:
-        """Puts both weights side by side, unless they lie so."""
-        side_by_side(self.gate_proj.weight, self.up_proj.weight)
+        """Puts both weights side by side, unless they lie so, or a child is no plain layer."""
+        if self.may_join:
+            side_by_side(self.gate_proj.weight, self.up_proj.weight)
+
+    @property
+    def may_join(self) -> bool:
+        """Whether gate and up are what their weights and biases say."""
+        return is_plain(self.gate_proj) and is_plain(self.up_proj)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         found = super()._apply(fn, recurse)
@@ -86,6 +94,8 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
     def whole(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """down(act(gate(x)) * up(x)): one node of autograd's graph where gradients are wanted."""
         down = self.down_proj
+        if not self.may_join:
+            return down(apply(GATE_OF[activation], self.gate_proj(x)) * self.up_proj(x))
         if not is_one_step(down):
             return down(self.gated(x, activation))
         gate, up, bias = self._joined()
@@ -100,13 +110,19 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
         return gate.weight, up.weight, bias
 
 
-def is_one_step(down: nn.Module, is_plain: bool = False) -> bool:
-    """Whether an MLP computes its last layer itself: gradients are recorded, and nobody waits for that layer's call.
+def is_plain(layer: nn.Module) -> bool:
+    """Whether a layer is x @ weight.T + bias, and nobody waits for its call.
 
-    is_plain   whether the layer is known to be x @ W + bias, of whatever class
+    >>> is_plain(nn.Linear(2, 2)), is_plain(Linear(2, 2, activation="relu")), is_plain(nn.Identity())
+    (True, False, False)
     """
-    is_plain = is_plain or type(down) is nn.Linear or (type(down) is Linear and down.activation is None)
-    return is_plain and torch.is_grad_enabled() and not has_hooks(down)
+    kind = type(layer)
+    return ((kind is Linear and layer.activation is None) or kind is nn.Linear) and not has_hooks(layer)
+
+
+def is_one_step(down: nn.Module) -> bool:
+    """Whether an MLP computes its last layer itself: gradients are recorded, and nobody waits for that layer's call."""
+    return torch.is_grad_enabled() and is_plain(down)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -117,8 +133,12 @@ def has_hooks(module: nn.Module) -> bool:
     >>> has_hooks(layer), has_hooks(nn.Linear(2, 2))
     (True, False)
     """
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind, None) for kind in kinds)
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def joined_after_load(module: JoinedWeights, _: Any) -> None:

@@ -17,7 +17,7 @@ from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.functional import linear
 from cutegemm.torch.known import Parts, activation_of, computes_so, is_conv1d, parts_of
 from cutegemm.torch.mlps import mlp
-from cutegemm.torch.modules import JoinedWeights, Linear, has_hooks, is_one_step, joined_after_load
+from cutegemm.torch.modules import JoinedWeights, Linear, has_hooks, is_plain, joined_after_load
 
 _NOTED = "_cutegemm"  # the attribute that says what a replaced module computes
 
@@ -75,6 +75,9 @@ def use(model: nn.Module) -> Replaced:
     Left as they are: subclasses of these with a forward of their own, layers whose weight is of a type that is not
     multiplied, MLPs whose parts have hooks, which would not be called, or whose output for four random rows differs
     from that of such an MLP. A second call replaces what is new, and nothing twice.
+
+    What is changed later counts: where a part of an MLP is replaced, masked, parametrized or given hooks, as by
+    adapters and pruning, its parts are called one by one, as before.
 
     model     a module; it may itself be one of these
     returns   what was replaced, and what not and why; `undo()` takes it back
@@ -145,7 +148,9 @@ class OfGated(JoinedWeights):
     """down(act(gate(x)) * up(x)), gate and up by one kernel."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        _, activation = getattr(self, _NOTED)
+        _, activation, act = getattr(self, _NOTED)
+        if not (self.may_join and _acts_so(self, act)):
+            return super().forward(x)
         return self.whole(x, activation)
 
 
@@ -153,15 +158,33 @@ class OfTwoLayers(nn.Module):  # type: ignore[misc]
     """down(act(up(x))), the activation in the kernel of the first layer."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts, activation = getattr(self, _NOTED)
+        parts, activation, act = getattr(self, _NOTED)
         up, down = getattr(self, parts.up[0]), getattr(self, parts.down)
-        if is_one_step(down, isinstance(down, OfInputs)):
+        if not (_is_plain(up) and _acts_so(self, act)):
+            return super().forward(x)
+        if torch.is_grad_enabled() and _is_plain(down):
             found = mlp(x, by_rows(up), by_rows(down), activation, up.bias, down.bias)
         else:
             found = down(linear(x, by_rows(up), up.bias, activation))
         for name in parts.last:
             found = getattr(self, name)(found)
         return found
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether what computes a layer elsewhere may read its weight and bias, and nobody waits for its call."""
+    return is_plain(layer) or (isinstance(layer, OfInputs) and not has_hooks(layer))
+
+
+def _acts_so(module: nn.Module, noted: tuple[str, Any]) -> bool:
+    """Whether the activation of an MLP, by its name, is still the one that was seen, and nobody waits for its call."""
+    name, act = noted
+    return getattr(module, name) is act and not _is_watched(act)
+
+
+def _is_watched(part: Any) -> bool:
+    """Whether somebody waits for the call of a part, which may be a function."""
+    return isinstance(part, nn.Module) and has_hooks(part)
 
 
 def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) -> None:
@@ -172,7 +195,8 @@ def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) ->
         found.left[name] = why
         return
     assert activation is not None
-    noted = parts, OF_GATE[activation] if is_gated else activation
+    act = parts.act[0]
+    noted = parts, OF_GATE[activation] if is_gated else activation, (act, getattr(module, act))
     _change(module, _derived(OfGated if is_gated else OfTwoLayers, module.__class__), found)
     setattr(module, _NOTED, noted)
     found._back.append(lambda: delattr(module, _NOTED))
@@ -205,7 +229,7 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
         or (layers[0].bias is None) != (layers[1].bias is None)
     ):
         return f"the weights of its {parts.up[0]} and {parts.up[1]} are not of one shape"
-    watched = [name for name in (*parts.up, *parts.act) if has_hooks(getattr(module, name))]
+    watched = [name for name in (*parts.up, *parts.act) if _is_watched(getattr(module, name))]
     if watched:
         return f"its {' and '.join(watched)} have hooks, which would not be called"
     if not computes_so(module, parts, activation):

@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn.utils.parametrize import register_parametrization  # noqa: E402
+from torch.nn.utils.prune import l1_unstructured  # noqa: E402
 
 import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
@@ -278,6 +280,94 @@ def test_parts_with_hooks_are_called(block):
     assert replaced.left == {"mlp": "its gate_proj have hooks, which would not be called"}
     block(X)
     assert len(seen) == 1
+
+
+class Adapted(nn.Module):
+    """A layer and what somebody has added to it."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.base_layer, self.added = (
+            layer,
+            nn.Linear(layer.weight.shape[1], layer.weight.shape[0], bias=False),
+        )
+        nn.init.constant_(self.added.weight, 0.25)
+
+    def forward(self, x):
+        return self.base_layer(x) + self.added(x)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def adapt(mlp, name):
+    setattr(mlp, name, Adapted(getattr(mlp, name)))
+
+
+def prune(mlp, name):
+    l1_unstructured(getattr(mlp, name), "weight", amount=0.5)
+
+
+def parametrize(mlp, name):
+    register_parametrization(getattr(mlp, name), "weight", Doubled())
+
+
+def hook(mlp, name):
+    getattr(mlp, name).register_forward_hook(lambda module, given, result: 3 * result)
+
+
+def other_activation(mlp, _):
+    act = "act_fn" if hasattr(mlp, "act_fn") else "act"
+    setattr(mlp, act, nn.ReLU())
+
+
+def hooked_activation(mlp, _):
+    hook(mlp, "act_fn" if hasattr(mlp, "act_fn") else "act")
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 8)
+
+    def forward(self, x):
+        return self.fc2(self.act(self.fc1(x)))
+
+
+@pytest.mark.parametrize("change", [adapt, prune, parametrize, hook, other_activation, hooked_activation])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (LlamaMLP, "gate_proj"),
+        (LlamaMLP, "up_proj"),
+        (LlamaMLP, "down_proj"),
+        (TwoLayers, "fc1"),
+        (TwoLayers, "fc2"),
+    ],
+)
+def test_what_is_changed_behind_use_counts(make, name, change):
+    """Adapters, masks, parametrizations and hooks of the parts of an MLP that computes them all at once."""
+    plain = make().double()
+    used = copy.deepcopy(plain)
+    replaced = use(used)
+    assert "" in replaced.replaced
+    for model in (plain, used):
+        change(model, name)
+        model.double()
+    close(outcome(used), outcome(plain))
+
+
+def test_a_gated_mlp_whose_layer_is_adapted():
+    mlp = GatedMLP(8, 12, activation="geglu").double()
+    plain = LlamaMLP(act=nn.GELU()).double()
+    plain.load_state_dict(mlp.state_dict())
+    for change, name in ((adapt, "gate_proj"), (hook, "up_proj")):
+        for model in (plain, mlp):
+            change(model, name)
+            model.double()
+        close(outcome(mlp), outcome(plain))
 
 
 def test_dropout_stays_dropout(block):
