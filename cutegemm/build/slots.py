@@ -30,7 +30,7 @@ _PAD_BYTES, MOST_PAD_BYTES = 16, 32
 # along N; else many, for each of which there is a loop in the code.
 _LINE_BYTES = {"n": 768, "m": 256}
 WHOLE_COLUMNS = 16  # of a subtile, that one stmatrix.x4 of each warp of a consumer covers
-_FEWEST_COLUMNS = 8  # the same of stmatrix.x2: of tiles whose columns are an odd multiple of them
+FEWEST_COLUMNS = 8  # the same of stmatrix.x2: of tiles whose columns are an odd multiple of them
 
 # What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
 # apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
@@ -62,7 +62,7 @@ def warpgroup_slots(
     a_source   where wgmma reads A from: shared memory, or registers
     most       columns of a subtile that is not asked for
     """
-    step = _FEWEST_COLUMNS if columns % WHOLE_COLUMNS else WHOLE_COLUMNS
+    step = FEWEST_COLUMNS if columns % WHOLE_COLUMNS else WHOLE_COLUMNS
     return SlotBuilder(subject, operands, fragment_of(a_source, step), (WGMMA_M, step), most=most)
 
 
@@ -144,8 +144,11 @@ class SlotBuilder:
         if subtile_n is not None:
             self.check_columns(subtile_n, consumer_tile[1])
         by_lines = shared_d == "padded" and self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
-        if by_lines:
-            columns = subtile_n or self.line_columns(consumer_tile[1], with_operands)
+        if by_lines and subtile_n in (
+            None,
+            FEWEST_COLUMNS,
+        ):  # that a box has: a line is the longer the better
+            columns = self.line_columns(consumer_tile[1], with_operands)
         else:
             columns = subtile_n or self.subtile_columns(consumer_tile, slots)
         subtiles = consumer_tile[0] // self.tile[0] * (consumer_tile[1] // columns)
@@ -162,15 +165,17 @@ class SlotBuilder:
             raise PlanError(self.subject, [rule])
 
     def subtile_columns(self, consumer_tile: tuple[int, int], slots: int | None = None) -> int:
-        """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots.
+        """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots; eight where the
+        columns of D lie together, and not the few of a row, which are to be asked for.
 
         raises   PlanError where no row of a swizzle serves
         """
         rows, columns = consumer_tile
-        dtype, step = self.operands.d.dtype, self.tile[1]
-        least_bytes = 32 if step > _FEWEST_COLUMNS else TMA_INNER_ALIGNED_BYTES
-        rows_bytes = [size_bytes for size_bytes in (128, 64, 32, 16) if size_bytes >= least_bytes]
-        lengths = [size_bytes * 8 // dtype.bits for size_bytes in rows_bytes]
+        dtype, n_major = self.operands.d.dtype, self.operands.d.major == "n"
+        step = max(self.tile[1], WHOLE_COLUMNS) if n_major else self.tile[1]
+        lengths = [size_bytes * 8 // dtype.bits for size_bytes in (128, 64, 32)]
+        if step == FEWEST_COLUMNS:
+            lengths.append(step)
         wide = [n for n in lengths if n % step == 0 and n <= (self.most or n)]
         if not wide:
             rule = (

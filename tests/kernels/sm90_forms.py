@@ -42,13 +42,13 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lines_of_16": ({"align_d": 2}, {"shared_d": "padded", "tile": (64, 48, 64)}),
     "lines_e4m3": ({"dtype": "e4m3", "align_d": 1}, {"shared_d": "padded", "tile": (128, 128, 128)}),
     "lines_split": ({"align_d": 2}, {"shared_d": "padded", "tile": (64, 128, 64), "split_k": 3}),
-    "by_eight": ({}, {"tile": (64, 24, 64)}),
+    "by_eight": ({}, {"tile": (64, 24, 64), "subtile_n": 8}),
     "by_eight_m_major": ({"out_major": "m"}, {"tile": (128, 136, 64), "cluster": (1, 2)}),
     "by_eight_c": ({"out_major": "m"}, {"tile": (128, 40, 64), "with_c": True, **_COOPERATIVE}),
-    "by_eight_f32": ({"out": "f32"}, {"tile": (64, 56, 64), "with_c": True}),
+    "by_eight_f32": ({"out": "f32"}, {"tile": (64, 56, 64), "subtile_n": 8, "with_c": True}),
     "by_eight_lines": ({"align_d": 2}, {"tile": (64, 72, 64), "shared_d": "padded"}),
     "by_eight_read_a": (
-        {"dtype": "tf32", "layout": "tt"},
+        {"dtype": "tf32", "layout": "tt", "out_major": "m"},
         {"tile": (128, 104, 32), "cluster": (1, 2), **_COOPERATIVE},
     ),
     "lines_fill_2x1": (

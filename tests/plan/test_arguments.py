@@ -51,9 +51,8 @@ from cutegemm.simulate import simulate
              "Raster.parse: 'q' is no raster", "l2 = ('evict_last',); three of evict_normal", "pack = 'c' is none of"],
         ),
         (
-            lambda: sm90_plan(Operands.of("tf32"), tile=(64, 20, 32), cluster=(1, 3), split_k=0),
-            ["B is n-major, but wgmma takes tf32", "n = 20; multiples of 8",
-             "D of f32 leaves in subtiles of 8, 16 or 32 columns, none of which",
+            lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
+            ["B is n-major, but wgmma takes tf32", "D of f32 leaves in subtiles of 16 or 32 columns, none of which",
              "64 rows of a k-major tile do not divide into 3 shares", "parts = 0; at least 1"],
         ),
         (

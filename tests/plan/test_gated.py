@@ -88,7 +88,7 @@ def test_extents():
 @pytest.mark.parametrize(
     ("plan", "rule"),
     [
-        (lambda: sm90_plan(BF16, tile=(128, 136, 64)), "none of which fill a tile of 68"),
+        (lambda: sm90_plan(BF16, tile=(128, 144, 64)), "fill a tile of 72"),
         (lambda: sm90_plan(BF16_NN), "gates and ups alternate, and loaded 64 neighbours at a time"),
         (lambda: sm90_plan(BF16_NN, tile=(128, 192, 64)), "96 gates lie together in a tile of 192 columns"),
         (lambda: mma_tma_plan(BF16, block=(256, 160, 64), warp=(64, 80)), "80 columns hold 40 gates and as many ups"),

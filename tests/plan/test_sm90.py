@@ -159,7 +159,7 @@ def test_every_broken_rule_at_once():
         ({"shared_d": "folded"}, "shared_d = 'folded'"),
         ({"shared_d": "padded", "store": "tma_warp", "slots": 4}, "which padded rows do not leave by"),
         ({"subtile_n": 48}, "subtiles of 48 columns do not fill a tile of 128; 16, 32, 64 or 128 are expected"),
-        ({"tile": (64, 20, 64)}, "in subtiles of 8, 16, 32 or 64 columns, none of which fill a tile of 20. Take a"),
+        ({"tile": (64, 24, 64)}, "in subtiles of 16, 32 or 64 columns, none of which fill a tile of 24. Take a mult"),
         ({"store": "tma_warp", "with_c": True, "slots": 4}, "warps store rows of their own only"),
         ({"raster": "spiral"}, "'spiral' is no raster"),
         ({"schedule": "single", "split_k": 2}, "without one a CTA takes all k-tiles of a tile"),
@@ -338,18 +338,15 @@ def test_deferred_stores_are_those_of_tma():
 
 
 def test_some_tiles_leave_out_of_registers():
-    """64 x 16, whose recipe says so; not 64 x 24, which leaves eight columns at a time, or by lines."""
+    """64 x 16, whose recipe says so; not 64 x 24, which leaves by lines, or eight columns of an m-major D at a time."""
     for align, width in ((2, 16), (4, 32)):
         plan = plan_named("sm90_64x16", aligned_to(align))
         assert (plan.slots, plan.store_d.bits) == (None, width)
         lines = plan_named("sm90_64x24", aligned_to(align)).slots
         assert (lines.subtile, lines.store.atom.bits) == ((64, 24), width)
-    boxes = plan_named("sm90_64x24", BF16).slots
-    assert (boxes.subtile, boxes.store.box, boxes.to_shared.atom.name) == (
-        (64, 8),
-        (8, 16),
-        "stmatrix.x2.bf16",
-    )
+    turned = sm90_plan(Operands.of("bf16", layout="nt", out_major="m"), tile=(64, 24, 64)).slots
+    assert (turned.subtile, turned.store.box) == ((64, 8), (64, 8))
+    assert turned.to_shared.atom.name == "stmatrix.x2.trans.bf16"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from cutegemm.build.slots import FEWEST_COLUMNS, WHOLE_COLUMNS
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
 
 _TILE_NAME = re.compile(r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep)?(?:_(\d)x(\d))?", re.ASCII)
@@ -142,6 +143,8 @@ def tile_options(
         options["two_level"] = True
     if has_narrow_slots(tile):
         options["subtile_n"] = _NARROW_SLOT
+    elif columns % WHOLE_COLUMNS:
+        options["subtile_n"] = FEWEST_COLUMNS
     if depth > 1:
         options["depth"] = depth
     return {**options, "cluster": cluster}
