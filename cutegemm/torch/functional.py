@@ -142,7 +142,11 @@ def addmm(
         operands, numbers, text = (), (float(alpha),), SCALED  # type: ignore[assignment]
     if out is not None:
         return _into(out, mat1, mat2, text, operands, numbers)
-    return product(mat1, (mat2,), text, operands, numbers, out_dtype)[0]
+    found = product(mat1, (mat2,), text, operands, numbers, out_dtype)[0]
+    if beta == 0 and input.requires_grad and torch.is_grad_enabled():
+        unread = torch.where(input.new_zeros((), dtype=torch.bool), input, 0)  # whose gradient is 0
+        return found + unread.to(found.dtype)
+    return found
 
 
 def linear(

@@ -61,6 +61,9 @@ def test_products():
         assert torch.autograd.gradcheck(lambda *t: addmm(*t, beta=0.5, alpha=-2.0), (part, a, b))
     missing = torch.full_like(c, torch.nan)
     assert addmm(missing, a, b, beta=0).isfinite().all()
+    missing.requires_grad_()
+    addmm(missing, a, b, beta=0).sum().backward()
+    assert torch.equal(missing.grad, torch.zeros_like(missing))
 
 
 def test_batches():
