@@ -144,11 +144,8 @@ class SlotBuilder:
         if subtile_n is not None:
             self.check_columns(subtile_n, consumer_tile[1])
         by_lines = shared_d == "padded" and self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
-        if by_lines and subtile_n in (
-            None,
-            FEWEST_COLUMNS,
-        ):  # that a box has: a line is the longer the better
-            columns = self.line_columns(consumer_tile[1], with_operands)
+        if by_lines:
+            columns = subtile_n or self.line_columns(consumer_tile[1], with_operands)
         else:
             columns = subtile_n or self.subtile_columns(consumer_tile, slots)
         subtiles = consumer_tile[0] // self.tile[0] * (consumer_tile[1] // columns)

@@ -7,7 +7,7 @@ from typing import Any
 
 from cutegemm.build.building import made
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
-from cutegemm.build.slots import MOST_PAD_BYTES, SHARED_D, warpgroup_slots
+from cutegemm.build.slots import FEWEST_COLUMNS, MOST_PAD_BYTES, SHARED_D, warpgroup_slots
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -193,6 +193,8 @@ def ring_of(
     builder, by_lines = _Builder("ring_of", operands, tile), operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
     most = builder.line_columns(consumers, None) if by_lines else None
     slot_builder = warpgroup_slots("ring_of", operands, consumer_tile[1], most=most)
+    if by_lines and subtile_n == FEWEST_COLUMNS:  # which a box has: a line is the longer the better
+        subtile_n = None
     if not is_direct:
         with suppress(PlanError):
             columns, subtiles, ring = slot_builder.division(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
+from cutegemm.build.slots import FEWEST_COLUMNS
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.options import parse_flag, parse_tuple
 from cutegemm.choose.recipe import BuildTarget, Recipe
@@ -143,6 +144,8 @@ class Sm90Recipe(Recipe):
         if operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES or options.get("store") == "direct":
             return sm90_plan(ops, **options)
         lines = {**options, "store": "tma", "shared_d": "padded", "slots": None}
+        if not self.spelled_out and options.get("subtile_n") == FEWEST_COLUMNS:
+            lines["subtile_n"] = None
         try:
             return sm90_plan(ops, **lines)
         except PlanError:  # no subtiles that fill the tile, or no room for them
