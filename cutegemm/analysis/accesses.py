@@ -340,7 +340,7 @@ def _read(
     if atom.threads == WARP_THREADS:
         copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, mma)
         rows = by_warps(copy.offsets_s(Layout(tile)))
-        return Access(label, name, "ldmatrix", rows[:, : matrix_lanes(atom)], bits, ROW_BITS, "k-tile")
+        return Access(label, name, "ldmatrix", rows[:, : atom.address_lanes], bits, ROW_BITS, "k-tile")
     held = mma.offsets_a(Layout(tile)) if name == "a" else mma.offsets_b(Layout(tile))
     return Access(label, name, "load", by_warps(held), bits, max(atom.bits, bits), "k-tile")
 
@@ -353,7 +353,7 @@ def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
     times = tile[0] * tile[1] // (part[0] * part[1])
     rows = by_warps(copy.offsets_d(Layout(part)))
     if copy.atom.threads == WARP_THREADS:
-        used = rows[:, : matrix_lanes(copy.atom)]
+        used = rows[:, : copy.atom.address_lanes]
         return Access("store D", "d", "stmatrix", used, bits, ROW_BITS, "tile", times=times)
     return Access("store D", "d", "store", rows, bits, copy.atom.bits, "tile", times=times)
 
@@ -381,11 +381,6 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
     if plan.operands.matrix(name).gated:  # the ups as well, which lie as the gates do
         held = np.concatenate([held, held], axis=1)
     return by_warps(held)
-
-
-def matrix_lanes(atom: CopyAtom) -> int:
-    """Lanes whose addresses an ldmatrix or stmatrix uses: 8 for each matrix."""
-    return CORE_ROWS * (atom.bits // 32)
 
 
 def core_matrices(tile: tuple[int, int], major: str, element_bits: int) -> np.ndarray:

@@ -193,7 +193,7 @@ def ring_of(
     builder, by_lines = _Builder("ring_of", operands, tile), operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
     most = builder.line_columns(consumers, None) if by_lines else None
     slot_builder = warpgroup_slots("ring_of", operands, consumer_tile[1], most=most)
-    if by_lines and subtile_n == FEWEST_COLUMNS:  # which a box has: a line is the longer the better
+    if by_lines and subtile_n == FEWEST_COLUMNS:  # of a box; lines are as long as they can be
         subtile_n = None
     if not is_direct:
         with suppress(PlanError):

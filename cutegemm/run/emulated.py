@@ -28,7 +28,7 @@ from cutegemm.plan.memory.workspace import needs_workspace, workspace_bytes
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
-from cutegemm.simulate.arguments import as_posed, given_operands, laid_out, posed
+from cutegemm.simulate.arguments import as_caller_has, given_operands, laid_out, seen_by_plan
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.reductions import without_modes
 
@@ -102,7 +102,7 @@ def emulate(
     """
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
     given, scalars = given_operands("emulate", plan, named)
-    given, problem = posed("emulate", plan, given, problem)
+    given, problem = seen_by_plan("emulate", plan, given, problem)
     broken = list(problem_rules(plan, problem))
     if broken:
         raise PlanError(f"emulate: plan {plan.name!r} on {problem}", broken)
@@ -154,7 +154,7 @@ def emulate(
     found = {name: _values(matrices[name], buffers[name]) for name in written}
     found = {name: values if batched else values[0] for name, values in found.items()}
     found = {
-        name: without_modes(values, reduced[name].along) if name in reduced else as_posed(plan, values)
+        name: without_modes(values, reduced[name].along) if name in reduced else as_caller_has(plan, values)
         for name, values in found.items()
     }
     profile = dict(counts.most_common())

@@ -66,13 +66,14 @@ def given_operands(
     return arrays, scalars
 
 
-def posed(
+def seen_by_plan(
     operation: str, plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None
 ) -> tuple[dict[str, np.ndarray], Problem]:
-    """The arrays as the plan has them, and the problem that they are: those of D^T = B^T A^T for a plan that is
-    transposed, see `GemmPlan.transposed`. `problem_of` says of what problem.
+    """The arrays as the plan sees them, and their problem: for a plan that is transposed, those of D^T = B^T A^T; see
+    `GemmPlan.transposed`.
 
-    raises   PlanError in the name of an operation
+    problem   the caller's; see `problem_of`
+    raises    PlanError in the name of an operation
     """
     check_is_problem(operation, problem)
     if not plan.transposed:
@@ -83,7 +84,7 @@ def posed(
     return turned, problem_of(f"{operation} of D^T = B^T A^T", plan, turned, of)
 
 
-def as_posed(plan: GemmPlan, tile: np.ndarray) -> np.ndarray:
+def as_caller_has(plan: GemmPlan, tile: np.ndarray) -> np.ndarray:
     """A tile of the plan's extents as the caller has it: transposed back where the plan is transposed."""
     return np.swapaxes(tile, -1, -2) if plan.transposed else tile
 

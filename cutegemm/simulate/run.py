@@ -14,7 +14,7 @@ from cutegemm.layout import hooks
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.broken import problem_rules
-from cutegemm.simulate.arguments import as_posed, given_operands, laid_out, posed
+from cutegemm.simulate.arguments import as_caller_has, given_operands, laid_out, seen_by_plan
 from cutegemm.simulate.memory import GlobalMatrix
 from cutegemm.simulate.reductions import of_reduction
 from cutegemm.simulate.report import Fault, Report
@@ -97,7 +97,7 @@ def simulate(
         raise PlanError("simulate", [f"check = {check!r}; True, False or 'report' is expected."])
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
     given, scalars = given_operands("simulate", plan, named)
-    given, problem = posed("simulate", plan, given, problem)
+    given, problem = seen_by_plan("simulate", plan, given, problem)
     if check is True:
         broken = list(problem_rules(plan, problem))
         if broken:
@@ -113,7 +113,7 @@ def simulate(
     if faults and check is True:
         raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)
     batched = any(array.ndim == 3 for name, array in given.items() if name in ("a", "b"))
-    d, *further = [as_posed(plan, result_of(matrices[name], batched)) for name in plan.epilogue.outputs]
+    d, *further = [as_caller_has(plan, result_of(matrices[name], batched)) for name in plan.epilogue.outputs]
     reduced = {
         name: of_reduction(matrices[name], each.along, batched) for name, each in plan.epilogue.reductions
     }

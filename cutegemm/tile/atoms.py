@@ -101,6 +101,9 @@ class MmaAtom(hooks.Shown):
         return self.name
 
 
+_MATRIX_ROWS = 8  # of the matrices that ldmatrix and stmatrix move, each at an address of its own
+
+
 @dataclass(frozen=True)
 class CopyAtom(hooks.Shown):
     """A vector moved by one instruction.
@@ -146,6 +149,17 @@ class CopyAtom(hooks.Shown):
     def values(self) -> int:
         """How many elements each of them holds in registers."""
         return int(self.layout_ref_tv[1].size())
+
+    @property
+    def address_lanes(self) -> int:
+        """How many of these threads give an address in shared memory: of ldmatrix and stmatrix 8 for each matrix.
+
+        >>> from cutegemm.dtypes import bf16
+        >>> from cutegemm.tile.copy_atoms import stmatrix, universal_copy
+        >>> [atom.address_lanes for atom in (stmatrix(bf16, 2), stmatrix(bf16, 4), universal_copy(bf16, 32))]
+        [16, 32, 1]
+        """
+        return self.threads if self.threads == 1 else _MATRIX_ROWS * (self.bits // 32)
 
     def runs_on(self, arch: str) -> bool:
         """Whether `arch` has the instruction."""

@@ -63,18 +63,18 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
     `.to()`, `.half()`, `.cuda()`, and `load_state_dict` with `assign=True`, put them elsewhere; they are joined again.
     Where something else does (a deep copy, a tensor in the place of `weight.data`), the next eager call joins them once
     more; a compiled one copies them in each call until then. Weights that are parts of larger memory, as FSDP has them,
-    stay there, and are copied in each call. Where another module is put in the place of a child, or somebody waits for
-    its call (adapters, pruning, parametrizations, hooks), the children are called one by one.
+    stay there, and are copied in each call. Where gate or up is replaced by another module or has hooks (adapters,
+    pruning, parametrizations), the children are called one by one.
     """
 
     def join(self) -> None:
-        """Puts both weights side by side, unless they lie so, or a child is no plain layer."""
+        """Puts both weights side by side, unless they lie so already or `may_join` is False."""
         if self.may_join:
             side_by_side(self.gate_proj.weight, self.up_proj.weight)
 
     @property
     def may_join(self) -> bool:
-        """Whether gate and up are what their weights and biases say."""
+        """Whether gate and up are plain linear layers, so that one kernel may compute both."""
         return is_plain(self.gate_proj) and is_plain(self.up_proj)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -96,7 +96,7 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
         down = self.down_proj
         if not self.may_join:
             return down(apply(GATE_OF[activation], self.gate_proj(x)) * self.up_proj(x))
-        if not is_one_step(down):
+        if not (torch.is_grad_enabled() and is_plain(down)):
             return down(self.gated(x, activation))
         gate, up, bias = self._joined()
         return mlp(x, (gate, up), down.weight, activation, bias, down.bias)
@@ -105,24 +105,19 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
         """The weights of gate and up, side by side, and their biases as one."""
         gate, up = self.gate_proj, self.up_proj
         if not torch.compiler.is_compiling():
-            self.join()
+            side_by_side(gate.weight, up.weight)
         bias = None if gate.bias is None else torch.cat([gate.bias, up.bias])
         return gate.weight, up.weight, bias
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether a layer is x @ weight.T + bias, and nobody waits for its call.
+    """Whether a layer computes x @ weight.T + bias and has no hooks, so that another kernel may compute it.
 
     >>> is_plain(nn.Linear(2, 2)), is_plain(Linear(2, 2, activation="relu")), is_plain(nn.Identity())
     (True, False, False)
     """
     kind = type(layer)
     return ((kind is Linear and layer.activation is None) or kind is nn.Linear) and not has_hooks(layer)
-
-
-def is_one_step(down: nn.Module) -> bool:
-    """Whether an MLP computes its last layer itself: gradients are recorded, and nobody waits for that layer's call."""
-    return torch.is_grad_enabled() and is_plain(down)
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -149,9 +149,7 @@ class OfGated(JoinedWeights):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         _, activation, act = getattr(self, _NOTED)
-        if not (self.may_join and _acts_so(self, act)):
-            return super().forward(x)
-        return self.whole(x, activation)
+        return self.whole(x, activation) if _is_unchanged(self, act) else super().forward(x)
 
 
 class OfTwoLayers(nn.Module):  # type: ignore[misc]
@@ -160,7 +158,7 @@ class OfTwoLayers(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts, activation, act = getattr(self, _NOTED)
         up, down = getattr(self, parts.up[0]), getattr(self, parts.down)
-        if not (_is_plain(up) and _acts_so(self, act)):
+        if not (_is_plain(up) and _is_unchanged(self, act)):
             return super().forward(x)
         if torch.is_grad_enabled() and _is_plain(down):
             found = mlp(x, by_rows(up), by_rows(down), activation, up.bias, down.bias)
@@ -172,18 +170,21 @@ class OfTwoLayers(nn.Module):  # type: ignore[misc]
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Whether what computes a layer elsewhere may read its weight and bias, and nobody waits for its call."""
+    """The same of transformers' Conv1D, too: see `is_plain`."""
     return is_plain(layer) or (isinstance(layer, OfInputs) and not has_hooks(layer))
 
 
-def _acts_so(module: nn.Module, noted: tuple[str, Any]) -> bool:
-    """Whether the activation of an MLP, by its name, is still the one that was seen, and nobody waits for its call."""
+def _is_unchanged(module: nn.Module, noted: tuple[str, Any]) -> bool:
+    """Whether the activation of an MLP is still the one that `use` saw, and has no hooks.
+
+    noted   the name of the part, and what it was
+    """
     name, act = noted
     return getattr(module, name) is act and not _is_watched(act)
 
 
 def _is_watched(part: Any) -> bool:
-    """Whether somebody waits for the call of a part, which may be a function."""
+    """Whether a part, which may be a function, has hooks."""
     return isinstance(part, nn.Module) and has_hooks(part)
 
 

@@ -130,11 +130,13 @@ def _slot_vectors(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: Shar
 def _moved_once(name: str, copy: TiledCopy, subtile: tuple[int, int]) -> tuple[str, ...]:
     """Whether a copy between registers and a slot takes each element of a subtile once, on both sides."""
     rows, out = subtile[0], []
-    for what, offsets, of_lanes in (
-        ("read", copy.offsets_s(Layout(subtile)), copy.atom.layout_src_tv),
-        ("write", copy.offsets_d(Layout(subtile)), copy.atom.layout_dst_tv),
+    for what, offsets, space in (
+        ("read", copy.offsets_s(Layout(subtile)), copy.atom.src),
+        ("write", copy.offsets_d(Layout(subtile)), copy.atom.dst),
     ):
-        offsets = offsets.reshape(-1, copy.atom.threads, offsets.size // copy.threads)[:, _own(of_lanes)]
+        if space == "shared":  # where not every lane gives an address
+            by_warps = offsets.reshape(-1, copy.atom.threads, offsets.size // copy.threads)
+            offsets = by_warps[:, : copy.atom.address_lanes]
         counted = np.bincount(offsets.reshape(-1).astype(np.intp, copy=False), minlength=product(subtile))
         if (counted != 1).any():
             at = int(np.flatnonzero(counted != 1)[0])
@@ -143,19 +145,6 @@ def _moved_once(name: str, copy: TiledCopy, subtile: tuple[int, int]) -> tuple[s
                 f"of {_by(subtile)} {counted[at]} times; once is expected."
             )
     return tuple(out)
-
-
-def _own(of_lanes: Layout) -> list[int]:
-    """The lanes of an atom, (lane, value) -> element, that take part: ldmatrix.x2 and stmatrix.x2 ask half of them for
-    no address.
-
-    >>> from cutegemm.dtypes import bf16
-    >>> from cutegemm.tile.copy_atoms import stmatrix
-    >>> [len(_own(stmatrix(bf16, matrices).layout_dst_tv)) for matrices in (2, 4)]
-    [16, 32]
-    """
-    firsts = [of_lanes((lane, 0)) for lane in range(of_lanes[0].size())]
-    return sorted({first: firsts.index(first) for first in firsts}.values())
 
 
 @lru_cache(maxsize=1024)
