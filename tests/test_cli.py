@@ -282,7 +282,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         "tiles in up to 2 parts",
         "whole tiles beside them",
         "2 work tiles of a consumer",
-        "not exercised more than one band of the raster grouped_m:8",
+        "not exercised more than one band of the raster fitted_m",
         "correct",
     ):
         assert part in words, words

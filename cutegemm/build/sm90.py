@@ -55,7 +55,7 @@ def sm90_plan(
     shared_d: str = "swizzled",
     subtile_n: int | None = None,
     slots: int | None = None,
-    raster: str | Raster = "grouped_m:8",
+    raster: str | Raster | None = None,
     l2: tuple[str, str, str] = NORMAL_L2,
     registers: tuple[int, int] | None = None,
     with_c: bool = False,
@@ -82,7 +82,8 @@ def sm90_plan(
     subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots, and
                       32 columns of a D of bytes whose consumers have no registers left for more
     slots             subtiles of a consumer in shared memory
-    raster            the order of the clusters' tiles of D, or its text
+    raster            the order of the clusters' tiles of D, or its text. Where left out, in bands along the extent that
+                      no CTA of a cluster has a tile of another one's: see `Raster`
     l2                how long the L2 cache is to keep A, B and D
     registers         of a producer's thread and of a consumer's
     with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
@@ -120,7 +121,7 @@ def sm90_plan(
     if count > _MOST_CONSUMERS:
         b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
     b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
-    order, policies = b.order(raster), b.policies(l2)
+    order, policies = b.order(_raster_of(cluster) if raster is None else raster), b.policies(l2)
     packs = b.attempt(lambda: make_packings(ops, pack, along_k=True)) or ()
     loaded = as_packed(ops, packs)
     a_source = "register" if is_to_read(loaded) else "shared"
@@ -175,6 +176,12 @@ def sm90_plan(
         packs=packs,
         epilogue=LINEAR if with_c else SCALED,
     )
+
+
+def _raster_of(cluster: tuple[int, int]) -> str:
+    """CTAs of a GPC are to have equal tiles of the operand that a cluster does not share: reads of it that meet on
+    their way to L2 are joined, those of a multicast are not."""
+    return "fitted_n" if cluster[1] > cluster[0] else "fitted_m"
 
 
 def ring_of(

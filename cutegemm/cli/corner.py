@@ -113,8 +113,9 @@ class _Seen:
     def has_bands(self) -> bool:
         """Whether the raster goes through several bands of tiles."""
         tiles, raster = self.work.tiles, self.plan.raster
-        across = tiles.n_tiles if raster.kind == "grouped_n" else tiles.m_tiles
-        return raster.group is not None and across > raster.group > 1
+        extent = tiles.n_tiles if raster.kind.endswith("_n") else tiles.m_tiles
+        across = raster.across(tiles.m_tiles, tiles.n_tiles)
+        return across is not None and extent > across > 1
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ from cutegemm.layout.inttuple import integer_of
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import E
 
-KINDS = ("along_m", "along_n", "grouped_m", "grouped_n", "hilbert")
+KINDS = ("along_m", "along_n", "grouped_m", "grouped_n", "fitted_m", "fitted_n", "hilbert")
+_OF_A_GROUP = ("grouped_m", "grouped_n", "hilbert")  # those that take one
 
 _MAX_DIGITS = 18  # of a number in a text
-_TEXT = re.compile(r"\s*(along_m|along_n|grouped_m|grouped_n|hilbert|log_tile)\s*(?::\s*([0-9]+)\s*)?")
+_TEXT = re.compile(rf"\s*({'|'.join(KINDS)}|log_tile)\s*(?::\s*([0-9]+)\s*)?")
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,14 @@ class Raster(hooks.Shown):
              along_n     n_tile varies fastest, then m_tile
              grouped_m   bands of `group` tiles along M; in a band m_tile varies fastest, then n_tile
              grouped_n   bands of `group` tiles along N; in a band n_tile varies fastest, then m_tile
+             fitted_m    grouped_m of 8, but of 4 where M has 5 or 6 tiles. A Hopper chip hands CTAs to its GPCs, of
+                         which most have 7 or 8, in turns, so that those of a GPC tend to have the same row of tiles:
+                         reads of A that meet in a GPC are joined on their way to L2
+             fitted_n    the same along N, as grouped_n
              hilbert     bands of `group` tiles along M, squares side by side in a band, and in a square the
                          Hilbert curve: the next tile is a neighbour. Ragged squares go by columns
-    group    tiles across a band, 1 or more, for hilbert a power of two; None for the kinds along_m and
-             along_n. The last band of a ragged grid is narrower: no CTA is idle, none takes a tile twice
+    group    tiles across a band, 1 or more, for hilbert a power of two; None for the kinds along_* and
+             fitted_*. The last band of a ragged grid is narrower: no CTA is idle, none takes a tile twice
     raises   LayoutError for another kind or group
     source   grouped_n of 2**log_tile is CUTLASS's threadblock swizzle
              (cutlass/gemm/threadblock/threadblock_swizzle.h, GemmIdentityThreadblockSwizzle)
@@ -55,7 +60,7 @@ class Raster(hooks.Shown):
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise LayoutError(f"Raster: the kind {self.kind!r} is none of {', '.join(KINDS)}.")
-        if self.kind.startswith("along"):
+        if self.kind not in _OF_A_GROUP:
             if self.group is not None:
                 raise LayoutError(
                     f"Raster: {self.kind} takes no group, but {self.group!r} is given; "
@@ -127,9 +132,9 @@ class Raster(hooks.Shown):
         >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
         (1, 1, 0)
         """
-        by, *others = (
-            divisors or self.divisors(grid_m, grid_n)[:2]
-        )  # without those of the last band: arrays divide by the width of each band
+        by, *others = divisors or self.divisors(grid_m, grid_n)
+        if divisors is None and self.kind.startswith("grouped"):
+            del others[1:]  # without that of the last band: arrays divide by the width of each band
         batch = linear // by if batched else linear * 0
         within = linear % by if batched else linear
         return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
@@ -141,6 +146,16 @@ class Raster(hooks.Shown):
         (30, 20, 2)
         """
         return (grid_m * grid_n, *_DIVISORS_OF[self.kind](grid_m, grid_n, self.group))
+
+    def across(self, grid_m: int, grid_n: int) -> int | None:
+        """Tiles across a band; None for the kinds that have none.
+
+        >>> Raster("grouped_n", 4).across(13, 13), Raster("fitted_n").across(13, 6), Raster("along_m").across(13, 13)
+        (4, 4, None)
+        """
+        if not self.kind.startswith("fitted"):
+            return self.group
+        return int(_fitted(grid_m if self.kind == "fitted_m" else grid_n))
 
     def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
         """The tile of every position, as an int64 array (grid_m * grid_n * batch, 3).
@@ -172,8 +187,9 @@ class Raster(hooks.Shown):
             return Layout((grid_n, grid_m, batch), (E(1), E(0), E(2)))
         if self.kind == "hilbert":
             raise LayoutError(f"Raster.as_layout: {self} is no layout: a curve turns. Evaluate `tile`.")
-        fast, slow = (0, 1) if self.kind == "grouped_m" else (1, 0)
-        extents, group = (grid_m, grid_n), self.group or 1
+        fast, slow = (0, 1) if self.kind.endswith("m") else (1, 0)
+        extents = grid_m, grid_n
+        group = self.across(grid_m, grid_n) or 1
         if extents[fast] % group:
             raise LayoutError(
                 f"Raster.as_layout: {self} on a grid of {grid_m}x{grid_n} tiles is no layout: its last band "
@@ -232,6 +248,47 @@ def _grouped_n(
     return m_tile, n_tile
 
 
+def _fitted(extent: Any) -> Any:
+    """Tiles across the bands of fitted_*. Without a branch: the host of a kernel traces it.
+
+    >>> [_fitted(extent) for extent in range(1, 20)]
+    [8, 8, 8, 8, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
+    """
+    below_8 = (extent * 0 + 1) // (extent // 8 + 1)
+    is_5_or_6 = below_8 * (extent // 5 - extent // 7)
+    return is_5_or_6 * -4 + 8
+
+
+def _in_fitted_bands(
+    linear: Any, grid_fast: Any, minimum: Any, by_band: Any, by_last: Any, by_group: Any, by_slow: Any
+) -> tuple[Any, Any]:
+    """(fast, slow): bands whose width is a divisor."""
+    within = linear % by_band
+    first = (linear - within) // by_slow
+    is_full = minimum((grid_fast - first) // by_group, 1)  # 1 or 0: the last band is divided by its own width
+    fast, slow = within % by_last, within // by_last
+    fast, slow = fast + is_full * (within % by_group - fast), slow + is_full * (within // by_group - slow)
+    return first + fast, slow
+
+
+def _fitted_m(
+    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
+) -> tuple[Any, Any]:
+    return _in_fitted_bands(linear, grid_m, minimum, *divisors)
+
+
+def _fitted_n(
+    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
+) -> tuple[Any, Any]:
+    n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
+    return m_tile, n_tile
+
+
+def _fitted_divisors(fast: Any, slow: Any) -> tuple[Any, ...]:
+    group = _fitted(fast)
+    return group * slow, (fast - 1) % group + 1, group, slow
+
+
 def _hilbert(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any
 ) -> tuple[Any, Any]:
@@ -277,6 +334,8 @@ _TILE_OF: dict[str, Callable[..., tuple[Any, Any]]] = {
     "along_n": _along_n,
     "grouped_m": _grouped_m,
     "grouped_n": _grouped_n,
+    "fitted_m": _fitted_m,
+    "fitted_n": _fitted_n,
     "hilbert": _hilbert,
 }
 
@@ -285,5 +344,7 @@ _DIVISORS_OF: dict[str, Callable[..., tuple[Any, ...]]] = {
     "along_n": lambda m, n, group: (n,),
     "grouped_m": lambda m, n, group: (group * n, (m - 1) % group + 1),
     "grouped_n": lambda m, n, group: (group * m, (n - 1) % group + 1),
+    "fitted_m": lambda m, n, group: _fitted_divisors(m, n),
+    "fitted_n": lambda m, n, group: _fitted_divisors(n, m),
     "hilbert": lambda m, n, group: (group * n,),
 }

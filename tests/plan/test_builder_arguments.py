@@ -36,7 +36,7 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
     [
         (lambda: simt_plan(mma_order="k"), "mma_order = 'k'"),
         (lambda: simt_plan(raster=5), "raster = 5"),
-        (lambda: sm90_plan(raster=None), "raster = None; a Raster is expected, or its text"),
+        (lambda: sm90_plan(raster=8), "raster = 8; a Raster is expected, or its text"),
         (lambda: simt_plan(0), "operands = 0; Operands are expected"),
         (lambda: simt_plan(shared_a="x"), "shared_a = 'x'; Shared or None is expected"),
         (lambda: simt_plan(prefetch=1), "prefetch = 1; True or False is expected"),

@@ -18,7 +18,7 @@ K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
 _PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip: of four they pay where all run at a time
 _JOINT_COLUMNS = 32
-_BAND = 8  # rows of tiles that are taken side by side, by "grouped_m:8"
+_BAND = 8  # rows of tiles that are taken side by side, where the order follows from the cluster
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TileShape:
     tile        (bM, bN)
     cluster     CTAs along M and N
     epilogue    pingpong, cooperative, deferred or single: what the products go on behind
-    raster      the order of the tiles
+    raster      the order of the tiles, where it does not follow from the cluster
     two_level   whether threads add up the sums of each k-tile
     consumers   warpgroups
     subtile_n, slots   of D, where they do not follow from the tile
@@ -39,7 +39,7 @@ class TileShape:
     tile: tuple[int, int]
     cluster: tuple[int, int] = (1, 1)
     epilogue: str = "pingpong"
-    raster: str = "grouped_m:8"
+    raster: str | None = None
     two_level: bool = False
     consumers: int = 2
     subtile_n: int | None = None
@@ -118,7 +118,7 @@ class Shapes(Columns):
         array([192,  16])
         """
         rings, defers = [one.ring(operands) for one in shapes], may_defer(operands) and not with_c
-        bands = {"along_m": 1 << 20, "along_n": 1}
+        bands: dict[str | None, int] = {"along_m": 1 << 20, "along_n": 1}
         columns: list[list[Any]] = [
             [one.tile[0] for one in shapes],
             [one.tile[1] for one in shapes],
