@@ -94,12 +94,13 @@ def _wgmma_waits(plan: GemmPlan) -> int:
     Where ptxas cannot follow the accumulators it adds one after each product, and says so in a warning that nobody
     reads.
     """
-    from cutegemm.plan.program.steps import Multiply, WaitProducts
+    from cutegemm.plan.program.steps import OTHER_BLOCKS, Multiply, WaitProducts
 
     if plan.pipeline is None:
         return 0
     program = plan.program(plan.roles[-1].name)
-    return sum(isinstance(each, (Multiply, WaitProducts)) for each in program.walk())
+    steps = [each for each in program.walk() if isinstance(each, (Multiply, WaitProducts))]
+    return sum(not isinstance(each, Multiply) or each.k_blocks != OTHER_BLOCKS for each in steps)
 
 
 def instructions(sass: str) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program.steps import FIRST_BLOCK, Multiply
 
 if TYPE_CHECKING:
     from cutegemm.compile.cubin import ResourceReport
@@ -78,23 +79,34 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
         cubin = Path(held) / "kernel.cubin"
         sass = disassemble(cubin, lines=True)
         found = resources(cubin.read_bytes(), sass)
-    of_wgmma = _only_product(plan)
+    lines = [*_read(listing_of(sass, found.kernel))]
+    products = iter(_products(plan, sum(_WGMMA.search(text) is not None for _, text, *_ in lines)))
     out = []
-    for address, text, label, entry in _read(listing_of(sass, found.kernel)):
-        at = (_WGMMA.search(text) and of_wgmma) or read(*entry, programs) or ("", 0)
+    for address, text, label, entry in lines:
+        of_wgmma = next(products, None) if _WGMMA.search(text) else None
+        at = of_wgmma or read(*entry, programs) or ("", 0)
         out.append(Instruction(address, text, *at, label))
     return Listing(tuple(out), found)
 
 
-def _only_product(plan: GemmPlan) -> tuple[str, int] | None:
-    """Where wgmma stands in the programs, if at one place: ptxas numbers it with whatever is around it."""
+def _products(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
+    """Where each of so many wgmma stands in the programs, if a k-tile's are issued at one place, or those of its first
+    k-block before the others: ptxas numbers them with whatever is around them."""
     at = [
         (program, number)
         for program, text in programs_of(plan).items()
         for number, line in enumerate(text.splitlines())
         if line.split()[0] == "mma"
     ]
-    return at[0] if len(at) == 1 else None
+    if len(at) == 1:
+        return at * count
+    is_of_two = len(at) == 2 and any(
+        isinstance(each, Multiply) and each.k_blocks == FIRST_BLOCK
+        for program in plan.programs.values()
+        for each in program.walk()
+    )
+    first = count // plan.k_blocks
+    return [at[0]] * first + [at[1]] * (count - first) if is_of_two else []
 
 
 def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:

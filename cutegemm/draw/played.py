@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from cutegemm.errors import LayoutError
 from cutegemm.plan.program.operations import Compute, FetchSlot, Load, Op, StoreSlot, WriteSlot
-from cutegemm.plan.program.steps import Multiply, MultiplyBlock, StoreTile
+from cutegemm.plan.program.steps import FIRST_BLOCK, Multiply, MultiplyBlock, StoreTile
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import Process
 
@@ -97,6 +98,13 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
         yield Played(choice, op, now, now + took, name, stage, since, place)
 
 
+def _multiplies(op: Op) -> TypeGuard[Compute]:
+    """Whether it takes the time of products: where a k-tile's are issued in two steps, the second one does."""
+    if not isinstance(op, Compute) or not isinstance(op.step, (Multiply, MultiplyBlock)):
+        return False
+    return isinstance(op.step, MultiplyBlock) or op.step.k_blocks != FIRST_BLOCK
+
+
 class _Takes:
     """How long operations take, where a tile or a k-tile is shared out among several of them."""
 
@@ -106,12 +114,7 @@ class _Takes:
             [(p.cta, p.role, op.tag[0]) for p in programs for op in p.ops if isinstance(op, WriteSlot)]
         )
         self.of_k_tile = Counter(
-            [
-                (p.cta, p.name, op.tag)
-                for p in programs
-                for op in p.ops
-                if isinstance(op, Compute) and isinstance(op.step, (Multiply, MultiplyBlock))
-            ]
+            [(p.cta, p.name, op.tag) for p in programs for op in p.ops if _multiplies(op)]
         )
 
     def copy(self, program: Process, op: Op) -> float:
@@ -129,7 +132,7 @@ class _Takes:
             return 1, f"load {op.part}", op.stage
         if isinstance(op, WriteSlot):
             return self._subtile(program, op), "store", None
-        if isinstance(op, Compute) and isinstance(op.step, (Multiply, MultiplyBlock)):
+        if _multiplies(op):
             parts = self.of_k_tile[program.cta, program.name, op.tag]
             return self.durations.multiply / parts, "multiply", op.stage
         if isinstance(op, Compute) and isinstance(op.step, StoreTile):

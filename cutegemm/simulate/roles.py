@@ -343,15 +343,19 @@ class Player(Machine):
     def _multiply(self, number: int, process: Process, op: Compute) -> None:
         each = op.step
         begins_anew = op.tag[1] == 0
+        blocks = range(self.plan.k_blocks)
         if isinstance(each, step.MultiplyBlock):
-            if each.k_block != self.blocks[number]:
-                raise ProtocolError(
-                    f"{process} multiplies k-block {each.k_block} where {self.blocks[number]} is due."
-                )
-            self.blocks[number] = (each.k_block + 1) % self.plan.k_blocks
-            if self.blocks[number]:
-                return
+            blocks = blocks[each.k_block : each.k_block + 1]
             begins_anew = False
+        elif isinstance(each, step.Multiply) and each.k_blocks != step.ALL_BLOCKS:
+            blocks = blocks[:1] if each.k_blocks == step.FIRST_BLOCK else blocks[1:]
+        if blocks[0] != self.blocks[number]:
+            raise ProtocolError(
+                f"{process} multiplies k-block {blocks[0]} where {self.blocks[number]} is due."
+            )
+        self.blocks[number] = (blocks[-1] + 1) % self.plan.k_blocks
+        if self.blocks[number]:
+            return
         product = self.product(process, op)
         if isinstance(each, step.Multiply) and each.sums != step.ACC:
             self.under_way[number].append((each.sums, product[:, :, self.columns_of(each.sums)]))

@@ -63,9 +63,10 @@ for tile in work, every 2nd from this consumer's first:
   wait     turn of this consumer
   for k in tile.k_tiles:
     wait     full[k]
-    mma      A[k], B[k] -> acc
-    wait     for all products but this k-tile's
+    mma      A[k], B[k] -> acc: k-block 0
+    wait     for all products but this k-block's
     release  empty[k - 1]
+    mma      A[k], B[k] -> acc: the other k-blocks
   signal   turn of the next consumer
   skip     the k-tiles of the other consumers
   wait     for all products
@@ -79,9 +80,10 @@ COOPERATIVE_TEXT = (
 for tile in work:
   for k in tile.k_tiles:
     wait     full[k]
-    mma      A[k], B[k] -> acc
-    wait     for all products but this k-tile's
+    mma      A[k], B[k] -> acc: k-block 0
+    wait     for all products but this k-block's
     release  empty[k - 1]
+    mma      A[k], B[k] -> acc: the other k-blocks
   wait     for all products
   if tile has k-tiles:
     release  empty[k - 1]
@@ -99,14 +101,15 @@ wait     full[0], then 300 cycles for each consumer before
 for tile in work, and until all are stored:
   for k in tile.k_tiles:
     wait     full[k]
-    mma      A[k], B[k] -> acc
+    mma      A[k], B[k] -> acc: k-block 0
+    wait     for all products but this k-block's
+    release  empty[k - 1]
+    mma      A[k], B[k] -> acc: the other k-blocks
     if subtile i = k of the tile held is left:
       write    subtile i -> slot
       wait     until all stores have read their slots, by warp 0
       sync     subtile
       store    slot -> D by TMA, by warp 0
-    wait     for all products but this k-tile's
-    release  empty[k - 1]
   for subtile i that is left of the tile held:
     write    subtile i -> slot
     wait     until all stores have read their slots, by warp 0
@@ -229,9 +232,10 @@ FILLED = """
 for tile in work:
   for k in tile.k_tiles:
     wait     full[k]
-    mma      A[k], B[k] -> acc
-    wait     for all products but this k-tile's
+    mma      A[k], B[k] -> acc: k-block 0
+    wait     for all products but this k-block's
     release  empty[k - 1]
+    mma      A[k], B[k] -> acc: the other k-blocks
   ticket   of the tile, where it has parts
   wait     for all products
   if tile has k-tiles:
@@ -259,9 +263,10 @@ for tile in work, every 2nd from this consumer's first:
   wait     turn of this consumer
   for k in tile.k_tiles:
     wait     full[k]
-    mma      A[k], B[k] -> acc
-    wait     for all products but this k-tile's
+    mma      A[k], B[k] -> acc: k-block 0
+    wait     for all products but this k-block's
     release  empty[k - 1]
+    mma      A[k], B[k] -> acc: the other k-blocks
   signal   turn of the next consumer
   skip     the k-tiles of the other consumers
   wait     for all products

@@ -200,6 +200,15 @@ def test_a_release_of_a_stage_that_products_still_read(name):
     is_found(name, changed(step.Release, previous=False), *STAGE_FAULTS.split("|"))
 
 
+@pytest.mark.parametrize("name", IN_A_TILE)
+@pytest.mark.parametrize("which", [step.FIRST_BLOCK, step.OTHER_BLOCKS])
+def test_k_blocks_that_are_multiplied_twice_and_never(name, which):
+    other = {step.FIRST_BLOCK: step.OTHER_BLOCKS, step.OTHER_BLOCKS: step.FIRST_BLOCK}[which]
+    edit = changed(step.Multiply, lambda each: each.k_blocks == which, k_blocks=other)
+    plan, programs = planted(name, edit)
+    assert "is due" in str(with_data(plan, programs)[0])
+
+
 TWO_LEVEL = ("two-level", "fill, two-level", "two-level, pingpong", "two-level, halves")
 
 

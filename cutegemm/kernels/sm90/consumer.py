@@ -114,7 +114,7 @@ class ConsumerTracer(Tracer):
     # --- products -------------------------------------------------------------------------------------------
 
     def _Multiply(self, multiply: step.Multiply, at: At) -> None:
-        """Whether the first product adds to the sums is known at run time."""
+        """Whether the first product of a k-tile adds to the sums is known at run time."""
         p, adds = self.products, at.k_tile if multiply.sums == step.ACC else 0
         acc, tCrB = p.accs[_NUMBER[multiply.sums]], p.tCrB[multiply.sums == step.RIGHT]
         if p.tCsA is None:
@@ -122,8 +122,14 @@ class ConsumerTracer(Tracer):
         else:
             tCrA = p.tCrA
             self.read_a(p.tCsA[None, None, None, at.stage], tCrA)
-        warpgroup.fence()
-        for k_block in range(cute.size(tCrA, mode=[2])):
+        k_blocks = range(cute.size(tCrA, mode=[2]))
+        if multiply.k_blocks == step.FIRST_BLOCK:
+            k_blocks = k_blocks[:1]
+        elif multiply.k_blocks == step.OTHER_BLOCKS:
+            k_blocks = k_blocks[1:]
+        if k_blocks[0] == 0:
+            warpgroup.fence()
+        for k_block in k_blocks:
             mma = lower.tiled_mma(self.plan.consumer_mma)
             mma.set(warpgroup.Field.ACCUMULATE, adds > 0 if k_block == 0 else True)
             cute.gemm(

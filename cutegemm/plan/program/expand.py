@@ -45,14 +45,14 @@ class _State:
     previous    the position of the k-tile before, of this tile; None where there is none
     number      of the tile among those of the CTA; past the last where there is none
     k           the k-tile
-    running     stages that products under way read, the oldest first
+    running     of the products under way, the oldest first: the stage that they are the last to read; else None
     """
 
     position: int = 0
     previous: int | None = None
     number: int = 0
     k: int = 0
-    running: tuple[int, ...] = ()
+    running: tuple[int | None, ...] = ()
 
 
 def expand(
@@ -218,9 +218,10 @@ class _Expansion:
 
     def _Multiply(self, multiply: step.Multiply, at: _State, i: int) -> Iterator[Op]:
         stage, tag = self.stage(at.position)[0], (at.number, at.k)
-        yield op.BeginRead(stage, tag)
+        if multiply.k_blocks != step.OTHER_BLOCKS:
+            yield op.BeginRead(stage, tag)
         yield op.Compute(multiply, tag, stage)
-        at.running += (stage,)
+        at.running += (None if multiply.k_blocks == step.FIRST_BLOCK else stage,)
 
     def _ReadFirst(self, read: step.ReadFirst, at: _State, i: int) -> Iterator[Op]:
         yield op.BeginRead(self.stage(at.position)[0], (at.number, 0))
@@ -237,7 +238,7 @@ class _Expansion:
     def _WaitProducts(self, wait: step.WaitProducts, at: _State, i: int) -> Iterator[Op]:
         ended = at.running[: max(0, len(at.running) - wait.pending)]
         at.running = at.running[len(ended) :]
-        yield from (op.EndRead(stage) for stage in ended)
+        yield from (op.EndRead(stage) for stage in ended if stage is not None)
 
     def _Release(self, release: step.Release, at: _State, i: int) -> Iterator[Op]:
         position = at.previous if release.previous else at.position

@@ -21,6 +21,7 @@ from cutegemm.plan.program.steps import (
     BEFORE,
     EACH_WARP,
     FIRST,
+    FIRST_BLOCK,
     FIRST_WARP,
     HAS_K_TILES,
     HAS_ODD_K_TILES,
@@ -29,6 +30,7 @@ from cutegemm.plan.program.steps import (
     IS_LAST_PART,
     IS_TILE,
     LEFT,
+    OTHER_BLOCKS,
     OTHERS,
     RIGHT,
     SECOND,
@@ -138,7 +140,7 @@ def _cooperative(plan: GemmPlan) -> Program:
 def _deferred(plan: GemmPlan) -> Program:
     subtile, further = _subtile(plan, is_held=True), plan.epilogue.outputs[1:]
     tile = (
-        ForKTiles((Wait("full"), Multiply(), HeldSubtile(subtile), WaitProducts(1), Release(previous=True))),
+        ForKTiles((*_k_tile(plan), HeldSubtile(subtile))),
         ForSubtiles(subtile, held=True),
         *_ticket(plan),
         *_products_end(plan),
@@ -203,8 +205,20 @@ def _products(plan: GemmPlan) -> Steps:
     if plan.tiled_mma.atom.a_source == "register":  # which products that are under way still read
         return (ForKTiles((Wait("full"), WaitProducts(0), Release(previous=True), Multiply())),)
     if plan.level_sums == ACC:
-        return (ForKTiles((Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))),)
+        return (ForKTiles(_k_tile(plan)),)
     return _by_halves() if plan.level_sums == RIGHT else _by_accumulators()
+
+
+def _k_tile(plan: GemmPlan) -> Steps:
+    """Of a k-tile, to sums that each k-tile adds to.
+
+    The stage before is released when the products that read it are done. So that they are waited for as early as that,
+    only the first k-block's are issued before: enough to keep the tensor cores busy until the others are.
+    """
+    if plan.k_blocks == 1:
+        return (Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))
+    first, others = Multiply(k_blocks=FIRST_BLOCK), Multiply(k_blocks=OTHER_BLOCKS)
+    return (Wait("full"), first, WaitProducts(1, "k-block"), Release(previous=True), others)
 
 
 def _by_accumulators() -> Steps:

@@ -12,7 +12,7 @@ moves it on by one after each k-tile, `Skip` by the k-tiles that other roles tak
 | Test                | mbarrier.test_wait: whether the next Wait is needed    | -                                     |
 | Load                | expect_tx, and the boxes of A and B by TMA             | fills a stage, in each CTA of a       |
 |                     |                                                        | multicast                             |
-| Multiply            | wgmma of a k-tile, and commit                          | begins to read the stage              |
+| Multiply            | wgmma of a k-tile or of some k-blocks, and commit      | begins to read the stage              |
 | MultiplyBlock       | mma.sync of a k-block, fragments read ahead            | begins to read the stage              |
 | WaitProducts        | wgmma.wait_group                                       | ends reading                          |
 | Release             | a lane of each warp arrives at empty, in each CTA      | the stage is free                     |
@@ -54,6 +54,8 @@ EACH_WARP, FIRST_WARP, ALL = "each warp", "warp 0", "all warps"  # who carries o
 BEFORE, OTHERS = "the consumers before", "the other consumers"  # whose k-tiles are skipped
 # Sums of a consumer, which products are added to: all; those of one of two accumulators; those of half of the columns
 ACC, FIRST, SECOND, LEFT, RIGHT = "acc", "first acc", "second acc", "left half of acc", "right half of acc"
+# Of a k-tile, what a step multiplies
+ALL_BLOCKS, FIRST_BLOCK, OTHER_BLOCKS = "all k-blocks", "k-block 0", "the other k-blocks"
 HEAD, TAIL = "head", "tail"  # of the epilogue's expression: of all sums, and of a subtile's after the other
 
 
@@ -97,14 +99,17 @@ class Load:
 class Multiply:
     """The products of a k-tile, which run on while the role goes on.
 
-    sums   `ACC`, which each k-tile adds to; else of this k-tile alone: in one of two accumulators, `FIRST` or `SECOND`;
-           or of half of the columns, `LEFT` or `RIGHT`
+    sums       `ACC`, which each k-tile adds to; else of this k-tile alone: in one of two accumulators, `FIRST` or
+               `SECOND`; or of half of the columns, `LEFT` or `RIGHT`
+    k_blocks   of the k-tile: `ALL_BLOCKS`; or `FIRST_BLOCK`, and in a step behind it `OTHER_BLOCKS`
     """
 
     sums: str = ACC
+    k_blocks: str = ALL_BLOCKS
 
     def __str__(self) -> str:
-        return f"mma      A[k], B[k] -> {self.sums}{', from 0' if self.sums != ACC else ''}"
+        of = "" if self.k_blocks == ALL_BLOCKS else f": {self.k_blocks}"
+        return f"mma      A[k], B[k] -> {self.sums}{', from 0' if self.sums != ACC else ''}{of}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ class MultiplyBlock:
 class WaitProducts:
     """Until no more than the last `pending` products are under way.
 
-    of   what each of them is of: a k-tile, or half of its columns
+    of   what each of them is of: a k-tile, half of its columns, or a k-block
     """
 
     pending: int
