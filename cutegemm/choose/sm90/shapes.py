@@ -10,6 +10,7 @@ import numpy as np
 
 from cutegemm.build.sm90 import ring_of
 from cutegemm.choose.columns import Column, Columns
+from cutegemm.choose.sm90.tiles import is_of_one_wave
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
@@ -124,17 +125,17 @@ class Shapes(Columns):
             [one.tile[1] for one in shapes],
             [one.cluster[0] for one in shapes],
             [one.cluster[1] for one in shapes],
-            [
-                one.epilogue in ("cooperative", "single") or (not defers and one.epilogue == "deferred")
-                for one in shapes
-            ],
+            [_stops_to_store(one, defers) for one in shapes],
             [defers and one.epilogue == "deferred" for one in shapes],
             [bands.get(one.raster, _BAND) for one in shapes],
             [one.raster == "along_m" for one in shapes],
             [one.raster == "along_n" for one in shapes],
             [one.two_level for one in shapes],
             [1 / max(1, stages - 1) for stages, _ in rings],
-            [subtiles for _, subtiles in rings],
+            [
+                subtiles * (1 + _shares_its_one_wave(one))
+                for one, (_, subtiles) in zip(shapes, rings, strict=True)
+            ],
             [one.depth for one in shapes],
             [one.epilogue == "single" for one in shapes],
         ]
@@ -192,3 +193,14 @@ class Shapes(Columns):
     def grid(self, device: Device) -> Column:
         """Clusters that run at a time."""
         return np.maximum(1, np.array(device.clusters_by_size)[self.cm * self.cn])
+
+
+def _stops_to_store(one: TileShape, defers: bool) -> bool:
+    """Whether a CTA multiplies nothing while it stores a tile that is not its last one."""
+    shared = one.epilogue in ("cooperative", "single") or (not defers and one.epilogue == "deferred")
+    return shared and not _shares_its_one_wave(one)
+
+
+def _shares_its_one_wave(one: TileShape) -> bool:
+    """Whether consumers share the only tile of a CTA: such plans were timed as pingpong, and are predicted so."""
+    return one.epilogue == "cooperative" and not one.two_level and is_of_one_wave(one.tile, one.cluster)
