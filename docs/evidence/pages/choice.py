@@ -56,7 +56,7 @@ By other draws, each before what followed from it, on 2026-11-22 and 23:
 | seed 113 | 1.234, 0.969, 0.834 | | B alone copied where A is read into registers, twelve plans for the tuner |
 | seed 114 | 1.238, 0.974, 0.862 | | costs of deep rings and of clusters of four |
 | seeds 116, 115 | 1.202, 0.965, 0.897 | 1.178, 0.948, 0.767 | columns by eight, three stages, pairs; L2 of an H100 |
-| seed 117 | below | below | before it on the H200, after it on the H100: stages released earlier, bands that follow from the cluster |
+| seed 117 | below | below | stages released earlier, bands by the cluster (H100 alone); fours shared by consumers |
 
 All but seeds 1, 101, 102, 105 and 106 were timed on machines of one GPU, where the smallest kernels of either side take
 4.3 to 5.6 µs, the others on machines of several, where they take 6 to 7.5: what a kernel's start costs counts for less
@@ -72,10 +72,10 @@ the one that was taken on 11. The losers of seed 115, by the twelve plans that t
 was 3.1% slower than the best of them, and 2.2% since an H100 has a rate of L2 of its own; of seed 116 2.4 and 1.9%.
 What still loses: few tiles with a deep K, where cuBLAS adds the parts by a second kernel; some f32 of 60 to 160
 columns; and one wave of tiles, for which the kernels of cuBLAS ask L2 for fewer sectors: see [reads that
-meet](hopper.md#who-takes-which-tile). Neither more stages nor [boxes asked for ahead](hopper.md#which-tile) mend these. Large tf32 that is
-not k-major lost most while it was copied first: 11712 x 624 x 11952 tt of seed 109 had 0.623, and has 1.007 since A is
-[read into registers](hopper.md#a-out-of-registers). Where neither operand is k-major both were copied when seed 113 was
-timed, and the smaller one alone since.
+meet](hopper.md#who-takes-which-tile). Neither more stages nor [boxes asked for ahead](hopper.md#which-tile) mend these.
+Large tf32 that is not k-major lost most while it was copied first: 11712 x 624 x 11952 tt of seed 109 had 0.623, has
+1.007 since A is [read into registers](hopper.md#a-out-of-registers). Where neither operand is k-major both were copied
+when seed 113 was timed, and the smaller one alone since.
 """
 
 
