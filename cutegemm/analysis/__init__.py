@@ -6,6 +6,7 @@ from cutegemm.analysis.epilogue_cost import EpilogueCost
 from cutegemm.analysis.executed import Executed, ExecutedAccesses
 from cutegemm.analysis.foreign import check_part
 from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
+from cutegemm.analysis.gpcs import GpcReads, gpc_reads
 from cutegemm.analysis.occupancy import Occupancy, Waves, occupancy, plan_occupancy, waves
 from cutegemm.analysis.render import print_report, render
 from cutegemm.analysis.report import Analysis, check
@@ -37,6 +38,7 @@ __all__ = [
     "EpilogueCost",
     "Executed",
     "ExecutedAccesses",
+    "GpcReads",
     "Level",
     "Occupancy",
     "Roofline",
@@ -54,6 +56,7 @@ __all__ = [
     "device_named",
     "global_accesses",
     "global_table",
+    "gpc_reads",
     "occupancy",
     "plan_occupancy",
     "print_report",

@@ -84,15 +84,28 @@ def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
     return Pace(np.ones(units), JITTER)
 
 
+def handed_pairs(device: Device, in_cluster: int) -> np.ndarray:
+    """The pair of multiprocessors (TPC) that each CTA is handed to, in the order of the grid.
+
+    in_cluster   CTAs of a cluster
+
+    >>> from cutegemm.machine.device import device_named
+    >>> [handed_pairs(device_named("h100"), size)[10:14].tolist() for size in (1, 2)]
+    [[10, 11, 0, 1], [5, 5, 6, 6]]
+    """
+    if in_cluster > 1:  # each TPC is given a pair of CTAs
+        return np.arange(device.sms) // 2
+    ends = np.cumsum(
+        device.tpc_rounds or (device.sms // 2,)
+    )  # each TPC of a round one CTA, then each one more
+    rounds = np.split(np.arange(ends[-1]), ends[:-1])
+    return np.concatenate([np.tile(tpcs, 2) for tpcs in rounds])
+
+
 def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
     """Multiprocessors that share a port with each unit's."""
     in_cluster = plan.scheduler.cluster_size
-    if in_cluster > 1:  # each TPC is given a pair of CTAs
-        pairs = np.arange(device.sms) // 2
-    else:  # each TPC of a round is given one CTA, then each one more
-        ends = np.cumsum(device.tpc_rounds or (device.sms // 2,))
-        rounds = np.split(np.arange(ends[-1]), ends[:-1])
-        pairs = np.concatenate([np.tile(tpcs, 2) for tpcs in rounds])
+    pairs = handed_pairs(device, in_cluster)
     of_two = np.isin(pairs, device.tpcs_of_two)
     first = np.arange(units) * in_cluster % len(pairs)
     return np.where(of_two, CPC_SMS_OF_TWO, CPC_SMS_OF_THREE)[first]

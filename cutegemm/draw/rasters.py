@@ -31,7 +31,7 @@ def raster_picture(
     ctas_per_wave   that run at a time: SMs times CTAs per SM
     """
     order = Raster.parse(raster) if isinstance(raster, str) else raster
-    grid_m, grid_n = grid or (max(_SIDE, 2 * (order.group or 1)),) * 2
+    grid_m, grid_n = grid or (max(_SIDE, 2 * (order.across(_SIDE, _SIDE) or 1)),) * 2
     total = grid_m * grid_n * batch
     head, notes = title or f"raster {order}", []
     if total == 0:

@@ -119,6 +119,18 @@ class Device:
         return tuple([2 * sum(count > gpc for count in self.tpc_rounds) for gpc in range(self.tpc_rounds[0])])
 
     @cached_property
+    def gpc_of_tpc(self) -> tuple[int, ...]:
+        """The GPC of each pair of multiprocessors, in the order in which pairs are handed CTAs; () where that is not
+        known. GPCs that have no pair left are those that a round began with. Pairs to which no cluster of more than two
+        CTAs is handed count as GPCs. By `%smid` of clusters of two to eight CTAs, on an H200 and an H100 (2026-11-23).
+
+        >>> device_named("h100").gpc_of_tpc[:20]
+        (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6, 7, 8, 9, 10, 11)
+        """
+        most = max(self.tpc_rounds, default=0)
+        return tuple([most - count + place for count in self.tpc_rounds for place in range(count)])
+
+    @cached_property
     def clusters_by_size(self) -> tuple[int, ...]:
         """Clusters that run at a time, of 0, 1, 2, ... CTAs, where each CTA takes a multiprocessor for itself.
 
