@@ -191,10 +191,11 @@ class Raster(hooks.Shown):
         extents = grid_m, grid_n
         group = self.across(grid_m, grid_n) or 1
         if extents[fast] % group:
+            or_a_group = f"Choose a group that divides {extents[fast]}, or e" if self.group else "E"
             raise LayoutError(
                 f"Raster.as_layout: {self} on a grid of {grid_m}x{grid_n} tiles is no layout: its last band "
                 f"is {extents[fast] % group} tiles across, not {group}.\n"
-                f"  Choose a group that divides {extents[fast]}, or evaluate `tile`, which serves every grid."
+                f"  {or_a_group}valuate `tile`, which serves every grid."
             )
         shape = (group, extents[slow], extents[fast] // group, batch)
         return Layout(shape, (E(fast), E(slow), group * E(fast), E(2)))
