@@ -249,6 +249,26 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster, depth):
     )
 
 
+@pytest.mark.parametrize(
+    ("tile", "cluster"), [((128, 128), (2, 2)), ((128, 160), (4, 2)), ((128, 96), (2, 4))]
+)
+def test_the_only_tile_of_a_cta_is_shared_where_d_is_of_16_bits(tile, cluster):
+    name = f"sm90_{tile[0]}x{tile[1]}_{cluster[0]}x{cluster[1]}"
+    kinds = {
+        (dtype, out, align): plan_named(
+            name, Operands.of(dtype, layout="nt", out=out, align_bytes=align)
+        ).pipeline.kind
+        for dtype, out, align in (
+            ("bf16", "bf16", 16),
+            ("bf16", "f32", 16),
+            ("tf32", "f32", 16),
+            ("e4m3", "e4m3", 16),
+        )
+    }
+    assert list(kinds.values()) == ["cooperative", "pingpong", "pingpong", "pingpong"]
+    assert plan_named("sm90_cluster_2x1", BF16).pipeline.kind == "pingpong"  # a CTA may have many tiles
+
+
 def test_k_tiles_twice_as_deep():
     """64 x 16 x 256 bytes: 20 KiB a stage, 11 of which fill shared memory; few columns with a deep K take them."""
     deep, usual = [plan_named(name, BF16) for name in ("sm90_64x16_deep", "sm90_64x16")]

@@ -11,7 +11,7 @@ from cutegemm.build.slots import FEWEST_COLUMNS
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.options import parse_flag, parse_tuple
 from cutegemm.choose.recipe import BuildTarget, Recipe
-from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer, may_share
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.memory.packing import is_to_read, to_pack_for_wgmma
@@ -121,8 +121,8 @@ class Sm90Recipe(Recipe):
         tile has no two subtiles, or there is no room for them, straight out of registers.
 
         What cannot be stored behind the next tile's products is stored before them: with C, a D of 32 bits, and one
-        that does not leave by TMA. An A that threads read into registers has consumers that share a tile. What is
-        spelled out is not changed so.
+        that does not leave by TMA. Consumers take turns where they `may_share` no tile. An A that threads read into
+        registers has consumers that share a tile. What is spelled out is not changed so.
 
         raises   PlanError where the operands break its rules
         """
@@ -139,6 +139,8 @@ class Sm90Recipe(Recipe):
                 options["store"] = "tma"
             if with_c or options.get("store") == "direct" or not may_defer(operands):
                 options.pop("deferred", None)
+            if self.shape.is_of_one_wave and not may_share(operands):
+                options["schedule"] = "pingpong"
             k_tile_bytes = K_TILE_BYTES * options.pop("depth", 1)
             options["tile"] = (*self.tile, k_tile_bytes * 8 // ops.a.dtype.bits)
         if operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES or options.get("store") == "direct":

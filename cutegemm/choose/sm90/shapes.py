@@ -17,6 +17,7 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
+_SHARED_BITS = 16  # of an element of D, whose only tile of a CTA consumers share
 _PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip: of four they pay where all run at a time
 _JOINT_COLUMNS = 32
 _BAND = 8  # rows of tiles that are taken side by side, where the order follows from the cluster
@@ -48,18 +49,36 @@ class TileShape:
     is_direct: bool = False
     depth: int = 1
 
+    @property
+    def is_of_one_wave(self) -> bool:
+        """Whether a CTA is to have one tile, which consumers share where `may_share` says so."""
+        return (
+            self.epilogue == "cooperative" and not self.two_level and is_of_one_wave(self.tile, self.cluster)
+        )
+
     def ring(self, operands: Operands) -> tuple[int, int]:
         """Stages, and subtiles of a consumer.
 
         >>> TileShape((128, 192)).ring(Operands.of("bf16", layout="nt"))
         (4, 6)
         """
-        (bm, bn), is_shared = self.tile, self.epilogue != "pingpong"
-        rows = bm // self.consumers if is_shared else bm
+        (bm, bn), takes_turns = self.tile, self.epilogue == "pingpong"
+        takes_turns |= self.is_of_one_wave and not may_share(operands)
+        rows = bm if takes_turns else bm // self.consumers
         k_tile = self.depth * K_TILE_BYTES * 8 // operands.a.dtype.bits
         return ring_of(
             operands, (bm, bn, k_tile), (rows, bn), self.consumers, self.subtile_n, self.slots, self.is_direct
         )
+
+
+def may_share(operands: Operands) -> bool:
+    """Whether consumers share a tile that is the only one of a CTA: those of a D of 32 bits would need the room of a
+    stage for their slots; others were not timed.
+
+    >>> may_share(Operands.of("bf16")), may_share(Operands.of("tf32")), may_share(Operands.of("bf16", align_bytes=2))
+    (True, False, False)
+    """
+    return operands.d.dtype.bits == _SHARED_BITS and operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES
 
 
 def may_defer(operands: Operands) -> bool:
@@ -119,6 +138,9 @@ class Shapes(Columns):
         array([192,  16])
         """
         rings, defers = [one.ring(operands) for one in shapes], may_defer(operands) and not with_c
+        shares = may_share(
+            operands
+        )  # the only tile of a CTA, predicted as pingpong, as which such plans were timed
         bands: dict[str | None, int] = {"along_m": 1 << 20, "along_n": 1}
         columns: list[list[Any]] = [
             [one.tile[0] for one in shapes],
@@ -133,7 +155,7 @@ class Shapes(Columns):
             [one.two_level for one in shapes],
             [1 / max(1, stages - 1) for stages, _ in rings],
             [
-                subtiles * (1 + _shares_its_one_wave(one))
+                subtiles * (1 + (shares and one.is_of_one_wave))
                 for one, (_, subtiles) in zip(shapes, rings, strict=True)
             ],
             [one.depth for one in shapes],
@@ -198,9 +220,4 @@ class Shapes(Columns):
 def _stops_to_store(one: TileShape, defers: bool) -> bool:
     """Whether a CTA multiplies nothing while it stores a tile that is not its last one."""
     shared = one.epilogue in ("cooperative", "single") or (not defers and one.epilogue == "deferred")
-    return shared and not _shares_its_one_wave(one)
-
-
-def _shares_its_one_wave(one: TileShape) -> bool:
-    """Whether consumers share the only tile of a CTA: such plans were timed as pingpong, and are predicted so."""
-    return one.epilogue == "cooperative" and not one.two_level and is_of_one_wave(one.tile, one.cluster)
+    return shared and not one.is_of_one_wave
