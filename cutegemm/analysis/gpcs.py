@@ -4,8 +4,8 @@ Reads of a GPC that ask for the same lines at about the same time are joined on 
 are not. Which reads meet is a matter of time. Which could, is a matter of the raster: of the clusters of a GPC, those
 that have the same tile of an operand which their own CTAs do not share. Clusters are handed to the GPCs in turns.
 
-1599 x 1216 x 2624 of bf16 in 5 x 13 clusters of 2 x 1, one wave, took 24.4 us where bands of the raster left 0.76 of
-what CTAs ask for, and 22.0 where they left 0.71 (one H100, 2026-11-23): see docs/hopper.md, "Who takes which tile".
+1599 x 1216 x 2624 of bf16 in 5 x 13 clusters of 2 x 1, one wave, took 24.4 us where bands of the raster left 0.77 of
+what CTAs ask for, and 22.0 where they left 0.69 (one H100, 2026-11-23): see docs/hopper.md, "Who takes which tile".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.analysis.pace import handed_pairs
+from cutegemm.analysis.pace import handed_pairs, multicast
 
 if TYPE_CHECKING:
     from cutegemm.machine.device import Device
@@ -31,7 +31,7 @@ class GpcReads:
     """Bytes of A and of B.
 
     asked   that CTAs ask L2 for, (A, B); what is multicast once
-    apart   of these what is left where all reads of a GPC that can be joined in a wave are, (A, B)
+    apart   of these, what is left if all reads of a GPC that can be joined in a wave are joined, (A, B)
 
     >>> GpcReads((300.0, 100.0), (100.0, 100.0)).share
     0.5
@@ -42,7 +42,7 @@ class GpcReads:
 
     @property
     def share(self) -> float:
-        """The least of what CTAs ask for that L2 is asked for."""
+        """Of the bytes that CTAs ask for, the least share that reaches L2."""
         return sum(self.apart) / sum(self.asked) if sum(self.asked) else 1.0
 
 
@@ -72,16 +72,15 @@ def gpc_reads(
     taken = scheduler.of(problem).taken()
     grid = plan.grid(problem)
     bits = plan.operands.a.dtype.bits, plan.operands.b.dtype.bits
-    shares = scheduler.cluster_mn[::-1]  # CTAs that share a tile of A, and of B
     asked, apart = [0.0, 0.0], [0.0, 0.0]
-    for operand in (0, 1):
+    for operand, sharing in enumerate(multicast(plan)):
         found, many = [], []
         for rank in range(scheduler.cluster_size):
             if scheduler.rank_mn(rank)[1 - operand]:
                 continue  # another CTA of the cluster has the same tile
             tile = taken.tile_mnl(rank)
             there = (tile[0] < grid[0]) & (tile[1] < grid[1])
-            where = gpcs[taken.cluster] if shares[operand] == 1 else -1 - taken.cluster
+            where = gpcs[taken.cluster] if sharing == 1 else -1 - taken.cluster
             columns = (where, taken.turn, tile[operand], tile[2], taken.work_tile.k_first)
             found.append(np.stack(np.broadcast_arrays(*columns))[:, there])
             many.append(np.broadcast_to(taken.work_tile.k_count, there.shape)[there])

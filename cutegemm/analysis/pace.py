@@ -95,9 +95,8 @@ def handed_pairs(device: Device, in_cluster: int) -> np.ndarray:
     """
     if in_cluster > 1:  # each TPC is given a pair of CTAs
         return np.arange(device.sms) // 2
-    ends = np.cumsum(
-        device.tpc_rounds or (device.sms // 2,)
-    )  # each TPC of a round one CTA, then each one more
+    # Each TPC of a round is given one CTA, then each one more
+    ends = np.cumsum(device.tpc_rounds or (device.sms // 2,))
     rounds = np.split(np.arange(ends[-1]), ends[:-1])
     return np.concatenate([np.tile(tpcs, 2) for tpcs in rounds])
 

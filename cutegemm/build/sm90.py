@@ -82,8 +82,8 @@ def sm90_plan(
     subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots, and
                       32 columns of a D of bytes whose consumers have no registers left for more
     slots             subtiles of a consumer in shared memory
-    raster            the order of the clusters' tiles of D, or its text. Where left out, in bands along the extent that
-                      no CTA of a cluster has a tile of another one's: see `Raster`
+    raster            the order of the clusters' tiles of D, or its text; fitted_n for a cluster that is wider than
+                      high, else fitted_m, where left out
     l2                how long the L2 cache is to keep A, B and D
     registers         of a producer's thread and of a consumer's
     with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
@@ -179,8 +179,8 @@ def sm90_plan(
 
 
 def _raster_of(cluster: tuple[int, int]) -> str:
-    """CTAs of a GPC are to have equal tiles of the operand that a cluster does not share: reads of it that meet on
-    their way to L2 are joined, those of a multicast are not."""
+    """In bands along the operand that a cluster does not share, so that clusters of a GPC have equal tiles of it: their
+    reads are joined on the way to L2 where they meet; those of a multicast are not."""
     return "fitted_n" if cluster[1] > cluster[0] else "fitted_m"
 
 

@@ -99,8 +99,10 @@ def _wgmma_waits(plan: GemmPlan) -> int:
     if plan.pipeline is None:
         return 0
     program = plan.program(plan.roles[-1].name)
-    steps = [each for each in program.walk() if isinstance(each, (Multiply, WaitProducts))]
-    return sum(not isinstance(each, Multiply) or each.k_blocks != OTHER_BLOCKS for each in steps)
+    return sum(
+        isinstance(each, WaitProducts) or (isinstance(each, Multiply) and each.k_blocks != OTHER_BLOCKS)
+        for each in program.walk()
+    )
 
 
 def instructions(sass: str) -> dict[str, int]:

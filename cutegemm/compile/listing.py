@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.program.steps import FIRST_BLOCK, Multiply
+from cutegemm.plan.program.steps import FIRST_BLOCK
 
 if TYPE_CHECKING:
     from cutegemm.compile.cubin import ResourceReport
@@ -92,21 +92,19 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
 def _products(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
     """Where each of so many wgmma stands in the programs, if a k-tile's are issued at one place, or those of its first
     k-block before the others: ptxas numbers them with whatever is around them."""
-    at = [
-        (program, number)
+    lines = {
+        (program, number): line
         for program, text in programs_of(plan).items()
         for number, line in enumerate(text.splitlines())
         if line.split()[0] == "mma"
-    ]
+    }
+    at = [*lines]
     if len(at) == 1:
         return at * count
-    is_of_two = len(at) == 2 and any(
-        isinstance(each, Multiply) and each.k_blocks == FIRST_BLOCK
-        for program in plan.programs.values()
-        for each in program.walk()
-    )
-    first = count // plan.k_blocks
-    return [at[0]] * first + [at[1]] * (count - first) if is_of_two else []
+    if len(at) == 2 and lines[at[0]].endswith(FIRST_BLOCK):
+        first = count // plan.k_blocks
+        return [at[0]] * first + [at[1]] * (count - first)
+    return []
 
 
 def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:

@@ -100,9 +100,10 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
 
 def _multiplies(op: Op) -> TypeGuard[Compute]:
     """Whether it takes the time of products: where a k-tile's are issued in two steps, the second one does."""
-    if not isinstance(op, Compute) or not isinstance(op.step, (Multiply, MultiplyBlock)):
+    if not isinstance(op, Compute):
         return False
-    return isinstance(op.step, MultiplyBlock) or op.step.k_blocks != FIRST_BLOCK
+    step = op.step
+    return isinstance(step, MultiplyBlock) or (isinstance(step, Multiply) and step.k_blocks != FIRST_BLOCK)
 
 
 class _Takes:

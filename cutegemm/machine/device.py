@@ -8,6 +8,7 @@ multiprocessor, where no white paper says less.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -116,13 +117,13 @@ class Device:
         """
         if not self.tpc_rounds:
             return (*[_GPC_SMS] * (self.sms // _GPC_SMS), self.sms % _GPC_SMS)
-        return tuple([2 * sum(count > gpc for count in self.tpc_rounds) for gpc in range(self.tpc_rounds[0])])
+        return tuple(sorted([2 * pairs for pairs in Counter(self.gpc_of_tpc).values()], reverse=True))
 
     @cached_property
     def gpc_of_tpc(self) -> tuple[int, ...]:
         """The GPC of each pair of multiprocessors, in the order in which pairs are handed CTAs; () where that is not
-        known. GPCs that have no pair left are those that a round began with. Pairs to which no cluster of more than two
-        CTAs is handed count as GPCs. By `%smid` of clusters of two to eight CTAs, on an H200 and an H100 (2026-11-23).
+        known. A shorter round lacks the GPCs that came first in the one before. A pair that no cluster of more than two
+        CTAs reaches counts as a GPC. By `%smid` of clusters of two to eight CTAs, an H200 and an H100 (2026-11-23).
 
         >>> device_named("h100").gpc_of_tpc[:20]
         (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6, 7, 8, 9, 10, 11)

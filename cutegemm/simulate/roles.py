@@ -343,12 +343,12 @@ class Player(Machine):
     def _multiply(self, number: int, process: Process, op: Compute) -> None:
         each = op.step
         begins_anew = op.tag[1] == 0
-        blocks = range(self.plan.k_blocks)
-        if isinstance(each, step.MultiplyBlock):
-            blocks = blocks[each.k_block : each.k_block + 1]
+        if isinstance(each, step.Multiply):
+            blocks = each.blocks_of(self.plan.k_blocks)
+        else:
+            assert isinstance(each, step.MultiplyBlock)
+            blocks = range(each.k_block, each.k_block + 1)
             begins_anew = False
-        elif isinstance(each, step.Multiply) and each.k_blocks != step.ALL_BLOCKS:
-            blocks = blocks[:1] if each.k_blocks == step.FIRST_BLOCK else blocks[1:]
         if blocks[0] != self.blocks[number]:
             raise ProtocolError(
                 f"{process} multiplies k-block {blocks[0]} where {self.blocks[number]} is due."

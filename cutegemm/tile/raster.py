@@ -38,9 +38,9 @@ class Raster(hooks.Shown):
              along_n     n_tile varies fastest, then m_tile
              grouped_m   bands of `group` tiles along M; in a band m_tile varies fastest, then n_tile
              grouped_n   bands of `group` tiles along N; in a band n_tile varies fastest, then m_tile
-             fitted_m    grouped_m of 8, but of 4 where M has 5 or 6 tiles. A Hopper chip hands CTAs to its GPCs, of
-                         which most have 7 or 8, in turns, so that those of a GPC tend to have the same row of tiles:
-                         reads of A that meet in a GPC are joined on their way to L2
+             fitted_m    grouped_m of 8, but of 4 where M has 5 or 6 tiles. A Hopper chip has 7 or 8 GPCs, and hands
+                         them clusters in turns. So the clusters of a GPC tend to have the same row of tiles: reads of
+                         A that meet in a GPC are joined on their way to L2
              fitted_n    the same along N, as grouped_n
              hilbert     bands of `group` tiles along M, squares side by side in a band, and in a square the
                          Hilbert curve: the next tile is a neighbour. Ragged squares go by columns
@@ -229,10 +229,16 @@ def _banded(
         width = minimum(grid_fast - first, group)
         within = linear - first * grid_slow
         return first + within % width, within // width
-    within = linear - first * grid_slow
-    is_full = minimum((grid_fast - first) // group, 1)  # 1 or 0: the last band is divided by its own width
+    return _in_band(linear - first * grid_slow, first, grid_fast, minimum, group, by_last)
+
+
+def _in_band(
+    within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: Any, by_last: Any
+) -> tuple[Any, Any]:
+    """(fast, slow) of a place in the band that begins at `first`: the last band is divided by its own width."""
+    is_full = minimum((grid_fast - first) // by_group, 1)  # 1 or 0
     fast, slow = within % by_last, within // by_last
-    fast, slow = fast + is_full * (within % group - fast), slow + is_full * (within // group - slow)
+    fast, slow = fast + is_full * (within % by_group - fast), slow + is_full * (within // by_group - slow)
     return first + fast, slow
 
 
@@ -263,13 +269,9 @@ def _fitted(extent: Any) -> Any:
 def _in_fitted_bands(
     linear: Any, grid_fast: Any, minimum: Any, by_band: Any, by_last: Any, by_group: Any, by_slow: Any
 ) -> tuple[Any, Any]:
-    """(fast, slow): bands whose width is a divisor."""
+    """(fast, slow): bands whose width follows from the grid, and is known to the kernel as a divisor alone."""
     within = linear % by_band
-    first = (linear - within) // by_slow
-    is_full = minimum((grid_fast - first) // by_group, 1)  # 1 or 0: the last band is divided by its own width
-    fast, slow = within % by_last, within // by_last
-    fast, slow = fast + is_full * (within % by_group - fast), slow + is_full * (within // by_group - slow)
-    return first + fast, slow
+    return _in_band(within, (linear - within) // by_slow, grid_fast, minimum, by_group, by_last)
 
 
 def _fitted_m(

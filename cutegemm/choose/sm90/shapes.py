@@ -138,9 +138,8 @@ class Shapes(Columns):
         array([192,  16])
         """
         rings, defers = [one.ring(operands) for one in shapes], may_defer(operands) and not with_c
-        shares = may_share(
-            operands
-        )  # the only tile of a CTA, predicted as pingpong, as which such plans were timed
+        # Plans of one wave were timed as pingpong, and are predicted so: by the subtiles of both consumers.
+        shares = may_share(operands)
         bands: dict[str | None, int] = {"along_m": 1 << 20, "along_n": 1}
         columns: list[list[Any]] = [
             [one.tile[0] for one in shapes],

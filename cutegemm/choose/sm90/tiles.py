@@ -116,9 +116,9 @@ def has_narrow_slots(tile: tuple[int, int]) -> bool:
 
 
 def is_of_one_wave(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Whether a CTA is to have one tile, which both consumers share then, since there is no other that one could store
-    behind: 22 such problems of one wave took 1.2% less than by pingpong, up to 4.5% less where K has less than 3000
-    elements (one H200, 2026-11-23)."""
+    """Whether such tiles are for problems of one wave, in which a CTA has one tile: both consumers share it, as there
+    is no other tile to multiply while one of them stores. 22 problems of one wave took 1.2% less time than by pingpong,
+    up to 4.5% less where K has less than 3000 elements (one H200, 2026-11-23)."""
     return tile[0] == 128 and _NARROW < tile[1] <= _WIDEST_PINGPONG and product(cluster) > 2
 
 

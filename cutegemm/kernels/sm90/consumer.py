@@ -122,14 +122,9 @@ class ConsumerTracer(Tracer):
         else:
             tCrA = p.tCrA
             self.read_a(p.tCsA[None, None, None, at.stage], tCrA)
-        k_blocks = range(cute.size(tCrA, mode=[2]))
-        if multiply.k_blocks == step.FIRST_BLOCK:
-            k_blocks = k_blocks[:1]
-        elif multiply.k_blocks == step.OTHER_BLOCKS:
-            k_blocks = k_blocks[1:]
-        if k_blocks[0] == 0:
+        if multiply.k_blocks != step.OTHER_BLOCKS:
             warpgroup.fence()
-        for k_block in k_blocks:
+        for k_block in multiply.blocks_of(cute.size(tCrA, mode=[2])):
             mma = lower.tiled_mma(self.plan.consumer_mma)
             mma.set(warpgroup.Field.ACCUMULATE, adds > 0 if k_block == 0 else True)
             cute.gemm(

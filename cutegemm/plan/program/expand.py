@@ -45,7 +45,7 @@ class _State:
     previous    the position of the k-tile before, of this tile; None where there is none
     number      of the tile among those of the CTA; past the last where there is none
     k           the k-tile
-    running     of the products under way, the oldest first: the stage that they are the last to read; else None
+    running     the stage of each group of products under way, the oldest first; None where a later group reads it too
     """
 
     position: int = 0

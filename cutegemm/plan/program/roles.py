@@ -212,8 +212,8 @@ def _products(plan: GemmPlan) -> Steps:
 def _k_tile(plan: GemmPlan) -> Steps:
     """Of a k-tile, to sums that each k-tile adds to.
 
-    The stage before is released when the products that read it are done. So that they are waited for as early as that,
-    only the first k-block's are issued before: enough to keep the tensor cores busy until the others are.
+    The wait for the k-tile before stands behind the first k-block, not behind all of them: so its stage is released as
+    soon as its products are done, and the tensor cores have the first k-block to work on meanwhile.
     """
     if plan.k_blocks == 1:
         return (Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))

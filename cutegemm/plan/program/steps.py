@@ -107,6 +107,15 @@ class Multiply:
     sums: str = ACC
     k_blocks: str = ALL_BLOCKS
 
+    def blocks_of(self, count: int) -> range:
+        """The numbers of its k-blocks, of so many.
+
+        >>> [*Multiply(k_blocks=OTHER_BLOCKS).blocks_of(4)]
+        [1, 2, 3]
+        """
+        first = 1 if self.k_blocks == OTHER_BLOCKS else 0
+        return range(first, 1 if self.k_blocks == FIRST_BLOCK else count)
+
     def __str__(self) -> str:
         of = "" if self.k_blocks == ALL_BLOCKS else f": {self.k_blocks}"
         return f"mma      A[k], B[k] -> {self.sums}{', from 0' if self.sums != ACC else ''}{of}"

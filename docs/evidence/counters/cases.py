@@ -16,7 +16,7 @@ from cutegemm.profile import Case
 from docs.evidence.counters.probes import ProbeCase, proof_probes
 
 _TRAFFIC_LAUNCHES = 3
-_BANDS = {"raster": "grouped_m:8"}  # of the plans for Hopper, as they were counted
+_BANDS = {"raster": "grouped_m:8"}
 
 
 def proof_cases() -> list[Case]:
@@ -100,8 +100,6 @@ def _rasters() -> Iterator[Case]:
 
 def hopper_cases() -> list[Case]:
     """bf16 by TMA and wgmma: D through swizzled, plain and padded shared memory, clusters, rasters."""
-    ops = Operands.of("bf16", layout="nt")
-    problem = Problem(8192, 8192, 2048, operands=ops)
     options: dict[str, dict[str, Any]] = {
         "sm90_swizzled_d": {},
         "sm90_plain_d": {"shared_d": "plain"},
@@ -110,15 +108,14 @@ def hopper_cases() -> list[Case]:
         "sm90_cluster_m": {"cluster": (2, 1)},
         "sm90_along_m": {"raster": "along_m"},
     }
-    return [
-        Case(
-            name,
-            sm90_plan(ops, name=name, summary=_spelled("sm90", given), **given),
-            problem,
-            _TRAFFIC_LAUNCHES,
-        )
-        for name, given in {name: _BANDS | own for name, own in options.items()}.items()
-    ]
+    return [_sm90(name, name, (8192, 8192, 2048), given) for name, given in options.items()]
+
+
+def _sm90(name: str, plan_name: str, extents: tuple[int, int, int], given: dict[str, Any]) -> Case:
+    """A plan for Hopper of bf16, in the bands of tiles with which it was counted, unless a raster is given."""
+    ops, given = Operands.of("bf16", layout="nt"), _BANDS | given
+    plan = sm90_plan(ops, name=plan_name, summary=_spelled("sm90", given), **given)
+    return Case(name, plan, Problem(*extents, operands=ops), _TRAFFIC_LAUNCHES)
 
 
 def traffic_cases() -> list[Case]:
@@ -135,7 +132,6 @@ def traffic_cases() -> list[Case]:
     )
     for name, extents, raster, given in simt:
         out.append(_simt(f"simt_{name}", name, f32, extents, _TRAFFIC_LAUNCHES, raster=raster, **given))
-    bf16 = Operands.of("bf16", layout="nt")
     hopper: tuple[tuple[str, tuple[int, int, int], dict[str, Any]], ...] = (
         ("tall", (16384, 4096, 4096), {}),
         ("along_n", (8192, 8192, 4096), {"raster": "along_n"}),
@@ -144,11 +140,7 @@ def traffic_cases() -> list[Case]:
         ("cooperative_cluster_m", (8192, 8192, 8192),
          {"schedule": "cooperative", "tile": (128, 256, 64), "cluster": (2, 1)}),
     )  # fmt: skip
-    for name, extents, given in hopper:
-        given = _BANDS | given
-        plan = sm90_plan(bf16, name=name, summary=_spelled("sm90", given), **given)
-        out.append(Case(f"sm90_{name}", plan, Problem(*extents, operands=bf16), _TRAFFIC_LAUNCHES))
-    return out
+    return [*out, *[_sm90(f"sm90_{name}", name, extents, given) for name, extents, given in hopper]]
 
 
 def mma_cases() -> list[Case]:
