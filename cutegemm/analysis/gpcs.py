@@ -1,8 +1,9 @@
 """What the multiprocessors of a GPC read of A and B, one beside the other: the least that L2 can be asked for.
 
 Reads of a GPC that ask for the same lines at about the same time are joined on their way to L2; those of a multicast
-are not. Which reads meet is a matter of time. Which could, is a matter of the raster: of the clusters of a GPC, those
-that have the same tile of an operand which their own CTAs do not share. Clusters are handed to the GPCs in turns.
+are not. Which reads meet is a matter of time. Which could, is a matter of the raster and of the clusters' order: of the
+clusters of a GPC, those that have the same tile of an operand which their own CTAs do not share. Clusters are handed to
+the GPCs in rounds: see `plan.work.gpcs`. Here rounds begin as behind a grid that fills the chip.
 
 1599 x 1216 x 2624 of bf16 in 5 x 13 clusters of 2 x 1, one wave, took 24.4 us where bands of the raster left 0.77 of
 what CTAs ask for, and 22.0 where they left 0.69 (one H100, 2026-11-23): see docs/hopper.md, "Who takes which tile".
@@ -61,15 +62,16 @@ def gpc_reads(
     >>> from cutegemm.plan import Problem
     >>> from cutegemm.tile.raster import Raster
     >>> plan, h100 = sm90_plan(cluster=(2, 1)), device_named("h100")
-    >>> orders = [Raster("fitted_m"), Raster("along_n")]
+    >>> orders = [plan.raster, Raster("even_m", 16)]
     >>> [round(gpc_reads(plan, Problem(2048, 1024, 4096), h100, order).share, 2) for order in orders]
-    [0.75, 0.96]
+    [0.46, 1.0]
     """
     scheduler = plan.scheduler if raster is None else replace(plan.scheduler, raster=raster)
     gpcs = _gpcs(device, scheduler.cluster_size)
     if gpcs is None or scheduler.persistent_clusters is None or scheduler.persistent_clusters > len(gpcs):
         return None
-    taken = scheduler.of(problem).taken()
+    work = scheduler.of(problem)
+    taken, launched = work.taken(), work.launched()
     grid = plan.grid(problem)
     bits = plan.operands.a.dtype.bits, plan.operands.b.dtype.bits
     asked, apart = [0.0, 0.0], [0.0, 0.0]
@@ -80,7 +82,7 @@ def gpc_reads(
                 continue  # another CTA of the cluster has the same tile
             tile = taken.tile_mnl(rank)
             there = (tile[0] < grid[0]) & (tile[1] < grid[1])
-            where = gpcs[taken.cluster] if sharing == 1 else -1 - taken.cluster
+            where = gpcs[launched[taken.cluster]] if sharing == 1 else -1 - taken.cluster
             columns = (where, taken.turn, tile[operand], tile[2], taken.work_tile.k_first)
             found.append(np.stack(np.broadcast_arrays(*columns))[:, there])
             many.append(np.broadcast_to(taken.work_tile.k_count, there.shape)[there])

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm.machine.device import CPC_SMS_OF_THREE, CPC_SMS_OF_TWO
+from cutegemm.plan.work.scheduler import ARRAYS
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def demand(plan: GemmPlan, device: Device) -> float:
 
 
 def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
-    """The pace of a plan's units, in times that the MMA takes."""
+    """The pace of a plan's units, in times that the MMA takes: of clusters by their place, see `WorkGrid.place`."""
     persistent = plan.pipeline is not None and plan.pipeline.ctas is not None
     port = device.measured.cpc_bytes_per_clock
     time = np.maximum(1.0, _sharing(plan, device, units) * demand(plan, device) / port)
@@ -103,8 +104,13 @@ def handed_pairs(device: Device, in_cluster: int) -> np.ndarray:
 
 def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
     """Multiprocessors that share a port with each unit's."""
-    in_cluster = plan.scheduler.cluster_size
+    in_cluster, gpcs = plan.scheduler.cluster_size, plan.scheduler.gpcs
     pairs = handed_pairs(device, in_cluster)
     of_two = np.isin(pairs, device.tpcs_of_two)
     first = np.arange(units) * in_cluster % len(pairs)
-    return np.where(of_two, CPC_SMS_OF_TWO, CPC_SMS_OF_THREE)[first]
+    sharing = np.where(of_two, CPC_SMS_OF_TWO, CPC_SMS_OF_THREE)[first]
+    if gpcs is None:
+        return sharing
+    by_place = np.empty_like(sharing)
+    by_place[gpcs.place(np.arange(units), gpcs.ends(units), ARRAYS)] = sharing
+    return by_place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from cutegemm.build.building import made
@@ -21,6 +22,7 @@ from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.rules.pipeline import MIN_STAGES
+from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.plan.work.split import by_last
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
@@ -38,6 +40,9 @@ _COLUMNS_OF_BYTES = 32
 _LEAST_STAGES = 3  # that long rows of D leave room for
 _MOST_CONSUMERS = MAX_THREADS_PER_BLOCK // WARPGROUP_THREADS
 _STORES = ("tma", "tma_warp", "direct")
+_ACROSS_CTAS, _ACROSS_CLUSTERS = 8, 16  # tiles across a band at most, of CTAs and of clusters by their GPCs
+_LEAST_BY_GPC = 128 * 96  # elements of a tile
+_PAIRED = 2  # CTAs of a cluster
 _WARP_ROWS = 16  # of the sums of a wgmma
 
 
@@ -67,6 +72,8 @@ def sm90_plan(
     stream: int = 0,
     fill: bool = False,
     pack: str = "",
+    gpcs: bool | None = None,
+    tpc_rounds: tuple[int, ...] = DEFAULT_DEVICE.tpc_rounds,
 ) -> GemmPlan:
     """A plan for wgmma, from what a person would say.
 
@@ -82,8 +89,8 @@ def sm90_plan(
     subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots, and
                       32 columns of a D of bytes whose consumers have no registers left for more
     slots             subtiles of a consumer in shared memory
-    raster            the order of the clusters' tiles of D, or its text; fitted_n for a cluster that is wider than
-                      high, else fitted_m, where left out
+    raster            the order of the clusters' tiles of D, or its text; one by which clusters of a GPC share what
+                      they read, where left out
     l2                how long the L2 cache is to keep A, B and D
     registers         of a producer's thread and of a consumer's
     with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
@@ -94,6 +101,9 @@ def sm90_plan(
     fill              the CTAs that the tiles leave idle at the end take the last k-tiles of some; see `Split.owned`
     pack              "a", "b" or "ab": operands that are copied first, to k-major ones that TMA loads; see
                       `plan.packing`
+    gpcs              whether clusters take tiles in the order of the GPCs; where left out, if no raster is given and
+                      the tile is large enough: see `is_by_gpc`
+    tpc_rounds        how the hardware hands out a grid, see `Device`; () where that is not known
     raises            PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
@@ -115,13 +125,32 @@ def sm90_plan(
         "ctas": ctas,
     }
     switches = {"with_c": with_c, "two_level": two_level, "deferred": deferred, "fill": fill}
-    typed = {name: (value, (bool,)) for name, value in switches.items()}
+    typed: dict[str, tuple[Any, tuple[type, ...]]] = {
+        "gpcs": (gpcs, (bool, type(None))), **{name: (value, (bool,)) for name, value in switches.items()}
+    }  # fmt: skip
+    if tpc_rounds != ():
+        tiles["tpc_rounds"] = tpc_rounds, len(tpc_rounds) if isinstance(tpc_rounds, tuple) else 1
     check_arguments(subject, ops, tiles, counts, optional, typed)
     b = _Builder(subject, ops, tile)
     if count > _MOST_CONSUMERS:
         b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
     b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
-    order, policies = b.order(_raster_of(cluster) if raster is None else raster), b.policies(l2)
+    ctas = None if schedule == "single" else ctas
+    if any(after > before for before, after in pairwise(tpc_rounds)):
+        b.broken.append(
+            f"tpc_rounds = {tpc_rounds}; rounds are expected of which none is larger than the one before."
+        )
+    by_gpc = GpcOrder.of(tpc_rounds, product(cluster), ctas)
+    if gpcs and by_gpc is None:
+        b.broken.append(
+            f"gpcs = True: the GPCs of {ctas or 'all'} CTAs in clusters of {product(cluster)} are not known from "
+            f"tpc_rounds = {tpc_rounds}; a persistent grid of no more CTAs than multiprocessors, in clusters of one "
+            "or two, is expected."
+        )
+    if not (raster is None and is_by_gpc(tile, cluster) if gpcs is None else gpcs):
+        by_gpc = None
+    order = b.order(_raster_of(cluster, by_gpc) if raster is None else raster)
+    policies = b.policies(l2)
     packs = b.attempt(lambda: make_packings(ops, pack, along_k=True)) or ()
     loaded = as_packed(ops, packs)
     a_source = "register" if is_to_read(loaded) else "shared"
@@ -155,10 +184,11 @@ def sm90_plan(
         made(buffers).stages,
         count,
         consumer_tile,
-        None if schedule == "single" else ctas,
+        ctas,
         stagger_cycles,
         two_level,
         deferred,
+        gpcs=by_gpc,
     )
     return b.plan(
         made(mma),
@@ -178,10 +208,26 @@ def sm90_plan(
     )
 
 
-def _raster_of(cluster: tuple[int, int]) -> str:
-    """In bands along the operand that a cluster does not share, so that clusters of a GPC have equal tiles of it: their
-    reads are joined on the way to L2 where they meet; those of a multicast are not."""
-    return "fitted_n" if cluster[1] > cluster[0] else "fitted_m"
+def is_by_gpc(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
+    """Whether clusters take tiles in the order of the GPCs, where that is known: of smaller tiles, and of larger
+    clusters, whose reads are multicasts, plans were not faster so.
+
+    >>> is_by_gpc((128, 128), (2, 1)), is_by_gpc((64, 64), (1, 1)), is_by_gpc((128, 128), (2, 2))
+    (True, False, False)
+    """
+    return product(tile[:2]) >= _LEAST_BY_GPC and product(cluster) <= _PAIRED
+
+
+def _raster_of(cluster: tuple[int, int], gpcs: GpcOrder | None) -> str:
+    """So that clusters of a GPC have equal tiles of the operand that a cluster does not share: their reads are joined
+    on the way to L2 where they meet; those of a multicast are not. Where clusters are numbered GPC by GPC, neighbours
+    have them, and CTAs without a cluster have a block of tiles; else every eighth."""
+    is_wide = cluster[1] > cluster[0]
+    if gpcs is None:
+        return "fitted_n" if is_wide else "fitted_m"
+    if cluster == (1, 1):
+        return f"even:{_ACROSS_CTAS}"
+    return f"even_{'m' if is_wide else 'n'}:{_ACROSS_CLUSTERS}"
 
 
 def ring_of(

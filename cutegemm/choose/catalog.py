@@ -34,6 +34,10 @@ from cutegemm.plan.rules.limits import limits
 
 Suits = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
+# Of D with few k-tiles, plans of mma.sync, which have no descriptors to read first, took 0.88 of the time of wgmma's
+# for eight of eleven problems, and 0.5 us less than their model says; with more k-tiles none was faster (34 problems of
+# bf16 and f16 on one H200, 2026-11-24).
+_SHORT_K, _SHORT_ELEMENTS, _SHORT_US = 96, 3 << 19, 0.5
 
 
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
@@ -205,7 +209,7 @@ def ranked(
 
     >>> first = next(ranked(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
-    sm90_deferred_2x1: 188 us, most of it power
+    sm90_deferred_2x1: 186 us, most of it power
     """
     kind, by_threads = operands.a.dtype, by_threads or operands
     if by_simt(kind):
@@ -219,10 +223,19 @@ def ranked(
         skinny.ranked(by_threads, problem, device, transposed),
         sm90.ranked(operands, problem, device, accumulate, transposed, with_c),
     ]
-    if not (transposed or kind.bits == 8 or not to_pack_for_wgmma(operands)):
+    if not transposed and kind.bits > 8 and to_pack_for_wgmma(operands):
         with suppress(PlanError):  # others may serve
             found.append(mma_sync.ranked(by_threads, problem, arch, device))
+    elif not transposed and kind.bits == 16 and _is_short(problem):
+        with suppress(PlanError):
+            others = mma_sync.ranked(by_threads, problem, arch, device)
+            found.append(replace(one, us=one.us - _SHORT_US) for one in others)
     return heapq.merge(*found, key=lambda one: one.us)
+
+
+def _is_short(problem: Problem) -> bool:
+    """Whether K, of elements of 16 bits, and D are such that threads which load A and B are done before TMA is."""
+    return 0 < problem.k <= _SHORT_K and problem.m * problem.n * problem.l <= _SHORT_ELEMENTS
 
 
 def _packed(name: str, operands: Operands, by_threads: Operands) -> Operand:

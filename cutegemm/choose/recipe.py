@@ -32,14 +32,16 @@ SWAPPED = str.maketrans("ab", "ba")  # the names of operands, of the transposed 
 class BuildTarget:
     """What a plan is built for, beside its operands; a family reads of it what concerns its plans.
 
-    arch     whose shared memory mma.sync plans fill
-    sms      multiprocessors that clusters of a persistent grid fill
-    with_c   whether the kernel of a Hopper plan must be able to read C
+    arch         whose shared memory mma.sync plans fill
+    sms          multiprocessors that clusters of a persistent grid fill
+    with_c       whether the kernel of a Hopper plan must be able to read C
+    tpc_rounds   the order in which the hardware hands out a grid: see `Device`
     """
 
     arch: str
     sms: int
     with_c: bool
+    tpc_rounds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Recipe(ABC):
         """
         size, at_a_time = self.cluster_ctas, device.clusters_by_size
         sms = at_a_time[size] * size if size < len(at_a_time) else device.sms  # no plan has larger ones
-        return _built(self, operands, arch, sms, with_c)
+        return _built(self, operands, BuildTarget(arch, sms, with_c, device.tpc_rounds))
 
     @property
     def cluster_ctas(self) -> int:
@@ -175,8 +177,7 @@ class Recipe(ABC):
 
 
 @cache
-def _built(recipe: Recipe, operands: Operands, arch: str, sms: int, with_c: bool) -> GemmPlan:
-    target = BuildTarget(arch, sms, with_c)
+def _built(recipe: Recipe, operands: Operands, target: BuildTarget) -> GemmPlan:
     if not recipe.transposed:
         return recipe.build_for(operands, target)
     try:

@@ -73,7 +73,8 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         grid, tiles = f"{m} x {n} x {batch} tiles", str(m * n * batch)
     warps = plan.threads // WARP_THREADS
     values = size(mma.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
-    rows = [("grid", tiles, grid, f"raster {plan.raster}")]
+    order = ", clusters GPC by GPC" if plan.scheduler.gpcs is not None else ""
+    rows = [("grid", tiles, grid, f"raster {plan.raster}{order}")]
     pipeline = plan.pipeline
     if pipeline is not None:
         what = f"{pipeline.kind}, {'persistent' if pipeline.ctas else 'one tile each'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -29,6 +30,7 @@ class Pipeline:
     deferred         cooperative: a consumer converts its sums, goes on to its next tile, and stores them subtile by
                      subtile behind the products of its first k-tiles
     consumer_warps   of a consumer: 4 of a warpgroup, or 1
+    gpcs             the order in which clusters of a persistent grid take tiles; None: that of their launch
     """
 
     kind: str
@@ -40,6 +42,7 @@ class Pipeline:
     two_level: bool = False
     deferred: bool = False
     consumer_warps: int = WARPGROUP_THREADS // WARP_THREADS
+    gpcs: GpcOrder | None = None
 
     @property
     def turns(self) -> int:

@@ -614,6 +614,7 @@ class GemmPlan(hooks.Shown):
         return TileScheduler(
             self.raster, self.split, self.cta_tile, self.cluster_mn, persistent,
             batched=self.operands.batched, idle_ctas=by_threads,
+            gpcs=None if self.pipeline is None else self.pipeline.gpcs,
         )  # fmt: skip
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:

@@ -23,8 +23,19 @@ from cutegemm.layout.inttuple import integer_of
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import E
 
-KINDS = ("along_m", "along_n", "grouped_m", "grouped_n", "fitted_m", "fitted_n", "hilbert")
-_OF_A_GROUP = ("grouped_m", "grouped_n", "hilbert")  # those that take one
+KINDS = (
+    "along_m",
+    "along_n",
+    "grouped_m",
+    "grouped_n",
+    "fitted_m",
+    "fitted_n",
+    "even_m",
+    "even_n",
+    "even",
+    "hilbert",
+)
+_OF_A_GROUP = ("grouped_m", "grouped_n", "even_m", "even_n", "even", "hilbert")  # those that take one
 
 _MAX_DIGITS = 18  # of a number in a text
 _TEXT = re.compile(rf"\s*({'|'.join(KINDS)}|log_tile)\s*(?::\s*([0-9]+)\s*)?")
@@ -42,6 +53,9 @@ class Raster(hooks.Shown):
                          them clusters in turns. So the clusters of a GPC tend to have the same row of tiles: reads of
                          A that meet in a GPC are joined on their way to L2
              fitted_n    the same along N, as grouped_n
+             even_m      grouped_m in bands that are as wide as each other, or nearly so, and of `group` tiles at most
+             even_n      the same along N, as grouped_n
+             even        even_m where M has no more tiles than N, else even_n
              hilbert     bands of `group` tiles along M, squares side by side in a band, and in a square the
                          Hilbert curve: the next tile is a neighbour. Ragged squares go by columns
     group    tiles across a band, 1 or more, for hilbert a power of two; None for the kinds along_* and
@@ -153,9 +167,15 @@ class Raster(hooks.Shown):
         >>> Raster("grouped_n", 4).across(13, 13), Raster("fitted_n").across(13, 6), Raster("along_m").across(13, 13)
         (4, 4, None)
         """
-        if not self.kind.startswith("fitted"):
-            return self.group
-        return int(_fitted(grid_m if self.kind == "fitted_m" else grid_n))
+        if self.kind.startswith("fitted"):
+            return int(_fitted(grid_m if self.kind == "fitted_m" else grid_n))
+        if self.kind.startswith("even") and self.group:
+            return int(_even((grid_m, grid_n)[self._fast(grid_m, grid_n)], self.group))
+        return self.group
+
+    def _fast(self, grid_m: int, grid_n: int) -> int:
+        """The mode across a band, which varies fastest: 0 for M, 1 for N."""
+        return int(grid_m > grid_n if self.kind == "even" else self.kind.endswith("n"))
 
     def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
         """The tile of every position, as an int64 array (grid_m * grid_n * batch, 3).
@@ -187,11 +207,15 @@ class Raster(hooks.Shown):
             return Layout((grid_n, grid_m, batch), (E(1), E(0), E(2)))
         if self.kind == "hilbert":
             raise LayoutError(f"Raster.as_layout: {self} is no layout: a curve turns. Evaluate `tile`.")
-        fast, slow = (0, 1) if self.kind.endswith("m") else (1, 0)
-        extents = grid_m, grid_n
+        fast = self._fast(grid_m, grid_n)
+        slow, extents = 1 - fast, (grid_m, grid_n)
         group = self.across(grid_m, grid_n) or 1
         if extents[fast] % group:
-            or_a_group = f"Choose a group that divides {extents[fast]}, or e" if self.group else "E"
+            or_a_group = (
+                f"Choose a group that divides {extents[fast]}, or e"
+                if self.kind.startswith("grouped")
+                else "E"
+            )
             raise LayoutError(
                 f"Raster.as_layout: {self} on a grid of {grid_m}x{grid_n} tiles is no layout: its last band "
                 f"is {extents[fast] % group} tiles across, not {group}.\n"
@@ -274,22 +298,48 @@ def _in_fitted_bands(
     return _in_band(within, (linear - within) // by_slow, grid_fast, minimum, by_group, by_last)
 
 
-def _fitted_m(
+def _bands_m(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
 ) -> tuple[Any, Any]:
     return _in_fitted_bands(linear, grid_m, minimum, *divisors)
 
 
-def _fitted_n(
+def _bands_n(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
 ) -> tuple[Any, Any]:
     n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
     return m_tile, n_tile
 
 
-def _fitted_divisors(fast: Any, slow: Any) -> tuple[Any, ...]:
-    group = _fitted(fast)
+def _bands_of_fewer(
+    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
+) -> tuple[Any, Any]:
+    fewer = minimum(grid_m, grid_n)
+    fast, slow = _in_fitted_bands(linear, fewer, minimum, *divisors)
+    is_n = minimum(grid_m - fewer, 1)  # 1 or 0
+    return fast + is_n * (slow - fast), slow + is_n * (fast - slow)
+
+
+def _even(extent: Any, most: int) -> Any:
+    """Tiles across the widest of the fewest bands that have `most` tiles across at most.
+
+    >>> [_even(extent, 8) for extent in (0, 1, 7, 8, 9, 12, 17, 24, 25)]
+    [1, 1, 7, 8, 5, 6, 6, 8, 7]
+    """
+    bands = (extent + (most - 1)) // most
+    bands = bands + (bands * 0 + 1) // (bands + 1)  # one at least
+    width = (extent + (bands - 1)) // bands
+    return width + (width * 0 + 1) // (width + 1)
+
+
+def _band_divisors(group: Any, fast: Any, slow: Any) -> tuple[Any, ...]:
     return group * slow, (fast - 1) % group + 1, group, slow
+
+
+def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
+    is_m = (m * 0 + 1) // (m // (n + 1) + 1)  # 1 or 0
+    fewer, others = n + is_m * (m - n), m + is_m * (n - m)
+    return _band_divisors(_even(fewer, most), fewer, others)
 
 
 def _hilbert(
@@ -337,8 +387,11 @@ _TILE_OF: dict[str, Callable[..., tuple[Any, Any]]] = {
     "along_n": _along_n,
     "grouped_m": _grouped_m,
     "grouped_n": _grouped_n,
-    "fitted_m": _fitted_m,
-    "fitted_n": _fitted_n,
+    "fitted_m": _bands_m,
+    "fitted_n": _bands_n,
+    "even_m": _bands_m,
+    "even_n": _bands_n,
+    "even": _bands_of_fewer,
     "hilbert": _hilbert,
 }
 
@@ -347,7 +400,10 @@ _DIVISORS_OF: dict[str, Callable[..., tuple[Any, ...]]] = {
     "along_n": lambda m, n, group: (n,),
     "grouped_m": lambda m, n, group: (group * n, (m - 1) % group + 1),
     "grouped_n": lambda m, n, group: (group * m, (n - 1) % group + 1),
-    "fitted_m": lambda m, n, group: _fitted_divisors(m, n),
-    "fitted_n": lambda m, n, group: _fitted_divisors(n, m),
+    "fitted_m": lambda m, n, group: _band_divisors(_fitted(m), m, n),
+    "fitted_n": lambda m, n, group: _band_divisors(_fitted(n), n, m),
+    "even_m": lambda m, n, group: _band_divisors(_even(m, group), m, n),
+    "even_n": lambda m, n, group: _band_divisors(_even(n, group), n, m),
+    "even": lambda m, n, group: _divisors_of_fewer(m, n, group),
     "hilbert": lambda m, n, group: (group * n,),
 }

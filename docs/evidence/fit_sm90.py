@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ _FOUND_APART = (
 )  # fmt: skip
 # Until then tiles with narrow slots, named by their size, had wide ones, and a stage less.
 _NARROW_SINCE = "2026-11-23 02:00 UTC"
+# Until then clusters took tiles in the order of their launch.
+_BY_GPC_SINCE = "2026-11-24 00:30 UTC"
 _CONSIDERED = {recipe.name for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL)}
 
 
@@ -52,19 +54,22 @@ _CONSIDERED = {recipe.name for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL)}
 class Timed:
     """Plans that were timed on a problem in turns, all of them for D or all for D^T.
 
-    us   microseconds of each
+    us        microseconds of each
+    is_late   whether the plans were such that clusters take tiles in the order of the GPCs
     """
 
     recipes: tuple[Sm90Recipe, ...]
     problem: Problem
     device: Device
     us: tuple[float, ...]
+    is_late: bool = True
 
     @cached_property
     def _columns(self) -> tuple[Shapes, Any, Any]:
         divisions = [recipe.division for recipe in self.recipes]
+        shapes = Shapes.of([recipe.shape for recipe in self.recipes], self.problem.operands)
         return (
-            Shapes.of([recipe.shape for recipe in self.recipes], self.problem.operands),
+            replace(shapes, by_gpc=shapes.by_gpc & self.is_late),
             np.array([one.parts for one in divisions]),
             np.array([one.owned for one in divisions]),
         )
@@ -95,7 +100,8 @@ class Contest:
 def timed(recorded: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
     """Contests of a file of `docs.evidence`, by problem; a plan that was chosen as well counts once."""
     by_problem: dict[tuple[Any, ...], dict[str, tuple[Sm90Recipe, float]]] = {}
-    had_wide_slots = recorded["machine"].get("date", "") < _NARROW_SINCE
+    date = recorded["machine"].get("date", "")
+    had_wide_slots, is_late = date < _NARROW_SINCE, date >= _BY_GPC_SINCE
     for row in [*recorded["rows"], *recorded.get("trials", ())]:
         us = row.get("us", {})
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
@@ -106,11 +112,13 @@ def timed(recorded: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
                 key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
                 by_problem.setdefault(key, {})[str(recipe)] = recipe, each
     device = device_called(recorded["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
-    found = {key: _contest(key, list(plans.values()), device) for key, plans in by_problem.items()}
+    found = {key: _contest(key, list(plans.values()), device, is_late) for key, plans in by_problem.items()}
     return {key: contest for key, contest in found.items() if len(contest.us) > 1}
 
 
-def _contest(key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], device: Device) -> Contest:
+def _contest(
+    key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], device: Device, is_late: bool
+) -> Contest:
     dtype, layout, m, n, k, l = key  # noqa: E741
     problem = Problem(m, n, k, l, operands_of(dtype, layout, m, n, k, batched=l > 1))
     found = []
@@ -119,7 +127,7 @@ def _contest(key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], de
         of = [one for one in plans if one[0].transposed == turned and _fits(one[0], solved, device)]
         if of:
             recipes, us = zip(*of, strict=True)
-            found.append(Timed(recipes, solved, device, us))
+            found.append(Timed(recipes, solved, device, us, is_late))
     return Contest(tuple(found))
 
 

@@ -441,9 +441,12 @@ def test_pace_of_plans(given, ratios):
 
 def test_the_places_ahead_are_those_of_the_chip():
     """CTAs 40 to 45 and 48 to 53 ran on multiprocessors 32 to 43; 86 to 90 and 93 to 97 on 78 to 87."""
-    found = pace_of(sm90_plan(Operands.of("bf16", layout="nt")), DEVICES["h200"], 132)
-    ahead = np.flatnonzero(found.time == 1).tolist()
-    assert ahead == [1, 13, *range(40, 46), *range(48, 54), *range(86, 91), *range(93, 98)]
+    ahead = [1, 13, *range(40, 46), *range(48, 54), *range(86, 91), *range(93, 98)]
+    for by_gpc in (False, True):
+        plan = sm90_plan(Operands.of("bf16", layout="nt"), gpcs=by_gpc)
+        found = np.flatnonzero(pace_of(plan, DEVICES["h200"], 132).time == 1)
+        places = plan.scheduler.of(Problem(4096, 4096, 64)).launched()
+        assert sorted(places[found].tolist()) == ahead
 
 
 @pytest.mark.parametrize("all_write", [True, False])

@@ -195,9 +195,9 @@ def test_what_idle_ctas_take():
 
 def test_tiles_that_fill_the_grid():
     """12 x 12 tiles of 128 x 128 take 132 multiprocessors twice, 8 x 16 of 192 x 96 once; 6 x 11 of 256 x 256 are no
-    tiles that there are, 12 x 11 of 128 x 256 are, in pairs."""
+    tiles that there are, 12 x 11 of 128 x 256 are, or 6 x 22 of 256 x 128, in pairs."""
     assert choose(BF16, Problem(1536, 1536, 1536)).cta_tile[:2] == (192, 96)
-    assert choose(BF16, Problem(1536, 11 * 256, 8192)).cta_tile[:2] == (128, 256)
+    assert sorted(choose(BF16, Problem(1536, 11 * 256, 8192)).cta_tile[:2]) == [128, 256]
 
 
 def test_few_tiles_of_a_deep_problem_are_taken_by_clusters_of_four():
@@ -236,7 +236,8 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster, depth):
         for named in usual
         if (named.tile, named.shape.cluster, named.shape.depth) == (tile, cluster, depth)
     ]
-    assert len(found) == (2 if tile == (128, 192) else 1)  # with narrow slots, and with wide ones
+    has_both = tile == (128, 192) and cluster != (1, 1)
+    assert len(found) == (2 if has_both else 1)  # with narrow slots, and with wide ones
     plans = [plan_named(named.name, BF16) for named in found]
     for named, plan in zip(found, plans, strict=True):
         assert (plan.cta_tile, plan.cluster_mn) == ((*tile, 64 * depth), cluster)
@@ -245,7 +246,7 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster, depth):
         assert (plan.pipeline.kind == "pingpong") == takes_turns
     assert [(plan.stages, plan.slots.subtile[1]) for plan in plans if tile == (128, 192)] in (
         [],
-        [(4, 64), (5, 32)],
+        [(4, 64), (5, 32)] if has_both else [(5, 32)],
     )
 
 
@@ -376,7 +377,7 @@ def test_at_the_power_limit_what_no_products_overlap_is_lost():
         / predicted_us(BY_NAME["sm90_wide_2x1"], BF16, Problem(8192, 14336, k))
         for k in (4096, 28672)
     ]
-    assert long < 1 < short
+    assert abs(long - 1) < 0.005 < 0.01 < short - 1
 
 
 def test_rows_of_64_bytes_take_longer():

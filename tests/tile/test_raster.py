@@ -13,7 +13,7 @@ from cutegemm.tile.raster import KINDS, Raster
 RASTERS = [
     Raster(kind, group)
     for kind in KINDS
-    for group in ([1, 2, 3, 4, 7, 8, 100] if kind.startswith(("grouped", "hilbert")) else [None])
+    for group in ([1, 2, 3, 4, 7, 8, 100] if kind.startswith(("grouped", "even", "hilbert")) else [None])
     if kind != "hilbert" or group in (1, 2, 4, 8)
 ]
 BY_LOOPS = [raster for raster in RASTERS if raster.kind != "hilbert"]
@@ -34,9 +34,19 @@ def fitted(extent):
     return 4 if extent in (5, 6) else 8
 
 
+def even(extent, most):
+    """Of the fewest bands that are at most so wide, the widest, if they are as alike as they can be."""
+    bands = min(count for count in range(1, extent + 1) if -(-extent // count) <= most)
+    return -(-extent // bands)
+
+
 def by_loops(raster, grid_m, grid_n, batch):
     """The order written down by loops."""
     group = raster.group or 1
+    if raster.kind == "even":
+        raster = Raster("even_m" if grid_m <= grid_n else "even_n", raster.group)
+    if raster.kind.startswith("even"):
+        group = even(grid_m if raster.kind == "even_m" else grid_n, raster.group)
     if raster.kind.startswith("fitted"):
         group = fitted(grid_m if raster.kind == "fitted_m" else grid_n)
     for at in range(batch):
@@ -44,7 +54,7 @@ def by_loops(raster, grid_m, grid_n, batch):
             yield from ((m, n, at) for n in range(grid_n) for m in range(grid_m))
         elif raster.kind == "along_n":
             yield from ((m, n, at) for m in range(grid_m) for n in range(grid_n))
-        elif raster.kind in ("grouped_m", "fitted_m"):
+        elif raster.kind in ("grouped_m", "fitted_m", "even_m"):
             for first in range(0, grid_m, group):
                 band = range(first, min(first + group, grid_m))
                 yield from ((m, n, at) for n in range(grid_n) for m in band)
@@ -76,10 +86,14 @@ def test_log_tile_is_the_threadblock_swizzle_without_idle_ctas(log_tile):
 @pytest.mark.parametrize("raster", BY_LOOPS, ids=str)
 def test_layout_is_the_function_where_there_is_one(raster):
     for grid_m, grid_n, batch in GRIDS:
-        extent = grid_m if raster.kind.endswith("m") else grid_n
+        along_m = grid_m <= grid_n if raster.kind == "even" else raster.kind.endswith("m")
+        extent = grid_m if along_m else grid_n
         group = fitted(extent) if raster.kind.startswith("fitted") else raster.group
+        if raster.kind.startswith("even"):
+            group = even(extent, raster.group)
         if group and extent % group:
-            what_to_do = "Choose a group that divides" if raster.group else "  Evaluate `tile`"
+            is_given = raster.kind.startswith("grouped")
+            what_to_do = "Choose a group that divides" if is_given else "  Evaluate `tile`"
             with pytest.raises(LayoutError, match=f"(?s)is no layout: its last band.*{what_to_do}"):
                 raster.as_layout(grid_m, grid_n, batch)
         else:

@@ -48,7 +48,7 @@ class Sm90Recipe(Recipe):
         **dict.fromkeys(("schedule", "store", "shared_d", "raster", "pack"), str),
         "l2": _policies,
         "ctas": lambda text: None if text == "none" else int(text),
-        **dict.fromkeys(("two_level", "deferred", "fill"), parse_flag),
+        **dict.fromkeys(("two_level", "deferred", "fill", "gpcs"), parse_flag),
     }
     loads_boxes: ClassVar[bool] = True
     reads_a: ClassVar[bool] = True
@@ -130,7 +130,12 @@ class Sm90Recipe(Recipe):
         pack = self.packed(ops)
         reads = not self.spelled_out and is_to_read(ops) and "a" not in pack and self.may_read
         own = self.reading if reads else self
-        options: dict[str, Any] = {"ctas": target.sms, **own.options, "pack": pack}
+        options: dict[str, Any] = {
+            "ctas": target.sms,
+            "tpc_rounds": target.tpc_rounds,
+            **own.options,
+            "pack": pack,
+        }
         options |= {"name": self.plan_name, "summary": own.summary, "with_c": with_c}
         if not self.spelled_out:
             if self.split is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.build.sm90 import ring_of
+from cutegemm.build.sm90 import is_by_gpc, ring_of
 from cutegemm.choose.columns import Column, Columns
 from cutegemm.choose.sm90.tiles import is_of_one_wave
 from cutegemm.machine.device import Device
@@ -56,6 +56,11 @@ class TileShape:
             self.epilogue == "cooperative" and not self.two_level and is_of_one_wave(self.tile, self.cluster)
         )
 
+    @property
+    def is_by_gpc(self) -> bool:
+        """Whether clusters take tiles in the order of the GPCs, where that is known."""
+        return self.raster is None and self.epilogue != "single" and is_by_gpc(self.tile, self.cluster)
+
     def ring(self, operands: Operands) -> tuple[int, int]:
         """Stages, and subtiles of a consumer.
 
@@ -95,6 +100,7 @@ class Shapes(Columns):
     """Columns of many `TileShape`s, for operands of some types.
 
     band       rows of tiles that are taken side by side
+    by_gpc     whether clusters take tiles in the order of the GPCs, where that is known
     late       1 / (stages - 1): a k-tile's share of a load
     subtiles   of a consumer
     depth      k-tiles of 128 bytes that are waited for together
@@ -110,6 +116,7 @@ class Shapes(Columns):
     cooperative: Column
     deferred: Column
     band: Column
+    by_gpc: Column
     along_m: Column
     along_n: Column
     two_level: Column
@@ -149,6 +156,7 @@ class Shapes(Columns):
             [_stops_to_store(one, defers) for one in shapes],
             [defers and one.epilogue == "deferred" for one in shapes],
             [bands.get(one.raster, _BAND) for one in shapes],
+            [one.is_by_gpc for one in shapes],
             [one.raster == "along_m" for one in shapes],
             [one.raster == "along_n" for one in shapes],
             [one.two_level for one in shapes],

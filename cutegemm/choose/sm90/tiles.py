@@ -26,7 +26,7 @@ COLUMNS = {
     256: (96, 128, 144, 160, 192),
 }
 # The same of tiles whose sums threads add up k-tile by k-tile: they hold two or three of each.
-TWO_LEVEL_COLUMNS = {64: (16, 32, 48, 64, 96, 128), 128: (64, 96, 128, 144, 160, 192)}
+TWO_LEVEL_COLUMNS = {64: (16, 32, 48, 64, 96, 128), 128: (48, 64, 80, 96, 112, 128, 144, 160, 192)}
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 # Tiles in clusters of four and of eight, of few tiles: what a cluster reads once is what L2 need not give. 1 x 4 was
 # not seen to be faster than 4 x 1 of the transposed problem, but where the tile itself reads more of A than of B.
@@ -54,8 +54,6 @@ DEEP_TILES = (
 # six times 144 but for 87. 777 x 11008 x 4096 of bf16 takes 99.9 us by the first, 103.2 by the second (one H200).
 BY_EIGHT = (((128, 136), (1, 2)), ((256, 136), (1, 2)), ((192, 104), (1, 2)), ((192, 120), (1, 2)))
 TWO_LEVEL_FOURS = tuple([((128, columns), (2, 2)) for columns in (96, 128, 144, 160)])
-_ALONE = 128 * 128  # elements of a tile, beyond which one by itself was not seen to be faster
-
 COOPERATIVE = {"schedule": "cooperative"}
 # The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
 DEFERRED = {"deferred": True, "stagger_cycles": 500}
@@ -75,7 +73,7 @@ def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple
     """The tiles that `choose` considers: (bM, bN), the cluster, and how deep k-tiles are."""
     for rows, widths in (TWO_LEVEL_COLUMNS if two_level else COLUMNS).items():
         for columns in widths:
-            for cluster in CLUSTERS[rows * columns > _ALONE :]:
+            for cluster in CLUSTERS:
                 yield (rows, columns), cluster, 1
     if two_level:
         yield from [(*given, 1) for given in TWO_LEVEL_FOURS]

@@ -60,6 +60,9 @@ class Sm90Costs:
     l2_unaligned   times that, where rows do not begin at lines
     l2_apart       times that, of rows along M or N where tiles have owners: the others begin theirs out of step
     l2_fours       times that, in clusters of four or eight
+    l2_joined      times that, of rows that no multicast brings, where clusters take tiles in the order of the GPCs:
+                   reads of a GPC are joined
+    l2_larger      power of the other operand's share of what is read, twice: reads that wait for memory are joined more
     reader         for each CTA that reads the same few lines
     missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
     load           of a k-tile, from asking for it until it is there
@@ -99,6 +102,8 @@ class Sm90Costs:
     l2_unaligned: float = 1.58
     l2_apart: float = 1.32
     l2_fours: float = 0.5
+    l2_joined: float = 0.7
+    l2_larger: float = 0.02
     reader: float = 0.000289
     missing: float = 3.46
     load: float = 0.359
@@ -292,7 +297,13 @@ def _l2_us(
         of_b = of_b * np.where(owned & along_b, costs.l2_apart, 1.0)
     of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
     of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
-    rows = of_a / shapes.cn + of_b / shapes.cm
+    joined = np.where(shapes.by_gpc & bool(device.tpc_rounds), costs.l2_joined, 1.0)
+    # Those of a multicast are not joined
+    of_mean = 2 / np.maximum(1, tiling.m + tiling.n)
+    by_size = np.where(joined < 1, costs.l2_larger, 0.0)
+    own_a = np.where(shapes.cn > 1, 1.0, joined * (tiling.n * of_mean) ** by_size)
+    own_b = np.where(shapes.cm > 1, 1.0, joined * (tiling.m * of_mean) ** by_size)
+    rows = own_a * of_a / shapes.cn + own_b * of_b / shapes.cm
     row_us = costs.l2 * K_TILE_BYTES / (device.measured.sm_l2_gb_s * 1e3)
     return row_us * rows * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)
 

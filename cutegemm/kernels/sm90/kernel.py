@@ -37,6 +37,9 @@ from cutegemm.plan.launches import GEMM, PACK, is_early, launches_of
 from cutegemm.plan.memory.workspace import packed_bytes_of, regions
 from cutegemm.plan.plan import GemmPlan
 
+# The warp that sets the barriers up: beside one that asks for k-tiles it has nothing else to do.
+_SETS_UP = 1
+
 __all__ = ["Sm90Gemm", "fake_arguments", "host_function"]
 
 
@@ -170,7 +173,9 @@ class Sm90Gemm:
         tickets = None
         if cutlass.const_expr(plan.split.is_split):
             tickets = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
-        if warp_idx == 0:
+        work = plan.scheduler.from_values(values, TRACED)
+        cluster = cta // in_cluster
+        if warp_idx == _SETS_UP:
             for atom in (tma_a, tma_b, *self.storage.descriptors(tma_c, tma_d, more)):
                 cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
@@ -178,6 +183,8 @@ class Sm90Gemm:
                     for i in range(barrier.count):
                         cute.arch.mbarrier_init(at[barrier.name] + i, barrier.arrivals)
             cute.arch.mbarrier_init_fence()
+        elif cutlass.const_expr(plan.scheduler.gpcs is not None):
+            cluster = work.place(cluster)
         if cutlass.const_expr(in_cluster > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
@@ -185,7 +192,6 @@ class Sm90Gemm:
             cute.arch.sync_threads()
         begin(self.launches[GEMM])
 
-        work = plan.scheduler.from_values(values, TRACED)
         parts = None
         if cutlass.const_expr(plan.split.is_split):
             parts = Parts(plan, arrivals, sums, tickets)
@@ -196,7 +202,6 @@ class Sm90Gemm:
         )
         loads = Loads(plan, tma_a, mA, tma_b, mB)
         consumers = self.consumers(self.storage, parts, loads)
-        cluster = cta // in_cluster
         if cutlass.const_expr(self.pipeline.kind == "single"):
             self.consume(consumers, ring, work, warp_idx, rank, cluster)
         else:

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.plan.work.shares import Shares, WorkTile, shares_of
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.raster import Raster
@@ -81,6 +82,7 @@ class TileScheduler:
     cluster_mn   CTAs of a cluster along M and N
     persistent   CTAs of a persistent grid; None: a cluster for each work tile
     batched      whether there may be several batches: the raster divides by the tiles of one
+    gpcs         the order of a persistent grid's clusters by which they take work tiles; None: that of their launch
     idle_ctas    whether the launched grid follows from the tiles alone, so that CTAs may have nothing to do: (tiles,
                  parts) of a split in parts, or all persistent CTAs. Else there are no more clusters than work tiles
     """
@@ -92,6 +94,7 @@ class TileScheduler:
     persistent: int | None = None
     batched: bool = True
     idle_ctas: bool = False
+    gpcs: GpcOrder | None = None
 
     @property
     def cluster_size(self) -> int:
@@ -143,7 +146,7 @@ class TileScheduler:
 
         How many tiles and slots there are in all is known to the host alone.
         """
-        k_tiles, m_tiles, n_tiles, divisors, count, clusters, handed = values
+        k_tiles, m_tiles, n_tiles, divisors, count, clusters, handed, ends = values
         shares = None
         if self.split.is_split:
             names = (*_HANDED_OWNED, "divisors") if self.split.owned else _HANDED
@@ -153,9 +156,8 @@ class TileScheduler:
                 k_tiles=k_tiles, columns=columns, count=count, slots=None, minimum=arithmetic.minimum,
                 maximum=arithmetic.maximum, **known,
             )  # fmt: skip
-        return WorkGrid(
-            TileGrid(self, m_tiles, n_tiles, None, arithmetic, divisors), k_tiles, count, clusters, shares
-        )
+        tiles = TileGrid(self, m_tiles, n_tiles, None, arithmetic, divisors)
+        return WorkGrid(tiles, k_tiles, count, clusters, shares, ends)
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,9 @@ class TileGrid:
             clusters = scheduler.persistent_clusters
             if not scheduler.idle_ctas:
                 clusters = arithmetic.minimum(count, clusters)
-        return WorkGrid(self, k_tiles, count, clusters, shares)
+        gpcs = scheduler.gpcs
+        ends = () if gpcs is None else gpcs.ends(clusters, arithmetic)
+        return WorkGrid(self, k_tiles, count, clusters, shares, ends)
 
 
 @dataclass(frozen=True)
@@ -261,8 +265,9 @@ class WorkGrid:
     tiles      of D
     k_tiles    of each tile
     count      numbers of work tiles; of some of stream-K nobody has anything to do
-    clusters   that are launched; cluster c begins with the work tile c
+    clusters   that are launched; the one at place c begins with the work tile c
     shares     how K is divided, where the parts of a tile are neither all of it nor rows of the grid
+    ends       what the host works out for `place`
 
     >>> scheduler = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1), persistent=4)
     >>> work = scheduler.tiles(600, 256).along(512)
@@ -277,6 +282,7 @@ class WorkGrid:
     count: Any
     clusters: Any
     shares: Shares | None
+    ends: tuple[Any, ...] = ()
 
     @property
     def scheduler(self) -> TileScheduler:
@@ -306,6 +312,18 @@ class WorkGrid:
         return self.tiles.tile_mnl(work_tile.tile, rank)
 
     # --- the order in which a cluster takes them ---------------------------------------------------------------
+
+    def place(self, cluster: Any) -> Any:
+        """The number of the first work tile of a cluster, by the order in which clusters are launched.
+
+        All that follows, and all that enumerates clusters, knows a cluster by its place.
+        """
+        gpcs = self.scheduler.gpcs
+        return cluster if gpcs is None else gpcs.place(cluster, self.ends, self.tiles.arithmetic)
+
+    def launched(self) -> np.ndarray:
+        """Which cluster of the launch each place is, where extents are known integers."""
+        return np.argsort(self.of_arrays().place(np.arange(self.clusters)), kind="stable")
 
     def following(self, number: Any, turns: int = 1) -> Any:
         """The number of the work tile that the same cluster takes so many turns later."""
@@ -411,6 +429,7 @@ class WorkGrid:
             self.count,
             self.clusters,
             handed,
+            tuple([integer(end) for end in self.ends]),
         )
 
     def of_arrays(self) -> WorkGrid:

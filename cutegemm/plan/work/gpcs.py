@@ -1,0 +1,130 @@
+"""The order of the GPCs: which clusters of a persistent grid are neighbours on the chip.
+
+The hardware hands clusters to GPCs in rounds, one to each GPC that has room left. Reads of A and B that meet in a GPC
+are joined on their way to L2, so clusters of one GPC had better have neighbouring tiles of D. `GpcOrder.place` numbers
+the clusters GPC by GPC; the tile scheduler takes it for the number of the first work tile of a cluster. It is a
+permutation of the clusters that are launched, wherever these run: a chip that hands them out otherwise is slower, and
+its results are the same.
+
+Which GPC a round begins with depends on where the kernel before ended. So a round that lacks a GPC lacks one that is
+not known: its clusters are of the GPC at the same place of a full round, or of the next one. In a GPC the last rounds
+come first, so that either way clusters of a GPC are neighbours.
+
+All is arithmetic without a branch on its values: see `plan.work.scheduler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cutegemm.plan.work.scheduler import Arithmetic
+
+_PAIR = 2  # multiprocessors of a TPC
+_BYTES = 4  # of a number that the host hands to a kernel: one for each GPC
+_MOST_CTAS = 255  # whose places are bytes
+_QUOTIENT_BITS = 16
+
+
+@dataclass(frozen=True)
+class GpcOrder:
+    """How many clusters the hardware hands out in each round. A shorter round lacks the GPCs that came first in the one
+    before: they are full.
+
+    >>> order = GpcOrder((3, 2, 1))  # GPC 0 takes the cluster 0; 1 takes 1 and 3; 2 takes 2, 4 and 5
+    >>> [order.place(cluster, order.ends(6)) for cluster in range(6)]
+    [0, 2, 5, 1, 4, 3]
+    >>> [order.place(cluster, order.ends(4)) for cluster in range(4)]
+    [0, 2, 3, 1]
+    """
+
+    rounds: tuple[int, ...]
+
+    @staticmethod
+    def of(tpc_rounds: Sequence[int], cluster_size: int, ctas: int | None) -> GpcOrder | None:
+        """That of clusters of one or two CTAs, from the order in which pairs of multiprocessors (TPCs) are handed out.
+
+        Clusters of two fill a TPC each. Of single CTAs, each TPC of a round is given one, then each one more.
+
+        ctas      of the persistent grid
+        returns   None where that is not known: of larger clusters, and of more CTAs than there are multiprocessors
+
+        >>> GpcOrder.of((3, 2), 1, 10)
+        GpcOrder(rounds=(3, 3, 2, 2))
+        """
+        most = min(_PAIR * sum(tpc_rounds), _MOST_CTAS)
+        if cluster_size > _PAIR or ctas is None or not 0 < ctas <= most:
+            return None
+        return GpcOrder(tuple([count for count in tpc_rounds for _ in range(_PAIR // cluster_size)]))
+
+    @property
+    def _runs(self) -> list[tuple[int, int, int]]:
+        """Rounds of one size: the first cluster, the clusters of a round, and how many rounds."""
+        grouped = [(count, len([*same])) for count, same in groupby(self.rounds)]
+        firsts = accumulate([count * times for count, times in grouped], initial=0)
+        return [(first, count, times) for first, (count, times) in zip(firsts, grouped, strict=False)]
+
+    @property
+    def _alone(self) -> int:
+        """GPCs that are full when the first run of rounds is over, which come first."""
+        sizes = [count for _, count, _ in self._runs]
+        return sizes[0] - sizes[1] if len(sizes) > 1 else 0
+
+    def ends(self, clusters: Any, arithmetic: Arithmetic | None = None) -> tuple[Any, ...]:
+        """What `place` needs to know of a grid: the end of the places of each GPC but those that are full first, four
+        to a number.
+
+        clusters   that are launched
+        """
+        least, most = (min, max) if arithmetic is None else (arithmetic.minimum, arithmetic.maximum)
+        gpcs = self.rounds[0]
+        begins = [*accumulate(self.rounds, initial=0)][:-1]
+        handed = [most(clusters - begin, 0) for begin in begins]  # in this round, or later
+        words = []
+        for word in range(self._alone, gpcs, _BYTES):
+            value: Any = 0
+            for gpc in range(word, min(word + _BYTES, gpcs)):
+                end: Any = 0
+                for here, count in zip(handed, self.rounds, strict=True):
+                    until = gpc + 1 - (gpcs - count)  # in this round
+                    end = end + least(here, until) if until > 0 else end
+                value = value + end * (1 << (8 * (gpc - word)))
+            words.append(value)
+        return tuple(words)
+
+    def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic | None = None) -> Any:
+        """The place of a cluster among all that are launched, GPC by GPC.
+
+        cluster   by the order in which clusters are launched
+        ends      see there
+        """
+        least, most = (min, max) if arithmetic is None else (arithmetic.minimum, arithmetic.maximum)
+        (_, widest, times), *runs = self._runs
+        alone = self._alone
+        turn: Any = cluster * 0 if times == 1 else least(_quotient(cluster, widest), times - 1)
+        gpc = cluster - turn * widest
+        for first, count, rounds in runs:
+            begun = least(_quotient(most(cluster - (first - count), 0), count), rounds)
+            turn, gpc = turn + begun, gpc - begun * count
+        which, is_alone = most(gpc - alone, 0), least(most(alone - gpc, 0), 1)
+        word = ends[0]
+        for i in range(1, len(ends)):
+            is_later = least(most(which - (_BYTES * i - 1), 0), 1)
+            word = word + is_later * (ends[i] - ends[i - 1])
+        place = ((word >> (which % _BYTES * 8)) & 255) - 1 - turn
+        # Those that are full first take their turns side by side.
+        return place + is_alone * (gpc + turn * alone - place)
+
+
+def _quotient(value: Any, divisor: int) -> Any:
+    """value // divisor of a small number that is not negative, by a product and a shift.
+
+    >>> all(_quotient(i, d) == i // d for d in range(1, 67) for i in range(2 * 132))
+    True
+    """
+    if divisor == 1:
+        return value
+    return (value * -(-(1 << _QUOTIENT_BITS) // divisor)) >> _QUOTIENT_BITS
