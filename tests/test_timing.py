@@ -60,6 +60,23 @@ def test_medians_of_what_the_device_took(machine):
     assert [round(one * 1e6, 3) for one in found] == [6.0, 12.0]
 
 
+def test_both_times_of_a_round_count(machine):
+    """Two calls take 1 us more where they are the first behind a wait: as often as each other, by the reverse order."""
+    waited = []
+    machine.wait, wait = lambda: (wait(), waited.append(True)), machine.wait
+    timing.torch.cuda.synchronize = machine.wait
+
+    def call(us: float):
+        def queued() -> None:
+            machine.queue(9.0, us + bool(waited))
+            waited.clear()
+
+        return queued
+
+    found = timing.in_turns([call(6.0), call(7.0)], 0.01)
+    assert [round(one * 1e6, 3) for one in found] == [6.5, 7.5]
+
+
 def test_rounds_that_the_host_delays_are_left_out(machine):
     """Three launches of four take 400 us, far longer than the flush hides."""
     number = itertools.count()

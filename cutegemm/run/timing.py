@@ -1,9 +1,13 @@
 """Calls that are timed in turns.
 
 The chip throttles by power, so what ran before, and what the numbers are, decides a rate as much as the kernel does.
-Therefore every round runs every call once, in an order drawn anew, behind a write to more memory than the L2 cache
-holds; medians of the rounds are compared. That write also hides the launch. Where the host took longer than it, as one
-whose processors are taken by others does, the device waited, and the round is left out for that call.
+Therefore every round runs every call, in an order drawn anew and then in the reverse of it, behind a write to more
+memory than the L2 cache holds; a call's time in a round is the mean of both, and medians of the rounds are compared. A
+call of some microseconds takes up to one more, or less, where it is the first for which the device has not been idle:
+medians of a single order would fall now on one of these times, now on the other.
+
+That write also hides the launch. Where the host took longer than it, as one whose processors are taken by others does,
+the device waited, and that time is left out.
 """
 
 from __future__ import annotations
@@ -23,9 +27,9 @@ _WARM_SECONDS, _LEAST_ROUNDS = 0.1, 3
 
 
 def in_turns(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
-    """The median seconds of each call; every round runs each once, and three rounds are the fewest.
+    """The median seconds of each call; every round runs each twice, and three rounds are the fewest.
 
-    Rounds in which the device waited for the host count where fewer than three others are left.
+    Times in which the device waited for the host count where fewer than three others are left.
     """
     order, places = random.Random(0), list(range(len(calls)))
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=DEVICE)
@@ -42,30 +46,34 @@ def in_turns(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
         end.record()
         return begun, start, end, launched
 
-    def until(deadline: float, least: int) -> list[_Rounds]:
-        found = [_Rounds() for _ in calls]
-        while len(found[0].every) < least or time.perf_counter() < deadline:
+    def until(deadline: float, least: int) -> list[_Times]:
+        found = [_Times() for _ in calls]
+        while len(found[0].every) < 2 * least or time.perf_counter() < deadline:
             order.shuffle(places)
-            events = [(place, *timed(calls[place])) for place in places]
-            torch.cuda.synchronize()
-            for place, begun, start, end, launched in events:
-                took = start.elapsed_time(end) * 1e-3
-                found[place].every.append(took)
-                if launched <= begun.elapsed_time(start) * 1e-3:
-                    found[place].undelayed.append(took)
+            for once in (places, places[::-1]):
+                events = [(place, *timed(calls[place])) for place in once]
+                torch.cuda.synchronize()
+                for place, begun, start, end, launched in events:
+                    is_hidden = launched <= begun.elapsed_time(start) * 1e-3
+                    found[place].every.append((start.elapsed_time(end) * 1e-3, is_hidden))
         return found
 
     until(time.perf_counter() + _WARM_SECONDS, 1)
-    return [rounds.median() for rounds in until(time.perf_counter() + seconds, _LEAST_ROUNDS)]
+    return [times.median() for times in until(time.perf_counter() + seconds, _LEAST_ROUNDS)]
 
 
 @dataclass
-class _Rounds:
-    """Seconds of a call: in every round, and in those in which its launch was hidden."""
+class _Times:
+    """Of a call, twice for each round: seconds, and whether its launch was hidden."""
 
-    every: list[float] = field(default_factory=list)
-    undelayed: list[float] = field(default_factory=list)
+    every: list[tuple[float, bool]] = field(default_factory=list)
 
     def median(self) -> float:
-        """Of the rounds that count."""
-        return statistics.median(self.undelayed if len(self.undelayed) >= _LEAST_ROUNDS else self.every)
+        """Of the rounds in which both launches were hidden; where they are few, of all such times, or of all times."""
+        rounds = zip(self.every[::2], self.every[1::2], strict=True)
+        both = [(one + other) / 2 for (one, hidden), (other, also) in rounds if hidden and also]
+        hidden = [seconds for seconds, is_hidden in self.every if is_hidden]
+        for found in (both, hidden):
+            if len(found) >= _LEAST_ROUNDS:
+                return statistics.median(found)
+        return statistics.median([seconds for seconds, _ in self.every])
