@@ -171,7 +171,7 @@ def test_a_peer_and_the_clock_have_their_place(monkeypatch):
     assert "there is no such file" in said[1]
 
 
-def test_every_round_runs_each_once_in_an_order_drawn_anew(monkeypatch):
+def test_every_round_runs_each_in_an_order_drawn_anew_and_in_its_reverse(monkeypatch):
     """By a clock of milliseconds that only the calls move: the n-th by n."""
     clock, called = [0.0], []
 
@@ -195,9 +195,10 @@ def test_every_round_runs_each_once_in_an_order_drawn_anew(monkeypatch):
     monkeypatch.setattr(timing, "_WARM_SECONDS", 0.0)
     found = in_turns([functools.partial(call, n) for n in (1, 2, 3, 4)], 0.0)
     assert found == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3])
-    rounds = [called[at : at + 4] for at in range(0, len(called), 4)]
-    assert [sorted(one) for one in rounds] == [[1, 2, 3, 4]] * 4  # one to warm up, and three
-    assert len(set(map(tuple, rounds))) > 1
+    orders = [called[at : at + 4] for at in range(0, len(called), 4)]
+    assert [sorted(one) for one in orders] == [[1, 2, 3, 4]] * 8  # a round to warm up, and three
+    assert orders[1::2] == [one[::-1] for one in orders[::2]]
+    assert len(set(map(tuple, orders[::2]))) > 1
 
 
 def test_no_ceiling_for_types_that_mma_sync_does_not_take(monkeypatch):

@@ -371,13 +371,13 @@ def test_a_tile_that_is_read_for_each_that_is_stored():
 
 def test_at_the_power_limit_what_no_products_overlap_is_lost():
     """64 k-tiles of 128 x 256 are stored behind the first products of the next tile, those of 128 x 192 meanwhile; with
-    K = 28672 it does not matter."""
+    K = 28672 that does not matter, but that wider products read A less often."""
     short, long = [
         predicted_us(BY_NAME["sm90_deferred_2x1"], BF16, Problem(8192, 14336, k))
         / predicted_us(BY_NAME["sm90_wide_2x1"], BF16, Problem(8192, 14336, k))
         for k in (4096, 28672)
     ]
-    assert abs(long - 1) < 0.005 < 0.01 < short - 1
+    assert long < 1 < short
 
 
 def test_rows_of_64_bytes_take_longer():

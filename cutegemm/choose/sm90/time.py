@@ -41,6 +41,7 @@ _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _NO_TIME = 1e-9  # microseconds, of a problem without a tile
+_WIDEST = 256  # columns of a wgmma
 _LINES = 64  # that slices of L2 deliver at the same time
 
 
@@ -87,6 +88,8 @@ class Sm90Costs:
     burst          of tensor cores at work, before the chip is at its power limit
     rests          times the share of a wave in which no products run: so much longer a problem takes at the power
                    limit, since the clock does not make up for it
+    reading        times a tile's columns are fewer than the most of a wgmma, less one: so much longer a problem takes
+                   there, since products of fewer columns read A from shared memory more often
     """
 
     start: float = 6.41
@@ -103,7 +106,7 @@ class Sm90Costs:
     l2_apart: float = 1.32
     l2_fours: float = 0.5
     l2_joined: float = 0.7
-    l2_larger: float = 0.02
+    l2_larger: float = 0.05
     reader: float = 0.000289
     missing: float = 3.46
     load: float = 0.359
@@ -127,6 +130,7 @@ class Sm90Costs:
     ends: float = 4.51
     burst: float = 80.0
     rests: float = 2.0
+    reading: float = 0.07
 
 
 COSTS = Sm90Costs()
@@ -209,7 +213,8 @@ def predicted(
     waves = np.maximum(1.0, units / tiling.grid)
     full_us, last_us = wave_us(1.0), np.where(rest, wave_us(rest / tiling.grid), 0.0)
     power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
-    power_us = power_us / np.maximum(1, units)
+    of_a = _WIDEST / np.minimum(_WIDEST, shapes.bn)  # times that products read A from shared memory
+    power_us = power_us * (1 + costs.reading * (of_a - 1)) / np.maximum(1, units)
     waves_us = whole * full_us + last_us
     limited_us = whole * together(4.0, full_us, power_us * tiling.grid) + together(
         4.0, last_us, power_us * rest

@@ -40,9 +40,9 @@ logarithm from 16 to 16384, a third of the problems with any extents, all four l
 cuBLAS, through torch, over that of `gemm` by default, in turns on the same normally distributed matrices behind a
 flush of L2; D is held against the library's.
 
-    python -m docs.evidence choice --seed 117 --count 300 --tune-below 0.97 --seconds 0.08 --json choice_h200.json
+    python -m docs.evidence choice --seed 118 --count 300 --tune-below 0.97 --seconds 0.08 --json choice_h200.json
 
-By other draws, each before what followed from it, on 2026-11-22 and 23:
+By other draws, each before what followed from it, from 2026-11-22 on:
 
 | problems | H200: mean, one in ten below, least | H100 | since |
 | --- | --- | --- | --- |
@@ -56,23 +56,27 @@ By other draws, each before what followed from it, on 2026-11-22 and 23:
 | seed 113 | 1.234, 0.969, 0.834 | | B alone copied where A is read into registers, twelve plans for the tuner |
 | seed 114 | 1.238, 0.974, 0.862 | | costs of deep rings and of clusters of four |
 | seeds 116, 115 | 1.202, 0.965, 0.897 | 1.178, 0.948, 0.767 | columns by eight, three stages, pairs; L2 of an H100 |
-| seed 117 | below | below | stages released earlier, bands by the cluster (H100 alone); fours shared by consumers |
+| seed 117 | 1.216, 0.960, 0.828 | 1.199, 0.960, 0.846 | stages released earlier, bands by the cluster, fours shared |
+| seed 118 | below | below | the order of the GPCs, tiles without clusters, short K by mma.sync; turns in both orders |
 
 All but seeds 1, 101, 102, 105 and 106 were timed on machines of one GPU, where the smallest kernels of either side take
 4.3 to 5.6 µs, the others on machines of several, where they take 6 to 7.5: what a kernel's start costs counts for less
-there. They also depend on where the matrices lie: in one process, on other addresses, 64 x 16 x 80 took 4.3 or 4.9 µs
-beside cuBLAS's 4.7 on both, and 512 x 64 x 256 took 4.7 or 5.0 beside 5.1 or 5.8, again and again (H200, 2026-11-23).
-By ncu, which begins each kernel with empty caches, six losers of seed 114 of 5 to 7 µs are as fast as cuBLAS's or
-faster: 2.9 µs beside 3.6 at 64 x 16 x 80, 3.3 beside 3.9 at 512 x 64 x 256.
+there.
+
+From seed 118 on each round runs in an order and in its reverse. A kernel of 5 µs takes up to 1 µs more, or less, where
+it is the first for which the device has not been idle: on one H200 (2026-11-24), 96 x 240 x 112 of bf16 took 5.50 and
+4.58 µs by `sm90_64x16_multistage`, 5.73 and 4.83 by cuBLAS. Of two calls each is the first in half of the rounds, so
+that a median fell on either time by chance: by single orders the same 300 problems gave 1.233, 0.953 and 0.831 on the
+H200; of 24 problems of less than 8 µs that were below 0.97 so, 20 were not beside twelve others.
 
 What the choice itself loses is little: on the 1,445 problems of the fit for wgmma, the plan that it takes is 1.7%
 slower than the best of those that were timed beside it; on 50 of f32 that nothing was fitted to (seed 601), 4.0%. Of
 150 drawn problems (seed 401, f32 left out) with 19 plans each, the best one was below 0.97 of cuBLAS on 6 with an H200,
 the one that was taken on 11. The losers of seed 115, by the twelve plans that the tuner timed on each: what was taken
 was 3.1% slower than the best of them, and 2.2% since an H100 has a rate of L2 of its own; of seed 116 2.4 and 1.9%.
-What still loses: few tiles with a deep K, where cuBLAS adds the parts by a second kernel; some f32 of 60 to 160
-columns; and one wave of tiles, for which the kernels of cuBLAS ask L2 for fewer sectors: see [reads that
-meet](hopper.md#who-takes-which-tile). Neither more stages nor [boxes asked for ahead](hopper.md#which-tile) mend these.
+What still loses: few tiles with a deep K, where cuBLAS adds the parts by a second kernel; some f32 of 60 to 190
+columns; rows of D that begin at no line, with a K of few k-tiles. Neither more stages nor [boxes asked for
+ahead](hopper.md#which-tile) mend these.
 Large tf32 that is not k-major lost most while it was copied first: 11712 x 624 x 11952 tt of seed 109 had 0.623, has
 1.007 since A is [read into registers](hopper.md#a-out-of-registers). Where neither operand is k-major both were copied
 when seed 113 was timed, and the smaller one alone since.
