@@ -35,10 +35,10 @@ from docs.evidence.contest import operands_of
 from docs.evidence.fitting import judged
 
 Row = Mapping[str, Any]
-# Of an odd D, of which there are few times: found for such problems alone. Of the power limit: from 8192^3, the sizes of
-# language models (hopper_tiles, hopper_llama) and all others of more than 100 us. Of two levels: from times of e4m3 alone, of later kernels.
-# Of clusters, rings of few or many stages and rows of 64 bytes: by which the choice loses least on all files, the
-# others as they are.
+# Of an odd D, of which there are few times: found for such problems alone. Of the power limit: from 8192^3, the sizes
+# of language models (hopper_tiles, hopper_llama) and all others of more than 100 us. Of two levels: from times of e4m3
+# alone, of later kernels. Of clusters, rings of few or many stages and rows of 64 bytes: by which the choice loses
+# least on all files, the others as they are.
 _FOUND_APART = (
     "store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "pairs", "in_step", "shallow",
     "deeper", "half", "reading",
