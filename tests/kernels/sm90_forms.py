@@ -161,6 +161,22 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "e4m3_out_direct": ({"dtype": "e4m3", "align_d": 1}, {"tile": (64, 128, 128), "store": "direct"}),
     "e4m3_out_padded": ({"dtype": "e4m3"}, {"tile": (64, 128, 128), "shared_d": "padded", "subtile_n": 64}),
     "e5m2_out": ({"dtype": "e5m2"}, {"tile": (128, 256, 128), "two_level": False, **_COOPERATIVE}),
+    "by_gpc": ({}, {**_SMALL, "raster": "even:2", "gpcs": True, "tpc_rounds": (3, 2, 1), "ctas": 11}),
+    "by_gpc_1x2": (
+        {"layout": "tn"},
+        {"tile": (64, 64, 64), "gpcs": True, "tpc_rounds": (6, 2, 2, 1, 1), "ctas": 24, "cluster": (1, 2)},
+    ),
+    "by_gpc_fill_2x1": (
+        {},
+        {
+            "tile": (64, 64, 64),
+            "gpcs": True,
+            "tpc_rounds": (2, 2, 1),
+            "ctas": 10,
+            "cluster": (2, 1),
+            "fill": True,
+        },
+    ),
     "split": ({}, {"tile": (64, 128, 64), "split_k": 4}),
     "split_c": ({}, {"tile": (64, 128, 64), "split_k": 3, "with_c": True}),
     "split_cooperative_2x1": ({}, {"tile": (128, 256, 64), "cluster": (2, 1), "split_k": 2, **_COOPERATIVE}),

@@ -49,6 +49,7 @@ def seeds() -> tuple[GemmPlan, ...]:
         sm90_plan(nt, stages=3, shared_d="padded", **small),
         sm90_plan(nt, stages=3, store="direct", **small),
         sm90_plan(nt, stages=2, split_k=2, **small),
+        sm90_plan(nt, stages=2, gpcs=True, tpc_rounds=(2, 1), **small),
         sm90_plan(Operands.of("e4m3", layout="nt", out="bf16"), stages=2, **{**small, "tile": (64, 64, 64)}),
         sm90_plan(Operands.of("tf32", layout="nt"), stages=2, **{**small, "tile": (64, 64, 32)}),
         sm90_plan(nt, stages=3, **{**small, "schedule": "single", "ctas": None, "slots": 2}),

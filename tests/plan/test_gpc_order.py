@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutegemm.build import sm90_plan
+from cutegemm.build import mma_tma_plan, sm90_plan
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import device_named
-from cutegemm.plan import Problem
+from cutegemm.plan import Operands, Problem
 from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.plan.work.scheduler import ARRAYS
 
@@ -90,6 +91,26 @@ def test_what_a_kernel_is_handed_says_the_same() -> None:
             work.place(i) for i in range(work.clusters)
         ]
         assert [work.place(int(cluster)) for cluster in work.launched()] == list(range(work.clusters))
+
+
+def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
+    """Else two clusters would take the same tile, and none another."""
+    plan = sm90_plan(cluster=(2, 1))
+    for changes, said in (
+        ({"ctas": 264}, "the grid has 132 clusters; the GPCs of 66 are known"),
+        ({"gpcs": GpcOrder((2, 3))}, "rounds of (2, 3) clusters; positive integers"),
+        ({"gpcs": GpcOrder(())}, "rounds of () clusters"),
+        ({"gpcs": GpcOrder(None)}, "rounds of None clusters"),
+        ({"gpcs": 8}, "pipeline.gpcs = 8; GpcOrder or None is expected"),
+        ({"gpcs": GpcOrder((200, 100))}, "255 in all at most"),
+        ({"ctas": None, "kind": "cooperative"}, "which is known of a persistent grid alone"),
+    ):
+        with pytest.raises(PlanError) as error:
+            plan.with_(pipeline=replace(plan.pipeline, **changes))
+        assert said in str(error.value)
+    by_warps = mma_tma_plan(Operands.of("bf16", layout="nt"))
+    with pytest.raises(PlanError, match=r"with mma\.sync, of their launch"):
+        by_warps.with_(pipeline=replace(by_warps.pipeline, gpcs=GpcOrder((132,))))
 
 
 def test_what_cannot_be_is_refused() -> None:

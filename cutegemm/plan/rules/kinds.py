@@ -33,6 +33,7 @@ from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import layout_rule
 from cutegemm.plan.sums import SharedSums
 from cutegemm.plan.typed import not_of_types
+from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.raster import Raster
@@ -74,7 +75,11 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "sums": (SharedSums, _NONE),
     "transposed": (bool,),
 }
-_PIPELINE: dict[str, tuple[type, ...]] = {"two_level": (bool,), "deferred": (bool,)}
+_PIPELINE: dict[str, tuple[type, ...]] = {
+    "two_level": (bool,),
+    "deferred": (bool,),
+    "gpcs": (GpcOrder, _NONE),
+}
 _SUMS: dict[str, tuple[type, ...]] = {
     "added": (TiledMma,),
     "by_warp": (Layout,),
@@ -161,6 +166,8 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         yield from _count("pipeline.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
         if pipeline.ctas is not None:
             yield from _count("pipeline.ctas", pipeline.ctas, most=_MOST_RESIDENT)
+        if pipeline.gpcs is not None:
+            yield from pipeline.gpcs.violations()
     if plan.slots is not None:
         yield from _tuple("slots.subtile", plan.slots.subtile, 2)
         yield from _count("slots.count", plan.slots.count, most=_MOST_STAGES)

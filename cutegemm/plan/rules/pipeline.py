@@ -43,6 +43,7 @@ def pipeline_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     yield from _features(plan, arch)
     yield from _consumers(plan, pipeline)
     yield from _cluster(plan, pipeline)
+    yield from _gpcs(plan, pipeline)
     yield from _loads(plan)
     yield from _registers(plan, arch)
     yield from _barriers(plan)
@@ -172,6 +173,19 @@ def _warps(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield "warps that consume a ring have all k-tiles of a tile, sums on one level, and their own time to store."
     if plan.cluster_mn != (1, 1):
         yield "to warps that consume a ring, a CTA loads by itself."
+
+
+def _gpcs(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    """Of the order of the GPCs: each cluster of the grid has a place, and every role of a kernel goes by it."""
+    gpcs, clusters = pipeline.gpcs, plan.scheduler.persistent_clusters
+    if gpcs is None:
+        return
+    if not plan.tiled_mma.atom.is_of_warpgroup:
+        yield "clusters take tiles in the order of the GPCs where wgmma multiplies; with mma.sync, of their launch."
+    if clusters is None:
+        yield "clusters take tiles in the order of the GPCs, which is known of a persistent grid alone."
+    elif clusters > gpcs.clusters:
+        yield f"the grid has {clusters} clusters; the GPCs of {gpcs.clusters} are known, by rounds of {gpcs.rounds}."
 
 
 def _cluster(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:

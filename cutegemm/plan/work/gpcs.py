@@ -15,9 +15,9 @@ All is arithmetic without a branch on its values: see `plan.work.scheduler`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,6 +59,30 @@ class GpcOrder:
         if cluster_size > _PAIR or ctas is None or not 0 < ctas <= most:
             return None
         return GpcOrder(tuple([count for count in tpc_rounds for _ in range(_PAIR // cluster_size)]))
+
+    def violations(self) -> Iterator[str]:
+        """What is wrong with the rounds.
+
+        >>> list(GpcOrder((2, 3)).violations())
+        ['rounds of (2, 3) clusters; positive integers, none larger than the one before, and 255 in all at most are \
+expected.']
+        """
+        is_tuple = isinstance(self.rounds, tuple) and len(self.rounds) > 0
+        are_counts = is_tuple and all(type(count) is int and count > 0 for count in self.rounds)
+        if not (
+            are_counts
+            and all(after <= before for before, after in pairwise(self.rounds))
+            and self.clusters <= _MOST_CTAS
+        ):
+            yield (
+                f"rounds of {self.rounds} clusters; positive integers, none larger than the one before, and "
+                f"{_MOST_CTAS} in all at most are expected."
+            )
+
+    @property
+    def clusters(self) -> int:
+        """That have a place."""
+        return sum(self.rounds)
 
     @property
     def _runs(self) -> list[tuple[int, int, int]]:
