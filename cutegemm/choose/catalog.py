@@ -182,13 +182,21 @@ def built(
         read = replace(operands, **packed)
     plan = recipe.build(read, with_c, arch, device)
     # Whose builder knows no architecture: what is packed comes by cp.async alone, so that there may be more stages
-    broken = [] if is_hopper else plan.violations(arch)
+    broken = () if is_hopper else _violations(recipe, read, with_c, arch, device)
     if broken:
         raise PlanError(f"plan {recipe} on {arch}", broken)
     beyond = list(limits(plan, problem.transposed if recipe.transposed else problem))
     if beyond:
         raise TooLargeError(f"plan {recipe} on {problem}", beyond)
     return plan
+
+
+@lru_cache(maxsize=4096)
+def _violations(
+    recipe: Recipe, operands: Operands, with_c: bool, arch: str, device: Device
+) -> tuple[str, ...]:
+    """The rules that the plan of a recipe breaks on an architecture: they take longer than all else of a choice."""
+    return tuple(recipe.build(operands, with_c, arch, device).violations(arch))
 
 
 def ranked(
