@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -253,9 +254,7 @@ class TileGrid:
             clusters = scheduler.persistent_clusters
             if not scheduler.idle_ctas:
                 clusters = arithmetic.minimum(count, clusters)
-        gpcs = scheduler.gpcs
-        ends = () if gpcs is None else gpcs.ends(clusters, arithmetic)
-        return WorkGrid(self, k_tiles, count, clusters, shares, ends)
+        return WorkGrid(self, k_tiles, count, clusters, shares)
 
 
 @dataclass(frozen=True)
@@ -267,7 +266,7 @@ class WorkGrid:
     count      numbers of work tiles; of some of stream-K nobody has anything to do
     clusters   that are launched; the one at place c begins with the work tile c
     shares     how K is divided, where the parts of a tile are neither all of it nor rows of the grid
-    ends       what the host works out for `place`
+    handed     what `place` needs to know, in a kernel: see `ends`
 
     >>> scheduler = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1), persistent=4)
     >>> work = scheduler.tiles(600, 256).along(512)
@@ -282,7 +281,7 @@ class WorkGrid:
     count: Any
     clusters: Any
     shares: Shares | None
-    ends: tuple[Any, ...] = ()
+    handed: tuple[Any, ...] | None = None
 
     @property
     def scheduler(self) -> TileScheduler:
@@ -320,6 +319,14 @@ class WorkGrid:
         """
         gpcs = self.scheduler.gpcs
         return cluster if gpcs is None else gpcs.place(cluster, self.ends, self.tiles.arithmetic)
+
+    @cached_property
+    def ends(self) -> tuple[Any, ...]:
+        """What the host works out for `place`: see `GpcOrder.ends`."""
+        gpcs = self.scheduler.gpcs
+        if self.handed is not None or gpcs is None:
+            return self.handed or ()
+        return gpcs.ends(self.clusters, self.tiles.arithmetic)
 
     def launched(self) -> np.ndarray:
         """Which cluster of the launch each place is, where extents are known integers."""
@@ -437,7 +444,7 @@ class WorkGrid:
         tiles, shares = replace(self.tiles, arithmetic=ARRAYS), self.shares
         if shares is not None:
             shares = replace(shares, minimum=ARRAYS.minimum, maximum=ARRAYS.maximum)
-        return replace(self, tiles=tiles, shares=shares)
+        return replace(self, tiles=tiles, shares=shares, handed=self.ends)
 
     def taken(self) -> Taken:
         """Every work tile that has something to do, and who takes it; where extents are known integers."""
