@@ -136,18 +136,8 @@ def sm90_plan(
         b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
     b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     ctas = None if schedule == "single" else ctas
-    if any(after > before for before, after in pairwise(tpc_rounds)):
-        b.broken.append(
-            f"tpc_rounds = {tpc_rounds}; rounds are expected of which none is larger than the one before."
-        )
-    by_gpc = GpcOrder.of(tpc_rounds, product(cluster), ctas)
-    if gpcs and by_gpc is None:
-        b.broken.append(
-            f"gpcs = True: the GPCs of {ctas or 'all'} CTAs in clusters of {product(cluster)} are not known from "
-            f"tpc_rounds = {tpc_rounds}; a persistent grid of no more CTAs than multiprocessors, in clusters of one "
-            "or two, is expected."
-        )
-    if not (raster is None and is_by_gpc(tile, cluster) if gpcs is None else gpcs):
+    by_gpc = _gpc_order(b, gpcs, tpc_rounds, cluster, ctas)
+    if gpcs is None and not (raster is None and is_by_gpc(tile, cluster)):
         by_gpc = None
     order = b.order(_raster_of(cluster, by_gpc) if raster is None else raster)
     policies = b.policies(l2)
@@ -206,6 +196,28 @@ def sm90_plan(
         packs=packs,
         epilogue=LINEAR if with_c else SCALED,
     )
+
+
+def _gpc_order(
+    b: PipelineBuilder,
+    asked: bool | None,
+    tpc_rounds: tuple[int, ...],
+    cluster: tuple[int, int],
+    ctas: int | None,
+) -> GpcOrder | None:
+    """The order of the GPCs, where it is known and not refused; what is wrong is told to the builder."""
+    if any(after > before for before, after in pairwise(tpc_rounds)):
+        b.broken.append(
+            f"tpc_rounds = {tpc_rounds}; rounds are expected of which none is larger than the one before."
+        )
+    order = GpcOrder.of(tpc_rounds, product(cluster), ctas)
+    if asked and order is None:
+        b.broken.append(
+            f"gpcs = True: the GPCs of {ctas or 'all'} CTAs in clusters of {product(cluster)} are not known from "
+            f"tpc_rounds = {tpc_rounds}; a persistent grid of no more CTAs than multiprocessors, in clusters of one "
+            "or two, is expected."
+        )
+    return None if asked is False else order
 
 
 def is_by_gpc(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:

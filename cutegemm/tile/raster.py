@@ -91,7 +91,8 @@ class Raster(hooks.Shown):
     def parse(text: str) -> Raster:
         """The raster that a text describes; `str` of a raster reads back as that raster.
 
-        text     along_m, along_n, grouped_m:G, grouped_n:G, hilbert:G, or log_tile:T for grouped_n:2**T
+        text     along_m, along_n, grouped_m:G, grouped_n:G, fitted_m, fitted_n, even_m:G, even_n:G, even:G, hilbert:G,
+                 or log_tile:T for grouped_n:2**T
         raises   LayoutError for any other text
 
         >>> Raster.parse("grouped_m:8")
@@ -100,8 +101,8 @@ class Raster(hooks.Shown):
         match = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise LayoutError(
-                f"Raster.parse: {text!r} is no raster; along_m, along_n, grouped_m:8, grouped_n:8, hilbert:8 "
-                "or log_tile:3 is expected."
+                f"Raster.parse: {text!r} is no raster; along_m, along_n, grouped_m:8, grouped_n:8, fitted_m, fitted_n, "
+                "even_m:16, even_n:16, even:8, hilbert:8 or log_tile:3 is expected."
             )
         if match[2] is not None and len(match[2]) > _MAX_DIGITS:
             raise LayoutError(

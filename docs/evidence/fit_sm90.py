@@ -55,21 +55,21 @@ class Timed:
     """Plans that were timed on a problem in turns, all of them for D or all for D^T.
 
     us        microseconds of each
-    is_late   whether the plans were such that clusters take tiles in the order of the GPCs
+    by_gpc    whether clusters took tiles in the order of the GPCs
     """
 
     recipes: tuple[Sm90Recipe, ...]
     problem: Problem
     device: Device
     us: tuple[float, ...]
-    is_late: bool = True
+    by_gpc: bool = True
 
     @cached_property
     def _columns(self) -> tuple[Shapes, Any, Any]:
         divisions = [recipe.division for recipe in self.recipes]
         shapes = Shapes.of([recipe.shape for recipe in self.recipes], self.problem.operands)
         return (
-            replace(shapes, by_gpc=shapes.by_gpc & self.is_late),
+            replace(shapes, by_gpc=shapes.by_gpc & self.by_gpc),
             np.array([one.parts for one in divisions]),
             np.array([one.owned for one in divisions]),
         )
@@ -101,7 +101,7 @@ def timed(recorded: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
     """Contests of a file of `docs.evidence`, by problem; a plan that was chosen as well counts once."""
     by_problem: dict[tuple[Any, ...], dict[str, tuple[Sm90Recipe, float]]] = {}
     date = recorded["machine"].get("date", "")
-    had_wide_slots, is_late = date < _NARROW_SINCE, date >= _BY_GPC_SINCE
+    had_wide_slots, by_gpc = date < _NARROW_SINCE, date >= _BY_GPC_SINCE
     for row in [*recorded["rows"], *recorded.get("trials", ())]:
         us = row.get("us", {})
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
@@ -112,12 +112,12 @@ def timed(recorded: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
                 key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
                 by_problem.setdefault(key, {})[str(recipe)] = recipe, each
     device = device_called(recorded["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
-    found = {key: _contest(key, list(plans.values()), device, is_late) for key, plans in by_problem.items()}
+    found = {key: _contest(key, list(plans.values()), device, by_gpc) for key, plans in by_problem.items()}
     return {key: contest for key, contest in found.items() if len(contest.us) > 1}
 
 
 def _contest(
-    key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], device: Device, is_late: bool
+    key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], device: Device, by_gpc: bool
 ) -> Contest:
     dtype, layout, m, n, k, l = key  # noqa: E741
     problem = Problem(m, n, k, l, operands_of(dtype, layout, m, n, k, batched=l > 1))
@@ -127,7 +127,7 @@ def _contest(
         of = [one for one in plans if one[0].transposed == turned and _fits(one[0], solved, device)]
         if of:
             recipes, us = zip(*of, strict=True)
-            found.append(Timed(recipes, solved, device, us, is_late))
+            found.append(Timed(recipes, solved, device, us, by_gpc))
     return Contest(tuple(found))
 
 

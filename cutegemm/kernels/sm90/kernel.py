@@ -37,7 +37,8 @@ from cutegemm.plan.launches import GEMM, PACK, is_early, launches_of
 from cutegemm.plan.memory.workspace import packed_bytes_of, regions
 from cutegemm.plan.plan import GemmPlan
 
-# The warp that sets the barriers up: beside one that asks for k-tiles it has nothing else to do.
+# The warp that sets the barriers up. Of a producer's four it is one that loads nothing, and so needs no place of its
+# cluster; without a producer, and with mma.sync, places are numbers of the launch.
 _SETS_UP = 1
 
 __all__ = ["Sm90Gemm", "fake_arguments", "host_function"]

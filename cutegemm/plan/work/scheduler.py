@@ -261,12 +261,12 @@ class TileGrid:
 class WorkGrid:
     """The work tiles of a problem, 0 to `count` - 1, and the clusters that take them.
 
-    tiles      of D
-    k_tiles    of each tile
-    count      numbers of work tiles; of some of stream-K nobody has anything to do
-    clusters   that are launched; the one at place c begins with the work tile c
-    shares     how K is divided, where the parts of a tile are neither all of it nor rows of the grid
-    handed     what `place` needs to know, in a kernel: see `ends`
+    tiles        of D
+    k_tiles      of each tile
+    count        numbers of work tiles; of some of stream-K nobody has anything to do
+    clusters     that are launched; the one at place c begins with the work tile c
+    shares       how K is divided, where the parts of a tile are neither all of it nor rows of the grid
+    known_ends   the `ends`, where they were worked out before: a kernel is handed them
 
     >>> scheduler = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1), persistent=4)
     >>> work = scheduler.tiles(600, 256).along(512)
@@ -281,7 +281,7 @@ class WorkGrid:
     count: Any
     clusters: Any
     shares: Shares | None
-    handed: tuple[Any, ...] | None = None
+    known_ends: tuple[Any, ...] | None = None
 
     @property
     def scheduler(self) -> TileScheduler:
@@ -324,8 +324,8 @@ class WorkGrid:
     def ends(self) -> tuple[Any, ...]:
         """What the host works out for `place`: see `GpcOrder.ends`."""
         gpcs = self.scheduler.gpcs
-        if self.handed is not None or gpcs is None:
-            return self.handed or ()
+        if self.known_ends is not None or gpcs is None:
+            return self.known_ends or ()
         return gpcs.ends(self.clusters, self.tiles.arithmetic)
 
     def launched(self) -> np.ndarray:
@@ -444,7 +444,7 @@ class WorkGrid:
         tiles, shares = replace(self.tiles, arithmetic=ARRAYS), self.shares
         if shares is not None:
             shares = replace(shares, minimum=ARRAYS.minimum, maximum=ARRAYS.maximum)
-        return replace(self, tiles=tiles, shares=shares, handed=self.ends)
+        return replace(self, tiles=tiles, shares=shares, known_ends=self.ends)
 
     def taken(self) -> Taken:
         """Every work tile that has something to do, and who takes it; where extents are known integers."""
