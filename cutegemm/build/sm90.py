@@ -25,7 +25,7 @@ from cutegemm.plan.rules.pipeline import MIN_STAGES
 from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.plan.work.split import by_last
 from cutegemm.tile.copy_atoms import universal_copy
-from cutegemm.tile.mma_atoms import ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
+from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS, ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
@@ -148,10 +148,11 @@ def sm90_plan(
     consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
     sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS)
     halves = two_level and 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and consumer_tile[0] == WGMMA_M
+    is_halved = halves or tile[1] > MAX_WGMMA_COLUMNS
     levels = 1 + two_level * (1 if halves else 2)  # as many sums of k-tiles as of the total, or twice as many
     mma = b.attempt(
         lambda: b.tiled_mma(
-            loaded, a_source, consumer_tile[0], tile[1] // (1 + halves), count if is_shared else 1
+            loaded, a_source, consumer_tile[0], tile[1] // (1 + is_halved), count if is_shared else 1
         )
     )
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])

@@ -34,10 +34,11 @@ from cutegemm.plan.rules.limits import limits
 
 Suits = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
-# Of D with few k-tiles, plans of mma.sync, which have no descriptors to read first, took 0.88 of the time of wgmma's
-# for eight of eleven problems, and 0.5 us less than their model says; with more k-tiles none was faster (34 problems of
-# bf16 and f16 on one H200, 2026-11-24).
-_SHORT_K, _SHORT_ELEMENTS, _SHORT_US = 96, 3 << 19, 0.5
+# Plans of mma.sync have no descriptors to read first, and a kernel of their own adds the parts of K. So they are
+# considered beside those of wgmma where K is short, or where D is small and has few rows or columns: elsewhere none was
+# faster (84 problems on one H200, 2026-11-24).
+_SHORT_K_BYTES, _SHORT_ELEMENTS = 192, 3 << 19
+_FEW, _FEW_ELEMENTS = 64, 1 << 17
 
 
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
@@ -231,19 +232,17 @@ def ranked(
         skinny.ranked(by_threads, problem, device, transposed),
         sm90.ranked(operands, problem, device, accumulate, transposed, with_c),
     ]
-    if not transposed and kind.bits > 8 and to_pack_for_wgmma(operands):
+    if not transposed and kind.bits > 8 and (to_pack_for_wgmma(operands) or _is_small(operands, problem)):
         with suppress(PlanError):  # others may serve
             found.append(mma_sync.ranked(by_threads, problem, arch, device))
-    elif not transposed and kind.bits == 16 and _is_short(problem):
-        with suppress(PlanError):
-            others = mma_sync.ranked(by_threads, problem, arch, device)
-            found.append(replace(one, us=one.us - _SHORT_US) for one in others)
     return heapq.merge(*found, key=lambda one: one.us)
 
 
-def _is_short(problem: Problem) -> bool:
-    """Whether K, of elements of 16 bits, and D are such that threads which load A and B are done before TMA is."""
-    return 0 < problem.k <= _SHORT_K and problem.m * problem.n * problem.l <= _SHORT_ELEMENTS
+def _is_small(operands: Operands, problem: Problem) -> bool:
+    """Whether threads may have loaded A and B before TMA has, or more of them at a time."""
+    elements = problem.m * problem.n * problem.l
+    is_short = 0 < problem.k * operands.a.dtype.bits // 8 <= _SHORT_K_BYTES and elements <= _SHORT_ELEMENTS
+    return is_short or (min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS)
 
 
 def _packed(name: str, operands: Operands, by_threads: Operands) -> Operand:

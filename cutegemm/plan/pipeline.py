@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -99,6 +100,10 @@ class Slots:
         """The place (m, n) of the i-th subtile in a consumer's tile, counted in subtiles: along N first."""
         across = self.subtiles(consumer_tile)[1]
         return i // across, i % across
+
+    def leave_over(self, consumer_tile: tuple[int, int]) -> bool:
+        """Whether they do not divide the subtiles of a tile: the next one begins with slots that this one ends with."""
+        return self.count > 0 and product(self.subtiles(consumer_tile)) % self.count > 0
 
     def slot_at(self, i: int) -> tuple[int, int]:
         """The slot of the i-th subtile of a tile, and how often the slot has been used for the tile before."""

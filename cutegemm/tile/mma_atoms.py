@@ -64,6 +64,7 @@ _MMA_SYNC_TYPES: dict[DType, tuple[tuple[DType, ...], dict[int, tuple[str, str]]
 }
 
 WGMMA_M = 64
+MAX_WGMMA_COLUMNS = 256
 WGMMA_K_BITS = 256  # K elements take 32 bytes, whatever their type
 WGMMA_C_TYPES = {
     f16: (f32, f16), bf16: (f32,), tf32: (f32,), e4m3: (f32, f16), e5m2: (f32, f16), s8: (s32,),
@@ -198,8 +199,8 @@ def _wgmma_rules(
         rules.append(f"A of {dtype} with B of {other}; e4m3 and e5m2 alone may be mixed")
     if into not in WGMMA_C_TYPES[dtype]:
         rules.append(f"C of {into}; C of {_or(WGMMA_C_TYPES[dtype])} is expected for {dtype}")
-    if not (8 <= n <= 256 and n % 8 == 0):
-        rules.append(f"n = {n}; multiples of 8 from 8 to 256 are expected")
+    if not (8 <= n <= MAX_WGMMA_COLUMNS and n % 8 == 0):
+        rules.append(f"n = {n}; multiples of 8 from 8 to {MAX_WGMMA_COLUMNS} are expected")
     elif dtype is s8 and n > 32 and n % 16:
         rules.append(f"n = {n}; past 32 multiples of 16 are expected for s8")
     if a_source not in ("shared", "register"):

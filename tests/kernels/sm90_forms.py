@@ -72,6 +72,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"tile": (128, 256, 64), "cluster": (2, 1), "stagger_cycles": 550, **_COOPERATIVE},
     ),
     "cooperative_tall": ({"layout": "nn"}, {"tile": (256, 128, 64), "cluster": (1, 2), **_COOPERATIVE}),
+    "cooperative_two_wgmmas_wide": (
+        {},
+        {"tile": (128, 272, 64), "cluster": (2, 1), "subtile_n": 16, "slots": 2, **_COOPERATIVE},
+    ),
     "cooperative_256x160": ({}, {"tile": (256, 160, 64), **_COOPERATIVE}),
     "cooperative_256x192": ({}, {"tile": (256, 192, 64), **_COOPERATIVE}),
     "deferred": ({}, {"tile": (128, 128, 64), "deferred": True, **_COOPERATIVE}),

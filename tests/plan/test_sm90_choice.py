@@ -328,7 +328,7 @@ def test_a_refusal_of_the_transposed_problem_says_so():
 def test_the_first_that_can_be_built_is_taken():
     """Candidates are ranked unbuilt: 64 x 48 is no tile of a D of bytes, which leaves in subtiles of 32 columns."""
     bytes_d = Operands.of("e4m3", layout="nt")
-    problem = Problem(64, 4096, 1024, operands=bytes_d)
+    problem = Problem(48, 4096, 4096, operands=bytes_d)
     found = [one.recipe for one in ranked(bytes_d, problem)]
     taken, plan = chosen(bytes_d, problem)
     before = found[: found.index(taken)]
@@ -381,18 +381,18 @@ def test_at_the_power_limit_what_no_products_overlap_is_lost():
 
 
 def test_rows_of_64_bytes_take_longer():
-    """5000 x 5000 x 5000 nn: 160 columns of B are rows of 64 bytes, 256 of them are rows of 128."""
+    """5008 x 5008 x 5008 nn: 160 columns of B are rows of 64 bytes, 256 of them are rows of 128."""
     nn = Operands.of("bf16", layout="nn")
     found = [
         predicted_us(BY_NAME["sm90_256x160_1x2"], of.operands, of)
         for of in (
-            Problem(5000, 5000, 5000, operands=nn),
-            Problem(5000, 5000, 5000, operands=nn).transposed,
-            Problem(5000, 5000, 5000, operands=BF16),
+            Problem(5008, 5008, 5008, operands=nn),
+            Problem(5008, 5008, 5008, operands=nn).transposed,
+            Problem(5008, 5008, 5008, operands=BF16),
         )
     ]
     assert found[0] > found[1] == found[2]
-    assert chosen(nn, Problem(5000, 5000, 5000))[0].transposed
+    assert chosen(nn, Problem(5008, 5008, 5008))[0].transposed
 
 
 @pytest.mark.parametrize("name", ["sm90_128x224_2x1", "sm90_192x160_1x2", "sm90_192x192_2x1"])

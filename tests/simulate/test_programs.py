@@ -38,6 +38,15 @@ PLANS = {
     "two-level": (E4M3, {**SHARED, "tile": (128, 64, 128), "two_level": True}),
     "two-level, halves": (E4M3, {**SHARED, "tile": (128, 160, 128), "two_level": True}),
     "two-level, pingpong": (E4M3, {**IN_TURN, "tile": (64, 64, 128), "two_level": True}),
+    "slots left over": (BF16, {**SHARED, "tile": (128, 80, 64), "subtile_n": 16, "slots": 2}),
+    "slots left over, rows of a warp": (
+        BF16,
+        {**IN_TURN, "tile": (64, 80, 64), "subtile_n": 16, "slots": 3, "store": "tma_warp"},
+    ),
+    "two wgmmas wide": (
+        BF16,
+        {**SHARED, "tile": (128, 272, 64), "subtile_n": 16, "cluster": (2, 1), "slots": 2},
+    ),
     "multistage": (BF16, {"schedule": "single", "tile": (64, 64, 64), "subtile_n": 32, "stages": 3}),
     "split": (BF16, {**IN_TURN, "split_k": 3}),
     "split, C": (BF16, {**IN_TURN, "split_k": 2, "with_c": True}),
@@ -284,6 +293,14 @@ def test_a_stage_that_others_may_still_read(name):
 )
 def test_a_slot_that_is_written_too_early(name):
     is_found(name, without(step.WaitStores), "overwritten slot")
+
+
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [("slots left over", step.FIRST_WARP), ("slots left over, rows of a warp", step.EACH_WARP)],
+)
+def test_a_tile_that_begins_with_slots_in_use(name, by):
+    is_found(name, without(step.WaitStores, pending=0, by=by), "overwritten slot")
 
 
 @pytest.mark.parametrize("name", ["pingpong", "cooperative", "deferred", "slots by threads"])

@@ -32,6 +32,7 @@ from cutegemm.plan.problem import Operands, Problem
 from cutegemm.tile.tiled_copy import TiledCopy
 
 _BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
+_FILLED = 32 << 10  # bytes of a k-tile of 128 x 128, of elements of 16 bits
 _ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
 
 
@@ -41,6 +42,7 @@ class MmaCosts:
 
     start       of a kernel, until its first loads are under way, and from its last store to the end
     round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
+    fill        besides, for each `_FILLED` bytes of the k-tiles that come first
     latency     of a k-tile
     step        of a k-tile, what is no latency of memory
     own_words, own_halves   for each access of 4 and of 2 bytes that a thread has for a k-tile
@@ -54,22 +56,23 @@ class MmaCosts:
     within      the exponent of `together` for what a k-tile waits for
     """
 
-    start: float = 5.2
-    round: float = 1.3
-    latency: float = 0.258
-    step: float = 0.00385
-    own_words: float = 0.00041
-    own_halves: float = 0.00873
-    quads: float = 0.00281
-    doubles: float = 0.0051
-    words: float = 0.00403
-    halves: float = 0.00206
+    start: float = 4.75
+    round: float = 0.83
+    fill: float = 0.93
+    latency: float = 0.321
+    step: float = 0.000627
+    own_words: float = 0.00863
+    own_halves: float = 0.00895
+    quads: float = 0.0015
+    doubles: float = 0.00467
+    words: float = 0.00319
+    halves: float = 0.00131
     peak: float = 0.833
-    store: float = 0.00265
-    written: float = 0.727
-    launch: float = 0.423
-    added: float = 0.536
-    sums: float = 0.6
+    store: float = 0.00232
+    written: float = 0.74
+    launch: float = 0.916
+    added: float = 0.54
+    sums: float = 0.38
     within: float = 2.15
 
 
@@ -185,7 +188,11 @@ def predicted(
         each = together(cost.within, latency_us, ctas * loads_us, ctas * products_us * slower)
         return np.where(ctas, k_tiles * each, 0.0)
 
-    ends_us = cost.start + cost.round * (1 + (rounds + (rest > 0) - 1) / tiles.ctas)
+    first_bytes = (
+        np.minimum(per_sm, tiles.ctas) * (tiles.bm + tiles.bn) * tiles.bk * operands.a.dtype.bits / 8
+    )
+    round_us = cost.round + cost.fill * first_bytes / _FILLED
+    ends_us = cost.start + round_us * (1 + (rounds + (rest > 0) - 1) / tiles.ctas)
     d_bytes = problem.m * problem.n * problem.l * operands.d.dtype.bits / 8
     d_us = cost.written * d_bytes / (rates.thread_read_gb_s * 1e3)
     ends_us = ends_us + cost.store * per_sm * tiles.stores + d_us

@@ -17,8 +17,8 @@ from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Problem
 
 # An H100 and an H200, 2026-11-22: 28 small problems by 30 plans, and few rows by large weights.
-START_US = 6.26  # until the first bytes come, and from the last ones to the end
-MEET_US = 0.585  # of CTAs that share K, for each doubling of their number
+START_US = 6.1  # until the first bytes come, and from the last ones to the end
+MEET_US = 0.5  # of CTAs that share K, for each doubling of their number
 TURN_US = 0.76  # between clusters whose CTAs have a multiprocessor each, for each doubling of these and once
 LATENCY_US = 0.565  # of a load, with many under way
 READ_SHARE = 0.905  # of a data sheet's rate of memory, that loads of threads reach

@@ -53,6 +53,9 @@ DEEP_TILES = (
 # Of an odd number of groups of eight columns, which leave eight at a time: 777 rows are six times 136 but for 39, and
 # six times 144 but for 87. 777 x 11008 x 4096 of bf16 takes 99.9 us by the first, 103.2 by the second (one H200).
 BY_EIGHT = (((128, 136), (1, 2)), ((256, 136), (1, 2)), ((192, 104), (1, 2)), ((192, 120), (1, 2)))
+# Wider than a wgmma, of which there are two. No box of TMA is: so two CTAs share what they read of B. 777 are three
+# times 272, and 777 x 11008 are 258 tiles, two waves.
+WIDER = (((128, 272), (2, 1)),)
 TWO_LEVEL_FOURS = tuple([((128, columns), (2, 2)) for columns in (96, 128, 144, 160)])
 COOPERATIVE = {"schedule": "cooperative"}
 # The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
@@ -62,7 +65,12 @@ _NARROW = 32  # the same of 128 rows
 _WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
 # For many tiles a CTA: stored behind the products of the next one. Other tiles of that size are for one or two waves.
 _DEFERRED_TILES = ((128, 256), (256, 128))
-_OF_FEW_SLOTS = ((128, 224), (192, 160), (192, 192))  # with more of them there is no room for four stages
+_OF_FEW_SLOTS = (
+    (128, 224),
+    (128, 272),
+    (192, 160),
+    (192, 192),
+)  # with more of them there is no room for four stages
 # Slots of half as many columns leave room for one stage more: 5600 x 576 x 5696 of e4m3 by 128 x 192 in clusters of
 # 2 x 1 takes 30.5 us with five stages, and 32.4 with four (one H200, 2026-11-23).
 _OF_NARROW_SLOTS = ((64, 192), (128, 192))
@@ -78,7 +86,7 @@ def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple
     if two_level:
         yield from [(*given, 1) for given in TWO_LEVEL_FOURS]
     else:
-        yield from [(*given, 1) for given in (*FOURS, *EIGHTS, *BY_EIGHT)]
+        yield from [(*given, 1) for given in (*FOURS, *EIGHTS, *BY_EIGHT, *WIDER)]
         yield from [(*given, DEEP) for given in DEEP_TILES]
 
 

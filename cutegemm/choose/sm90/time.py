@@ -28,7 +28,7 @@ import numpy as np
 from cutegemm.choose.candidate import Predicted
 from cutegemm.choose.columns import Column, together
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape
-from cutegemm.machine.arch import CACHE_LINE_BYTES
+from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.shares import Shares, shares_of
@@ -345,10 +345,16 @@ def _store(
         row = np.where(across, tiling.own_m * shapes.cm, tiling.own_n * shapes.cn)
         more = 1 + costs.ends_of_rows / (np.maximum(1, row) * d_size)
         rate, d_bytes = rate / more, d_bytes * more
+    elif _row_bytes("d", operands, problem) % SECTOR_BYTES:
+        columns_bytes = shapes.bn * d_size / np.maximum(1, shapes.subtiles)
+        box_bytes = np.where(across, CACHE_LINE_BYTES, np.minimum(CACHE_LINE_BYTES, columns_bytes))
+        rate = rate / (1 + SECTOR_BYTES / box_bytes)  # each row of a box begins and ends in part of a sector
     us = tiling.own_m * tiling.own_n * d_size / 1024 / rate + costs.subtile * shapes.subtiles
     if with_c:
         us = 2 * us
-    exposed = np.where(shapes.deferred, costs.deferred, costs.cooperative * shapes.cooperative)
+    # In one wave there is no next tile whose products a deferred store could go on behind
+    defers = shapes.deferred & (tiling.tiles > tiling.grid)
+    exposed = np.where(defers, costs.deferred, costs.cooperative * (shapes.cooperative | shapes.deferred))
     exposed_us = us * (shapes.cooperative if by_threads else exposed * (1.0 if stays else costs.waited))
     kept_bytes = 0.0 if stays else costs.written * d_bytes
     return us, exposed_us, kept_bytes + d_bytes * with_c
@@ -447,10 +453,18 @@ def _dearer(
     """
 
     def of(name: str) -> float:
-        operand = getattr(operands, name)
-        along_k = operand.major == "k" and name not in of_mn
-        extent = problem.k if along_k else problem.m if name == "a" else problem.n
-        row_bytes = dict(problem.ld).get(name, extent) * operand.dtype.bits // 8
+        row_bytes = _row_bytes(name, operands, problem, of_mn)
         return costs.l2_unaligned if name not in packed and row_bytes % CACHE_LINE_BYTES else 1.0
 
     return _by_way(shapes.turned, of("a"), of("b"))
+
+
+def _row_bytes(name: str, operands: Operands, problem: Problem, of_mn: str = "") -> int:
+    """From a row of an operand to the next one.
+
+    of_mn   names of those whose rows lie along M or N, whatever `operands` says
+    """
+    operand = getattr(operands, name)
+    major = "m" if name == "a" and name in of_mn else "n" if name in of_mn else operand.major
+    extent = {"m": problem.m, "n": problem.n, "k": problem.k}[major]
+    return int(dict(problem.ld).get(name, extent)) * operand.dtype.bits // 8

@@ -279,6 +279,8 @@ class ConsumerTracer(Tracer):
             self.sums = self.storage.head(self.products.total, at.k_count)
             if not self.holds:  # where it lies is worked out as late as it can be
                 self.own_mnl = self.own_tile(at)
+            if self.plan.slots is not None and self.plan.slots.leave_over(self.plan.consumer_d_tile):
+                self.storage.find_warp()
         else:
             own, ups = self.storage.subtile(self.sums, at.i)
             self.results = self.storage.tail(own, at.i, self.own_mnl, at.c_phase, ups)

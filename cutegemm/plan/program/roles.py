@@ -299,7 +299,19 @@ def _leave(plan: GemmPlan) -> Steps:
         epilogue = plan.epilogue
         stored = StoreTile(epilogue.tail.tensors, epilogue.outputs[1:], _reduced(plan))
         return (*late, Evaluate(HEAD), stored)
-    return (*late, Evaluate(HEAD), ForSubtiles(_subtile(plan)))
+    return (*late, Evaluate(HEAD), *_slots_begin(plan), ForSubtiles(_subtile(plan)))
+
+
+def _slots_begin(plan: GemmPlan) -> Steps:
+    """Where the slots do not divide the subtiles, a tile begins with those that the one before has ended with: their
+    stores have read them by then, but for a tile of few products."""
+    slots = plan.slots
+    assert slots is not None
+    if not slots.leave_over(plan.consumer_d_tile):
+        return ()
+    if slots_are_stored_by_rows(plan):
+        return (WaitStores(0, EACH_WARP),)
+    return WaitStores(0, FIRST_WARP), SyncSubtile()
 
 
 def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:

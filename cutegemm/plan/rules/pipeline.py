@@ -262,6 +262,16 @@ def _barriers(plan: GemmPlan) -> Iterator[str]:
         yield f"{named} named barriers, that of all threads included; a CTA has {MAX_NAMED_BARRIERS}."
 
 
+def _may_leave_over(plan: GemmPlan) -> bool:
+    """Whether a tile may begin with the slots that the one before has ended with, as it then waits for their stores:
+    those of D alone, by TMA, and behind the tile's own products."""
+    slots, pipeline = plan.slots, plan.pipeline
+    assert slots is not None
+    assert pipeline is not None
+    is_plain = isinstance(slots.store, TmaBox) and slots.load_c is None and len(plan.slot_results) == 1
+    return is_plain and not pipeline.deferred
+
+
 def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     slots, d = plan.slots, plan.operands.d
     if (slots is None) != (plan.smem_d is None):
@@ -274,7 +284,7 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     least = MIN_SLOTS if pipeline.consumer_warps > 1 and isinstance(slots.store, TmaBox) else 1
     if tile[0] % rows or tile[1] % cols:
         yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
-    elif slots.count < least or product(slots.subtiles(tile)) % slots.count:
+    elif slots.count < least or (slots.leave_over(tile) and not _may_leave_over(plan)):
         yield (
             f"{slots.count} slots for {product(slots.subtiles(tile))} subtiles; {least} or more "
             "that divide them are expected."
