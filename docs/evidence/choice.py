@@ -2,6 +2,7 @@
 
 python -m docs.evidence choice --seed 1 --count 300 --tune-below 1.0 --json choice.json
 python -m docs.evidence choice --seed 2 --count 160 --first 12 --others 8 --times --json rivals.json    # to fit to
+python -m docs.evidence choice --seed 77 --count 900 --small --each 5 --times --json families.json          # to fit to
 python -m docs.evidence choice --shape 1536 --shape 777x11008x4096 --layout nt --layout tn --first 60    # of one's own
 
 Every GPU of the machine takes problems; all plans of one problem, and the library, run in turns on one GPU.
@@ -29,7 +30,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.run.tune import BEST, varied
 from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record
-from docs.evidence.drawn import drawn, rivals
+from docs.evidence.drawn import drawn, is_small, of_each_family, rivals
 from docs.evidence.files import write_whole
 from docs.evidence.gemm import LAYOUTS, parse_shape
 from docs.evidence.measure import machine, need_gpu, this_device
@@ -226,14 +227,18 @@ def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
     ]
 
 
-def _drawn(seed: int, count: int, dtypes: Sequence[str] | None) -> list[Problem]:
-    """Those of `drawn` whose type is one of these, where some are given.
+def _drawn(seed: int, count: int, dtypes: Sequence[str] | None, small: bool = False) -> list[Problem]:
+    """Those of `drawn` whose type is one of these, where some are given, and that are small, where these are asked for.
 
     >>> len(_drawn(1, 40, None)), sorted({str(of.operands.a.dtype) for of in _drawn(1, 40, ["float32", "tf32"])})
     (40, ['f32', 'tf32'])
     """
     kinds = {DType.parse(name) for name in dtypes or ()}
-    return [of for of in drawn(seed, count) if not kinds or of.operands.a.dtype in kinds]
+    return [
+        of
+        for of in drawn(seed, count)
+        if (not kinds or of.operands.a.dtype in kinds) and (not small or is_small(of))
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -264,6 +269,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="RATIO",
         help="tune what is below this ratio to the library, and time the plan that the tuner takes",
     )
+    parser.add_argument("--small", action="store_true", help="of those that are drawn, small ones alone")
+    parser.add_argument("--each", type=int, default=0, help="plans beside, of each family for tensor cores")
     parser.add_argument("--others", type=int, default=0, help="plans beside, by chance")
     parser.add_argument("--seconds", type=float, default=0.1, help="of measuring for each problem")
     parser.add_argument("--json", type=Path, help="write all numbers there")
@@ -277,10 +284,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for layout in given.layout or LAYOUTS
     ]
     cases = []
-    for number, of in enumerate(problems or _drawn(given.seed, given.count, given.dtype)):
+    for number, of in enumerate(problems or _drawn(given.seed, given.count, given.dtype, given.small)):
         case = Drawn(of, (), number % 2 == 0)
         beside = rivals(of, given.first, given.others, given.seed, case.sums)
-        cases.append(replace(case, plans=tuple(map(str, beside))))
+        beside += of_each_family(of, given.each)
+        cases.append(replace(case, plans=tuple(dict.fromkeys(map(str, beside)))))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}
     record(found, all_timed(cases, given.seconds), given.json)

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
+from contextlib import suppress
 
-from cutegemm.choose.catalog import ranked
+import cutegemm.choose.mma_sync.choice as mma_sync
+import cutegemm.choose.skinny.choice as skinny
+import cutegemm.choose.sm90.choice as sm90
+from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.catalog import by_simt, ranked
 from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import operands_of
 from docs.evidence.gemm import LAYOUTS
@@ -19,6 +26,8 @@ from docs.evidence.gemm import LAYOUTS
 LEAST, MOST = 16, 16384
 _ALIGNED = 16
 _KINDS = {"bfloat16": 8, "float16": 3, "float8_e4m3fn": 3, "tf32": 3, "float32": 3}  # of 20
+_SHORT_BITS, _FEW, _FEW_ELEMENTS = 6400, 64, 1 << 17  # along K; rows or columns; elements of D
+_MOST_ELEMENTS = 1 << 25  # of D
 _WORST = 1.6  # times the best prediction: plans that are still tried
 
 
@@ -65,3 +74,34 @@ def rivals(
     rest = [one for one in pool[first:] if one.us <= _WORST * pool[0].us]
     taken = [*pool[:first], *chance.sample(rest, min(others, len(rest)))]
     return [one.recipe for one in taken]
+
+
+def is_small(problem: Problem) -> bool:
+    """Whether plans of several families may be the fastest: K is short, or D is small and has few rows or columns.
+
+    >>> [is_small(Problem(*mnk, operands=operands_of("bf16", "nn", *mnk))) for mnk in ((48, 672, 4384), (480, 672, 4384))]
+    [True, False]
+    """
+    kind, elements = problem.operands.a.dtype, problem.m * problem.n
+    if by_simt(kind) or kind.bits == 8:
+        return False
+    is_short = problem.k * kind.bits <= _SHORT_BITS and elements <= _MOST_ELEMENTS
+    return is_short or (min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS)
+
+
+def of_each_family(problem: Problem, count: int) -> list[Recipe]:
+    """The recipes of each family for tensor cores that are predicted to be the fastest; of mma.sync each tile once."""
+    operands, found = problem.operands, []
+    for candidates in (sm90.ranked, skinny.ranked, mma_sync.ranked):
+        with suppress(PlanError):  # other families may serve
+            found += _first(candidates(operands, problem), count, candidates is mma_sync.ranked)
+    return found
+
+
+def _first(candidates: Iterable[Candidate], count: int, is_each_once: bool) -> list[Recipe]:
+    found: dict[str, Recipe] = {}
+    for one in candidates:
+        if len(found) == count:
+            break
+        found.setdefault(one.recipe.name if is_each_once else str(one.recipe), one.recipe)
+    return list(found.values())
