@@ -77,6 +77,23 @@ def test_both_times_of_a_round_count(machine):
     assert [round(one * 1e6, 3) for one in found] == [6.5, 7.5]
 
 
+def test_disturbed_rounds_are_timed_again(machine):
+    """From 130 ms on each call takes 20 us more, for 50 ms: most of the rounds between 100 and 180 ms."""
+
+    def call() -> None:
+        machine.queue(9.0, 26.0 if 130e3 < machine.host < 180e3 else 6.0)
+
+    (found,) = timing.in_turns([call], 0.08)
+    assert round(found * 1e6, 3) == 6.0
+    assert machine.host > 260e3
+
+
+def test_calls_that_are_never_steady_end(machine):
+    """Slower and slower: the fourth time counts."""
+    (found,) = timing.in_turns([lambda: machine.queue(9.0, machine.host * 1e-3)], 0.08)
+    assert 340e-6 < found < 420e-6
+
+
 def test_rounds_that_the_host_delays_are_left_out(machine):
     """Three launches of four take 400 us, far longer than the flush hides."""
     number = itertools.count()

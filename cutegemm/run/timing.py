@@ -6,6 +6,9 @@ memory than the L2 cache holds; a call's time in a round is the mean of both, an
 call of some microseconds takes up to one more, or less, where it is the first for which the device has not been idle:
 medians of a single order would fall now on one of these times, now on the other.
 
+A machine may be disturbed for tens of milliseconds. Where a call's medians of the first rounds and of the last ones
+differ, all calls are timed again.
+
 That write also hides the launch. Where the host took longer than it, as one whose processors are taken by others does,
 the device waited, and that time is left out.
 """
@@ -24,6 +27,7 @@ import torch
 DEVICE = "cuda"
 _FLUSH_BYTES = 256 << 20  # more than any L2 cache
 _WARM_SECONDS, _LEAST_ROUNDS = 0.1, 3
+_STEADY, _MOST_TRIES = 1.1, 4  # times the other half's median; before times count as they are
 
 
 def in_turns(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
@@ -59,7 +63,11 @@ def in_turns(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
         return found
 
     until(time.perf_counter() + _WARM_SECONDS, 1)
-    return [times.median() for times in until(time.perf_counter() + seconds, _LEAST_ROUNDS)]
+    for _ in range(_MOST_TRIES):
+        found = until(time.perf_counter() + seconds, _LEAST_ROUNDS)
+        if all(times.is_steady for times in found):
+            break
+    return [times.median() for times in found]
 
 
 @dataclass
@@ -67,6 +75,16 @@ class _Times:
     """Of a call, twice for each round: seconds, and whether its launch was hidden."""
 
     every: list[tuple[float, bool]] = field(default_factory=list)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the rounds of both halves have about the same median; few rounds are not asked."""
+        rounds = len(self.every) // 2
+        if rounds < 2 * _LEAST_ROUNDS:
+            return True
+        middle = rounds // 2 * 2
+        first, last = (_Times(half).median() for half in (self.every[:middle], self.every[middle:]))
+        return max(first, last) <= _STEADY * min(first, last)
 
     def median(self) -> float:
         """Of the rounds in which both launches were hidden; where they are few, of all such times, or of all times."""

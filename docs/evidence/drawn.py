@@ -79,7 +79,8 @@ def rivals(
 def is_small(problem: Problem) -> bool:
     """Whether plans of several families may be the fastest: K is short, or D is small and has few rows or columns.
 
-    >>> [is_small(Problem(*mnk, operands=operands_of("bf16", "nn", *mnk))) for mnk in ((48, 672, 4384), (480, 672, 4384))]
+    >>> extents = (48, 672, 4384), (480, 672, 4384)
+    >>> [is_small(Problem(*mnk, operands=operands_of("bf16", "nn", *mnk))) for mnk in extents]
     [True, False]
     """
     kind, elements = problem.operands.a.dtype, problem.m * problem.n

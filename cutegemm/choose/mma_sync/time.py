@@ -56,7 +56,7 @@ class MmaCosts:
     within      the exponent of `together` for what a k-tile waits for
     """
 
-    start: float = 4.75
+    start: float = 4.5
     round: float = 0.83
     fill: float = 0.93
     latency: float = 0.321
@@ -70,7 +70,7 @@ class MmaCosts:
     peak: float = 0.833
     store: float = 0.00232
     written: float = 0.74
-    launch: float = 0.916
+    launch: float = 1.2
     added: float = 0.54
     sums: float = 0.38
     within: float = 2.15

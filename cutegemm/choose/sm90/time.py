@@ -38,6 +38,7 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
+_FILLED_ROWS = 256  # of a k-tile, 32 KiB
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _NO_TIME = 1e-9  # microseconds, of a problem without a tile
@@ -50,7 +51,8 @@ class Sm90Costs:
     """What is fitted, in microseconds and KiB.
 
     start          of a kernel: until its first product, and from its last one to the end
-    single         share of that, of one warpgroup with one tile
+    fill           for each `_FILLED_ROWS` rows of the k-tile that comes first
+    single         share of the start, of one warpgroup with one tile
     fours          of a cluster of four or eight, until its CTAs have met
     in_step        more of the time of all waves, in such clusters: their CTAs wait for the slowest of them
     pairs          more of all of the time, in clusters of two
@@ -92,7 +94,8 @@ class Sm90Costs:
                    there, since products of fewer columns read A from shared memory more often
     """
 
-    start: float = 6.41
+    start: float = 5.99
+    fill: float = 0.6
     single: float = 0.888
     fours: float = 0.25
     in_step: float = 0.03
@@ -230,6 +233,7 @@ def predicted(
     us = us * np.where(units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0)
     us = us * (1 + costs.in_step * shapes.is_large_cluster + costs.shallow * (shapes.stages < _STAGES))
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
+    start_us = start_us + costs.fill * (shapes.bm + shapes.bn) * shapes.depth / _FILLED_ROWS
     us = start_us + costs.fours * shapes.is_large_cluster + us + meeting_us + store_us
     us = us * (1 + costs.pairs * shapes.is_two)
     of_k = waves * k_tiles
