@@ -230,7 +230,7 @@ _H200_MEASURED = Measured(
     cpc_bytes_per_clock=256.0,
 )
 
-# Of one H100 SXM, 2026-11-22 and 23: tma_read_gb_s as plans for few rows read weights; wgmma_tflops, sm_l2_gb_s and
+# Of one H100 SXM, 2026-11-22 to 24: tma_read_gb_s as plans for few rows read weights; wgmma_tflops, sm_l2_gb_s and
 # l2_kept_bytes those with which the model of Hopper plans errs least. The others are the H200's, those of memory by the
 # ratio.
 _H100_MEASURED = replace(
@@ -240,7 +240,7 @@ _H100_MEASURED = replace(
     thread_read_gb_s=2650,
     pack_along_k_gb_s=2930,
     pack_along_mn_gb_s=2440,
-    sm_l2_gb_s=110,
+    sm_l2_gb_s=99,
     l2_kept_bytes=42e6,
 )
 

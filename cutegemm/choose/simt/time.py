@@ -74,36 +74,36 @@ class SimtCosts:
     within, beside   the exponent of `together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 4.82
-    round: float = 1.17
-    begin: float = 0.0314
-    latency: float = 0.486
-    registers: float = 0.0164
-    step: float = 0.0358
-    block: float = 0.00681
-    wide: float = 0.00419
-    narrow: float = 0.0029
-    turned: float = 0.0023
-    reads: float = 0.0012
-    peak: float = 0.934
-    few: float = 0.198
-    crowded: float = 1.25
-    store: float = 0.00262
-    written: float = 0.75
-    torn: float = 1.52
-    runs: float = 0.108
-    apart: float = 0.517
-    across: float = 1.04
-    issue: float = 0.000624
-    launch: float = 0.368
-    added: float = 0.67
-    sums: float = 0.414
-    streamed: float = 3.55
-    scattered: float = 0.00936
-    pack: float = 3.92
-    packed: float = 0.917
-    within: float = 3.76
-    beside: float = 2.13
+    start: float = 4.33
+    round: float = 1.26
+    begin: float = 0.00388
+    latency: float = 0.604
+    registers: float = 0.0148
+    step: float = 0.0368
+    block: float = 0.00137
+    wide: float = 0.00511
+    narrow: float = 0.00325
+    turned: float = 0.00125
+    reads: float = 0.00126
+    peak: float = 0.991
+    few: float = 0.218
+    crowded: float = 1.47
+    store: float = 0.00492
+    written: float = 0.562
+    torn: float = 1.94
+    runs: float = 0.96
+    apart: float = 0.411
+    across: float = 1.09
+    issue: float = 0.00129
+    launch: float = 0.212
+    added: float = 1.08
+    sums: float = 0.29
+    streamed: float = 8.35
+    scattered: float = 0.0102
+    pack: float = 1.51
+    packed: float = 1.21
+    within: float = 4.23
+    beside: float = 2.1
 
 
 COSTS = SimtCosts()

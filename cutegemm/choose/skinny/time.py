@@ -81,7 +81,7 @@ def predicted(stream: Stream, bits: int, problem: Problem, device: Device) -> tu
     >>> from cutegemm.machine.device import device_named
     >>> us, bounds = predicted(Stream.of({"tile": (16, 8)}, 16), 16, Problem(4096, 1, 4096), device_named("h200"))
     >>> round(us, 1), max(bounds, key=bounds.__getitem__)
-    (14.1, 'memory')
+    (14.0, 'memory')
     """
     m, n, k = problem.m, problem.n, problem.k
     ctas = stream.ctas

@@ -127,7 +127,7 @@ class Sm90Costs:
     cooperative: float = 0.547
     waited: float = 1.82
     deferred: float = 0.319
-    meet: float = 1.55
+    meet: float = 1.8
     part: float = 0.0843
     sums: float = 49.0
     ends: float = 4.51
@@ -227,7 +227,7 @@ def predicted(
         waves_us = np.where(owned, full_us * owned_waves, waves_us)
         limited_us = np.where(owned, together(4.0, waves_us, power_us * units), limited_us)
     meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
-    memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes)
+    memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes, owned, shares)
     deeper = np.minimum(shapes.stages, _MOST_STAGES) - _STAGES
     us = together(2.0 + costs.deeper * deeper, waves_us, memory_us)
     us = us * np.where(units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0)
@@ -393,12 +393,17 @@ def _memory_us(
     tiling: _Tiling,
     waves: Column,
     written_bytes: Column,
+    owned: Column,
+    shares: Shares | None,
 ) -> Column:
     """What is read from memory, and the D that L2 does not keep."""
     k_bytes, rates = problem.k * operands.a.dtype.bits / 8 * problem.l, device.measured
-    return (_read_bytes(shapes, tiling, k_bytes, waves, rates.l2_kept_bytes) + written_bytes) / (
-        rates.tma_read_gb_s * 1e3
-    )
+    apart: Column = 0.0
+    if shares is not None:
+        of_workers = 1 - shares.owned / np.maximum(1, shares.k_tiles)
+        apart = np.where(owned, of_workers * shares.shared / np.maximum(1, tiling.tiles), 0.0)
+    read_bytes = _read_bytes(shapes, tiling, k_bytes, waves, rates.l2_kept_bytes, apart)
+    return (read_bytes + written_bytes) / (rates.tma_read_gb_s * 1e3)
 
 
 def _power_us(operands: Operands, problem: Problem, device: Device, costs: Sm90Costs) -> float:
@@ -432,17 +437,24 @@ def _along(shapes: Shapes, operands: Operands) -> tuple[Column, Column]:
     return np.where(across, shapes.along_m, shapes.along_n), across
 
 
-def _read_bytes(shapes: Shapes, tiling: _Tiling, k_bytes: float, waves: Column, kept: float) -> Column:
-    """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N.
+def _read_bytes(
+    shapes: Shapes, tiling: _Tiling, k_bytes: float, waves: Column, kept: float, apart: Column
+) -> Column:
+    """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N, and by each
+    tile that is out of step with the others.
 
     k_bytes   of all rows along K
+    apart     share of the tiles that have owners, which begin at different k-tiles
     """
     m, n = tiling.m, tiling.n
     once = (m + n) * k_bytes
     if np.max(once, initial=0.0) <= kept:
         return once
-    a = np.where(shapes.along_m, np.minimum(waves, np.maximum(1, tiling.columns)), 1.0)
-    b = np.where(shapes.along_n, np.minimum(waves, np.maximum(1, tiling.rows)), 1.0)
+    rows, columns = np.maximum(1, tiling.rows), np.maximum(1, tiling.columns)
+    a = np.where(shapes.along_m, np.minimum(waves, columns), 1.0)
+    b = np.where(shapes.along_n, np.minimum(waves, rows), 1.0)
+    a = a + apart * (columns - a) * (m * k_bytes > kept)
+    b = b + apart * (rows - b) * (n * k_bytes > kept)
     return (m * a + n * b) * k_bytes
 
 
