@@ -174,7 +174,7 @@ STEPS: tuple[Step, ...] = (
         "--seed 301 --count 110 --first 20 --others 6 --seconds 0.08 --times",
     ),
     _choice(
-        "choice_fit_seed601_h200", 120, "f32 alone, to which nothing is fitted yet",
+        "choice_fit_seed601_h200", 120, "f32 alone",
         "--seed 601 --count 360 --dtype float32 --first 10 --others 8 --times --seconds 0.12",
     ),
     _choice(

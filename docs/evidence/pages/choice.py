@@ -57,7 +57,7 @@ By other draws, each before what followed from it, from 2026-11-22 on:
 | seed 114 | 1.238, 0.974, 0.862 | | costs of deep rings and of clusters of four |
 | seeds 116, 115 | 1.202, 0.965, 0.897 | 1.178, 0.948, 0.767 | columns by eight, three stages, pairs; L2 of an H100 |
 | seed 117 | 1.216, 0.960, 0.828 | 1.199, 0.960, 0.846 | stages released earlier, bands by the cluster, fours shared |
-| seed 118 | 1.238, 0.986, 0.829 | 1.216, 0.990, 0.762 | the order of the GPCs, short K by mma.sync; turns in both orders |
+| seed 118 | 1.238, 0.986, 0.829 | 1.216, 0.990, 0.762 | the order of the GPCs; turns in both orders |
 | seed 119 | 1.245, 0.990, 0.291 | | mma.sync for few rows and a deep K, tiles of two wgmmas |
 | seed 120 | below | below | what the first k-tile costs; turns that are steady |
 
