@@ -14,7 +14,7 @@ import pytest
 
 from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
-from cutegemm.choose.sm90.shapes import Shapes
+from cutegemm.choose.sm90.shapes import Shapes, TileShape
 from cutegemm.choose.sm90.tiles import every_tile, is_of_one_wave
 from cutegemm.choose.sm90.time import COSTS, predicted, predicted_us
 from cutegemm.errors import PlanError
@@ -493,3 +493,37 @@ def test_parts_are_long_enough():
     assert parts(BF16, 128 * 133, 2048, "sm90_slots") == ["fill"]
     assert parts(fp8, 128 * 133, 4096, "sm90_slots") == ["fill"]
     assert parts(BF16, 128 * 131, 8192, "sm90_slots") == []  # of 128 k-tiles an owner would keep all
+
+
+@pytest.mark.parametrize(
+    ("shape", "halves"),
+    [(TileShape((128, 128)), 2), (TileShape((64, 64)), 1), (TileShape((64, 64), depth=2), 2)],
+)
+def test_the_first_k_tile_is_waited_for(shape, halves):
+    """By its rows of 128 bytes: 256 of them cost `fill`."""
+    problem = Problem(512, 512, 256)
+    without = replace(COSTS, fill=0.0)
+    more = predicted_us(shape, BF16, problem) - predicted_us(shape, BF16, problem, costs=without)
+    assert more == pytest.approx(halves / 2 * COSTS.fill)
+
+
+def test_helpers_of_owners_read_from_memory_again():
+    """A, 220 MB, has two columns of tiles: clusters of 1 x 2 share its rows, those of 2 x 1 read them twice."""
+    tf32, h100 = Operands.of("tf32", layout="nt"), device_named("h100")
+    problem = Problem(288, 5216, 10576, operands=tf32)
+    recipe, _ = chosen(tf32, problem, device=h100)
+    assert str(recipe) == "transposed:sm90_128x144_1x2/fill"  # 125 us, 154 in clusters of 2 x 1
+
+
+def test_rows_of_d_that_begin_within_a_sector_are_stored_slower():
+    """A row of a box of 64 bytes touches three sectors, not two: the store takes half as long again."""
+    shape, without_store = (
+        TileShape((192, 96), epilogue="cooperative", consumers=3),
+        replace(COSTS, store=1e9),
+    )
+
+    def store_us(n: int) -> float:
+        problem = Problem(1536, n, 32)
+        return predicted_us(shape, BF16, problem) - predicted_us(shape, BF16, problem, costs=without_store)
+
+    assert store_us(5376 - 8) > 1.4 * store_us(5376)

@@ -12,7 +12,8 @@ each, one after the other. A k-tile waits for
 and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. In the long run
 a wave takes no less than the chip's power allows: the last one, of few tiles, is the shorter for it. A problem takes no
 less than reading A and B from memory does. What goes on at the same time adds up like the sides of a right triangle,
-or nearly so: `together`. What a problem takes besides is the start and, where K is split, the sums of the parts.
+or nearly so: `together`. What a problem takes besides is the start, until the first k-tile is there, and where K is
+split the sums of the parts.
 
 Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, behind a flush of the
 L2 cache, for problems that were drawn by a seed; `python -m docs.evidence fit-sm90 FILE.json ...` fits it anew.
@@ -440,11 +441,11 @@ def _along(shapes: Shapes, operands: Operands) -> tuple[Column, Column]:
 def _read_bytes(
     shapes: Shapes, tiling: _Tiling, k_bytes: float, waves: Column, kept: float, apart: Column
 ) -> Column:
-    """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N, and by each
-    tile that is out of step with the others.
+    """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N; and by each
+    CTA that helps an owner, which is out of step with the others.
 
     k_bytes   of all rows along K
-    apart     share of the tiles that have owners, which begin at different k-tiles
+    apart     share of all k-tiles that are taken by helpers of their tiles' owners
     """
     m, n = tiling.m, tiling.n
     once = (m + n) * k_bytes
