@@ -79,7 +79,7 @@ def test_a_ragged_n_is_stored_by_threads(taken):
 
 
 def test_float32_results(taken):
-    plan = plan_for(taken, matrix(64, 64), matrix(64, 64), out=torch.zeros(64, 64))
+    plan = plan_for(taken, matrix(128, 128), matrix(128, 128), out=torch.zeros(128, 128))
     assert (plan.family, plan.operands.d.dtype.name) == ("sm90", "f32")
 
 
@@ -191,16 +191,16 @@ def test_a_plan_for_the_transposed_problem(taken, batch):
 
 
 def test_a_batch(taken):
-    plan = plan_for(taken, torch.zeros(3, 64, 64).bfloat16(), torch.zeros(3, 64, 64).bfloat16())
+    plan = plan_for(taken, torch.zeros(3, 128, 128).bfloat16(), torch.zeros(3, 128, 128).bfloat16())
     assert plan.family == "sm90"
     assert plan.operands.batched
 
 
 def test_a_matrix_that_a_batch_shares_is_not_loaded_by_tma(taken):
     """Nor are equal rows: a stride of 0 is none that the descriptor of a tensor is documented to take."""
-    a, b = torch.zeros(3, 64, 64).bfloat16(), torch.zeros(64, 64).bfloat16()
+    a, b = torch.zeros(3, 128, 128).bfloat16(), torch.zeros(128, 128).bfloat16()
     assert plan_for(taken, a, b.expand(3, -1, -1)).family == "mma_sync"
-    assert plan_for(taken, b[:1].expand(64, -1), b).family == "mma_sync"
+    assert plan_for(taken, b[:1].expand(128, -1), b).family == "mma_sync"
     assert plan_for(taken, a[:1], b[None].expand(1, -1, -1)).family == "sm90"
     for plan in (
         "mma_tma_128x256",

@@ -241,8 +241,9 @@ def ranked(
 def _is_small(operands: Operands, problem: Problem) -> bool:
     """Whether threads may have loaded A and B before TMA has, or more of them at a time."""
     elements = problem.m * problem.n * problem.l
-    is_short = 0 < problem.k * operands.a.dtype.bits // 8 <= _SHORT_K_BYTES and elements <= _SHORT_ELEMENTS
-    return is_short or (min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS)
+    is_short = problem.k * operands.a.dtype.bits // 8 <= _SHORT_K_BYTES and elements <= _SHORT_ELEMENTS
+    has_few = min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS
+    return problem.k > 0 and (is_short or has_few)
 
 
 def _packed(name: str, operands: Operands, by_threads: Operands) -> Operand:
