@@ -36,8 +36,9 @@ Suits = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
 # Plans of mma.sync have no descriptors to read first, and a kernel of their own adds the parts of K. So they are
 # considered beside those of wgmma where K is short, or where D is small and has few rows or columns: elsewhere none was
-# faster (84 problems on one H200, 2026-11-24).
-_SHORT_K_BYTES, _SHORT_ELEMENTS = 192, 3 << 19
+# faster (84 problems on one H200, 2026-11-24). tf32 is left to wgmma and to plans that stream A: TMA and those round it
+# to nearest, mma.sync cuts it off.
+_SHORT_K, _SHORT_ELEMENTS = 96, 3 << 19
 _FEW, _FEW_ELEMENTS = 64, 1 << 17
 
 
@@ -232,16 +233,18 @@ def ranked(
         skinny.ranked(by_threads, problem, device, transposed),
         sm90.ranked(operands, problem, device, accumulate, transposed, with_c),
     ]
-    if not transposed and kind.bits > 8 and (to_pack_for_wgmma(operands) or _is_small(operands, problem)):
+    if not transposed and (
+        (kind.bits > 8 and to_pack_for_wgmma(operands)) or (kind.bits == 16 and _is_small(problem))
+    ):
         with suppress(PlanError):  # others may serve
             found.append(mma_sync.ranked(by_threads, problem, arch, device))
     return heapq.merge(*found, key=lambda one: one.us)
 
 
-def _is_small(operands: Operands, problem: Problem) -> bool:
-    """Whether threads may have loaded A and B before TMA has, or more of them at a time."""
+def _is_small(problem: Problem) -> bool:
+    """Whether threads may have loaded A and B, of 16 bits, before TMA has, or more of them at a time."""
     elements = problem.m * problem.n * problem.l
-    is_short = problem.k * operands.a.dtype.bits // 8 <= _SHORT_K_BYTES and elements <= _SHORT_ELEMENTS
+    is_short = problem.k <= _SHORT_K and elements <= _SHORT_ELEMENTS
     has_few = min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS
     return problem.k > 0 and (is_short or has_few)
 

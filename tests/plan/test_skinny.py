@@ -144,15 +144,9 @@ def test_few_rows_are_streamed(rows, device):
             assert (plan.product_tile if recipe.family == "skinny" else plan.cta_tile)[1] == 16
 
 
-@pytest.mark.parametrize(
-    ("mnk", "kind"),
-    [
-        *[(mnk, kind) for mnk in ((64, 64, 4096), (64, 16, 8192)) for kind in ("bf16", "e4m3", "tf32")],
-        *[((48, 48, 16384), kind) for kind in ("bf16", "e4m3")],
-    ],
-)
+@pytest.mark.parametrize("kind", ["bf16", "e4m3", "tf32"])
+@pytest.mark.parametrize("mnk", [(64, 64, 4096), (64, 16, 8192), (48, 48, 16384)])
 def test_small_problems_of_a_deep_k_are_shared_by_clusters(mnk, kind):
-    """Of tf32 and K = 16384, CTAs whose parts a kernel adds were faster: see the test below."""
     operands = Operands.of(kind, layout="nt", out="bf16" if kind == "e4m3" else None)
     recipe, plan = chosen(operands, Problem(*mnk, operands=operands))
     assert recipe.family == "skinny"
@@ -161,14 +155,21 @@ def test_small_problems_of_a_deep_k_are_shared_by_clusters(mnk, kind):
 
 @pytest.mark.parametrize(
     ("mnk", "kind", "layout"),
-    [((48, 16, 13712), "tf32", "nt"), ((224, 16, 5520), "bf16", "nn"), ((48, 80, 10784), "f16", "tt")],
+    [((224, 16, 5520), "bf16", "nn"), ((48, 80, 10784), "f16", "tt")],
 )
 def test_or_by_ctas_whose_parts_a_kernel_adds(mnk, kind, layout):
-    """On one H200 these took 0.97, 0.85 and 0.80 of the time of the best plans that stream A, or by wgmma."""
+    """On one H200 these took 0.85 and 0.80 of the time of the best plans that stream A, or by wgmma."""
     operands = Operands.of(kind, layout=layout)
     recipe, plan = chosen(operands, Problem(*mnk, operands=operands))
     assert recipe.family == "mma_sync"
     assert plan.split_k > 1
+
+
+def test_tf32_that_is_rounded_stays_so():
+    """On one H200 mma.sync took 0.97 of the time for this, but it cuts off the low bits."""
+    operands = Operands.of("tf32", layout="nt")
+    _, plan = chosen(operands, Problem(48, 16, 13712, operands=operands))
+    assert plan.rounding != "rz"
 
 
 @pytest.mark.parametrize(
