@@ -103,7 +103,7 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
     gpu = found.get("gpu") or found.get("machine", {}).get("gpu", "")
     device = device_called(gpu, DEFAULT_ARCH, DEFAULT_DEVICE.sms)
     by_problem: dict[Problem, list[tuple[GemmPlan, float, float]]] = {}
-    for row in found["rows"]:
+    for row in [*found["rows"], *found.get("trials", ())]:
         us = row.get("us", {})
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
             recipe = recipe_named(name) if name.startswith("mma_") else None

@@ -45,6 +45,9 @@ _SECONDS = 0.1  # of measuring for each problem
 # Since then packing ends before CTAs begin that share a multiprocessor, see `plan.launches`: older times of theirs are
 # left out, where the GEMM began while few bytes were packed
 _CROWDED_BEFORE = "2026-11-22 14:20"
+# Since then loads to registers have no predicate, see `load_always`: before, CTAs that share k-tiles evenly waited for
+# those of k-major operands
+_WAITED_BEFORE = "2026-11-24 12:00"
 
 
 @dataclass(frozen=True)
@@ -79,17 +82,19 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
 
     A plan that was timed twice, as it was chosen and by its name, has the lesser time.
     """
-    is_old = found["machine"]["date"] < _CROWDED_BEFORE
+    date = found["machine"]["date"]
+    crowded, waited = date < _CROWDED_BEFORE, date < _WAITED_BEFORE
     device = device_called(found["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
     by_problem: dict[Problem, dict[SimtRecipe, float]] = {}
-    for row in found["rows"]:
+    for row in [*found["rows"], *found.get("trials", ())]:
         us = row.get("us", {}) if row.get("dtype") == "f32" else {}
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
             recipe = _recipe(name)
             if recipe is not None:
                 m, n, k, l = (row[mode] for mode in "mnkl")  # noqa: E741
                 problem = Problem(m, n, k, l, operands_of("f32", row["layout"], m, n, k, batched=l > 1))
-                if (is_old and _crowds(recipe, problem)) or not _is_considered(recipe, problem):
+                is_stale = (crowded and _crowds(recipe, problem)) or (waited and _waits(recipe, problem))
+                if is_stale or not _is_considered(recipe, problem):
                     continue
                 plans = by_problem.setdefault(problem, {})
                 plans[recipe] = min(each, plans.get(recipe, each))
@@ -106,6 +111,13 @@ def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
     rows = sum({"a": problem.m, "b": problem.n}[name] for name in packs)
     few = 4 * rows * problem.k * problem.l <= MOST_PACKED_BYTES
     return bool(packs) and few and recipe.options.get("ctas_per_sm", 1) > 1
+
+
+def _waits(recipe: SimtRecipe, problem: Problem) -> bool:
+    """Whether CTAs share k-tiles evenly, of a k-major operand that is not packed."""
+    packed = recipe.packed(problem.operands)
+    found = [getattr(problem.operands, name).major for name in "ab" if name not in packed]
+    return recipe.ctas is not None and "k" in found
 
 
 def _is_considered(recipe: SimtRecipe, problem: Problem) -> bool:

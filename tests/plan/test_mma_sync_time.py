@@ -13,8 +13,9 @@ from cutegemm.plan import Operands, Problem
 
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 COSTS = MmaCosts(
-    start=1000.0, round=100.0, fill=40.0, latency=3.0, step=0.5, own_words=0.0, own_halves=0.25, quads=0.0, doubles=0.0,
-    words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0, within=64.0,
+    start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, step=0.5, own_words=0.0, own_halves=0.25, quads=0.0,
+    doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0,
+    within=64.0,
 )  # fmt: skip
 ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in (16, 2))
 
@@ -39,6 +40,19 @@ def test_rows_that_begin_anywhere():
     """Through registers one k-tile of 128 is under way: 64 elements for each of 128 threads, one after the other."""
     found, _ = us("mma_32x32", ODD, Problem(32, 32, 640, operands=ODD))
     assert found == pytest.approx(1000 + 100 + 40 / 2 + 5 * (3 + 0.5 + 64 * 0.25), rel=1e-6)
+
+
+def test_lines_that_all_ask_for():
+    """29 rows of A, 48 bytes each, are 10.875 lines; each of the 382 CTAs of 32 columns asks for 2 sectors of each row.
+    Of 96 CTAs with 16 rows, a half asks for 32 sectors of 6 lines."""
+    problem, free = Problem(29, 12212, 24, operands=ALIGNED), MmaCosts(**{**vars(COSTS), "hot": 1.0})
+    for name, asked in (("mma_32x32_short", 382 * 29 * 2 / 10.875), ("mma_16x128_short", 96 * 16 * 2 / 6)):
+        found, without = (us(name, ALIGNED, problem, costs=costs)[0] for costs in (free, COSTS))
+        assert found - without == pytest.approx(asked, rel=1e-6)
+    # Of long rows each has lines of its own, of which no more than 64 come at a time: 8 CTAs across ask for A
+    wide = Problem(4096, 1024, 4096, operands=ALIGNED)
+    found, without = (us("mma_128x128", ALIGNED, wide, costs=costs)[0] for costs in (free, COSTS))
+    assert found - without == pytest.approx(32 * 128 * 4 / 64, rel=1e-6)  # and 32 CTAs along M for B
 
 
 def test_parts_of_k():

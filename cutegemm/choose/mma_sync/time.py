@@ -25,7 +25,7 @@ import numpy as np
 
 from cutegemm.choose.candidate import Predicted
 from cutegemm.choose.columns import Column, Columns, together
-from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -33,6 +33,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 _BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
 _FILLED = 32 << 10  # bytes of a k-tile of 128 x 128, of elements of 16 bits
+_SLICES = 64  # of L2, that deliver lines at the same time
 _ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
 
 
@@ -43,6 +44,7 @@ class MmaCosts:
     start       of a kernel, until its first loads are under way, and from its last store to the end
     round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
     fill        besides, for each `_FILLED` bytes of the k-tiles that come first
+    hot         besides, for each time that one of their lines is asked for: by all CTAs that begin with the same
     latency     of a k-tile
     step        of a k-tile, what is no latency of memory
     own_words, own_halves   for each access of 4 and of 2 bytes that a thread has for a k-tile
@@ -59,6 +61,7 @@ class MmaCosts:
     start: float = 4.5
     round: float = 0.83
     fill: float = 0.93
+    hot: float = 0.0005
     latency: float = 0.321
     step: float = 0.000627
     own_words: float = 0.00863
@@ -192,6 +195,7 @@ def predicted(
         np.minimum(per_sm, tiles.ctas) * (tiles.bm + tiles.bn) * tiles.bk * operands.a.dtype.bits / 8
     )
     round_us = cost.round + cost.fill * first_bytes / _FILLED
+    round_us = round_us + cost.hot * _asked(tiles, operands, problem, device, parts)
     ends_us = cost.start + round_us * (1 + (rounds + (rest > 0) - 1) / tiles.ctas)
     d_bytes = problem.m * problem.n * problem.l * operands.d.dtype.bits / 8
     d_us = cost.written * d_bytes / (rates.thread_read_gb_s * 1e3)
@@ -215,3 +219,30 @@ def predicted(
             zip(_BOUNDS, (waited, loads_us * of_k, products_us * of_k, memory, ends_us, sums_us), strict=True)
         ),
     )
+
+
+def _asked(tiles: Tiles, operands: Operands, problem: Problem, device: Device, parts: Column) -> Column:
+    """How often a slice of L2 is asked for sectors of first k-tiles: the few lines of a small operand by all CTAs."""
+    rows, columns = np.ceil(problem.m / tiles.bm), np.ceil(problem.n / tiles.bn)
+    at_a_time = np.minimum(rows * columns * problem.l * parts, device.sms * tiles.ctas)
+    found: Column = 0.0
+    for name, extent, tile, others, beside in (
+        ("a", problem.m, tiles.bm, rows, columns),
+        ("b", problem.n, tiles.bn, columns, rows),
+    ):
+        operand = getattr(operands, name)
+        along_mn, along_k = np.minimum(extent, tile), np.minimum(problem.k, tiles.bk)
+        is_k_major = operand.major == "k"
+        pieces, piece = (along_mn, along_k) if is_k_major else (along_k, along_mn)
+        row_bytes = (problem.k if is_k_major else extent) * operand.dtype.bits / 8
+        piece_bytes = piece * operand.dtype.bits / 8
+        sectors = pieces * np.ceil(piece_bytes / SECTOR_BYTES)
+        # Of short rows a line holds several
+        lines = pieces * np.where(
+            row_bytes < CACHE_LINE_BYTES,
+            row_bytes / CACHE_LINE_BYTES,
+            np.ceil(piece_bytes / CACHE_LINE_BYTES),
+        )
+        readers = np.maximum(1, np.minimum(beside, at_a_time / np.maximum(1, others)))
+        found = np.maximum(found, readers * sectors / np.clip(lines, 1, _SLICES))
+    return found

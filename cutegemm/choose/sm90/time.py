@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.candidate import Predicted
 from cutegemm.choose.columns import Column, together
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape
@@ -44,6 +45,8 @@ _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _NO_TIME = 1e-9  # microseconds, of a problem without a tile
 _WIDEST = 256  # columns of a wgmma
+_MOST_COVERED = 1.3  # times D: more zeros cost no more power
+_OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
 _LINES = 64  # that slices of L2 deliver at the same time
 
 
@@ -93,6 +96,8 @@ class Sm90Costs:
                    limit, since the clock does not make up for it
     reading        times a tile's columns are fewer than the most of a wgmma, less one: so much longer a problem takes
                    there, since products of fewer columns read A from shared memory more often
+    zeros          exponent of what tiles cover, D being 1, for how much longer it takes there: products of the zeros
+                   beyond the ends cost power as well
     """
 
     start: float = 5.99
@@ -134,7 +139,8 @@ class Sm90Costs:
     ends: float = 4.51
     burst: float = 80.0
     rests: float = 2.0
-    reading: float = 0.07
+    reading: float = 0.035
+    zeros: float = 1.0
 
 
 COSTS = Sm90Costs()
@@ -219,6 +225,8 @@ def predicted(
     power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
     of_a = _WIDEST / np.minimum(_WIDEST, shapes.bn)  # times that products read A from shared memory
     power_us = power_us * (1 + costs.reading * (of_a - 1)) / np.maximum(1, units)
+    covered = shapes.bm * shapes.bn / np.maximum(1, tiling.own_m * tiling.own_n)
+    power_us = power_us * np.clip(covered, 1.0, _MOST_COVERED) ** costs.zeros
     waves_us = whole * full_us + last_us
     limited_us = whole * together(4.0, full_us, power_us * tiling.grid) + together(
         4.0, last_us, power_us * rest
@@ -354,7 +362,8 @@ def _store(
         columns_bytes = shapes.bn * d_size / np.maximum(1, shapes.subtiles)
         box_bytes = np.where(across, CACHE_LINE_BYTES, np.minimum(CACHE_LINE_BYTES, columns_bytes))
         rate = rate / (1 + SECTOR_BYTES / box_bytes)  # each row of a box begins and ends in part of a sector
-    us = tiling.own_m * tiling.own_n * d_size / 1024 / rate + costs.subtile * shapes.subtiles
+    subtile_us = costs.subtile * np.where(shapes.bn % WHOLE_COLUMNS, _OF_FEWEST, 1.0)
+    us = tiling.own_m * tiling.own_n * d_size / 1024 / rate + subtile_us * shapes.subtiles
     if with_c:
         us = 2 * us
     # In one wave there is no next tile whose products a deferred store could go on behind
