@@ -46,7 +46,12 @@ def no_more_than_it_may(kernel):
 
 def test_thread_numbers_are_read_outside_of_the_loops():
     """What step 3 of the ladder is about: they are read at the start, and once more before the end."""
-    kernel = compile_plan(SIMT_LADDER.step("sgemm_02_tiles").build())
+    for loop in loops_of(compile_plan(SIMT_LADDER.step("sgemm_02_tiles").build())):
+        assert not any(re.search(r"\bS2U?R\b.*TID", line) for line in loop)
+
+
+def loops_of(kernel):
+    """The lines of each loop that multiplies."""
     lines = cubin.listing_of(kernel.sass, kernel.resources.kernel).splitlines()
     labels = {m[1]: i for i, line in enumerate(lines) if (m := re.match(r"\s*(\.L_x_\d+):", line))}
     jumps = [
@@ -54,12 +59,49 @@ def test_thread_numbers_are_read_outside_of_the_loops():
         for i, line in enumerate(lines)
         if "BRA" in line and (m := re.search(r"(\.L_x_\d+)", line))
     ]
-    loops = [
-        (first, last) for first, last in jumps if first < last and any("FFMA" in x for x in lines[first:last])
-    ]
+    loops = [lines[first:last] for first, last in jumps if first < last]
+    loops = [loop for loop in loops if any("FFMA" in line for line in loop)]
     assert loops
-    for first, last in loops:
-        assert not any(re.search(r"\bS2U?R\b.*TID", line) for line in lines[first:last])
+    return loops
+
+
+def first_use(loop, number, registers):
+    """The share of a loop's multiply-adds that stand between a line and the first one that reads some registers."""
+    done, names = 0, re.compile("|".join(rf"\bR{register}\b" for register in registers))
+    for line in loop[number + 1 :] + loop[:number]:
+        text = re.sub(r"/\*.*?\*/|@!?U?P\w+", "", line)
+        _, _, operands = text.strip().partition(" ")
+        read = operands if "ST" in text else operands.partition(",")[2]
+        if names.search(read):
+            break
+        done += "FFMA" in line
+    return done / sum("FFMA" in line for line in loop)
+
+
+@pytest.mark.parametrize("layout", ["nn", pytest.param("nt", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["simt_128x64/s396", "simt_128x64"])
+def test_nothing_waits_for_a_load_before_the_products(name, layout):
+    """What comes to registers is read where it is stored, behind most of a k-tile's products."""
+    loops = loops_of(compile_plan(plan_named(name, Operands.of("f32", layout=layout))))
+    loop = min((each for each in loops if any("LDG." in line for line in each)), key=len)
+    loads = [(i, int(m[1])) for i, line in enumerate(loop) if (m := re.search(r"LDG\.E\.128 R(\d+),", line))]
+    assert (
+        len(loads) == {"nn": 4, "nt": 6}[layout]
+    )  # of 128 + 64 rows, 64 bytes each, 128 threads have as many
+    assert min(first_use(loop, i, range(first, first + 4)) for i, first in loads) > 0.5
+
+
+def test_first_use_by_hand():
+    """Of four multiply-adds two stand before the move that reads R5; a store reads all that it names."""
+    products = ["/*0010*/ FFMA R0, R1, R2, R0 ;"] * 2
+    loop = [
+        "/*0000*/ @!P0 LDG.E.128 R4, desc[UR4][R8.64] ;",
+        *products,
+        "/*0040*/ @!P0 MOV R9, R5 ;",
+        *products,
+    ]
+    assert first_use(loop, 0, range(4, 8)) == 0.5
+    assert first_use([*loop[:3], *products, "/*0050*/ STS [R3], R7 ;"], 0, range(4, 8)) == 1.0
 
 
 @pytest.mark.thorough

@@ -75,7 +75,6 @@ class ThreadCopy:
     rX    registers (V, REST_MN, REST_K), of a tile that does not travel by cp.async; where its elements come by
           themselves and have 16 bits, one of 32 bits for each: see `load_half`
     pX    whether an access lies within the extent along M or N: (V / vector, REST_MN, REST_K)
-    first   of the operand's elements
     """
 
     copy: cute.TiledCopy
@@ -86,11 +85,10 @@ class ThreadCopy:
     sX: cute.Tensor
     rX: cute.Tensor
     pX: cute.Tensor
-    first: cute.Pointer
 
     @property
-    def by_vectors(self) -> bool:
-        """Whether elements come to registers, several at a time."""
+    def by_words(self) -> bool:
+        """Whether elements come to registers, by 32 bits or several times as many."""
         return not self.is_async and not self.by_halves
 
     @property
@@ -142,6 +140,28 @@ def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
     text = "{.reg .pred p; setp.ne.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.u16 $0, [$1];}"
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Int64(address), Int32(where))]
     return Int32(asm(T.i32(), operands, text, "=&r,l,r", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+@dsl_user_op
+def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None) -> list[Int32]:
+    """1, 2 or 4 words of global memory in registers of their own, or zeros.
+
+    A load of the compiler's that stands under a predicate, or in a branch, leaves what was there before. Where the two
+    values come to have other registers it moves one to the other at once, and waits for the load: warps of
+    `simt_128x64/s396` waited 1.17 cycles an instruction (5160 x 46 x 12176 nn, 216 us; H200, 2026-11-24).
+    """
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    names = [f"${word}" for word in range(words)]
+    zeros = " ".join(f"mov.b32 {name}, 0;" for name in names)
+    vector, held = ("", names[0]) if words == 1 else (f".v{words}", f"{{{', '.join(names)}}}")
+    text = f"{{.reg .pred p; setp.ne.s32 p, ${words + 1}, 0; {zeros} @p ld.global{vector}.b32 {held}, [${words}];}}"
+    operands = [each.ir_value(loc=loc, ip=ip) for each in (Int64(address), Int32(where))]
+    kind = T.i32() if words == 1 else llvm.StructType.get_literal([T.i32()] * words)
+    constraints = ",".join([*["=&r"] * words, "l", "r"])
+    found = asm(kind, operands, text, constraints, asm_dialect=llvm.AsmDialect.AD_ATT)
+    if words == 1:
+        return [Int32(found)]
+    return [Int32(llvm.extractvalue(T.i32(), found, [word], loc=loc, ip=ip)) for word in range(words)]
 
 
 class ScheduledGemm(ScheduledEpilogue):
@@ -340,8 +360,7 @@ class ScheduledGemm(ScheduledEpilogue):
         if not copy.atom.is_async:
             fill_with_zeros(tXrX)
         inside = self.predicate(tXcX, 0, extent, with_k=False)
-        first = mX[None, None, batch].iterator
-        return ThreadCopy(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside, first)
+        return ThreadCopy(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
 
     def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
         """A or B as tiles are taken of it, coordinates of its elements, and what the first is less than.
@@ -375,19 +394,19 @@ class ScheduledGemm(ScheduledEpilogue):
         k_tile: Int32,
         stage: Int32,
         ragged: cutlass.Constexpr,
-        always: cutlass.Constexpr,
+        anew: cutlass.Constexpr,
     ):
         """A k-tile of A and of B, or a share of it, out of global memory, where there is one.
 
-        always   whether it is known that there are others: see `load_always`
+        anew     whether what comes to registers is another k-tile than the first: see `load_words`
         """
         is_there = k_tile < parts.k_tiles
         for load in cutlass.range_constexpr(2):
-            if cutlass.const_expr(always and parts.loads[load].by_vectors):
-                self.load_always(parts.loads[load], step, self.k_at(parts, k_tile), is_there)
+            if cutlass.const_expr(anew and parts.loads[load].by_words):
+                self.load_anew(parts.loads[load], step, self.k_at(parts, k_tile), is_there)
         if is_there:
             for load in cutlass.range_constexpr(2):
-                if cutlass.const_expr(not (always and parts.loads[load].by_vectors)):
+                if cutlass.const_expr(not (anew and parts.loads[load].by_words)):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
@@ -412,23 +431,20 @@ class ScheduledGemm(ScheduledEpilogue):
         for i, j in part_of(source, step):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
-    def load_always(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
-        """To registers, without predicates: what is not inside is read where the operand begins, and multiplied for
-        elements that D has not. Compilers merge what a load under a predicate brings with what was there before, by
-        moves that wait for it: 5160 x 46 x 12176 took 216 us by `simt_128x64/s396` (H200, 2026-11-24).
+    def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
+        """To registers that nothing was in before: see `load_words`.
 
         is_there   whether there is such a k-tile
         """
-        source, anywhere = load.gX[None, None, None, k_tile], load.first.toint()
+        source = load.gX[None, None, None, k_tile]
         for i, j in part_of(source, step):
             for v in range(cute.size(load.pX, mode=[0])):
-                one = source[(None, v), i, j]
-                align_bytes = cute.size(one) * source.element_type.width // 8
-                at = cutlass.select_(load.pX[v, i, j] & is_there, one.iterator.toint(), anywhere)
-                begin = cute.make_ptr(
-                    source.element_type, at, cute.AddressSpace.gmem, assumed_align=align_bytes
-                )
-                cute.autovec_copy(cute.make_tensor(begin, one.layout), load.rX[(None, v), i, j])
+                one, held = source[(None, v), i, j], load.rX[(None, v), i, j]
+                words = cute.size(one) * source.element_type.width // Int32.width
+                to = cute.make_tensor(cute.recast_ptr(held.iterator, dtype=Int32), cute.make_layout(words))
+                found = load_words(one.iterator.toint(), load.pX[v, i, j] & is_there, words)
+                for word in range(words):
+                    to[word] = found[word]
 
     # --- the schedule, step by step ------------------------------------------------------------------------
 
@@ -455,8 +471,8 @@ class ScheduledGemm(ScheduledEpilogue):
         if isinstance(step, Fetch):
             fetched_before = any(isinstance(each, Fetch) for each in self.plan.schedule.prologue)
             ragged = step.ahead == 0 if isinstance(k_tile, int) else not fetched_before
-            always = not ragged and not isinstance(k_tile, int)
-            self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged, always)
+            anew = not ragged and not isinstance(k_tile, int)
+            self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged, anew)
         elif isinstance(step, Commit):
             self.commit()
         elif isinstance(step, Store):
