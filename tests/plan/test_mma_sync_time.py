@@ -13,8 +13,8 @@ from cutegemm.plan import Operands, Problem
 
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 COSTS = MmaCosts(
-    start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, step=0.5, own_words=0.0, own_halves=0.25, quads=0.0,
-    doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0,
+    start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, step=0.5, own_words=0.0, own_halves=0.25, crowded=0.0,
+    quads=0.0, doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0,
     within=64.0,
 )  # fmt: skip
 ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in (16, 2))
@@ -53,6 +53,15 @@ def test_lines_that_all_ask_for():
     wide = Problem(4096, 1024, 4096, operands=ALIGNED)
     found, without = (us("mma_128x128", ALIGNED, wide, costs=costs)[0] for costs in (free, COSTS))
     assert found - without == pytest.approx(32 * 128 * 4 / 64, rel=1e-6)  # and 32 CTAs along M for B
+
+
+def test_registers_for_many_accesses():
+    """Threads of 128 x 64 ask for 48 elements of a k-tile of 32 one by one, beside 64 sums: 16 and 32 too many; four
+    warps cost half of what eight do. Those of 64 x 64 have 32 sums, as many as they may."""
+    problem, dear = Problem(64, 64, 320, operands=ODD), MmaCosts(**{**vars(COSTS), "crowded": 1.0})
+    found, without = (us("mma_128x64", ODD, problem, costs=costs)[0] for costs in (dear, COSTS))
+    assert found - without == pytest.approx(10 * 16 * 32 / 2, rel=1e-6)
+    assert us("mma_64x64", ODD, problem, costs=dear) == us("mma_64x64", ODD, problem)
 
 
 def test_parts_of_k():

@@ -34,6 +34,8 @@ from cutegemm.tile.tiled_copy import TiledCopy
 _BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
 _FILLED = 32 << 10  # bytes of a k-tile of 128 x 128, of elements of 16 bits
 _SLICES = 64  # of L2, that deliver lines at the same time
+_ACCESSES, _SUMS = 32, 32  # of a thread for a k-tile, for which it has registers at the same time
+_WARPS = 8
 _ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
 
 
@@ -48,6 +50,7 @@ class MmaCosts:
     latency     of a k-tile
     step        of a k-tile, what is no latency of memory
     own_words, own_halves   for each access of 4 and of 2 bytes that a thread has for a k-tile
+    crowded     for each of these beyond `_ACCESSES` and each sum beyond `_SUMS` that a thread has, with 8 warps
     quads, doubles, words, halves   of an access of a warp: of 16 bytes a lane, of 8, of 4, of 2
     peak        of the tensor cores' peak, what tiles of rate 1 reach
     store       of an access of a warp to D
@@ -66,6 +69,7 @@ class MmaCosts:
     step: float = 0.000627
     own_words: float = 0.00863
     own_halves: float = 0.00895
+    crowded: float = 0.0005
     quads: float = 0.0015
     doubles: float = 0.00467
     words: float = 0.00319
@@ -178,6 +182,9 @@ def predicted(
     k_tiles = np.maximum(1, -(-all_k_tiles // parts))
     per_sm = np.maximum(1, -(-tiles.tiles_of(problem) * parts // device.sms))
     rounds, rest = per_sm // tiles.ctas, per_sm % tiles.ctas
+    accesses = np.maximum(0.0, (tiles.words + tiles.halves) / tiles.warps - _ACCESSES)
+    sums = np.maximum(0.0, tiles.bm * tiles.bn / (tiles.warps * WARP_THREADS) - _SUMS)
+    crowd_us = cost.crowded * accesses * sums * tiles.warps / _WARPS
     own_us = (cost.own_words * tiles.words + cost.own_halves * tiles.halves) / tiles.warps
     latency_us = cost.latency / tiles.ahead + cost.step + own_us
     wide_us = cost.quads * tiles.quads + cost.doubles * tiles.doubles
@@ -189,7 +196,7 @@ def predicted(
         """Of all k-tiles, with so many CTAs at a time, which cover less of each other's latencies if they are few."""
         slower = np.sqrt(tiles.ctas / np.maximum(1, ctas))
         each = together(cost.within, latency_us, ctas * loads_us, ctas * products_us * slower)
-        return np.where(ctas, k_tiles * each, 0.0)
+        return np.where(ctas, k_tiles * (each + ctas * crowd_us), 0.0)
 
     first_bytes = (
         np.minimum(per_sm, tiles.ctas) * (tiles.bm + tiles.bn) * tiles.bk * operands.a.dtype.bits / 8

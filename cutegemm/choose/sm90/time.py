@@ -315,12 +315,14 @@ def _l2_us(
         of_b = of_b * np.where(owned & along_b, costs.l2_apart, 1.0)
     of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
     of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
-    joined = np.where(shapes.by_gpc & bool(device.tpc_rounds), costs.l2_joined, 1.0)
-    # Those of a multicast are not joined
+    by_gpc = shapes.by_gpc & bool(device.tpc_rounds)
     of_mean = 2 / np.maximum(1, tiling.m + tiling.n)
-    by_size = np.where(joined < 1, costs.l2_larger, 0.0)
-    own_a = np.where(shapes.cn > 1, 1.0, joined * (tiling.n * of_mean) ** by_size)
-    own_b = np.where(shapes.cm > 1, 1.0, joined * (tiling.m * of_mean) ** by_size)
+    by_size = np.where(by_gpc, costs.l2_larger, 0.0)
+    # Those of a multicast are not joined, nor those of rows that do not begin at lines
+    begin_a, begin_b = [each == 1 for each in _dearer(shapes, operands, problem, packed, costs)]
+    joined_a, joined_b = [np.where(by_gpc & begins, costs.l2_joined, 1.0) for begins in (begin_a, begin_b)]
+    own_a = np.where(shapes.cn > 1, 1.0, joined_a * (tiling.n * of_mean) ** by_size)
+    own_b = np.where(shapes.cm > 1, 1.0, joined_b * (tiling.m * of_mean) ** by_size)
     rows = own_a * of_a / shapes.cn + own_b * of_b / shapes.cm
     row_us = costs.l2 * K_TILE_BYTES / (device.measured.sm_l2_gb_s * 1e3)
     return row_us * rows * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)
