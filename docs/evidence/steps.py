@@ -178,6 +178,10 @@ STEPS: tuple[Step, ...] = (
         "--seed 601 --count 360 --dtype float32 --first 10 --others 8 --times --seconds 0.12",
     ),
     _choice(
+        "choice_fit_seed121_h200", 220, "the same: what lost by a later model, and what the tuner timed of it",
+        "--seed 121 --count 300 --tune-below 0.98 --seconds 0.08",
+    ),
+    _choice(
         "choice_fit_seed401_h200", 140, "the same: plans in clusters of four and eight",
         "--seed 401 --count 191 --dtype bfloat16 --dtype float16 --dtype float8_e4m3fn --dtype tf32 --first 14 "
         "--others 8 --seconds 0.06 --times",

@@ -14,8 +14,8 @@ from cutegemm.plan import Operands, Problem
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 COSTS = MmaCosts(
     start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, step=0.5, own_words=0.0, own_halves=0.25, crowded=0.0,
-    quads=0.0, doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0, sums=1.0,
-    within=64.0,
+    quads=0.0, doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0,
+    sums=1.0, within=64.0,
 )  # fmt: skip
 ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in (16, 2))
 

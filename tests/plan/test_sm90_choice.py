@@ -511,8 +511,27 @@ def test_helpers_of_owners_read_from_memory_again():
     """A, 220 MB, has two columns of tiles: clusters of 1 x 2 share its rows, those of 2 x 1 read them twice."""
     tf32, h100 = Operands.of("tf32", layout="nt"), device_named("h100")
     problem = Problem(288, 5216, 10576, operands=tf32)
+    said = {str(one.recipe): one.us for one in ranked(tf32, problem, device=h100)}
+    along_n, along_m = (said[f"transposed:sm90_128x144_{cluster}/fill"] for cluster in ("1x2", "2x1"))
+    assert 1.05 * along_n < along_m  # 125 and 154 us
     recipe, _ = chosen(tf32, problem, device=h100)
-    assert str(recipe) == "transposed:sm90_128x144_1x2/fill"  # 125 us, 154 in clusters of 2 x 1
+    assert str(recipe) in (
+        "transposed:sm90_128x144_1x2/fill",
+        "transposed:sm90_128x144_2x2",
+    )  # 125 and 128 us
+
+
+def test_rows_that_begin_at_no_line_are_not_joined():
+    """2000 bytes are no whole lines: without a cluster each CTA reads its own, which took 173 us, 148 in clusters."""
+    bytes_of, names = (
+        Operands.of("e4m3", layout="nt", out="bf16"),
+        ("two_level_128x192", "two_level_128x192_2x1"),
+    )
+    for k, joined in ((2000, False), (2048, True)):
+        found = ranked(bytes_of, Problem(7840, 5216, k, operands=bytes_of), accumulate="two_level")
+        said = {str(one.recipe): one.us for one in found}
+        alone, paired = (said[f"transposed:sm90_{name}"] for name in names)
+        assert (alone < paired) == joined
 
 
 def test_rows_of_d_that_begin_within_a_sector_are_stored_slower():
