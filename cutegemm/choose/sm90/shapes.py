@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.build.sm90 import is_by_gpc, ring_of
+from cutegemm.build.sm90 import PAIRED, is_by_gpc, ring_of
 from cutegemm.choose.columns import Column, Columns
 from cutegemm.choose.sm90.tiles import is_of_one_wave
 from cutegemm.machine.device import Device
@@ -18,7 +18,6 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
 _SHARED_BITS = 16  # of an element of D, whose only tile of a CTA consumers share
-_PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip: of four they pay where all run at a time
 _JOINT_COLUMNS = 32
 _BAND = 8  # rows of tiles that are taken side by side, where the order follows from the cluster
 
@@ -176,12 +175,12 @@ class Shapes(Columns):
     @property
     def is_large_cluster(self) -> Column:
         """Whether clusters have four CTAs, or eight."""
-        return self.cm * self.cn > _PAIRED
+        return self.cm * self.cn > PAIRED
 
     @property
     def is_two(self) -> Column:
         """Whether clusters have two CTAs."""
-        return self.cm * self.cn == _PAIRED
+        return self.cm * self.cn == PAIRED
 
     @property
     def is_joint(self) -> Column:

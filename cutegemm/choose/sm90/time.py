@@ -35,6 +35,7 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.shares import Shares, shares_of
 from cutegemm.plan.work.split import FILLED, Split
+from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _UNIT = 128 * 128  # elements of D
@@ -44,7 +45,6 @@ _FILLED_ROWS = 256  # of a k-tile, 32 KiB
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _NO_TIME = 1e-9  # microseconds, of a problem without a tile
-_WIDEST = 256  # columns of a wgmma
 _MOST_COVERED = 1.3  # times D: more zeros cost no more power
 _OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
 _LINES = 64  # that slices of L2 deliver at the same time
@@ -67,8 +67,8 @@ class Sm90Costs:
     l2_unaligned   times that, where rows do not begin at lines
     l2_apart       times that, of rows along M or N where tiles have owners: the others begin theirs out of step
     l2_fours       times that, in clusters of four or eight
-    l2_joined      times that, of rows that no multicast brings, where clusters take tiles in the order of the GPCs:
-                   reads of a GPC are joined
+    l2_joined      times that, of rows that no multicast brings and that begin at lines, where clusters take tiles in
+                   the order of the GPCs: reads of a GPC are joined
     l2_larger      power of the other operand's share of what is read, twice: reads that wait for memory are joined more
     reader         for each CTA that reads the same few lines
     missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
@@ -223,7 +223,9 @@ def predicted(
     waves = np.maximum(1.0, units / tiling.grid)
     full_us, last_us = wave_us(1.0), np.where(rest, wave_us(rest / tiling.grid), 0.0)
     power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
-    of_a = _WIDEST / np.minimum(_WIDEST, shapes.bn)  # times that products read A from shared memory
+    of_a = MAX_WGMMA_COLUMNS / np.minimum(
+        MAX_WGMMA_COLUMNS, shapes.bn
+    )  # times that products read A from shared memory
     power_us = power_us * (1 + costs.reading * (of_a - 1)) / np.maximum(1, units)
     covered = shapes.bm * shapes.bn / np.maximum(1, tiling.own_m * tiling.own_n)
     power_us = power_us * np.clip(covered, 1.0, _MOST_COVERED) ** costs.zeros
@@ -309,18 +311,18 @@ def _l2_us(
     if packed and np.any(shapes.reads_a):
         in_place, _ = _dearer(shapes, operands, problem, "", costs, of_mn=packed)
         of_a = np.where(shapes.reads_a, in_place, of_a)  # B is packed there, or as it is
+    by_gpc = shapes.by_gpc & bool(device.tpc_rounds)
+    # Not of rows that do not begin at lines
+    joined_a, joined_b = [np.where(by_gpc & (of == 1), costs.l2_joined, 1.0) for of in (of_a, of_b)]
     if np.any(owned):
         along_a, along_b = _along_mn(shapes, operands)
         of_a = of_a * np.where(owned & (along_a | shapes.reads_a), costs.l2_apart, 1.0)
         of_b = of_b * np.where(owned & along_b, costs.l2_apart, 1.0)
     of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
     of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
-    by_gpc = shapes.by_gpc & bool(device.tpc_rounds)
     of_mean = 2 / np.maximum(1, tiling.m + tiling.n)
     by_size = np.where(by_gpc, costs.l2_larger, 0.0)
-    # Those of a multicast are not joined, nor those of rows that do not begin at lines
-    begin_a, begin_b = [each == 1 for each in _dearer(shapes, operands, problem, packed, costs)]
-    joined_a, joined_b = [np.where(by_gpc & begins, costs.l2_joined, 1.0) for begins in (begin_a, begin_b)]
+    # Those of a multicast are not joined
     own_a = np.where(shapes.cn > 1, 1.0, joined_a * (tiling.n * of_mean) ** by_size)
     own_b = np.where(shapes.cm > 1, 1.0, joined_b * (tiling.m * of_mean) ** by_size)
     rows = own_a * of_a / shapes.cn + own_b * of_b / shapes.cm
