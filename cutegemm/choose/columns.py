@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 Column = Any  # an array
+_FOURTH = 4.0
 _Some = TypeVar("_Some", bound="Columns")
 
 
@@ -15,7 +16,7 @@ class Columns:
 
     def taken(self: _Some, rows: Column) -> _Some:
         """Those of some rows."""
-        return type(self)(*[column[rows] for column in vars(self).values()])
+        return type(self)(*[column.take(rows) for column in vars(self).values()])
 
     def joined(self: _Some, *others: _Some) -> _Some:
         """These, and the rows of others behind them."""
@@ -29,6 +30,10 @@ def together(exponent: float, *us: Column) -> Column:
     >>> together(2.0, 3.0, 4.0), round(together(4.0, 3.0, 4.0), 2)
     (5.0, 4.28)
     """
+    if (
+        isinstance(exponent, float) and exponent == _FOURTH
+    ):  # squares, which are several times as fast as powers
+        return together(2.0, *[one * one for one in us]) ** 0.5
     total = us[0] ** exponent
     for one in us[1:]:
         total = total + one**exponent

@@ -96,8 +96,8 @@ class Sm90Costs:
                    limit, since the clock does not make up for it
     reading        times a tile's columns are fewer than the most of a wgmma, less one: so much longer a problem takes
                    there, since products of fewer columns read A from shared memory more often
-    zeros          exponent of what tiles cover, D being 1, for how much longer it takes there: products of the zeros
-                   beyond the ends cost power as well
+    zeros          times what tiles cover beyond the ends of D, as a share of it: so much longer it takes there, since
+                   products of zeros cost power as well
     """
 
     start: float = 5.99
@@ -223,12 +223,12 @@ def predicted(
     waves = np.maximum(1.0, units / tiling.grid)
     full_us, last_us = wave_us(1.0), np.where(rest, wave_us(rest / tiling.grid), 0.0)
     power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
-    of_a = MAX_WGMMA_COLUMNS / np.minimum(
+    reads_of_a = MAX_WGMMA_COLUMNS / np.minimum(
         MAX_WGMMA_COLUMNS, shapes.bn
-    )  # times that products read A from shared memory
-    power_us = power_us * (1 + costs.reading * (of_a - 1)) / np.maximum(1, units)
-    covered = shapes.bm * shapes.bn / np.maximum(1, tiling.own_m * tiling.own_n)
-    power_us = power_us * np.clip(covered, 1.0, _MOST_COVERED) ** costs.zeros
+    )  # by products, from shared memory
+    power_us = power_us * (1 + costs.reading * (reads_of_a - 1)) / np.maximum(1, units)
+    covered = np.minimum(_MOST_COVERED, shapes.bm * shapes.bn / np.maximum(1, tiling.own_m * tiling.own_n))
+    power_us = power_us * (1 + costs.zeros * (covered - 1))
     waves_us = whole * full_us + last_us
     limited_us = whole * together(4.0, full_us, power_us * tiling.grid) + together(
         4.0, last_us, power_us * rest
