@@ -15,7 +15,7 @@ from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import PACK, TRANSPOSED
 from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.choose.simt.named import SIMT_PLANS
-from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_PLANS, of_tile
+from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_PLANS, SM90_TWO_LEVEL, of_tile
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
@@ -63,6 +63,14 @@ def recipes(draw):
         is_packed = recipe.packs and draw(st.booleans())
         recipe = replace(recipe, is_packed=is_packed, split=split, ctas=ctas)
     return replace(recipe, transposed=draw(st.booleans()))
+
+
+def test_a_name_stands_for_one_recipe():
+    """A step of a ladder that is a tile by name is the candidate of that tile."""
+    known = {}
+    for recipe in (*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS, *SM90_CHOSEN, *SM90_TWO_LEVEL):
+        assert known.setdefault(recipe.name, recipe) == recipe
+        assert recipe_named(recipe.name) == recipe
 
 
 @given(recipes())

@@ -179,6 +179,7 @@ SM90_LADDER = (
         "sm90_256x160",
         "256 x 160 by two consumers: the largest tile that leaves room for four stages",
         {"tile": (256, 160), **COOPERATIVE},
+        is_chosen=True,
     ),
     Sm90Recipe(
         "sm90_64x256",
