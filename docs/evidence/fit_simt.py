@@ -45,8 +45,8 @@ _SECONDS = 0.1  # of measuring for each problem
 # Since then packing ends before CTAs begin that share a multiprocessor, see `plan.launches`: older times of theirs are
 # left out, where the GEMM began while few bytes were packed
 _CROWDED_BEFORE = "2026-11-22 14:20"
-# Since then loads to registers have no predicate, see `load_always`: before, CTAs that share k-tiles evenly waited for
-# those of k-major operands
+# Since then nothing moves what is loaded to registers, see `load_words`: before, CTAs that share k-tiles evenly waited
+# for k-major operands
 _WAITED_BEFORE = "2026-11-24 12:00"
 
 

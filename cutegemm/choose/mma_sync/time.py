@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column, Columns, together
+from cutegemm.choose.columns import LINES_AT_A_TIME, Column, Columns, together
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
@@ -33,9 +33,8 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 _BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
 _FILLED = 32 << 10  # bytes of a k-tile of 128 x 128, of elements of 16 bits
-_SLICES = 64  # of L2, that deliver lines at the same time
 _ACCESSES, _SUMS = 32, 32  # of a thread for a k-tile, for which it has registers at the same time
-_WARPS = 8
+_WARPS = 8  # of a CTA whose threads crowd: see `MmaCosts.crowded`
 _ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
 
 
@@ -46,11 +45,11 @@ class MmaCosts:
     start       of a kernel, until its first loads are under way, and from its last store to the end
     round       of CTAs: the first k-tile comes, and D is written, with no products meanwhile
     fill        besides, for each `_FILLED` bytes of the k-tiles that come first
-    hot         besides, for each time that one of their lines is asked for: by all CTAs that begin with the same
+    hot         besides, for each sector of them that all CTAs together ask one slice of L2 for
     latency     of a k-tile
     step        of a k-tile, what is no latency of memory
     own_words, own_halves   for each access of 4 and of 2 bytes that a thread has for a k-tile
-    crowded     for each of these beyond `_ACCESSES` and each sum beyond `_SUMS` that a thread has, with 8 warps
+    crowded     times the accesses of a thread beyond `_ACCESSES`, times its sums beyond `_SUMS`, of `_WARPS` warps
     quads, doubles, words, halves   of an access of a warp: of 16 bytes a lane, of 8, of 4, of 2
     peak        of the tensor cores' peak, what tiles of rate 1 reach
     store       of an access of a warp to D
@@ -251,5 +250,5 @@ def _asked(tiles: Tiles, operands: Operands, problem: Problem, device: Device, p
             np.ceil(piece_bytes / CACHE_LINE_BYTES),
         )
         readers = np.maximum(1, np.minimum(beside, at_a_time / np.maximum(1, others)))
-        found = np.maximum(found, readers * sectors / np.clip(lines, 1, _SLICES))
+        found = np.maximum(found, readers * sectors / np.clip(lines, 1, LINES_AT_A_TIME))
     return found

@@ -19,9 +19,7 @@ from cutegemm.plan.problem import Problem
 # An H100 and an H200, 2026-11-22: 28 small problems by 30 plans, and few rows by large weights.
 START_US = 6.1  # until the first bytes come, and from the last ones to the end
 MEET_US = 0.5  # of CTAs that share K, for each doubling of their number
-TURN_US = (
-    0.76  # between clusters, for each doubling of their CTAs and once; less where others go on beside them
-)
+TURN_US = 0.76  # between clusters of a multiprocessor, for each doubling of their CTAs and once
 LATENCY_US = 0.565  # of a load, with many under way
 READ_SHARE = 0.905  # of a data sheet's rate of memory, that loads of threads reach
 L2_SHARE = 0.52  # of what L2 may deliver, that A and B take together
@@ -95,16 +93,16 @@ def predicted(stream: Stream, bits: int, problem: Problem, device: Device) -> tu
     busy_us = max(1.0, min(tiles, held) * ctas / device.sms) * stream.busy_us
     turns = -(-tiles // held)
     doublings = ctas.bit_length() - 1
-    between_us = TURN_US * (1 + doublings) * (turns - 1)
-    is_alone = stream.ctas_per_sm == 1  # else others read meanwhile
+    between_us = TURN_US * (1 + doublings) * (turns - 1) / stream.ctas_per_sm
     bounds = {
         "memory": (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3),
         "L2": (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6,
         "latency": k_tiles * turns * (stream.latency_us**2 + busy_us**2) ** 0.5,
     }
-    if not is_alone:
-        bounds["latency"] += between_us / stream.ctas_per_sm
+    if stream.ctas_per_sm > 1:  # others read meanwhile
+        bounds["latency"] += between_us
+        between_us = 0.0
     # At the same time; a load takes longer while many are under way
     of_bytes_us, of_k_tiles_us = max(bounds["memory"], bounds["L2"]), bounds["latency"]
     together_us = (of_bytes_us**3 + of_k_tiles_us**3) ** (1 / 3)
-    return START_US + MEET_US * doublings + between_us * is_alone + together_us, bounds
+    return START_US + MEET_US * doublings + between_us + together_us, bounds

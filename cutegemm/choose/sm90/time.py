@@ -28,7 +28,7 @@ import numpy as np
 
 from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column, together
+from cutegemm.choose.columns import LINES_AT_A_TIME, Column, together
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
@@ -47,7 +47,6 @@ _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which mo
 _NO_TIME = 1e-9  # microseconds, of a problem without a tile
 _MOST_COVERED = 1.3  # times D: more zeros cost no more power
 _OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
-_LINES = 64  # that slices of L2 deliver at the same time
 
 
 @dataclass(frozen=True)
@@ -223,9 +222,8 @@ def predicted(
     waves = np.maximum(1.0, units / tiling.grid)
     full_us, last_us = wave_us(1.0), np.where(rest, wave_us(rest / tiling.grid), 0.0)
     power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
-    reads_of_a = MAX_WGMMA_COLUMNS / np.minimum(
-        MAX_WGMMA_COLUMNS, shapes.bn
-    )  # by products, from shared memory
+    # How often products read A from shared memory
+    reads_of_a = MAX_WGMMA_COLUMNS / np.minimum(MAX_WGMMA_COLUMNS, shapes.bn)
     power_us = power_us * (1 + costs.reading * (reads_of_a - 1)) / np.maximum(1, units)
     covered = np.minimum(_MOST_COVERED, shapes.bm * shapes.bn / np.maximum(1, tiling.own_m * tiling.own_n))
     power_us = power_us * (1 + costs.zeros * (covered - 1))
@@ -335,8 +333,8 @@ def _waiting_us(shapes: Shapes, tiling: _Tiling, costs: Sm90Costs) -> Column:
     at_a_time = np.minimum(tiling.tiles, tiling.grid)
     rows = np.maximum(1, np.minimum(tiling.rows, shapes.band))
     of_a = np.maximum(1, np.minimum(tiling.columns, at_a_time / rows))
-    reading_a = of_a * np.minimum(1, _LINES / np.maximum(1, tiling.own_m * shapes.cm))
-    reading_b = at_a_time / of_a * np.minimum(1, _LINES / np.maximum(1, tiling.own_n * shapes.cn))
+    reading_a = of_a * np.minimum(1, LINES_AT_A_TIME / np.maximum(1, tiling.own_m * shapes.cm))
+    reading_b = at_a_time / of_a * np.minimum(1, LINES_AT_A_TIME / np.maximum(1, tiling.own_n * shapes.cn))
     return costs.reader * np.maximum(reading_a, reading_b)
 
 

@@ -394,19 +394,15 @@ class ScheduledGemm(ScheduledEpilogue):
         k_tile: Int32,
         stage: Int32,
         ragged: cutlass.Constexpr,
-        anew: cutlass.Constexpr,
     ):
-        """A k-tile of A and of B, or a share of it, out of global memory, where there is one.
-
-        anew     whether what comes to registers is another k-tile than the first: see `load_words`
-        """
+        """A k-tile of A and of B, or a share of it, out of global memory, where there is one."""
         is_there = k_tile < parts.k_tiles
         for load in cutlass.range_constexpr(2):
-            if cutlass.const_expr(anew and parts.loads[load].by_words):
+            if cutlass.const_expr(parts.loads[load].by_words and not ragged):
                 self.load_anew(parts.loads[load], step, self.k_at(parts, k_tile), is_there)
         if is_there:
             for load in cutlass.range_constexpr(2):
-                if cutlass.const_expr(not (anew and parts.loads[load].by_words)):
+                if cutlass.const_expr(ragged or not parts.loads[load].by_words):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
@@ -471,8 +467,7 @@ class ScheduledGemm(ScheduledEpilogue):
         if isinstance(step, Fetch):
             fetched_before = any(isinstance(each, Fetch) for each in self.plan.schedule.prologue)
             ragged = step.ahead == 0 if isinstance(k_tile, int) else not fetched_before
-            anew = not ragged and not isinstance(k_tile, int)
-            self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged, anew)
+            self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged)
         elif isinstance(step, Commit):
             self.commit()
         elif isinstance(step, Store):
