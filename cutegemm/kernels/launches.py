@@ -1,4 +1,4 @@
-"""How kernels of one call overlap, in code: see `plan.launches`."""
+"""How kernels overlap, in code: see `plan.launches`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def end(launch: Launch) -> None:
 
 
 def wait(launch: Launch) -> None:
-    """For the end of the kernel before, if this one is launched while it runs."""
+    """For the end of the kernel before, if this one is launched ahead of that."""
     if launch.waits:
         cute.arch.griddepcontrol_wait()
 
 
 def release(launch: Launch) -> None:
-    """Lets the next kernel of the call begin, when all CTAs have come here or ended."""
+    """Lets the next kernel begin, when all CTAs have come here or ended."""
     if launch.releases:
         cute.arch.griddepcontrol_launch_dependents()

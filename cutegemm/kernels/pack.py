@@ -64,6 +64,7 @@ class Packer:
             stream=stream,
             min_blocks_per_mp=_THREADS_AT_ONCE // self.packs[0].threads,
             preferred_smem_carveout=SMEM_CARVEOUT_PERCENT,
+            use_pdl=self.own.waits,
         )
         return packed
 

@@ -1,17 +1,17 @@
 """The kernels of a call, in the order in which they are launched, and how far they overlap.
 
-By itself a kernel begins when the one before it in the stream has ended. From sm_90 on the kernels of one call
-overlap, by programmatic dependent launch:
+By itself a kernel begins when the one before it in the stream has ended. From sm_90 on kernels overlap, by programmatic
+dependent launch:
 
-- The first one begins as any kernel does, behind all that was there before the call.
-- Each further one begins as soon as all CTAs of the one before have said `griddepcontrol.launch_dependents`, or
-  ended. It sets up its barriers, then waits by `griddepcontrol.wait` until the one before has ended and all that it
-  wrote is seen. Before that it touches no global memory but its own parameters.
-- All but the last one say `launch_dependents`: at their start, or behind their own wait, so that no kernel begins
-  before the last but one has ended; a GEMM whose parts another kernel adds, when it begins to write their sums; and
-  what packs operands at its end, where several CTAs of the GEMM share a multiprocessor. Those that came in at its start
-  were crowded on few multiprocessors, perhaps the first to have room, until they ended: 48 x 3728 x 13424 of f32 in
-  tiles of 32 x 64 took 1454 us so, and 304 since; the later launch costs 0.1 to 0.4 us (H100, 2026-11-22).
+- Each begins as soon as all CTAs of the kernel before it in the stream, of the same call or not, have said
+  `griddepcontrol.launch_dependents`, or ended. It sets up its barriers, then waits by `griddepcontrol.wait` until the
+  one before has ended and all that it wrote is seen. Before that it touches no global memory but its own parameters.
+- All but the last one of a call say `launch_dependents` behind their own wait, so that no kernel begins before the last
+  but one has ended; a GEMM whose parts another kernel adds, when it begins to write their sums; and what packs operands
+  at its end, where several CTAs of the GEMM share a multiprocessor. Those that came in at its start were crowded on few
+  multiprocessors, perhaps the first to have room, until they ended: 48 x 3728 x 13424 of f32 in tiles of 32 x 64 took
+  1454 us so, and 304 since; the later launch costs 0.1 to 0.4 us (H100, 2026-11-22).
+- The last one says it as well where it does not count which multiprocessors have room first: see `lets_in`.
 
 Where much is packed the GEMM is launched when that has ended. An early launch gains 1 to 2 us; but 4096 x 4096 x 4096
 of tf32, with 64 MiB packed, took 404 us by one and 386 without, 2048 x 2048 x 2048 with 32 MiB 71.6 and 69.7 us (H200,
@@ -23,7 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import Arch
+from cutegemm.plan.work.gpcs import LEAST_ORDERED
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -37,8 +39,8 @@ MOST_PACKED_BYTES = 12 << 20  # by a kernel beside which the GEMM begins
 class Launch:
     """A kernel of a call.
 
-    waits      it begins while the one before it runs, and waits for the end of that; a GEMM behind what packs its
-               operands only where these are not too large, see `is_early`
+    waits      it is launched before the one before it has ended, and waits for the end of that; a GEMM behind what
+               packs its operands only where these are not too large, see `is_early`
     releases   it lets the next one begin while it runs itself
     late       it does so at its end
     """
@@ -58,7 +60,7 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
     >>> from cutegemm.plan import Operands
     >>> for name, launch in launches_of(simt_plan(Operands.of("f32"), pack="ab", split_k=2)).items():
     ...     print(name, launch)
-    pack Launch(waits=False, releases=True, late=False)
+    pack Launch(waits=True, releases=True, late=False)
     gemm Launch(waits=True, releases=True, late=False)
     sums Launch(waits=True, releases=False, late=False)
     """
@@ -70,12 +72,28 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
         *[reduce_name(name) for name, _ in plan.epilogue.reductions],
     ]
     overlap = arch is None or arch.has(OVERLAP)
-    last = len(names) - 1
+    last = len(names) if names[-1] == GEMM and lets_in(plan) else len(names) - 1
     crowds = overlap and plan.ctas_per_sm > 1
     return {
-        name: Launch(overlap and at > 0, overlap and at < last, late=crowds and name == PACK)
+        name: Launch(overlap, overlap and at < last, late=crowds and name == PACK)
         for at, name in enumerate(names)
     }
+
+
+def lets_in(plan: GemmPlan) -> bool:
+    """Whether a GEMM lets the kernel behind it in the stream begin while it runs.
+
+    That one's CTAs then go where there is room first. So not where it counts which neighbours they have: of 24 products
+    of 512 x 4096 x 4096 in a graph each took 26.8 us so, by 128 x 128, and 24.4 otherwise. Nor where several CTAs share
+    a multiprocessor, and would be crowded on few: 512 x 512 x 512 of f32 took 20.7 and 13.7 us. But 128 x 1024 x 1024
+    takes 3.83 us, by small tiles, and 4.29 where the next one begins behind it (bf16, H200, 2026-11-24).
+
+    >>> from cutegemm.build import simt_plan, skinny_plan, sm90_plan
+    >>> lets_in(skinny_plan()), lets_in(sm90_plan(tile=(64, 64, 64))), lets_in(sm90_plan()), lets_in(simt_plan())
+    (True, True, False, False)
+    """
+    is_small = plan.tiled_mma.atom.is_of_warpgroup and product(plan.cta_tile[:2]) < LEAST_ORDERED
+    return is_small or plan.sums is not None
 
 
 def is_early(launch: Launch, packed_bytes: Any = 0) -> Any:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from cutegemm.errors import CutegemmError
 from docs.evidence.contest import record
+from docs.evidence.graphs import Launch, graph_of, in_turns
 from docs.evidence.measure import machine, need_gpu
 from docs.evidence.pages.markdown import table
 
@@ -61,35 +61,6 @@ loop(const uint4* __restrict__ weight, const uint4* __restrict__ x, unsigned sho
 LOOP_STEP = 1024  # elements of K that a warp takes at once
 
 Row = dict[str, Any]
-Launch = Callable[[int], Any]  # of the product by the weight of a number
-
-
-def _graph(launch: Launch, count: int) -> Any:
-    """A CUDA graph of the products by all weights, one behind the other."""
-    import torch
-
-    for number in range(count):
-        launch(number)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for number in range(count):
-            launch(number)
-    graph.replay()
-    torch.cuda.synchronize()
-    return graph
-
-
-def _microseconds(graph: Any, count: int) -> float:
-    """Of one product, in a replay of a graph."""
-    import torch
-
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3 / count
 
 
 def _launches(x: Any, weights: Sequence[Any], out: Any, plans: Sequence[str]) -> Iterator[tuple[str, Launch]]:
@@ -131,15 +102,11 @@ def timed(rows: int, n: int, k: int, plans: Sequence[str]) -> Row:
     want, graphs = x.float() @ weights[-1].float().t(), {}
     for name, launch in _launches(x, weights, out, plans):
         out.fill_(float("nan"))
-        graphs[name] = _graph(launch, count)
+        graphs[name] = graph_of(launch, count)
         error = ((out[-1].float() - want).norm() / want.norm()).item()
         if not error < 1e-2:
             raise CutegemmError(f"decode: {rows}x{n}x{k} by {name} is off by {error:.2g}.")
-    times: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(REPLAYS):
-        for name, graph in graphs.items():
-            times[name].append(_microseconds(graph, count))
-    us = {name: median(found) for name, found in times.items()}
+    us = in_turns(graphs, count, REPLAYS)
     plan = plan_of(x, weights[0].t(), out=out[0]).name
     return {"m": rows, "n": n, "k": k, "weights": count, "plan": plan, "us": us}
 

@@ -213,6 +213,10 @@ STEPS: tuple[Step, ...] = (
         "decode", "few rows by many weights, in one CUDA graph",
         ("-m", "docs.evidence", "decode", "--json", "decode.json"), 90, (HOPPER,),
     ),
+    Step(
+        "chain", "products one behind the other, in one CUDA graph",
+        ("-m", "docs.evidence", "chain", "--json", "chain.json"), 40, (HOPPER,),
+    ),
     _gemm(
         "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",
         f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_slots --plan sm90_wide_along_n_1x2 "

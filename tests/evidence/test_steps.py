@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cutegemm.errors import CutegemmError
-from docs.evidence import choice, decode, gemm, simt
+from docs.evidence import chain, choice, decode, gemm, simt
 from docs.evidence.commands import app, counted
 from docs.evidence.pages import speed
 from docs.evidence.steps import GPU, HOPPER, NCU, STEPS, Step
@@ -205,10 +205,11 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
     elif name == "choice":
         monkeypatch.setattr(choice, "need_gpu", lambda: None)
         monkeypatch.setattr(choice, "rivals", taken)
-    elif name == "decode":
-        monkeypatch.setattr(decode, "need_gpu", lambda: None)
-        monkeypatch.setattr(decode, "machine", dict)
-        monkeypatch.setattr(decode, "timed", taken)
+    elif name in ("decode", "chain"):
+        module = {"decode": decode, "chain": chain}[name]
+        monkeypatch.setattr(module, "need_gpu", lambda: None)
+        monkeypatch.setattr(module, "machine", dict)
+        monkeypatch.setattr(module, "timed", taken)
     elif name in ("counters", "sanitize"):
         assert made.name in (name, f"analysis_{arguments[0]}")
         monkeypatch.setattr(counted, {"counters": "measure"}.get(name, name), taken)

@@ -15,6 +15,7 @@ from cutegemm.compile.cubin import ResourceReport
 from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.layout import product, size
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.launches import launches_of
 from cutegemm.plan.plan import SUM_VECTOR
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.plans import check_each, in_groups
@@ -205,8 +206,9 @@ def test_what_packs_an_operand(name):
     puts = accesses - loaded - {"LDS.128", "STG.E.128"}
     assert puts
     assert all(put.startswith("STS") for put in puts)
-    assert ("PREEXIT" in own, "ACQBULK" in own) == (True, False)  # griddepcontrol.launch_dependents, .wait
-    assert ("PREEXIT" in gemm, "ACQBULK" in gemm) == (False, True)
+    assert own.index("ACQBULK") < own.index("PREEXIT")  # griddepcontrol.wait, .launch_dependents
+    assert own.index("ACQBULK") < own.index("LDG")
+    assert ("PREEXIT" in gemm) is launches_of(plan)["gemm"].releases
     assert gemm.index("SYNCS.EXCH") < gemm.index("ACQBULK") < gemm.index("UTMALDG")
 
 

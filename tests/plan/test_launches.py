@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cutegemm.analysis import check
-from cutegemm.build import simt_plan, sm90_plan
+from cutegemm.build import mma_sync_plan, mma_tma_plan, simt_plan, skinny_plan, sm90_plan
 from cutegemm.choose.catalog import plan_named
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -17,12 +17,7 @@ from cutegemm.plan.launches import Launch, launches_of
 from cutegemm.tile.tiled_copy import make_tiled_copy_tv
 from tests.epilogues import CASES
 
-ALONE, FIRST, MIDDLE, LAST = (
-    Launch(False, False),
-    Launch(False, True),
-    Launch(True, True),
-    Launch(True, False),
-)
+APART, LETS_IN, LAST = Launch(False, False), Launch(True, True), Launch(True, False)
 TF32 = Operands.of("tf32", layout="tn")
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
 
@@ -30,25 +25,44 @@ SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
 def test_by_hand():
     """The CTAs of a Hopper plan add the parts of its split; a kernel those of a SIMT plan, unless the last CTA does."""
     f32 = Operands.of("f32", layout="tn")
-    assert launches_of(sm90_plan(split_k=3)) == {"gemm": ALONE}
-    assert launches_of(sm90_plan(TF32, tile=(128, 128, 32), pack="ab")) == {"pack": FIRST, "gemm": LAST}
-    assert launches_of(simt_plan(f32, split_k=4, reduction="last")) == {"gemm": ALONE}
-    assert launches_of(simt_plan(f32, split_k=4)) == {"gemm": FIRST, "sums": LAST}
-    assert launches_of(simt_plan(f32, waves=1, persistent=4)) == {"gemm": FIRST, "sums": LAST}
+    assert launches_of(sm90_plan(split_k=3)) == {"gemm": LAST}
+    assert launches_of(sm90_plan(TF32, tile=(128, 128, 32), pack="ab")) == {"pack": LETS_IN, "gemm": LAST}
+    assert launches_of(simt_plan(f32, split_k=4, reduction="last")) == {"gemm": LAST}
+    assert launches_of(simt_plan(f32, split_k=4)) == {"gemm": LETS_IN, "sums": LAST}
+    assert launches_of(simt_plan(f32, waves=1, persistent=4)) == {"gemm": LETS_IN, "sums": LAST}
     reduced = CASES["reduced"].on(simt_plan(f32, **SMALL, split_k=4, pack="a"))
     found = launches_of(reduced)
     names = ["pack", "gemm", "sums", *[f"reduce {name}" for name, _ in reduced.epilogue.reductions]]
     assert len(names) > 5
     assert list(found) == names
-    assert [found[name] for name in names] == [FIRST, *[MIDDLE] * (len(names) - 2), LAST]
+    assert [found[name] for name in names] == [*[LETS_IN] * (len(names) - 1), LAST]
+
+
+def test_who_lets_the_next_call_begin():
+    """Plans that stream A, and those for wgmma with tiles of less than 128 x 96: the last kernel of a call, where that
+    is the GEMM."""
+    small, bf16 = sm90_plan(tile=(64, 64, 64)), Operands.of("bf16", layout="nt")
+    for plan in (small, sm90_plan(tile=(128, 80, 64)), skinny_plan(bf16), skinny_plan(bf16, overlaps=True)):
+        assert launches_of(plan) == {"gemm": LETS_IN}
+    for plan in (
+        sm90_plan(tile=(128, 96, 64)),
+        sm90_plan(gpcs=False),
+        mma_sync_plan(bf16),
+        mma_tma_plan(bf16),
+        simt_plan(),
+    ):
+        assert launches_of(plan) == {"gemm": LAST}
+    assert launches_of(sm90_plan(TF32, tile=(64, 64, 32), pack="ab")) == {"pack": LETS_IN, "gemm": LETS_IN}
+    reduced = launches_of(CASES["reduced"].on(small))
+    assert [launch.releases for launch in reduced.values()] == [True] * (len(reduced) - 1) + [False]
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_they_overlap_from_hopper_on(arch):
     plan = simt_plan(Operands.of("f32", layout="tn"), **SMALL, pack="a")
-    overlap = {"pack": FIRST, "gemm": LAST}
+    overlap = {"pack": LETS_IN, "gemm": LAST}
     assert launches_of(plan, arch_named(arch)) == (
-        dict.fromkeys(overlap, ALONE) if arch in ("sm_80", "sm_86", "sm_89") else overlap
+        dict.fromkeys(overlap, APART) if arch in ("sm_80", "sm_86", "sm_89") else overlap
     )
 
 
@@ -56,9 +70,9 @@ def test_packing_ends_before_ctas_that_share_a_multiprocessor_begin():
     f32 = Operands.of("f32", layout="tn")
     for ctas in (1, 2):
         found = launches_of(simt_plan(f32, **SMALL, pack="ab", split_k=2, ctas_per_sm=ctas))
-        assert found == {"pack": replace(FIRST, late=ctas > 1), "gemm": MIDDLE, "sums": LAST}
+        assert found == {"pack": replace(LETS_IN, late=ctas > 1), "gemm": LETS_IN, "sums": LAST}
     alone = launches_of(simt_plan(f32, **SMALL, pack="ab", ctas_per_sm=2), arch_named("sm_80"))
-    assert alone == {"pack": ALONE, "gemm": ALONE}
+    assert alone == {"pack": APART, "gemm": APART}
 
 
 def test_they_are_said():
@@ -68,7 +82,7 @@ def test_they_are_said():
     assert "from sm_90 on" in line
     assert "kernels" not in sm90_plan().describe()
     found = check(packed, Problem(256, 256, 256, operands=TF32), search=False)
-    assert found.to_dict()["launches"] == {"pack": False, "gemm": True}
+    assert found.to_dict()["launches"] == {"pack": True, "gemm": True}
     assert "2. gemm, while pack runs, for whose end it waits" in str(found)
     large = check(packed, Problem(4096, 4096, 4096, operands=TF32), search=False)  # 64 MiB of A
     assert "2. gemm, when pack has ended" in str(large)

@@ -27,6 +27,7 @@ from cutlass.cutlass_dsl import dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import launch_arguments
+from cutegemm.kernels.launches import begin, release, wait
 from cutegemm.kernels.mma_sync.rounding import round_fragment
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, reread, serpentine
@@ -34,6 +35,7 @@ from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
+from cutegemm.plan.launches import GEMM
 from cutegemm.plan.program.schedule import Multiply, Read
 from cutegemm.plan.sums import SUMS_ALIGN_BYTES
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -93,7 +95,7 @@ class SkinnyGemm(ScheduledGemm):
             stream=given.stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
             preferred_smem_carveout=self.carveout_percent(),
-            use_pdl=self.plan.overlaps,
+            use_pdl=self.launches[GEMM].waits,
             **in_clusters,
         )
         reducer.launch(partials, given, given.stream)
@@ -145,15 +147,16 @@ class SkinnyGemm(ScheduledGemm):
         self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
 
     def begin(self, streams: list[Stream], k_tiles) -> None:
-        """The schedule's prologue. Where the kernel overlaps the one ahead of it, A comes first; B may be what that one
-        writes."""
+        """The schedule's prologue, behind the end of the kernel ahead. A plan that overlaps it reads A before; B may be
+        what that one writes."""
         reads = list(self.plan.schedule.prologue)
         if not self.plan.overlaps:
+            begin(self.launches[GEMM])
             self.read_blocks(streams, reads, Int32(0), k_tiles)
             return
-        cute.arch.griddepcontrol_launch_dependents()
+        release(self.launches[GEMM])
         self.read_blocks(streams[:1], reads, Int32(0), k_tiles)
-        cute.arch.griddepcontrol_wait()
+        wait(self.launches[GEMM])
         self.read_blocks(streams[1:], reads, Int32(0), k_tiles)
 
     # --- the mainloop ------------------------------------------------------------------------------------------

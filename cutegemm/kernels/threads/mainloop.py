@@ -188,6 +188,7 @@ class ScheduledGemm(ScheduledEpilogue):
             stream=given.stream,
             min_blocks_per_mp=self.plan.ctas_per_sm,
             preferred_smem_carveout=SMEM_CARVEOUT_PERCENT,
+            use_pdl=self.launches[GEMM].waits,
         )
         reducer.launch(partials, given, given.stream)
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cutegemm.plan.work.scheduler import Arithmetic
 
+LEAST_ORDERED = 128 * 96  # elements of a tile: of smaller ones it was not seen to count which neighbours have
 _PAIR = 2  # multiprocessors of a TPC
 _BYTES = 4  # of a number that the host hands to a kernel: one for each GPC
 _MOST_CTAS = 255  # whose places are bytes

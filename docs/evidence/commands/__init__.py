@@ -8,7 +8,18 @@ from typing import Any
 import typer
 
 from cutegemm.errors import ended_in_words
-from docs.evidence import choice, decode, epilogues, fit_mma_sync, fit_simt, fit_sm90, gemm, models, simt
+from docs.evidence import (
+    chain,
+    choice,
+    decode,
+    epilogues,
+    fit_mma_sync,
+    fit_simt,
+    fit_sm90,
+    gemm,
+    models,
+    simt,
+)
 from docs.evidence.commands import counted, remade, tables
 
 app = typer.Typer(
@@ -47,6 +58,7 @@ _add("gemm", gemm.main, "GEMMs beside the vendor library: any shapes, types, lay
 _add("simt", simt.main, "f32 GEMMs by threads beside the vendor library, and the choice among their plans.")
 _add("choice", choice.main, "The choice beside the vendor library, on problems drawn by a seed.")
 _add("decode", decode.main, "Few rows by many weights in one CUDA graph.")
+_add("chain", chain.main, "Products one behind the other in one CUDA graph.")
 _add("epilogues", epilogues.main, "GEMMs with an epilogue beside torch.")
 _add("models", models.main, "Models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
 _add("fit-simt", fit_simt.main, "The constants of the choice among SIMT plans, from measured times.")

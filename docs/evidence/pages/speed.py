@@ -33,12 +33,12 @@ _POWER = {
     "mma_power_tf32": "tf32, mma.sync: clock and power",
     "mma_power_bf16": "bf16, mma.sync: clock and power",
 }
-_HOST, _SIMULATOR, _ALGEBRA = "simt_host", "simulate", "algebra"
+_CHAIN, _HOST, _SIMULATOR, _ALGEBRA = "chain", "simt_host", "simulate", "algebra"
 
 
 def names() -> set[str]:
     """Of the files, without .json, that the page is made from."""
-    return {*_TITLES, *_POWER, _HOST, _SIMULATOR, _ALGEBRA}
+    return {*_TITLES, *_POWER, _CHAIN, _HOST, _SIMULATOR, _ALGEBRA}
 
 
 def pages(benchmarks: Path, ladders: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -78,6 +78,8 @@ def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) ->
         if name in found:
             parts += [f"## {title}", source(found[name]["machine"], f"{name}.json"), _ALONE]
             parts.append(_by_power(found[name]))
+    if _CHAIN in found:
+        parts += _chain(found[_CHAIN])
     if _HOST in found:
         rows = [(call, f"{us:.1f}") for call, us in found[_HOST]["host_us"].items()]
         parts += ["## Host time of a call", source(found[_HOST]["machine"], f"{_HOST}.json")]
@@ -170,6 +172,22 @@ def sweep_plot(rows: Sequence[Row]) -> str:
     series = {"cuBLAS": over_k(chosen, "library_tflops")}
     series |= {name.replace("`", ""): over_k(name, "tflops") for name in (chosen, *names[:2])}
     return charts.curves(f"bf16, {m}×{n}×K", xs, series, "K", "TFLOP/s")
+
+
+def _chain(found: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (f"{row['m']}×{row['n']}×{row['k']}", row["dtype"], f"`{row['plan']}`", f"{row['us']['chosen']:.2f}",
+         f"{row['us']['library']:.2f}", f"{row['us']['library'] / row['us']['chosen']:.3f}")
+        for row in found["rows"]
+    ]  # fmt: skip
+    return [
+        "## One behind the other",
+        "Products by square weights in one CUDA graph, each of the result of the one before: microseconds a product. "
+        "Kernels are launched ahead of the end of the one before, and wait for it: see "
+        "[several kernels](lowering.md#several-kernels-of-one-call). "
+        + source(found["machine"], f"{_CHAIN}.json"),
+        table(("M×N×K", "type", "plan", "µs", "cuBLAS, µs", "ratio"), rows),
+    ]
 
 
 def _simulator(found: Mapping[str, Any]) -> list[str]:

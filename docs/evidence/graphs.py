@@ -1,0 +1,45 @@
+"""Kernels one behind the other in one CUDA graph, and how long a replay takes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+Launch = Callable[[int], Any]  # the work of a number
+
+
+def graph_of(launch: Launch, count: int) -> Any:
+    """A CUDA graph of some launches, one behind the other; replayed once."""
+    import torch
+
+    for number in range(count):
+        launch(number)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for number in range(count):
+            launch(number)
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def in_turns(graphs: Mapping[str, Any], count: int, replays: int) -> dict[str, float]:
+    """Microseconds of one launch of each graph by name: the median of replays in turns."""
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(replays):
+        for name, graph in graphs.items():
+            times[name].append(_microseconds(graph, count))
+    return {name: median(found) for name, found in times.items()}
+
+
+def _microseconds(graph: Any, count: int) -> float:
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3 / count
