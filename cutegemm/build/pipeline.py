@@ -18,9 +18,9 @@ from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
-from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS, widest_smem_kind
+from cutegemm.tile.smem_atoms import KINDS, widest_smem_kind
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import TmaBox
+from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TmaBox
 
 MAX_STAGES = 12  # more were not seen to help
 _SLACK_BYTES = 1024  # of shared memory, left for the barriers when stages are chosen
@@ -140,20 +140,25 @@ class PipelineBuilder(PlanBuilder):
     def operand(
         self, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
     ) -> tuple[TmaBox, SharedLayout]:
-        """The box that a CTA loads, its share of a tile that `sharers` CTAs have in common; and its place."""
+        """The box that a CTA loads, its share of a tile that `sharers` CTAs have in common; and its place.
+
+        The swizzle permutes bits of addresses, with whatever row a box begins: so a share need be no whole groups of
+        the 8 rows of a swizzle.
+        """
         bk = self.tile[2]
         dtype = operand.dtype
         inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
         kind = widest_smem_kind(dtype, inner)
-        width = KINDS[kind][1] * 8 // dtype.bits
-        if outer % (sharers * SMEM_ATOM_ROWS):
+        row_bytes = KINDS[kind][1]
+        if outer % sharers or outer // sharers * row_bytes % TMA_SMEM_ALIGNED_BYTES:
             raise PlanError(
                 self.subject,
                 [
-                    f"{outer} rows of a {operand.major}-major tile do not divide into {sharers} shares of "
-                    f"{SMEM_ATOM_ROWS}."
+                    f"{outer} rows of {row_bytes} bytes of a {operand.major}-major tile do not divide into {sharers} "
+                    f"shares that begin at multiples of {TMA_SMEM_ALIGNED_BYTES} bytes, as boxes of TMA do."
                 ],
             )
+        width = row_bytes * 8 // dtype.bits
         box = TmaBox("load", dtype, (width, outer // sharers), SWIZZLES[kind], sharers, l2)
         return box, swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
 

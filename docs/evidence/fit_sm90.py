@@ -40,8 +40,8 @@ Row = Mapping[str, Any]
 # alone, of later kernels. Of clusters, rings of few or many stages and rows of 64 bytes: by which the choice loses
 # least on all files, the others as they are.
 _FOUND_APART = (
-    "store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "pairs", "in_step", "shallow",
-    "deeper", "half", "reading", "zeros",
+    "store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "pairs", "shallow", "deeper",
+    "half",
 )  # fmt: skip
 # Until then tiles with narrow slots, named by their size, had wide ones, and a stage less.
 _NARROW_SINCE = "2026-11-23 02:00 UTC"

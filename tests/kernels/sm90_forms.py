@@ -8,6 +8,7 @@ from typing import Any
 
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.dtypes import DType
+from cutegemm.layout import product
 from cutegemm.plan import GemmPlan, Operands
 
 _SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "raster": "grouped_m:3"}
@@ -66,6 +67,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cluster_2x2": ({}, {"cluster": (2, 2), "tile": (64, 128, 64)}),
     "cluster_2x2_mn": ({"layout": "tn"}, {"cluster": (2, 2), **_COOPERATIVE, "tile": (128, 128, 64)}),
     "cluster_4x1": ({}, {"cluster": (4, 1), "tile": (64, 128, 64)}),
+    # Shares of 20 and 12 rows of 128 bytes, and of 18 of 64: no whole groups of the 8 rows of a swizzle
+    "shares_4x2": ({}, {"cluster": (4, 2), "tile": (64, 80, 64)}),
+    "shares_4x1_e4m3": ({"dtype": "e4m3", "out": "bf16"}, {"cluster": (4, 1), "tile": (64, 48, 128)}),
+    "shares_of_64_bytes": ({}, {"cluster": (4, 1), "tile": (64, 72, 32), "subtile_n": 8}),
     "cooperative": ({}, {"tile": (128, 256, 64), **_COOPERATIVE}),
     "cooperative_stagger": (
         {},
@@ -265,6 +270,11 @@ def form(name: str, ctas: int | None = 132, **more: Any) -> GemmPlan:
         operand = replace(getattr(operands, packed), align_bytes=align_packed)
         operands = replace(operands, **{packed: operand})
     return sm90_plan(operands, name=name, **{"ctas": ctas, **options, **more})
+
+
+def on_few_ctas(name: str) -> GemmPlan:
+    """A form for a persistent grid of 4 CTAs, or of one cluster."""
+    return form(name, max(4, product(FORMS[name][1].get("cluster", (1, 1)))))
 
 
 def fitting(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:

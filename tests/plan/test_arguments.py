@@ -53,7 +53,7 @@ from cutegemm.simulate import simulate
         (
             lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
             ["B is n-major, but wgmma takes tf32", "D of f32 leaves in subtiles of 16 or 32 columns, none of which",
-             "64 rows of a k-major tile do not divide into 3 shares", "parts = 0; at least 1"],
+             "64 rows of 128 bytes of a k-major tile do not divide ", "parts = 0; at least 1"],
         ),
         (
             lambda: plan_named("sm90:tile=128x128x64,l2=last,subtile_n=24", Operands.of("bf16", layout="nt")),

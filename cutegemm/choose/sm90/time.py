@@ -35,7 +35,6 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.shares import Shares, shares_of
 from cutegemm.plan.work.split import FILLED, Split
-from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _UNIT = 128 * 128  # elements of D
@@ -45,7 +44,6 @@ _FILLED_ROWS = 256  # of a k-tile, 32 KiB
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _NO_TIME = 1e-9  # microseconds, of a problem without a tile
-_MOST_COVERED = 1.3  # times D: more zeros cost no more power
 _OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
 
 
@@ -57,7 +55,6 @@ class Sm90Costs:
     fill           for each `_FILLED_ROWS` rows of the k-tile that comes first
     single         share of the start, of one warpgroup with one tile
     fours          of a cluster of four or eight, until its CTAs have met
-    in_step        more of the time of all waves, in such clusters: their CTAs wait for the slowest of them
     pairs          more of all of the time, in clusters of two
     shallow        more of the time of all waves, of rings of less than four stages
     narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
@@ -75,7 +72,6 @@ class Sm90Costs:
     deeper         for each stage more than four, more of the exponent by which waves and memory add up: a deep ring
                    evens out what comes from memory by fits and starts
     step           of a k-tile, besides
-    joint          of a k-tile of few columns that two consumers share, besides
     asks           of a k-tile that is asked for by what multiplies it, besides
     store          KiB a microsecond that a multiprocessor stores of D
     store_across   share of that, of a D that TMA does not store, where threads store columns of the tile
@@ -93,17 +89,12 @@ class Sm90Costs:
     burst          of tensor cores at work, before the chip is at its power limit
     rests          times the share of a wave in which no products run: so much longer a problem takes at the power
                    limit, since the clock does not make up for it
-    reading        times a tile's columns are fewer than the most of a wgmma, less one: so much longer a problem takes
-                   there, since products of fewer columns read A from shared memory more often
-    zeros          times what tiles cover beyond the ends of D, as a share of it: so much longer it takes there, since
-                   products of zeros cost power as well
     """
 
-    start: float = 5.99
-    fill: float = 0.6
+    start: float = 6.15
+    fill: float = 0.3
     single: float = 0.888
-    fours: float = 0.25
-    in_step: float = 0.03
+    fours: float = 0.2
     pairs: float = 0.003
     shallow: float = 0.04
     narrow: float = 2.2
@@ -112,15 +103,14 @@ class Sm90Costs:
     l2: float = 1.0
     l2_unaligned: float = 1.58
     l2_apart: float = 1.32
-    l2_fours: float = 0.5
-    l2_joined: float = 0.7
+    l2_fours: float = 0.7
+    l2_joined: float = 0.6
     l2_larger: float = 0.05
     reader: float = 0.000289
     missing: float = 3.46
     load: float = 0.359
     deeper: float = 0.05
     step: float = 0.0535
-    joint: float = 0.0443
     asks: float = 0.0537
     store: float = 46.2
     store_along: float = 2.1
@@ -138,8 +128,6 @@ class Sm90Costs:
     ends: float = 4.51
     burst: float = 80.0
     rests: float = 2.0
-    reading: float = 0.035
-    zeros: float = 1.0
 
 
 COSTS = Sm90Costs()
@@ -204,7 +192,7 @@ def predicted(
     products_us = _products_us(shapes, operands, device, costs)
     l2_us = _l2_us(shapes, operands, problem, device, tiling, packed, owned, costs)
     waiting_us = _waiting_us(shapes, tiling, costs)
-    step_us = costs.step + costs.asks * shapes.single + costs.joint * shapes.is_joint
+    step_us = costs.step + costs.asks * shapes.single
     latency_us = (step_us + costs.load * shapes.late) * shapes.waits
     beside_us = waiting_us**2 + products_us**2 + latency_us**2
     store_us, exposed_us, written_bytes = _store(shapes, operands, problem, device, tiling, costs, with_c)
@@ -222,11 +210,7 @@ def predicted(
     waves = np.maximum(1.0, units / tiling.grid)
     full_us, last_us = wave_us(1.0), np.where(rest, wave_us(rest / tiling.grid), 0.0)
     power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
-    # How often products read A from shared memory
-    reads_of_a = MAX_WGMMA_COLUMNS / np.minimum(MAX_WGMMA_COLUMNS, shapes.bn)
-    power_us = power_us * (1 + costs.reading * (reads_of_a - 1)) / np.maximum(1, units)
-    covered = np.minimum(_MOST_COVERED, shapes.bm * shapes.bn / np.maximum(1, tiling.own_m * tiling.own_n))
-    power_us = power_us * (1 + costs.zeros * (covered - 1))
+    power_us = power_us / np.maximum(1, units)
     waves_us = whole * full_us + last_us
     limited_us = whole * together(4.0, full_us, power_us * tiling.grid) + together(
         4.0, last_us, power_us * rest
@@ -240,7 +224,7 @@ def predicted(
     deeper = np.minimum(shapes.stages, _MOST_STAGES) - _STAGES
     us = together(2.0 + costs.deeper * deeper, waves_us, memory_us)
     us = us * np.where(units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0)
-    us = us * (1 + costs.in_step * shapes.is_large_cluster + costs.shallow * (shapes.stages < _STAGES))
+    us = us * (1 + costs.shallow * (shapes.stages < _STAGES))
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
     start_us = start_us + costs.fill * (shapes.bm + shapes.bn) * shapes.depth / _FILLED_ROWS
     us = start_us + costs.fours * shapes.is_large_cluster + us + meeting_us + store_us
@@ -309,20 +293,21 @@ def _l2_us(
     if packed and np.any(shapes.reads_a):
         in_place, _ = _dearer(shapes, operands, problem, "", costs, of_mn=packed)
         of_a = np.where(shapes.reads_a, in_place, of_a)  # B is packed there, or as it is
-    by_gpc = shapes.by_gpc & bool(device.tpc_rounds)
-    # Not of rows that do not begin at lines
-    joined_a, joined_b = [np.where(by_gpc & (of == 1), costs.l2_joined, 1.0) for of in (of_a, of_b)]
+    # Those of a multicast are not joined; of rows that do not begin at lines few are
+    by_gpc, mean = shapes.by_gpc & bool(device.tpc_rounds), max(1, problem.m + problem.n) / 2
+    of_m, of_n = [(extent / mean) ** costs.l2_larger for extent in (problem.m, problem.n)]
+    own_a, own_b = [
+        np.where(by_gpc & (shared == 1), np.where(of == 1, costs.l2_joined, 1.0) * larger, 1.0)
+        for shared, of, larger in zip(
+            (shapes.cn, shapes.cm), (of_a, of_b), _by_way(shapes.turned, of_n, of_m), strict=True
+        )
+    ]
     if np.any(owned):
         along_a, along_b = _along_mn(shapes, operands)
         of_a = of_a * np.where(owned & (along_a | shapes.reads_a), costs.l2_apart, 1.0)
         of_b = of_b * np.where(owned & along_b, costs.l2_apart, 1.0)
     of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
     of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
-    of_mean = 2 / np.maximum(1, tiling.m + tiling.n)
-    by_size = np.where(by_gpc, costs.l2_larger, 0.0)
-    # Those of a multicast are not joined
-    own_a = np.where(shapes.cn > 1, 1.0, joined_a * (tiling.n * of_mean) ** by_size)
-    own_b = np.where(shapes.cm > 1, 1.0, joined_b * (tiling.m * of_mean) ** by_size)
     rows = own_a * of_a / shapes.cn + own_b * of_b / shapes.cm
     row_us = costs.l2 * K_TILE_BYTES / (device.measured.sm_l2_gb_s * 1e3)
     return row_us * rows * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)

@@ -14,7 +14,6 @@ from cutegemm.machine.arch import MAX_CLUSTER_CTAS, MAX_NAMED_BARRIERS, WARP_THR
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.shared import SharedLayout
-from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
@@ -219,8 +218,6 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
                 f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill a share of {inner} x {outer} by "
                 f"{sharers} CTAs."
             )
-        if box.box[1] % SMEM_ATOM_ROWS:
-            yield f"a box of {name} has {box.box[1]} rows, no multiple of the {SMEM_ATOM_ROWS} of a swizzle."
 
 
 def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
