@@ -112,6 +112,10 @@ _LOST = (
     "--shape 3408x400x14624 --shape 2432x688x2816 --shape 624x896x1744 --shape 640x1152x4848 --shape 2352x720x1728 "
     "--shape 1040x6464x1360 --shape 8944x2352x5264 --shape 848x32x7728"
 )
+_CLUSTERED = (
+    "--shape 1232x400x8784 --shape 2400x240x3536 --shape 48x3520x3648 --shape 400x4416x848 --shape 13568x80x1616 "
+    "--shape 1824x48x7440 --shape 160x6784x480 --shape 896x48x10512"
+)
 _ODD = (
     "--shape 8749x15759x22 --shape 13291x13289x35 --shape 14779x2455x60 --shape 1655x5177x58 --shape 4297x6033x131 "
     "--shape 1138x2993x94 --shape 1681x4738x25 --shape 540x8791x60 --shape 2942x1339x35"
@@ -190,6 +194,14 @@ STEPS: tuple[Step, ...] = (
         _choice(
             f"choice_fit_seed201_{chip}", 130, f"the same: plans of one warpgroup, of an {chip.upper()}",
             "--seed 201 --count 300 --first 18 --seconds 0.06 --times",
+        )
+        for chip in ("h200", "h100")
+    ],
+    *[
+        _choice(
+            f"choice_fit_clusters_{chip}", 90,
+            f"the same: tiles of any width in clusters of four and eight, of an {chip.upper()}",
+            f"{_CLUSTERED} {_LAYOUTS} --first 12 --seconds 0.1 --times",
         )
         for chip in ("h200", "h100")
     ],
