@@ -54,7 +54,7 @@ class Sm90Costs:
     start          of a kernel: until its first product, and from its last one to the end
     fill           for each `_FILLED_ROWS` rows of the k-tile that comes first
     single         share of the start, of one warpgroup with one tile
-    fours          of a cluster of four or eight, until its CTAs have met
+    fours          for each four CTAs of a cluster, until all of them have met
     pairs          more of all of the time, in clusters of two
     shallow        more of the time of all waves, of rings of less than four stages
     narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
@@ -227,7 +227,7 @@ def predicted(
     us = us * (1 + costs.shallow * (shapes.stages < _STAGES))
     start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
     start_us = start_us + costs.fill * (shapes.bm + shapes.bn) * shapes.depth / _FILLED_ROWS
-    us = start_us + costs.fours * shapes.is_large_cluster + us + meeting_us + store_us
+    us = start_us + costs.fours * (shapes.cm * shapes.cn // 4) + us + meeting_us + store_us
     us = us * (1 + costs.pairs * shapes.is_two)
     of_k = waves * k_tiles
     every = np.ones(len(us))
