@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cutegemm.plan.work.arithmetic import ARRAYS, INTEGERS, Arithmetic
 from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.plan.work.shares import Shares, WorkTile, shares_of
 from cutegemm.plan.work.split import Split
@@ -50,27 +51,6 @@ if TYPE_CHECKING:
 # Of `Shares`, what the host works out and a kernel is handed.
 _HANDED = ("shared", "span", "workers", "run", "longer")
 _HANDED_OWNED = (*_HANDED, "owned", "pieces")
-
-
-def _ceil_div(a: Any, b: Any) -> Any:
-    return (a + (b - 1)) // b
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """Functions that integers, arrays and traced values have of their own.
-
-    minimum, maximum   of two values
-    ceil_div           the quotient of two values, rounded up
-    """
-
-    minimum: Callable[[Any, Any], Any] = min
-    maximum: Callable[[Any, Any], Any] = max
-    ceil_div: Callable[[Any, Any], Any] = _ceil_div
-
-
-INTEGERS = Arithmetic()
-ARRAYS = Arithmetic(np.minimum, np.maximum)
 
 
 @dataclass(frozen=True)
@@ -154,8 +134,7 @@ class TileScheduler:
             known = {"pieces": self.split.waves + 1, **dict(zip(names, handed, strict=True))}
             columns = self.persistent_clusters if self.split.waves else count
             shares = Shares(
-                k_tiles=k_tiles, columns=columns, count=count, slots=None, minimum=arithmetic.minimum,
-                maximum=arithmetic.maximum, **known,
+                k_tiles=k_tiles, columns=columns, count=count, slots=None, arithmetic=arithmetic, **known,
             )  # fmt: skip
         tiles = TileGrid(self, m_tiles, n_tiles, None, arithmetic, divisors)
         return WorkGrid(tiles, k_tiles, count, clusters, shares, ends)
@@ -443,7 +422,7 @@ class WorkGrid:
         """The same, for arrays of numbers."""
         tiles, shares = replace(self.tiles, arithmetic=ARRAYS), self.shares
         if shares is not None:
-            shares = replace(shares, minimum=ARRAYS.minimum, maximum=ARRAYS.maximum)
+            shares = replace(shares, arithmetic=ARRAYS)
         return replace(self, tiles=tiles, shares=shares, known_ends=self.ends)
 
     def taken(self) -> Taken:

@@ -1,0 +1,34 @@
+"""What arithmetic of work needs besides operators, for which integers, numpy arrays and values that a kernel computes
+with have functions of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+def _ceil_div(a: Any, b: Any) -> Any:
+    return (a + (b - 1)) // b
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Functions that integers, arrays and traced values have of their own.
+
+    minimum, maximum   of two values
+    ceil_div           the quotient of two values, rounded up
+
+    >>> INTEGERS.minimum(3, 5), INTEGERS.ceil_div(7, 2), ARRAYS.maximum(np.array([3, 5]), 4).tolist()
+    (3, 4, [4, 5])
+    """
+
+    minimum: Callable[[Any, Any], Any] = min
+    maximum: Callable[[Any, Any], Any] = max
+    ceil_div: Callable[[Any, Any], Any] = _ceil_div
+
+
+INTEGERS = Arithmetic()
+ARRAYS = Arithmetic(np.minimum, np.maximum)
