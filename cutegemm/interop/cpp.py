@@ -205,6 +205,8 @@ def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
     """
     if isinstance(shape, Layout):
         return make_layout([each for each in (shape, stride, *others) if each is not None])
+    if others:
+        raise LayoutError(f"{2 + len(others)} arguments; a shape and its strides are expected.")
     _known(shape, stride)
     if stride in _ROWS:
         leaves = range(len(flatten(shape)))

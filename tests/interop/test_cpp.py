@@ -157,6 +157,7 @@ def test_rows_of_any_shape(shape: object, name: str) -> None:
         ("make_layout(int{}, _1{})", "known at run time alone"),
         ("Layout<Shape<_4,_8>,Stride<_8>>", "not congruent"),
         ("Layout<Shape<_4,_8>", "',' or '>'"),
+        ("Layout<Shape<_4,_8>,LayoutRight,_1>", "3 arguments; a shape and its strides are expected"),
         ("TiledMMA<_4>", "'TiledMMA' is no part"),
         ("Shape<_4,_8>", "a layout or a swizzle is expected"),
         ("Layout<_4> Layout<_4>", "the end of the text"),
