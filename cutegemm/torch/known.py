@@ -120,7 +120,7 @@ def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
         return True
     k = first.weight.shape[0] if is_conv1d(first) else first.weight.shape[1]
     x = torch.randn(4, k, generator=torch.Generator().manual_seed(0)).to(first.weight)
-    was_training = [each for each in module.modules() if each.training]
+    modes = [(each, each.training) for each in module.modules()]
     try:
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
             theirs = []
@@ -134,8 +134,8 @@ def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
     except Exception:  # somebody's own forward, which may ask for more than a tensor
         return False
     finally:
-        for each in was_training:
-            each.training = True
+        for each, is_training in modes:
+            each.training = is_training
     if not all(isinstance(each, torch.Tensor) and each.shape == expected.shape for each in theirs):
         return False
     near = {"rtol": 0.02, "atol": 0.02 * float(expected.float().abs().max())}

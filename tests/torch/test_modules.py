@@ -426,6 +426,21 @@ def test_weights_are_trained_behind_an_inference():
     assert all(weight.grad is not None for weight in module.parameters())
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_model_that_is_left_trains_as_before(is_training):
+    """An MLP that asks for more than a tensor, and raises where it is tried."""
+
+    class Routed(LlamaMLP):
+        def forward(self, x, weights):
+            return super().forward(x) * weights
+
+    module = Routed().train(is_training)
+    module.act_fn.train(not is_training)
+    assert "" in use(module).left
+    assert [each.training is is_training for each in (module, module.down_proj)] == [True, True]
+    assert module.act_fn.training is not is_training
+
+
 def test_a_dropout_that_is_a_function_is_left():
     class Dropped(nn.Module):
         def __init__(self):
