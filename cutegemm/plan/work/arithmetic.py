@@ -29,6 +29,14 @@ class Arithmetic:
     maximum: Callable[[Any, Any], Any] = max
     ceil_div: Callable[[Any, Any], Any] = _ceil_div
 
+    def is_below(self, value: Any, bound: Any) -> Any:
+        """1 where a value is less than a bound, else 0: a comparison without a branch.
+
+        >>> [INTEGERS.is_below(value, 2) for value in range(4)], ARRAYS.is_below(np.arange(4), 2).tolist()
+        ([1, 1, 0, 0], [1, 1, 0, 0])
+        """
+        return self.maximum(self.minimum(bound - value, 1), 0)
+
 
 INTEGERS = Arithmetic()
 ARRAYS = Arithmetic(np.minimum, np.maximum)

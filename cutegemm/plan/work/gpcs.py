@@ -133,10 +133,10 @@ expected.']
         for first, count, rounds in runs:
             begun = least(_quotient(most(cluster - (first - count), 0), count), rounds)
             turn, gpc = turn + begun, gpc - begun * count
-        which, is_alone = most(gpc - alone, 0), least(most(alone - gpc, 0), 1)
+        which, is_alone = most(gpc - alone, 0), arithmetic.is_below(gpc, alone)
         word = ends[0]
         for i in range(1, len(ends)):
-            is_later = least(most(which - (_BYTES * i - 1), 0), 1)
+            is_later = arithmetic.is_below(_BYTES * i - 1, which)
             word = word + is_later * (ends[i] - ends[i - 1])
         place = ((word >> (which % _BYTES * 8)) & 255) - 1 - turn
         # Those that are full first take their turns side by side.

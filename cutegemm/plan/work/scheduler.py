@@ -335,7 +335,7 @@ class WorkGrid:
             return cluster + turn * self.clusters
         number = cluster
         for before in range(turns - 1):
-            number = number + self._is_before(before, turn) * (self.following(number) - number)
+            number = number + self.tiles.arithmetic.is_below(before, turn) * (self.following(number) - number)
         return number
 
     def k_tiles_before(self, cluster: Any, turn: Any, turns: int) -> Any:
@@ -345,7 +345,7 @@ class WorkGrid:
         count = 0
         for before in range(turns - 1):
             theirs = self.work_tile(self.following(cluster, before))
-            count = count + self._is_before(before, turn) * theirs.k_count
+            count = count + self.tiles.arithmetic.is_below(before, turn) * theirs.k_count
         return count
 
     def k_tiles_between(self, number: Any, turns: int) -> Any:
@@ -354,11 +354,6 @@ class WorkGrid:
             return (turns - 1) * self.k_tiles
         theirs = [self.work_tile(self.following(number, ahead)) for ahead in range(1, turns)]
         return sum([work_tile.k_count for work_tile in theirs], 0)
-
-    def _is_before(self, turn: int, other: Any) -> Any:
-        """1 or 0."""
-        arithmetic = self.tiles.arithmetic
-        return arithmetic.minimum(arithmetic.maximum(other - turn, 0), 1)
 
     # --- the parts of a tile -----------------------------------------------------------------------------------
 

@@ -108,10 +108,11 @@ class Shares:
         column, piece = number % self.columns, number // self.columns
         shared = self._piece(column, piece)
         if self.owned is not None:
-            shared = self._either(self._is_below(column, self.shared), self._kept(column, piece), shared)
+            is_owner = self.arithmetic.is_below(column, self.shared)
+            shared = self._either(is_owner, self._kept(column, piece), shared)
         past = number - self.columns * self.pieces  # of the whole tiles, where it is not below 0
         whole = WorkTile(self.shared + past, 0, self.k_tiles, 1, 0, 0)
-        return self._either(self._is_below(past, 0), shared, whole)
+        return self._either(self.arithmetic.is_below(past, 0), shared, whole)
 
     def following(self, number: Any, clusters: Any) -> Any:
         """The number of the next work tile of the same cluster; owners have one of a shared tile.
@@ -125,12 +126,12 @@ class Shares:
         """
         if self.owned is None:
             return number + clusters
-        return number + clusters * (1 + self._is_below(number, self.shared) * (self.pieces - 1))
+        return number + clusters * (1 + self.arithmetic.is_below(number, self.shared) * (self.pieces - 1))
 
     def _kept(self, owner: Any, piece: Any) -> WorkTile:
         """The k-tiles that the owner of a tile takes of it, by its first piece alone."""
         parts, slot = self.sums_of(owner)
-        is_first = self._is_below(piece, 1)
+        is_first = self.arithmetic.is_below(piece, 1)
         return WorkTile(owner, 0, self.owned * is_first, parts * is_first, 0, slot)
 
     def _piece(self, column: Any, piece: Any) -> WorkTile:
@@ -148,10 +149,6 @@ class Shares:
         parts, slot = self.sums_of(tile)
         part = worker - (slot - tile) if self.owned is None else worker - (slot - 2 * tile) + 1
         return WorkTile(tile, kept + first - tile * span, count, parts * least(count, 1), part, slot)
-
-    def _is_below(self, value: Any, bound: Any) -> Any:
-        """1 or 0."""
-        return self.arithmetic.maximum(self.arithmetic.minimum(bound - value, 1), 0)
 
     def _either(self, is_first: Any, first: WorkTile, second: WorkTile) -> WorkTile:
         """The first where 1 is said, the second where 0 is."""
@@ -217,8 +214,8 @@ def shares_of(
     """
     arithmetic = Arithmetic(minimum, maximum)
     if split.waves == 0:
-        run = maximum((k_tiles + (split.parts - 1)) // split.parts, 1)
-        parts = maximum((k_tiles + (run - 1)) // run, 1)
+        run = maximum(arithmetic.ceil_div(k_tiles, split.parts), 1)
+        parts = maximum(arithmetic.ceil_div(k_tiles, run), 1)
         count = tiles * parts
         return Shares(k_tiles, tiles, run * parts, count, run, 0, count, 1, count, count, arithmetic)
     if split.owned:
@@ -250,14 +247,14 @@ def _owned(
     ragged = tiles % grid
     others = minimum(grid - ragged, MOST_WORKERS * ragged)
     among = maximum(ragged + others, 1)
-    kept = minimum((ragged * (k_tiles + PART_K_TILES) + (among - 1)) // among, k_tiles)
+    kept = minimum(arithmetic.ceil_div(ragged * (k_tiles + PART_K_TILES), among), k_tiles)
     rest = k_tiles - kept
-    pays = maximum(minimum(rest - (LEAST_REST - 1), 1), 0) * minimum(ragged, 1)
+    pays = arithmetic.is_below(LEAST_REST - 1, rest) * minimum(ragged, 1)
     shared, span = ragged * pays, maximum(rest, 1)
     line = shared * span
     workers = maximum(minimum(others, line // least_run), 1)
     run = line // workers
-    pieces = ((run + (span - 1)) // span + 1) * pays
+    pieces = (arithmetic.ceil_div(run, span) + 1) * pays
     return Shares(
         k_tiles, shared, span, workers, run, line % workers, grid, pieces, grid * pieces + tiles - shared,
         (workers + 2 * shared) * pays, arithmetic, kept,
