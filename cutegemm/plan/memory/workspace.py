@@ -10,7 +10,7 @@ from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARPGROUP_THREADS
 from cutegemm.plan.memory.partials import partials_shape
 from cutegemm.plan.plan import SUM_VECTOR
-from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
+from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic, ceil_div
 from cutegemm.plan.work.scheduler import WorkGrid
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def regions(
     sizes += [(region_of(name), size) for name, size in partials_bytes(plan, m, n, l).items()]
     out, first = [], 0
     for name, size in sizes:
-        rounded = (size + (_UNIT_BYTES - 1)) // _UNIT_BYTES * _UNIT_BYTES
+        rounded = ceil_div(size, _UNIT_BYTES) * _UNIT_BYTES
         out.append(Region(name, first, rounded))
         if name != "arrivals" or plan.pipeline is None:
             first = first + rounded

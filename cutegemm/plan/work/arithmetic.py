@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 
-def _ceil_div(a: Any, b: Any) -> Any:
+def ceil_div(a: Any, b: Any) -> Any:
+    """The quotient of two values, rounded up: by operators alone, so that traced ones may be of two widths.
+
+    >>> ceil_div(7, 2), ceil_div(np.array([6, 7]), 2).tolist()
+    (4, [3, 4])
+    """
     return (a + (b - 1)) // b
 
 
@@ -27,7 +32,7 @@ class Arithmetic:
 
     minimum: Callable[[Any, Any], Any] = min
     maximum: Callable[[Any, Any], Any] = max
-    ceil_div: Callable[[Any, Any], Any] = _ceil_div
+    ceil_div: Callable[[Any, Any], Any] = ceil_div
 
     def is_below(self, value: Any, bound: Any) -> Any:
         """1 where a value is less than a bound, else 0: a comparison without a branch.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
+from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic, ceil_div
 from cutegemm.plan.work.split import Split
 
 LEAST_RUN = 8  # k-tiles of a worker: below that a CTA more costs more than it brings
@@ -214,8 +214,8 @@ def shares_of(
     """
     arithmetic = Arithmetic(minimum, maximum)
     if split.waves == 0:
-        run = maximum(arithmetic.ceil_div(k_tiles, split.parts), 1)
-        parts = maximum(arithmetic.ceil_div(k_tiles, run), 1)
+        run = maximum(ceil_div(k_tiles, split.parts), 1)
+        parts = maximum(ceil_div(k_tiles, run), 1)
         count = tiles * parts
         return Shares(k_tiles, tiles, run * parts, count, run, 0, count, 1, count, count, arithmetic)
     if split.owned:
@@ -247,14 +247,14 @@ def _owned(
     ragged = tiles % grid
     others = minimum(grid - ragged, MOST_WORKERS * ragged)
     among = maximum(ragged + others, 1)
-    kept = minimum(arithmetic.ceil_div(ragged * (k_tiles + PART_K_TILES), among), k_tiles)
+    kept = minimum(ceil_div(ragged * (k_tiles + PART_K_TILES), among), k_tiles)
     rest = k_tiles - kept
     pays = arithmetic.is_below(LEAST_REST - 1, rest) * minimum(ragged, 1)
     shared, span = ragged * pays, maximum(rest, 1)
     line = shared * span
     workers = maximum(minimum(others, line // least_run), 1)
     run = line // workers
-    pieces = (arithmetic.ceil_div(run, span) + 1) * pays
+    pieces = (ceil_div(run, span) + 1) * pays
     return Shares(
         k_tiles, shared, span, workers, run, line % workers, grid, pieces, grid * pieces + tiles - shared,
         (workers + 2 * shared) * pays, arithmetic, kept,
