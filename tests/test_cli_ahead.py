@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import sys
 
 import pytest
@@ -13,7 +15,7 @@ from cutegemm.compile.exported import Kernels
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands
-from cutegemm.run import ahead
+from cutegemm.run import ahead, tune
 
 TEXT = """m, n, k, dtype, layout, out, l
 64, 512, 512, , , ,
@@ -42,6 +44,15 @@ def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path):
     path = tmp_path / "shapes.csv"
     path.write_text("m,n,k\n1,2,3\n", encoding="utf-8-sig")
     assert [line.columns for line in read_shapes(path)] == [(2, 3)]
+
+
+def test_as_many_plans_are_timed_as_where_a_call_asks_for_it(monkeypatch):
+    """The number is said once: another one in the tuner is the command's, too."""
+    monkeypatch.setattr(tune, "BEST", tune.BEST + 1)
+    spec = importlib.util.find_spec("cutegemm.cli.ahead")
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    assert inspect.signature(again.tune).parameters["best"].default == tune.BEST
 
 
 def test_many_rows_are_not_looked_at_one_by_one(compiled):

@@ -49,6 +49,10 @@ def test_the_algebra_imports_nothing_else_and_is_quick(module):
     assert min(took for _, took in runs) < QUICK_SECONDS
 
 
+def test_the_command_line_starts_without_torch_and_the_dsl():
+    assert not {"torch", "cutlass"} & {*probe("import cutegemm.cli")[0]}
+
+
 @pytest.mark.parametrize("package", ["rich", "pytest", "hypothesis"])
 def test_an_import_of_something_else_is_seen(package):
     assert package in probe(f"import cutegemm, {package}")[0]

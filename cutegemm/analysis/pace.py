@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm.machine.device import CPC_SMS_OF_THREE, CPC_SMS_OF_TWO
-from cutegemm.plan.work.scheduler import ARRAYS
+from cutegemm.plan.work.arithmetic import ARRAYS
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.run.tune import BEST, tuning, use_tuned
 
 _COLUMNS = ("m", "n", "k", "l", "dtype", "layout", "out")
 _NEEDED = _COLUMNS[:3]
@@ -121,7 +122,7 @@ def tune(
     ] = Path("tuned.json"),
     best: Annotated[
         int, typer.Option(min=1, help="How many plans of the ranking are timed for each shape.")
-    ] = 12,
+    ] = BEST,
 ) -> None:
     """Times the best few plans for shapes on the GPU of this machine, and keeps which was the fastest.
 
@@ -136,7 +137,6 @@ def tune(
             "pip install 'cutegemm[kernels,torch]'."
         ) from None
     from cutegemm.run.gemm import gemm
-    from cutegemm.run.tune import tuning
     from cutegemm.run.tuned import Table
 
     need_gpu()
@@ -224,7 +224,6 @@ def _plans(
 ) -> list[tuple[GemmPlan, str]]:
     """The plans of names, and of shapes in files; each with its architecture."""
     from cutegemm.run.ahead import chip, plans_of
-    from cutegemm.run.tune import use_tuned
 
     if tuned is not None:
         use_tuned(tuned)

@@ -24,7 +24,7 @@ from cutegemm.layout import (
     make_ordered_layout,
     parse,
 )
-from cutegemm.layout.inttuple import flatten
+from cutegemm.layout.inttuple import flatten, unflatten
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+)[uUlL]*|(?P<name>[A-Za-z_][\w]*(?:::\w+)*)|(?P<sign>[<>(){},*]))"
@@ -199,14 +199,18 @@ def _constant(value: int, *_: int) -> int:
 
 
 def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
-    """Layout<shape, stride>; make_layout of layouts is the layout of these modes."""
+    """Layout<shape, stride>; make_layout of layouts is the layout of these modes.
+
+    Strides of LayoutRight grow from the last leaf of the shape to the first, across its modes: `compact_row_major`.
+    """
     if isinstance(shape, Layout):
         return make_layout([each for each in (shape, stride, *others) if each is not None])
+    if others:
+        raise LayoutError(f"{2 + len(others)} arguments; a shape and its strides are expected.")
     _known(shape, stride)
     if stride in _ROWS:
-        extents = flatten(shape)
-        order = tuple(range(len(extents) - 1, -1, -1))
-        return make_ordered_layout(shape, order[0] if not isinstance(shape, tuple) else order)
+        leaves = range(len(flatten(shape)))
+        return make_ordered_layout(shape, unflatten(leaves[::-1], shape))
     return Layout(shape, None if stride in _COLUMNS else stride)
 
 

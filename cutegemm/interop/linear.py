@@ -6,15 +6,17 @@ source   triton/include/triton/Tools/LinearLayout.h: basis i of an input is wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
 from typing import Any
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, F2Matrix, Layout, from_f2, to_f2
 
 Sizes = Sequence[tuple[str, int]] | Mapping[str, int]
+_LEVELS = ("reg", "lane", "warp", "block")  # of Gluon, the lowest bits first
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,9 @@ class LinearLayout:
     """What Triton's `LinearLayout.from_bases` takes, as data: this package needs no Triton.
 
     bases      for each input, the one whose bits are lowest first: its name, and where each of its bits goes, an
-               integer for each output
-    out_dims   names and sizes of the outputs
+               integer for each output, below its size
+    out_dims   names and sizes of the outputs, powers of two
+    raises     LayoutError with every basis and size that is none
 
     >>> of_lane = LinearLayout((("lane", ((1, 0), (2, 0), (0, 1))),), (("m", 4), ("n", 2)))
     >>> of_lane(lane=5)
@@ -32,6 +35,10 @@ class LinearLayout:
 
     bases: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
     out_dims: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        if broken := [*_broken(self.bases, self.out_dims)]:
+            raise LayoutError("LinearLayout: " + "\n  ".join(broken))
 
     def __call__(self, **ins: int) -> dict[str, int]:
         """Where the inputs go; one that is left out is 0.
@@ -100,28 +107,64 @@ def from_linear(linear: Any) -> Layout:
     linear   anything with `bases`, pairs of a name and the images of its bits, and `out_dims`, pairs of a name and a
              size; or one of Triton's Gluon, with `reg_bases`, `lane_bases`, `warp_bases`, `block_bases` and `shape`
     returns  integer strides where nothing has to be XORed; else strides over F2
+    raises   LayoutError where it is none of these, and with what `LinearLayout` refuses
 
     >>> from_linear(LinearLayout((("offset", ((1,), (2,), (4,), (9,))),), (("x", 16),)))
     Layout(((8, 2),), ((F2(1), F2(9)),))
     """
-    if hasattr(linear, "reg_bases"):
-        levels = ("reg", "lane", "warp", "block")
-        bases = [(name, getattr(linear, f"{name}_bases")) for name in levels]
-        sizes = [*linear.shape]
-    elif hasattr(linear, "bases") and hasattr(linear, "out_dims"):
-        bases, sizes = [*linear.bases], [size for _, size in linear.out_dims]
-    else:
-        raise LayoutError(f"from_linear: a LinearLayout is expected, not {linear!r}.")
-    columns = [_joined(image, sizes) for _, images in bases for image in images]
-    extents = [1 << len(images) for _, images in bases]
+    found = _plain(linear)
+    sizes = [size for _, size in found.out_dims]
+    columns = [_joined(image, sizes) for _, images in found.bases for image in images]
+    extents = [1 << len(images) for _, images in found.bases]
     return from_f2(F2Matrix(tuple(columns)), tuple(extents))
+
+
+def _plain(linear: Any) -> LinearLayout:
+    """What `from_linear` takes, as data."""
+    if isinstance(linear, LinearLayout):
+        return linear
+    try:
+        if hasattr(linear, "reg_bases"):
+            bases = [(level, getattr(linear, f"{level}_bases")) for level in _LEVELS]
+            outs = [(f"dim{axis}", size) for axis, size in enumerate(linear.shape)]
+        else:
+            bases, outs = linear.bases, linear.out_dims
+        images = tuple([(name, tuple([tuple(image) for image in of])) for name, of in bases])
+        sizes = tuple([(name, size) for name, size in outs])
+    except (AttributeError, TypeError, ValueError) as error:
+        raise LayoutError(f"from_linear: a LinearLayout is expected, not {linear!r}: {error}.") from error
+    return LinearLayout(images, sizes)
+
+
+def _broken(bases: Any, outs: Any) -> Iterator[str]:
+    """The sizes that are no powers of two, and the bases that are nowhere in the outputs, in words."""
+    for name, size in outs:
+        if not _is_power_of_two(size):
+            yield f"the output {name} has the size {size!r}; a power of two is expected."
+    sizes = ", ".join([f"{name} of {size}" for name, size in outs]) or "none"
+    for name, images in bases:
+        for place, image in enumerate(images):
+            said = f"bit {place} of {name} goes to {tuple(image)}"
+            if len(image) != len(outs):
+                yield f"{said}; an integer for each of the outputs ({sizes}) is expected."
+            elif not all(_is_in(part, size) for part, (_, size) in zip(image, outs, strict=True)):
+                yield f"{said}, which is outside of the outputs ({sizes})."
+
+
+def _is_power_of_two(size: Any) -> bool:
+    return isinstance(size, Integral) and int(size).bit_count() == 1 and int(size) > 0
+
+
+def _is_in(part: Any, size: Any) -> bool:
+    """Whether a part of an image is one of an output's; of a size that is none itself, any is."""
+    return not isinstance(size, Integral) or (isinstance(part, Integral) and 0 <= int(part) < int(size))
 
 
 def _sizes(given: Sizes) -> tuple[tuple[str, int], ...]:
     """Names and sizes, which are powers of two."""
     found = tuple([*(given.items() if isinstance(given, Mapping) else given)])
     for name, size in found:
-        if size < 1 or size & (size - 1):
+        if not _is_power_of_two(size):
             raise LayoutError(f"to_linear: {name} has the size {size}; a power of two is expected.")
     return found
 

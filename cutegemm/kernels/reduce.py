@@ -18,6 +18,7 @@ from cutegemm.kernels.arguments import LaunchArguments
 from cutegemm.kernels.functions import BINARY
 from cutegemm.kernels.launches import begin
 from cutegemm.kernels.pack import region
+from cutegemm.kernels.work import TRACED
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue import Reduction
 from cutegemm.plan.launches import Launch, reduce_name
@@ -131,7 +132,7 @@ class Reducer:
         if not reductions:
             return ()
         extents = [Int64(extent) for extent in (mD.shape[0], mD.shape[1], k, mD.shape[2])]
-        firsts = {r.name: r.first for r in regions(plan, *extents, cutlass.min, cutlass.max)}
+        firsts = {r.name: r.first for r in regions(plan, *extents, TRACED)}
         out = []
         for name, each in reductions:
             shape = partials_shape(plan, each.along, *mD.shape)

@@ -1,10 +1,10 @@
-"""The tile scheduler as kernels trace it."""
+"""The arithmetic of work as kernels trace it."""
 
 from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.plan.work.scheduler import Arithmetic
+from cutegemm.plan.work.arithmetic import Arithmetic
 
 TRACED = Arithmetic(cutlass.min, cutlass.max, cute.ceil_div)

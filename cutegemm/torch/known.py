@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ _BY_CLASS = {
     "GELUTanh": "gelu_tanh", "AccurateGELUActivation": "gelu_tanh",
     "ReLU": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "ReLUSquaredActivation": "relu_sq",
 }  # fmt: skip
+_MOST_SMALL = 32  # extents of a layer that stands in for one without numbers
 _BY_FUNCTION = {F.silu: "silu", F.gelu: "gelu", F.relu: "relu", torch.tanh: "tanh", torch.sigmoid: "sigmoid"}
 
 
@@ -110,17 +112,65 @@ def computed(
     return found
 
 
+def is_on_meta(module: nn.Module) -> bool:
+    """Whether it lacks numbers: some of its parameters are on torch's meta device.
+
+    >>> is_on_meta(nn.Linear(2, 2)), is_on_meta(nn.Linear(2, 2, device="meta"))
+    (False, True)
+    """
+    return any(each.is_meta for each in module.parameters())
+
+
+def with_numbers(module: nn.Module, parts: Parts) -> nn.Module:
+    """The same MLP with small layers of random numbers in the places of its own: its forward is somebody's, as it is.
+
+    >>> class Mlp(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.fc1, self.act, self.fc2 = nn.Linear(4096, 8), nn.GELU(), nn.Linear(8, 4096)
+    >>> mlp = Mlp().to("meta")
+    >>> small = with_numbers(mlp, parts_of(mlp))
+    >>> small.fc1, small.fc1.weight.device, mlp.fc1.weight.device, small.act is mlp.act
+    (Linear(in_features=32, out_features=8, bias=True), device(type='cpu'), device(type='meta'), True)
+    """
+    numbers = torch.Generator("cpu").manual_seed(0)
+    found = copy(module)
+    own = {name: _small(getattr(module, name), numbers) for name in (*parts.up, parts.down)}
+    found._modules = {**module._modules, **own}
+    return found
+
+
+def _small(layer: Any, numbers: torch.Generator) -> Any:
+    """A small layer of the class of another one, with parameters of its types."""
+    found = copy(layer)
+    found._parameters = {}
+    for name, each in layer._parameters.items():
+        if each is not None:
+            shape = [min(extent, _MOST_SMALL) for extent in each.shape]
+            random = torch.randn(shape, generator=numbers, device="cpu").to(each.dtype)
+            each = nn.Parameter(random, requires_grad=False)
+        found._parameters[name] = each
+    if is_conv1d(layer):
+        found.nx, found.nf = found.weight.shape
+    else:
+        found.out_features, found.in_features = found.weight.shape
+    return found
+
+
 def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
-    """Whether a module gives, of four rows, what an MLP of these parts does; believed on no device.
+    """Whether a module gives, of four rows, what an MLP of these parts does; where it lacks numbers, `with_numbers`.
 
     In training too, but for what comes last: a dropout that is a function has no part by which it is seen.
     """
+    if is_on_meta(module):
+        try:
+            module = with_numbers(module, parts)
+        except Exception:  # somebody's own layer, which may be made of anything
+            return False
     first = getattr(module, parts.up[0])
-    if first.weight.device.type == "meta":
-        return True
     k = first.weight.shape[0] if is_conv1d(first) else first.weight.shape[1]
-    x = torch.randn(4, k, generator=torch.Generator().manual_seed(0)).to(first.weight)
-    was_training = [each for each in module.modules() if each.training]
+    x = torch.randn(4, k, generator=torch.Generator("cpu").manual_seed(0), device="cpu").to(first.weight)
+    modes = [(each, each.training) for each in module.modules()]
     try:
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
             theirs = []
@@ -134,8 +184,8 @@ def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
     except Exception:  # somebody's own forward, which may ask for more than a tensor
         return False
     finally:
-        for each in was_training:
-            each.training = True
+        for each, is_training in modes:
+            each.training = is_training
     if not all(isinstance(each, torch.Tensor) and each.shape == expected.shape for each in theirs):
         return False
     near = {"rtol": 0.02, "atol": 0.02 * float(expected.float().abs().max())}

@@ -15,7 +15,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.functional import linear
-from cutegemm.torch.known import Parts, activation_of, computes_so, is_conv1d, parts_of
+from cutegemm.torch.known import Parts, activation_of, computes_so, is_conv1d, is_on_meta, parts_of
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.modules import JoinedWeights, Linear, has_hooks, is_plain, joined_after_load
 
@@ -74,7 +74,8 @@ def use(model: nn.Module) -> Replaced:
 
     Left as they are: subclasses of these with a forward of their own, layers whose weight is of a type that is not
     multiplied, MLPs whose parts have hooks, which would not be called, or whose output for four random rows differs
-    from that of such an MLP. A second call replaces what is new, and nothing twice.
+    from that of such an MLP. On the meta device, where there are no numbers, this is seen with small layers in the
+    places of its own. A second call replaces what is new, and nothing twice.
 
     What is changed later counts: where a part of an MLP is replaced, masked, parametrized or given hooks, as by
     adapters and pruning, its parts are called one by one, as before.
@@ -234,6 +235,11 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
     if watched:
         return f"its {' and '.join(watched)} have hooks, which would not be called"
     if not computes_so(module, parts, activation):
+        if is_on_meta(module):
+            return (
+                "it is on the meta device, and with small layers in the places of its own it does not compute what an "
+                "MLP of these parts does; call use again when it holds numbers"
+            )
         return "of four rows it computes something else than an MLP of these parts"
     return ""
 

@@ -11,7 +11,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cutegemm.dtypes import f16, tf32
 from cutegemm.errors import LayoutError
@@ -26,6 +29,7 @@ from cutegemm.layout import (
     make_composed_layout,
     make_identity_layout,
 )
+from cutegemm.layout.inttuple import flatten
 from cutegemm.tile import smem_atom
 
 # (what `print` writes, the name that g++ 12.2 gives the type, the layout), CUTLASS 4.
@@ -109,6 +113,8 @@ def test_there_and_back(layout: object) -> None:
         ("make_layout(make_shape(Int<4>{}, _8{}), make_stride(8, 1))", Layout((4, 8), (8, 1))),
         ("make_layout(make_shape(4, 8), LayoutRight{});", Layout((4, 8), (8, 1))),
         ("make_layout(Shape<_4,_8>{}, GenColMajor{})", Layout((4, 8), (1, 4))),
+        ("Layout<Shape<_2,Shape<_3,_4>>,LayoutRight>", Layout((2, (3, 4)), (12, (4, 1)))),
+        ("Layout<Shape<Shape<_2,_3>,_1>,GenRowMajor>", Layout(((2, 3), 1), ((3, 1), 0))),
         ("make_layout(make_layout(_4{}, _2{}), make_layout(_8{}))", Layout((4, 8), (2, 1))),
         ("make_layout(Int<4>{}, Int<3>{} * E<1,0>{})", Layout(4, ScaledBasis(3, (1, 0)))),
         ("make_layout(_8{}, _m1{})", Layout(8, -1)),
@@ -124,6 +130,26 @@ def test_other_forms(text: str, layout: object) -> None:
     assert from_cpp(text) == layout
 
 
+def written(shape: object) -> str:
+    return f"Shape<{','.join(map(written, shape))}>" if isinstance(shape, tuple) else f"_{shape}"
+
+
+SHAPES = st.recursive(
+    st.integers(1, 4), lambda each: st.lists(each, min_size=1, max_size=3).map(tuple), max_leaves=5
+)
+
+
+@given(SHAPES, st.sampled_from(["LayoutRight", "GenRowMajor"]))
+def test_rows_of_any_shape(shape: object, name: str) -> None:
+    """The last leaf is the fastest: in the order of numpy's rows, the elements are 0, 1, 2, ..."""
+    layout = from_cpp(f"Layout<{written(shape)},{name}>")
+    assert layout.shape == shape
+    extents, strides = flatten(layout.shape), flatten(layout.stride)
+    places = sum(np.multiply(at, by) for at, by in zip(np.indices(extents), strides, strict=True))
+    assert places.reshape(-1).tolist() == [*range(layout.size())]
+    assert all(by == 0 for extent, by in zip(extents, strides, strict=True) if extent == 1)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -131,6 +157,7 @@ def test_other_forms(text: str, layout: object) -> None:
         ("make_layout(int{}, _1{})", "known at run time alone"),
         ("Layout<Shape<_4,_8>,Stride<_8>>", "not congruent"),
         ("Layout<Shape<_4,_8>", "',' or '>'"),
+        ("Layout<Shape<_4,_8>,LayoutRight,_1>", "3 arguments; a shape and its strides are expected"),
         ("TiledMMA<_4>", "'TiledMMA' is no part"),
         ("Shape<_4,_8>", "a layout or a swizzle is expected"),
         ("Layout<_4> Layout<_4>", "the end of the text"),

@@ -87,6 +87,64 @@ def test_what_is_no_linear_layout() -> None:
             of_lane(**wrong)
 
 
+@given(linear_layouts(), st.data())
+def test_a_basis_that_is_nowhere_in_the_outputs(linear: LinearLayout, data: st.DataObject) -> None:
+    """One part too few or too many, a part that is as large as its output, or none below 0: by data alike."""
+    at = data.draw(st.sampled_from(range(len(linear.bases))))
+    name, images = linear.bases[at]
+    image = data.draw(st.sampled_from(images or ((0,) * len(linear.out_dims),)))
+    out = data.draw(st.sampled_from(range(len(image))))
+    size = linear.out_dims[out][1]
+    wrong, said = data.draw(
+        st.sampled_from(
+            [
+                (image[:-1], "an integer for each of the outputs"),
+                ((*image, 0), "an integer for each of the outputs"),
+                ((*image[:out], size + image[out], *image[out + 1 :]), "outside of the outputs"),
+                ((*image[:out], -1, *image[out + 1 :]), "outside of the outputs"),
+                ((*image[:out], 0.5, *image[out + 1 :]), "outside of the outputs"),
+            ]
+        )
+    )
+    bases = [*linear.bases]
+    bases[at] = (name, (*images, wrong))
+    for made in (
+        lambda: from_linear(SimpleNamespace(bases=bases, out_dims=linear.out_dims)),
+        lambda: LinearLayout(tuple(bases), linear.out_dims),
+    ):
+        with pytest.raises(LayoutError) as caught:
+            made()
+        assert f"bit {len(images)} of {name} goes to {wrong}" in str(caught.value)
+        assert said in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    """An offset of outputs is their bits side by side: of sizes that are no powers of two there is none that XORs."""
+    with pytest.raises(LayoutError) as caught:
+        LinearLayout((("lane", ((1, 0), (0, 1, 0))), ("warp", ((0, 2),))), (("m", 3), ("n", 2)))
+    assert str(caught.value).splitlines() == [
+        "LinearLayout: the output m has the size 3; a power of two is expected.",
+        "  bit 1 of lane goes to (0, 1, 0); an integer for each of the outputs (m of 3, n of 2) is expected.",
+        "  bit 0 of warp goes to (0, 2), which is outside of the outputs (m of 3, n of 2).",
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        SimpleNamespace(bases=[("lane", [1, 2])], out_dims=[("m", 4)]),
+        SimpleNamespace(bases=[("lane",)], out_dims=[("m", 4)]),
+        SimpleNamespace(bases=[("lane", [[1]])], out_dims=["out"]),
+        SimpleNamespace(reg_bases=[[1, 0]], lane_bases=[], shape=[4, 2]),
+        SimpleNamespace(bases=[]),
+    ],
+    ids=str,
+)
+def test_what_is_like_a_linear_layout_and_is_none(given: SimpleNamespace) -> None:
+    with pytest.raises(LayoutError, match="from_linear: a LinearLayout is expected"):
+        from_linear(given)
+
+
 def test_a_distributed_layout_of_gluon() -> None:
     """By its attributes: registers, lanes, warps and blocks in this order."""
     given = SimpleNamespace(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from cutegemm import epilogue as e
 from cutegemm.build import ending_in, mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan
+from cutegemm.dtypes import bf16
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.epilogue import Accumulator, Column, Epilogue, Row, Scalar, Tile, epilogue_of
 from cutegemm.plan.gating import Gating
+from cutegemm.tile.copy_atoms import universal_copy
 from tests.epilogues import CASES
 from tests.gated import BF16, BF16_NN, FORMS
 
@@ -103,6 +107,25 @@ def test_plans_that_cannot(plan, rule):
     with pytest.raises(PlanError) as refused:
         ending_in(Epilogue(e.swiglu(Accumulator(), interleaved=by_pairs)), plan())
     assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("is_gated", "but"), [(False, "a thread does not hold"), (True, "a thread's gates are not")]
+)
+def test_what_is_stored_at_once_lies_side_by_side_and_is_aligned(is_gated, but):
+    """Of gates the same rules hold as of sums, and the same way out is said."""
+    plan = mma_sync_plan(BF16, block=(128, 128, 64), store="direct")
+    if is_gated:
+        plan = ending_in(SWIGLU, plan)
+    with pytest.raises(PlanError) as refused:
+        plan.with_(
+            operands=replace(plan.operands, d=replace(plan.operands.d, align_bytes=4)),
+            store_d=universal_copy(bf16, 64),
+        )
+    assert [*refused.value.violations] == [
+        "D is stored 64 bits at a time, but aligned to 4 bytes. Store 32 bits, or align it.",
+        f"D, which is n-major, is stored 64 bits at a time, but {but} 4 aligned neighbours of it.",
+    ]
 
 
 def test_warps_side_by_side_take_gates_of_one_half_and_ups_of_the_other():

@@ -14,8 +14,8 @@ from cutegemm.build import mma_tma_plan, sm90_plan
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import device_named
 from cutegemm.plan import Operands, Problem
+from cutegemm.plan.work.arithmetic import ARRAYS
 from cutegemm.plan.work.gpcs import GpcOrder
-from cutegemm.plan.work.scheduler import ARRAYS
 
 TPC_ROUNDS = device_named("h100").tpc_rounds  # 12, three times 8, four times 7, 2
 

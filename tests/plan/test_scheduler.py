@@ -16,7 +16,8 @@ import cutegemm
 from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.memory.workspace import counter_of, counters, slot_layout
-from cutegemm.plan.work.scheduler import INTEGERS, Arithmetic, TileGrid, TileScheduler, WorkGrid
+from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
+from cutegemm.plan.work.scheduler import TileGrid, TileScheduler, WorkGrid
 from cutegemm.plan.work.shares import Shares, WorkTile
 from cutegemm.plan.work.split import FILLED, Split
 from cutegemm.tile.raster import Raster

@@ -273,6 +273,66 @@ def test_what_is_left_and_why(make, name, words):
     assert type(model.get_submodule(name)).__module__ != "cutegemm.torch.replace"
 
 
+class OwnScale(LlamaMLP):
+    """Its own parameter has no small one that stands in for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((8,), 2.0))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+class OfConfig(LlamaMLP):
+    """What it computes depends on a number, as where a model's config says so."""
+
+    tp = 1
+
+    def forward(self, x):
+        return super().forward(x) / self.tp
+
+
+class Parallel(OfConfig):
+    tp = 2
+
+
+@pytest.mark.parametrize(
+    ("make", "is_mlp"),
+    [
+        (LlamaMLP, True),
+        (lambda: LlamaMLP(hidden=200, bias=True), True),
+        (GPT2MLP, True),
+        (lambda: TwoLayers(), True),
+        (OfConfig, True),
+        (Parallel, False),
+        (Scaled, False),
+        (OwnScale, False),
+    ],
+)
+def test_on_the_meta_device_an_mlp_is_what_its_forward_says(make, is_mlp):
+    """Whatever was replaced there computes, of the numbers that come later, what it did."""
+    plain = make().double().eval()
+    with torch.device("meta"):
+        model = make().double().eval()
+        random = torch.random.get_rng_state()
+        replaced = use(model)
+    assert ("" in replaced.replaced) is is_mlp
+    assert is_mlp or "it is on the meta device, and with small layers" in replaced.left[""]
+    assert all(each.is_meta for each in model.parameters())
+    assert not any(each.training for each in model.modules())
+    assert torch.equal(torch.random.get_rng_state(), random)
+    model.load_state_dict(plain.state_dict(), assign=True)
+    close(model(X), plain(X))
+
+
+def test_a_model_is_looked_at_on_its_own_device():
+    """Not on the one where tensors are made meanwhile."""
+    model = LlamaMLP()
+    with torch.device("meta"):
+        assert "" in use(model).replaced
+
+
 def test_parts_with_hooks_are_called(block):
     seen = []
     block.mlp.gate_proj.register_forward_hook(lambda *given: seen.append(given))
@@ -424,6 +484,21 @@ def test_weights_are_trained_behind_an_inference():
     assert not any(weight.is_inference() for weight in module.parameters())
     module(x).sum().backward()
     assert all(weight.grad is not None for weight in module.parameters())
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_model_that_is_left_trains_as_before(is_training):
+    """An MLP that asks for more than a tensor, and raises where it is tried."""
+
+    class Routed(LlamaMLP):
+        def forward(self, x, weights):
+            return super().forward(x) * weights
+
+    module = Routed().train(is_training)
+    module.act_fn.train(not is_training)
+    assert "" in use(module).left
+    assert [each.training is is_training for each in (module, module.down_proj)] == [True, True]
+    assert module.act_fn.training is not is_training
 
 
 def test_a_dropout_that_is_a_function_is_left():

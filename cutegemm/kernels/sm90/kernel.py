@@ -83,7 +83,7 @@ class Sm90Gemm:
         operands = (tensors, (*results, *partials))
         columns = columns_of_b(plan, mD)
         extents = [Int64(extent) for extent in (mD.shape[0], columns, K, mD.shape[2])]
-        parts = regions(plan, *extents, cutlass.min, cutlass.max)
+        parts = regions(plan, *extents, TRACED)
         firsts = {r.name: r.first for r in parts}
         packed_bytes = packed_bytes_of(parts)
         if cutlass.const_expr(plan.packs):

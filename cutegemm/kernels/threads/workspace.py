@@ -22,6 +22,7 @@ from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.threads.parts import PartsGemm
 from cutegemm.kernels.values import Values
+from cutegemm.kernels.work import TRACED
 from cutegemm.plan.launches import GEMM, PACK, SUMS, is_early
 from cutegemm.plan.memory.workspace import packed_bytes_of, regions
 
@@ -40,7 +41,7 @@ class WorkspaceGemm(PartsGemm):
         partials = reducer.partials(given, mD, K)
         of_d = (tensors, (*results, *partials))
         extents = [Int64(extent) for extent in (M, columns_of_b(plan, mD), K, L)]
-        parts = regions(plan, *extents, cutlass.min, cutlass.max)
+        parts = regions(plan, *extents, TRACED)
         firsts = {r.name: r.first for r in parts}
         whole = {"a": mA, "b": mB}
         if cutlass.const_expr(plan.packs):

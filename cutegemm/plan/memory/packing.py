@@ -17,6 +17,7 @@ from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, REGISTER_BITS
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.work.arithmetic import ceil_div
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
@@ -81,8 +82,7 @@ class Packing:
         >>> make_packing(Operands.of("f32"), "a", "m").run(4097)
         4128
         """
-        line = self.line
-        return (elements + (line - 1)) // line * line
+        return ceil_div(elements, self.line) * self.line
 
     def extents(self, rows: Any, columns: Any, maximum: Any = max) -> tuple[Any, Any]:
         """(mn, k) of the packed matrix: the runs with their zeros. Along K at least one, as TMA has no extent of 0.
@@ -113,7 +113,7 @@ class Packing:
         >>> make_packing(Operands.of("f32"), "a", "m").divided_by(300, 65)
         (10, 5)
         """
-        of_rows, of_columns = [(e + (t - 1)) // t for e, t in zip((rows, columns), self.tile, strict=True)]
+        of_rows, of_columns = [ceil_div(e, t) for e, t in zip((rows, columns), self.tile, strict=True)]
         return of_rows * of_columns, of_columns if self.major == "k" else of_rows
 
     def tile_at(self, cta: Any, divisors: tuple[Any, Any], batched: bool = True) -> tuple[Any, Any, Any]:

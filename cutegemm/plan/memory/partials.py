@@ -27,6 +27,7 @@ from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.layout.synthesis import synthesize
 from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.work.arithmetic import ceil_div
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -83,7 +84,7 @@ def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: An
     [(300, 4, 1), (500, 12, 1), (1, 48, 1)]
     """
     bm, bn, _ = plan.cta_tile
-    m_tiles, n_tiles = (m + (bm - 1)) // bm, (n + (bn - 1)) // bn
+    m_tiles, n_tiles = ceil_div(m, bm), ceil_div(n, bn)
     pieces = folding(plan, along).pieces
     if along == ("n",):
         return m, n_tiles * pieces, l

@@ -3,7 +3,6 @@ results of sums and maxima over rows or columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,8 @@ from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARPGROUP_THREADS
 from cutegemm.plan.memory.partials import partials_shape
 from cutegemm.plan.plan import SUM_VECTOR
-from cutegemm.plan.work.scheduler import Arithmetic, WorkGrid
+from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic, ceil_div
+from cutegemm.plan.work.scheduler import WorkGrid
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -43,8 +43,7 @@ def regions(
     n: Any,
     k: Any,
     l: Any,  # noqa: E741
-    minimum: Callable[[Any, Any], Any] = min,
-    maximum: Callable[[Any, Any], Any] = max,
+    arithmetic: Arithmetic = INTEGERS,
 ) -> list[Region]:
     """The parts of a plan's workspace, in order; none where it needs no workspace.
 
@@ -55,19 +54,19 @@ def regions(
     [Region(name='a', first=0, size=32768), Region(name='sums', first=32768, size=262144)]
     """
     ops, (bm, bn, _) = plan.operands, plan.cta_tile
-    work = plan.scheduler.tiles(m, n, l, Arithmetic(minimum, maximum)).along(k)
+    work = plan.scheduler.tiles(m, n, l, arithmetic).along(k)
     sizes: list[tuple[str, Any]] = []
     if plan.split.is_split and plan.split.reduction == "last":
         sizes.append(("arrivals", counters(plan, work) * _ARRIVAL_BYTES))
     for packing in plan.packs:
-        rows, columns = packing.extents(m if packing.name == "a" else n, k, maximum)
+        rows, columns = packing.extents(m if packing.name == "a" else n, k, arithmetic.maximum)
         sizes.append((packing.name, rows * columns * l * (getattr(ops, packing.name).dtype.bits // 8)))
     if plan.split.is_split:
         sizes.append(("sums", work.slots * (plan.scheduler.cluster_size * bm * bn * (ops.acc.bits // 8))))
     sizes += [(region_of(name), size) for name, size in partials_bytes(plan, m, n, l).items()]
     out, first = [], 0
     for name, size in sizes:
-        rounded = (size + (_UNIT_BYTES - 1)) // _UNIT_BYTES * _UNIT_BYTES
+        rounded = ceil_div(size, _UNIT_BYTES) * _UNIT_BYTES
         out.append(Region(name, first, rounded))
         if name != "arrivals" or plan.pipeline is None:
             first = first + rounded

@@ -38,7 +38,7 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     )
     if plan.pipeline is not None:
         if plan.slots is not None and plan.smem_d is not None:
-            rules = _slot_vectors(plan, plan.pipeline, plan.slots, plan.smem_d)
+            rules = _slot_vectors(plan.pipeline, plan.slots, plan.smem_d)
             yield from _in_words("the accesses to slots", rules)
         yield from _in_words("the sums of the consumers", _consumed(plan, plan.pipeline))
 
@@ -103,7 +103,7 @@ def _operand_vectors(
         yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
 
 
-def _slot_vectors(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
+def _slot_vectors(pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
     """What a consumer's threads move between registers and a slot: all of a subtile once, in aligned rows."""
     if product_each(layout.shape) != (*slots.subtile, slots.count, pipeline.consumers):
         return  # said with the other rules of slots
@@ -197,18 +197,7 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
         in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
         yield from _shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits)
         return
-    if store.bits > 8 * operand.align_bytes:
-        yield (
-            f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
-            f"Store {8 * operand.align_bytes} bits, or align it."
-        )
-    held = np.sort(by_thread, axis=1)
-    runs = held.reshape(held.shape[0], -1, count)
-    if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
-        yield (
-            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread does not "
-            f"hold {count} aligned neighbours of it."
-        )
+    yield from _stored_at_once(plan, np.sort(by_thread, axis=1), count, "a thread does not hold")
 
 
 def _gates_stored(plan: GemmPlan, count: int) -> Iterator[str]:
@@ -221,13 +210,22 @@ def _gates_stored(plan: GemmPlan, count: int) -> Iterator[str]:
         place = plan.smem_d.offsets().reshape(-1)[rows + bm * columns]
         yield from _shared_vector("the sums are written", place, store.bits, operand.dtype.bits)
         return
+    yield from _stored_at_once(plan, place, count, "a thread's gates are not")
+
+
+def _stored_at_once(plan: GemmPlan, places: np.ndarray, count: int, but: str) -> Iterator[str]:
+    """Of places in D, (threads, values) in order, each run of so many must be aligned neighbours, and D be aligned."""
+    store, operand = plan.store_d, plan.operands.d
     if store.bits > 8 * operand.align_bytes:
-        yield f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes."
-    runs = place.reshape(place.shape[0], -1, count)
+        yield (
+            f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
+            f"Store {8 * operand.align_bytes} bits, or align it."
+        )
+    runs = places.reshape(places.shape[0], -1, count)
     if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
         yield (
-            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but a thread's gates are not "
-            f"{count} aligned neighbours of it."
+            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but {but} {count} aligned "
+            "neighbours of it."
         )
 
 

@@ -10,7 +10,7 @@ Which GPC a round begins with depends on where the kernel before ended. So a rou
 not known: its clusters are of the GPC at the same place of a full round, or of the next one. In a GPC the last rounds
 come first, so that either way clusters of a GPC are neighbours.
 
-All is arithmetic without a branch on its values: see `plan.work.scheduler`.
+All is arithmetic without a branch on its values: see `plan.work.arithmetic`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cutegemm.plan.work.scheduler import Arithmetic
+from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 
 LEAST_ORDERED = 128 * 96  # elements of a tile: of smaller ones it was not seen to count which neighbours have
 _PAIR = 2  # multiprocessors of a TPC
@@ -98,13 +97,13 @@ expected.']
         sizes = [count for _, count, _ in self._runs]
         return sizes[0] - sizes[1] if len(sizes) > 1 else 0
 
-    def ends(self, clusters: Any, arithmetic: Arithmetic | None = None) -> tuple[Any, ...]:
+    def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
         """What `place` needs to know of a grid: the end of the places of each GPC but those that are full first, four
         to a number.
 
         clusters   that are launched
         """
-        least, most = (min, max) if arithmetic is None else (arithmetic.minimum, arithmetic.maximum)
+        least, most = arithmetic.minimum, arithmetic.maximum
         gpcs = self.rounds[0]
         begins = [*accumulate(self.rounds, initial=0)][:-1]
         handed = [most(clusters - begin, 0) for begin in begins]  # in this round, or later
@@ -120,13 +119,13 @@ expected.']
             words.append(value)
         return tuple(words)
 
-    def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic | None = None) -> Any:
+    def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
         """The place of a cluster among all that are launched, GPC by GPC.
 
         cluster   by the order in which clusters are launched
         ends      see there
         """
-        least, most = (min, max) if arithmetic is None else (arithmetic.minimum, arithmetic.maximum)
+        least, most = arithmetic.minimum, arithmetic.maximum
         (_, widest, times), *runs = self._runs
         alone = self._alone
         turn: Any = cluster * 0 if times == 1 else least(_quotient(cluster, widest), times - 1)
@@ -134,10 +133,10 @@ expected.']
         for first, count, rounds in runs:
             begun = least(_quotient(most(cluster - (first - count), 0), count), rounds)
             turn, gpc = turn + begun, gpc - begun * count
-        which, is_alone = most(gpc - alone, 0), least(most(alone - gpc, 0), 1)
+        which, is_alone = most(gpc - alone, 0), arithmetic.is_below(gpc, alone)
         word = ends[0]
         for i in range(1, len(ends)):
-            is_later = least(most(which - (_BYTES * i - 1), 0), 1)
+            is_later = arithmetic.is_below(_BYTES * i - 1, which)
             word = word + is_later * (ends[i] - ends[i - 1])
         place = ((word >> (which % _BYTES * 8)) & 255) - 1 - turn
         # Those that are full first take their turns side by side.

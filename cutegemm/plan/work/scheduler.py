@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cutegemm.plan.work.arithmetic import ARRAYS, INTEGERS, Arithmetic
 from cutegemm.plan.work.gpcs import GpcOrder
 from cutegemm.plan.work.shares import Shares, WorkTile, shares_of
 from cutegemm.plan.work.split import Split
@@ -50,27 +51,6 @@ if TYPE_CHECKING:
 # Of `Shares`, what the host works out and a kernel is handed.
 _HANDED = ("shared", "span", "workers", "run", "longer")
 _HANDED_OWNED = (*_HANDED, "owned", "pieces")
-
-
-def _ceil_div(a: Any, b: Any) -> Any:
-    return (a + (b - 1)) // b
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """Functions that integers, arrays and traced values have of their own.
-
-    minimum, maximum   of two values
-    ceil_div           the quotient of two values, rounded up
-    """
-
-    minimum: Callable[[Any, Any], Any] = min
-    maximum: Callable[[Any, Any], Any] = max
-    ceil_div: Callable[[Any, Any], Any] = _ceil_div
-
-
-INTEGERS = Arithmetic()
-ARRAYS = Arithmetic(np.minimum, np.maximum)
 
 
 @dataclass(frozen=True)
@@ -154,8 +134,7 @@ class TileScheduler:
             known = {"pieces": self.split.waves + 1, **dict(zip(names, handed, strict=True))}
             columns = self.persistent_clusters if self.split.waves else count
             shares = Shares(
-                k_tiles=k_tiles, columns=columns, count=count, slots=None, minimum=arithmetic.minimum,
-                maximum=arithmetic.maximum, **known,
+                k_tiles=k_tiles, columns=columns, count=count, slots=None, arithmetic=arithmetic, **known,
             )  # fmt: skip
         tiles = TileGrid(self, m_tiles, n_tiles, None, arithmetic, divisors)
         return WorkGrid(tiles, k_tiles, count, clusters, shares, ends)
@@ -356,7 +335,7 @@ class WorkGrid:
             return cluster + turn * self.clusters
         number = cluster
         for before in range(turns - 1):
-            number = number + self._is_before(before, turn) * (self.following(number) - number)
+            number = number + self.tiles.arithmetic.is_below(before, turn) * (self.following(number) - number)
         return number
 
     def k_tiles_before(self, cluster: Any, turn: Any, turns: int) -> Any:
@@ -366,7 +345,7 @@ class WorkGrid:
         count = 0
         for before in range(turns - 1):
             theirs = self.work_tile(self.following(cluster, before))
-            count = count + self._is_before(before, turn) * theirs.k_count
+            count = count + self.tiles.arithmetic.is_below(before, turn) * theirs.k_count
         return count
 
     def k_tiles_between(self, number: Any, turns: int) -> Any:
@@ -375,11 +354,6 @@ class WorkGrid:
             return (turns - 1) * self.k_tiles
         theirs = [self.work_tile(self.following(number, ahead)) for ahead in range(1, turns)]
         return sum([work_tile.k_count for work_tile in theirs], 0)
-
-    def _is_before(self, turn: int, other: Any) -> Any:
-        """1 or 0."""
-        arithmetic = self.tiles.arithmetic
-        return arithmetic.minimum(arithmetic.maximum(other - turn, 0), 1)
 
     # --- the parts of a tile -----------------------------------------------------------------------------------
 
@@ -443,7 +417,7 @@ class WorkGrid:
         """The same, for arrays of numbers."""
         tiles, shares = replace(self.tiles, arithmetic=ARRAYS), self.shares
         if shares is not None:
-            shares = replace(shares, minimum=ARRAYS.minimum, maximum=ARRAYS.maximum)
+            shares = replace(shares, arithmetic=ARRAYS)
         return replace(self, tiles=tiles, shares=shares, known_ends=self.ends)
 
     def taken(self) -> Taken:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
+from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic, ceil_div
 from cutegemm.plan.work.split import Split
 
 LEAST_RUN = 8  # k-tiles of a worker: below that a CTA more costs more than it brings
@@ -62,18 +63,18 @@ class WorkTile:
 class Shares:
     """How the tiles of a problem are divided.
 
-    k_tiles    of a tile
-    shared     tiles whose k-tiles are shared
-    span       of a shared tile on the line of the workers
-    workers    that cut the line; the first `longer` of them take `run` + 1 of it, the others `run`
-    columns    numbers from one work tile of a worker to its next
-    pieces     work tiles of a worker
-    count      numbers of work tiles in all, the whole tiles with them
-    slots      of a shared tile's sums in the workspace
-    minimum, maximum   of two values
-    owned      k-tiles of a shared tile that its owner takes, and which are not on the line; the first columns are the
-               owners', the workers' are behind them. None where no tile has an owner
-    divisors   those of `divided_by`, in a form that is faster to divide by
+    k_tiles      of a tile
+    shared       tiles whose k-tiles are shared
+    span         of a shared tile on the line of the workers
+    workers      that cut the line; the first `longer` of them take `run` + 1 of it, the others `run`
+    columns      numbers from one work tile of a worker to its next
+    pieces       work tiles of a worker
+    count        numbers of work tiles in all, the whole tiles with them
+    slots        of a shared tile's sums in the workspace
+    arithmetic   functions of these values
+    owned        k-tiles of a shared tile that its owner takes, and which are not on the line; the first columns are the
+                 owners', the workers' are behind them. None where no tile has an owner
+    divisors     those of `divided_by`, in a form that is faster to divide by
     """
 
     k_tiles: Any
@@ -86,8 +87,7 @@ class Shares:
     pieces: int
     count: Any
     slots: Any
-    minimum: Callable[[Any, Any], Any] = min
-    maximum: Callable[[Any, Any], Any] = max
+    arithmetic: Arithmetic = INTEGERS
     owned: Any = None
     divisors: tuple[Any, ...] | None = None
 
@@ -103,16 +103,16 @@ class Shares:
             parts = self.span // self.run
             tile, part = number // parts, number % parts
             first = part * self.run
-            return WorkTile(
-                tile, first, self.minimum(self.run, self.k_tiles - first), parts, part, tile * parts
-            )
+            k_count = self.arithmetic.minimum(self.run, self.k_tiles - first)
+            return WorkTile(tile, first, k_count, parts, part, tile * parts)
         column, piece = number % self.columns, number // self.columns
         shared = self._piece(column, piece)
         if self.owned is not None:
-            shared = self._either(self._is_below(column, self.shared), self._kept(column, piece), shared)
+            is_owner = self.arithmetic.is_below(column, self.shared)
+            shared = self._either(is_owner, self._kept(column, piece), shared)
         past = number - self.columns * self.pieces  # of the whole tiles, where it is not below 0
         whole = WorkTile(self.shared + past, 0, self.k_tiles, 1, 0, 0)
-        return self._either(self._is_below(past, 0), shared, whole)
+        return self._either(self.arithmetic.is_below(past, 0), shared, whole)
 
     def following(self, number: Any, clusters: Any) -> Any:
         """The number of the next work tile of the same cluster; owners have one of a shared tile.
@@ -126,32 +126,29 @@ class Shares:
         """
         if self.owned is None:
             return number + clusters
-        return number + clusters * (1 + self._is_below(number, self.shared) * (self.pieces - 1))
+        return number + clusters * (1 + self.arithmetic.is_below(number, self.shared) * (self.pieces - 1))
 
     def _kept(self, owner: Any, piece: Any) -> WorkTile:
         """The k-tiles that the owner of a tile takes of it, by its first piece alone."""
         parts, slot = self.sums_of(owner)
-        is_first = self._is_below(piece, 1)
+        is_first = self.arithmetic.is_below(piece, 1)
         return WorkTile(owner, 0, self.owned * is_first, parts * is_first, 0, slot)
 
     def _piece(self, column: Any, piece: Any) -> WorkTile:
         """The k-tiles that the worker of a column takes off the line."""
+        least, most = self.arithmetic.minimum, self.arithmetic.maximum
         worker, kept = column, 0
         if self.owned is not None:
-            worker, kept = self.maximum(column - self.shared, 0), self.owned
+            worker, kept = most(column - self.shared, 0), self.owned
         begin, end = self._start(worker), self._start(worker + 1)
-        span = self.maximum(self.span, 1)
+        span = most(self.span, 1)
         tile = begin // self.divided_by[0] + piece
-        first = self.maximum(begin, tile * span)
-        count = self.minimum(self.minimum(end, self.shared * span), (tile + 1) * span) - first
-        count = self.maximum(count, 0)
+        first = most(begin, tile * span)
+        count = least(least(end, self.shared * span), (tile + 1) * span) - first
+        count = most(count, 0)
         parts, slot = self.sums_of(tile)
         part = worker - (slot - tile) if self.owned is None else worker - (slot - 2 * tile) + 1
-        return WorkTile(tile, kept + first - tile * span, count, parts * self.minimum(count, 1), part, slot)
-
-    def _is_below(self, value: Any, bound: Any) -> Any:
-        """1 or 0."""
-        return self.maximum(self.minimum(bound - value, 1), 0)
+        return WorkTile(tile, kept + first - tile * span, count, parts * least(count, 1), part, slot)
 
     def _either(self, is_first: Any, first: WorkTile, second: WorkTile) -> WorkTile:
         """The first where 1 is said, the second where 0 is."""
@@ -169,7 +166,7 @@ class Shares:
         if self.owned is None and self.pieces == 1:
             parts = self.span // self.run
             return parts, tile * parts
-        span = self.maximum(self.span, 1)
+        span = self.arithmetic.maximum(self.span, 1)
         first, last = self._worker(tile * span), self._worker((tile + 1) * span - 1)
         if self.owned is None:
             return last - first + 1, first + tile
@@ -177,20 +174,22 @@ class Shares:
 
     def _start(self, worker: Any) -> Any:
         """Where a worker's run begins."""
-        return worker * self.run + self.minimum(worker, self.longer)
+        return worker * self.run + self.arithmetic.minimum(worker, self.longer)
 
     def _worker(self, place: Any) -> Any:
         """Whose run a place is of."""
+        least, most = self.arithmetic.minimum, self.arithmetic.maximum
         longer = self.longer * (self.run + 1)
         _, by_longer, by_others = self.divided_by
-        return self.minimum(place // by_longer, self.longer) + self.maximum(place - longer, 0) // by_others
+        return least(place // by_longer, self.longer) + most(place - longer, 0) // by_others
 
     @property
     def divided_by(self) -> tuple[Any, ...]:
         """The divisors of places on the line: a tile's span, a longer run, and another one."""
         if self.divisors is not None:
             return self.divisors
-        return self.maximum(self.span, 1), self.run + 1, self.maximum(self.run, 1)
+        most = self.arithmetic.maximum
+        return most(self.span, 1), self.run + 1, most(self.run, 1)
 
 
 def shares_of(
@@ -204,23 +203,23 @@ def shares_of(
 ) -> Shares:
     """How so many tiles of D are divided among a persistent grid.
 
-    split     parts > 1: each tile into so many, fewer where there are fewer k-tiles. waves > 0: those tiles
-              that do not fill the grid, and waves - 1 times a grid of tiles more, among all of the grid
-    grid      CTAs, or clusters where tiles are counted in clusters
+    split              parts > 1: each tile into so many, fewer where there are fewer k-tiles. waves > 0: those tiles
+                       that do not fill the grid, and waves - 1 times a grid of tiles more, among all of the grid
+    grid               CTAs, or clusters where tiles are counted in clusters
+    minimum, maximum   those of the arithmetic of these values
 
     >>> from cutegemm.plan.work.split import Split
     >>> shares_of(Split(3), 4, 7, 132).count, shares_of(Split(waves=2), 448, 128, 132).shared
     (12, 184)
     """
+    arithmetic = Arithmetic(minimum, maximum)
     if split.waves == 0:
-        run = maximum((k_tiles + (split.parts - 1)) // split.parts, 1)
-        parts = maximum((k_tiles + (run - 1)) // run, 1)
+        run = maximum(ceil_div(k_tiles, split.parts), 1)
+        parts = maximum(ceil_div(k_tiles, run), 1)
         count = tiles * parts
-        return Shares(
-            k_tiles, tiles, run * parts, count, run, 0, count, 1, count, count, minimum, maximum
-        )  # fmt: skip
+        return Shares(k_tiles, tiles, run * parts, count, run, 0, count, 1, count, count, arithmetic)
     if split.owned:
-        return _owned(tiles, k_tiles, grid, minimum, maximum, least_run)
+        return _owned(tiles, k_tiles, grid, arithmetic, least_run)
     ragged = tiles % grid
     more = minimum(tiles // grid, split.waves - 1) * grid * minimum(ragged, 1)
     shared = (ragged + more) * minimum(k_tiles, 1)
@@ -229,7 +228,7 @@ def shares_of(
     pieces = split.waves + 1
     return Shares(
         k_tiles, shared, k_tiles, workers, line // workers, line % workers, grid, pieces,
-        grid * pieces + tiles - shared, maximum(workers + shared - 1, 0), minimum, maximum,
+        grid * pieces + tiles - shared, maximum(workers + shared - 1, 0), arithmetic,
     )  # fmt: skip
 
 
@@ -237,26 +236,26 @@ def _owned(
     tiles: Any,
     k_tiles: Any,
     grid: Any,
-    minimum: Callable[[Any, Any], Any],
-    maximum: Callable[[Any, Any], Any],
+    arithmetic: Arithmetic,
     least_run: int,
 ) -> Shares:
     """The tiles that do not fill the grid, each with an owner; none where the others cannot take enough of them.
 
     With what the parts take besides, all who take some have as much to do.
     """
+    minimum, maximum = arithmetic.minimum, arithmetic.maximum
     ragged = tiles % grid
     others = minimum(grid - ragged, MOST_WORKERS * ragged)
     among = maximum(ragged + others, 1)
-    kept = minimum((ragged * (k_tiles + PART_K_TILES) + (among - 1)) // among, k_tiles)
+    kept = minimum(ceil_div(ragged * (k_tiles + PART_K_TILES), among), k_tiles)
     rest = k_tiles - kept
-    pays = maximum(minimum(rest - (LEAST_REST - 1), 1), 0) * minimum(ragged, 1)
+    pays = arithmetic.is_below(LEAST_REST - 1, rest) * minimum(ragged, 1)
     shared, span = ragged * pays, maximum(rest, 1)
     line = shared * span
     workers = maximum(minimum(others, line // least_run), 1)
     run = line // workers
-    pieces = ((run + (span - 1)) // span + 1) * pays
+    pieces = (ceil_div(run, span) + 1) * pays
     return Shares(
         k_tiles, shared, span, workers, run, line % workers, grid, pieces, grid * pieces + tiles - shared,
-        (workers + 2 * shared) * pays, minimum, maximum, kept,
+        (workers + 2 * shared) * pays, arithmetic, kept,
     )  # fmt: skip
