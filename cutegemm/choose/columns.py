@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,18 +17,12 @@ class Columns:
 
     def taken(self: _Some, rows: Column) -> _Some:
         """Those of some rows."""
-        return type(self)(*[getattr(self, name).take(rows) for name in _names(type(self))])
+        return type(self)(*[column.take(rows) for column in vars(self).values()])
 
     def joined(self: _Some, *others: _Some) -> _Some:
         """These, and the rows of others behind them."""
-        every = [[getattr(one, name) for one in (self, *others)] for name in _names(type(self))]
-        return type(self)(*map(np.concatenate, every))
-
-
-@lru_cache
-def _names(kind: type) -> tuple[str, ...]:
-    """Of the columns of a dataclass."""
-    return tuple([field.name for field in fields(kind)])
+        every = [vars(one).values() for one in (self, *others)]
+        return type(self)(*[np.concatenate(columns) for columns in zip(*every, strict=True)])
 
 
 def together(exponent: float, *us: Column) -> Column:

@@ -18,7 +18,7 @@ from typing import Any
 
 from cutegemm.errors import CutegemmError
 from docs.evidence.contest import record
-from docs.evidence.graphs import graph_of, in_turns
+from docs.evidence.graphs import Launch, graph_of, in_turns
 from docs.evidence.measure import machine, need_gpu
 
 CHAINS = (
@@ -55,7 +55,7 @@ def timed(dtype: str, rows: int, width: int, plans: Sequence[str]) -> Row:
     def by_plan(plan: str | None, number: int) -> None:
         gemm(values[number], weights[number], out=values[number + 1], plan=plan)
 
-    launches = {"library": by_library, "chosen": functools.partial(by_plan, None)}
+    launches: dict[str, Launch] = {"library": by_library, "chosen": functools.partial(by_plan, None)}
     launches |= {plan: functools.partial(by_plan, plan) for plan in plans}
     graphs, want = {}, None
     for name, launch in launches.items():

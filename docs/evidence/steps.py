@@ -199,7 +199,7 @@ STEPS: tuple[Step, ...] = (
     ],
     *[
         _choice(
-            f"choice_fit_clusters_{chip}", 90,
+            f"choice_fit_clusters_{chip}", 55,
             f"the same: tiles of any width in clusters of four and eight, of an {chip.upper()}",
             f"{_CLUSTERED} {_LAYOUTS} --first 12 --seconds 0.1 --times",
         )

@@ -14,6 +14,7 @@ from cutegemm.build import sm90_plan
 from cutegemm.errors import PlanError
 from cutegemm.plan import Problem
 from cutegemm.plan.memory.workspace import regions, slot_layout, workspace_bytes
+from cutegemm.plan.work.arithmetic import ARRAYS
 from cutegemm.plan.work.shares import LEAST_REST, LEAST_RUN, MOST_WORKERS, PART_K_TILES, WorkTile, shares_of
 from cutegemm.plan.work.split import FILLED, Split
 
@@ -206,7 +207,7 @@ def test_with_owners_all_have_about_as_much_to_do(tiles, k_tiles, grid):
 def test_arrays_of_numbers_are_divided_alike():
     for split, tiles, k_tiles in ((Split(3), 7, 30), (Split(waves=2), 7, 30), (FILLED, 11, 95)):
         one = shares_of(split, tiles, k_tiles, 4)
-        many = shares_of(split, tiles, k_tiles, 4, np.minimum, np.maximum)
+        many = shares_of(split, tiles, k_tiles, 4, ARRAYS)
         found = many.work_tile(np.arange(one.count))
         for name in WorkTile.__dataclass_fields__:
             wanted = [getattr(one.work_tile(i), name) for i in range(one.count)]

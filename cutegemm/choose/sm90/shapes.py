@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -173,37 +172,37 @@ class Shapes(Columns):
         columns.append([reads_a] * (len(shapes) * len(ways)))
         return cls(*[np.array(column) for column in columns])
 
-    @cached_property
+    @property
     def is_large_cluster(self) -> Column:
         """Whether clusters have four CTAs, or eight."""
         return self.cm * self.cn > PAIRED
 
-    @cached_property
+    @property
     def is_two(self) -> Column:
         """Whether clusters have two CTAs."""
         return self.cm * self.cn == PAIRED
 
-    @cached_property
+    @property
     def is_joint(self) -> Column:
         """Whether consumers share a tile of few columns, whose products do not hide what they wait for each other."""
         return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
 
-    @cached_property
+    @property
     def is_for_few(self) -> Column:
         """Whether the shape is for a D of few columns alone, most of whose time is the reading of A from memory."""
         return self.is_joint | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
-    @cached_property
+    @property
     def is_deep(self) -> Column:
         """Whether k-tiles have more than 128 bytes along K."""
         return self.depth > 1
 
-    @cached_property
+    @property
     def stages(self) -> Column:
         """Of the ring."""
         return 1 + 1 / self.late
 
-    @cached_property
+    @property
     def waits(self) -> Column:
         """Share of a wait that a k-tile of 128 bytes takes: one for twice as many takes 1.4 times as long."""
         return self.depth**-0.5

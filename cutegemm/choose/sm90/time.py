@@ -33,6 +33,7 @@ from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.work.arithmetic import ARRAYS
 from cutegemm.plan.work.shares import Shares, shares_of
 from cutegemm.plan.work.split import FILLED, Split
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
@@ -244,7 +245,7 @@ def filled(tiles: Column, k_tiles: int, grid: Column) -> Shares:
     >>> filled(np.array([66, 70]), 100, 66).shared
     array([0, 4])
     """
-    return shares_of(FILLED, tiles, k_tiles, grid, np.minimum, np.maximum)
+    return shares_of(FILLED, tiles, k_tiles, grid, ARRAYS)
 
 
 def predicted_us(

@@ -224,9 +224,7 @@ class TileGrid:
             count = self.count * scheduler.split.parts
         elif scheduler.split.is_split:
             grid = scheduler.persistent_clusters or 1
-            shares = shares_of(
-                scheduler.split, self.count, k_tiles, grid, arithmetic.minimum, arithmetic.maximum
-            )
+            shares = shares_of(scheduler.split, self.count, k_tiles, grid, arithmetic)
             count = shares.count
         clusters = count
         if scheduler.persistent_clusters is not None:

@@ -197,22 +197,20 @@ def shares_of(
     tiles: Any,
     k_tiles: Any,
     grid: Any,
-    minimum: Callable[[Any, Any], Any] = min,
-    maximum: Callable[[Any, Any], Any] = max,
+    arithmetic: Arithmetic = INTEGERS,
     least_run: int = LEAST_RUN,
 ) -> Shares:
     """How so many tiles of D are divided among a persistent grid.
 
-    split              parts > 1: each tile into so many, fewer where there are fewer k-tiles. waves > 0: those tiles
-                       that do not fill the grid, and waves - 1 times a grid of tiles more, among all of the grid
-    grid               CTAs, or clusters where tiles are counted in clusters
-    minimum, maximum   those of the arithmetic of these values
+    split     parts > 1: each tile into so many, fewer where there are fewer k-tiles. waves > 0: those tiles
+              that do not fill the grid, and waves - 1 times a grid of tiles more, among all of the grid
+    grid      CTAs, or clusters where tiles are counted in clusters
 
     >>> from cutegemm.plan.work.split import Split
     >>> shares_of(Split(3), 4, 7, 132).count, shares_of(Split(waves=2), 448, 128, 132).shared
     (12, 184)
     """
-    arithmetic = Arithmetic(minimum, maximum)
+    minimum, maximum = arithmetic.minimum, arithmetic.maximum
     if split.waves == 0:
         run = maximum(ceil_div(k_tiles, split.parts), 1)
         parts = maximum(ceil_div(k_tiles, run), 1)
