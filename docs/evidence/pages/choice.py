@@ -31,9 +31,9 @@ $ cutegemm explain 98 90 11053 --dtype bf16 --count 3
   a device is known by its name.
 - **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_{fit_*,classes_h200}.json` finds the
   constants of the Hopper model by least squares of logarithms and of what the choice loses, from plans that were timed
-  on problems drawn by seeds 1, 2, 3, 33, 101, 102, 201, 301 and 401, on the losers of seed 121, by tiles in clusters of
-  four and eight, and on sizes that were asked for; with `--held` each half of the problems is judged by the constants of
-  the other half.
+  on problems drawn by seeds 1, 2, 3, 33, 101, 102, 201, 301 and 401, on the losers of seed 121, by tiles in clusters
+  of four and eight, and on sizes that were asked for; with `--held` each half of the problems is judged by the
+  constants of the other half.
 
 The tables below are of problems that nothing had been fitted to when they were timed: extents alike in their
 logarithm from 16 to 16384, a third of the problems with any extents, all four layouts, the types in the proportion
@@ -64,7 +64,7 @@ By other draws, each before what followed from it, from 2026-11-22 on:
 | seed 121 | 1.213, 0.989, 0.876 | | costs of f32 plans and of parts of K; mma.sync not for aligned tf32 |
 | seed 122 | 1.189, 0.978, 0.799 | | loads to registers that nothing waits for, lines that all CTAs ask for, 128 x 80 |
 | seed 123 | | below | launches ahead of the end of the kernel before |
-| seed 124 | below | | boxes of any number of rows in clusters of four and eight, 192 x 128 and 144, four constants fewer |
+| seed 124 | below | | boxes of any number of rows in large clusters, 192 x 128 and 144, four constants fewer |
 
 All but seeds 1, 101, 102, 105 and 106 were timed on machines of one GPU, where the smallest kernels of either side take
 4.3 to 5.6 µs, the others on machines of several, where they take 6 to 7.5: what a kernel's start costs counts for less
@@ -83,12 +83,12 @@ problem are taken again, since then, where the medians of the first rounds and o
 With the tuner seed 121 has 1.219, 1.000 and 0.939: 4 of 300 below 0.97, where 16 are by default, and none below 0.92,
 where 4 are; seed 122 6, 21, none and 4; seed 123 on an H100 6, 13, 1 and 2; seed 124 10, 24, 2 and 7.
 
-Beside the losers of seeds 122 and 123 stood, by the library's names of its kernels (`nvjet_..._64x80_64x11_4x2`), tiles of
-few columns in clusters of four and eight, whose shares were refused here until boxes had [any number of
-rows](hopper.md#which-tile). Of 70 problems for which another plan is chosen since, 45 of them drawn by a seed (555) and 25
-of sizes of language models, the new one was 1.004 times as fast as the one before (one H200), by a model of eight constants
-fewer. Those that it was slower on, by up to 6%, gave the start of a large cluster, of a first k-tile and what helpers of
-owners read along M and N their costs back: four constants are fewer.
+Beside the losers of seeds 122 and 123 stood, by the library's names of its kernels (`nvjet_..._64x80_64x11_4x2`),
+tiles of few columns in clusters of four and eight, whose shares were refused here until boxes had [any number of
+rows](hopper.md#which-tile). Of 70 problems for which another plan is chosen since, 45 of them drawn by a seed (555)
+and 25 of sizes of language models, the new one was 1.004 times as fast as the one before (one H200), by a model of
+eight constants fewer. Those that it was slower on, by up to 6%, gave the start of a large cluster, of a first k-tile
+and what helpers of owners read along M and N their costs back: four constants are fewer.
 
 What the choice itself loses is little: on the 1,496 problems of the fit for wgmma, the plan that it takes is 1.7%
 slower than the best of those that were timed beside it; on 371 of f32 1.4%, and 1.6% by costs fitted to the others. Of
@@ -105,11 +105,12 @@ to 0.92 where CTAs share k-tiles evenly: their [loads to registers](simt.md#load
 knows that since.
 What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters of two ([what was
 tried](hopper.md#which-tile)); f32 with rows that begin at any element (4624 x 661 x 105 tn: 30.9 µs by
-`simt_32x32+pack`, 28.3 by `simt_128x128`, cuBLAS 28.8); short K in few tiles of many rows, for which cuBLAS has 288 x 128
-and 96 x 384 (14416 x 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D take 15% longer than along
-the other; few tiles with a deep K and two operands along M and N; some f32 by tiles of 16 and 32 rows. Constants more,
-for the runs of D that a cluster stores, for pieces of rows that come from memory, for rows in parts of a line and for
-subtiles of a warp, lessened what the choice loses, 1.7%, by less than 0.02% on 1,567 problems, or not at all.
+`simt_32x32+pack`, 28.3 by `simt_128x128`, cuBLAS 28.8); short K in few tiles of many rows, for which cuBLAS has 288 x
+128 and 96 x 384 (14416 x 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where
+clusters along one mode of D take 15% longer than along the other; few tiles with a deep K and two operands along M
+and N; some f32 by tiles of 16 and 32 rows. Constants more, for the runs of D that a cluster stores, for pieces of
+rows that come from memory, for rows in parts of a line and for subtiles of a warp, lessened what the choice loses,
+1.7%, by less than 0.02% on 1,567 problems, or not at all.
 Neither more stages nor [boxes asked for ahead](hopper.md#which-tile) mend these.
 Large tf32 that is not k-major lost most while it was copied first: 11712 x 624 x 11952 tt of seed 109 had 0.623, has
 1.007 since A is [read into registers](hopper.md#a-out-of-registers). Where neither operand is k-major both were copied
