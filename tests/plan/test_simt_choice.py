@@ -246,6 +246,16 @@ def test_few_tiles_are_split_and_many_are_not():
     assert chosen(80, 80, 384).split_k > 4  # 25 tiles at most, and a k-tile waits for memory
 
 
+@pytest.mark.parametrize("mnk", [(4624, 661, 105), (4969, 203, 74)])
+def test_little_is_not_packed_for_a_short_k(mnk):
+    """By tn, of one H200: `simt_32x32+pack` took 30.9 and 14.4 us, what is chosen 28.7 and 12.8."""
+    problem = Problem(*mnk, operands=operands_of("f32", "tn", *mnk))
+    said = {str(one.recipe): one.us for one in ranked(problem.operands, problem, "sm_90a", H200)}
+    first = next(iter(said))
+    assert "+pack" not in first
+    assert said["simt_32x32+pack"] > 1.05 * said[first]
+
+
 def test_other_chips_are_modelled_as_such():
     """Half the rate or half the multiprocessors: twice the time of a large problem. f64 has half the rate of f32."""
     problem = Problem(8192, 8192, 8192, operands=TN)

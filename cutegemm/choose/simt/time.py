@@ -89,7 +89,7 @@ class SimtCosts:
     few: float = 0.218
     crowded: float = 1.47
     store: float = 0.00492
-    written: float = 0.562
+    written: float = 0.35
     torn: float = 1.94
     runs: float = 0.96
     apart: float = 0.411
@@ -100,7 +100,7 @@ class SimtCosts:
     sums: float = 0.29
     streamed: float = 8.35
     scattered: float = 0.0102
-    pack: float = 1.51
+    pack: float = 2.7
     packed: float = 1.21
     within: float = 4.23
     beside: float = 2.1

@@ -91,26 +91,28 @@ eight constants fewer. Those that it was slower on, by up to 6%, gave the start 
 and what helpers of owners read along M and N their costs back: four constants are fewer.
 
 What the choice itself loses is little: on the 1,496 problems of the fit for wgmma, the plan that it takes is 1.7%
-slower than the best of those that were timed beside it; on 371 of f32 1.4%, and 1.6% by costs fitted to the others. Of
+slower than the best of those that were timed beside it; on 371 of f32 1.2%. Of
 150 drawn problems (seed 401, f32 left out) with 19 plans each, the best one was below 0.97 of cuBLAS on 6 with an H200,
 the one that was taken on 11. The losers of seed 115, by the twelve plans that the tuner timed on each: what was taken
 was 3.1% slower than the best of them, and 2.2% since an H100 has a rate of L2 of its own; of seed 116 2.4 and 1.9%.
 Few rows with a deep K, where cuBLAS adds the parts by a second kernel, lost until plans of mma.sync that do so were
 considered beside those of wgmma: [their model](mma_sync.md#the-model-of-time).
-29 x 12212 x 24 had 0.648 of cuBLAS by `mma_32x32_short`, 8.4 µs: all CTAs ask for the same 11 lines, which the model of
-mma.sync counts since; by `mma_16x128_short`, which is chosen now, it took 5.4. Some f32 with k-major operands had 0.80
-to 0.92 where CTAs share k-tiles evenly: their [loads to registers](simt.md#loads-to-registers) were waited for.
+29 x 12212 x 24 had 0.648 of cuBLAS by `mma_32x32_short`, 8.4 µs: all CTAs ask for the same 11 lines, which the model
+of mma.sync counts since; by `mma_16x128_short`, which is chosen now, it took 5.4. Some f32 with k-major operands had
+0.80 to 0.92 where CTAs share k-tiles evenly: their [loads to registers](simt.md#loads-to-registers) were waited for.
+Small f32 that is packed first lost (4624 x 661 x 105 tn, 30.9 µs by `simt_32x32+pack`, 28.7 by `simt_256x128`, which
+is chosen now, cuBLAS 28.8; 4969 x 203 x 74 tn, 14.4 and 12.8 by `simt_256x16`, 13.1): a pack takes 2.7 µs to begin,
+as it does beside wgmma, and D takes less than the model had it.
 7840 x 5216 x 2000 of e4m3 on two levels has 0.799 by `transposed:sm90_two_level_128x192`, without a cluster, 1.031 by
 `transposed:sm90_two_level_2x1`: multiprocessors of a GPC join few of their reads where rows begin at no line. The model
 knows that since.
 What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters of two ([what was
-tried](hopper.md#which-tile)); f32 with rows that begin at any element (4624 x 661 x 105 tn: 30.9 µs by
-`simt_32x32+pack`, 28.3 by `simt_128x128`, cuBLAS 28.8); short K in few tiles of many rows, for which cuBLAS has 288 x
-128 and 96 x 384 (14416 x 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where
-clusters along one mode of D take 15% longer than along the other; few tiles with a deep K and two operands along M
-and N; some f32 by tiles of 16 and 32 rows. Constants more, for the runs of D that a cluster stores, for pieces of
-rows that come from memory, for rows in parts of a line and for subtiles of a warp, lessened what the choice loses,
-1.7%, by less than 0.02% on 1,567 problems, or not at all.
+tried](hopper.md#which-tile)); short K in few tiles of many rows, for which cuBLAS has 288 x 128 and 96 x 384 (14416 x
+288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D
+take 15% longer than along the other; few tiles with a deep K and two operands along M and N; some f32 by tiles of 16
+and 32 rows. Constants more, for the runs of D that a cluster stores, for pieces of rows that come from memory, for
+rows in parts of a line and for subtiles of a warp, lessened what the choice loses, 1.7%, by less than 0.02% on 1,567
+problems, or not at all.
 Neither more stages nor [boxes asked for ahead](hopper.md#which-tile) mend these.
 Large tf32 that is not k-major lost most while it was copied first: 11712 x 624 x 11952 tt of seed 109 had 0.623, has
 1.007 since A is [read into registers](hopper.md#a-out-of-registers). Where neither operand is k-major both were copied
