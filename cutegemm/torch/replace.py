@@ -73,9 +73,10 @@ def use(model: nn.Module) -> Replaced:
     of gate and up are put side by side in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
 
     Left as they are: subclasses of these with a forward of their own, layers whose weight is of a type that is not
-    multiplied, MLPs whose parts have hooks, which would not be called, or whose output for four random rows differs
-    from that of such an MLP. On the meta device, where there are no numbers, this is seen with small layers in the
-    places of its own. A second call replaces what is new, and nothing twice.
+    multiplied, MLPs that have parameters or buffers beside their parts', or whose parts have hooks, which would not be
+    called, or whose output for four random rows differs from that of such an MLP. On the meta device, where there are
+    no numbers, this is seen with small layers in the places of its own. A second call replaces what is new, and nothing
+    twice.
 
     What is changed later counts: where a part of an MLP is replaced, masked, parametrized or given hooks, as by
     adapters and pruning, its parts are called one by one, as before.
@@ -216,6 +217,11 @@ def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) ->
 def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str:
     layers = [getattr(module, name) for name in parts.up]
     act = getattr(module, parts.act[0])
+    own = [
+        name for of in (module._parameters, module._buffers) for name, each in of.items() if each is not None
+    ]
+    if own:  # which may do nothing today: a scale that begins with ones
+        return f"it has {', '.join(own)} of its own, which an MLP of these parts does not use"
     if activation is None:
         return f"its activation is a {type(act).__name__}, which is not known"
     if len(layers) == 2 and activation not in OF_GATE:

@@ -250,6 +250,17 @@ class Scaled(LlamaMLP):
         return 2 * super().forward(x)
 
 
+class LayerScaled(LlamaMLP):
+    """A scale that changes nothing before it is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.scale * super().forward(x)
+
+
 class Lora(nn.Linear):
     def forward(self, x):
         return super().forward(x) + x.sum()
@@ -257,6 +268,7 @@ class Lora(nn.Linear):
 
 LEFT = [
     (Scaled, "", "of four rows it computes something else"),
+    (LayerScaled, "", "it has scale of its own, which an MLP of these parts does not use"),
     (lambda: LlamaMLP(act=nn.Softplus()), "", "its activation is a Softplus, which is not known"),
     (lambda: LlamaMLP(act=nn.Tanh()), "", "its activation is tanh, which gates nothing here; silu, gelu"),
     (lambda: nn.Sequential(Lora(8, 8)), "0", "Lora, a subclass of Linear, may compute something else"),
@@ -271,17 +283,6 @@ def test_what_is_left_and_why(make, name, words):
     assert words in replaced.left[name]
     assert f"left: {name or 'the model itself'}: {replaced.left[name]}" in str(replaced)
     assert type(model.get_submodule(name)).__module__ != "cutegemm.torch.replace"
-
-
-class OwnScale(LlamaMLP):
-    """Its own parameter has no small one that stands in for it."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.full((8,), 2.0))
-
-    def forward(self, x):
-        return super().forward(x) * self.scale
 
 
 class OfConfig(LlamaMLP):
@@ -307,7 +308,6 @@ class Parallel(OfConfig):
         (OfConfig, True),
         (Parallel, False),
         (Scaled, False),
-        (OwnScale, False),
     ],
 )
 def test_on_the_meta_device_an_mlp_is_what_its_forward_says(make, is_mlp):
