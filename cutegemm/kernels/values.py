@@ -63,13 +63,34 @@ def branch(*, loc=None, ip=None) -> None:
 
 
 @dsl_user_op
-def nearest(value: Float64, *, loc=None, ip=None) -> Int32:
+def nearest(value: Float32 | Float64, *, loc=None, ip=None) -> Int32:
     """The nearest whole number of 32 bits, of two the even one."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=False, is_align_stack=False, loc=loc, ip=ip)
-    operands = [Float64(value).ir_value(loc=loc, ip=ip)]
+    text, register = ("cvt.rni.s32.f64", "d") if value.dtype is Float64 else ("cvt.rni.s32.f32", "f")
+    operands = [value.ir_value(loc=loc, ip=ip)]
     return Int32(
-        asm(T.i32(), operands, "cvt.rni.s32.f64 $0, $1;", "=r,d", asm_dialect=llvm.AsmDialect.AD_ATT)
+        asm(T.i32(), operands, f"{text} $0, $1;", f"=r,{register}", asm_dialect=llvm.AsmDialect.AD_ATT)
     )
+
+
+def as_result(value: Any, kind: Any) -> Any:
+    """A value in the type of a result: of whole numbers the nearest one, and the ends of the type beyond them."""
+    if kind.is_float:
+        return value.to(kind)
+    whole = nearest(value) if value.dtype.is_float else value
+    if kind.width < whole.dtype.width:
+        ends = 1 << kind.width - 1
+        whole = cutlass.min(cutlass.max(whole, Int32(-ends)), Int32(ends - 1))
+    return whole.to(kind)
+
+
+def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
+    """A fragment in the type of another one, which has as many elements."""
+    if results.element_type.is_float:
+        results.store(values.load().to(results.element_type))
+        return
+    for i in range(cute.size(values)):
+        results[i] = as_result(values[i], results.element_type)
 
 
 def last_functions(epilogue: Epilogue) -> frozenset[str]:
@@ -214,7 +235,7 @@ class Values:
         if isinstance(node, Compare):
             return COMPARED[node.symbol](*values)
         if isinstance(node, Cast):
-            return values[0].to(lower.dtype(node.dtype)).to(self.kind)
+            return as_result(values[0], lower.dtype(node.dtype)).to(self.kind)
         if isinstance(node, Function):
             return function(node.name, self.bits if node.name in self.last else WHOLE_BITS)(values[0])
         raise TypeError(f"no kernel has an expression {node!r}")
@@ -327,7 +348,7 @@ class Values:
             for i in range(cute.size(sums)):
                 operands = {operand: values[i] for operand, values in held.items()}
                 own = sums[i] if ups is None else (sums[i], ups[i])
-                out[i] = self.element(expressions[name], own, operands, self.kind).to(kind)
+                out[i] = as_result(self.element(expressions[name], own, operands, self.kind), kind)
             return out
 
         return of

@@ -17,6 +17,7 @@ from cutegemm.kernels.sm90.loads import Loads
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage
 from cutegemm.kernels.trace import At, Ring, Tracer
+from cutegemm.kernels.values import store_as_results
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 
@@ -336,7 +337,7 @@ class ConsumerTracer(Tracer):
                 self.storage.reduce(results, i, own_mnl)
                 self.held[None, i].store(results("d").load())
         else:
-            self.held.store(self.storage.by_subtiles(self.sums).load().to(self.held.element_type))
+            store_as_results(self.storage.by_subtiles(self.sums), self.held)
         at.left = Int32(self.storage.subtiles)
         at.held_m, at.held_n, at.held_l = own_mnl
 

@@ -21,7 +21,7 @@ from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.sm90.slot_lines import Lines
 from cutegemm.kernels.trace import Who
-from cutegemm.kernels.values import Values
+from cutegemm.kernels.values import Values, as_result, store_as_results
 from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import REGISTER_BITS, WARP_THREADS
@@ -138,7 +138,7 @@ class Storage(OwnTile):
     def converted(self, sums):
         """The values of a subtile as those of D."""
         out = cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.d.dtype))
-        out.store(sums.load().to(out.element_type))
+        store_as_results(sums, out)
         return out
 
     def find_warp(self):
@@ -539,7 +539,7 @@ class Storage(OwnTile):
                 self.values.carry_out_all(tail.steps, sums, lambda name: self.read_vector(name, gX[name]))
                 out = cute.make_rmem_tensor(sums.shape, gX["d"].element_type)
                 for v in cutlass.range_constexpr(cute.size(sums)):
-                    out[v] = sums[v].to(gX["d"].element_type)
+                    out[v] = as_result(sums[v], gX["d"].element_type)
                 self.store_values(out, gX["d"])
 
     def store_values(self, values, gD) -> None:

@@ -17,7 +17,7 @@ from cutlass import Boolean, Int32
 from cutegemm.kernels import lower
 from cutegemm.kernels.gated import Both, as_sums, up_of
 from cutegemm.kernels.reduce import Folds
-from cutegemm.kernels.values import Values
+from cutegemm.kernels.values import Values, as_result
 from cutegemm.kernels.vectors import by_vectors, condition, copy_vector, zeros
 from cutegemm.machine.arch import Arch
 from cutegemm.plan.ending import SUMS_BESIDE_THEM, VECTORS_OF_TILES
@@ -206,7 +206,7 @@ class ScheduledEpilogue:
             for name, expression in (*epilogue.results, *reduced):
                 held = sums[v] if ups is None else (sums[v], ups[v])
                 total = values.element(expression, held, elements, values.kind, known)
-                out[name][v] = total.to(out[name].element_type)
+                out[name][v] = as_result(total, out[name].element_type)
         return out
 
     def by_vectors(self, tensor) -> cute.Tensor:
