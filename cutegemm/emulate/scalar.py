@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.dtypes import DType, e4m3, e5m2, round_to
+from cutegemm.dtypes import bf16 as bf16_type
 from cutegemm.dtypes import tf32 as tf32_type
 from cutegemm.emulate.bits import BIT_OPERATIONS
 from cutegemm.emulate.special import SPECIAL
@@ -338,8 +339,11 @@ def _cvt(instruction: Instruction, mods: list[str]) -> Pure | None:
         return Pure(lambda a: round_to(tf32_type, a, "rna"), (f32,), f32)
     if how == ["rn"] and to in _NARROW and source == "f32":
         return Pure(_NARROW[to], (f32,), TYPES["b16"])
-    if not how and (to, source) == ("f32", "bf16"):
-        return Pure(bf16_values, (TYPES["b16"],), f32)
+    if how == ["rn"] and (to, source) == ("bf16", "f64"):  # rounded once
+        narrowed = lambda a: exact_bits(bf16_type, round_to(bf16_type, a)).astype(np.uint16)  # noqa: E731
+        return Pure(narrowed, (TYPES["f64"],), TYPES["b16"])
+    if not how and to in ("f32", "f64") and source == "bf16":
+        return Pure(lambda a: bf16_values(a).astype(TYPES[to]), (TYPES["b16"],), TYPES[to])
     if to not in TYPES or source not in TYPES or "bf16" in (to, source):
         return None
     result, seen = TYPES[to], TYPES[source]

@@ -107,6 +107,12 @@ FLOATS = [
     ("setp.geu.f32 %p1, %r1, %r2; selp.b32 %r9, 1, 0, %p1;", (bits(1), bits(2)), 0),
     ("cvt.rzi.s32.f32 %r9, %r1;", (bits(-2.7),), -2 & 0xFFFFFFFF),
     ("cvt.rni.s32.f32 %r9, %r1;", (bits(2.5),), 2),
+    (  # 1 + 2^-8 + 2^-28 is above the tie between 1 and 1 + 2^-7; as f32 it would be the tie, and 1
+        "mov.b64 %d9, 0x3ff0100001000000; cvt.rn.bf16.f64 %h1, %d9; cvt.u32.u16 %r9, %h1;",
+        (),
+        0x3F81,
+    ),
+    ("cvt.u16.u32 %h1, %r1; cvt.f64.bf16 %d9, %h1; cvt.rzi.s32.f64 %r9, %d9;", (0xC2F7,), -123 & 0xFFFFFFFF),
     ("cvt.rzi.s32.f32 %r9, %r1;", (bits(3e9),), 0x7FFFFFFF),
     ("cvt.rzi.s32.f32 %r9, %r1;", (NAN,), 0),
     ("cvt.rn.f32.s32 %r9, %r1;", (0x1000001,), bits(2.0**24)),  # 2**24 + 1 is a tie
