@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any, NoReturn
 
 from cutegemm.errors import LayoutError
@@ -192,10 +193,32 @@ class _Reader:
             self.fail("'}'")
 
 
-def _constant(value: int, *_: int) -> int:
+def _constant(value: int) -> int:
+    """C<value>"""
     if not isinstance(value, int):
         raise LayoutError(f"{value!r} is no integer.")
     return value
+
+
+def _typed_constant(kind: str, value: int) -> int:
+    """integral_constant<kind, value>"""
+    if kind not in _INTEGERS:
+        raise LayoutError(f"{kind!r} is no type of integers; {', '.join(_INTEGERS)} are read.")
+    return _constant(value)
+
+
+def _path(*modes: int) -> Any:
+    """E<modes...>; of no modes it is the 1 that a basis of one mode has."""
+    return E(modes) if modes else 1
+
+
+def _scaled(value: int, *path: int) -> Any:
+    """ScaledBasis<value, path...>"""
+    return ScaledBasis(value, path) if path else value
+
+
+def _byte_flag() -> _Flag:
+    return _Flag(_BYTE_BITS)
 
 
 def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
@@ -246,7 +269,8 @@ def _known(*values: Any) -> None:
 
 
 _MAKERS: Mapping[str, Callable[..., Any]] = {
-    **dict.fromkeys(("C", "Int", "constant", "integral_constant"), lambda *given: _constant(given[-1])),
+    **dict.fromkeys(("C", "Int"), _constant),
+    **dict.fromkeys(("constant", "integral_constant"), _typed_constant),
     **dict.fromkeys(
         (
             "tuple",
@@ -261,13 +285,13 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
         ),
         _tuple,
     ),
-    "E": lambda *path: E(path) if path else 1,
-    "ScaledBasis": lambda value, *path: ScaledBasis(value, path) if path else value,
+    "E": _path,
+    "ScaledBasis": _scaled,
     **dict.fromkeys(("Layout", "make_layout"), _laid_out),
     "Swizzle": Swizzle,
     **dict.fromkeys(("ComposedLayout", "make_composed_layout", "composition"), _composed),
     "smem_ptr_flag_bits": _Flag,
-    "smem_ptr_flag": lambda: _Flag(_BYTE_BITS),
+    "smem_ptr_flag": _byte_flag,
 }
 
 
@@ -282,7 +306,15 @@ def _made(name: str, arguments: list[Any]) -> Any:
         return name
     if name not in _MAKERS:
         raise LayoutError(f"{name!r} is no part of a layout that is read here.")
-    return _MAKERS[name](*arguments)
+    maker = _MAKERS[name]
+    expected = signature(maker)
+    try:
+        expected.bind(*arguments)
+    except TypeError as error:
+        given = f"{len(arguments)} {'argument' if len(arguments) == 1 else 'arguments'}"
+        listed = ", ".join(str(each).partition(":")[0] for each in expected.parameters.values())
+        raise LayoutError(f"{name} has {given}; ({listed}) are expected.") from error
+    return maker(*arguments)
 
 
 def _layout(value: Any, reader: _Reader) -> Layout | ComposedLayout | Swizzle:

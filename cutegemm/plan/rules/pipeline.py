@@ -41,7 +41,7 @@ def pipeline_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     assert pipeline is not None
     yield from _features(plan, arch)
     yield from _consumers(plan, pipeline)
-    yield from _cluster(plan, pipeline)
+    yield from _cluster(plan)
     yield from _gpcs(plan, pipeline)
     yield from _loads(plan)
     yield from _registers(plan, arch)
@@ -187,7 +187,7 @@ def _gpcs(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield f"the grid has {clusters} clusters; the GPCs of {gpcs.clusters} are known, by rounds of {gpcs.rounds}."
 
 
-def _cluster(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+def _cluster(plan: GemmPlan) -> Iterator[str]:
     ctas = product(plan.cluster_mn)
     if ctas > MAX_CLUSTER_CTAS:
         yield f"a cluster of {ctas} CTAs; {MAX_CLUSTER_CTAS} are the most."
