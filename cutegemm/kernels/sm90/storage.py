@@ -21,7 +21,7 @@ from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.sm90.own_tile import OwnTile
 from cutegemm.kernels.sm90.slot_lines import Lines
 from cutegemm.kernels.trace import Who
-from cutegemm.kernels.values import Values, as_result, store_as_results
+from cutegemm.kernels.values import Values, store_as_results
 from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import REGISTER_BITS, WARP_THREADS
@@ -136,7 +136,7 @@ class Storage(OwnTile):
         return gates[None, i], ups[None, i]
 
     def converted(self, sums):
-        """The values of a subtile as those of D."""
+        """Values of some elements as those of D."""
         out = cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.d.dtype))
         store_as_results(sums, out)
         return out
@@ -537,10 +537,7 @@ class Storage(OwnTile):
                 self.store_values(of("d", gX["d"].element_type), gX["d"])
             else:
                 self.values.carry_out_all(tail.steps, sums, lambda name: self.read_vector(name, gX[name]))
-                out = cute.make_rmem_tensor(sums.shape, gX["d"].element_type)
-                for v in cutlass.range_constexpr(cute.size(sums)):
-                    out[v] = as_result(sums[v], gX["d"].element_type)
-                self.store_values(out, gX["d"])
+                self.store_values(self.converted(sums), gX["d"])
 
     def store_values(self, values, gD) -> None:
         """One access to D."""
