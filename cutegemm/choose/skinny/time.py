@@ -93,16 +93,16 @@ def predicted(stream: Stream, bits: int, problem: Problem, device: Device) -> tu
     busy_us = max(1.0, min(tiles, held) * ctas / device.sms) * stream.busy_us
     turns = -(-tiles // held)
     doublings = ctas.bit_length() - 1
+    latency_us = k_tiles * turns * (stream.latency_us**2 + busy_us**2) ** 0.5
     between_us = TURN_US * (1 + doublings) * (turns - 1) / stream.ctas_per_sm
+    if stream.ctas_per_sm > 1:  # others read meanwhile
+        latency_us, between_us = latency_us + between_us, 0.0
     bounds = {
         "memory": (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3),
         "L2": (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6,
-        "latency": k_tiles * turns * (stream.latency_us**2 + busy_us**2) ** 0.5,
+        "latency": latency_us,
     }
-    if stream.ctas_per_sm > 1:  # others read meanwhile
-        bounds["latency"] += between_us
-        between_us = 0.0
     # At the same time; a load takes longer while many are under way
-    of_bytes_us, of_k_tiles_us = max(bounds["memory"], bounds["L2"]), bounds["latency"]
-    together_us = (of_bytes_us**3 + of_k_tiles_us**3) ** (1 / 3)
+    of_bytes_us = max(bounds["memory"], bounds["L2"])
+    together_us = (of_bytes_us**3 + latency_us**3) ** (1 / 3)
     return START_US + MEET_US * doublings + between_us + together_us, bounds
