@@ -41,7 +41,7 @@ _LEAST_STAGES = 3  # that long rows of D leave room for
 _MOST_CONSUMERS = MAX_THREADS_PER_BLOCK // WARPGROUP_THREADS
 _STORES = ("tma", "tma_warp", "direct")
 _ACROSS_CTAS, _ACROSS_CLUSTERS = 8, 16  # tiles across a band at most, of CTAs and of clusters by their GPCs
-PAIRED = 2  # CTAs of a cluster, up to which clusters fill the chip: of four they pay where all run at a time
+PAIRED = 2  # CTAs of a cluster: such clusters fill the chip, larger ones pay where all run at once
 _WARP_ROWS = 16  # of the sums of a wgmma
 
 

@@ -11,7 +11,7 @@ dependent launch:
   at its end, where several CTAs of the GEMM share a multiprocessor. Those that came in at its start were crowded on few
   multiprocessors, perhaps the first to have room, until they ended: 48 x 3728 x 13424 of f32 in tiles of 32 x 64 took
   1454 us so, and 304 since; the later launch costs 0.1 to 0.4 us (H100, 2026-11-22).
-- The last one says it as well where it does not count which multiprocessors have room first: see `lets_in`.
+- The last one says it as well where the next call's CTAs may lie on any multiprocessor: see `lets_in`.
 
 Where much is packed the GEMM is launched when that has ended. An early launch gains 1 to 2 us; but 4096 x 4096 x 4096
 of tf32, with 64 MiB packed, took 404 us by one and 386 without, 2048 x 2048 x 2048 with 32 MiB 71.6 and 69.7 us (H200,
@@ -83,10 +83,10 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
 def lets_in(plan: GemmPlan) -> bool:
     """Whether a GEMM lets the kernel behind it in the stream begin while it runs.
 
-    That one's CTAs then go where there is room first. So not where it counts which neighbours they have: of 24 products
-    of 512 x 4096 x 4096 in a graph each took 26.8 us so, by 128 x 128, and 24.4 otherwise. Nor where several CTAs share
-    a multiprocessor, and would be crowded on few: 512 x 512 x 512 of f32 took 20.7 and 13.7 us. But 128 x 1024 x 1024
-    takes 3.83 us, by small tiles, and 4.29 where the next one begins behind it (bf16, H200, 2026-11-24).
+    The CTAs of that kernel go to the multiprocessors that have room first. Small tiles gain by it: 128 x 1024 x 1024
+    takes 3.83 us in a graph of such products, and 4.29 where each begins behind the one before. Large tiles lose the
+    order of the GPCs: 512 x 4096 x 4096 by 128 x 128 took 26.8 us with it, 24.4 without. Where several CTAs share a
+    multiprocessor they are crowded on few: 512 x 512 x 512 of f32 took 20.7 us and 13.7 (H200, 2026-11-24).
 
     >>> from cutegemm.build import simt_plan, skinny_plan, sm90_plan
     >>> lets_in(skinny_plan()), lets_in(sm90_plan(tile=(64, 64, 64))), lets_in(sm90_plan()), lets_in(simt_plan())

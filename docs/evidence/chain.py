@@ -30,10 +30,8 @@ CHAINS = (
 WEIGHTS, LARGE_WEIGHTS = 24, 8
 _LARGE_FLOPS = 1e11  # of a product, from which on fewer of them show the same
 _REPLAYS = 40
-_ERROR = {
-    "bfloat16": 5e-2,
-    "float32": 1e-4,
-}  # of the last product: what each one before was rounded to adds up
+# Of the last product: the rounding errors of all before it add up
+_ERROR = {"bfloat16": 5e-2, "float32": 1e-4}
 
 Row = dict[str, Any]
 

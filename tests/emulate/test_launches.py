@@ -65,7 +65,7 @@ def kernels(ptx, launch):
 
 @pytest.mark.parametrize("name", MADE)
 def test_each_waits_as_the_plan_says(name):
-    """In PTX and in launches: all wait, all but the last let the next one begin, behind their wait."""
+    """In PTX and in launches: all wait; as the plan says they let the next one begin, behind their wait."""
     plan = MADE[name]()
     planned = launches_of(plan, arch_named("sm_90a"))
     ptx = compile_plan(plan).ptx

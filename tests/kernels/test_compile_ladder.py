@@ -85,9 +85,8 @@ def test_nothing_waits_for_a_load_before_the_products(name, layout):
     loops = loops_of(compile_plan(plan_named(name, Operands.of("f32", layout=layout))))
     loop = min((each for each in loops if any("LDG." in line for line in each)), key=len)
     loads = [(i, int(m[1])) for i, line in enumerate(loop) if (m := re.search(r"LDG\.E\.128 R(\d+),", line))]
-    assert (
-        len(loads) == {"nn": 4, "nt": 6}[layout]
-    )  # of 128 + 64 rows, 64 bytes each, 128 threads have as many
+    # Of 128 + 64 rows, 64 bytes each, 128 threads have as many
+    assert len(loads) == {"nn": 4, "nt": 6}[layout]
     assert min(first_use(loop, i, range(first, first + 4)) for i, first in loads) > 0.5
 
 

@@ -516,10 +516,8 @@ def test_helpers_of_owners_read_from_memory_again():
     along_n, along_m = (said[f"transposed:sm90_128x144_{cluster}/fill"] for cluster in ("1x2", "2x1"))
     assert 1.05 * along_n < along_m  # 125 and 154 us
     recipe, _ = chosen(tf32, problem, device=h100)
-    assert str(recipe) in (
-        "transposed:sm90_128x144_1x2/fill",
-        "transposed:sm90_128x144_2x2",
-    )  # 125 and 128 us
+    fastest = "transposed:sm90_128x144_1x2/fill", "transposed:sm90_128x144_2x2"  # 125 and 128 us
+    assert str(recipe) in fastest
 
 
 def test_rows_that_begin_at_no_line_are_not_joined():

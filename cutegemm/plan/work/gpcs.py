@@ -22,7 +22,7 @@ from typing import Any
 
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 
-LEAST_ORDERED = 128 * 96  # elements of a tile: of smaller ones it was not seen to count which neighbours have
+LEAST_ORDERED = 128 * 96  # elements of a tile: smaller ones did not gain by the order of the GPCs
 _PAIR = 2  # multiprocessors of a TPC
 _BYTES = 4  # of a number that the host hands to a kernel: one for each GPC
 _MOST_CTAS = 255  # whose places are bytes

@@ -110,7 +110,7 @@ What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters
 tried](hopper.md#which-tile)); short K in few tiles of many rows, for which cuBLAS has 288 x 128 and 96 x 384 (14416 x
 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D
 take 15% longer than along the other; few tiles with a deep K and two operands along M and N; some f32 by tiles of 16
-and 32 rows. Constants more, for the runs of D that a cluster stores, for pieces of rows that come from memory, for
+and 32 rows. Further constants, for the runs of D that a cluster stores, for pieces of rows that come from memory, for
 rows in parts of a line and for subtiles of a warp, lessened what the choice loses, 1.7%, by less than 0.02% on 1,567
 problems, or not at all.
 Neither more stages nor [boxes asked for ahead](hopper.md#which-tile) mend these.
