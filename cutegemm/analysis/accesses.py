@@ -29,6 +29,7 @@ from cutegemm.layout.modes import size
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.ending import spread_at_hand
 from cutegemm.plan.program.schedule import Read, Store
+from cutegemm.plan.sums import exchanged
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tma import TmaBox
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 ROW_BITS = 128  # ldmatrix, stmatrix and wgmma go by rows of 16 bytes
 CORE_ROWS = 8
 _SASS = {"load": "LDS", "store": "STS", "ldmatrix": "LDSM", "stmatrix": "STSM", "cp.async": "LDGSTS"}
+_AS_NAMED = ("wgmma", "tma", "st.async")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,7 @@ class Access:
     """Instructions of one kind that touch one buffer in shared memory.
 
     name           what it does, e.g. "read A"
-    buffer         "a", "b" or "d"
+    buffer         "a", "b", "d" or "sums"
     op             see `shared.wavefronts`
     elements       (warps, lanes, values): index in the tile of each value of each lane. Fewer than 32 lanes
                    where the addresses of the others are not used
@@ -114,7 +116,7 @@ class Access:
 
     def instruction(self, layout: Layout | ComposedLayout) -> str:
         """Its name in SASS."""
-        if self.op in ("wgmma", "tma"):
+        if self.op in _AS_NAMED:
             return self.op
         if self.op in ("ldmatrix", "stmatrix"):
             return f"{_SASS[self.op]}.{self.elements.shape[1] // CORE_ROWS}"
@@ -127,7 +129,7 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 
     problem   whose strides the sources of cp.async have; without one, rows of a multiple of 128 bytes
     """
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     out = []
     held = ("a", "b") if plan.stages else ()  # else straight to the fragments
     for name, extent, load in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
@@ -145,6 +147,8 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
             for name, extent in (("a", bm), ("b", bn))
             if name in held and _is_async(getattr(plan, f"load_{name}"))
         ]
+    if plan.pipeline is not None and plan.k_ctas > 1:
+        out += _sums_of_ctas(plan)
     if plan.smem_d is not None:
         out += [
             replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)
@@ -221,7 +225,7 @@ def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
 
 
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    """How often a CTA does an access to shared memory for so many k-tiles, on average where K is split.
+    """How often a CTA does an access to shared memory for so many k-tiles, on average where K is split or shared.
 
     Steps past the last k-tile fetch nothing, but what is stored and read again is stored and read in vain.
 
@@ -237,6 +241,9 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     if plan.split_k > 1:
         parts = [plan.split.k_range(part, k_tiles)[1] for part in range(plan.split_k)]
         return sum(_executions(plan, access, part) for part in parts) / len(parts)
+    if plan.k_ctas > 1:
+        shares = [plan.k_range(rank, k_tiles)[1] for rank in range(plan.k_ctas)]
+        return sum(_executions(plan, access, share) for share in shares) / len(shares)
     return _executions(plan, access, k_tiles)
 
 
@@ -303,8 +310,8 @@ def _turned_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, ph
 
 
 def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
-    """Of a tile of A, of B, or of a matrix of D's extents."""
-    bm, bn, bk = plan.cta_tile
+    """Of a tile of A, of B, as a CTA loads them, or of a matrix of D's extents."""
+    bm, bn, bk = plan.product_tile
     return {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
 
 
@@ -343,6 +350,21 @@ def _read(
         return Access(label, name, "ldmatrix", rows[:, : atom.address_lanes], bits, ROW_BITS, "k-tile")
     held = mma.offsets_a(Layout(tile)) if name == "a" else mma.offsets_b(Layout(tile))
     return Access(label, name, "load", by_warps(held), bits, max(atom.bits, bits), "k-tile")
+
+
+def _sums_of_ctas(plan: GemmPlan) -> list[Access]:
+    """Where CTAs of a cluster share K: the sums of its own columns that come to a CTA from all of them, counted where
+    they are written, and that its threads read."""
+    assert plan.pipeline is not None
+    vector, threads, vectors, ctas, _ = exchanged(plan).shape
+    readers, bits = plan.pipeline.readers, plan.operands.acc.bits
+    index = np.arange(vector * threads * vectors * ctas * readers)
+    of_threads = np.moveaxis(index.reshape(readers, ctas, vectors, threads, vector), 3, 1)
+    elements = of_threads.reshape(-1, WARP_THREADS, ctas * vectors * vector)
+    return [
+        Access(name, "sums", op, elements, bits, vector * bits, "tile")
+        for name, op in (("send sums", "st.async"), ("read sums", "load"))
+    ]
 
 
 def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
@@ -403,6 +425,8 @@ def core_matrices(tile: tuple[int, int], major: str, element_bits: int) -> np.nd
 
 def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
     """Where a buffer's tile lies in shared memory; of several stages, all of them."""
+    if buffer == "sums":
+        return exchanged(plan)
     found: Layout | ComposedLayout | None = {"a": plan.smem_a, "b": plan.smem_b, "d": plan.smem_d}[buffer]
     assert found is not None
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.analysis.edges import sharers_mn
 from cutegemm.build.mma_sync import mma_sync_plan
 from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.build.simt import simt_plan
@@ -28,6 +29,8 @@ def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str
     """The text of a plan of the same family with another tile of D, which `plan_named` reads; None where every one
     breaks a rule.
 
+    tile_mn   that a CTA stores, or that CTAs which share K store together: see `stored_together`
+
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
     >>> with_tile(simt_plan(), Problem(64, 512, 256), (64, 128))
@@ -38,7 +41,7 @@ def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str
     for options, build in _tried(plan, tile_mn):
         with suppress(CutegemmError):
             made = build(plan.operands, **options)
-            if not made.violations(plan.arch, problem) and made.d_tile == tile_mn:
+            if not made.violations(plan.arch, problem) and stored_together(made) == tile_mn:
                 family = "mma_tma" if build is mma_tma_plan else plan.family
                 shown = [
                     f"{key}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}"
@@ -48,9 +51,20 @@ def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str
     return None
 
 
+def stored_together(plan: GemmPlan) -> tuple[int, int]:
+    """The tile of D that a CTA stores, or the CTAs of a cluster that share K: all that one of them multiplies for.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> stored_together(sm90_plan(tile=(64, 64, 64), k_ctas=4))
+    (64, 64)
+    """
+    (bm, bn), (down, across) = plan.d_tile, sharers_mn(plan)
+    return bm * down, bn * across
+
+
 def larger(plan: GemmPlan, problem: Problem) -> str | None:
     """The text of a plan whose tile has twice the rows or columns; None where the rules allow none."""
-    bm, bn = plan.d_tile
+    bm, bn = stored_together(plan)
     for tile in ((bm, 2 * bn), (2 * bm, bn), (bm, bn * 3 // 2), (bm * 3 // 2, bn)):
         found = with_tile(plan, problem, tile)
         if found is not None:
@@ -81,8 +95,15 @@ def _tried(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict[str,
     bk = plan.cta_tile[2]
     if plan.family == "sm90":
         assert plan.pipeline is not None
-        kinds = dict.fromkeys((plan.pipeline.kind, "pingpong", "cooperative"))
-        for kind, cluster in itertools.product(kinds, dict.fromkeys((plan.cluster_mn, (1, 1)))):
+        kinds, (across, along) = (
+            dict.fromkeys((plan.pipeline.kind, "pingpong", "cooperative")),
+            plan.cluster_mn,
+        )
+        if plan.k_ctas > 1:
+            own = {"cluster": (across, 1), "consumers": plan.pipeline.consumers, "k_ctas": plan.k_ctas}
+            yield {"tile": (bm, bn, bk), "schedule": plan.pipeline.kind, **own}, sm90_plan
+        clusters = dict.fromkeys(((across, along // plan.k_ctas), (1, 1)))
+        for kind, cluster in itertools.product(kinds, clusters):
             yield {"tile": (bm, bn, bk), "schedule": kind, "cluster": cluster}, sm90_plan
         return
     if plan.family == "mma_sync":

@@ -105,7 +105,7 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
         )
     elif bound.name == "L2":
         advice = "a larger CTA tile" + _such_as(advised.larger(plan, problem))
-        if plan.pipeline is not None and plan.cluster_mn == (1, 1):
+        if plan.pipeline is not None and plan.multicast_mn == (1, 1):
             advice += "; or clusters that share a load"
     else:
         advice = f"narrower types, or fusion: the problem has {bound.intensity:.0f} FLOP for each byte"
@@ -222,13 +222,13 @@ def _split_advice(plan: GemmPlan, problem: Problem, parts: int) -> str:
 
 def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
     """The largest tiles that reach less far past the edges of D, of those that a builder makes."""
-    extents = (problem.m, problem.n)
+    extents, own = (problem.m, problem.n), advised.stored_together(plan)
     sizes = [
         sorted({*_TILES, *_COLUMNS[plan.family], tile} if mode else {*_TILES, tile})
-        for mode, tile in enumerate(plan.d_tile)
+        for mode, tile in enumerate(own)
     ]
     covered = [{t: -(-extent // t) * t for t in of} for extent, of in zip(extents, sizes, strict=True)]
-    now = covered[0][plan.d_tile[0]] * covered[1][plan.d_tile[1]]
+    now = covered[0][own[0]] * covered[1][own[1]]
     better = [
         (covered[0][m] * covered[1][n], -m * n, (m, n))
         for m in sizes[0] for n in sizes[1]
@@ -238,9 +238,7 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
         text = advised.with_tile(plan, problem, tile)
         if text is not None:
             parts = [
-                f"{size} along {mode}"
-                for mode, size, old in zip("MN", tile, plan.d_tile, strict=True)
-                if size != old
+                f"{size} along {mode}" for mode, size, old in zip("MN", tile, own, strict=True) if size != old
             ]
             return f"tiles of {' and '.join(parts)}: {text}"
     return "none: no other tile that the builder makes reaches less far"

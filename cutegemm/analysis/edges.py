@@ -28,7 +28,8 @@ class Kind:
 
     first, last   (mn, k), or (m, n) of D: elements from `first` on and before `last` are inside
     phase         bytes from the beginning of a cache line to the tile's first element
-    count         of such tiles; of A and B each counts once for every CTA and k-tile that loads it
+    count         of such tiles; of A and B each counts once for every CTA and k-tile that loads it. CTAs that share K
+                  load other k-tiles of the same rows and columns
     """
 
     first: tuple[int, int]
@@ -70,6 +71,38 @@ def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
     return -(-grid_m // across) * across, -(-grid_n // along) * along, batch
 
 
+def grid_of_products(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
+    """What is multiplied for D, along M, N and the batch: its tiles, or where the CTAs of a cluster share K, as many
+    of them as these multiply together; see `GemmPlan.product_tile`.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Problem
+    >>> plan = sm90_plan(tile=(64, 64, 64), k_ctas=4)
+    >>> plan.grid(Problem(100, 200, 640)), grid_of_products(plan, Problem(100, 200, 640))
+    ((2, 13, 1), (2, 4, 1))
+    """
+    rows, columns, _ = plan.product_tile
+    return -(-problem.m // rows), -(-problem.n // columns), problem.l
+
+
+def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
+    """Those, with what the last clusters multiply outside of D besides; see `grid_of_clusters`."""
+    grid_m, grid_n, batch = grid_of_clusters(plan, problem)
+    down, across = sharers_mn(plan)
+    return grid_m // down, grid_n // across, batch
+
+
+def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
+    """The CTAs of a cluster that share K, along M and N: they load the same rows and columns, of other k-tiles.
+
+    >>> from cutegemm.build import skinny_plan, sm90_plan
+    >>> sharers_mn(sm90_plan(tile=(64, 64, 64), k_ctas=4)), sharers_mn(skinny_plan(cluster=2))
+    ((1, 4), (2, 1))
+    """
+    (rows, columns, _), (bm, bn, _) = plan.product_tile, plan.cta_tile
+    return rows // bm, columns // bn
+
+
 def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
     """The kinds of tiles of A, of B, or of a matrix of D's extents.
 
@@ -96,11 +129,11 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
         ]
         return _joined(modes, steps, problem.l, bits, 1)
     steps = strides_of(plan, name, problem)
-    grid_m, grid_n, batch = grid_of_clusters(plan, problem)
+    grid_m, grid_n, batch = grid_of_loads(plan, problem)
     extent, tile, grid, others = (
-        (problem.m, plan.cta_tile[0], grid_m, grid_n)
+        (problem.m, plan.product_tile[0], grid_m, grid_n)
         if name == "a"
-        else (problem.n, plan.cta_tile[1], grid_n, grid_m)
+        else (problem.n, plan.product_tile[1], grid_n, grid_m)
     )
     for packing in plan.packs:
         if packing.name == name:

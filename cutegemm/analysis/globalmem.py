@@ -163,7 +163,7 @@ def global_accesses(
     scalars   of the epilogue, by which its operands are read. Where they are left out, those count that are read
               whatever they are: not C, which is read only where beta is not 0
     """
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     out = []
     for name, extent, copy in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
         operand = getattr(plan.loaded, name)

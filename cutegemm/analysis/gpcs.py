@@ -2,8 +2,9 @@
 
 Reads of a GPC that ask for the same lines at about the same time are joined on their way to L2; those of a multicast
 are not. Which reads meet is a matter of time. Which could, is a matter of the raster and of the clusters' order: of the
-clusters of a GPC, those that have the same tile of an operand which their own CTAs do not share. Clusters are handed to
-the GPCs in rounds: see `plan.work.gpcs`. Here rounds begin as behind a grid that fills the chip.
+clusters of a GPC, those that have the same tile of an operand which their own CTAs do not share. CTAs of a cluster that
+share K ask for other k-tiles each. Clusters are handed to the GPCs in rounds: see `plan.work.gpcs`. Here rounds begin
+as behind a grid that fills the chip.
 
 1599 x 1216 x 2624 of bf16 in 5 x 13 clusters of 2 x 1, one wave, took 24.4 us where bands of the raster left 0.77 of
 what CTAs ask for, and 22.0 where they left 0.69 (one H100, 2026-11-23): see docs/hopper.md, "Who takes which tile".
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cutegemm.analysis.edges import grid_of_products, sharers_mn
 from cutegemm.analysis.pace import handed_pairs, multicast
 
 if TYPE_CHECKING:
@@ -72,23 +74,25 @@ def gpc_reads(
         return None
     work = scheduler.of(problem)
     taken, launched = work.taken(), work.launched()
-    grid = plan.grid(problem)
+    grid, k_sharers, shared_by = grid_of_products(plan, problem), sharers_mn(plan), multicast(plan)
     bits = plan.operands.a.dtype.bits, plan.operands.b.dtype.bits
     asked, apart = [0.0, 0.0], [0.0, 0.0]
-    for operand, sharing in enumerate(multicast(plan)):
+    for operand, sharing in enumerate(shared_by):
         found, many = [], []
         for rank in range(scheduler.cluster_size):
-            if scheduler.rank_mn(rank)[1 - operand]:
+            if scheduler.rank_mn(rank)[1 - operand] and k_sharers[1 - operand] == 1:
                 continue  # another CTA of the cluster has the same tile
-            tile = taken.tile_mnl(rank)
+            *tile_mn, batch = taken.tile_mnl(rank)
+            tile = [of // sharers for of, sharers in zip(tile_mn, k_sharers, strict=True)]
             there = (tile[0] < grid[0]) & (tile[1] < grid[1])
+            k_first, k_count = scheduler.part_of_k(rank, taken.work_tile.k_count, np.minimum)
             where = gpcs[launched[taken.cluster]] if sharing == 1 else -1 - taken.cluster
-            columns = (where, taken.turn, tile[operand], tile[2], taken.work_tile.k_first)
+            columns = (where, taken.turn, tile[operand], batch, taken.work_tile.k_first + k_first)
             found.append(np.stack(np.broadcast_arrays(*columns))[:, there])
-            many.append(np.broadcast_to(taken.work_tile.k_count, there.shape)[there])
+            many.append(np.broadcast_to(k_count, there.shape)[there])
         k_tiles = np.concatenate(many)
         _, first = np.unique(np.concatenate(found, axis=1), axis=1, return_index=True)
-        size = plan.cta_tile[operand] * plan.cta_tile[2] * bits[operand] / 8
+        size = plan.product_tile[operand] * plan.product_tile[2] * bits[operand] / 8
         asked[operand], apart[operand] = size * float(k_tiles.sum()), size * float(k_tiles[first].sum())
     return GpcReads((asked[0], asked[1]), (apart[0], apart[1]))
 

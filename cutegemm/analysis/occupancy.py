@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cutegemm.analysis.edges import grid_of_products
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
@@ -134,7 +135,8 @@ def plan_occupancy(
 class Waves:
     """How the CTAs of a grid fill a device.
 
-    ctas       of the grid, one for each tile of D, or for each part of one
+    ctas       of the grid, one for each tile of D, or for each part of one; where CTAs share K, those too whose own
+               columns lie outside of D, as they multiply for the others
     per_wave   that run together
     tile_waste the part of the tiles' elements that lies outside of D
     is_even    whether the k-tiles of what does not fill a wave are shared by all of a persistent grid
@@ -169,11 +171,11 @@ class Waves:
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
     """How the grid of a problem fills a device of `sms` multiprocessors."""
-    m_tiles, n_tiles, batch = plan.grid(problem)
-    bm, bn, _ = plan.cta_tile
-    covered = m_tiles * bm * n_tiles * bn
+    m_tiles, n_tiles, batch = grid_of_products(plan, problem)
+    rows, columns, _ = plan.product_tile
+    covered = m_tiles * rows * n_tiles * columns
     waste = 1 - problem.m * problem.n / covered if covered else 0.0
-    ctas = m_tiles * n_tiles * batch * plan.split_k
+    ctas = m_tiles * n_tiles * batch * plan.k_ctas * plan.split_k
     is_even = plan.split.waves > 0
     if plan.split.owned:  # unless it would not pay
         is_even = plan.scheduler.of(problem).shared > 0

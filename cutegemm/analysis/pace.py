@@ -69,7 +69,7 @@ def demand(plan: GemmPlan, device: Device) -> float:
     peak = device.peak_tflops(plan.tiled_mma.atom)
     if peak is None:
         return 0.0
-    (bm, bn, _), (share_a, share_b), ops = plan.cta_tile, multicast(plan), plan.operands
+    (bm, bn, _), (share_a, share_b), ops = plan.product_tile, multicast(plan), plan.operands
     of_k = (bm * ops.a.dtype.bits / share_a + bn * ops.b.dtype.bits / share_b) / 8
     flops_per_clock = peak * 1e6 / (device.sms * device.clock_mhz)
     return of_k * flops_per_clock / (2 * bm * bn)

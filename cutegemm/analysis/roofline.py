@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cutegemm.analysis.edges import grid_of_products
 from cutegemm.analysis.epilogue_cost import behind
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_THREADS
@@ -107,9 +108,9 @@ def roofline(
     epilogue       what the epilogue costs, if anything
     """
     flops = problem.flops
-    m_tiles, n_tiles, batch = plan.grid(problem)
-    bm, bn, bk = plan.cta_tile
-    covered = m_tiles * n_tiles * batch * bm * bn * plan.k_tiles(problem) * bk
+    rows, columns, bk = plan.product_tile
+    sums = product(grid_of_products(plan, problem)) * rows * columns  # of all k-tiles of an element of D
+    covered = sums * plan.k_tiles(problem) * bk
     atom = plan.tiled_mma.atom
     m, n, k = atom.shape_mnk
     mma = covered / (m * n * k) * atom.threads / WARP_THREADS  # instructions of warps
@@ -119,7 +120,9 @@ def roofline(
     issued = mma + instructions
     if plan.pipeline is not None and plan.pipeline.two_level:
         issued += covered / bk / WARP_THREADS  # threads add up the sums of each k-tile
-    tiles = m_tiles * n_tiles * batch
+    if plan.pipeline is not None:
+        issued += sums * (plan.k_ctas - 1) / WARP_THREADS  # those of the other CTAs that share K are added
+    tiles = product(plan.grid(problem))
     operations = (
         0
         if epilogue is None

@@ -31,7 +31,7 @@ from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS
 
 PHASE_BITS = 8 * SMEM_BANKS * SMEM_BANK_BYTES  # what one wavefront delivers at most
 ACCESS_BITS = (8, 16, 32, 64, 128)
-OPS = ("load", "store", "ldmatrix", "stmatrix", "cp.async", "wgmma", "tma")
+OPS = ("load", "store", "ldmatrix", "stmatrix", "cp.async", "st.async", "wgmma", "tma")
 _MATRIX_OPS = ("ldmatrix", "stmatrix", "wgmma")
 
 
@@ -122,7 +122,8 @@ def wavefronts(
 
     addresses   bytes: (requests, lanes), at most 32 lanes; the first ones of a warp where there are fewer
     bits        of one lane
-    op          load, store, ldmatrix, stmatrix (with 128 bits: the row of a lane), cp.async, wgmma
+    op          load, store, ldmatrix, stmatrix (with 128 bits: the row of a lane), cp.async, wgmma; st.async: a store,
+                in the shared memory of the CTA that it goes to
     sources     cp.async: the addresses in global memory that the lanes read from
     active      bool (requests, lanes): lanes whose predicate is on; all where left out
     raises      LayoutError for an access that there is none of, or addresses that are not aligned to it

@@ -126,11 +126,11 @@ def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> Sw
 
     raises   LayoutError where the plan keeps no such buffer in shared memory
     """
-    bm, bn, bk = plan.cta_tile
+    rows, columns, bk = plan.product_tile
     buffers: dict[str, tuple[tuple[int, int], Layout | ComposedLayout | None]] = {
-        "a": ((bm, bk), plan.smem_a),
-        "b": ((bn, bk), plan.smem_b),
-        "d": ((bm, bn) if plan.slots is None else plan.slots.subtile, plan.smem_d),
+        "a": ((rows, bk), plan.smem_a),
+        "b": ((columns, bk), plan.smem_b),
+        "d": (plan.cta_tile[:2] if plan.slots is None else plan.slots.subtile, plan.smem_d),
     }
     tile, layout = buffers.get(buffer, ((0, 0), None))
     if layout is None:

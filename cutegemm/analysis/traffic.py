@@ -22,7 +22,7 @@ import numpy as np
 
 from cutegemm.analysis import l2
 from cutegemm.analysis.accesses import read_always
-from cutegemm.analysis.edges import grid_of_clusters
+from cutegemm.analysis.edges import grid_of_loads, grid_of_products, sharers_mn
 from cutegemm.analysis.pace import JITTER, Pace, multicast, pace_of
 from cutegemm.analysis.parts import k_parts_of
 from cutegemm.layout.inttuple import product
@@ -96,8 +96,8 @@ def traffic(
     raster          another order than the plan's
     """
     order = raster or plan.raster
-    bm, bn, _ = plan.cta_tile
-    grid_m, grid_n, batch = plan.grid(problem)
+    bm, bn, _ = plan.product_tile
+    grid_m, grid_n, batch = grid_of_products(plan, problem)
     ops = problem.operands
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
@@ -107,13 +107,14 @@ def traffic(
     tile_d = product(plan.d_tile) * _ending_bits(plan, problem) / 8
     for _ in range(batch):  # one after the other, with nothing in common
         at = replace(plan.scheduler, raster=order).tiles(problem.m, problem.n).order().reshape(-1, 3)[:, :2]
+        at = at // sharers_mn(plan)  # panels that each CTA reads: those that share K, parts of the same ones
         tiles = at[(at < (grid_m, grid_n)).all(axis=1)]
         found = _simulate(tiles, bytes_a, bytes_b, tile_d, tiles_per_wave, l2_bytes)
         dram += found[0]
         waves += len(found[1])
         panels_m += found[1]
         panels_n += found[2]
-    loads_m, loads_n, _ = grid_of_clusters(plan, problem)
+    loads_m, loads_n, _ = grid_of_loads(plan, problem)
     of_a, of_b = [
         float(panels[np.minimum(np.arange(loads), len(panels) - 1)].sum()) if len(panels) else 0.0
         for panels, loads in ((bytes_a, loads_m), (bytes_b, loads_n))
@@ -193,8 +194,9 @@ def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
 
 def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
     """What the work tiles of a plan touch."""
-    (bm, bn, _), (across, along), ops = plan.cta_tile, plan.cluster_mn, problem.operands
-    grid_m, grid_n, batch = plan.grid(problem)
+    (bm, bn, _), (across, along), ops = plan.product_tile, plan.cluster_mn, problem.operands
+    grid_m, grid_n, batch = grid_of_products(plan, problem)
+    down, right = sharers_mn(plan)
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
     work = replace(plan.scheduler, raster=raster).of(problem)
@@ -206,12 +208,12 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
         taken.work_tile.tile,
         k_first,
         k_last,
-        at[:, :1, 2] * grid_m + np.minimum(at[:, :across, 0], grid_m - 1),
-        at[:, :1, 2] * grid_n + np.minimum(at[:, ::across, 1], grid_n - 1),
+        at[:, :1, 2] * grid_m + np.minimum(at[:, :across:down, 0] // down, grid_m - 1),
+        at[:, :1, 2] * grid_n + np.minimum(at[:, :: across * right, 1] // right, grid_n - 1),
         np.tile(bytes_a, batch),
         np.tile(bytes_b, batch),
         ctas * product(plan.d_tile) * _ending_bits(plan, problem) / 8,
-        ctas * bm * bn * ops.acc.bits / 8,
+        ctas * product(plan.cta_tile[:2]) * ops.acc.bits / 8,
         all_write=plan.pipeline is None,
         last_adds=plan.pipeline is not None or plan.split.reduction == "last",
     )

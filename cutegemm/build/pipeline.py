@@ -59,6 +59,7 @@ class PipelineBuilder(PlanBuilder):
     ) -> None:
         super().__init__(subject, operands)
         self.tile, self.arch = tile, arch
+        self.sums_bytes = 0  # of shared memory, where CTAs of a cluster share K
 
     @property
     def stage_bytes(self) -> int:
@@ -68,8 +69,8 @@ class PipelineBuilder(PlanBuilder):
 
     @property
     def free_bytes(self) -> int:
-        """Of shared memory, for the stages and the slots of D."""
-        return arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES
+        """Of shared memory, for the stages and the slots of D, beside what is sums of other CTAs."""
+        return arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES - self.sums_bytes
 
     def stages_that_fit(self, smem_d: SharedLayout | None) -> int:
         """As many stages as shared memory has room for, beside that of D."""
@@ -81,20 +82,21 @@ class PipelineBuilder(PlanBuilder):
         loaded: Operands,
         storing: tuple[Slots, SharedLayout] | None,
         stages: int | None,
-        cluster: tuple[int, int] = (1, 1),
+        sharers: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
     ) -> Buffers | None:
         """The stages, or as many as there is room for beside the slots of D; None with what is wrong noted.
 
         loaded    the operands as they are loaded
         storing   the slots of D, and their shared memory; None: D leaves straight out of registers
+        sharers   CTAs of a cluster along M, which share the tiles of B, and along N, which share those of A
         l2        how long the cache is to keep A, B and D
         """
         slots, smem_d = storing or (None, None)
         depth = self.stages_that_fit(smem_d) if stages is None else stages
         bm, bn, _ = self.tile
-        a = self.attempt(lambda: self.operand(loaded.a, bm, cluster[1], max(1, depth), l2[0]))
-        b = self.attempt(lambda: self.operand(loaded.b, bn, cluster[0], max(1, depth), l2[1]))
+        a = self.attempt(lambda: self.operand(loaded.a, bm, sharers[1], max(1, depth), l2[0]))
+        b = self.attempt(lambda: self.operand(loaded.b, bn, sharers[0], max(1, depth), l2[1]))
         store = slots.to_shared.atom if slots else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
@@ -119,7 +121,7 @@ class PipelineBuilder(PlanBuilder):
         return GemmPlan(
             operands=self.operands,
             arch=self.arch,
-            cta_tile=self.tile,
+            cta_tile=(self.tile[0], self.tile[1] // pipeline.k_ctas, self.tile[2]),
             tiled_mma=mma,
             smem_a=buffers.smem_a,
             smem_b=buffers.smem_b,

@@ -110,7 +110,9 @@ class SlotBuilder:
         raises          PlanError where no subtiles fill the tile
         """
         c, d = self.operands.c, self.operands.d
-        columns, _, ring = self.division(consumer_tile, subtile_n, slots, shared_d, with_c or with_operands)
+        columns, subtiles, ring = self.division(
+            consumer_tile, subtile_n, slots, shared_d, with_c or with_operands
+        )
         shape = (self.tile[0], columns)
         store: TmaBox | TiledCopy
         load_c: TmaBox | None = None
@@ -120,7 +122,7 @@ class SlotBuilder:
             swizzles = shared_d != "plain"
             layout, store, load_c = self.boxed_slots(shape, (ring, consumers), swizzles, *stored)
         by_tma = with_c and load_c is not None and (c.dtype, c.major) == (d.dtype, d.major)
-        if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES:
+        if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES or subtiles % ring:
             load_c = None
         to_shared = TiledCopy(self._matrices(stmatrix), self.fragment, self.tile)
         from_shared = (

@@ -70,6 +70,7 @@ def sm90_plan(
     split_k: int = 1,
     stream: int = 0,
     fill: bool = False,
+    k_ctas: int = 1,
     pack: str = "",
     gpcs: bool | None = None,
     tpc_rounds: tuple[int, ...] = DEFAULT_DEVICE.tpc_rounds,
@@ -98,6 +99,8 @@ def sm90_plan(
     split_k           parts that the k-tiles of each tile of D are cut into, a work tile each
     stream            waves of the persistent grid whose k-tiles are divided evenly among it; see `Split`
     fill              the CTAs that the tiles leave idle at the end take the last k-tiles of some; see `Split.owned`
+    k_ctas            CTAs of a cluster that share a tile, each with its part of the k-tiles: each stores as many of
+                      the tile's columns as the others, whose sums come to it through shared memory
     pack              "a", "b" or "ab": operands that are copied first, to k-major ones that TMA loads; see
                       `plan.packing`
     gpcs              whether clusters take tiles in the order of the GPCs; where left out, if no raster is given and
@@ -115,7 +118,7 @@ def sm90_plan(
     tiles: dict[str, tuple[Any, int]] = {"tile": (tile, 3), "cluster": (cluster, 2)}
     if registers is not None:
         tiles["registers"] = (registers, 2)
-    counts = {"split_k": split_k, "stream": stream, "stagger_cycles": stagger_cycles}
+    counts = {"split_k": split_k, "k_ctas": k_ctas, "stream": stream, "stagger_cycles": stagger_cycles}
     optional = {
         "consumers": consumers,
         "stages": stages,
@@ -135,7 +138,7 @@ def sm90_plan(
         b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
     b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     ctas = None if schedule == "single" else ctas
-    by_gpc = _gpc_order(b, gpcs, tpc_rounds, cluster, ctas)
+    by_gpc = _gpc_order(b, gpcs, tpc_rounds, (cluster[0], cluster[1] * max(1, k_ctas)), ctas)
     if gpcs is None and not (raster is None and is_by_gpc(tile, cluster)):
         by_gpc = None
     order = b.order(_raster_of(cluster, by_gpc) if raster is None else raster)
@@ -144,15 +147,15 @@ def sm90_plan(
     loaded = as_packed(ops, packs)
     a_source = "register" if is_to_read(loaded) else "shared"
     is_shared = schedule != "pingpong"  # a tile, by all consumers
-    consumer_tile = (tile[0] // count if is_shared else tile[0], tile[1])
-    sums = product(consumer_tile) * ops.acc.bits // (32 * WARPGROUP_THREADS)
-    halves = two_level and 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and consumer_tile[0] == WGMMA_M
+    rows, k_ctas = tile[0] // count if is_shared else tile[0], b.k_ctas(k_ctas)
+    consumer_tile = (rows, tile[1] // k_ctas)
+    b.sums_bytes = (k_ctas > 1) * (1 if is_shared else count) * product(tile[:2]) * ops.acc.bits // 8
+    sums = rows * tile[1] * ops.acc.bits // (32 * WARPGROUP_THREADS)
+    halves = two_level and 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and rows == WGMMA_M
     is_halved = halves or tile[1] > MAX_WGMMA_COLUMNS
     levels = 1 + two_level * (1 if halves else 2)  # as many sums of k-tiles as of the total, or twice as many
     mma = b.attempt(
-        lambda: b.tiled_mma(
-            loaded, a_source, consumer_tile[0], tile[1] // (1 + is_halved), count if is_shared else 1
-        )
+        lambda: b.tiled_mma(loaded, a_source, rows, tile[1] // (1 + is_halved), count if is_shared else 1)
     )
     stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     is_full = ops.d.dtype.bits == 8 and (
@@ -162,11 +165,11 @@ def sm90_plan(
     if most is None and ops.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
         most = b.line_columns(count, stages)
     storing = None if store == "direct" else b.attempt(
-        lambda: warpgroup_slots(subject, ops, tile[1], a_source, most).slots(
+        lambda: warpgroup_slots(subject, ops, consumer_tile[1], a_source, most).slots(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
-    buffers = b.buffers(loaded, storing, stages, cluster, policies)
+    buffers = b.buffers(loaded, storing, stages, cluster if k_ctas == 1 else (cluster[0], 1), policies)
     split = b.attempt(lambda: by_last(split_k, stream, fill))
     b.check()
     pipeline = Pipeline(
@@ -179,6 +182,7 @@ def sm90_plan(
         two_level,
         deferred,
         gpcs=by_gpc,
+        k_ctas=k_ctas,
     )
     return b.plan(
         made(mma),
@@ -191,7 +195,7 @@ def sm90_plan(
         read_a=None if a_source == "shared" else universal_copy(loaded.a.dtype, loaded.a.dtype.bits),
         read_b=None,
         raster=made(order),
-        cluster_mn=cluster,
+        cluster_mn=(cluster[0], cluster[1] * k_ctas),
         split=made(split),
         packs=packs,
         epilogue=LINEAR if with_c else SCALED,
@@ -250,12 +254,17 @@ def ring_of(
     subtile_n: int | None = None,
     slots: int | None = None,
     is_direct: bool = False,
+    k_ctas: int = 1,
 ) -> tuple[int, int]:
     """Stages that a tile leaves room for, and subtiles of a consumer, without a plan being built.
 
-    is_direct   whether D leaves straight out of registers, as one does that no subtiles fill
+    consumer_tile   of D
+    is_direct       whether D leaves straight out of registers, as one does that no subtiles fill
+    k_ctas          that share K, whose sums of a tile have room beside it
     """
     builder, by_lines = _Builder("ring_of", operands, tile), operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+    if k_ctas > 1:
+        builder.sums_bytes = product(tile[:2]) * operands.acc.bits // 8
     most = builder.line_columns(consumers, None) if by_lines else None
     slot_builder = warpgroup_slots("ring_of", operands, consumer_tile[1], most=most)
     if by_lines and subtile_n == FEWEST_COLUMNS:  # of a box; lines are as long as they can be
@@ -282,6 +291,17 @@ class _Builder(PipelineBuilder):
         used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
+
+    def k_ctas(self, asked: int) -> int:
+        """The CTAs that share K; 1, with a complaint noted, where the tile's columns are not divided among so many."""
+        columns = self.tile[1]
+        if asked > 0 and columns % (asked * FEWEST_COLUMNS) == 0:
+            return asked
+        self.broken.append(
+            f"k_ctas = {asked}: each of them stores as many of the {columns} columns as the others, a multiple of "
+            f"{FEWEST_COLUMNS}."
+        )
+        return 1
 
     def policies(self, l2: tuple[str, str, str]) -> tuple[str, str, str]:
         """The L2 policies of A, B and D; the usual ones, with a complaint noted, where they are none."""

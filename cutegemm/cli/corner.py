@@ -89,8 +89,9 @@ class _Seen:
 
     @property
     def k_tiles(self) -> int:
-        """The most of a work tile."""
-        return int(np.max(self.taken.work_tile.k_count, initial=0))
+        """The most that a CTA has of a work tile."""
+        most = int(np.max(self.taken.work_tile.k_count, initial=0))
+        return int(self.plan.k_range(0, most)[1])
 
     @property
     def tiles_in_turn(self) -> int:
@@ -172,7 +173,7 @@ def cluster_tile(plan: GemmPlan) -> tuple[int, int, int]:
 def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Seen]:
     """Corners of at most so many multiply-adds, those of the fewest first; at least the least."""
     m, n, k = cluster_tile(plan)
-    refilled = (2 * max(1, plan.stages) + 1) * plan.split.parts
+    refilled = (2 * max(1, plan.stages) + 1) * plan.split.parts * plan.k_ctas
     tiles = range(1, _MOST_TILES + 1)
 
     def sizes(depths: Sequence[float]) -> list[tuple[int, int, int, int]]:

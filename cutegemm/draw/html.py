@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cutegemm.analysis.edges import grid_of_products, sharers_mn
 from cutegemm.draw.atoms import mma_table
 from cutegemm.draw.owners import holders
 from cutegemm.draw.palette import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, NAMED
@@ -79,12 +80,24 @@ def part(name: str) -> str:
 
 
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
-    """What the script looks things up in. Tables are packed arrays; see `packed`."""
-    bm, bn, _ = plan.cta_tile
+    """What the script looks things up in. Tables are packed arrays; see `packed`.
+
+    The tile is what a CTA multiplies: where CTAs share K, that of all of them, of which each stores its own columns.
+
+    raises   UnsupportedError for a plan that keeps no operand in shared memory
+    """
+    if not plan.stages:
+        raise UnsupportedError(
+            f"the page of {plan.name}: A and B do not pass through shared memory, which a page shows. Draw its text "
+            "or its SVG."
+        )
+    bm, bn, _ = plan.product_tile
     mma, ops = plan.tiled_mma, plan.operands
     thread, value, _ = holders(mma_table(mma, "c", (bm, bn)), bm * bn)
     return {
-        "tile": plan.cta_tile,
+        "tile": plan.product_tile,
+        "own": plan.cta_tile[:2],
+        "holds": _what_is_held(plan),
         "threads": mma.threads,
         "ctaThreads": plan.threads,
         "firstThread": first_mma_thread(plan),
@@ -155,7 +168,13 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
         )
     if m * n * l == 0:
         return None
-    order = plan.scheduler.of(problem).tiles.order().reshape(-1, 3)
+    order = plan.scheduler.of(problem).tiles.order()
+    if plan.k_ctas > 1:  # a tile of all CTAs that share it, which have places side by side
+        m, n, l = grid_of_products(plan, problem)  # noqa: E741
+        down, across = sharers_mn(plan)
+        order = order[(order[:, :, :2] % (down, across) == 0).all(axis=2)] // (down, across, 1)
+        ctas_per_wave = None if ctas_per_wave is None else max(1, ctas_per_wave // plan.k_ctas)
+    order = order.reshape(-1, 3)
     order = order[(order < (m, n, l)).all(axis=1)]  # of a cluster some CTAs may lie past the edge
     position = np.empty(m * n * l, np.int64)
     position[order[:, 0] + m * (order[:, 1] + n * order[:, 2])] = np.arange(m * n * l)
@@ -206,17 +225,26 @@ def _held_by(plan: GemmPlan) -> str:
     return f"the thread itself (own), or a lane L of its warp; V is the value in a k-block of {k}"
 
 
+def _what_is_held(plan: GemmPlan) -> str:
+    """What a thread has of the tile: elements of D, or sums of a part of K, of which it stores some."""
+    return "of D" if plan.k_ctas == 1 else "sums"
+
+
 def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
     """The levels: name, where the selected element is, what there is."""
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     cm, cn = plan.cluster_mn
+    shares, stores = "", ""
+    if plan.k_ctas > 1:
+        own = " &times; ".join(str(extent) for extent in plan.cta_tile[:2])
+        shares, stores = f", {plan.k_ctas} of which share K", f", stores {own}"
     mma = plan.tiled_mma
     grid = data["grid"]
     held = size(mma.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
     levels = [
         ("grid", "", "" if grid else f"M/{bm} &times; N/{bn} &times; L tiles; {escape(str(plan.raster))}"),
-        ("cluster", "", f"{cm} &times; {cn} {'CTA' if cm * cn == 1 else 'CTAs'}"),
-        ("cta", "", f"{bm} &times; {bn} &times; {bk}, {plan.threads} threads"),
+        ("cluster", "", f"{cm} &times; {cn} {'CTA' if cm * cn == 1 else 'CTAs'}{shares}"),
+        ("cta", "", f"{bm} &times; {bn} &times; {bk}{stores}, {plan.threads} threads"),
     ]
     if plan.threads >= WARPGROUP_THREADS:
         levels.append(
@@ -224,7 +252,7 @@ def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
         )
     levels += [
         ("warp", "0", f"{plan.threads // WARP_THREADS} warps of {WARP_THREADS} lanes"),
-        ("thread", "0", f"{held} of D each"),
+        ("thread", "0", f"{held} {_what_is_held(plan)} each"),
         ("value", "0", escape(mma.atom.name)),
     ]
     return "".join(

@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 def plan_picture(
     plan: GemmPlan, problem: Problem | None = None, *, color: str = "auto", title: str = ""
 ) -> Picture:
-    """The CTA tile of a plan: D by the threads that store it, A and B by the banks that they lie in, if they do."""
+    """The CTA tile of a plan: D by the threads that store it, A and B by the banks that they lie in, if they do.
+
+    Where the CTAs of a pipeline share K, it is what each multiplies, with the sums that it has of it.
+    """
     bm, bn, bk = plan.cta_tile
-    mma, ops = plan.ending_mma, plan.operands
+    mma, ops, held_name, shared_by = plan.ending_mma, plan.operands, "D in registers", ""
+    held_by = "D: by the warp that holds it."
+    if plan.pipeline is not None and plan.k_ctas > 1:
+        shared_by = f"; {plan.k_ctas} CTAs share K, and each stores {bm} x {bn}"
+        bm, bn, _ = plan.product_tile
+        mma, held_name = plan.tiled_mma, "sums in registers"
+        held_by = "Sums: by the warp that holds them."
     color = colour_by(color, mma.threads)
     shared = []
     staged = (("A", plan.smem_a, bm, ops.a.dtype.bits), ("B", plan.smem_b, bn, ops.b.dtype.bits))
@@ -51,16 +60,16 @@ def plan_picture(
     held = owner_grid(
         mma_table(mma, "c", (bm, bn)),
         (bm, bn),
-        "D in registers",
+        held_name,
         str(mma.tv_layout_C_tiled),
         ("m", "n"),
         color,
     )
     return Picture(
-        title or plan.name, (*shared, held), f"CTA tile {bm} x {bn} x {bk}, {plan.threads} threads",
+        title or plan.name, (*shared, held), f"CTA tile {bm} x {bn} x {bk}, {plan.threads} threads{shared_by}",
         arrangement="gemm" if shared else "beside",
         legends=(*((BANKS,) if shared else ()), *owner_legends(color, mma.threads)),
-        color_notes=(f"{'A and B: the first stage, by bank. ' if shared else ''}D: by the warp that holds it.",),
+        color_notes=(f"{'A and B: the first stage, by bank. ' if shared else ''}{held_by}",),
         text=plan.describe(problem),
         text_grids=_maps(held.owners[-1], mma),
     )  # fmt: skip

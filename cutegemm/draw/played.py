@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from cutegemm.errors import LayoutError
-from cutegemm.plan.program.operations import Compute, FetchSlot, Load, Op, StoreSlot, WriteSlot
-from cutegemm.plan.program.steps import FIRST_BLOCK, Multiply, MultiplyBlock, StoreTile
+from cutegemm.plan.program.operations import Compute, FetchSlot, Load, Op, Send, StoreSlot, WriteSlot
+from cutegemm.plan.program.steps import FIRST_BLOCK, AddSums, Multiply, MultiplyBlock, StoreTile
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import Process
 
@@ -20,14 +20,17 @@ _OF_SLOTS = (FetchSlot, WriteSlot, StoreSlot)
 class Durations:
     """In one unit.
 
-    load       from the moment that a bulk copy of A, B or C is asked for until it lands; asking takes 1
+    load       from the moment that a bulk copy of A, B or C is asked for until it lands; asking takes 1. So long sums
+               are under way to another CTA
     multiply   that the products of a k-tile take
     store      that storing a tile takes a consumer. A bulk store reads its slot for as long as writing the slot took
+    sums       that a consumer takes to send a tile's sums to the CTAs that share K, and as long to add what has come
     """
 
     load: float = 6
     multiply: float = 4
     store: float = 12
+    sums: float = 2
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,10 @@ class _Takes:
 
     def of(self, program: Process, op: Op) -> tuple[float, str, int | None]:
         """(time of the role, name, stage)."""
+        if isinstance(op, Send):
+            return self.durations.sums, "send sums", None
+        if isinstance(op, Compute) and isinstance(op.step, AddSums):
+            return self.durations.sums, "add sums", None
         if isinstance(op, Load):
             return 1, f"load {op.part}", op.stage
         if isinstance(op, WriteSlot):

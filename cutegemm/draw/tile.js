@@ -6,7 +6,8 @@ function showTile(root) {
   const leaves = new AbortController(), shown = { signal: leaves.signal };
   const gone = () => { if (!root.isConnected) leaves.abort(); return !root.isConnected; };
   const WARP = 32, GROUP = 128, NOBODY = 0xffff;
-  const [bm, bn, bk] = data.tile;
+  const [bm, bn, bk] = data.tile, [ownM, ownN] = data.own;
+  const down = bm / ownM, across = bn / ownN, kCtas = down * across;  // CTAs that share K, and this tile
   const named = new Map([...root.querySelectorAll("[id]")].map((node) => [node.id, node]));
   const $ = (id) => named.get(id);
   const kinds = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array };
@@ -246,6 +247,8 @@ function showTile(root) {
     return { m: at % gm, n: Math.floor(at / gm) % gn, l: Math.floor(at / (gm * gn)), position: grid.position[at] };
   }
 
+  const unit = (position) => (kCtas === 1 ? `CTA ${position}` : `tile ${position}, of ${kCtas} CTAs,`);
+
   function say() {
     const { m, n, k, focus } = state, i = m + bm * n, t = owner[i], nobody = t === NOBODY, who = thread(nobody ? 0 : t);
     const here = tile();
@@ -274,17 +277,18 @@ function showTile(root) {
       put("p-warpgroup", String(who.group));
       put("p-warp", String(who.warp));
       put("p-thread", `lane ${who.lane}`);
-      put("s-thread", `thread ${who.cta} of ${data.ctaThreads}, ${start[t + 1] - start[t]} of D each`);
+      put("s-thread", `thread ${who.cta} of ${data.ctaThreads}, ${start[t + 1] - start[t]} ${data.holds} each`);
       put("p-value", `V${value[i]}`);
       put("s-value", `accumulator ${register(value[i])}; ${data.atom}`);
     }
     if (here) {
       put("p-grid", `(${here.m}, ${here.n}${data.grid.l > 1 ? `, ${here.l}` : ""})`);
       const wave = data.grid.wave ? `, wave ${Math.floor(here.position / data.grid.wave)}` : "";
-      put("s-grid", `CTA ${here.position} of ${times(data.grid.m, data.grid.n, data.grid.l)}${wave}; ${data.raster}`);
+      put("s-grid", `${unit(here.position)} of ${times(data.grid.m, data.grid.n, data.grid.l)}${wave}; ${data.raster}`);
       const [cm, cn] = data.cluster;
-      put("p-cluster", `(${Math.floor(here.m / cm)}, ${Math.floor(here.n / cn)})`);
-      put("p-cta", `(${here.m % cm}, ${here.n % cn})`);
+      const row = here.m * down + Math.floor(m / ownM), column = here.n * across + Math.floor(n / ownN);
+      put("p-cluster", `(${Math.floor(row / cm)}, ${Math.floor(column / cn)})`);
+      put("p-cta", `(${row % cm}, ${column % cn})`);
     }
     rows(nobody ? 0 : t);
   }
@@ -429,7 +433,7 @@ function showTile(root) {
     pen.lineWidth = 2;
     pen.strokeRect(here.n * cell - grow, here.m * cell - grow, cell + 2 * grow - 1, cell + 2 * grow - 1);
     const wave = data.grid.wave ? `, wave ${Math.floor(here.position / data.grid.wave)}` : "";
-    put("grid-name", `tile (${here.m}, ${here.n})${data.grid.l > 1 ? ` of batch ${here.l}` : ""}: CTA ${here.position}${wave}`);
+    put("grid-name", `tile (${here.m}, ${here.n})${data.grid.l > 1 ? ` of batch ${here.l}` : ""}: ${kCtas === 1 ? `CTA ${here.position}` : `${here.position} in the order, of ${kCtas} CTAs`}${wave}`);
     $("order").value = here.position;
   }
 

@@ -98,14 +98,15 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
     """
     shown, k_tiles, tiles = shown_of(plan)
     counted = f"{tiles} tile{'s' if tiles > 1 else ''} of {k_tiles} k-tiles"
-    shared = " in all" if plan.split.is_split else ""
+    shared = " in all" if plan.split.is_split else f" shared by {plan.k_ctas} CTAs" if plan.k_ctas > 1 else ""
     protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
     return protocol_timeline(protocol, title=f"{plan.name}: {counted}{shared}, {plan.stages} stages")
 
 
 def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
-    """What a timeline shows: the plan, on a small grid where K is split; k-tiles of a tile, and tiles."""
-    k_tiles, tiles, pipeline = plan.stages + 1, 4, plan.pipeline
+    """What a timeline shows: the plan, on a small grid where K is split; k-tiles of a tile, and tiles. Where CTAs share
+    K, each has more k-tiles of a tile than there are stages."""
+    k_tiles, tiles, pipeline = (plan.stages + 1) * plan.k_ctas, 4, plan.pipeline
     if pipeline is not None and pipeline.ctas is None:
         tiles = 1
     if pipeline is not None and plan.split.is_split:

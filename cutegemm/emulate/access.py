@@ -204,11 +204,18 @@ def write_shared(
     states = wide_view(m.shared.state, count)
     states[at] = full_pattern(count)
     if np.any(holes):
-        found = np.broadcast_to(holes, len(at))
-        states[at[found != 0]] = 0
-        if m.shared.origin is None:
-            m.shared.origin = np.zeros(m.shared.state.size, np.int32)
-        m.shared.origin[flat[:, None] + np.arange(count)] = found[:, None]
+        leave_holes(m, flat, count, np.broadcast_to(holes, len(at)))
+
+
+def leave_holes(m: Machine, flat: np.ndarray, count: int, holes: np.ndarray) -> None:
+    """Where a hole was written to shared memory there is one now: `count` bytes from each place on.
+
+    holes   its number, for each place; 0 for none
+    """
+    wide_view(m.shared.state, count)[flat[holes != 0] // count] = EMPTY
+    if m.shared.origin is None:
+        m.shared.origin = np.zeros(m.shared.state.size, np.int32)
+    m.shared.origin[flat[:, None] + np.arange(count)] = holes[:, None]
 
 
 def _leave_barriers(m: Machine, group: Group, address: np.ndarray, flat: np.ndarray) -> None:

@@ -86,16 +86,16 @@ def _action(instruction: Instruction) -> Action | None:
     op = instruction.opcode[0]
     if op == "mov":
         return _mov(instruction)
+    handled = handler_of(instruction)
+    if handled is not None:
+        return _handled(instruction, handled)
     for table in (CONTROL, MEMORY, COPIES, MATRIX):
         for count in range(min(4, len(instruction.opcode)), 0, -1):
             build = table.get(".".join(instruction.opcode[:count]))
             if build is not None:
                 return build(instruction)
     found = pure(instruction)
-    if found is not None:
-        return _computed(instruction, found)
-    handled = handler_of(instruction)
-    return None if handled is None else _handled(instruction, handled)
+    return None if found is None else _computed(instruction, found)
 
 
 def _follows(instruction: Instruction) -> bool:

@@ -36,7 +36,7 @@ _SPACES = ("param", "shared", "shared::cta", "shared::cluster", "global")
 
 
 @dataclass(frozen=True)
-class _Form:
+class Form:
     """What an ld or st says: its space, the type of an element, how many, the registers."""
 
     space: str
@@ -45,22 +45,24 @@ class _Form:
 
     @property
     def size(self) -> int:
+        """Bytes of all of them."""
         return self.kind.itemsize * len(self.registers)
 
 
-def _form(instruction: Instruction, value: Any) -> _Form | None:
+def form_of(instruction: Instruction, value: Any) -> Form | None:
+    """What it says, of the registers that it loads or stores; None for a type that is not served."""
     mods = instruction.opcode[1:]
     space = next((m for m in mods if m in _SPACES), "generic")
     count = next((_COUNTS[m] for m in mods if m in _COUNTS), 1)
     items = value.items if isinstance(value, Vector) else (value,)
     if mods[-1] not in TYPES or len(items) != count:
         return None
-    return _Form(space.partition("::")[0], TYPES[mods[-1]], items)
+    return Form(space.partition("::")[0], TYPES[mods[-1]], items)
 
 
 def _ld(instruction: Instruction) -> Action | None:
     dest, source = instruction.operands
-    form = _form(instruction, dest)
+    form = form_of(instruction, dest)
     if form is None or not isinstance(source, Memory):
         return None
     address, size = addresses(source), form.size
@@ -99,7 +101,7 @@ def _space_of(address: int) -> str:
     return "shared" if address >= GENERIC_SHARED else "param" if address >= GENERIC_PARAM else "global"
 
 
-def _spread(m: Machine, group: Group, form: _Form, raw: np.ndarray) -> None:
+def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
     """Wide values into the registers, each extended to its width."""
     count = len(form.registers)
     parts = raw.view(form.kind).reshape(group.n, count)
@@ -112,7 +114,7 @@ def _spread(m: Machine, group: Group, form: _Form, raw: np.ndarray) -> None:
             m.assign(register.index, values.view(stored), group.sel)
 
 
-def _gather(m: Machine, group: Group, form: _Form) -> np.ndarray:
+def gathered(m: Machine, group: Group, form: Form) -> np.ndarray:
     """The registers' values side by side, as one wide value a thread."""
     unsigned = np.dtype(f"u{form.kind.itemsize}")
     parts = np.empty((group.n, len(form.registers)), unsigned)
@@ -127,7 +129,7 @@ def _gather(m: Machine, group: Group, form: _Form) -> np.ndarray:
 
 def _st(instruction: Instruction) -> Action | None:
     dest, source = instruction.operands
-    form = _form(instruction, source)
+    form = form_of(instruction, source)
     if form is None or not isinstance(dest, Memory):
         return None
     address, size = addresses(dest), form.size
@@ -142,7 +144,7 @@ def _st(instruction: Instruction) -> Action | None:
             holes = m.holes_of(values, group)
         at = address(m, group)
         space = form.space if form.space != "generic" else _space_of(int(at[0]))
-        raw = _gather(m, group, form)
+        raw = gathered(m, group, form)
         m.tell("store", space, 8 * size, group.threads, at % GENERIC_SHARED)
         if space == "global":
             m.forbid_holes(values, group, "what it stores")

@@ -36,7 +36,8 @@ _CYCLES_A_LOOK = 32
 
 
 class Watch(Protocol):
-    """Hears of every access to shared and to global memory by threads, as it is carried out; not of TMA's."""
+    """Hears of every access to shared and to global memory by threads, as it is carried out; not of what TMA and
+    st.async do later."""
 
     def seen(
         self,

@@ -31,6 +31,7 @@ STORED = {
     "b64": np.dtype("u8"),
 }  # registers
 EMPTY, FULL, PENDING = 0, 1, 2  # states of a byte: never written, written, on its way
+ASYNC_STORE = -1  # in the place of a warp: what st.async has stored
 POISON_BYTE = 0xFF  # of memory to which nothing was written: a NaN in every float format
 
 
@@ -268,7 +269,8 @@ class SharedMemory:
     state   uint8, the same shape: EMPTY, FULL or PENDING
     origin  flat; of an EMPTY byte, the hole that the value written there came from; None where there is none
     reserved   bool, the same shape: bytes of mbarrier objects, which ordinary accesses must leave alone
-    unfenced   int16 (CTAs, size / 16): 1 + the warp whose ordinary stores no fence.proxy.async follows yet
+    unfenced   int16 (CTAs, size / 16): 1 + the warp whose ordinary stores no fence.proxy.async follows yet, or
+               ASYNC_STORE
     """
 
     def __init__(self, blocks: int, size: int) -> None:

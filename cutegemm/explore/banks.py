@@ -20,6 +20,7 @@ _SHOWN_LANES = 6
 _NEVER = {
     "tma": "TMA writes whole rows in an order of its own: it never conflicts. Shown are the rows that it writes.",
     "wgmma": "The tensor cores read a core matrix, 8 rows of 16 bytes, at a time: a phase is one.",
+    "st.async": "Each CTA sends to the others: shown is what is written in the one that it comes to.",
     "cp.async": "Shown is what is written. What the copy reads in global memory may collide too, and is counted above.",
 }
 

@@ -102,7 +102,10 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 
 def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
     """What a name leaves to the operands."""
-    found: dict[str, Any] = {"tile" if family == "sm90" else "block": plan.cta_tile, "stages": plan.stages}
+    found: dict[str, Any] = {
+        "tile" if family == "sm90" else "block": plan.product_tile,
+        "stages": plan.stages,
+    }
     if family == "simt":
         found["raster"] = str(plan.raster)
     if family == "mma_sync":

@@ -11,10 +11,12 @@ from cutegemm.draw.played import Durations, Played, played
 from cutegemm.draw.timeline import shown_of
 from cutegemm.plan import GemmPlan
 from cutegemm.plan.program import operations as op
-from cutegemm.plan.program.expand import Place, lines_of
+from cutegemm.plan.program.expand import Place as PlaceOfRole
+from cutegemm.plan.program.expand import lines_of
 from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import Protocol, protocol_of, work_of
 
+Place = tuple[Mapping[str, str], int]  # part -> what it holds; readers
 _MOST = 3000
 _FLAGS = {op.LAST: "this is the tile's last part", op.HELD: "a tile is held"}
 
@@ -29,6 +31,7 @@ class Moment:
     waits      roles that cannot go on
     barriers   (name, index) -> phases ended, arrivals that are missing, bytes that are missing
     stages     of each stage, part -> what it holds; and how many roles read it
+    sums       the same of the place of each consumer's sums, where CTAs share K
     """
 
     time: float
@@ -37,7 +40,8 @@ class Moment:
     at: Mapping[str, int | None]
     waits: frozenset[str]
     barriers: Mapping[tuple[str, int], tuple[int, int, int]]
-    stages: tuple[tuple[Mapping[str, str], int], ...]
+    stages: tuple[Place, ...]
+    sums: tuple[Place, ...] = ()
 
 
 @lru_cache(maxsize=8)
@@ -49,21 +53,25 @@ def moments(plan: GemmPlan) -> tuple[Moment, ...]:
     shown, k_tiles, tiles = shown_of(plan)
     protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
     own = [number for number, process in enumerate(protocol.processes) if process.cta == 0]
-    work = work_of(shown, k_tiles=k_tiles, tiles=tiles)[0]
+    work = [shown.scheduler.share_of(tile, 0) for tile in work_of(shown, k_tiles=k_tiles, tiles=tiles)[0]]
     lines = {
-        number: lines_of(shown, shown.program(shown.roles[place].name), Place(0, place), work)
+        number: lines_of(shown, shown.program(shown.roles[place].name), PlaceOfRole(0, place), work)
         for place, number in enumerate(own)
     }
     machine, out = Machine(protocol), []
-    before: object = None
+    before: tuple[tuple[Place, ...], tuple[Place, ...]] | None = None
     for did in played(machine, Durations()):
         landed = did.number is None
-        if landed and _stages(machine, plan.stages) == before:
+        held = _stages(machine, plan.stages), _places_of_sums(machine)
+        if landed and held == before:
             continue  # in another CTA, or of a slot
         if did.number is not None and did.number not in lines:
             continue
-        before = _stages(machine, plan.stages)
-        out.append(_moment(machine, protocol, did, lines, before))
+        text = told(did.op, plan.stages)
+        if landed and before is not None and held[1] != before[1]:
+            text = "sums have come"
+        before = held
+        out.append(_moment(machine, protocol, did, lines, text, *held))
         if len(out) == _MOST:
             break
     return tuple(out)
@@ -74,7 +82,9 @@ def _moment(
     protocol: Protocol,
     did: Played,
     lines: Mapping[int, tuple[int, ...]],
-    stages: tuple[tuple[Mapping[str, str], int], ...],
+    text: str,
+    stages: tuple[Place, ...],
+    sums: tuple[Place, ...],
 ) -> Moment:
     at: dict[str, int | None] = {}
     ready = set(machine.choices())
@@ -88,10 +98,31 @@ def _moment(
         at[role] = of_ops[here] if here < len(of_ops) else None
     who = None if did.number is None else protocol.processes[did.number].role
     barriers = {(name, index): state for (name, index, cta), state in machine.bars.items() if cta == 0}
-    return Moment(did.start, who, told(did.op), at, frozenset(waits), barriers, stages)
+    return Moment(did.start, who, text, at, frozenset(waits), barriers, stages, sums)
 
 
-def _stages(machine: Machine, count: int) -> tuple[tuple[Mapping[str, str], int], ...]:
+def _places_of_sums(machine: Machine) -> tuple[Place, ...]:
+    """Behind the stages: one for each consumer that is sent sums."""
+    protocol = machine.protocol
+    if protocol.stages is None or not protocol.sums:
+        return ()
+    count = next(barrier.count for barrier in protocol.barriers if barrier.name == "sums")
+    return tuple(
+        [
+            (
+                {part: _sums_held(machine.holds.get((0, place, part))) for part in protocol.sums},
+                machine.reading.get((0, place), 0),
+            )
+            for place in range(protocol.stages, protocol.stages + count)
+        ]
+    )
+
+
+def _sums_held(what: object) -> str:
+    return f"of tile {what[0]}" if isinstance(what, tuple) else _held(what)
+
+
+def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
     parts = machine.protocol.parts[0]
     return tuple(
         [
@@ -110,8 +141,10 @@ def _held(what: object) -> str:
     return "" if what is None else str(what)
 
 
-def told(each: op.Op | None) -> str:
+def told(each: op.Op | None, stages: int | None = None) -> str:
     """An operation in words.
+
+    stages   of the ring, behind which there are places of sums; none where left out
 
     >>> told(op.Wait("full", 2, 1))
     'passes full[2]'
@@ -120,6 +153,9 @@ def told(each: op.Op | None) -> str:
     """
     if each is None:
         return "a bulk copy has landed"
+    if stages is not None and isinstance(each, (op.BeginRead, op.EndRead)) and each.stage >= stages:
+        begins = isinstance(each, op.BeginRead)
+        return "begins to read the sums that have come" if begins else "has read the sums that have come"
     words = _TOLD.get(type(each))
     return _words(type(each).__name__) if words is None else words(each)
 
@@ -139,6 +175,9 @@ _TOLD: dict[type, Callable[[Any], str]] = {
     op.NamedArrive: _arrives,
     op.Expect: lambda each: f"expects {each.size_bytes} bytes at {each.barrier}[{each.index}]",
     op.Load: lambda each: f"asks for {each.part} of k-tile {each.tag[1]}, to stage {each.stage}",
+    op.Send: lambda each: (
+        f"sends sums of tile {each.tag[0]} to {len(each.ctas)} CTAs, each those of its columns"
+    ),
     op.BeginRead: lambda each: (
         f"begins to read stage {each.stage}: k-tile {each.tag[1]} of tile {each.tag[0]}"
     ),

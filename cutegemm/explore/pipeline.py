@@ -36,7 +36,12 @@ def pipeline(state: State, found: Chosen) -> Html:
             "What each role does when", drawn, _stepper(state, number, len(every)), _said(number, now, every)
         ),
         card("Programs, and where the roles are", _programs(plan, now)),
-        el("div", card("Stages", _stages(now)), card("Barriers", _barriers(plan, now)), class_="pair"),
+        el(
+            "div",
+            card("Stages", _stages(now), _sums(now)),
+            card("Barriers", _barriers(plan, now)),
+            class_="pair",
+        ),
     )
 
 
@@ -98,6 +103,24 @@ def _stages(now: Moment) -> Html:
     ]
     columns = [("stage", "right"), *[(part, "left") for part in parts], ("readers", "right")]
     return table(columns, rows, label="what the stages of shared memory hold")
+
+
+def _sums(now: Moment) -> Html | None:
+    """Where CTAs share K: what has come from each of them, for each consumer."""
+    if not now.sums:
+        return None
+    parts = list(now.sums[0][0])
+    rows = [
+        (str(number), *[_content(held[part]) for part in parts], str(readers) if readers else "")
+        for number, (held, readers) in enumerate(now.sums)
+    ]
+    columns = [("consumer", "right"), *[(_sender(part), "left") for part in parts], ("readers", "right")]
+    return table(columns, rows, label="sums that come from the CTAs that share K")
+
+
+def _sender(part: str) -> str:
+    """sums of CTA 2, of the part sums 2.0"""
+    return f"sums of CTA {part.split()[1].split('.')[0]}"
 
 
 def _content(text: str) -> Html | str:

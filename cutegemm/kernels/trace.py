@@ -28,6 +28,7 @@ CHANGES = {
     step.ForKTiles: _RING,
     step.ForStages: _RING,
     step.Hold: _HELD,
+    step.AddSums: ("sums_phase",),
     step.FetchTile: ("c_phase",),  # which the subtiles behind it turn round
 }
 
@@ -71,6 +72,7 @@ class At:
     is_another     whether the next consumer has a tile
     k_tile         of the loop; None where it is known that another one of the tile lies before, or there is none
     i              the subtile
+    sums_phase     of the barriers of sums, where CTAs share K
     ticket         that was taken for the tile
     is_last        whether this is the last part of the tile
     c_phase        of the barriers of the slots
@@ -88,6 +90,7 @@ class At:
     is_another: Any = None
     k_tile: Any = None
     i: Any = None
+    sums_phase: Any = None
     ticket: Any = None
     is_last: Any = None
     c_phase: Any = None
@@ -128,7 +131,10 @@ class Tracer:
         """Lays the program out in the code."""
         self.who, self.ring, self.work = who, ring, work
         self.line = 0  # of the program, that the next step is
-        at = At(**{name: Int32(0) for name in (*_RING, "last", "c_phase", *_HELD)}, number=who.cluster)
+        at = At(
+            **{name: Int32(0) for name in (*_RING, "last", "c_phase", "sums_phase", *_HELD)},
+            number=who.cluster,
+        )
         at.first = self.first_number(next(each for each in program.steps if isinstance(each, step.ForTiles)))
         self.steps(program.steps, at)
 
@@ -348,7 +354,7 @@ class Tracer:
     @cute.jit
     def release(self, stage: Int32):
         """A warp has read the stage, and says so to all CTAs that load to it."""
-        cm, cn = self.plan.cluster_mn
+        cm, cn = self.plan.multicast_mn
         if self.who.lane < cm + cn - 1:
             if cutlass.const_expr(cm * cn > 1):
                 cute.arch.mbarrier_arrive(self.ring.empty + stage, self.peer)
@@ -358,8 +364,11 @@ class Tracer:
     @cute.jit
     def peer_of(self, lane: Int32, rank: Int32):
         """The CTA that this lane tells of a free stage: one of those that load to this CTA."""
-        cm, cn = self.plan.cluster_mn
+        cm, cn = self.plan.multicast_mn
         peer = lane  # along one mode: everyone in the cluster
+        if cutlass.const_expr(self.plan.k_ctas > 1):  # or everyone with the same k-tiles
+            _, n = self.plan.scheduler.rank_mn(rank)
+            peer = lane + n * cm
         if cutlass.const_expr(cm > 1 and cn > 1):
             m, n = self.plan.scheduler.rank_mn(rank)
             peer = lane + n * cm  # lanes 0 .. cm - 1: along M

@@ -12,6 +12,7 @@ from cutegemm.plan.ending import registers_at_end
 from cutegemm.plan.epilogue import operations
 from cutegemm.plan.launches import OVERLAP, launches_of
 from cutegemm.plan.memory.partials import folding
+from cutegemm.plan.sums import exchanged
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         m, n, batch = plan.grid(problem)
         grid, tiles = f"{m} x {n} x {batch} tiles", str(m * n * batch)
     warps = plan.threads // WARP_THREADS
-    values = size(mma.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
+    held = mma if plan.pipeline is None else plan.ending_mma
+    values = size(held.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (held.tile_mnk[0] * held.tile_mnk[1])
     order = ", clusters GPC by GPC" if plan.scheduler.gpcs is not None else ""
     rows = [("grid", tiles, grid, f"raster {plan.raster}{order}")]
     pipeline = plan.pipeline
@@ -88,6 +90,10 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         )
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
+    if plan.k_ctas > 1:
+        together = " x ".join(str(extent) for extent in plan.product_tile[:2])
+        each = f"CTAs share K: each multiplies {together} by its part of the k-tiles, and stores {bm} x {bn}"
+        rows.append(("k-tiles", str(plan.k_ctas), "parts", each))
     if plan.split.is_split:
         waves = plan.split.waves
         what = f"shared {'wave' if waves == 1 else 'waves'}" if waves else "parts of K"
@@ -103,14 +109,14 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {_per_sm(plan)}"),
     ]
     if pipeline is not None:
-        own = " x ".join(str(extent) for extent in pipeline.consumer_tile)
+        own = " x ".join(str(extent) for extent in plan.consumer_product_tile)
         whose = "a tile each, in turn" if pipeline.turns > 1 else "of one tile"
         rows.append(
             ("consumer", str(pipeline.consumers), own, f"{pipeline.consumer_threads} threads, {whose}")
         )
     rows += [
         ("warp", str(warps), f"{WARP_THREADS} threads", f"threads {mma.thr_layout_vmnk}"),
-        ("thread", str(plan.threads), f"{values} of D", f"values {mma.tv_layout_C_tiled}"),
+        ("thread", str(plan.threads), f"{values} of D", f"values {held.tv_layout_C_tiled}"),
         ("atom", "1", " x ".join(str(e) for e in atom.shape_mnk), atom.name),
     ]
     return rows
@@ -133,11 +139,14 @@ def _memory(plan: GemmPlan) -> list[Row]:
     if plan.sums is not None:
         parts = f"{plan.sums.warps} warps" + (f", {plan.k_ctas} CTAs" if plan.k_ctas > 1 else "")
         rows.append(("shared sums", str(plan.sums.warps), f"{used['sums']} bytes", f"K is shared by {parts}"))
+    elif plan.k_ctas > 1:
+        of_all = exchanged(plan)
+        rows.append(("shared sums", str(plan.k_ctas), f"{used['sums']} bytes", f"from each CTA {of_all}"))
     if "barriers" in used:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     if "tickets" in used:
         rows.append(("shared tickets", str(used["tickets"] // 4), f"{used['tickets']} bytes", ""))
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk))]
     for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
         if atom is not None:

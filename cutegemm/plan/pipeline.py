@@ -32,6 +32,8 @@ class Pipeline:
                      subtile behind the products of its first k-tiles
     consumer_warps   of a consumer: 4 of a warpgroup, or 1
     gpcs             the order in which clusters of a persistent grid take tiles; None: that of their launch
+    k_ctas           CTAs of a cluster along N that share K: each multiplies the columns of all of them, by its part of
+                     the k-tiles, and has the sums of its own columns from all; see `sums.exchanged`
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Pipeline:
     deferred: bool = False
     consumer_warps: int = WARPGROUP_THREADS // WARP_THREADS
     gpcs: GpcOrder | None = None
+    k_ctas: int = 1
 
     @property
     def turns(self) -> int:

@@ -27,7 +27,7 @@ from cutegemm.plan.program.schedule import Schedule
 from cutegemm.plan.program.steps import ACC, RIGHT, SECOND, Program
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout, smem_align_bytes
-from cutegemm.plan.sums import SharedSums
+from cutegemm.plan.sums import SUM_VECTOR, SharedSums, exchanged
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.atoms import CopyAtom
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 # An access of one element of 16 bits: it goes to a register of its own, so that no load waits for another. Where it
 # comes from takes half a register besides, as seen in kernels: addresses of runs of them, and predicates.
 HALF_BITS, _BITS_FOR_HALF = 16, 48
-SUM_VECTOR = 4  # sums of a thread that a pipeline moves to and from the workspace at once: 16 bytes
 MAX_ACCESS_BITS = 128  # of a thread at once
 TICKET_BYTES = 4  # in shared memory, by which a consumer's threads learn whether theirs is a tile's last part
 _REGISTERS_BESIDES = 32  # of a consumer that adds parts: addresses and counters
@@ -170,13 +169,28 @@ class GemmPlan(hooks.Shown):
     @property
     def product_tile(self) -> tuple[int, int, int]:
         """Rows, columns and k of a k-tile that a CTA multiplies: its tile, or where the CTAs of a cluster share K, the
-        rows of all of them."""
+        rows or the columns of all of them.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> plan = sm90_plan(tile=(64, 96, 64), k_ctas=3)
+        >>> plan.product_tile, plan.cta_tile, plan.cluster_mn
+        ((64, 96, 64), (64, 32, 64), (1, 3))
+        """
         bm, bn, bk = self.cta_tile
-        return (bm * self.k_ctas, bn, bk)
+        return (bm, bn * self.k_ctas, bk) if self.pipeline is not None else (bm * self.k_ctas, bn, bk)
+
+    @property
+    def multicast_mn(self) -> tuple[int, int]:
+        """CTAs of a cluster along M, which share what they load of B, and along N, which share that of A: none where
+        they have other k-tiles."""
+        (across, along), shared = self.cluster_mn, self.k_ctas
+        return (across // shared, along) if self.pipeline is None else (across, max(1, along // shared))
 
     @property
     def k_ctas(self) -> int:
         """CTAs of a cluster that share K."""
+        if self.pipeline is not None:
+            return self.pipeline.k_ctas
         return 1 if self.sums is None else self.cluster_mn[0]
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
@@ -186,6 +200,8 @@ class GemmPlan(hooks.Shown):
     @property
     def ending_mma(self) -> TiledMma:
         """By whose thread-value layout of C the threads have the sums of the CTA's tile when they store it."""
+        if self.pipeline is not None and self.k_ctas > 1:
+            return _of_columns(self.tiled_mma, self.cta_tile[1])
         return self.tiled_mma if self.sums is None else self.sums.added
 
     @property
@@ -266,13 +282,19 @@ class GemmPlan(hooks.Shown):
         return (rows, columns // 2) if self.operands.gated else (rows, columns)
 
     @property
-    def consumer_d_mma(self) -> TiledMma:
-        """Of a pipeline: the MMA by whose sums a consumer's tile of D is divided among its threads: its own, or of a
-        gated epilogue one of half the columns, whose sums lie as the gates do."""
-        if not self.operands.gated:
-            return self.consumer_mma
+    def consumer_product_tile(self) -> tuple[int, int]:
+        """Of a pipeline: rows and columns that a consumer multiplies; see `product_tile`."""
         assert self.pipeline is not None
-        return _of_columns(self.consumer_mma, self.pipeline.consumer_tile[1] // 2)
+        rows, columns = self.pipeline.consumer_tile
+        return rows, columns * self.k_ctas
+
+    @property
+    def consumer_d_mma(self) -> TiledMma:
+        """Of a pipeline: the MMA by whose sums a consumer's tile of D is divided among its threads: its own; of a gated
+        epilogue one of half the columns, whose sums lie as the gates do; or where CTAs share K one of the CTA's own."""
+        if not self.operands.gated and self.k_ctas == 1:
+            return self.consumer_mma
+        return _of_columns(self.consumer_mma, self.consumer_d_tile[1])
 
     @property
     def fetched_tile(self) -> str:
@@ -406,6 +428,8 @@ class GemmPlan(hooks.Shown):
         if self.sums is not None:
             elements = self.sums.by_warp.cosize() + (self.sums.by_cta.cosize() if self.sums.by_cta else 0)
             out["sums"] = elements * ops.acc.bits // 8
+        elif self.k_ctas > 1:
+            out["sums"] = exchanged(self).cosize() * ops.acc.bits // 8
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
@@ -489,7 +513,7 @@ class GemmPlan(hooks.Shown):
         assert self.pipeline is not None
         if not self.pipeline.two_level:
             return 1
-        return self.pipeline.consumer_tile[1] // self.consumer_mma.tile_mnk[1]
+        return self.consumer_product_tile[1] // self.consumer_mma.tile_mnk[1]
 
     @property
     def level_sums(self) -> str:
@@ -552,7 +576,7 @@ class GemmPlan(hooks.Shown):
     @functools.cached_property
     def registers_of_sums(self) -> np.ndarray:
         """Of a pipeline: the register of each accumulator of a thread, in the MMA's order: (values, MMA_M, MMA_N)."""
-        values, *rest = self.tiled_mma.partition_shape_C(self.cta_tile[:2])
+        values, *rest = self.ending_mma.partition_shape_C(self.cta_tile[:2])
         return self.order_of_sums((product(values), *rest)).offsets()
 
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
@@ -615,6 +639,7 @@ class GemmPlan(hooks.Shown):
             self.raster, self.split, self.cta_tile, self.cluster_mn, persistent,
             batched=self.operands.batched, idle_ctas=by_threads,
             gpcs=None if self.pipeline is None else self.pipeline.gpcs,
+            k_ctas=1 if self.pipeline is None else self.pipeline.k_ctas,
         )  # fmt: skip
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
@@ -677,7 +702,7 @@ def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
         along_n = Layout((atom_n, columns // atom_n), (1, atom_n))
         return TiledMma(a, permutation_mnk=(mma.permutation_mnk[0], along_n, None))
     atom = wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype)
-    return TiledMma(atom, permutation_mnk=(mma.permutation_mnk[0], None, None))
+    return TiledMma(atom, mma.atom_layout_mnk, (mma.permutation_mnk[0], None, None))
 
 
 def _without_second(permutation: Layout) -> Layout:

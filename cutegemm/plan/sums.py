@@ -1,13 +1,22 @@
-"""Sums that several warps hold, each of its own part of K, and that are added in shared memory."""
+"""Sums that several warps, or several CTAs of a cluster, hold, each of its own part of K, and that are added in shared
+memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cutegemm.layout import Layout
+from cutegemm.layout.inttuple import product
 from cutegemm.tile.tiled_mma import TiledMma
 
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
 SUMS_ALIGN_BYTES = 16  # of where they lie in shared memory
+SUM_VECTOR = (
+    4  # sums of a thread of a pipeline that move to other CTAs, or to the workspace, at once: 16 bytes
+)
 
 
 @dataclass(frozen=True)
@@ -35,3 +44,35 @@ class SharedSums:
     def warps(self) -> int:
         """That share K."""
         return self.by_warp[2].size()
+
+
+def exchanged(plan: GemmPlan) -> Layout:
+    """Of a pipeline whose CTAs share K: where the sums of a CTA's columns lie in its shared memory, in elements:
+    (vector, threads, vectors, CTAs, consumers), from each of the CTAs that share K, itself among them.
+
+    Each thread sends vectors of its sums to the same thread of the CTA that stores these columns, 16 bytes at a time,
+    and neighbours side by side; that one adds what has come to its own places, in the order of the CTAs.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> str(exchanged(sm90_plan(tile=(64, 64, 64), k_ctas=4)))
+    '(4,128,2,4,2):(1,4,512,1024,4096)'
+    """
+    pipeline = plan.pipeline
+    assert pipeline is not None
+    threads, own = pipeline.consumer_threads, product(pipeline.consumer_tile)
+    vectors = own // (threads * SUM_VECTOR)
+    return Layout((SUM_VECTOR, threads, vectors, pipeline.k_ctas, pipeline.consumers))
+
+
+def sent(plan: GemmPlan) -> Layout:
+    """Of such a pipeline: which of a thread's sums go to each of the CTAs that share K: (vector, vectors, CTAs) to
+    registers, in the order of `exchanged`.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> str(sent(sm90_plan(tile=(128, 64, 64), k_ctas=2)))
+    '(4,(4,2),2):(1,(4,32),16)'
+    """
+    downs = plan.consumer_mma.partition_shape_C(plan.consumer_product_tile)[1]
+    across = exchanged(plan)[2].size() // downs
+    own = SUM_VECTOR * across
+    return Layout((SUM_VECTOR, (across, downs), plan.k_ctas), (1, (SUM_VECTOR, own * plan.k_ctas), own))

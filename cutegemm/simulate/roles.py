@@ -27,6 +27,7 @@ from cutegemm.plan.program.operations import (
     Load,
     PartOp,
     ReadSlot,
+    Send,
     SlotOp,
     StoreSlot,
     Tag,
@@ -47,7 +48,8 @@ from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
 from cutegemm.simulate.reductions import finish_all
 from cutegemm.simulate.slots import SlotStorage, held_by_consumers
-from cutegemm.simulate.tables import held_by_threads, plan_tables
+from cutegemm.simulate.sums import SharedSums
+from cutegemm.simulate.tables import held_to_be_stored, plan_tables
 from cutegemm.simulate.task import Task
 from cutegemm.simulate.tile_store import TileStore
 from cutegemm.simulate.work import Workspace, work_tiles_of
@@ -90,7 +92,7 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
     stage.reduce()
     if task.checked:
         stage.finish()
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     return (
         len(tiles),
         plan.k_tiles(problem),
@@ -127,7 +129,7 @@ def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[lis
         for rank in range(in_cluster):
             shapes = []
             for column in numbers.T:
-                own = [grid.work_tile(int(number)) for number in column]
+                own = [plan.scheduler.share_of(grid.work_tile(int(number)), rank) for number in column]
                 at = np.array(
                     [grid.tile_mnl(tile, rank) if tile.parts else NOTHING_MNL for tile in own], np.int64
                 ).T
@@ -183,11 +185,12 @@ class Stage:
                 check_tables(plan, plan_tables(plan), report)
         self.held = held_by_consumers(plan, report)
         self.storage = None if plan.slots is None else SlotStorage(task)
-        self.direct = TileStore(task, held_by_threads(plan)) if plan.slots is None else None
+        self.direct = TileStore(task, held_to_be_stored(plan)) if plan.slots is None else None
         self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
+        self.shared = SharedSums(plan, self.held, report) if plan.k_ctas > 1 else None
         self.loaded, self.multiplied = [0, 0], 0
         self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
-        self.grid_mn = plan.grid(task.problem)[:2]
+        self.loaded_mn = plan.grid(task.problem)[0], -(-task.problem.n // plan.product_tile[1])
 
     def reduce(self) -> None:
         """The partial results of all tiles to the results of sums and maxima."""
@@ -226,6 +229,7 @@ class Player(Machine):
         ] = {}  # of a k-tile, and how many consumers are to take it
         self.sums: dict[int, np.ndarray] = {}  # of a process: (CTAs, M, N)
         self.totals: dict[int, np.ndarray] = {}
+        self.own_sums: dict[int, np.ndarray] = {}  # those of the own columns from all CTAs that share K
         self.level_sums: dict[tuple[int, str], np.ndarray] = {}  # those of k-tiles alone
         # Of products that are under way, the oldest first: which sums they are of, and their values
         self.under_way: dict[int, list[tuple[str, np.ndarray]]] = defaultdict(list)
@@ -234,6 +238,7 @@ class Player(Machine):
         self.fetched: dict[int, np.ndarray] = {}  # of a tile that has come to a slot
         self.kept: dict[int, list[np.ndarray]] = {}  # subtiles of the tile that is held
         self.blocks: dict[int, int] = defaultdict(int)  # k-blocks multiplied so far
+        self.sent: dict[tuple[int, int, str], np.ndarray] = {}  # of sums on their way to a CTA
         self.leaving: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(
             dict
         )  # sums of a tile, by consumer
@@ -267,14 +272,18 @@ class Player(Machine):
 
     def _land(self, cta: int, load: Load) -> None:
         super()._land(cta, load)
+        if isinstance(load, Send):
+            assert self.stage.shared is not None
+            self.stage.shared.land(cta, load, self.sent.pop((cta, load.stage, load.part)))
+            return
         which = "AB".index(load.part[0])
         parts = [part for part in self.protocol.parts[cta] if part[0] == load.part[0]]
         if all(self.holds.get((cta, load.stage, part)) == load.tag for part in parts):
             shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][which]
-            (bm, bn, bk), before = self.plan.cta_tile, flow.loaded_elems
+            (bm, bn, bk), before = self.plan.product_tile, flow.loaded_elems
             flow.group = shape.group
             of = (shape.group.m_tile, shape.group.n_tile, shape.group.batch)
-            m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(of, *self.stage.grid_mn)
+            m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(of, *self.stage.loaded_mn)
             first = (m_tile * bm, n_tile * bn)[which]
             flow.load((first, (shape.k_first + load.tag[1]) * bk), load.stage)
             self.stage.loaded[which] += flow.loaded_elems - before
@@ -316,6 +325,9 @@ class Player(Machine):
                 self.sums[number] = nothing
             else:
                 self.level_sums[number, each.what] = nothing[:, :, self.columns_of(each.what)]
+        elif isinstance(each, step.AddSums):
+            assert self.stage.shared is not None
+            self.own_sums[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
         elif isinstance(each, step.AddParts):
             self._add_parts(number, process, op)
         elif isinstance(each, step.Evaluate):
@@ -364,7 +376,7 @@ class Player(Machine):
 
     def columns_of(self, sums: str) -> slice:
         """Of a consumer's tile, those that some sums are of."""
-        half = self.pipeline.consumer_tile[1] // 2
+        half = self.plan.consumer_product_tile[1] // 2
         return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(sums, slice(None))
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
@@ -385,7 +397,7 @@ class Player(Machine):
     def _nothing(self, process: Process, number: int) -> np.ndarray:
         """Sums of 0."""
         ctas = len(self.shape(process, number).group)
-        return np.zeros((ctas, *self.pipeline.consumer_tile), self.plan.operands.acc.storage)
+        return np.zeros((ctas, *self.plan.consumer_product_tile), self.plan.operands.acc.storage)
 
     def total(self, number: int, process: Process, tile: int) -> np.ndarray:
         """The values of a tile that are stored."""
@@ -394,6 +406,16 @@ class Player(Machine):
         if not self.shape(process, tile).tile.k_count:
             return self._nothing(process, tile)
         return self.sums[number]
+
+    # --- sums of CTAs that share K -------------------------------------------------------------------------
+
+    def _load(self, number: int, process: Process, op: Load) -> None:
+        super()._load(number, process, op)
+        if isinstance(op, Send):
+            assert self.stage.shared is not None
+            sums = self.total(number, process, op.tag[0])
+            for to, cta in enumerate(op.ctas):
+                self.sent[cta, op.stage, op.part] = self.stage.shared.sent(sums, self.consumer(process), to)
 
     # --- parts of a tile -----------------------------------------------------------------------------------
 
@@ -430,19 +452,19 @@ class Player(Machine):
             return  # `TileStore` computes all of it where it stores
         (tile, i), consumer = op.tag, self.consumer(process)
         if op.step.part == step.HEAD:
-            sums = (
-                self.sums[number]
-                if self._has_total(number, process, tile)
-                else self.total(number, process, tile)
-            )
+            sums = self.stored(number, process, tile)
             self.registers[number] = storage.head(storage.registers(sums, consumer))
             return
         fetched = self.fetched.pop(number, None)
         self.values[number] = storage.tail(self.registers[number], i, self.own_group(process, tile), fetched)
 
-    def _has_total(self, number: int, process: Process, tile: int) -> bool:
-        """Whether the parts of a tile have been added up."""
-        return self.plan.split.is_split and self.shape(process, tile).tile.parts > 1
+    def stored(self, number: int, process: Process, tile: int) -> np.ndarray:
+        """The sums of a tile that become D: with those of other parts, or of other CTAs."""
+        if self.plan.k_ctas > 1:
+            return self.own_sums[number]
+        if self.plan.split.is_split and self.shape(process, tile).tile.parts > 1:
+            return self.sums[number]
+        return self.total(number, process, tile)
 
     def _slot(self, number: int, process: Process, op: SlotOp) -> None:
         super()._slot(number, process, op)
@@ -489,9 +511,7 @@ class Player(Machine):
         """Straight out of registers, as soon as all consumers of the tile have come to it."""
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None
-        sums = (
-            self.sums[number] if self._has_total(number, process, tile) else self.total(number, process, tile)
-        )
+        sums = self.stored(number, process, tile)
         of_all = self.leaving[process.cta, tile]
         of_all[self.consumer(process)] = sums
         if len(of_all) < self.pipeline.readers:
@@ -507,7 +527,7 @@ class Player(Machine):
 
 
 def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     out = []
     for name, extent, mode in (("a", bm, "m"), ("b", bn, "n")):
         box, smem = getattr(plan, f"load_{name}"), getattr(plan, f"smem_{name}")

@@ -264,8 +264,8 @@ def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
 
 
 def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
-    """(consumers, threads, registers) element of its own tile that each accumulator of a consumer sums up."""
-    pipeline, mma = plan.pipeline, plan.tiled_mma
+    """(consumers, threads, registers) element of its own tile of D that each register of a consumer has the sum of."""
+    pipeline, mma = plan.pipeline, plan.ending_mma
     assert pipeline is not None
     bm, bn, _ = plan.cta_tile
     rows, columns = pipeline.consumer_tile

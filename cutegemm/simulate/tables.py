@@ -117,6 +117,12 @@ def held_by_threads(plan: GemmPlan) -> np.ndarray:
     return np.ascontiguousarray(plan.tiled_mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0))
 
 
+def held_to_be_stored(plan: GemmPlan) -> np.ndarray:
+    """(rest_m, rest_n, value, thread) element of the (bM, bN) tile of D that each sum is of when it is stored."""
+    table = plan.ending_mma.offsets_c(Layout(plan.cta_tile[:2]))
+    return np.ascontiguousarray(table.transpose(2, 3, 1, 0))
+
+
 def _operand(plan: GemmPlan, name: str) -> OperandTables:
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
     extent = plan.product_tile[0 if name == "a" else 1]

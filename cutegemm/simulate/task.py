@@ -36,7 +36,7 @@ class Task:
     @property
     def ctas_at_once(self) -> int:
         """How many CTAs are simulated together."""
-        bm, bn, _ = self.plan.cta_tile
+        bm, bn, _ = self.plan.product_tile
         return max(1, _SUMS_AT_ONCE // (bm * bn))
 
     def tell(self, done: float) -> None:

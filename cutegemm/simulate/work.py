@@ -9,8 +9,9 @@ import numpy as np
 
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.memory.workspace import slot_layout
-from cutegemm.plan.plan import SUM_VECTOR, GemmPlan
+from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
+from cutegemm.plan.sums import SUM_VECTOR
 from cutegemm.plan.work.shares import WorkTile
 from cutegemm.simulate.memory import is_poison, poison
 from cutegemm.simulate.report import Report, tile_text

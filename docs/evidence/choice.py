@@ -3,6 +3,7 @@
 python -m docs.evidence choice --seed 1 --count 300 --tune-below 1.0 --json choice.json
 python -m docs.evidence choice --seed 2 --count 160 --first 12 --others 8 --times --json rivals.json    # to fit to
 python -m docs.evidence choice --seed 77 --count 900 --small --each 5 --times --json families.json          # to fit to
+python -m docs.evidence choice --seed 801 --count 340 --deep --ways 6 --times --json shared.json             # to fit to
 python -m docs.evidence choice --shape 1536 --shape 777x11008x4096 --layout nt --layout tn --first 60    # of one's own
 
 Every GPU of the machine takes problems; all plans of one problem, and the library, run in turns on one GPU.
@@ -15,7 +16,7 @@ import json
 import math
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.run.tune import BEST, varied
 from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record
-from docs.evidence.drawn import drawn, is_small, of_each_family, rivals
+from docs.evidence.drawn import drawn, is_deep, is_small, of_each_family, of_each_way, rivals
 from docs.evidence.files import write_whole
 from docs.evidence.gemm import LAYOUTS, parse_shape
 from docs.evidence.measure import machine, need_gpu, this_device
@@ -227,18 +228,16 @@ def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
     ]
 
 
-def _drawn(seed: int, count: int, dtypes: Sequence[str] | None, small: bool = False) -> list[Problem]:
-    """Those of `drawn` whose type is one of these, where some are given, and that are small, where these are asked for.
+def _drawn(
+    seed: int, count: int, dtypes: Sequence[str] | None, kept: Callable[[Problem], bool] = lambda _: True
+) -> list[Problem]:
+    """Those of `drawn` whose type is one of these, where some are given, and that are `kept`.
 
     >>> len(_drawn(1, 40, None)), sorted({str(of.operands.a.dtype) for of in _drawn(1, 40, ["float32", "tf32"])})
     (40, ['f32', 'tf32'])
     """
     kinds = {DType.parse(name) for name in dtypes or ()}
-    return [
-        of
-        for of in drawn(seed, count)
-        if (not kinds or of.operands.a.dtype in kinds) and (not small or is_small(of))
-    ]
+    return [of for of in drawn(seed, count) if (not kinds or of.operands.a.dtype in kinds) and kept(of)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -270,7 +269,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="tune what is below this ratio to the library, and time the plan that the tuner takes",
     )
     parser.add_argument("--small", action="store_true", help="of those that are drawn, small ones alone")
+    parser.add_argument("--deep", action="store_true", help="those of few tiles with a deep K alone")
     parser.add_argument("--each", type=int, default=0, help="plans beside, of each family for tensor cores")
+    parser.add_argument("--ways", type=int, default=0, help="plans beside, of each way to take K, for wgmma")
     parser.add_argument("--others", type=int, default=0, help="plans beside, by chance")
     parser.add_argument("--seconds", type=float, default=0.1, help="of measuring for each problem")
     parser.add_argument("--json", type=Path, help="write all numbers there")
@@ -283,11 +284,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for m, n, k in given.shape or ()
         for layout in given.layout or LAYOUTS
     ]
+    wanted = [of for of, is_asked in ((is_small, given.small), (is_deep, given.deep)) if is_asked]
     cases = []
-    for number, of in enumerate(problems or _drawn(given.seed, given.count, given.dtype, given.small)):
+    for number, of in enumerate(
+        problems
+        or _drawn(given.seed, given.count, given.dtype, lambda of: all(is_so(of) for is_so in wanted))
+    ):
         case = Drawn(of, (), number % 2 == 0)
         beside = rivals(of, given.first, given.others, given.seed, case.sums)
         beside += of_each_family(of, given.each)
+        beside += of_each_way(of, given.ways, case.sums) if given.ways else []
         cases.append(replace(case, plans=tuple(dict.fromkeys(map(str, beside)))))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}

@@ -17,6 +17,7 @@ import cutegemm.choose.sm90.choice as sm90
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.catalog import by_simt, ranked
 from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.plan.problem import Problem
@@ -26,6 +27,7 @@ from docs.evidence.gemm import LAYOUTS
 LEAST, MOST = 16, 16384
 _ALIGNED = 16
 _KINDS = {"bfloat16": 8, "float16": 3, "float8_e4m3fn": 3, "tf32": 3, "float32": 3}  # of 20
+_DEEP_BITS, _DEEP_ELEMENTS = 16384, 1 << 20  # along K; elements of D
 _SHORT_BITS, _FEW, _FEW_ELEMENTS = 6400, 64, 1 << 17  # along K; rows or columns; elements of D
 _MOST_ELEMENTS = 1 << 25  # of D
 _WORST = 1.6  # times the best prediction: plans that are still tried
@@ -90,6 +92,18 @@ def is_small(problem: Problem) -> bool:
     return is_short or (min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS)
 
 
+def is_deep(problem: Problem) -> bool:
+    """Whether D has few tiles, and K is deep: CTAs share K then, by one way or another.
+
+    >>> extents = (432, 304, 7552), (4096, 4096, 7552), (432, 304, 512)
+    >>> [is_deep(Problem(*mnk, operands=operands_of("bf16", "nn", *mnk))) for mnk in extents]
+    [True, False, False]
+    """
+    kind = problem.operands.a.dtype
+    is_long = problem.k * kind.bits >= _DEEP_BITS and problem.m * problem.n <= _DEEP_ELEMENTS
+    return is_long and not by_simt(kind)
+
+
 def of_each_family(problem: Problem, count: int) -> list[Recipe]:
     """The recipes of each family for tensor cores that are predicted to be the fastest; of mma.sync each tile once."""
     operands, found = problem.operands, []
@@ -97,6 +111,18 @@ def of_each_family(problem: Problem, count: int) -> list[Recipe]:
         with suppress(PlanError):  # other families may serve
             found += _first(candidates(operands, problem), count, candidates is mma_sync.ranked)
     return found
+
+
+def of_each_way(problem: Problem, count: int, accumulate: str = "fast") -> list[Recipe]:
+    """The Hopper recipes that are predicted to be the fastest of each way to take K: whole, by parts whose sums meet in
+    global memory, and by CTAs of a cluster."""
+    found: dict[str, list[Recipe]] = {}
+    for one in sm90.ranked(problem.operands, problem, accumulate=accumulate):
+        recipe = one.recipe
+        assert isinstance(recipe, Sm90Recipe)
+        way = "cluster" if recipe.shape.k_ctas > 1 else "whole" if recipe.split is None else "parts"
+        found.setdefault(way, []).append(recipe)
+    return [recipe for recipes in found.values() for recipe in recipes[:count]]
 
 
 def _first(candidates: Iterable[Candidate], count: int, is_each_once: bool) -> list[Recipe]:

@@ -37,11 +37,11 @@ from docs.evidence.fitting import judged
 Row = Mapping[str, Any]
 # Of an odd D, of which there are few times: found for such problems alone. Of the power limit: from 8192^3, the sizes
 # of language models (hopper_tiles, hopper_llama) and all others of more than 100 us. Of two levels: from times of e4m3
-# alone, of later kernels. Of clusters, rings of few or many stages and rows of 64 bytes: by which the choice loses
-# least on all files, the others as they are.
+# alone, of later kernels. Of clusters, CTAs that share K, rings of few or many stages and rows of 64 bytes: by which
+# the choice loses least on all files, the others as they are.
 _FOUND_APART = (
     "store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "pairs", "shallow", "deeper",
-    "half",
+    "half", "shared", "sent",
 )  # fmt: skip
 # Until then tiles with narrow slots, named by their size, had wide ones, and a stage less.
 _NARROW_SINCE = "2026-11-23 02:00 UTC"

@@ -163,7 +163,7 @@ STEPS: tuple[Step, ...] = (
         for chip in ("h200", "h100")
     ],
     _choice(
-        "choice_fit_seed33", 50, "the same: plans that a later model ranks first, of an H100",
+        "choice_fit_seed33_h100", 50, "the same: plans that a later model ranks first, of an H100",
         "--seed 33 --count 64 --first 9 --others 3 --seconds 0.05 --times",
     ),
     *[
@@ -184,6 +184,17 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_seed121_h200", 220, "the same: what lost by a later model, and what the tuner timed of it",
         "--seed 121 --count 300 --tune-below 0.98 --seconds 0.08",
+    ),
+    *[
+        _choice(
+            f"choice_fit_shared_{chip}", 90, "the same: few tiles with a deep K, by plans of each way to take K",
+            f"--seed {seed} --count {count} --deep --ways 4 --seconds 0.2 --times",
+        )
+        for chip, seed, count in (("h200", 801, 220), ("h100", 802, 230))
+    ],
+    _choice(
+        "choice_fit_shared_small_h100", 120, "the same: of these the small ones, by plans of each family",
+        "--seed 803 --count 600 --small --deep --each 4 --seconds 0.12 --times",
     ),
     _choice(
         "choice_fit_seed401_h200", 140, "the same: plans in clusters of four and eight",
@@ -240,8 +251,8 @@ STEPS: tuple[Step, ...] = (
         "--plan sm90_wide_along_n_1x2 --seconds 0.3 --power 1.5",
     ),
     Step(
-        "simt_fit_small", "what the choice among SIMT plans is fitted to: small and middling problems",
-        ("-m", "docs.evidence", "fit-simt", "--measure", "simt_fit_small.json"), 60, (GPU,),
+        "simt_fit_small_h100", "what the choice among SIMT plans is fitted to: small and middling problems",
+        ("-m", "docs.evidence", "fit-simt", "--measure", "simt_fit_small_h100.json"), 60, (GPU,),
     ),
     _choice(
         "simt_fit_hard_h100", 60, "the same: problems that were chosen badly, of an H100",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cutegemm.analysis import check
-from cutegemm.build import Shared, simt_plan, sm90_plan
+from cutegemm.build import Shared, simt_plan, skinny_plan, sm90_plan
 from cutegemm.draw import (
     Timeline,
     draw,
@@ -31,6 +31,7 @@ from cutegemm.draw.grids import levels_of, regions
 from cutegemm.draw.html import page_data
 from cutegemm.draw.owners import holders
 from cutegemm.draw.palette import DARK, LIGHT, NAMED
+from cutegemm.draw.plans import plan_picture
 from cutegemm.dtypes import bf16, f16
 from cutegemm.errors import LayoutError, UnsupportedError
 from cutegemm.layout import (
@@ -354,6 +355,71 @@ def test_the_page_counts_the_ctas_of_a_cluster_together() -> None:
     page = draw(plan, kind="html", problem=Problem(192, 256, 64, operands=plan.operands))
     position = unpacked(embedded(page)["grid"]["position"])
     assert position.reshape(2, 3).T.tolist() == [[0, 2], [1, 3], [4, 5]]
+
+
+def test_the_page_shows_what_ctas_that_share_k_multiply() -> None:
+    """All four have the tile of 64 x 64, and the thread of an element is the same in each; 2 x 4 of them, the last one
+    along N with columns of a single CTA."""
+    plan = sm90_plan(tile=(64, 64, 64), k_ctas=4, schedule="cooperative", consumers=1, raster="along_n")
+    problem = Problem(100, 200, 640, operands=plan.operands)
+    data = embedded(draw(plan, kind="html", problem=problem))
+    assert (data["tile"], data["own"], data["cluster"]) == ([64, 64, 64], [64, 16], [1, 4])
+    thread, value = unpacked(data["d"]["thread"]), unpacked(data["d"]["value"])
+    table = plan.tiled_mma.offsets_c(Layout((64, 64))).reshape(128, -1, order="F")
+    assert (table[thread, value] == np.arange(64 * 64)).all()
+    stored = plan.stored_by_threads  # of the columns of one CTA
+    for column in range(64):
+        for row in range(0, 64, 5):
+            assert row + 64 * (column % 16) in stored[thread[row + 64 * column]]
+    assert len(unpacked(data["b"]["smem"])) == 64 * 64
+    grid = data["grid"]
+    assert (grid["m"], grid["n"], grid["l"]) == (2, 4, 1)
+    assert unpacked(grid["position"]).reshape(4, 2).T.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert page_data(plan, problem, 132)["grid"]["wave"] == 33
+
+
+def test_the_page_of_ctas_that_share_k_in_larger_clusters() -> None:
+    """3 x 2 products of 64 x 64 in clusters of two along M, along N first: 0 1 | 2 3, then the last row, 4 | 5."""
+    plan = sm90_plan(tile=(64, 64, 64), k_ctas=2, cluster=(2, 1), raster="along_n")
+    data = page_data(plan, Problem(192, 128, 640, operands=plan.operands), None)
+    assert unpacked(data["grid"]["position"]).reshape(2, 3).T.tolist() == [[0, 2], [1, 3], [4, 5]]
+
+
+def test_a_plan_without_tiles_in_shared_memory_has_no_page() -> None:
+    with pytest.raises(UnsupportedError, match="do not pass through shared memory"):
+        draw(skinny_plan(), kind="html")
+
+
+def test_a_plan_whose_ctas_share_k_is_drawn() -> None:
+    plan = sm90_plan(tile=(64, 64, 64), k_ctas=4, schedule="cooperative", consumers=1)
+    a, b, sums = plan_picture(plan).grids
+    assert (a.labels.shape, b.labels.shape, sums.labels.shape) == ((64, 64), (64, 64), (64, 64))
+    assert sums.title == "sums in registers"
+    assert "4 CTAs share K, and each stores 64 x 16" in plan_picture(plan).subtitle
+
+
+@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
+def test_sums_of_ctas_that_share_k_are_on_the_timeline(schedule: str) -> None:
+    """Of each tile once: sent behind its products, added when all have come, 6 later, and stored then."""
+    plan = sm90_plan(
+        tile=(64, 64, 64), k_ctas=2, stages=3, schedule=schedule, consumers=1 + (schedule != "cooperative")
+    )
+    timeline = plan_timeline(plan)
+    assert timeline.title == "sm90: 4 tiles of 8 k-tiles shared by 2 CTAs, 3 stages"
+    done = [e for e in timeline.events if e.role.startswith("consumer") and not e.is_wait]
+    assert sum(e.event == "multiply" for e in done) == 4 * 4
+    assert {e.stage for e in done if "sums" in e.event} == {None}
+    for role in dict.fromkeys(e.role for e in done):
+        mine = sorted((e for e in done if e.role == role), key=lambda e: e.start)
+        steps = [event for event, _ in itertools.groupby(e.event for e in mine)]
+        tiles = 4 // len({e.role for e in done})
+        assert steps == ["multiply", "send sums", "add sums", "store"] * tiles
+        for sent, added in zip(
+            [e for e in mine if e.event == "send sums"],
+            [e for e in mine if e.event == "add sums"],
+            strict=True,
+        ):
+            assert added.start >= sent.start + 6
 
 
 def test_the_page_stands_alone() -> None:

@@ -189,7 +189,11 @@ def test_a_store_writes_whole_units_past_the_end_of_a_row():
         ("mbarrier.init.shared.b64 [%r8], 1;", "initialised again"),
         ("mbarrier.arrive.shared.b64 _, [%r8];", "no mbarrier is initialised"),
         (FETCH.replace("fence.mbarrier_init.release.cluster;", ""), "no fence.mbarrier_init since"),
-        (f"{INIT.format(count=1)} mapa.shared::cluster.u32 %r3, %r8, 1;", "no CTA 1 in a cluster of 1"),
+        (
+            f"{INIT.format(count=1)} mapa.shared::cluster.u32 %r3, %r8, 1;"
+            "mbarrier.arrive.shared::cluster.b64 _, [%r3];",
+            "no CTA 1 in the cluster",
+        ),
         ("barrier.cluster.wait;", "without an arrival"),
         ("elect.sync %r3|%p3, 15;", "leaves out a thread"),
         ("prefetch.tensormap [%rd0];", "a tensor map breaks rules"),
@@ -285,6 +289,38 @@ def test_who_waits_for_one_copy_knows_nothing_of_another():
     assert (Bench().run(body) == 0x3C00 << 16).all()  # elements 0 and 1
     with pytest.raises(EmulationError, match=r"race: it reads .* written by an asynchronous copy"):
         Bench().run(body.replace("[%r9+1024]; st", "[%r9]; st"))
+
+
+def test_what_st_async_has_stored_is_fenced_before_a_box_of_it_leaves():
+    """It is of the generic proxy: 64 threads of each CTA send 1 and 2, in f16, to the box of the other CTA."""
+    body = f"""
+        {INIT.format(count=1)}
+        barrier.cluster.arrive; barrier.cluster.wait;
+        mov.u32 %r1, %cluster_ctarank; xor.b32 %r2, %r1, 1;
+        shl.b32 %r3, %r0, 4; add.s32 %r3, %r3, %r9; mov.b32 %r4, 0x40003C00;
+        mapa.shared::cluster.u32 %r3, %r3, %r2; mapa.shared::cluster.u32 %r5, %r8, %r2;
+        @!%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r8], 1024;
+        st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%r3], {{%r4, %r4, %r4, %r4}}, [%r5];
+        {WAIT.format(parity=0)}
+        fence.proxy.async.shared::cta;
+        bar.sync 0;
+        @%p0 ret;
+        mov.b32 %r10, 0; shl.b32 %r11, %r1, 3;
+        {STORE} cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+    """
+    bench = Bench()
+    bench.run(body, threads=64, ctas=2)
+    after = bench.target.data.view(np.float16).reshape(20, 64)
+    assert (after[:16] == np.tile([1, 2], 32)).all()
+    assert (after[16:] == 0).all()
+    with pytest.raises(EmulationError, match=r"which st\.async wrote with no fence\.proxy\.async after it"):
+        Bench().run(body.replace("fence.proxy.async.shared::cta;", ""), threads=64, ctas=2)
+
+
+def test_an_address_of_no_cta_may_be_worked_out():
+    """As compilers do ahead of a branch."""
+    got = Bench().run("mapa.shared::cluster.u32 %r3, %r8, %r0; mov.b32 %r4, 5; st.global.b32 [%rd0], %r4;")
+    assert (got == 5).all()
 
 
 def test_one_lane_is_elected():

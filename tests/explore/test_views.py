@@ -29,6 +29,7 @@ from cutegemm.tile.tv import make_layout_tv
 from tests.explore.pages import Page, page, query
 
 CONFLICT = "simt:block=128x128x8,warp=64x32,thread=8x8,shared_a=k"
+SHARED_K = "sm90:tile=64x64x64,schedule=cooperative,consumers=1,k_ctas=4,stages=6"
 PLANS = {
     "sm90_pingpong": "nt",
     "sm90_deferred_2x1": "nt",
@@ -38,6 +39,7 @@ PLANS = {
     "simt_256x128": "nn",
     "simt_64x64/k4": "nn",
     CONFLICT: "nn",
+    SHARED_K: "nt",
 }
 VIEWS = ("layouts", "rules", "tile", "banks", "pipeline", "report")
 
@@ -311,8 +313,9 @@ def test_moments_follow_the_programs(name: str) -> None:
             said[" ".join(now.text.split()[:2]), texts[now.role][now.at[now.role]].split()[0]] += 1
     for does, words in (
         ("asks for", {"load"}),
-        ("expects", {"load", "wait"}),  # the wait for C, where it comes to a slot
-        ("begins", {"mma", "read"}),
+        ("expects", {"load", "wait", "send"}),  # the wait for C, where it comes to a slot
+        ("begins", {"mma", "read", "add"}),
+        ("sends", {"send"}),
         ("asks whether", {"if", "for"}),
         ("write slot", {"write"}),
         ("store slot", {"store"}),
@@ -327,6 +330,31 @@ def test_a_stage_is_read_when_it_is_full_alone() -> None:
     for moment in moments(plan_of("sm90_pingpong")):
         for held, readers in moment.stages:
             assert not readers or all(text.startswith("k-tile") for text in held.values())
+
+
+def test_sums_come_from_all_ctas_before_they_are_added() -> None:
+    """Of the four that share K: each tile's sums are sent once, come four times, and are read when all have come."""
+    every = moments(plan_of(SHARED_K))
+    sent = [now.text for now in every if now.text.startswith("sends")]
+    assert sent == [f"sends sums of tile {tile} to 4 CTAs, each those of its columns" for tile in range(4)]
+    assert sum(now.text == "sums have come" for now in every) == 4 * 4
+    read = [now for now in every if now.text == "begins to read the sums that have come"]
+    for tile, now in enumerate(read):
+        ((held, readers),) = now.sums
+        assert readers == 1
+        assert held == {f"sums {cta}.0": f"of tile {tile}" for cta in range(4)}
+    assert len(read) == 4
+    assert all(not now.sums for now in moments(plan_of("sm90_pingpong")))
+
+
+def test_the_state_of_the_sums_is_shown() -> None:
+    every = moments(plan_of(SHARED_K))
+    number = next(i for i, now in enumerate(every) if now.text.startswith("begins to read the sums"))
+    shown = page(plan=SHARED_K, view="pipeline", t=number)
+    heads = shown.texts("th")
+    assert [head for head in heads if head.startswith("sums of")] == [
+        f"sums of CTA {cta}" for cta in range(4)
+    ]
 
 
 def test_the_stepper_goes_through_the_moments() -> None:

@@ -58,6 +58,37 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "l2": ({}, {"l2": ("evict_last", "evict_last", "evict_first")}),
     "deep_k": ({}, {"tile": (128, 128, 128)}),
+    "shared_k": ({}, {"tile": (64, 64, 64), "k_ctas": 4, "consumers": 1, **_COOPERATIVE}),
+    "shared_k_pingpong_2x1": ({"layout": "nn"}, {"tile": (64, 64, 64), "k_ctas": 2, "cluster": (2, 1)}),
+    "shared_k_c": ({}, {"tile": (128, 64, 64), "k_ctas": 4, "with_c": True, **_COOPERATIVE}),
+    "shared_k_of_eight": (
+        {"out_major": "m"},
+        {"tile": (64, 64, 64), "k_ctas": 8, "consumers": 1, **_COOPERATIVE},
+    ),
+    "shared_k_direct": (
+        {"layout": "tn"},
+        {"tile": (128, 96, 64), "k_ctas": 3, "store": "direct", **_COOPERATIVE},
+    ),
+    "shared_k_lines": (
+        {"align_d": 2},
+        {"tile": (64, 64, 64), "k_ctas": 2, "consumers": 1, "shared_d": "padded", **_COOPERATIVE},
+    ),
+    "shared_k_s8": ({"dtype": "s8"}, {"tile": (64, 128, 128), "k_ctas": 4, "consumers": 1, **_COOPERATIVE}),
+    "shared_k_two_level": (
+        {"dtype": "e4m3", "out": "bf16"},
+        {"tile": (64, 96, 128), "k_ctas": 6, "consumers": 1, "two_level": True, **_COOPERATIVE},
+    ),
+    "shared_k_packed": (
+        {"layout": "tn", "align_bytes": 2},
+        {
+            "tile": (64, 64, 64),
+            "k_ctas": 2,
+            "consumers": 1,
+            "pack": "ab",
+            "shared_d": "padded",
+            **_COOPERATIVE,
+        },
+    ),
     "wide": ({}, {"tile": (128, 192, 64)}),
     "wide_2x1": ({}, {"tile": (128, 192, 64), "cluster": (2, 1)}),
     "tall": ({}, {"tile": (192, 128, 64), "slots": 3}),
@@ -274,7 +305,8 @@ def form(name: str, ctas: int | None = 132, **more: Any) -> GemmPlan:
 
 def on_few_ctas(name: str) -> GemmPlan:
     """A form for a persistent grid of 4 CTAs, or of one cluster."""
-    return form(name, max(4, product(FORMS[name][1].get("cluster", (1, 1)))))
+    options = FORMS[name][1]
+    return form(name, max(4, product(options.get("cluster", (1, 1))) * options.get("k_ctas", 1)))
 
 
 def fitting(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.layout import product, size
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.launches import launches_of
-from cutegemm.plan.plan import SUM_VECTOR
+from cutegemm.plan.sums import SUM_VECTOR
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.plans import check_each, in_groups
 from tests.kernels.sm90_forms import FORMS, form

@@ -111,7 +111,7 @@ def test_all_that_are_considered_are_what_their_names_say():
         "sm90_256x160_1x2",
     }
     for recipe in SM90_READING:
-        for ending in ("", "/fill", "/k2"):
+        for ending in ("", "/fill", "/k2") if recipe.shape.k_ctas == 1 else ("",):
             plan = recipe_named(recipe.name + ending).build(TT)
             assert plan.tiled_mma.atom.a_source == "register"
             assert not plan.packs

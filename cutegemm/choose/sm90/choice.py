@@ -115,7 +115,8 @@ def _divisions(
     every = np.arange(len(tiles))
     of_rows, of_parts, shares = [every[_may_be_whole(shapes, problem, k_tiles, tiles <= grid)]], [1], None
     is_small = shapes.bm * shapes.bn < UNSPLIT
-    few = (2 * tiles <= grid) & is_small & ~shapes.single & (shapes.is_large_cluster | ~shapes.is_for_few)
+    by_itself = ~shapes.single & (shapes.k_ctas == 1)
+    few = (2 * tiles <= grid) & is_small & by_itself & (shapes.is_large_cluster | ~shapes.is_for_few)
     if k_tiles >= 2 * LEAST_K_TILES and few.any():
         few = every[few]
         times = grid[few] // np.maximum(1, tiles[few])
@@ -125,7 +126,7 @@ def _divisions(
     if k_tiles >= LEAST_OWNED_K_TILES:
         shares = filled(tiles, k_tiles, grid)
         may_own = ((tiles >= grid) | is_small) & ~(
-            shapes.is_large_cluster | shapes.is_deep | shapes.single | shapes.is_joint
+            shapes.is_large_cluster | shapes.is_deep | ~by_itself | shapes.is_joint
         )
         of_rows, of_parts = [*of_rows, every[(shares.shared > 0) & may_own]], [*of_parts, 1]
     rows = np.concatenate(of_rows)
@@ -142,10 +143,18 @@ def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Col
     What is for few columns loses where there are many: 704 x 1680 x 64 took 8.4 us in 128 x 32 (H100, 2026-11-22), and
     5.8 by cuBLAS.
 
+    Nor is K shared by CTAs then, or by more of them than have `LEAST_K_TILES` each.
+
     are_alone   whether each CTA has one tile at most
     """
     _, n = shapes.extents(problem)
-    needs_one = shapes.single | shapes.is_large_cluster | (shapes.is_deep & ~shapes.is_two)
+    if k_tiles < 2 * LEAST_K_TILES:
+        are_alone = are_alone & (shapes.k_ctas == 1)
+    else:
+        are_alone = are_alone & ((shapes.k_ctas == 1) | (shapes.k_ctas * LEAST_K_TILES <= k_tiles))
+    needs_one = (
+        (shapes.k_ctas > 1) | shapes.single | shapes.is_large_cluster | (shapes.is_deep & ~shapes.is_two)
+    )
     may_be_deep = ~shapes.is_deep | shapes.is_large_cluster | (k_tiles <= MOST_DEEP_K_TILES)
     return np.where(needs_one, are_alone & may_be_deep, ~shapes.is_for_few | (n <= FEW_COLUMNS))
 
@@ -175,7 +184,8 @@ def _may_leave(shapes: Shapes, d: Operand) -> Column:
     """Whether D leaves well. A tile that sixteen columns do not divide leaves eight at a time: 16 or 32 bytes of each
     row of D, but whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152 took 453 and 430 us, one H200; tf32
     3392 x 4624 x 1984 took 202 us in 128 x 136, 175 in 192 x 160, one H100)."""
-    return (shapes.bn % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & (shapes.turned != (d.major == "m")))
+    own = shapes.bn // shapes.k_ctas
+    return (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & (shapes.turned != (d.major == "m")))
 
 
 def _may_read(operands: Operands) -> bool:

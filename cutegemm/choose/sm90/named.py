@@ -4,6 +4,7 @@ What may follow a name:
 
     sm90_128x144_2x1            a tile, and its cluster: see `tiles`
     sm90_64x32_deep_2x2         the same with k-tiles of 256 bytes in place of 128
+    sm90_64x64_2x1x4            the same in clusters of 2 x 1 tiles, of each of which four CTAs share K
     sm90_slots+pack             operands that TMA cannot load, or wgmma not multiply, as they are, are packed first
     sm90_slots+packb            of these B alone; threads read A, which is m-major of tf32, into registers
     sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
@@ -278,28 +279,30 @@ _TWO_LEVEL_LADDER = (
 
 
 def of_tile(
-    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1
+    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1, k_ctas: int = 1
 ) -> Sm90Recipe:
     """The recipe that a tile and its cluster name: see `tiles`."""
     names = " and ".join([name for name, ctas in zip("AB", reversed(cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
     sums = ", sums on two levels" if two_level else ""
     deep = f", k-tiles of {depth * K_TILE_BYTES} bytes" if depth > 1 else ""
-    summary = f"{tile[0]} x {tile[1]}{deep}{shared}{sums}: where such tiles fill the grid"
-    options = {"tile": tile, **tile_options(tile, cluster, two_level, depth)}
-    return Sm90Recipe(tile_name(tile, cluster, two_level, depth), summary, options, is_chosen=True)
+    by_k = f", K shared by {k_ctas} CTAs of a cluster" if k_ctas > 1 else ""
+    of = "few tiles with a deep K" if k_ctas > 1 else "where such tiles fill the grid"
+    summary = f"{tile[0]} x {tile[1]}{deep}{shared}{by_k}{sums}: {of}"
+    options = {"tile": tile, **tile_options(tile, cluster, two_level, depth, k_ctas)}
+    return Sm90Recipe(tile_name(tile, cluster, two_level, depth, k_ctas), summary, options, is_chosen=True)
 
 
 def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Recipe, ...]:
     """Plans of a ladder, and one for each tile that they leave out in the usual order of tiles."""
     chosen = tuple([recipe for recipe in ladder if recipe.is_chosen])
     taken = {
-        (recipe.tile, recipe.shape.cluster, recipe.shape.depth)
+        (recipe.tile, recipe.shape.cluster, recipe.shape.depth, recipe.shape.k_ctas)
         for recipe in chosen
         if recipe.shape.raster == TileShape.raster and not has_narrow_slots(recipe.tile)
     }
     left = [given for given in every_tile(two_level) if given not in taken]
-    return (*chosen, *[of_tile(tile, cluster, two_level, depth) for tile, cluster, depth in left])
+    return (*chosen, *[of_tile(tile, cluster, two_level, *others) for tile, cluster, *others in left])
 
 
 # What `choose` considers.
@@ -326,4 +329,5 @@ def sm90_names() -> list[tuple[str, str]]:
     )
     tile = ("sm90_128x144_2x1", "128 x 144 in clusters of 2 x 1; other tiles by such a name too")
     deep = ("sm90_64x32_deep_2x2", "64 x 32, k-tiles of 256 bytes, in clusters of 2 x 2; other tiles too")
-    return [*((recipe.name, recipe.summary) for recipe in SM90_PLANS), tile, deep, packed_b, packed]
+    by_k = ("sm90_64x64_2x1x4", "64 x 64 in clusters of 2 x 1, four CTAs for K; other tiles too")
+    return [*((recipe.name, recipe.summary) for recipe in SM90_PLANS), tile, deep, by_k, packed_b, packed]

@@ -43,7 +43,8 @@ class Sm90Recipe(Recipe):
     arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         **dict.fromkeys(("tile", "cluster", "registers"), parse_tuple),
         **dict.fromkeys(
-            ("consumers", "stages", "subtile_n", "slots", "stagger_cycles", "split_k", "stream"), int
+            ("consumers", "stages", "subtile_n", "slots", "stagger_cycles", "split_k", "k_ctas", "stream"),
+            int,
         ),
         **dict.fromkeys(("schedule", "store", "shared_d", "raster", "pack"), str),
         "l2": _policies,
@@ -69,7 +70,7 @@ class Sm90Recipe(Recipe):
         >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
         >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
         TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n', two_level=False,
-                  consumers=2, subtile_n=None, slots=None, is_direct=False, depth=1)
+                  consumers=2, subtile_n=None, slots=None, is_direct=False, depth=1, k_ctas=1)
         """
         options = self.options
         epilogue = "deferred" if options.get("deferred") else options.get("schedule", "pingpong")
@@ -84,6 +85,7 @@ class Sm90Recipe(Recipe):
             options.get("slots"),
             options.get("store") == "direct",
             options.get("depth", TileShape.depth),
+            options.get("k_ctas", TileShape.k_ctas),
         )
 
     @property
@@ -103,7 +105,7 @@ class Sm90Recipe(Recipe):
     @property
     def cluster_ctas(self) -> int:
         """CTAs of a cluster."""
-        return product(self.options.get("cluster", (1, 1)))
+        return product(self.options.get("cluster", (1, 1))) * self.options.get("k_ctas", 1)
 
     @property
     def division(self) -> Split:

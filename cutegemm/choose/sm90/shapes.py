@@ -35,6 +35,7 @@ class TileShape:
     subtile_n, slots   of D, where they do not follow from the tile
     is_direct   whether D leaves straight out of registers
     depth       k-tiles of 128 bytes that a stage holds, which are waited for together
+    k_ctas      CTAs of a cluster that share the K of a tile
     """
 
     tile: tuple[int, int]
@@ -47,18 +48,19 @@ class TileShape:
     slots: int | None = None
     is_direct: bool = False
     depth: int = 1
+    k_ctas: int = 1
 
     @property
     def is_of_one_wave(self) -> bool:
         """Whether a CTA is to have one tile, which consumers share where `may_share` says so."""
-        return (
-            self.epilogue == "cooperative" and not self.two_level and is_of_one_wave(self.tile, self.cluster)
-        )
+        may_be = self.epilogue == "cooperative" and not self.two_level and self.k_ctas == 1
+        return may_be and is_of_one_wave(self.tile, self.cluster)
 
     @property
     def is_by_gpc(self) -> bool:
         """Whether clusters take tiles in the order of the GPCs, where that is known."""
-        return self.raster is None and self.epilogue != "single" and is_by_gpc(self.tile, self.cluster)
+        is_usual = self.raster is None and self.epilogue != "single" and self.k_ctas == 1
+        return is_usual and is_by_gpc(self.tile, self.cluster)
 
     def ring(self, operands: Operands) -> tuple[int, int]:
         """Stages, and subtiles of a consumer.
@@ -71,8 +73,9 @@ class TileShape:
         rows = bm if takes_turns else bm // self.consumers
         k_tile = self.depth * K_TILE_BYTES * 8 // operands.a.dtype.bits
         return ring_of(
-            operands, (bm, bn, k_tile), (rows, bn), self.consumers, self.subtile_n, self.slots, self.is_direct
-        )
+            operands, (bm, bn, k_tile), (rows, bn // self.k_ctas), self.consumers, self.subtile_n, self.slots,
+            self.is_direct, self.k_ctas,
+        )  # fmt: skip
 
 
 def may_share(operands: Operands) -> bool:
@@ -103,6 +106,7 @@ class Shapes(Columns):
     late       1 / (stages - 1): a k-tile's share of a load
     subtiles   of a consumer
     depth      k-tiles of 128 bytes that are waited for together
+    k_ctas     CTAs of a cluster that share K
     single     whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
     turned     whether the plan is for D^T
     reads_a    whether threads read A into registers, so that B is packed at most
@@ -122,6 +126,7 @@ class Shapes(Columns):
     late: Column
     subtiles: Column
     depth: Column
+    k_ctas: Column
     single: Column
     turned: Column
     reads_a: Column
@@ -165,6 +170,7 @@ class Shapes(Columns):
                 for one, (_, subtiles) in zip(shapes, rings, strict=True)
             ],
             [one.depth for one in shapes],
+            [one.k_ctas for one in shapes],
             [one.epilogue == "single" for one in shapes],
         ]
         columns = [column * len(ways) for column in columns]
@@ -174,7 +180,7 @@ class Shapes(Columns):
 
     @property
     def is_large_cluster(self) -> Column:
-        """Whether clusters have four CTAs, or eight."""
+        """Whether clusters have four CTAs, or eight, of other tiles."""
         return self.cm * self.cn > PAIRED
 
     @property
@@ -220,7 +226,7 @@ class Shapes(Columns):
 
     def grid(self, device: Device) -> Column:
         """Clusters that run at a time."""
-        return np.maximum(1, np.array(device.clusters_by_size)[self.cm * self.cn])
+        return np.maximum(1, np.array(device.clusters_by_size)[self.cm * self.cn * self.k_ctas])
 
 
 def _stops_to_store(one: TileShape, defers: bool) -> bool:

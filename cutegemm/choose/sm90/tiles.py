@@ -1,5 +1,6 @@
 """Tiles of Hopper plans that have a name of their own: sm90_128x144_2x1 is 128 x 144 in clusters of 2 x 1, and
-sm90_64x32_deep_2x2 is 64 x 32 by k-tiles twice as deep in clusters of 2 x 2.
+sm90_64x32_deep_2x2 is 64 x 32 by k-tiles twice as deep in clusters of 2 x 2, sm90_64x64_2x1x4 is 64 x 64 in clusters of
+2 x 1 tiles, of each of which four CTAs share K.
 
 How such a tile is multiplied and stored follows from its size. Which of them a problem takes is a matter of how its
 tiles fill the grid: 1536 x 1536 are 144 tiles of 128 x 128, more than 132 multiprocessors, but 132 of 128 x 144.
@@ -14,8 +15,9 @@ from typing import Any
 from cutegemm.build.slots import FEWEST_COLUMNS, WHOLE_COLUMNS
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
+from cutegemm.tile.mma_atoms import WGMMA_M
 
-_TILE_NAME = re.compile(r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep)?(?:_(\d)x(\d))?", re.ASCII)
+_TILE_NAME = re.compile(r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep)?(?:_(\d)x(\d)(?:x(\d))?)?", re.ASCII)
 DEEP = 2  # times the usual k-tile
 # By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 128 x 240, or
 # 256 x 176 and 256 x 208, which leave room for three stages.
@@ -57,6 +59,19 @@ BY_EIGHT = (((128, 136), (1, 2)), ((256, 136), (1, 2)), ((192, 104), (1, 2)), ((
 # times 272, and 777 x 11008 are 258 tiles, two waves.
 WIDER = (((128, 272), (2, 1)),)
 TWO_LEVEL_FOURS = tuple([((128, columns), (2, 2)) for columns in (96, 128, 144, 160)])
+# Whose K the CTAs of a cluster share, as many as the last number says: for few tiles with a deep K. Of 85 such problems
+# the fastest plan was one of these for 28, and one whose parts of K meet in global memory for 1 (one H200 and one H100,
+# 2026-11-24).
+SHARED_K = (
+    ((64, 32), (1, 1), 2), ((64, 32), (1, 1), 4), ((64, 32), (2, 1), 2), ((64, 32), (2, 1), 4), ((64, 48), (1, 1), 3),
+    ((64, 48), (2, 1), 3), ((64, 64), (1, 1), 2), ((64, 64), (1, 1), 4), ((64, 64), (1, 1), 8), ((64, 64), (2, 1), 2),
+    ((64, 64), (2, 1), 4), ((64, 96), (1, 1), 3), ((64, 96), (1, 1), 6), ((64, 96), (2, 1), 3), ((64, 128), (1, 1), 2),
+    ((64, 128), (1, 1), 4), ((64, 128), (2, 1), 2), ((64, 128), (2, 1), 4), ((128, 64), (1, 1), 2),
+    ((128, 64), (1, 1), 4), ((128, 80), (1, 1), 5), ((128, 96), (1, 1), 2), ((128, 96), (1, 1), 3),
+    ((128, 128), (1, 1), 2), ((128, 128), (1, 1), 4), ((128, 128), (1, 1), 8), ((128, 128), (2, 1), 2),
+)  # fmt: skip
+DEEP_SHARED_K = (((64, 32), (1, 1), 2), ((64, 32), (1, 1), 4), ((64, 32), (2, 1), 2), ((64, 32), (2, 1), 4))
+TWO_LEVEL_SHARED_K = tuple([given for given in SHARED_K if given[0][1] >= 64])
 COOPERATIVE = {"schedule": "cooperative"}
 # The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
 DEFERRED = {"deferred": True, "stagger_cycles": 500}
@@ -77,43 +92,50 @@ _OF_NARROW_SLOTS = ((64, 192), (128, 192))
 _NARROW_SLOT = 32  # columns
 
 
-def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
-    """The tiles that `choose` considers: (bM, bN), the cluster, and how deep k-tiles are."""
+def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple[int, int], int, int]]:
+    """The tiles that `choose` considers: (bM, bN), the cluster, how deep k-tiles are, and the CTAs that share K."""
     for rows, widths in (TWO_LEVEL_COLUMNS if two_level else COLUMNS).items():
         for columns in widths:
             for cluster in CLUSTERS:
-                yield (rows, columns), cluster, 1
+                yield (rows, columns), cluster, 1, 1
     if two_level:
-        yield from [(*given, 1) for given in TWO_LEVEL_FOURS]
+        yield from [(*given, 1, 1) for given in TWO_LEVEL_FOURS]
+        yield from [(tile, cluster, 1, k_ctas) for tile, cluster, k_ctas in TWO_LEVEL_SHARED_K]
     else:
-        yield from [(*given, 1) for given in (*FOURS, *EIGHTS, *BY_EIGHT, *WIDER)]
-        yield from [(*given, DEEP) for given in DEEP_TILES]
+        yield from [(*given, 1, 1) for given in (*FOURS, *EIGHTS, *BY_EIGHT, *WIDER)]
+        yield from [(*given, DEEP, 1) for given in DEEP_TILES]
+        yield from [(tile, cluster, 1, k_ctas) for tile, cluster, k_ctas in SHARED_K]
+        yield from [(tile, cluster, DEEP, k_ctas) for tile, cluster, k_ctas in DEEP_SHARED_K]
 
 
 def tile_name(
-    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1
+    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1, k_ctas: int = 1
 ) -> str:
     """
     >>> tile_name((128, 144), (2, 1)), tile_name((64, 16), (1, 1), two_level=True), tile_name((64, 32), (2, 2), depth=2)
     ('sm90_128x144_2x1', 'sm90_two_level_64x16', 'sm90_64x32_deep_2x2')
+    >>> tile_name((64, 64), (1, 1), k_ctas=4)
+    'sm90_64x64_1x1x4'
     """
     name = f"sm90_{'two_level_' if two_level else ''}{tile[0]}x{tile[1]}{'_deep' if depth == DEEP else ''}"
+    if k_ctas > 1:
+        return f"{name}_{cluster[0]}x{cluster[1]}x{k_ctas}"
     return name if cluster == (1, 1) else f"{name}_{cluster[0]}x{cluster[1]}"
 
 
-def read_tile(name: str) -> tuple[tuple[int, int], tuple[int, int], bool, int] | None:
-    """The tile, the cluster, whether sums have two levels and how deep k-tiles are, of a name as `tile_name` writes it;
-    else None.
+def read_tile(name: str) -> tuple[tuple[int, int], tuple[int, int], bool, int, int] | None:
+    """The tile, the cluster, whether sums have two levels, how deep k-tiles are and the CTAs that share K, of a name as
+    `tile_name` writes it; else None.
 
     >>> read_tile("sm90_128x144_2x1"), read_tile("sm90_64x32_deep"), read_tile("sm90_slots")
-    (((128, 144), (2, 1), False, 1), ((64, 32), (1, 1), False, 2), None)
+    (((128, 144), (2, 1), False, 1, 1), ((64, 32), (1, 1), False, 2, 1), None)
     """
     match = _TILE_NAME.fullmatch(name)
     if match is None:
         return None
-    two_level, rows, columns, deep, along_m, along_n = match.groups()
-    cluster = int(along_m or 1), int(along_n or 1)
-    return (int(rows), int(columns)), cluster, two_level is not None, 1 if deep is None else DEEP
+    two_level, rows, columns, deep, along_m, along_n, along_k = match.groups()
+    cluster, depth = (int(along_m or 1), int(along_n or 1)), 1 if deep is None else DEEP
+    return (int(rows), int(columns)), cluster, two_level is not None, depth, int(along_k or 1)
 
 
 def has_narrow_slots(tile: tuple[int, int]) -> bool:
@@ -129,7 +151,7 @@ def is_of_one_wave(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
 
 
 def tile_options(
-    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1
+    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1, k_ctas: int = 1
 ) -> dict[str, Any]:
     """Arguments of `sm90_plan` beside the tile; and `depth`, where a k-tile has so many times 128 bytes.
 
@@ -140,7 +162,9 @@ def tile_options(
     """
     rows, columns = tile
     options: dict[str, Any] = {}
-    if rows == 64:
+    if k_ctas > 1:  # of which a CTA has one tile, that one consumer takes, or two share
+        options = {**COOPERATIVE, "consumers": rows // WGMMA_M, "k_ctas": k_ctas}
+    elif rows == 64:
         is_narrow = columns <= (_NARROWEST if depth == 1 else _NARROW)
         options = {"store": "direct" if is_narrow else "tma_warp"}
     elif two_level:
@@ -157,9 +181,9 @@ def tile_options(
             options |= DEFERRED
     if two_level:
         options["two_level"] = True
-    if has_narrow_slots(tile):
+    if has_narrow_slots(tile) and k_ctas == 1:
         options["subtile_n"] = _NARROW_SLOT
-    elif columns % WHOLE_COLUMNS:
+    elif columns // k_ctas % WHOLE_COLUMNS:
         options["subtile_n"] = FEWEST_COLUMNS
     if depth > 1:
         options["depth"] = depth

@@ -54,7 +54,7 @@ class Sm90Costs:
 
     start          of a kernel: until its first product, and from its last one to the end
     fill           for each `_FILLED_ROWS` rows of the k-tile that comes first
-    single         share of the start, of one warpgroup with one tile
+    single         share of the start, of one warpgroup with one tile, or of CTAs that share K
     fours          for each four CTAs of a cluster, until all of them have met
     pairs          more of all of the time, in clusters of two
     shallow        more of the time of all waves, of rings of less than four stages
@@ -86,6 +86,8 @@ class Sm90Costs:
     meet           where K is split, until the CTAs of a tile have met
     part           for each part that is added
     sums           KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
+    shared         where CTAs of a cluster share K, until each has the sums of its own columns
+    sent           KiB a microsecond that a CTA sends of its sums, and adds
     ends           where tiles have owners, until they have what others took of the k-tiles
     burst          of tensor cores at work, before the chip is at its power limit
     rests          times the share of a wave in which no products run: so much longer a problem takes at the power
@@ -126,6 +128,8 @@ class Sm90Costs:
     meet: float = 1.8
     part: float = 0.0843
     sums: float = 49.0
+    shared: float = 0.9
+    sent: float = 30.0
     ends: float = 4.51
     burst: float = 80.0
     rests: float = 2.0
@@ -199,7 +203,7 @@ def predicted(
     store_us, exposed_us, written_bytes = _store(shapes, operands, problem, device, tiling, costs, with_c)
     hidden_us = np.where(shapes.cooperative, 0.0, store_us)
     sums_us = costs.two_level * shapes.two_level
-    k_tiles = -(-all_k_tiles // (parts * shapes.depth)) * shapes.depth
+    k_tiles = -(-all_k_tiles // (parts * shapes.depth * shapes.k_ctas)) * shapes.depth
     units = tiling.tiles * parts
 
     def wave_us(share: Column) -> Column:
@@ -226,7 +230,7 @@ def predicted(
     us = together(2.0 + costs.deeper * deeper, waves_us, memory_us)
     us = us * np.where(units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0)
     us = us * (1 + costs.shallow * (shapes.stages < _STAGES))
-    start_us = costs.start * np.where(shapes.single, costs.single, 1.0)
+    start_us = costs.start * np.where(shapes.single | (shapes.k_ctas > 1), costs.single, 1.0)
     start_us = start_us + costs.fill * (shapes.bm + shapes.bn) * shapes.depth / _FILLED_ROWS
     us = start_us + costs.fours * (shapes.cm * shapes.cn // 4) + us + meeting_us + store_us
     us = us * (1 + costs.pairs * shapes.is_two)
@@ -343,15 +347,15 @@ def _store(
     rate = costs.store * (1.0 if stays else np.where(along, costs.store_along, 1.0))
     if by_threads:
         rate = rate * np.where(across, costs.store_across, 1.0)
-        row = np.where(across, tiling.own_m * shapes.cm, tiling.own_n * shapes.cn)
+        row = np.where(across, tiling.own_m * shapes.cm, tiling.own_n * shapes.cn / shapes.k_ctas)
         more = 1 + costs.ends_of_rows / (np.maximum(1, row) * d_size)
         rate, d_bytes = rate / more, d_bytes * more
     elif _row_bytes("d", operands, problem) % SECTOR_BYTES:
-        columns_bytes = shapes.bn * d_size / np.maximum(1, shapes.subtiles)
+        columns_bytes = shapes.bn / shapes.k_ctas * d_size / np.maximum(1, shapes.subtiles)
         box_bytes = np.where(across, CACHE_LINE_BYTES, np.minimum(CACHE_LINE_BYTES, columns_bytes))
         rate = rate / (1 + SECTOR_BYTES / box_bytes)  # each row of a box begins and ends in part of a sector
     subtile_us = costs.subtile * np.where(shapes.bn % WHOLE_COLUMNS, _OF_FEWEST, 1.0)
-    us = tiling.own_m * tiling.own_n * d_size / 1024 / rate + subtile_us * shapes.subtiles
+    us = tiling.own_m * tiling.own_n / shapes.k_ctas * d_size / 1024 / rate + subtile_us * shapes.subtiles
     if with_c:
         us = 2 * us
     # In one wave there is no next tile whose products a deferred store could go on behind
@@ -371,12 +375,13 @@ def _meeting_us(
     shares: Shares | None,
     costs: Sm90Costs,
 ) -> Column:
-    """Until the CTAs that share a tile have added up their sums."""
-    part_us = shapes.bm * shapes.bn * (operands.acc.bits / 8 / 1024 / costs.sums)
-    us: Column = 0.0
+    """Until the CTAs that share a tile have added up their sums: in the workspace, or in shared memory."""
+    sums_kb = shapes.bm * shapes.bn * (operands.acc.bits / 8 / 1024)
+    part_us = sums_kb / costs.sums
+    us: Column = np.where(shapes.k_ctas > 1, costs.shared + sums_kb / costs.sent, 0.0) * waves
     if np.any(np.greater(parts, 1)):
         once_us = costs.meet + parts * (part_us + costs.part)
-        us = np.where(np.greater(parts, 1), once_us * waves, 0.0)
+        us = us + np.where(np.greater(parts, 1), once_us * waves, 0.0)
     if shares is not None:
         workers = shares.workers / np.maximum(1, shares.shared)
         us = us + np.where(owned, costs.ends + workers * part_us, 0.0)

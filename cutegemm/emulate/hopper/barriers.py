@@ -11,7 +11,7 @@ from cutegemm.emulate.hopper.faults import RuleBroken
 from cutegemm.emulate.hopper.mbarrier import MBARRIER_BYTES, MBarrier, MBarriers
 from cutegemm.emulate.hopper.proxy import proxy_of
 from cutegemm.emulate.machine import Group, Machine
-from cutegemm.emulate.state import EMPTY, Memory, Step, handles
+from cutegemm.emulate.state import ASYNC_STORE, EMPTY, Memory, Step, handles
 
 _MOST_TOLD = 6  # barriers, in the report of a deadlock
 
@@ -54,7 +54,7 @@ def _is_told(machine: Machine, slot: int, offset: int) -> bool:
     return barrier is not None and barrier.published and passed(machine, slot) > barrier.born
 
 
-def _note(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -> None:
+def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -> None:
     """For the clocks an initialisation is a write, all else reads what it wrote; once for each warp.
 
     A barrier that the cluster has been told of by a fence, and its barrier, needs no more.
@@ -93,7 +93,7 @@ def _init(step: Step) -> None:
     at, count = step.operands
     counts = step.get(count, np.uint32)
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
-    _note(step, slots, offsets, writes=True)
+    note_use(step, slots, offsets, writes=True)
     for i, thread in enumerate(step.threads):
         slot, offset = int(slots[i]), int(offsets[i])
         try:
@@ -108,7 +108,7 @@ def _init(step: Step) -> None:
 @handles("mbarrier.inval")
 def _inval(step: Step) -> None:
     slots, offsets = step.machine.shared_place(step, step.address(step.operands[0]), MBARRIER_BYTES)
-    _note(step, slots, offsets, writes=True)
+    note_use(step, slots, offsets, writes=True)
     for i, thread in enumerate(step.threads):
         slot, offset = int(slots[i]), int(offsets[i])
         try:
@@ -125,7 +125,7 @@ def _arrive(step: Step) -> None:
     place = next(i for i, operand in enumerate(step.operands) if isinstance(operand, Memory))
     counts = _count(step, list(step.operands[place + 1 :]))
     slots, offsets = machine.shared_place(step, step.address(step.operands[place]), MBARRIER_BYTES)
-    _note(step, slots, offsets, writes=False)
+    note_use(step, slots, offsets, writes=False)
     tokens = np.zeros(len(step.threads), np.uint64)
     for i, thread in enumerate(step.threads):
         slot, offset, count = int(slots[i]), int(offsets[i]), int(counts[i])
@@ -173,7 +173,7 @@ def _wait(step: Step) -> None:
     by_parity = "parity" in opcode
     wanted = step.get(asked, np.uint32 if by_parity else np.uint64).astype(np.int64)
     slots, offsets = machine.shared_place(step, step.address(at), MBARRIER_BYTES)
-    _note(step, slots, offsets, writes=False)
+    note_use(step, slots, offsets, writes=False)
     done = np.zeros(len(step.threads), bool)
     places = slots * machine.shared.size + offsets
     for place, want in {*zip(places.tolist(), wanted.tolist(), strict=True)}:
@@ -202,12 +202,13 @@ def _fence_init(step: Step) -> None:
 
 @handles("fence.proxy.async")
 def _fence_proxy(step: Step) -> None:
-    """What these threads' warps stored is now seen by TMA and wgmma; so is a barrier that was initialised."""
+    """What these threads' warps stored is now seen by TMA and wgmma; so is what st.async has stored in their CTA, and a
+    barrier that was initialised."""
     machine = step.machine
     for slot in np.unique(machine.block_of[step.threads]):
         here = step.threads[machine.block_of[step.threads] == slot]
         warps = np.unique(machine.thread_of[here]) // 32
         unfenced = machine.shared.unfenced[slot]
-        unfenced[np.isin(unfenced, np.unique(warps) + 1)] = 0
+        unfenced[np.isin(unfenced, np.unique(warps) + 1) | (unfenced == ASYNC_STORE)] = 0
         for barrier in barriers_of(machine, int(slot)):
             barrier.published = True

@@ -1,8 +1,9 @@
-"""The asynchronous proxy: what TMA and wgmma do to shared memory after the thread that asked has gone on.
+"""What TMA, wgmma and st.async do to shared memory after the thread that asked has gone on.
 
 An asynchronous access takes place as late as the program lets it. For the clocks a copy is an agent of its own, which
 knows what the asking warp knew when it asked. It sees what threads wrote by ordinary stores (the generic proxy) only
-after `fence.proxy.async`: a unit that was stored and not fenced yet is marked.
+after `fence.proxy.async`: a unit that was stored and not fenced yet is marked. What st.async has stored is of the
+generic proxy too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from cutegemm.emulate.clocks import Race
 from cutegemm.emulate.hopper.tensormap import UNIT_BYTES
 from cutegemm.emulate.machine import Machine
-from cutegemm.emulate.state import EMPTY, FULL, PENDING, POISON_BYTE, Instruction
+from cutegemm.emulate.state import ASYNC_STORE, EMPTY, FULL, PENDING, POISON_BYTE, Instruction
 from cutegemm.errors import EmulationError
 
 _WHY_NOT = {EMPTY: "nothing has been written", PENDING: "a copy to it is still under way"}
@@ -26,11 +27,12 @@ _WHY_NOT = {EMPTY: "nothing has been written", PENDING: "a copy to it is still u
 class Request:
     """An asynchronous access to shared memory, and the thread that asked for it.
 
-    slot      of the CTA whose shared memory it is
-    units     of 16 bytes, by their offsets in the CTA's window
-    known     what the thread knew of that CTA's warps then; None where races are not looked for
-    channel   of a copy into shared memory: the number of the barrier that will hear of it
-    warps     the agents that read, where it is no copy
+    slot         of the CTA whose shared memory it is
+    units        by their offsets in the CTA's window
+    known        what the thread knew of that CTA's warps then; None where races are not looked for
+    channel      of a copy into shared memory: the number of the barrier that will hear of it
+    warps        the agents that read, where it is no copy
+    unit_bytes   16, or less of a store
     """
 
     machine: Machine
@@ -41,6 +43,7 @@ class Request:
     known: np.ndarray | None = None
     channel: int | None = None
     warps: tuple[int, ...] = ()
+    unit_bytes: int = UNIT_BYTES
 
     def fail(self, reason: str) -> EmulationError:
         """An error to raise."""
@@ -52,10 +55,8 @@ class AsyncProxy:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.data = machine.shared.data.reshape(len(machine.blocks), -1, UNIT_BYTES)
-        self.state = machine.shared.state.reshape(len(machine.blocks), -1, UNIT_BYTES)
-        # How many copies have still to read a unit: (CTAs, units)
-        self.to_be_read = np.zeros(self.state.shape[:2], np.int16)
+        # How many copies have still to read 16 bytes: (CTAs, units)
+        self.to_be_read = np.zeros((len(machine.blocks), machine.shared.size // UNIT_BYTES), np.int16)
         self._elsewhere: dict[tuple[int, int], np.ndarray] = {}  # (agent, slot of another CTA of its cluster)
 
     # --- when ----------------------------------------------------------------------------------------------
@@ -70,11 +71,17 @@ class AsyncProxy:
     # --- who knows what ------------------------------------------------------------------------------------
 
     def request(
-        self, instruction: Instruction, thread: int, slot: int, units: np.ndarray, channel: int | None = None
+        self,
+        instruction: Instruction,
+        thread: int,
+        slot: int,
+        units: np.ndarray,
+        channel: int | None = None,
+        unit_bytes: int = UNIT_BYTES,
     ) -> Request:
         """A copy that a thread asks for now."""
         known = self._known_by(thread, slot)
-        return Request(self.machine, instruction, thread, slot, units, known, channel)
+        return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
         """What a thread knows of the warps of a CTA of its cluster, now; None where races are not looked for."""
@@ -125,13 +132,14 @@ class AsyncProxy:
 
         raises   EmulationError where somebody may still use them, or another copy is on its way
         """
-        slot, at = copy.slot, copy.units // UNIT_BYTES
+        slot, at, among = copy.slot, copy.units // copy.unit_bytes, copy.units // UNIT_BYTES
+        data, state = self._memory(copy)
         self._check_inside(copy)
-        on_the_way = (self.state[slot, at] == PENDING).any(axis=1)
+        on_the_way = (state[at] == PENDING).any(axis=1)
         if on_the_way.any():
             first = int(copy.units[on_the_way][0])
             raise copy.fail(f"it writes shared memory at {first:#x}, where a copy is still under way.")
-        to_be_read = self.to_be_read[slot, at] > 0
+        to_be_read = self.to_be_read[slot, among] > 0
         if to_be_read.any():
             first = int(copy.units[to_be_read][0])
             raise copy.fail(
@@ -139,42 +147,53 @@ class AsyncProxy:
                 "nothing has waited for that."
             )
         self._note(copy, writes=True)
-        self.data[slot, at] = POISON_BYTE
-        self.state[slot, at] = PENDING
-        self.machine.shared.unfenced[slot, at] = 0
+        data[at] = POISON_BYTE
+        state[at] = PENDING
+        self.machine.shared.unfenced[slot, among] = 0
 
     def end_write(self, copy: Request, values: np.ndarray) -> None:
-        """The bytes (units, 16) have come."""
-        at = copy.units // UNIT_BYTES
-        self.data[copy.slot, at] = values
-        self.state[copy.slot, at] = FULL
+        """The bytes (units, bytes of a unit) have come."""
+        at = copy.units // copy.unit_bytes
+        data, state = self._memory(copy)
+        data[at] = values
+        state[at] = FULL
 
     def read(self, request: Request) -> np.ndarray:
         """Bytes (units, 16). raises EmulationError for a race, for what is not there, or not fenced"""
         self._check_inside(request)
-        slot, at = request.slot, request.units // UNIT_BYTES
-        states = self.state[slot, at]
+        at = request.units // request.unit_bytes
+        data, state = self._memory(request)
+        states = state[at]
         if not (states == FULL).all():
             place, byte = (int(found[0]) for found in np.nonzero(states != FULL))
             why = _WHY_NOT[int(states[place, byte])]
             raise request.fail(f"it reads shared memory at {int(request.units[place]) + byte:#x}: {why}.")
         self.check_fenced(request)
         self._note(request, writes=False)
-        return self.data[slot, at]
+        found: np.ndarray = data[at]
+        return found
 
     def check_fenced(self, request: Request) -> None:
         """raises EmulationError where what a thread stored is not fenced, as it must be when the copy is asked for"""
         unfenced = self.machine.shared.unfenced[request.slot, request.units // UNIT_BYTES]
         if unfenced.any():
             place = int(np.flatnonzero(unfenced)[0])
+            who = f"warp {int(unfenced[place]) - 1} wrote by an ordinary store"
+            if unfenced[place] == ASYNC_STORE:
+                who = "st.async wrote"
             raise request.fail(
-                f"it reads shared memory at {int(request.units[place]):#x}, which warp {int(unfenced[place]) - 1} "
-                "wrote by an ordinary store with no fence.proxy.async after it."
+                f"it reads shared memory at {int(request.units[place]):#x}, which {who} with no fence.proxy.async "
+                "after it."
             )
+
+    def _memory(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
+        """Data and state of the CTA's window: (units, bytes of a unit)."""
+        shared, shape = self.machine.shared, (-1, request.unit_bytes)
+        return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
     def _check_inside(self, request: Request) -> None:
         shared = self.machine.shared
-        inside = shared.has(request.units, UNIT_BYTES)
+        inside = shared.has(request.units, request.unit_bytes)
         if not inside.all():
             first = int(request.units[~inside][0])
             raise request.fail(f"address {first:#x} of shared memory lies past its end, {shared.end:#x}.")
@@ -185,7 +204,7 @@ class AsyncProxy:
         if clocks is None:
             return
         first = (request.slot * machine.shared.size + request.units) // clocks.grain
-        grains = UNIT_BYTES // clocks.grain
+        grains = max(1, request.unit_bytes // clocks.grain)
         units = (first[:, None] + np.arange(grains)).reshape(-1)
         try:
             if writes:

@@ -22,6 +22,7 @@ from cutegemm.kernels.sm90.kernel import Sm90Gemm
 from cutegemm.kernels.sm90.loads import Loads
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage
+from cutegemm.kernels.sm90.sums import SharedSums
 from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import reread, serpentine
 from cutegemm.kernels.trace import At, Ring
@@ -53,8 +54,10 @@ class Products:
 class TmaFedGemm(Sm90Gemm):
     """The kernel of an mma.sync plan with a ring of stages."""
 
-    def consumers(self, storage: Storage, parts: Parts | None, loads: Loads) -> WarpTracer:
-        return WarpTracer(self.plan, storage, parts, loads)
+    def consumers(
+        self, storage: Storage, parts: Parts | None, shared: SharedSums | None, loads: Loads
+    ) -> WarpTracer:
+        return WarpTracer(self.plan, storage, parts, shared, loads)
 
 
 class WarpTracer(ConsumerTracer):

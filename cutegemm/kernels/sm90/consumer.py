@@ -16,6 +16,7 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.sm90.loads import Loads
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage
+from cutegemm.kernels.sm90.sums import SharedSums
 from cutegemm.kernels.trace import At, Ring, Tracer
 from cutegemm.kernels.values import store_as_results
 from cutegemm.plan.plan import GemmPlan
@@ -64,12 +65,15 @@ class ConsumerTracer(Tracer):
 
     storage   how its sums get to global memory
     parts     where the sums of the parts of a tile meet, where K is split
+    shared    where those of CTAs meet that share K
     loads     in whose place a consumer asks for k-tiles, where there is no producer
     """
 
-    def __init__(self, plan: GemmPlan, storage: Storage, parts: Parts | None, loads: Loads) -> None:
+    def __init__(
+        self, plan: GemmPlan, storage: Storage, parts: Parts | None, shared: SharedSums | None, loads: Loads
+    ) -> None:
         super().__init__(plan)
-        self.storage, self.parts, self.loads = storage, parts, loads
+        self.storage, self.parts, self.shared, self.loads = storage, parts, shared, loads
 
     def trace(self, program, who, ring, work) -> None:
         self.who, self.ring, self.work = who, ring, work
@@ -95,7 +99,7 @@ class ConsumerTracer(Tracer):
         tCsA = thr_mma.partition_A(sA)
         by_registers = plan.tiled_mma.atom.a_source == "register"
         tCrA = mma.make_fragment_A(tCsA[None, None, None, 0] if by_registers else tCsA)
-        rows, columns = pipeline.consumer_tile
+        rows, columns = plan.consumer_product_tile
         size = (columns // plan.column_parts, plan.cta_tile[2], plan.stages)
         sB = [ring.sB]
         if plan.column_parts > 1:
@@ -105,7 +109,7 @@ class ConsumerTracer(Tracer):
         accs = tuple([cute.make_rmem_tensor(shape, dtype) for _ in range(1 + pipeline.two_level)])
         total = accs[0]
         if pipeline.two_level:
-            total = cute.make_rmem_tensor(thr_mma.partition_shape_C(pipeline.consumer_tile), dtype)
+            total = cute.make_rmem_tensor(thr_mma.partition_shape_C((rows, columns)), dtype)
         return Products(tCsA if by_registers else None, tCrA, tCrB, accs, total)
 
     def own_tile(self, at: At):
@@ -252,6 +256,21 @@ class ConsumerTracer(Tracer):
             self.products.total, self.work, at.tile, at.ticket, who.rank, who.consumer, who.tid
         )
 
+    # --- sums of CTAs that share K --------------------------------------------------------------------------
+
+    def _SendSums(self, send: step.SendSums, at: At) -> None:
+        self.shared.send(self.products.total, at.k_count, at.sums_phase, self.who)
+
+    def _AddSums(self, add: step.AddSums, at: At) -> None:
+        own = lower.tiled_mma(self.plan.consumer_d_mma).get_slice(self.who.tid)
+        shape = own.partition_shape_C(self.pipeline.consumer_tile)
+        self.own_sums = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.acc))
+        self.shared.add(self.own_sums, at.sums_phase, self.who)
+        at.sums_phase ^= 1
+
+    def _AwaitSpent(self, wait: step.AwaitSpent, at: At) -> None:
+        self.shared.await_spent(at.sums_phase, self.who)
+
     # --- to global memory -----------------------------------------------------------------------------------
 
     def forgets(self, at: At) -> bool:
@@ -277,7 +296,10 @@ class ConsumerTracer(Tracer):
 
     def _Evaluate(self, values: step.Evaluate, at: At) -> None:
         if values.part == step.HEAD:
-            self.sums = self.storage.head(self.products.total, at.k_count)
+            if self.shared is None:
+                self.sums = self.storage.head(self.products.total, at.k_count)
+            else:
+                self.sums = self.storage.head(self.own_sums, Int32(1))
             if not self.holds:  # where it lies is worked out as late as it can be
                 self.own_mnl = self.own_tile(at)
             if self.plan.slots is not None and self.plan.slots.leave_over(self.plan.consumer_d_tile):

@@ -28,6 +28,7 @@ from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage, Targets
+from cutegemm.kernels.sm90.sums import SharedSums
 from cutegemm.kernels.trace import Ring, Who
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
@@ -36,6 +37,7 @@ from cutegemm.machine.arch import WARP_THREADS, Arch
 from cutegemm.plan.launches import GEMM, PACK, is_early, launches_of
 from cutegemm.plan.memory.workspace import packed_bytes_of, regions
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.sums import SUMS_ALIGN_BYTES, exchanged
 
 # The warp that sets the barriers up. Of a producer's four it is one that loads nothing, and so needs no place of its
 # cluster; without a producer, and with mma.sync, places are numbers of the launch.
@@ -57,9 +59,11 @@ class Sm90Gemm:
         self.plan, self.pipeline, self.launches = plan, plan.pipeline, launches_of(plan, arch)
         self.storage = Storage(plan)
 
-    def consumers(self, storage: Storage, parts: Parts | None, loads: Loads) -> ConsumerTracer:
+    def consumers(
+        self, storage: Storage, parts: Parts | None, shared: SharedSums | None, loads: Loads
+    ) -> ConsumerTracer:
         """The tracer of the consumers' program."""
-        return ConsumerTracer(self.plan, storage, parts, loads)
+        return ConsumerTracer(self.plan, storage, parts, shared, loads)
 
     # --- host ----------------------------------------------------------------------------------------------
 
@@ -169,12 +173,16 @@ class Sm90Gemm:
         sA = lower.smem_tensor(smem, plan.operands.a.dtype, plan.smem_a)  # (bM, bK, stages)
         sB = lower.smem_tensor(smem, plan.operands.b.dtype, plan.smem_b)  # (bN, bK, stages)
         sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
+        place = None
+        if cutlass.const_expr(plan.k_ctas > 1):
+            kind = lower.dtype(plan.operands.acc)
+            place = smem.allocate_array(kind, exchanged(plan).cosize(), byte_alignment=SUMS_ALIGN_BYTES)
         mbarriers = [barrier for barrier in plan.barriers if barrier.kind == "mbarrier"]
         at = {barrier.name: smem.allocate_array(Int64, barrier.count) for barrier in mbarriers}
         tickets = None
         if cutlass.const_expr(plan.split.is_split):
             tickets = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
-        work = plan.scheduler.from_values(values, TRACED)
+        work = plan.scheduler.from_values(values, TRACED).of_rank(rank)
         cluster = cta // in_cluster
         if warp_idx == _SETS_UP:
             for atom in (tma_a, tma_b, *self.storage.descriptors(tma_c, tma_d, more)):
@@ -196,13 +204,16 @@ class Sm90Gemm:
         parts = None
         if cutlass.const_expr(plan.split.is_split):
             parts = Parts(plan, arrivals, sums, tickets)
+        shared = None
+        if cutlass.const_expr(plan.k_ctas > 1):
+            shared = SharedSums(plan, place, at["sums"], at["spent"])
         ring = Ring(sA, sB, at["full"], at.get("empty", at["full"]))
         self.storage.use(
             Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"])),
             Values.of(plan, operands, scalars),
         )
         loads = Loads(plan, tma_a, mA, tma_b, mB)
-        consumers = self.consumers(self.storage, parts, loads)
+        consumers = self.consumers(self.storage, parts, shared, loads)
         if cutlass.const_expr(self.pipeline.kind == "single"):
             self.consume(consumers, ring, work, warp_idx, rank, cluster)
         else:

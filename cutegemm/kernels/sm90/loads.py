@@ -45,11 +45,12 @@ class Loads:
         """Partitions both matrices for a CTA of the cluster."""
         plan, (tma_a, mA, tma_b, mB) = self.plan, self.given
         bM, _, bK = plan.cta_tile
-        cm, cn = plan.cluster_mn
+        (cm, _), (_, cn) = plan.cluster_mn, plan.multicast_mn
         m_rank, n_rank = plan.scheduler.rank_mn(rank)
         row = sum(1 << (n * cm) for n in range(cn))  # the ranks with the same m_rank, for m_rank = 0
         column = (1 << cm) - 1
-        a = self.partition(plan.load_a, tma_a, mA, ring.sA, (bM, bK), n_rank, row << m_rank)
+        share = n_rank if cn > 1 else 0
+        a = self.partition(plan.load_a, tma_a, mA, ring.sA, (bM, bK), share, row << m_rank)
         b = self.partition(plan.load_b, tma_b, mB, ring.sB, b_tile(plan), m_rank, column << (n_rank * cm))
         self.boxes, self.ring = (a, b), ring
 

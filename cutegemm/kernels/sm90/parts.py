@@ -23,7 +23,8 @@ from cutlass import Boolean, Int32, Int64
 
 from cutegemm.kernels.vectors import copy_vector
 from cutegemm.plan.memory.workspace import counter_of, slot_layout
-from cutegemm.plan.plan import SUM_VECTOR, GemmPlan
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.sums import SUM_VECTOR
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.plan.work.shares import WorkTile
 from cutegemm.tile.atoms import CopyAtom

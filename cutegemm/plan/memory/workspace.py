@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARPGROUP_THREADS
 from cutegemm.plan.memory.partials import partials_shape
-from cutegemm.plan.plan import SUM_VECTOR
+from cutegemm.plan.sums import SUM_VECTOR
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic, ceil_div
 from cutegemm.plan.work.scheduler import WorkGrid
 

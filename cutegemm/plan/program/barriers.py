@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 # In the order in which they lie in shared memory, and in which named barriers are numbered.
-NAMES = ("full", "empty", "read", "subtile", "c", "turn", "parts")
-KINDS = {"full": "mbarrier", "empty": "mbarrier", "c": "mbarrier", "read": "cta"}  # the others are named
+NAMES = ("full", "empty", "read", "subtile", "c", "turn", "parts", "sums", "spent")
+_MBARRIERS = ("full", "empty", "c", "sums", "spent")
+KINDS = {"read": "cta", **dict.fromkeys(_MBARRIERS, "mbarrier")}  # the others are named
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class _State:
     previous    the position of the k-tile before, of this tile; None where there is none
     number      of the tile among those of the CTA; past the last where there is none
     k           the k-tile
+    shared      tiles so far whose sums went to the CTAs of their columns
     running     the stage of each group of products under way, the oldest first; None where a later group reads it too
     """
 
@@ -52,6 +53,7 @@ class _State:
     previous: int | None = None
     number: int = 0
     k: int = 0
+    shared: int = 0
     running: tuple[int | None, ...] = ()
 
 
@@ -104,12 +106,14 @@ class _Expansion:
         self.first_consumer = len(plan.roles) - plan.pipeline.consumers
         self.consumer = place.role - self.first_consumer
         self.threads = WARP_THREADS * self.role.warps // place.warps
-        cm, cn = plan.cluster_mn
+        (cm, cn), k_ctas = plan.cluster_mn, plan.k_ctas
         rank = place.cta % (cm * cn)
         first = place.cta - rank
         self.rank = rank
         self.m_rank, self.n_rank = plan.scheduler.rank_mn(rank)
-        self.row = tuple(range(first + self.m_rank, first + cm * cn, cm))  # CTAs with the same rows of A
+        row = tuple(range(first + self.m_rank, first + cm * cn, cm))
+        self.row = row if k_ctas == 1 else (place.cta,)  # CTAs with the same rows and k-tiles of A
+        self.sharers = row if k_ctas > 1 else ()  # CTAs with the same tile, and other k-tiles
         self.column = tuple(
             range(place.cta - self.m_rank, place.cta - self.m_rank + cm)
         )  # the same columns of B
@@ -211,7 +215,7 @@ class _Expansion:
         tag, (of_a, of_b) = (at.number, at.k + load.ahead), loaded_bytes(self.plan)
         yield op.Expect("full", stage, of_a + of_b)
         for part, size_bytes, ctas in (
-            (f"A{self.n_rank}", of_a, self.row),
+            (f"A{self.row.index(self.place.cta)}", of_a, self.row),
             (f"B{self.m_rank}", of_b, self.column),
         ):
             yield op.Load("full", stage, stage, part, tag, size_bytes // len(ctas), ctas)
@@ -334,6 +338,33 @@ class _Expansion:
                 yield op.ReadSums(counter, self.place_of(tile.slot + part), warp, (at.number, part))
         yield op.Compute(parts, tag)
 
+    # --- sums of CTAs that share K --------------------------------------------------------------------------
+
+    @property
+    def sums_stage(self) -> int:
+        """The place of this consumer's sums from all CTAs: numbered behind the stages of the ring."""
+        return self.stages + self.consumer
+
+    def _SendSums(self, send: step.SendSums, at: _State, i: int) -> Iterator[Op]:
+        yield op.Wait("spent", self.consumer, at.shared & 1 ^ 1)
+        size_bytes = product(self.pipeline.consumer_tile) * self.plan.operands.acc.bits // 8
+        if self.place.warp == 0:
+            yield op.Expect("sums", self.consumer, size_bytes * len(self.sharers))
+        part, of_warp = sums_part(self.n_rank, self.place.warp), size_bytes // self.place.warps
+        tag = (at.number, 0)
+        yield op.Send("sums", self.consumer, self.sums_stage, part, tag, of_warp, self.sharers, self.n_rank)
+
+    def _AddSums(self, add: step.AddSums, at: _State, i: int) -> Iterator[Op]:
+        yield op.Wait("sums", self.consumer, at.shared & 1)
+        yield op.BeginRead(self.sums_stage, (at.number, 0))
+        yield op.Compute(add, (at.number, 0), self.sums_stage)
+        yield op.EndRead(self.sums_stage)
+        yield op.Arrive("spent", self.consumer, self.role.warps // self.place.warps, self.sharers)
+        at.shared += 1
+
+    def _AwaitSpent(self, wait: step.AwaitSpent, at: _State, i: int) -> Iterator[Op]:
+        yield op.Wait("spent", self.consumer, at.shared & 1 ^ 1)
+
     # --- to global memory -----------------------------------------------------------------------------------
 
     def slot_of(self, i: int, result: str = "d") -> tuple[int, tuple[int, ...]]:
@@ -411,9 +442,14 @@ class _WithLines(_Expansion):
         self.line = first
 
 
+def sums_part(rank: int, warp: int = 0) -> str:
+    """The part of the place of a consumer's sums that comes from a CTA, of those that share K, or from a warp of it."""
+    return f"sums {rank}.{warp}"
+
+
 def loaded_bytes(plan: GemmPlan) -> tuple[int, int]:
     """Of a k-tile of A and of B, as they come to one CTA."""
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.product_tile
     return bm * bk * plan.operands.a.dtype.bits // 8, bn * bk * plan.operands.b.dtype.bits // 8
 
 

@@ -70,6 +70,16 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Send(Load):
+    """Sums of a role, to a place of each of some CTAs: a stage behind those of the ring.
+
+    sender   the CTA's number among those that share K
+    """
+
+    sender: int = 0
+
+
+@dataclass(frozen=True)
 class BeginRead:
     """From here on a stage is read; it must hold `tag` in every part."""
 
@@ -287,6 +297,6 @@ class EndTile:
 PartOp = Union[TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, EndTile]
 
 Op = Union[
-    Wait, Turn, Arrive, Expect, Load, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync, Mark, Branch, Compute,
-    SlotOp, PartOp,
+    Wait, Turn, Arrive, Expect, Load, Send, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync, Mark, Branch,
+    Compute, SlotOp, PartOp,
 ]  # fmt: skip

@@ -8,7 +8,8 @@
 | multistage    | share a tile; there is no producer, and a warp of theirs loads ahead                      |
 | of warps      | share each tile, a warp each: mma.sync, fragments read ahead                              |
 
-Sums on two levels, parts of a split K, and the way to global memory are pieces: any schedule may have them.
+Sums on two levels, parts of a split K, sums of CTAs that share K, and the way to global memory are pieces: any schedule
+may have them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from cutegemm.plan.program.steps import (
     TILES_ARE_READ,
     AddLevel,
     AddParts,
+    AddSums,
     Advance,
+    AwaitSpent,
     AwaitTurn,
     Clear,
     Evaluate,
@@ -60,6 +63,7 @@ from cutegemm.plan.program.steps import (
     ReadFirst,
     Reduce,
     Release,
+    SendSums,
     Skip,
     Stagger,
     Step,
@@ -268,7 +272,10 @@ def _ticket(plan: GemmPlan) -> Steps:
 
 
 def _end(plan: GemmPlan, leave: Steps) -> Steps:
-    """The sums to D; where K is split, those of a tile's last part alone, with the other parts' added."""
+    """The sums to D; where K is split, those of a tile's last part alone, with the other parts' added; where CTAs share
+    K, those of the own columns, from all of them."""
+    if plan.k_ctas > 1:
+        return (SendSums(), AddSums(), *leave)
     return (AddParts(), If(IS_LAST_PART, leave)) if plan.split.is_split else leave
 
 
@@ -376,7 +383,8 @@ def slots_are_stored_by_rows(plan: GemmPlan) -> bool:
 
 
 def _stores_end(plan: GemmPlan) -> Steps:
-    """The slots live as long as their readers."""
+    """The slots live as long as their readers, and barriers as long as who arrives there."""
+    spent: Steps = (AwaitSpent(),) if plan.k_ctas > 1 else ()
     if plan.slots is None or not isinstance(plan.slots.store, TmaBox):
-        return ()
-    return (WaitStores(0, ALL),)
+        return spent
+    return (*spent, WaitStores(0, ALL))

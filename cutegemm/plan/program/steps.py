@@ -22,6 +22,9 @@ moves it on by one after each k-tile, `Skip` by the k-tiles that other roles tak
 | SyncThreads         | bar.sync 0                                             | all threads                           |
 | TakeTicket          | atom.add on the tile's counter                         | -                                     |
 | AddParts            | see `kernels.sm90.parts`                               | sums of parts, in the workspace       |
+| SendSums            | st.async to the CTAs of the cluster that share K       | fills places of sums there            |
+| AddSums             | ld.shared, and arrivals                                | reads them; the place is free         |
+| AwaitSpent          | mbarrier.try_wait                                      | nobody arrives here any more          |
 | FetchTile           | C to the slots by TMA                                  | fills a slot                          |
 | Evaluate            | the epilogue's expression, on the accumulators or on   | reads a slot, where C comes to it     |
 |                     | a subtile                                              |                                       |
@@ -282,6 +285,31 @@ class AddParts:
 
     def __str__(self) -> str:
         return "reduce   the parts: the last one adds all sums, the others write theirs"
+
+
+@dataclass(frozen=True)
+class SendSums:
+    """Where CTAs of a cluster share K: the sums of each CTA's columns to its shared memory, when it has added those of
+    the tile before."""
+
+    def __str__(self) -> str:
+        return "send     the sums of each CTA's columns -> there, sums (waits for spent)"
+
+
+@dataclass(frozen=True)
+class AddSums:
+    """The sums of the own columns that have come from all CTAs, in their order; their place is free then."""
+
+    def __str__(self) -> str:
+        return "add      the sums of all CTAs (waits for sums) -> acc; release spent"
+
+
+@dataclass(frozen=True)
+class AwaitSpent:
+    """Until all CTAs have added what was sent to them last, and so will not arrive here any more."""
+
+    def __str__(self) -> str:
+        return "wait     spent"
 
 
 @dataclass(frozen=True)
@@ -550,8 +578,9 @@ Block = Union[ForTiles, ForKTiles, ForAhead, ForStages, ForSubtiles, HeldSubtile
 BLOCKS = (ForTiles, ForKTiles, ForAhead, ForStages, ForSubtiles, HeldSubtile, If)
 Step = Union[
     Block, Wait, Test, Load, Multiply, ReadFirst, MultiplyBlock, WaitProducts, Release, Skip, Advance,
-    AddLevel, Clear, OpenTurns, AwaitTurn, HandOver, Stagger, SyncThreads, TakeTicket, AddParts, FetchTile,
-    Evaluate, StoreFurther, Reduce, Hold, WaitStores, WriteSlot, SyncSubtile, StoreSlot, StoreTile,
+    AddLevel, Clear, OpenTurns, AwaitTurn, HandOver, Stagger, SyncThreads, TakeTicket, AddParts, SendSums, AddSums,
+    AwaitSpent, FetchTile, Evaluate, StoreFurther, Reduce, Hold, WaitStores, WriteSlot, SyncSubtile, StoreSlot,
+    StoreTile,
 ]  # fmt: skip
 
 

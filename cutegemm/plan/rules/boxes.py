@@ -109,7 +109,7 @@ def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
 
 def box_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules that boxes and the MMA's descriptors break, of a plan whose shared memory has its shape."""
-    (bm, bn, bk), atom, loaded = plan.cta_tile, plan.tiled_mma.atom, plan.loaded
+    (bm, bn, bk), atom, loaded = plan.product_tile, plan.tiled_mma.atom, plan.loaded
     for name, extent, box, layout, operand, source, major, step in (
         ("A", bm, plan.load_a, plan.smem_a, loaded.a, atom.a_source, atom.a_major, atom.shape_mnk[0]),
         ("B", bn, plan.load_b, plan.smem_b, loaded.b, atom.b_source, atom.b_major, atom.shape_mnk[1]),

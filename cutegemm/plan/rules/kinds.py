@@ -136,14 +136,17 @@ def _types(prefix: str, value: Any, fields: dict[str, tuple[type, ...]]) -> Iter
 def _counts(plan: GemmPlan) -> Iterator[str]:
     tile = [*_tuple("cta_tile", plan.cta_tile, 3)]
     yield from tile
-    if not tile and plan.cta_tile[0] * plan.cta_tile[1] > _MOST_SUMS:
-        yield f"cta_tile = {plan.cta_tile!r}; the registers of no CTA hold more than {_MOST_SUMS} sums."
     if not tile and plan.cta_tile[2] > _MOST_DEEP:
         yield f"cta_tile = {plan.cta_tile!r}; bK of {_MOST_DEEP} at most is expected."
     cluster = [*_tuple("cluster_mn", plan.cluster_mn, 2)]
     yield from cluster
     if not cluster and product(plan.cluster_mn) > _MOST_CLUSTERED:
         yield f"cluster_mn = {plan.cluster_mn!r}; no cluster has more than {_MOST_CLUSTERED} CTAs."
+    shared = [] if plan.pipeline is None else [*_count("pipeline.k_ctas", plan.pipeline.k_ctas)]
+    yield from shared
+    if not tile and not cluster and not shared and product(plan.product_tile[:2]) > _MOST_SUMS:
+        of = f"cta_tile = {plan.cta_tile!r}" + f" of {plan.k_ctas} CTAs that share K" * (plan.k_ctas > 1)
+        yield f"{of}; the registers of no CTA hold more than {_MOST_SUMS} sums."
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
     if plan.persistent is not None:
         yield from _count("persistent", plan.persistent, most=_MOST_RESIDENT)

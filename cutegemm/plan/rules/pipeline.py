@@ -10,7 +10,14 @@ import numpy as np
 from cutegemm.dtypes import f16, f32
 from cutegemm.layout import ComposedLayout, Layout, product_each, size
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import MAX_CLUSTER_CTAS, MAX_NAMED_BARRIERS, WARP_THREADS, WARPGROUP_THREADS, Arch
+from cutegemm.machine.arch import (
+    MAX_CLUSTER_CTAS,
+    MAX_NAMED_BARRIERS,
+    REGISTER_BITS,
+    WARP_THREADS,
+    WARPGROUP_THREADS,
+    Arch,
+)
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.shared import SharedLayout
@@ -49,6 +56,8 @@ def pipeline_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     yield from _epilogue(plan, pipeline)
     if plan.split.is_split:
         yield from _split(plan, pipeline)
+    if plan.k_ctas > 1:
+        yield from _k_ctas(plan, pipeline)
 
 
 def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -125,7 +134,7 @@ def _deferred(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
             yield f"where {what}, a tile is not stored behind the products of the next."
     threads_bits = 32 * WARPGROUP_THREADS
     held = product(plan.consumer_d_tile) * plan.operands.d.dtype.bits // threads_bits
-    sums = product(pipeline.consumer_tile) * plan.operands.acc.bits // threads_bits
+    sums = product(plan.consumer_product_tile) * plan.operands.acc.bits // threads_bits
     for role in plan.roles[1:]:
         if role.registers is not None and sums + held + DEFERRED_REGISTERS_BESIDES > role.registers:
             yield (
@@ -197,8 +206,8 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
     for name, box in (("A", plan.load_a), ("B", plan.load_b)):
         if not isinstance(box, TmaBox):
             yield f"{name} is not loaded by TMA, which a pipeline does."
-    bm, bn, bk = plan.cta_tile
-    cm, cn = plan.cluster_mn
+    bm, bn, bk = plan.product_tile
+    cm, cn = plan.multicast_mn
     by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
     packed = " With +pack behind the plan's name it is copied first." if by_wgmma else ""
     for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
@@ -351,6 +360,29 @@ def _split(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield "the parts of a pipeline are added by the CTA that ends last: reduction = 'last' is expected."
     if max(split.parts, pipeline.ctas or 0) > MAX_PARTS:
         yield f"a tile may have {max(split.parts, pipeline.ctas or 0)} parts; {MAX_PARTS} can be counted."
+
+
+def _k_ctas(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+    """Of CTAs of a cluster that share K: each stores its own columns of the tile that all of them multiply."""
+    k_ctas, (_, along) = plan.k_ctas, plan.cluster_mn
+    if along != k_ctas:
+        yield f"{k_ctas} CTAs share K in a cluster of {plan.cluster_mn}; all that lie along N are expected to."
+    whole = plan.consumer_product_tile[1]
+    if not plan.tiled_mma.atom.is_of_warpgroup or plan.tiled_mma.tile_mnk[1] != whole:
+        yield (
+            f"CTAs share K that multiply all {whole} columns of a tile by one wgmma, not by "
+            f"{plan.tiled_mma.atom.name}. Take a narrower tile, or leave k_ctas out."
+        )
+    if plan.operands.acc.bits != REGISTER_BITS:
+        yield f"sums of {plan.operands.acc} do not fill registers, by which they go to other CTAs. Take sums in f32."
+    for is_there, what in (
+        (plan.split.is_split, "K is split besides"),
+        (pipeline.kind == "single", "there is no producer"),
+        (pipeline.deferred, "tiles are stored behind the products of the next"),
+        (bool(plan.operands.gated), "the epilogue is gated"),
+    ):
+        if is_there:
+            yield f"where {what}, CTAs do not share K."
 
 
 def _by(extents: tuple[int, ...]) -> str:

@@ -66,6 +66,8 @@ class TileScheduler:
     gpcs         the order of a persistent grid's clusters by which they take work tiles; None: that of their launch
     idle_ctas    whether the launched grid follows from the tiles alone, so that CTAs may have nothing to do: (tiles,
                  parts) of a split in parts, or all persistent CTAs. Else there are no more clusters than work tiles
+    k_ctas       CTAs of a cluster along N that share K: each loads the B of all of them, and multiplies its part of
+                 the k-tiles
     """
 
     raster: Raster
@@ -76,6 +78,7 @@ class TileScheduler:
     batched: bool = True
     idle_ctas: bool = False
     gpcs: GpcOrder | None = None
+    k_ctas: int = 1
 
     @property
     def cluster_size(self) -> int:
@@ -89,6 +92,24 @@ class TileScheduler:
         [(0, 0), (1, 0), (0, 1), (1, 1)]
         """
         return rank % self.cluster_mn[0], rank // self.cluster_mn[0]
+
+    def part_of_k(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
+        """The first k-tile of a CTA of a cluster that shares K, and how many it has: see `Split.k_range`.
+
+        >>> scheduler = TileScheduler(Raster(), Split(), (64, 16, 64), (2, 2), k_ctas=2)
+        >>> [scheduler.part_of_k(rank, 7) for rank in range(4)]
+        [(0, 4), (0, 4), (4, 3), (4, 3)]
+        """
+        if self.k_ctas == 1:
+            return 0, k_tiles
+        return Split(self.k_ctas).k_range(self.rank_mn(rank)[1], k_tiles, minimum)
+
+    def share_of(self, work_tile: WorkTile, rank: Any) -> WorkTile:
+        """A work tile as a CTA of a cluster has it: its part of the k-tiles, where its CTAs share K."""
+        if self.k_ctas == 1:
+            return work_tile
+        k_first, k_count = self.part_of_k(rank, work_tile.k_count)
+        return replace(work_tile, k_first=work_tile.k_first + k_first, k_count=k_count)
 
     @property
     def persistent_clusters(self) -> int | None:
@@ -178,18 +199,22 @@ class TileGrid:
 
     def loaded_mnl(self, tile_mnl: tuple[Any, Any, Any], m_tiles: Any, n_tiles: Any) -> tuple[Any, Any, Any]:
         """(m_tile of A, n_tile of B, l) that a CTA loads for a tile of D: past the edge of D, those of the last tile.
+        The CTAs that share K load the same n_tile, of the columns of all of them.
 
         Nobody needs these products. But the CTAs of a cluster go on together, and a box of rows that are not there was
         seen to take longer than one of rows that are: 813 x 2400 x 11168 of e4m3 by 128 x 160 in clusters of 1 x 2, of
         which the last has half of its columns past the edge, took 56.0 us, and takes 48.2 so (one H100, 2026-11-22).
 
-        m_tiles, n_tiles   of CTAs, that there are
+        m_tiles, n_tiles   of A and of B, that there are
 
         >>> tiles = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1)).tiles(600, 256)
         >>> tiles.tile_mnl(2, rank=1), tiles.loaded_mnl(tiles.tile_mnl(2, rank=1), 5, 2)
         ((5, 0, 0), (4, 0, 0))
         """
         (m, n, batch), (cm, cn), least = tile_mnl, self.scheduler.cluster_mn, self.arithmetic.minimum
+        k_ctas = self.scheduler.k_ctas
+        if k_ctas > 1:
+            n, cn = n // k_ctas, cn // k_ctas
         return m if cm == 1 else least(m, m_tiles - 1), n if cn == 1 else least(n, n_tiles - 1), batch
 
     def host_divisors(
@@ -244,6 +269,7 @@ class WorkGrid:
     clusters     that are launched; the one at place c begins with the work tile c
     shares       how K is divided, where the parts of a tile are neither all of it nor rows of the grid
     known_ends   the `ends`, where they were worked out before: a kernel is handed them
+    k_first      the first k-tile of each tile: see `of_rank`
 
     >>> scheduler = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1), persistent=4)
     >>> work = scheduler.tiles(600, 256).along(512)
@@ -259,6 +285,7 @@ class WorkGrid:
     clusters: Any
     shares: Shares | None
     known_ends: tuple[Any, ...] | None = None
+    k_first: Any = 0
 
     @property
     def scheduler(self) -> TileScheduler:
@@ -275,7 +302,14 @@ class WorkGrid:
 
     def whole(self, tile: Any) -> WorkTile:
         """All k-tiles of a tile."""
-        return WorkTile(tile, 0, self.k_tiles, 1, 0, 0)
+        return WorkTile(tile, self.k_first, self.k_tiles, 1, 0, 0)
+
+    def of_rank(self, rank: Any) -> WorkGrid:
+        """The work tiles as a CTA of a cluster has them: with its part of the k-tiles, where its CTAs share K."""
+        if self.scheduler.k_ctas == 1:
+            return self
+        k_first, k_tiles = self.scheduler.part_of_k(rank, self.k_tiles, self.tiles.arithmetic.minimum)
+        return replace(self, k_tiles=k_tiles, k_first=k_first)
 
     def part_of(self, tile: Any, part: Any) -> WorkTile:
         """A part of a tile, where parts are rows of the launched grid: blockIdx.x and blockIdx.y."""

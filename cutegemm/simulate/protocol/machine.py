@@ -8,7 +8,8 @@ A process is a tuple of operations; it is carried out operation by operation, in
     named barrier   threads that have come, by bar.sync or bar.arrive; a turn ends when all have
     bulk copy       parts of a stage that are under way from the moment they are asked for until they land,
                     in each CTA of a multicast at its own time, which completes bytes on its barrier
-    stage           what each part holds, who reads it, and whether it has been read as often as it must
+    stage           what each part holds, who reads it, and whether it has been read as often as it must; so too the
+                    place of a consumer's sums that come from other CTAs
     resource        something that one role has at a time: the tensor cores
     flag            what a process knows at run time: this is a tile's last part, a tile is held; it branches by them
     sums            of the parts of a tile, where K is split, in memory that all CTAs share: see `part_state`
@@ -36,6 +37,7 @@ from cutegemm.plan.program.operations import (
     NamedSync,
     Op,
     PartOp,
+    Send,
     SlotOp,
     Tag,
     Turn,
@@ -321,13 +323,25 @@ class Machine:
         self._alive(cta, f"{load.part} of {_tag(load.tag)}")
         place = (cta, load.stage)
         self.holds[cta, load.stage, load.part] = load.tag
-        if all(self.holds.get((cta, load.stage, part)) == load.tag for part in self.protocol.parts[cta]):
-            self.unread[place] = self.protocol.readers
+        if all(
+            self.holds.get((cta, load.stage, part)) == load.tag for part in self.parts_of(cta, load.stage)
+        ):
+            self.unread[place] = (
+                self.protocol.readers if self.is_of_ring(load.stage) else self.protocol.of_sums
+            )
         self._count(load.barrier, load.index, cta, 0, -load.size_bytes, f"{load.part} of {_tag(load.tag)}")
+
+    def parts_of(self, cta: int, stage: int) -> tuple[str, ...]:
+        """All that must be there before a stage of a CTA is read, or the place of a consumer's sums behind them."""
+        return self.protocol.parts[cta] if self.is_of_ring(stage) else self.protocol.sums
+
+    def is_of_ring(self, stage: int) -> bool:
+        """Whether a stage is of the ring, and no place of sums."""
+        return self.protocol.stages is None or stage < self.protocol.stages
 
     def _begin_read(self, number: int, process: Process, op: BeginRead) -> None:
         place = (process.cta, op.stage)
-        for part in self.protocol.parts[process.cta]:
+        for part in self.parts_of(process.cta, op.stage):
             held = self.holds.get((process.cta, op.stage, part))
             if held != op.tag:
                 what = "nothing" if held is None else "a load under way" if held == _UNDER_WAY else _tag(held)
@@ -384,6 +398,7 @@ _ACTIONS: dict[type, str] = {
     Arrive: "_arrive",
     Expect: "_expect",
     Load: "_load",
+    Send: "_load",
     BeginRead: "_begin_read",
     EndRead: "_end_read",
     Enter: "_enter",

@@ -11,7 +11,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.barriers import Barrier
-from cutegemm.plan.program.expand import Place, expand
+from cutegemm.plan.program.expand import Place, expand, sums_part
 from cutegemm.plan.program.operations import AwaitSums, NamedSync, Op, Wait
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.work.shares import WorkTile
@@ -41,6 +41,9 @@ class Protocol:
     barriers   of each CTA; `arrivals` end a phase, a named barrier's are threads
     parts      of a stage, by CTA: all must be there before it is read
     readers    processes that read each filling of a stage
+    stages     of the ring; those behind them are places of sums, where CTAs share K: one for each consumer. None: all
+               that there are
+    sums       the parts of such a place, each filling of which `of_sums` processes read
     tiles      of consumers, by their counters: each is to be stored once
     """
 
@@ -48,6 +51,9 @@ class Protocol:
     processes: tuple[Process, ...]
     parts: tuple[tuple[str, ...], ...]
     readers: int = 1
+    stages: int | None = None
+    sums: tuple[str, ...] = ()
+    of_sums: int = 1
     tiles: frozenset[int] = frozenset()
 
     @cached_property
@@ -144,17 +150,17 @@ def protocol_for(
 ) -> Protocol:
     """The same for the work tiles of each cluster; see `protocol_of`."""
     assert plan.pipeline is not None
-    (cm, cn), in_cluster = plan.cluster_mn, product(plan.cluster_mn)
+    (cm, cn), in_cluster = plan.multicast_mn, product(plan.cluster_mn)
     known = {**plan.programs, **(programs or {})}
     split_by, processes, parts = (plan.pipeline.consumer_warps if warps else 1), [], []
     for cluster, tiles in enumerate(work):
         for rank in range(in_cluster):
-            cta = cluster * in_cluster + rank
+            cta, own = cluster * in_cluster + rank, [plan.scheduler.share_of(tile, rank) for tile in tiles]
             for number, role in enumerate(plan.roles):
                 own_parts = 1 if role.name == "producer" else split_by
                 for warp in range(own_parts):
                     ops = expand(
-                        plan, known[role.name], Place(cta, number, warp, own_parts), tiles, reads_c=reads_c
+                        plan, known[role.name], Place(cta, number, warp, own_parts), own, reads_c=reads_c
                     )
                     name = f"warp {warp} of {role.name}" if own_parts > 1 else role.name
                     processes.append(Process(cta, role.name, ops, name))
@@ -171,7 +177,17 @@ def protocol_for(
         ]
     )
     reads = readers * split_by * plan.column_parts
-    return Protocol(plan.barriers, tuple(processes), tuple(parts), reads, stored)
+    of_sums = [sums_part(rank, warp) for rank in range(plan.k_ctas) for warp in range(split_by)]
+    return Protocol(
+        plan.barriers,
+        tuple(processes),
+        tuple(parts),
+        reads,
+        plan.stages,
+        tuple(of_sums) if plan.k_ctas > 1 else (),
+        split_by,
+        stored,
+    )
 
 
 def work_of(plan: GemmPlan, *, k_tiles: int | Sequence[int], tiles: int = 1) -> list[list[WorkTile]]:
