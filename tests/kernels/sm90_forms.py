@@ -73,7 +73,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"align_d": 2},
         {"tile": (64, 64, 64), "k_ctas": 2, "consumers": 1, "shared_d": "padded", **_COOPERATIVE},
     ),
-    "shared_k_s8": ({"dtype": "s8"}, {"tile": (64, 128, 128), "k_ctas": 4, "consumers": 1, **_COOPERATIVE}),
+    "shared_k_s8": (
+        {"dtype": "s8", "out": "s32"},
+        {"tile": (64, 128, 128), "k_ctas": 4, "consumers": 1, **_COOPERATIVE},
+    ),
     "shared_k_two_level": (
         {"dtype": "e4m3", "out": "bf16"},
         {"tile": (64, 96, 128), "k_ctas": 6, "consumers": 1, "two_level": True, **_COOPERATIVE},

@@ -209,7 +209,8 @@ def test_the_fit_finds_what_made_the_times():
     """Times that other costs predict: the fit starts at today's, and ends near those, or at ones that predict alike."""
     pytest.importorskip("scipy")
     files = [
-        json.loads((DATA / f"{name}.json").read_text()) for name in ("simt_fit_small_h100", "simt_fit_packed_h100")
+        json.loads((DATA / f"{name}.json").read_text())
+        for name in ("simt_fit_small_h100", "simt_fit_packed_h100")
     ]
     measured = [one for file in files for one in timed(file)]
     made = replace(COSTS, start=2 * COSTS.start, pack=COSTS.pack / 2)

@@ -10,7 +10,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program import steps as step
-from cutegemm.plan.program.operations import HELD, LAST, Op
+from cutegemm.plan.program.operations import HELD, LAST, OF_TILE, Op
 from cutegemm.plan.program.steps import Program, Step
 from cutegemm.tile.tma import TmaBox
 
@@ -351,13 +351,13 @@ class _Expansion:
         if self.place.warp == 0:
             yield op.Expect("sums", self.consumer, size_bytes * len(self.sharers))
         part, of_warp = sums_part(self.n_rank, self.place.warp), size_bytes // self.place.warps
-        tag = (at.number, 0)
+        tag = (at.number, OF_TILE)
         yield op.Send("sums", self.consumer, self.sums_stage, part, tag, of_warp, self.sharers, self.n_rank)
 
     def _AddSums(self, add: step.AddSums, at: _State, i: int) -> Iterator[Op]:
         yield op.Wait("sums", self.consumer, at.shared & 1)
-        yield op.BeginRead(self.sums_stage, (at.number, 0))
-        yield op.Compute(add, (at.number, 0), self.sums_stage)
+        yield op.BeginRead(self.sums_stage, (at.number, OF_TILE))
+        yield op.Compute(add, (at.number, OF_TILE), self.sums_stage)
         yield op.EndRead(self.sums_stage)
         yield op.Arrive("spent", self.consumer, self.role.warps // self.place.warps, self.sharers)
         at.shared += 1

@@ -14,6 +14,7 @@ Tag = tuple[
     int, int
 ]  # (tile, k-tile), or of a slot (tile, subtile); tiles are counted in their order in a CTA
 
+OF_TILE = -1  # of a tag, in place of a k-tile: what is of all of the tile
 LAST, HELD = "last", "held"  # flags: this is the last part of a tile; a tile is held, to be stored
 
 # --- barriers, stages and what one role has at a time --------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import Union, get_args
 
 from cutegemm.plan.program.operations import (
     LAST,
+    OF_TILE,
     Arrive,
     AwaitSums,
     BeginRead,
@@ -310,6 +311,8 @@ class Machine:
             place = (cta, op.stage)
             held = self.holds.get((cta, op.stage, op.part))
             what = f"{process} loads {op.part} of {_tag(op.tag)} to stage {op.stage} of CTA {cta}, which"
+            if isinstance(op, Send):
+                what = f"{process} sends sums of {_tag(op.tag)} to CTA {cta}, whose place for them"
             if self.reading.get(place, 0):
                 raise ProtocolError(f"{what} is being read: overwritten stage.")
             if held == _UNDER_WAY:
@@ -415,7 +418,10 @@ _ACTIONS: dict[type, str] = {
 
 
 def _tag(tag: Part) -> str:
-    return f"k-tile {tag[1]} of tile {tag[0]}" if isinstance(tag, tuple) else str(tag)
+    if not isinstance(tag, tuple):
+        return str(tag)
+    tile, k_tile = tag
+    return f"tile {tile}" if k_tile == OF_TILE else f"k-tile {k_tile} of tile {tile}"
 
 
 def told(event: Event) -> str:
