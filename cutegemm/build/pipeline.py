@@ -94,6 +94,11 @@ class PipelineBuilder(PlanBuilder):
         """
         slots, smem_d = storing or (None, None)
         depth = self.stages_that_fit(smem_d) if stages is None else stages
+        if stages is None and depth < 1:
+            besides = f", beside {self.sums_bytes} of sums of CTAs that share K" if self.sums_bytes else ""
+            self.broken.append(
+                f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{besides}. Shrink the tile."
+            )
         bm, bn, _ = self.tile
         a = self.attempt(lambda: self.operand(loaded.a, bm, sharers[1], max(1, depth), l2[0]))
         b = self.attempt(lambda: self.operand(loaded.b, bn, sharers[0], max(1, depth), l2[1]))

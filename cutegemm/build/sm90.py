@@ -118,7 +118,7 @@ def sm90_plan(
     tiles: dict[str, tuple[Any, int]] = {"tile": (tile, 3), "cluster": (cluster, 2)}
     if registers is not None:
         tiles["registers"] = (registers, 2)
-    counts = {"split_k": split_k, "k_ctas": k_ctas, "stream": stream, "stagger_cycles": stagger_cycles}
+    counts = {"split_k": split_k, "stream": stream, "stagger_cycles": stagger_cycles}
     optional = {
         "consumers": consumers,
         "stages": stages,
@@ -132,13 +132,13 @@ def sm90_plan(
     }  # fmt: skip
     if tpc_rounds != ():
         tiles["tpc_rounds"] = tpc_rounds, len(tpc_rounds) if isinstance(tpc_rounds, tuple) else 1
-    check_arguments(subject, ops, tiles, counts, optional, typed)
+    check_arguments(subject, ops, tiles, counts, optional, typed, positive={"k_ctas": k_ctas})
     b = _Builder(subject, ops, tile)
     if count > _MOST_CONSUMERS:
         b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
     b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     ctas = None if schedule == "single" else ctas
-    by_gpc = _gpc_order(b, gpcs, tpc_rounds, (cluster[0], cluster[1] * max(1, k_ctas)), ctas)
+    by_gpc = _gpc_order(b, gpcs, tpc_rounds, (cluster[0], cluster[1] * k_ctas), ctas)
     if gpcs is None and not (raster is None and is_by_gpc(tile, cluster)):
         by_gpc = None
     order = b.order(_raster_of(cluster, by_gpc) if raster is None else raster)
@@ -147,7 +147,7 @@ def sm90_plan(
     loaded = as_packed(ops, packs)
     a_source = "register" if is_to_read(loaded) else "shared"
     is_shared = schedule != "pingpong"  # a tile, by all consumers
-    rows, k_ctas = tile[0] // count if is_shared else tile[0], b.k_ctas(k_ctas)
+    rows, k_ctas = tile[0] // count if is_shared else tile[0], b.k_ctas(k_ctas, cluster)
     consumer_tile = (rows, tile[1] // k_ctas)
     b.sums_bytes = (k_ctas > 1) * (1 if is_shared else count) * product(tile[:2]) * ops.acc.bits // 8
     sums = rows * tile[1] * ops.acc.bits // (32 * WARPGROUP_THREADS)
@@ -169,6 +169,10 @@ def sm90_plan(
             consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
+    if storing is None and store != "direct" and k_ctas > 1:
+        b.broken.append(
+            f"k_ctas = {k_ctas}: each CTA stores {consumer_tile[1]} of the tile's {tile[1]} columns."
+        )
     buffers = b.buffers(loaded, storing, stages, cluster if k_ctas == 1 else (cluster[0], 1), policies)
     split = b.attempt(lambda: by_last(split_k, stream, fill))
     b.check()
@@ -292,10 +296,15 @@ class _Builder(PipelineBuilder):
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
-    def k_ctas(self, asked: int) -> int:
-        """The CTAs that share K; 1, with a complaint noted, where the tile's columns are not divided among so many."""
+    def k_ctas(self, asked: int, cluster: tuple[int, int]) -> int:
+        """The CTAs that share K; 1, with a complaint noted, where the tile's columns are not divided among so many.
+        Another is noted of a cluster with tiles along N, where these CTAs lie."""
         columns = self.tile[1]
-        if asked > 0 and columns % (asked * FEWEST_COLUMNS) == 0:
+        if asked > 1 and cluster[1] > 1:
+            self.broken.append(
+                f"cluster = {cluster}: beside k_ctas = {asked} its tiles lie along M. Take {(cluster[0], 1)}."
+            )
+        if asked == 1 or columns % (asked * FEWEST_COLUMNS) == 0:
             return asked
         self.broken.append(
             f"k_ctas = {asked}: each of them stores as many of the {columns} columns as the others, a multiple of "

@@ -112,6 +112,7 @@ def test_what_a_name_says():
         "", "simt", "sm90", "sm90_", "sm90_8x8x8", "simt_64x64/fill", "simt_64x64/stream", "sm90_slots/s132",
         "sm90_slots/k4last", "sm90_slots/k4+pack", "mma_64x64/fill", "mma_tma_256x128/k2",
         "mma_64x64+pack", "sgemm_01_naive/k2", "wgmma:tile=64x64x64", "transposed:", "simt_64x64 ", "sm90_slots+packed",
+        "sm90_64x64_1x1x0", "sm90_64x64_1x1x10", "sm90_64x64_x4",
     ],
 )  # fmt: skip
 def test_a_name_that_there_is_not(name):
@@ -126,6 +127,16 @@ def test_a_name_that_there_is_not(name):
         ("sm90_128x128_4x8", "no cluster has more than"),
         ("sm90_128x128_8x2", "a cluster of 16 CTAs; 8 are the most"),
         ("sm90:tile=128x128x64,cluster=4x8", "no cluster has more than"),
+        ("sm90_64x64_4x1x4", "a cluster of 16 CTAs; 8 are the most"),
+        ("sm90_64x64_1x2x4", "cluster = .1, 2.: beside k_ctas = 4 its tiles lie along M"),
+        (
+            "sm90_64x64_1x1x7",
+            "1 rule is broken.\n  - k_ctas = 7: each of them stores as many of the 64 columns",
+        ),
+        ("sm90_64x64_1x1x4/k2", "where K is split besides, CTAs do not share K"),
+        ("sm90_64x64_1x1x4/fill", "where K is split besides, CTAs do not share K"),
+        ("sm90:tile=64x64x64,k_ctas=-1", "k_ctas = -1; a positive integer is expected"),
+        ("sm90:tile=64x64x64,k_ctas=x", "'k_ctas=x' does not read as a whole number"),
         ("simt:block=64x64x8,warp=32x32,thread=8x4,shared_a=k^1.2", "'shared_a=k.1.2' does not read"),
         ("sm90_128x128/k" + "9" * 5000, "no plan is called"),
         ("sm90_١٢٨x١٢٨", "no plan is called"),

@@ -16,7 +16,7 @@ from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Row, Scalar, Tile
-from cutegemm.plan.epilogue.functions import relu
+from cutegemm.plan.epilogue.functions import relu, swiglu
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.work.split import Split
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -174,10 +174,61 @@ def test_every_broken_rule_at_once():
         ({"split_k": 40000}, "a tile may have 40000 parts; 32767 can be counted"),
         ({"ctas": 40000, "stream": 1}, "a tile may have 40000 parts"),
         ({"l2": ("evict_never", "evict_normal", "evict_normal")}, "evict_never"),
+        ({"tile": (256, 512, 256), "schedule": "cooperative"}, "no room for a k-tile, 393216 bytes. Shrink the tile"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said(options, rule):
     assert rule in complaints(**options)
+
+
+ONE = {"tile": (64, 96, 64), "schedule": "cooperative", "consumers": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"k_ctas": 0}, "k_ctas = 0; a positive integer is expected"),
+        ({"k_ctas": -2}, "k_ctas = -2; a positive integer is expected"),
+        ({"k_ctas": True}, "k_ctas = True; a positive integer is expected"),
+        ({"k_ctas": 7}, "k_ctas = 7: each of them stores as many of the 96 columns as the others, a multiple of 8."),
+        ({"k_ctas": 4}, "in subtiles of 16, 32 or 64 columns, none of which fill a tile of 24"),
+        ({"k_ctas": 4}, "k_ctas = 4: each CTA stores 24 of the tile's 96 columns."),
+        ({"k_ctas": 3, "cluster": (1, 2)}, "cluster = (1, 2): beside k_ctas = 3 its tiles lie along M. Take (1, 1)."),
+        ({"k_ctas": 3, "cluster": (4, 1)}, "a cluster of 12 CTAs; 8 are the most"),
+        ({"k_ctas": 3, "ctas": 2}, "a persistent grid of 2 CTAs holds no cluster of 3"),
+        ({"k_ctas": 2, "tile": (64, 288, 64), "cluster": (2, 1)}, "all 288 columns of a tile by one wgmma, not"),
+        ({"k_ctas": 3, "split_k": 2}, "where K is split besides, CTAs do not share K"),
+        ({"k_ctas": 3, "stream": 1}, "where K is split besides, CTAs do not share K"),
+        ({"k_ctas": 3, "fill": True}, "where K is split besides, CTAs do not share K"),
+        ({"k_ctas": 3, "deferred": True}, "stored behind the products of the next, CTAs do not share K"),
+        ({"k_ctas": 3, "schedule": "single"}, "where there is no producer, CTAs do not share K"),
+        (
+            {"k_ctas": 8, "tile": (128, 256, 64), "schedule": "pingpong", "consumers": 2},
+            "no room for a k-tile, 49152 bytes, beside 262144 of sums of CTAs that share K",
+        ),
+    ],
+)  # fmt: skip
+def test_where_ctas_do_not_share_k(options, rule):
+    assert rule in complaints(**{**ONE, **options})
+
+
+def test_where_ctas_do_not_share_k_of_such_operands():
+    halves = Operands.of("f16", layout="nt", acc="f16")
+    assert "sums of f16 do not fill registers" in complaints(
+        halves, **{**ONE, "tile": (64, 64, 64)}, k_ctas=2
+    )
+    whole = Operands.of("s8", layout="nt", out="s32")
+    text = complaints(whole, **{**ONE, "tile": (64, 80, 128)}, store="direct", k_ctas=2)
+    assert (
+        "each of 2 CTAs that share K stores 40 of 80 columns: n = 40; past 32 multiples of 16 are expected for s8."
+        in text
+    )
+    with pytest.raises(PlanError, match="where the epilogue is gated, CTAs do not share K"):
+        ending_in(Epilogue(swiglu(Accumulator())), sm90_plan(BF16, **ONE, k_ctas=3))
+
+
+def test_a_plan_whose_k_nobody_shares_is_not_told_of_it():
+    assert "k_ctas" not in complaints(tile=(64, 100, 64))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from cutegemm.layout.inttuple import product
 from cutegemm.plan.rules.pipeline import MIN_SLOTS
 from cutegemm.tile.mma_atoms import WGMMA_M
 
-_TILE_NAME = re.compile(r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep)?(?:_(\d)x(\d)(?:x(\d))?)?", re.ASCII)
+_TILE_NAME = re.compile(
+    r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep)?(?:_(\d)x(\d)(?:x([1-9]))?)?", re.ASCII
+)
 DEEP = 2  # times the usual k-tile
 # By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 128 x 240, or
 # 256 x 176 and 256 x 208, which leave room for three stages.
@@ -183,7 +185,7 @@ def tile_options(
         options["two_level"] = True
     if has_narrow_slots(tile) and k_ctas == 1:
         options["subtile_n"] = _NARROW_SLOT
-    elif columns // k_ctas % WHOLE_COLUMNS:
+    elif columns % k_ctas == 0 and columns // k_ctas % WHOLE_COLUMNS:
         options["subtile_n"] = FEWEST_COLUMNS
     if depth > 1:
         options["depth"] = depth

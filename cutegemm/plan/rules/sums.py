@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, product_each
 from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS
 from cutegemm.plan.rules.boxes import overlapping
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 def sums_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules of shapes: who adds the sums, and where they lie."""
+    if plan.pipeline is not None and plan.k_ctas > 1:
+        yield from _own_columns(plan)
     mma, sums = plan.tiled_mma, plan.sums
     along_k = mma.thr_layout_vmnk[3].size()
     if plan.overlaps and (sums is None or not runs_on("sm_90", plan.arch)):
@@ -68,6 +71,17 @@ def sums_rules(plan: GemmPlan) -> Iterator[str]:
         yield f"{sums.added} covers {sums.added.tile_mnk[:2]} of D, which does not divide a tile of {(bm, bn)}."
     if sums.added.threads > plan.threads or sums.added.threads % WARP_THREADS:
         yield f"{sums.added.threads} threads add the sums; whole warps of the {plan.threads} of a CTA are expected."
+
+
+def _own_columns(plan: GemmPlan) -> Iterator[str]:
+    """Of a pipeline whose CTAs share K: the threads of each have the sums of its columns as a wgmma of these has."""
+    try:
+        _ = plan.ending_mma
+    except PlanError as error:
+        yield (
+            f"each of {plan.k_ctas} CTAs that share K stores {plan.cta_tile[1]} of {plan.product_tile[1]} columns: "
+            f"{'; '.join(error.violations)}."
+        )
 
 
 def held_rules(plan: GemmPlan) -> Iterator[str]:
