@@ -61,6 +61,8 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
     "split, direct": lambda: form("split_direct", 3, with_c=False),
     "stream": lambda: form("stream", 3),
     "fill": lambda: form("fill", 4),
+    "K shared by CTAs": lambda: form("shared_k", 4),
+    "K shared by CTAs, pingpong": lambda: form("shared_k_pingpong_2x1", 4),
     "e4m3": lambda: form("e4m3", 2),
     "e4m3, two levels": lambda: form("two_level_pingpong", 2),
     "e4m3, e4m3 out": lambda: form("e4m3_out", 2),

@@ -16,9 +16,12 @@ from typer.testing import CliRunner
 from cutegemm import __version__
 from cutegemm.choose.catalog import candidates, chosen, plan_named, plans
 from cutegemm.cli import app, main
+from cutegemm.cli.inputs import plan_for
 from cutegemm.compile.cubin import ResourceReport
 from cutegemm.dtypes import DType
 from cutegemm.errors import CompileError, CutegemmError
+from cutegemm.machine.device import device_named
+from cutegemm.parse.epilogue import parsed_epilogue
 from cutegemm.parse.plan import operands_for
 from cutegemm.plan import Operands, Problem
 
@@ -245,6 +248,17 @@ def test_an_epilogue_is_carried_out(arguments: tuple[str, ...]) -> None:
     found = json.loads(run("gemm", *arguments, "--json"))
     assert found["correct"] is True
     assert 0 < found["relative_error"] < found["tolerance"]
+
+
+@pytest.mark.parametrize(("ends", "shares"), [("swiglu(acc)", False), ("relu(acc), aux = acc", True)])
+def test_a_chosen_plan_can_end_so(ends: str, shares: bool) -> None:
+    """Few tiles with a deep K take plans whose CTAs share K: these have no both sums of a pair, and one subtile each,
+    beside which a further result leaves out of registers."""
+    problem, device = Problem(288, 320, 16080, operands=BF16), device_named("h200")
+    ending = parsed_epilogue("gemm", ends, [])
+    _, plan, _ = plan_for(None, problem, "sm_90a", device, False, ending)
+    assert (plan.k_ctas > 1) == shares
+    assert plan.epilogue.gated == ("" if shares else "halves")
 
 
 def test_an_epilogue_is_shown_and_checked() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from cutegemm.build.mma_sync import lines_of_d
 from cutegemm.build.mma_sync_tma import by_gated_warps
 from cutegemm.build.slots import line_columns, warpgroup_slots
+from cutegemm.errors import PlanError
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.pipeline import Slots
 from cutegemm.plan.plan import GemmPlan
@@ -38,6 +39,9 @@ def ending_in(epilogue: Epilogue, plan: GemmPlan, further: Mapping[str, Operand]
     >>> gated.d_tile, plan.slots.subtile, gated.slots.subtile
     ((128, 96), (64, 64), (64, 32))
     """
+    if epilogue.gated and plan.pipeline is not None and plan.k_ctas > 1:
+        rule = "where the epilogue is gated, CTAs do not share K. Take another plan."
+        raise PlanError(f"plan {plan.name!r} for {epilogue}", [rule])
     operands = plan.operands.with_further(**further or {}).as_gated(epilogue.gated, epilogue.halved)
     if not epilogue.gated and not _takes_registers_of_lines(epilogue, plan):
         return plan.with_(operands=operands, epilogue=epilogue)

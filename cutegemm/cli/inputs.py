@@ -183,9 +183,11 @@ def plan_for(
     if ending is not None:
         operands, with_c = ending.made_for(operands), ending.reads_tiles
     if name is None:
-        # Rows of the transposed problem are no pairs.
-        turns = False if ending is not None and ending.epilogue.gated else None
-        recipe, plan = chosen(operands, problem, arch, device, with_c, transposed=turns)
+        # Rows of the transposed problem are no pairs, nor do plans whose CTAs share K have both sums of one.
+        turns, suits = None, None
+        if ending is not None and ending.epilogue.gated:
+            turns, suits = False, ending.is_end_of
+        recipe, plan = chosen(operands, problem, arch, device, with_c, transposed=turns, suits=suits)
     else:
         recipe = recipe_named(name)
         plan = recipe.build(operands, with_c, arch, device)

@@ -94,6 +94,13 @@ class ParsedEpilogue:
         whole = self.ends(plan.operands.transposed).transposed if turned else self.ends(plan.operands)
         return ending_in(epilogue, plan, dict(whole.further))
 
+    def is_end_of(self, plan: GemmPlan) -> bool:
+        """Whether a plan can end so."""
+        try:
+            return bool(self.on(plan))
+        except PlanError:
+            return False
+
     def values(
         self, operands: Operands, m: int, n: int, batch: int | None, seed: int
     ) -> dict[str, np.ndarray | float]:

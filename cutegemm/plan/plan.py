@@ -307,12 +307,12 @@ class GemmPlan(hooks.Shown):
         """The results of the epilogue that leave through slots, each through one of its own; D is the last.
 
         Those of another type or majorness than D's leave out of registers; so do all but D where a tile comes to the
-        slots, and where tiles are held.
+        slots, where tiles are held, and where a tile's subtiles do not fill the slots in whole turns.
         """
         if self.slots is None:
             return ()
         assert self.pipeline is not None
-        if self.fetched_tile or self.pipeline.deferred:
+        if self.fetched_tile or self.pipeline.deferred or self.slots.leave_over(self.consumer_d_tile):
             return ("d",)
         d, alike = self.operands.d, []
         for name in self.epilogue.outputs[1:]:

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 SUMS_ALIGN_BYTES = 16  # of where they lie in shared memory
-SUM_VECTOR = (
-    4  # sums of a thread of a pipeline that move to other CTAs, or to the workspace, at once: 16 bytes
-)
+SUM_VECTOR = 4  # of a thread of a pipeline, which go to other CTAs, or to the workspace, at once: 16 bytes
 
 
 @dataclass(frozen=True)

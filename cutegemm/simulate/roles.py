@@ -48,7 +48,7 @@ from cutegemm.simulate.protocol.machine import Machine
 from cutegemm.simulate.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
 from cutegemm.simulate.reductions import finish_all
 from cutegemm.simulate.slots import SlotStorage, held_by_consumers
-from cutegemm.simulate.sums import SharedSums
+from cutegemm.simulate.sums import SumsOfCtas
 from cutegemm.simulate.tables import held_to_be_stored, plan_tables
 from cutegemm.simulate.task import Task
 from cutegemm.simulate.tile_store import TileStore
@@ -187,7 +187,7 @@ class Stage:
         self.storage = None if plan.slots is None else SlotStorage(task)
         self.direct = TileStore(task, held_to_be_stored(plan)) if plan.slots is None else None
         self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
-        self.shared = SharedSums(plan, self.held, report) if plan.k_ctas > 1 else None
+        self.shared = SumsOfCtas(plan, self.held, report) if plan.k_ctas > 1 else None
         self.loaded, self.multiplied = [0, 0], 0
         self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
         self.loaded_mn = plan.grid(task.problem)[0], -(-task.problem.n // plan.product_tile[1])

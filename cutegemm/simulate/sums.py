@@ -13,7 +13,7 @@ from cutegemm.simulate.memory import is_poison, poison
 from cutegemm.simulate.report import Report
 
 
-class SharedSums:
+class SumsOfCtas:
     """What has come to the consumers of each CTA; nothing of it is left when it has been added.
 
     held   (consumers, threads, registers) element of its own tile of D that each register is to have the total of
@@ -24,9 +24,8 @@ class SharedSums:
         self.plan, self.held, self.report, self.tile = plan, held, report, plan.pipeline.consumer_tile
         rows, columns = plan.consumer_product_tile
         table = plan.consumer_mma.offsets_c(Layout((rows, columns)))
-        summed = table.reshape(
-            table.shape[0], -1, order="F"
-        )  # (threads, registers) element of the product's tile
+        # (threads, registers) element of the tile that is multiplied
+        summed = table.reshape(table.shape[0], -1, order="F")
         self.rows, self.columns = summed % rows, summed // rows
         self.layout = exchanged(plan)
         self.sends = sent(plan).offsets().reshape((-1, plan.k_ctas), order="F")  # registers, by where they go

@@ -31,6 +31,7 @@ HELD = {
     ("pingpong, m-major", "all_kinds"),
     ("direct", "three"),
     ("deferred", "preact"),
+    ("K shared by CTAs", "preact"),
     ("e4m3, e4m3 out", "scales"),
 }
 

@@ -33,6 +33,7 @@ LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
 MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it were seen to be faster than deep k-tiles
 FEW_COLUMNS = 48  # of a D, for which tiles of few columns were seen to be faster
+_BYTE_BITS, _COLUMNS_OF_BYTES = 8, 32  # of a D that CTAs sharing K store, each its own columns
 LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
 
 # Of the kernel that packs operands, and until the GEMM behind it has its first product; one that is launched beside it
@@ -185,7 +186,10 @@ def _may_leave(shapes: Shapes, d: Operand) -> Column:
     row of D, but whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152 took 453 and 430 us, one H200; tf32
     3392 x 4624 x 1984 took 202 us in 128 x 136, 175 in 192 x 160, one H100)."""
     own = shapes.bn // shapes.k_ctas
-    return (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & (shapes.turned != (d.major == "m")))
+    leaves = (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & (shapes.turned != (d.major == "m")))
+    if d.dtype.bits == _BYTE_BITS:  # the least row of a box has 32 of them
+        leaves = leaves & ((shapes.k_ctas == 1) | (own % _COLUMNS_OF_BYTES == 0))
+    return leaves
 
 
 def _may_read(operands: Operands) -> bool:

@@ -22,7 +22,7 @@ from cutegemm.kernels.sm90.kernel import Sm90Gemm
 from cutegemm.kernels.sm90.loads import Loads
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage
-from cutegemm.kernels.sm90.sums import SharedSums
+from cutegemm.kernels.sm90.sums import SumsOfCtas
 from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import reread, serpentine
 from cutegemm.kernels.trace import At, Ring
@@ -55,7 +55,7 @@ class TmaFedGemm(Sm90Gemm):
     """The kernel of an mma.sync plan with a ring of stages."""
 
     def consumers(
-        self, storage: Storage, parts: Parts | None, shared: SharedSums | None, loads: Loads
+        self, storage: Storage, parts: Parts | None, shared: SumsOfCtas | None, loads: Loads
     ) -> WarpTracer:
         return WarpTracer(self.plan, storage, parts, shared, loads)
 

@@ -16,7 +16,7 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.sm90.loads import Loads
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage
-from cutegemm.kernels.sm90.sums import SharedSums
+from cutegemm.kernels.sm90.sums import SumsOfCtas
 from cutegemm.kernels.trace import At, Ring, Tracer
 from cutegemm.kernels.values import store_as_results
 from cutegemm.plan.plan import GemmPlan
@@ -70,7 +70,7 @@ class ConsumerTracer(Tracer):
     """
 
     def __init__(
-        self, plan: GemmPlan, storage: Storage, parts: Parts | None, shared: SharedSums | None, loads: Loads
+        self, plan: GemmPlan, storage: Storage, parts: Parts | None, shared: SumsOfCtas | None, loads: Loads
     ) -> None:
         super().__init__(plan)
         self.storage, self.parts, self.shared, self.loads = storage, parts, shared, loads

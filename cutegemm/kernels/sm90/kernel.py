@@ -28,7 +28,7 @@ from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage, Targets
-from cutegemm.kernels.sm90.sums import SharedSums
+from cutegemm.kernels.sm90.sums import SumsOfCtas
 from cutegemm.kernels.trace import Ring, Who
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
@@ -60,7 +60,7 @@ class Sm90Gemm:
         self.storage = Storage(plan)
 
     def consumers(
-        self, storage: Storage, parts: Parts | None, shared: SharedSums | None, loads: Loads
+        self, storage: Storage, parts: Parts | None, shared: SumsOfCtas | None, loads: Loads
     ) -> ConsumerTracer:
         """The tracer of the consumers' program."""
         return ConsumerTracer(self.plan, storage, parts, shared, loads)
@@ -206,7 +206,7 @@ class Sm90Gemm:
             parts = Parts(plan, arrivals, sums, tickets)
         shared = None
         if cutlass.const_expr(plan.k_ctas > 1):
-            shared = SharedSums(plan, place, at["sums"], at["spent"])
+            shared = SumsOfCtas(plan, place, at["sums"], at["spent"])
         ring = Ring(sA, sB, at["full"], at.get("empty", at["full"]))
         self.storage.use(
             Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"])),

@@ -45,18 +45,18 @@ def send_vector(address: Int32, barrier: Int32, words: tuple, *, loc=None, ip=No
     asm(None, operands, text, "r,r,r,r,r,r", asm_dialect=llvm.AsmDialect.AD_ATT)
 
 
-class SharedSums:
+class SumsOfCtas:
     """Methods without a decorator are plain Python, run while tracing.
 
-    place            shared memory, as `exchanged` says
+    base             of the sums in shared memory, which lie as `exchanged` says
     arrived, spent   barriers, one of each for each consumer
     """
 
     def __init__(
-        self, plan: GemmPlan, place: cute.Pointer, arrived: cute.Pointer, spent: cute.Pointer
+        self, plan: GemmPlan, base: cute.Pointer, arrived: cute.Pointer, spent: cute.Pointer
     ) -> None:
         self.plan, self.layout = plan, exchanged(plan)
-        self.base, self.arrived, self.spent = place, arrived, spent
+        self.base, self.arrived, self.spent = base, arrived, spent
 
     def place(self, part, who: Who) -> cute.Tensor:
         """A thread's sums that come from a CTA: (vector, vectors)."""
@@ -80,7 +80,7 @@ class SharedSums:
         if k_count == 0:
             branch()  # or each sum would be selected, of all tiles
             sums.fill(0)
-        cute.arch.mbarrier_wait(self.spent + who.consumer, phase ^ 1)
+        self.await_spent(phase, who)
         if who.tid == 0:
             size_bytes = self.plan.barrier("sums").transaction_bytes
             cute.arch.mbarrier_arrive_and_expect_tx(self.arrived + who.consumer, size_bytes)
@@ -118,5 +118,5 @@ class SharedSums:
             cute.arch.mbarrier_arrive(self.spent + who.consumer, peer)
 
     def await_spent(self, phase, who: Who) -> None:
-        """Until all CTAs have added what was sent to them last."""
+        """Until all CTAs have added what this consumer sent them before."""
         cute.arch.mbarrier_wait(self.spent + who.consumer, phase ^ 1)
