@@ -12,7 +12,6 @@ Every GPU of the machine takes problems; all plans of one problem, and the libra
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -30,9 +29,8 @@ from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.run.tune import BEST, varied
-from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record
+from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record, times, write_times
 from docs.evidence.drawn import drawn, is_deep, is_small, of_each_family, of_each_way, rivals
-from docs.evidence.files import write_whole
 from docs.evidence.gemm import LAYOUTS, parse_shape
 from docs.evidence.measure import machine, need_gpu, this_device
 
@@ -100,24 +98,6 @@ def _chosen(case: Drawn) -> GemmPlan:
     problem = case.problem
     recipe, plan = chosen(problem.operands, problem, device=this_device(), accumulate=case.sums)
     return recipe.as_launched(plan)
-
-
-def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """A row for each problem, with the microseconds of its plans by name, and nothing else.
-
-    >>> row = {"m": 16, "n": 32, "k": 64, "l": 1, "layout": "nt", "dtype": "bf16", "library_us": 8.0}
-    >>> rows = [{**row, "plan": "p", "us": 7.0, "chosen": True}, {**row, "plan": "q", "us": 9.0}]
-    >>> times(rows)  # doctest: +NORMALIZE_WHITESPACE
-    [{'m': 16, 'n': 32, 'k': 64, 'l': 1, 'layout': 'nt', 'dtype': 'bf16', 'library_us': 8.0,
-      'us': {'p': 7.0, 'q': 9.0}}]
-    """
-    found: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        if "us" in row:
-            where = {name: row[name] for name in (*"mnkl", "layout", "dtype")}
-            of = {**where, "library_us": row["library_us"], "us": {}}
-            found.setdefault(tuple(where.values()), of)["us"].setdefault(row["plan"], row["us"])
-    return list(found.values())
 
 
 def with_trials(
@@ -312,7 +292,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not lines:
         raise CutegemmError("choice: nothing was timed.")
     if given.times and given.json is not None:
-        of_problems = ",\n".join(map(json.dumps, times(found["rows"])))
-        head = json.dumps({name: found[name] for name in ("machine", "seed")}, indent=1)[:-2]
-        write_whole(given.json, f'{head},\n "rows": [\n{of_problems}\n]}}\n')
+        write_times(found, given.json)
     print(*lines, sep="\n")

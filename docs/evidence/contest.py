@@ -98,6 +98,31 @@ def record(found: dict[str, Any], more: Iterable[list[Row]], path: Path | None) 
             write_whole(path, json.dumps(found, indent=1))
 
 
+def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row for each problem, with the microseconds of its plans by name, and nothing else.
+
+    >>> row = {"m": 16, "n": 32, "k": 64, "l": 1, "layout": "nt", "dtype": "bf16", "library_us": 8.0}
+    >>> rows = [{**row, "plan": "p", "us": 7.0, "chosen": True}, {**row, "plan": "q", "us": 9.0}]
+    >>> times(rows)  # doctest: +NORMALIZE_WHITESPACE
+    [{'m': 16, 'n': 32, 'k': 64, 'l': 1, 'layout': 'nt', 'dtype': 'bf16', 'library_us': 8.0,
+      'us': {'p': 7.0, 'q': 9.0}}]
+    """
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        if "us" in row:
+            where = {name: row[name] for name in (*"mnkl", "layout", "dtype")}
+            of = {**where, "library_us": row["library_us"], "us": {}}
+            found.setdefault(tuple(where.values()), of)["us"].setdefault(row["plan"], row["us"])
+    return list(found.values())
+
+
+def write_times(found: Mapping[str, Any], path: Path) -> None:
+    """Writes what was found as `times`, a problem a line: what constants are fitted to needs no more."""
+    of_problems = ",\n".join(map(json.dumps, times(found["rows"])))
+    head = json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1)[:-2]
+    write_whole(path, f'{head},\n "rows": [\n{of_problems}\n]}}\n')
+
+
 def compile_ahead(cases: Sequence[Case]) -> None:
     """The kernels into the disk cache, by many processes; what does not compile is told when it is called."""
     from cutegemm.compile.plans import compile_missing

@@ -30,10 +30,8 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.launches import MOST_PACKED_BYTES
 from cutegemm.plan.problem import Problem
-from docs.evidence.choice import times
-from docs.evidence.contest import Case, contests, operands_of, record
+from docs.evidence.contest import Case, contests, operands_of, record, write_times
 from docs.evidence.drawn import drawn
-from docs.evidence.files import write_whole
 from docs.evidence.fitting import judged
 from docs.evidence.measure import machine, need_gpu
 
@@ -160,7 +158,7 @@ def run(path: Path, seed: int) -> None:
     need_gpu()
     found: dict[str, Any] = {"machine": machine(), "seed": seed, "rows": []}
     record(found, contests(cases(seed), _SECONDS, say=print), path)
-    write_whole(path, json.dumps({**found, "rows": times(found["rows"])}))
+    write_times(found, path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from cutegemm.dtypes import DType
 from cutegemm.plan import Problem
 from docs.evidence import candidates
-from docs.evidence.contest import Case, contests, operands_of, record
+from docs.evidence.contest import Case, contests, operands_of, record, write_times
 from docs.evidence.measure import LIBRARY, machine, need_gpu, normal
 from docs.evidence.power import Meter
 from docs.evidence.rows import SUITES, Row, Shape, by_plan, groups, mean_ratio
@@ -138,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     parser.add_argument("--host", action="store_true", help="also the host time of a call")
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--times", action="store_true", help="write times alone, a row for each problem")
     given = parser.parse_args(arguments)
     shapes = [*(given.shape or []), *(shape for name in given.suite or [] for shape in SUITES[name])]
     plans = expand(given.plan or ["chosen"])
@@ -161,4 +162,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         record(found, [[]], given.json)  # the same rows, and this
         for name, value in found["host_us"].items():
             print(f"host time of {name}: {value:.2f} us")
+    if given.times and given.json is not None:
+        write_times(found, given.json)
     print("\n".join(f"{key}: {value}" for key, value in found["machine"].items()))

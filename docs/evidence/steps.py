@@ -287,7 +287,7 @@ STEPS: tuple[Step, ...] = (
     ),
     _gemm(
         "hopper_tiles", 90, "bf16: every tile on sizes of all kinds, which the choice is fitted to",
-        f"--suite shapes --suite sweep --shape 4096 --shape 8192 {_BF16} --plan @sm90_tiles --seconds 1.2",
+        f"--suite shapes --suite sweep --shape 4096 --shape 8192 {_BF16} --plan @sm90_tiles --seconds 1.2 --times",
     ),
     _gemm(
         "hopper_turns", 20, "bf16: long turns, which the choice is fitted to as well",
