@@ -252,15 +252,28 @@ def decide(
         operands = of.made_of(_loaded_by_box(asked))
         plan = check_plan(asked, operands.transposed if turned else operands, problem, reads_c)
     if ending is not None:
-        plan = ending.on(plan, turned)
+        try:
+            plan = ending.on(plan, turned)
+        except PlanError:
+            other = _first_served(question) if asked is None else None
+            if other is None:
+                raise
+            return other
     return _decision(plan, turned, problem)
 
 
 def _one_of_few(question: Question) -> Decision | None:
     """The plan that is held to be the fastest of the few of a layer; None where none of them serves."""
-    few = frozenset(few_of(question))
+    return _first_served(question, frozenset(few_of(question)))
+
+
+def _first_served(question: Question, among: frozenset[Recipe] | None = None) -> Decision | None:
+    """The plan that is held to be the fastest of those that can end as they should; None where none can.
+
+    among   recipes, of which it is to be one
+    """
     for candidate in question.ranked():
-        if candidate.recipe in few:
+        if among is None or candidate.recipe in among:
             found = question.served(candidate.recipe)
             if found is not None:
                 return found

@@ -14,10 +14,12 @@ from cutegemm.build import ending_in
 from cutegemm.choose import catalog
 from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
+from cutegemm.machine.device import device_named
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import Row, Tile, parse_epilogue
 from cutegemm.plan.problem import Operand
-from cutegemm.run.question import EpilogueSpec
+from cutegemm.run.question import EpilogueSpec, Question, decide
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu", "tanh", "sigmoid")
 SIZES = ((8192, 14336, 4096), (2048, 16384, 4096), (16384, 3072, 768))
@@ -88,3 +90,24 @@ def test_sums_of_rows_take_no_plan_for_the_transposed_problem():
         turned = catalog.plan_named("sm90_cluster_2x1", replace(operands, d=replace(operands.d, major="m")))
         assert ending.suits(turned, 16384) == may_turn
         assert ending.suits(catalog.plan_named("sm90_cluster_2x1", operands), 16384)
+
+
+def test_where_the_fastest_plan_cannot_end_so_the_next_one_that_can_is_taken(monkeypatch):
+    """Whatever an ending asks of a plan, `gemm` takes one that has it; one that was asked for is refused in words."""
+    operands, ending = Operands.of("bf16", layout="nt"), EpilogueSpec(parse_epilogue("relu(acc)"), {})
+    extents, device = (128, 80, 6160, 1), device_named("h200")
+    question = Question(lambda _: operands, extents, False, ending, "fast", "sm_90a", device)
+    first = decide(question).plan
+    assert first.k_ctas > 1
+    on = EpilogueSpec.on
+
+    def refused(self, plan, turned):
+        if plan.k_ctas > 1:
+            raise PlanError("an ending", ["CTAs share K."])
+        return on(self, plan, turned)
+
+    monkeypatch.setattr(EpilogueSpec, "on", refused)
+    found = decide(question).plan
+    assert (found.k_ctas, found.epilogue) == (1, first.epilogue)
+    with pytest.raises(PlanError, match="CTAs share K"):
+        decide(question, catalog.plan_named("sm90_64x64_1x1x4", operands))
