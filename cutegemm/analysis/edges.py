@@ -71,22 +71,8 @@ def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
     return -(-grid_m // across) * across, -(-grid_n // along) * along, batch
 
 
-def grid_of_products(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
-    """What is multiplied for D, along M, N and the batch: its tiles, or where the CTAs of a cluster share K, as many
-    of them as these multiply together; see `GemmPlan.product_tile`.
-
-    >>> from cutegemm.build import sm90_plan
-    >>> from cutegemm.plan import Problem
-    >>> plan = sm90_plan(tile=(64, 64, 64), k_ctas=4)
-    >>> plan.grid(Problem(100, 200, 640)), grid_of_products(plan, Problem(100, 200, 640))
-    ((2, 13, 1), (2, 4, 1))
-    """
-    rows, columns, _ = plan.product_tile
-    return -(-problem.m // rows), -(-problem.n // columns), problem.l
-
-
 def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
-    """Those, with what the last clusters multiply outside of D besides; see `grid_of_clusters`."""
+    """`GemmPlan.product_grid`, and what the last clusters multiply outside of D; see `grid_of_clusters`."""
     grid_m, grid_n, batch = grid_of_clusters(plan, problem)
     down, across = sharers_mn(plan)
     return grid_m // down, grid_n // across, batch

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.analysis.edges import grid_of_products, sharers_mn
+from cutegemm.analysis.edges import sharers_mn
 from cutegemm.analysis.pace import handed_pairs, multicast
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def gpc_reads(
         return None
     work = scheduler.of(problem)
     taken, launched = work.taken(), work.launched()
-    grid, k_sharers, shared_by = grid_of_products(plan, problem), sharers_mn(plan), multicast(plan)
+    grid, k_sharers, shared_by = plan.product_grid(problem), sharers_mn(plan), multicast(plan)
     bits = plan.operands.a.dtype.bits, plan.operands.b.dtype.bits
     asked, apart = [0.0, 0.0], [0.0, 0.0]
     for operand, sharing in enumerate(shared_by):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cutegemm.analysis.edges import grid_of_products
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import (
     MAX_REGISTERS_PER_THREAD,
@@ -171,7 +170,7 @@ class Waves:
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
     """How the grid of a problem fills a device of `sms` multiprocessors."""
-    m_tiles, n_tiles, batch = grid_of_products(plan, problem)
+    m_tiles, n_tiles, batch = plan.product_grid(problem)
     rows, columns, _ = plan.product_tile
     covered = m_tiles * rows * n_tiles * columns
     waste = 1 - problem.m * problem.n / covered if covered else 0.0

@@ -15,7 +15,7 @@ from cutegemm.analysis.accesses import (
     tile_shape,
 )
 from cutegemm.analysis.changes import Change, changes
-from cutegemm.analysis.edges import grid_of_clusters, grid_of_products, kinds_of
+from cutegemm.analysis.edges import grid_of_clusters, kinds_of
 from cutegemm.analysis.epilogue_cost import EpilogueCost, epilogue_cost
 from cutegemm.analysis.executed import EXECUTED_OPS, ExecutedAccesses
 from cutegemm.analysis.globalmem import GridSectors, Sectors, global_accesses
@@ -384,7 +384,7 @@ def _with_problem(
         passes=tuple(passes_of(plan, problem)),
     )
     ops = {a.op for a in known.shared}
-    working = plan.k_ctas * product(grid_of_products(plan, problem))
+    working = plan.k_ctas * product(plan.product_grid(problem))
     idle = max(1, product(grid_of_clusters(plan, problem))) / max(
         1, working
     )  # CTAs for each that multiplies for D

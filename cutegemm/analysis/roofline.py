@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cutegemm.analysis.edges import grid_of_products
 from cutegemm.analysis.epilogue_cost import behind
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_THREADS
@@ -109,7 +108,7 @@ def roofline(
     """
     flops = problem.flops
     rows, columns, bk = plan.product_tile
-    sums = product(grid_of_products(plan, problem)) * rows * columns  # of all k-tiles of an element of D
+    sums = product(plan.product_grid(problem)) * rows * columns  # of all k-tiles of an element of D
     covered = sums * plan.k_tiles(problem) * bk
     atom = plan.tiled_mma.atom
     m, n, k = atom.shape_mnk

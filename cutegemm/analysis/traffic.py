@@ -22,7 +22,7 @@ import numpy as np
 
 from cutegemm.analysis import l2
 from cutegemm.analysis.accesses import read_always
-from cutegemm.analysis.edges import grid_of_loads, grid_of_products, sharers_mn
+from cutegemm.analysis.edges import grid_of_loads, sharers_mn
 from cutegemm.analysis.pace import JITTER, Pace, multicast, pace_of
 from cutegemm.analysis.parts import k_parts_of
 from cutegemm.layout.inttuple import product
@@ -97,7 +97,7 @@ def traffic(
     """
     order = raster or plan.raster
     bm, bn, _ = plan.product_tile
-    grid_m, grid_n, batch = grid_of_products(plan, problem)
+    grid_m, grid_n, batch = plan.product_grid(problem)
     ops = problem.operands
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
@@ -195,7 +195,7 @@ def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
 def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
     """What the work tiles of a plan touch."""
     (bm, bn, _), (across, along), ops = plan.product_tile, plan.cluster_mn, problem.operands
-    grid_m, grid_n, batch = grid_of_products(plan, problem)
+    grid_m, grid_n, batch = plan.product_grid(problem)
     down, right = sharers_mn(plan)
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)

@@ -9,6 +9,7 @@ from cutegemm.build.building import PlanBuilder
 from cutegemm.build.slots import SWIZZLES, swizzled
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
+from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan
@@ -69,8 +70,16 @@ class PipelineBuilder(PlanBuilder):
 
     @property
     def free_bytes(self) -> int:
-        """Of shared memory, for the stages and the slots of D, beside what is sums of other CTAs."""
+        """Of shared memory, for the stages and the slots of D, beside the sums of other CTAs."""
         return arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES - self.sums_bytes
+
+    def keep_room(self, consumer_tile: tuple[int, int], consumers: int, k_ctas: int) -> None:
+        """Leaves room in shared memory for the sums of CTAs that share K: as much as `exchanged` takes.
+
+        consumer_tile   of D
+        """
+        elements = product(consumer_tile) * consumers * k_ctas if k_ctas > 1 else 0
+        self.sums_bytes = elements * self.operands.acc.bits // 8
 
     def stages_that_fit(self, smem_d: SharedLayout | None) -> int:
         """As many stages as shared memory has room for, beside that of D."""

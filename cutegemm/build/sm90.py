@@ -149,7 +149,7 @@ def sm90_plan(
     is_shared = schedule != "pingpong"  # a tile, by all consumers
     rows, k_ctas = tile[0] // count if is_shared else tile[0], b.k_ctas(k_ctas, cluster)
     consumer_tile = (rows, tile[1] // k_ctas)
-    b.sums_bytes = (k_ctas > 1) * (1 if is_shared else count) * product(tile[:2]) * ops.acc.bits // 8
+    b.keep_room(consumer_tile, count, k_ctas)
     sums = rows * tile[1] * ops.acc.bits // (32 * WARPGROUP_THREADS)
     halves = two_level and 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and rows == WGMMA_M
     is_halved = halves or tile[1] > MAX_WGMMA_COLUMNS
@@ -267,8 +267,7 @@ def ring_of(
     k_ctas          that share K, whose sums of a tile have room beside it
     """
     builder, by_lines = _Builder("ring_of", operands, tile), operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
-    if k_ctas > 1:
-        builder.sums_bytes = product(tile[:2]) * operands.acc.bits // 8
+    builder.keep_room(consumer_tile, consumers, k_ctas)
     most = builder.line_columns(consumers, None) if by_lines else None
     slot_builder = warpgroup_slots("ring_of", operands, consumer_tile[1], most=most)
     if by_lines and subtile_n == FEWEST_COLUMNS:  # of a box; lines are as long as they can be

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cutegemm.analysis.edges import grid_of_products, sharers_mn
+from cutegemm.analysis.edges import sharers_mn
 from cutegemm.draw.atoms import mma_table
 from cutegemm.draw.owners import holders
 from cutegemm.draw.palette import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, NAMED
@@ -170,7 +170,7 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
         return None
     order = plan.scheduler.of(problem).tiles.order()
     if plan.k_ctas > 1:  # a tile of all CTAs that share it, which have places side by side
-        m, n, l = grid_of_products(plan, problem)  # noqa: E741
+        m, n, l = plan.product_grid(problem)  # noqa: E741
         down, across = sharers_mn(plan)
         order = order[(order[:, :, :2] % (down, across) == 0).all(axis=2)] // (down, across, 1)
         ctas_per_wave = None if ctas_per_wave is None else max(1, ctas_per_wave // plan.k_ctas)

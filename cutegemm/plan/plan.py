@@ -650,6 +650,18 @@ class GemmPlan(hooks.Shown):
             problem.l,
         )
 
+    def product_grid(self, problem: Problem) -> tuple[int, int, int]:
+        """What is multiplied for D, along M, N and the batch: its tiles, or where the CTAs of a cluster share K, as
+        many of them as these multiply together; see `product_tile`.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> plan = sm90_plan(tile=(64, 64, 64), k_ctas=4)
+        >>> plan.grid(Problem(100, 200, 640)), plan.product_grid(Problem(100, 200, 640))
+        ((2, 13, 1), (2, 4, 1))
+        """
+        rows, columns, _ = self.product_tile
+        return -(-problem.m // rows), -(-problem.n // columns), problem.l
+
     def k_tiles(self, problem: Problem) -> int:
         """Steps along K. Of copies by threads the first one is the ragged one, which begins at K - k_tiles * bK;
         of TMA, which fills with zeros what lies beyond K, the last one."""

@@ -190,7 +190,7 @@ class Stage:
         self.shared = SumsOfCtas(plan, self.held, report) if plan.k_ctas > 1 else None
         self.loaded, self.multiplied = [0, 0], 0
         self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
-        self.loaded_mn = plan.grid(task.problem)[0], -(-task.problem.n // plan.product_tile[1])
+        self.loaded_mn = plan.product_grid(task.problem)[:2]
 
     def reduce(self) -> None:
         """The partial results of all tiles to the results of sums and maxima."""

@@ -21,19 +21,18 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
+from cutegemm.kernels.sm90.sum_vectors import SumVectors
 from cutegemm.kernels.vectors import copy_vector
 from cutegemm.plan.memory.workspace import counter_of, slot_layout
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.sums import SUM_VECTOR
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.plan.work.shares import WorkTile
-from cutegemm.tile.atoms import CopyAtom
-from cutegemm.tile.copy_atoms import universal_copy
 
 _WRITTEN = 1 << 16  # in a tile's counter, for each part whose sums are in the workspace; 1 for each ticket
 
 
-class Parts:
+class Parts(SumVectors):
     """Methods without a decorator are plain Python, run while tracing.
 
     arrivals   counters in global memory
@@ -44,7 +43,8 @@ class Parts:
     def __init__(
         self, plan: GemmPlan, arrivals: cute.Tensor, sums: cute.Tensor, tickets: cute.Tensor
     ) -> None:
-        self.plan, self.arrivals, self.sums, self.tickets = plan, arrivals, sums, tickets
+        super().__init__(plan)
+        self.arrivals, self.sums, self.tickets = arrivals, sums, tickets
 
     def counter(self, tile: WorkTile, rank, consumer) -> cute.Pointer:
         """The counter of a tile, or of a consumer's rows of it."""
@@ -117,16 +117,6 @@ class Parts:
         shape = (layout.shape[0], layout.shape[2])
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=(vector, by_vector)))
 
-    def by_vectors(self, acc) -> cute.Tensor:
-        """A thread's sums as (vector, vectors)."""
-        return cute.make_tensor(acc.iterator, cute.make_layout((SUM_VECTOR, cute.size(acc) // SUM_VECTOR)))
-
-    @property
-    def wide(self) -> CopyAtom:
-        """An access to a vector of sums."""
-        acc = self.plan.operands.acc
-        return universal_copy(acc, acc.bits * SUM_VECTOR)
-
     def write(self, acc, place) -> None:
         """A thread's sums to the workspace."""
         sums = self.by_vectors(acc)
@@ -174,13 +164,3 @@ class Parts:
             for part in cutlass.range(tile.part + 1, tile.parts, unroll=1):
                 self.read(held, first, self.place(work.slot_of(tile, part), rank, own, tid))
                 self.plus(mine, held)
-
-    def read(self, held, first, place) -> None:
-        """Vectors of another part's sums."""
-        for i in range(cute.size(held, mode=[1])):
-            copy_vector(self.wide, place[None, first + i], held[None, i])
-
-    def plus(self, sums, more) -> None:
-        """sums += more, register by register."""
-        for i in range(cute.size(sums)):
-            sums[i] = sums[i] + more[i]

@@ -1,5 +1,5 @@
-"""The sums of a tile whose k-tiles the CTAs of a cluster share: those of each CTA's columns to its shared memory, and
-added there.
+"""CTAs of a cluster that share the k-tiles of a tile: each sends its sums to the CTAs that store them, which add them
+up in their shared memory.
 
 | a consumer with the sums of its k-tiles                    | the same consumer of each CTA, for its own columns     |
 |------------------------------------------------------------|--------------------------------------------------------|
@@ -22,13 +22,11 @@ from cutlass import Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
-from cutegemm.kernels import lower
+from cutegemm.kernels.sm90.sum_vectors import SumVectors
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import branch
-from cutegemm.kernels.vectors import copy_vector
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.sums import SUM_VECTOR, exchanged, sent
-from cutegemm.tile.copy_atoms import universal_copy
 
 _WORD_BYTES = 4  # of a sum
 
@@ -45,7 +43,7 @@ def send_vector(address: Int32, barrier: Int32, words: tuple, *, loc=None, ip=No
     asm(None, operands, text, "r,r,r,r,r,r", asm_dialect=llvm.AsmDialect.AD_ATT)
 
 
-class SumsOfCtas:
+class SumsOfCtas(SumVectors):
     """Methods without a decorator are plain Python, run while tracing.
 
     base             of the sums in shared memory, which lie as `exchanged` says
@@ -55,8 +53,8 @@ class SumsOfCtas:
     def __init__(
         self, plan: GemmPlan, base: cute.Pointer, arrived: cute.Pointer, spent: cute.Pointer
     ) -> None:
-        self.plan, self.layout = plan, exchanged(plan)
-        self.base, self.arrived, self.spent = base, arrived, spent
+        super().__init__(plan)
+        self.layout, self.base, self.arrived, self.spent = exchanged(plan), base, arrived, spent
 
     def place(self, part, who: Who) -> cute.Tensor:
         """A thread's sums that come from a CTA: (vector, vectors)."""
@@ -99,18 +97,12 @@ class SumsOfCtas:
     def add(self, total: cutlass.Constexpr, phase: Int32, who: cutlass.Constexpr):
         """A warpgroup: total = the sums of the own columns that have come from all CTAs."""
         cute.arch.mbarrier_wait(self.arrived + who.consumer, phase)
-        acc = self.plan.operands.acc
-        wide = universal_copy(acc, acc.bits * SUM_VECTOR)
-        shape = (SUM_VECTOR, cute.size(total) // SUM_VECTOR)
-        sums = cute.make_tensor(total.iterator, cute.make_layout(shape))
-        held = cute.make_rmem_tensor(shape, lower.dtype(acc))
+        sums = self.by_vectors(total)
+        held = cute.make_rmem_tensor(sums.layout, sums.element_type)
         for part in cutlass.range_constexpr(self.plan.k_ctas):
-            place, to = self.place(part, who), held if part else sums
-            for i in range(shape[1]):
-                copy_vector(wide, place[None, i], to[None, i])
+            self.read(held if part else sums, 0, self.place(part, who))
             if cutlass.const_expr(part > 0):
-                for i in range(cute.size(held)):
-                    sums[i] = sums[i] + held[i]
+                self.plus(sums, held)
         cute.arch.sync_warp()
         if who.lane < self.plan.k_ctas:
             _, first = self.ranks(who)
