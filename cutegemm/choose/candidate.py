@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from cutegemm.choose.columns import Column
 from cutegemm.choose.recipe import Recipe
 
@@ -27,7 +29,7 @@ class Predicted:
 
     us       microseconds behind a flush of the L2 cache, beside what packing takes; infinitely many of a plan that
              the device cannot run
-    bounds   by what bounds a plan, the microseconds that it would take by itself
+    bounds   by what bounds a plan, the microseconds that it would take by itself; a number is that of each
     """
 
     us: Column
@@ -39,4 +41,5 @@ class Predicted:
         >>> Predicted([3.0, 5.0], {"L2": [2, 1], "DRAM": [1, 4]}).bound(1)
         'DRAM'
         """
-        return max(self.bounds, key=lambda name: self.bounds[name][row])
+        of_row = {name: us[row] if np.ndim(us) else us for name, us in self.bounds.items()}
+        return max(of_row, key=of_row.__getitem__)

@@ -22,7 +22,7 @@ import numpy as np
 
 from cutegemm.choose.mma_sync.choice import candidates
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, MmaTmaRecipe
-from cutegemm.choose.mma_sync.time import COSTS, MmaCosts, Tiles, predicted
+from cutegemm.choose.mma_sync.time import COSTS, MmaCosts, Model, Tiles
 from cutegemm.choose.names import recipe_named
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import ACCESS_BITS, DEFAULT_ARCH
@@ -70,7 +70,8 @@ class Timed:
         parts = np.array([plan.split_k for plan in self.plans])
         peak = self.device.peak_tflops(self.plans[0].tiled_mma.atom)
         of = self.problem
-        return predicted(self._tiles, peak, of.operands, of, self.device, parts, costs).us
+        model = Model(self._tiles, peak, of.operands, self.device, costs)
+        return model.predicted(of, np.arange(len(parts)), parts).us
 
 
 def cases() -> list[Case]:

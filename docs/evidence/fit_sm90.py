@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from cutegemm.choose.names import recipe_named
+from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import Shapes
 from cutegemm.choose.sm90.tiles import has_narrow_slots, read_tile
-from cutegemm.choose.sm90.time import COSTS, Sm90Costs, predicted
+from cutegemm.choose.sm90.time import Model, predicted
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
@@ -77,8 +78,8 @@ class Timed:
     def predicted_us(self, costs: Sm90Costs) -> Any:
         """What the model says of each."""
         shapes, parts, owned = self._columns
-        of = self.problem
-        return predicted(shapes, of.operands, of, self.device, parts, owned, costs).us
+        model = Model(shapes, self.problem.operands, self.device, costs=costs)
+        return predicted(model, self.problem, parts, owned).us
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 from cutegemm.choose.catalog import choose, chosen, plan_named
 from cutegemm.choose.mma_sync.choice import SPLITS, candidates
-from cutegemm.choose.mma_sync.time import MmaCosts, Tiles, predicted
+from cutegemm.choose.mma_sync.time import MmaCosts, Model, Tiles
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 
@@ -22,7 +22,8 @@ ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in
 
 def us(name, operands, problem, parts=1, costs=COSTS, device=DEFAULT_DEVICE, peak=1e9):
     tiles = Tiles.of([plan_named(name, operands)], [1.0])
-    found = predicted(tiles, peak, operands, problem, device, np.array([parts]), costs)
+    model = Model(tiles, peak, operands, device, costs)
+    found = model.predicted(problem, np.array([0]), np.array([parts]))
     return float(found.us[0]), found.bound(0)
 
 

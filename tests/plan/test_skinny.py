@@ -17,7 +17,7 @@ from cutegemm.choose.catalog import chosen, plan_named, ranked
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.skinny.choice import ranked as streamed
 from cutegemm.choose.skinny.named import SKINNY_PLANS
-from cutegemm.choose.skinny.time import Stream, predicted
+from cutegemm.choose.skinny.time import Streams, predicted
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -185,11 +185,11 @@ def test_tf32_that_is_rounded_stays_so():
     ],
 )
 def test_others_are_not(operands, problem):
-    assert streamed(operands, Problem(*problem, operands=operands)) == []
+    assert list(streamed(operands, Problem(*problem, operands=operands))) == []
 
 
 def test_a_device_too_small_for_a_cluster_has_plans_without():
-    found = streamed(BF16, Problem(64, 16, 8192), device_named("h200").with_sms(3))
+    found = list(streamed(BF16, Problem(64, 16, 8192), device_named("h200").with_sms(3)))
     assert found
     assert all(one.recipe.options.get("cluster", 1) <= 2 for one in found)
 
@@ -213,7 +213,7 @@ def test_times_beside_those_that_were_measured():
             recipe = recipe_named(name)
             if recipe.family == "skinny":
                 own = problem.transposed if recipe.transposed else problem
-                said[name] = predicted(Stream.of(recipe.fitted(bits), bits), bits, own, h100)[0]
+                said[name] = float(predicted(Streams.of([recipe.fitted(bits)], bits), bits, own, h100).us[0])
                 off.append(abs(math.log(said[name] / us)))
         if said:
             best = min(row["us"][name] for name in said)
@@ -234,7 +234,7 @@ def test_few_rows_in_a_graph_take_three_microseconds_less():
         ("skinny_16x16", 4096, 16, 4096, 11.7),
         ("skinny_32x16", 28672, 16, 8192, 114.3),
     ):
-        found, _ = predicted(Stream.of(recipe_named(name).options, 16), 16, Problem(m, n, k), h200)
+        (found,) = predicted(Streams.of([recipe_named(name).options], 16), 16, Problem(m, n, k), h200).us
         assert abs(found - 3.2 - us) < us / 7, name
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
+from cutegemm.choose.sm90.costs import COSTS
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.shapes import Shapes, TileShape
 from cutegemm.choose.sm90.tiles import every_tile, is_of_one_wave
-from cutegemm.choose.sm90.time import COSTS, predicted, predicted_us
+from cutegemm.choose.sm90.time import Model, predicted, predicted_us
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
@@ -96,7 +97,7 @@ def test_many_plans_are_predicted_as_each_by_itself():
     for parts, owned in ((1, False), (3, False), (1, True)):
         split = FILLED if owned else Split(parts)
         columns = np.full(len(shapes), parts), np.full(len(shapes), owned)
-        together = predicted(Shapes.of(shapes, BF16), BF16, problem, DEFAULT_DEVICE, *columns).us
+        together = predicted(Model(Shapes.of(shapes, BF16), BF16), problem, *columns).us
         assert together.tolist() == pytest.approx(
             [predicted_us(one, BF16, problem, split=split) for one in shapes]
         )
@@ -107,9 +108,9 @@ def test_both_ways_are_predicted_as_each_by_itself(layout):
     operands = Operands.of("bf16", layout=layout)
     shapes, problem = [recipe.shape for recipe in SM90_CHOSEN], Problem(1000, 3000, 5000, operands=operands)
     split = 3, False
-    both = predicted(Shapes.of(shapes, operands, (False, True)), operands, problem, DEFAULT_DEVICE, *split).us
+    both = predicted(Model(Shapes.of(shapes, operands, (False, True)), operands), problem, *split).us
     each = [
-        predicted(Shapes.of(shapes, of.operands), of.operands, of, DEFAULT_DEVICE, *split).us
+        predicted(Model(Shapes.of(shapes, of.operands), of.operands), of, *split).us
         for of in (problem, problem.transposed)
     ]
     assert both.tolist() == pytest.approx(np.concatenate(each).tolist())
@@ -220,8 +221,8 @@ def test_no_large_cluster_waits_for_another():
             ctas = math.prod(one.recipe.shape.cluster if one.recipe.family == "sm90" else (1,))
             if ctas in seen:
                 of = problem.transposed if one.recipe.transposed else problem
-                along_m, along_n = Shapes.of([one.recipe.shape], of.operands).clusters(of)
-                assert along_m[0] * along_n[0] * one.recipe.division.parts <= {4: 30, 8: 15}[ctas]
+                (tiles,) = Model(Shapes.of([one.recipe.shape], of.operands), of.operands).tiling(of).tiles
+                assert tiles * one.recipe.division.parts <= {4: 30, 8: 15}[ctas]
                 seen[ctas] += 1
     assert min(seen.values()) > 50
 
@@ -375,7 +376,7 @@ def test_a_tile_that_is_read_for_each_that_is_stored():
 
     def longer(name):
         times = [
-            predicted(Shapes.of([BY_NAME[name]], BF16, with_c=c), BF16, problem, with_c=c).us[0]
+            predicted(Model(Shapes.of([BY_NAME[name]], BF16, with_c=c), BF16, with_c=c), problem).us[0]
             for c in (False, True)
         ]
         return times[1] / times[0]

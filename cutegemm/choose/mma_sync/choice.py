@@ -9,10 +9,10 @@ from functools import lru_cache
 import numpy as np
 
 from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.columns import Column
+from cutegemm.choose.columns import Column, by_time
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, by_halves, spills
-from cutegemm.choose.mma_sync.time import Tiles, predicted
+from cutegemm.choose.mma_sync.time import Model, Tiles
 from cutegemm.choose.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -22,6 +22,8 @@ from cutegemm.plan.work.split import Split
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 MOST_PARTS = 128  # which one thread adds, one after the other
+_SPLITS = np.array(SPLITS)
+_IS_BETWEEN = ~np.isin(np.arange(MOST_PARTS + 1), (0, 1, *SPLITS))  # by the number of parts
 
 
 def candidates(
@@ -45,33 +47,31 @@ def ranked(
     ['mma_64x64/k6', 'mma_128x256']
     """
     served = _serving(operands, arch, device)
-    if not served.recipes:
+    if served.model is None:
         raise PlanError(f"choose: no named plan for {operands} on {arch}", by_reason(served.refusals))
-    rows, parts = _divisions(served, problem, device.sms)
-    found = predicted(served.tiles.taken(rows), served.peak, operands, problem, device, parts)
+    rows, parts = _divisions(served.model, served, problem)
+    found = served.model.predicted(problem, rows, parts)
     return (
         Candidate(
             _variant(served.recipes[rows[place]], int(parts[place])),
             float(found.us[place]),
             found.bound(place),
         )
-        for place in np.argsort(found.us, kind="stable").tolist()
+        for place in by_time(found.us)
     )
 
 
 @dataclass(frozen=True)
 class Serving:
-    """The recipes whose plans serve operands on an architecture, with what the model asks of them.
+    """The recipes whose plans serve operands on an architecture, and the model of their times; None where none does.
 
-    peak       TFLOP/s of the device's tensor cores by mma.sync, where it has such
     may_split  of each recipe
     may_whole  of each recipe, whether it is considered without: see `spills`
     refusals   why others do not serve
     """
 
     recipes: tuple[MmaSyncRecipe, ...]
-    tiles: Tiles
-    peak: float | None
+    model: Model | None
     may_split: Column
     may_whole: Column
     refusals: tuple[tuple[object, str], ...]
@@ -98,34 +98,30 @@ def _serving(operands: Operands, arch: str, device: Device) -> Serving:
         recipes.append(recipe)
         plans.append(plan)
         rates.append(recipe.rate)
+    model = None
+    if plans:
+        peak = device.peak_tflops(plans[0].tiled_mma.atom)
+        model = Model(Tiles.of(plans, rates), peak, operands, device)
     return Serving(
         tuple(recipes),
-        Tiles.of(plans, rates),
-        device.peak_tflops(plans[0].tiled_mma.atom) if plans else None,
+        model,
         np.array([bool(recipe.splits) for recipe in recipes]),
         np.array([not spills(plan) for plan in plans]),
         tuple(refused),
     )
 
 
-def _divisions(served: Serving, problem: Problem, sms: int) -> tuple[Column, Column]:
+def _divisions(model: Model, served: Serving, problem: Problem) -> tuple[Column, Column]:
     """Numbers of recipes, each as often as there are ways to divide its K, and how many parts: as many as the
     multiprocessors hold at a time, or as there are k-tiles, and fewer."""
-    tiles = served.tiles
+    tiles, sms = model.tiles, model.device.sms
     held = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), MOST_PARTS)
     full = np.where(served.may_split, np.minimum(held, -(-problem.k // tiles.bk)), 1)
-    every = np.arange(len(full))
-    rows = [
-        every[served.may_whole],
-        *(every[full >= parts] for parts in SPLITS),
-        every[~np.isin(full, (0, 1, *SPLITS))],
-    ]
-    return np.concatenate(rows), np.concatenate(
-        [
-            *(np.full(len(some), parts) for some, parts in zip(rows, (1, *SPLITS), strict=False)),
-            full[rows[-1]],
-        ]
-    )
+    (whole,) = served.may_whole.nonzero()
+    which, split = (full >= _SPLITS[:, None]).nonzero()
+    (rest,) = _IS_BETWEEN[full.astype(int)].nonzero()
+    rows = np.concatenate([whole, split, rest])
+    return rows, np.concatenate([np.ones(len(whole)), _SPLITS[which], full[rest]])
 
 
 @lru_cache(maxsize=4096)

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import LINES_AT_A_TIME, Column, Columns, together
+from cutegemm.choose.columns import LINES_AT_A_TIME, Column, Columns, of_rows, together
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
@@ -85,7 +86,7 @@ class MmaCosts:
 COSTS = MmaCosts()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tiles(Columns):
     """Columns of what of many plans their time depends on.
 
@@ -162,93 +163,134 @@ def _stores(plan: GemmPlan) -> float:
     return bm * bn / (values * WARP_THREADS)
 
 
-def predicted(
-    tiles: Tiles,
-    peak_tflops: float | None,
-    operands: Operands,
-    problem: Problem,
-    device: Device,
-    parts: Column = 1,
-    costs: MmaCosts = COSTS,
-) -> Predicted:
+@dataclass(frozen=True, eq=False)
+class Model:
     """What plans take that have these tiles.
 
     peak_tflops   of the tensor cores, by mma.sync; None where the device has none
-    parts         of K, a column
     """
-    cost, rates = costs, device.measured
-    all_k_tiles = -(-problem.k // tiles.bk)
-    k_tiles = np.maximum(1, -(-all_k_tiles // parts))
-    per_sm = np.maximum(1, -(-tiles.tiles_of(problem) * parts // device.sms))
-    rounds, rest = per_sm // tiles.ctas, per_sm % tiles.ctas
-    accesses = np.maximum(0.0, (tiles.words + tiles.halves) / tiles.warps - _ACCESSES)
-    sums = np.maximum(0.0, tiles.bm * tiles.bn / (tiles.warps * WARP_THREADS) - _SUMS)
-    crowd_us = cost.crowded * accesses * sums * tiles.warps / _WARPS
-    own_us = (cost.own_words * tiles.words + cost.own_halves * tiles.halves) / tiles.warps
-    latency_us = cost.latency / tiles.ahead + cost.step + own_us
-    wide_us = cost.quads * tiles.quads + cost.doubles * tiles.doubles
-    loads_us = wide_us + cost.words * tiles.words + cost.halves * tiles.halves
-    per_us = (peak_tflops or 1.0) * 1e6 / device.sms * cost.peak * tiles.rate  # products, of a multiprocessor
-    products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
 
-    def steps_us(ctas: Column) -> Column:
-        """Of all k-tiles, with so many CTAs at a time, which cover less of each other's latencies if they are few."""
-        slower = np.sqrt(tiles.ctas / np.maximum(1, ctas))
-        each = together(cost.within, latency_us, ctas * loads_us, ctas * products_us * slower)
-        return np.where(ctas, k_tiles * (each + ctas * crowd_us), 0.0)
+    tiles: Tiles
+    peak_tflops: float | None
+    operands: Operands
+    device: Device
+    costs: MmaCosts = COSTS
 
-    first_bytes = (
-        np.minimum(per_sm, tiles.ctas) * (tiles.bm + tiles.bn) * tiles.bk * operands.a.dtype.bits / 8
-    )
-    round_us = cost.round + cost.fill * first_bytes / _FILLED
-    round_us = round_us + cost.hot * _asked(tiles, operands, problem, device, parts)
-    ends_us = cost.start + round_us * (1 + (rounds + (rest > 0) - 1) / tiles.ctas)
-    d_bytes = problem.m * problem.n * problem.l * operands.d.dtype.bits / 8
-    d_us = cost.written * d_bytes / (rates.thread_read_gb_s * 1e3)
-    ends_us = ends_us + cost.store * per_sm * tiles.stores + d_us
-    bits = problem.m * operands.a.dtype.bits + problem.n * operands.b.dtype.bits
-    memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
-    turns_us = rounds * steps_us(tiles.ctas) + steps_us(rest)
-    moved = 2 * tiles.tiles_of(problem) * parts * tiles.bm * tiles.bn * operands.acc.bits / 8
-    sums_us = cost.launch + cost.added * -(-parts // _ADDED_AT_ONCE)
-    sums_us = sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3)
-    sums_us = np.where(parts > 1, sums_us, 0.0)
-    us = ends_us + together(cost.within, turns_us, memory_us) + sums_us
-    if peak_tflops is None:
-        us = np.full(len(us), np.inf)
-    of_k = k_tiles * per_sm
-    waited = latency_us * k_tiles * (rounds + (rest > 0))
-    memory = np.full(len(us), memory_us)
-    return Predicted(
-        us,
-        dict(
-            zip(_BOUNDS, (waited, loads_us * of_k, products_us * of_k, memory, ends_us, sums_us), strict=True)
-        ),
-    )
+    def predicted(self, problem: Problem, of: Column, parts: Column) -> Predicted:
+        """What some of the tiles take.
 
+        of      their numbers
+        parts   of the K of each
+        """
+        costs, tiles, rates = self.costs, self.tiles, self.device.measured
+        k_tiles = np.maximum(1.0, np.ceil(np.ceil(problem.k / tiles.bk.take(of)) / parts))
+        work, ctas = tiles.tiles_of(problem).take(of) * parts, tiles.ctas.take(of)
+        per_sm = np.maximum(1.0, np.ceil(work / self.device.sms))
+        rounds = np.floor(per_sm / ctas)
+        rest = per_sm - rounds * ctas
+        is_rest = np.minimum(rest, 1.0)
+        latency_us, loads_us, crowd_us, products_us = [
+            of_rows(us, of) for us in (self._latency_us, self._loads_us, self._crowd_us, self._products_us)
+        ]
 
-def _asked(tiles: Tiles, operands: Operands, problem: Problem, device: Device, parts: Column) -> Column:
-    """How often a slice of L2 is asked for sectors of first k-tiles: the few lines of a small operand by all CTAs."""
-    rows, columns = np.ceil(problem.m / tiles.bm), np.ceil(problem.n / tiles.bn)
-    at_a_time = np.minimum(rows * columns * problem.l * parts, device.sms * tiles.ctas)
-    found: Column = 0.0
-    for name, extent, tile, others, beside in (
-        ("a", problem.m, tiles.bm, rows, columns),
-        ("b", problem.n, tiles.bn, columns, rows),
-    ):
-        operand = getattr(operands, name)
-        along_mn, along_k = np.minimum(extent, tile), np.minimum(problem.k, tiles.bk)
+        def steps_us(at_a_time: Column) -> Column:
+            """Of all k-tiles, with so many CTAs at a time: few cover less of each other's latencies."""
+            slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
+            each = together(costs.within, latency_us, at_a_time * loads_us, at_a_time * products_us * slower)
+            return k_tiles * (each + at_a_time * crowd_us)
+
+        round_us = costs.round + np.minimum(per_sm, ctas) * self._fill_us.take(of)
+        round_us = round_us + costs.hot * self._asked(problem, of, parts)
+        ends_us = costs.start + round_us * (1 + (rounds + is_rest - 1) / ctas)
+        d_bytes = problem.m * problem.n * problem.l * self.operands.d.dtype.bits / 8
+        d_us = costs.written * d_bytes / (rates.thread_read_gb_s * 1e3)
+        ends_us = ends_us + per_sm * self._store_us.take(of) + d_us
+        bits = problem.m * self.operands.a.dtype.bits + problem.n * self.operands.b.dtype.bits
+        memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
+        turns_us = rounds * steps_us(ctas) + steps_us(rest) * is_rest
+        sums_us = costs.launch + costs.added * np.ceil(parts / _ADDED_AT_ONCE) + work * self._sums_us.take(of)
+        sums_us = sums_us * (parts > 1)
+        us = ends_us + together(costs.within, turns_us, memory_us) + sums_us
+        if self.peak_tflops is None:
+            us = np.full(len(us), np.inf)
+        of_k = k_tiles * per_sm
+        waited = latency_us * k_tiles * (rounds + is_rest)
+        bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, sums_us
+        return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
+
+    @cached_property
+    def _latency_us(self) -> Column:
+        """Of a k-tile."""
+        costs, tiles = self.costs, self.tiles
+        own_us = (costs.own_words * tiles.words + costs.own_halves * tiles.halves) / tiles.warps
+        return costs.latency / tiles.ahead + costs.step + own_us
+
+    @cached_property
+    def _loads_us(self) -> Column:
+        """Of a k-tile."""
+        costs, tiles = self.costs, self.tiles
+        wide_us = costs.quads * tiles.quads + costs.doubles * tiles.doubles
+        return wide_us + costs.words * tiles.words + costs.halves * tiles.halves
+
+    @cached_property
+    def _products_us(self) -> Column:
+        """Of a k-tile."""
+        tiles, peak = self.tiles, (self.peak_tflops or 1.0) * 1e6 / self.device.sms
+        return 2.0 * tiles.bm * tiles.bn * tiles.bk / (peak * self.costs.peak * tiles.rate)
+
+    @cached_property
+    def _crowd_us(self) -> Column:
+        """What threads take for a k-tile that have too few registers."""
+        tiles = self.tiles
+        accesses = np.maximum(0.0, (tiles.words + tiles.halves) / tiles.warps - _ACCESSES)
+        sums = np.maximum(0.0, tiles.bm * tiles.bn / (tiles.warps * WARP_THREADS) - _SUMS)
+        return self.costs.crowded * accesses * sums * tiles.warps / _WARPS
+
+    @cached_property
+    def _fill_us(self) -> Column:
+        """Of the first k-tile of a CTA."""
+        tiles = self.tiles
+        filled = (tiles.bm + tiles.bn) * tiles.bk * (self.operands.a.dtype.bits / 8 / _FILLED)
+        return self.costs.fill * filled
+
+    @cached_property
+    def _store_us(self) -> Column:
+        """Of a tile."""
+        return self.costs.store * self.tiles.stores
+
+    @cached_property
+    def _sums_us(self) -> Column:
+        """Of a part of a tile: its sums are written, and read."""
+        moved = 2 * self.tiles.bm * self.tiles.bn * self.operands.acc.bits / 8
+        return self.costs.sums * moved / (self.device.measured.sums_gb_s * 1e3)
+
+    def _asked(self, problem: Problem, of: Column, parts: Column) -> Column:
+        """How often a slice of L2 is asked for sectors of first k-tiles: few lines of a small operand by all CTAs."""
+        tiles = self.tiles
+        rows, columns = np.ceil(problem.m / tiles.bm), np.ceil(problem.n / tiles.bn)
+        work = (rows * columns * problem.l).take(of) * parts
+        at_a_time = np.minimum(work, self.device.sms * tiles.ctas.take(of))
+        found: Column = 0.0
+        for name, extent, tile, others, beside in (
+            ("a", problem.m, tiles.bm, rows, columns),
+            ("b", problem.n, tiles.bn, columns, rows),
+        ):
+            asked = self._sectors_of_a_line(name, extent, tile, problem).take(of)
+            beside, others = beside.take(of), np.maximum(1.0, others).take(of)
+            readers = np.maximum(1.0, np.minimum(beside, at_a_time / others))
+            found = np.maximum(found, readers * asked)
+        return found
+
+    def _sectors_of_a_line(self, name: str, extent: int, tile: Column, problem: Problem) -> Column:
+        """Of a k-tile of an operand, for each of its lines that are delivered at a time."""
+        operand = getattr(self.operands, name)
+        along_mn, along_k = np.minimum(extent, tile), np.minimum(problem.k, self.tiles.bk)
         is_k_major = operand.major == "k"
         pieces, piece = (along_mn, along_k) if is_k_major else (along_k, along_mn)
         row_bytes = (problem.k if is_k_major else extent) * operand.dtype.bits / 8
         piece_bytes = piece * operand.dtype.bits / 8
         sectors = pieces * np.ceil(piece_bytes / SECTOR_BYTES)
         # Of short rows a line holds several
-        lines = pieces * np.where(
-            row_bytes < CACHE_LINE_BYTES,
-            row_bytes / CACHE_LINE_BYTES,
-            np.ceil(piece_bytes / CACHE_LINE_BYTES),
-        )
-        readers = np.maximum(1, np.minimum(beside, at_a_time / np.maximum(1, others)))
-        found = np.maximum(found, readers * sectors / np.clip(lines, 1, LINES_AT_A_TIME))
-    return found
+        is_short = row_bytes < CACHE_LINE_BYTES
+        of_a_piece = row_bytes / CACHE_LINE_BYTES if is_short else np.ceil(piece_bytes / CACHE_LINE_BYTES)
+        return sectors / np.clip(pieces * of_a_piece, 1, LINES_AT_A_TIME)

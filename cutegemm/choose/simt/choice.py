@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.columns import Column
+from cutegemm.choose.columns import Column, by_time
 from cutegemm.choose.refusals import by_reason
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.simt.recipe import SimtRecipe
@@ -49,7 +49,7 @@ def ranked(
             float(found.us[place]),
             found.bound(place),
         )
-        for place in np.argsort(found.us, kind="stable").tolist()
+        for place in by_time(found.us)
     )
 
 

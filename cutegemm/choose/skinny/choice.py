@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.columns import Column
 from cutegemm.choose.skinny.named import SKINNY_PLANS
 from cutegemm.choose.skinny.recipe import SkinnyRecipe
-from cutegemm.choose.skinny.time import Stream, predicted
+from cutegemm.choose.skinny.time import Streams, predicted
 from cutegemm.dtypes import tf32
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
@@ -24,7 +29,7 @@ def ranked(
     problem: Problem,
     device: Device = DEFAULT_DEVICE,
     transposed: bool | None = None,
-) -> list[Candidate]:
+) -> Iterator[Candidate]:
     """The plans that stream A, the fastest first; none where D is large.
 
     A recipe says whether it is for the transposed problem: of few rows it is, as B is the weight then.
@@ -32,7 +37,8 @@ def ranked(
     operands     as threads load them
     transposed   whether the plans are to be for D^T, or for D; both where left out
 
-    >>> for found in ranked(Operands.of("bf16", layout="nt"), Problem(64, 16, 8192), transposed=False)[:3]:
+    >>> from itertools import islice
+    >>> for found in islice(ranked(Operands.of("bf16", layout="nt"), Problem(64, 16, 8192), transposed=False), 3):
     ...     print(f"{found.recipe}: {found.us:.1f} us, most of it {found.bound}")
     skinny_16x16_k8_wide: 8.6 us, most of it latency
     skinny_16x16_k8: 8.6 us, most of it latency
@@ -41,28 +47,38 @@ def ranked(
     found = []
     for turned in (False, True) if transposed is None else (transposed,):
         ops, own = (operands.transposed, problem.transposed) if turned else (operands, problem)
-        if not _is_small(own) or not _serves(ops, own):
-            continue
-        bits, is_large = ops.a.dtype.bits, own.m * own.n * own.l > SMALL
-        for recipe, stream in _streams(turned, bits):
-            if own.n > stream.columns and (own.n <= FEW_COLUMNS or recipe.for_one):
-                continue
-            if (is_large and stream.ctas > 1) or not device.clusters_by_size[stream.ctas]:
-                continue
-            us, bounds = predicted(stream, bits, own, device)
-            found.append(Candidate(recipe, round(us, 2), max(bounds, key=bounds.__getitem__)))
-    return sorted(found, key=_first)
-
-
-@lru_cache
-def _streams(turned: bool, bits: int) -> tuple[tuple[SkinnyRecipe, Stream], ...]:
-    chosen = [replace(recipe, transposed=turned) for recipe in SKINNY_PLANS if recipe.is_chosen]
-    return tuple([(recipe, Stream.of(recipe.fitted(bits), bits)) for recipe in chosen])
+        if _is_small(own) and _serves(ops, own):
+            found.append(_of_one_way(turned, ops.a.dtype.bits, own, device))
+    return heapq.merge(*found, key=_first)
 
 
 def _first(candidate: Candidate) -> tuple[float, int]:
     """The fastest comes first; of such as are held to be alike that of more warps."""
     return candidate.us, -int(candidate.recipe.options.get("warps", 0))
+
+
+def _of_one_way(turned: bool, bits: int, own: Problem, device: Device) -> Iterator[Candidate]:
+    """In the order of `_first`."""
+    recipes, streams, for_one = _streams(turned, bits)
+    serves = np.ones(len(recipes), bool)
+    if own.m * own.n * own.l > SMALL:
+        serves &= streams.ctas == 1
+    if own.n > 1:
+        serves &= (own.n <= streams.columns) | (~for_one & (own.n > FEW_COLUMNS))
+    found = predicted(streams, bits, own, device)
+    rounded = np.where(serves, np.round(found.us, 2), np.inf)
+    for place in np.lexsort((-streams.warps, rounded)).tolist():
+        if np.isinf(rounded[place]):
+            break
+        yield Candidate(recipes[place], float(rounded[place]), found.bound(place))
+
+
+@lru_cache
+def _streams(turned: bool, bits: int) -> tuple[tuple[SkinnyRecipe, ...], Streams, Column]:
+    """The recipes that are considered, their columns, and whether each is for one tile of columns."""
+    chosen = [replace(recipe, transposed=turned) for recipe in SKINNY_PLANS if recipe.is_chosen]
+    streams = Streams.of([recipe.fitted(bits) for recipe in chosen], bits)
+    return tuple(chosen), streams, np.array([recipe.for_one for recipe in chosen])
 
 
 def _is_small(problem: Problem) -> bool:

@@ -6,12 +6,17 @@ a CUDA graph, a plan takes about 3 microseconds less.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
+import numpy as np
+
 from cutegemm.build.skinny import skinny_plan
+from cutegemm.choose.candidate import Predicted
+from cutegemm.choose.columns import Column, Columns, together
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Problem
@@ -32,77 +37,87 @@ _ATOM_MN = 16, 8
 _DEFAULTS = {name: parameter.default for name, parameter in signature(skinny_plan).parameters.items()}
 
 
-@dataclass(frozen=True)
-class Stream:
-    """What of a plan its time depends on.
+@dataclass(frozen=True, eq=False)
+class Streams(Columns):
+    """Columns of what of many plans their time depends on.
 
     rows, columns   of a tile of a cluster
     ctas            that share K
     ctas_per_sm     that a multiprocessor holds
+    warps           of a CTA
     deep            elements along K of a CTA's k-tile
     latency_us      of a k-tile
     busy_us         of a multiprocessor that has one CTA, with a k-tile
     """
 
-    rows: int
-    columns: int
-    ctas: int
-    ctas_per_sm: int
-    deep: int
-    latency_us: float
-    busy_us: float
+    rows: Column
+    columns: Column
+    ctas: Column
+    ctas_per_sm: Column
+    warps: Column
+    deep: Column
+    latency_us: Column
+    busy_us: Column
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], bits: int) -> Stream:
+    def of(cls, plans: Sequence[Mapping[str, Any]], bits: int) -> Streams:
         """
-        options   of `skinny_plan`
-        bits      of an element of A and B
+        plans   arguments of `skinny_plan`
+        bits    of an element of A and B
 
-        >>> Stream.of({"tile": (16, 8)}, 16).deep
-        2048
+        >>> Streams.of([{"tile": (16, 8)}], 16).deep
+        array([2048.])
         """
-        given = {**_DEFAULTS, **options}
-        (rows, columns), warps, shares = given["tile"], given["warps"], given["shares"]
-        vectors, is_bytes = given["vectors"] * shares, bits == _BYTE_BITS
-        read_us = READ_US * (WIDEN if is_bytes else 1.0) * (rows + columns) / 8 * vectors
-        atoms = rows // _ATOM_MN[0] * (columns // _ATOM_MN[1]) * vectors * 2
-        busy_us = (read_us + MULTIPLY_US * (2 if is_bytes else 1) * atoms) * warps / _WARPS
-        deep = vectors * warps * (WARP_THREADS // _ATOM_MN[1]) * ACCESS_BITS // bits
-        latency_us = LATENCY_US * shares / (shares - 0.5)
-        return cls(rows, columns, given["cluster"], given["ctas_per_sm"], deep, latency_us, busy_us)
+        return cls(*np.array([_stream({**_DEFAULTS, **options}, bits) for options in plans], float).T)
+
+    @cached_property
+    def doublings(self) -> Column:
+        """Of the CTAs that share K, from one on."""
+        return np.log2(self.ctas)
+
+    def held(self, device: Device) -> Column:
+        """Clusters that a device holds at a time."""
+        return np.array(device.clusters_by_size)[self.ctas.astype(int)] * self.ctas_per_sm
 
 
-def predicted(stream: Stream, bits: int, problem: Problem, device: Device) -> tuple[float, dict[str, float]]:
-    """Microseconds that a plan takes, and for what, each by itself.
+def _stream(given: Mapping[str, Any], bits: int) -> tuple[float, ...]:
+    (rows, columns), warps, shares = given["tile"], given["warps"], given["shares"]
+    vectors, is_bytes = given["vectors"] * shares, bits == _BYTE_BITS
+    read_us = READ_US * (WIDEN if is_bytes else 1.0) * (rows + columns) / 8 * vectors
+    atoms = rows // _ATOM_MN[0] * (columns // _ATOM_MN[1]) * vectors * 2
+    busy_us = (read_us + MULTIPLY_US * (2 if is_bytes else 1) * atoms) * warps / _WARPS
+    deep = vectors * warps * (WARP_THREADS // _ATOM_MN[1]) * ACCESS_BITS // bits
+    latency_us = LATENCY_US * shares / (shares - 0.5)
+    return rows, columns, given["cluster"], given["ctas_per_sm"], warps, deep, latency_us, busy_us
+
+
+def predicted(streams: Streams, bits: int, problem: Problem, device: Device) -> Predicted:
+    """What plans take: infinitely long where the device holds no such cluster.
 
     bits      of an element of A and B
-    problem   as the plan sees it: the transposed one, where it is for that
+    problem   as the plans see it: the transposed one, where they are for that
 
     >>> from cutegemm.machine.device import device_named
-    >>> us, bounds = predicted(Stream.of({"tile": (16, 8)}, 16), 16, Problem(4096, 1, 4096), device_named("h200"))
-    >>> round(us, 1), max(bounds, key=bounds.__getitem__)
+    >>> found = predicted(Streams.of([{"tile": (16, 8)}], 16), 16, Problem(4096, 1, 4096), device_named("h200"))
+    >>> round(float(found.us[0]), 1), found.bound(0)
     (14.0, 'memory')
     """
     m, n, k = problem.m, problem.n, problem.k
-    ctas = stream.ctas
-    high, wide = -(-m // stream.rows), -(-n // stream.columns)
-    tiles, held = high * wide * problem.l, device.clusters_by_size[ctas] * stream.ctas_per_sm
+    high, wide = np.ceil(m / streams.rows), np.ceil(n / streams.columns)
+    tiles, held = high * wide * problem.l, streams.held(device)
     of_k = k * bits / 8 * problem.l
-    of_a, of_b = m * of_k * wide, min(stream.columns, n) * of_k * high * wide
-    k_tiles = max(0.5, k / (stream.deep * ctas))
-    busy_us = max(1.0, min(tiles, held) * ctas / device.sms) * stream.busy_us
-    turns = -(-tiles // held)
-    doublings = ctas.bit_length() - 1
-    latency_us = k_tiles * turns * (stream.latency_us**2 + busy_us**2) ** 0.5
-    between_us = TURN_US * (1 + doublings) * (turns - 1) / stream.ctas_per_sm
-    if stream.ctas_per_sm > 1:  # others read meanwhile
-        latency_us, between_us = latency_us + between_us, 0.0
-    bounds = {
-        "memory": (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3),
-        "L2": (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6,
-        "latency": latency_us,
-    }
+    of_a, of_b = m * of_k * wide, np.minimum(streams.columns, n) * of_k * high * wide
+    k_tiles = np.maximum(0.5, k / (streams.deep * streams.ctas))
+    busy_us = np.maximum(1.0, np.minimum(tiles, held) * streams.ctas / device.sms) * streams.busy_us
+    turns = np.ceil(tiles / np.maximum(1, held))
+    latency_us = k_tiles * turns * np.sqrt(streams.latency_us**2 + busy_us**2)
+    between_us = TURN_US * (1 + streams.doublings) * (turns - 1) / streams.ctas_per_sm
+    meanwhile = streams.ctas_per_sm > 1  # others read
+    latency_us = latency_us + between_us * meanwhile
+    memory_us = (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3)
+    l2_us = (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6
     # At the same time; a load takes longer while many are under way
-    of_bytes_us = max(bounds["memory"], bounds["L2"])
-    together_us = (of_bytes_us**3 + latency_us**3) ** (1 / 3)
-    return START_US + MEET_US * doublings + between_us + together_us, bounds
+    us = together(3.0, np.maximum(memory_us, l2_us), latency_us)
+    us = START_US + MEET_US * streams.doublings + between_us * ~meanwhile + us
+    us = np.where(held > 0, us, np.inf)
+    return Predicted(us, {"memory": memory_us, "L2": l2_us, "latency": latency_us})

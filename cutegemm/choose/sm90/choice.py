@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import zip_longest
 
 import numpy as np
 
 from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.columns import Column
+from cutegemm.choose.columns import Column, by_time
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_READING, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes
-from cutegemm.choose.sm90.time import filled, predicted
+from cutegemm.choose.sm90.shapes import Shapes
+from cutegemm.choose.sm90.tiling import Divided, Owners, Tiling
+from cutegemm.choose.sm90.time import Model
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.launches import MOST_PACKED_BYTES
 from cutegemm.plan.memory.packing import ALIGN_BYTES, is_to_read, to_pack_for_wgmma
 from cutegemm.plan.problem import Operand, Operands, Problem
-from cutegemm.plan.work.shares import Shares
 from cutegemm.plan.work.split import FILLED, Split, by_last
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
@@ -29,6 +30,7 @@ _ONE_LEVEL, _TWO_LEVELS, _READING = "sums on one level", "sums on two levels", "
 _RECIPES = {_ONE_LEVEL: SM90_CHOSEN, _TWO_LEVELS: SM90_TWO_LEVEL, _READING: SM90_READING}
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
+MOST_SPLITS = 3  # of a tile: the largest that fit the grid; of 7200 drawn problems 3 took smaller ones
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
 MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it were seen to be faster than deep k-tiles
@@ -69,20 +71,20 @@ def ranked(
     ways = tuple([way for way in (False, True) if transposed in (None, way) and _serves(operands, way)])
     if not ways:
         return
-    packed = to_pack_for_wgmma(operands)
-    recipes, every = _ways_considered(_sums(operands, accumulate), operands, ways, with_c)
-    rows, parts, owned, shares = _divisions(every, operands, problem, device)
-    shapes, read = every.taken(rows), _as_read(operands) if packed else operands
-    found = predicted(
-        shapes, read, problem, device, parts, owned, packed=packed, shares=shares, with_c=with_c
-    )
-    packed_us = _packed_us(shapes, operands, problem, device, packed)
+    considered = _considered(_sums(operands, accumulate), operands, ways, with_c, device)
+    recipes, model = considered.recipes, considered.model
+    tiling, packed = model.tiling(problem), model.packed
+    divided = _divided(considered, tiling, problem)
+    found = model.predicted(problem, tiling, divided)
+    packed_us = _packed_us(model.shapes, operands, problem, device, packed).take(divided.rows)
     total_us = found.us + packed_us
-    for place in np.argsort(total_us, kind="stable").tolist():
-        only_b, way, us = bool(shapes.reads_a[place]), bool(shapes.turned[place]), float(total_us[place])
+    owned = frozenset(divided.owners.at.tolist() if divided.owners else ())
+    for place in by_time(total_us):
+        row, us = divided.rows[place], float(total_us[place])
+        only_b, way = bool(model.shapes.reads_a[row]), bool(model.shapes.turned[row])
         is_packed = bool(packed.replace(_read_by(way), "") if only_b else packed)
         variant = _variant(
-            recipes[rows[place]], int(parts[place]), bool(owned[place]), is_packed, is_packed and only_b, way
+            recipes[row], int(divided.parts[place]), place in owned, is_packed, is_packed and only_b, way
         )
         yield Candidate(variant, us, found.bound(place) if us > 2 * packed_us[place] else "packing")
 
@@ -105,67 +107,95 @@ def _packed_us(shapes: Shapes, operands: Operands, problem: Problem, device: Dev
     return us
 
 
-def _divisions(
-    shapes: Shapes, operands: Operands, problem: Problem, device: Device
-) -> tuple[Column, Column, Column, Shares | None]:
-    """The rows of `shapes`, each as often as there are ways to divide its K; how many parts, and whether tiles own
-    theirs and how, where some do: as far as parts are long enough, and fit the grid."""
-    k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
-    rows, columns = shapes.clusters(problem)
-    tiles, grid = rows * columns * problem.l, shapes.grid(device)
-    every = np.arange(len(tiles))
-    of_rows, of_parts, shares = [every[_may_be_whole(shapes, problem, k_tiles, tiles <= grid)]], [1], None
-    is_small = shapes.bm * shapes.bn < UNSPLIT
-    by_itself = ~shapes.single & (shapes.k_ctas == 1)
-    few = (2 * tiles <= grid) & is_small & by_itself & (shapes.is_large_cluster | ~shapes.is_for_few)
-    if k_tiles >= 2 * LEAST_K_TILES and few.any():
-        few = every[few]
-        times = grid[few] // np.maximum(1, tiles[few])
-        of_parts += [parts for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES]
-        of_rows += [few[times >= parts] for parts in of_parts[1:]]
-    whole = sum(map(len, of_rows))
+@dataclass(frozen=True, eq=False)
+class Considered:
+    """The recipes among which there is a choice, and the model of their times; and for which problems each is."""
+
+    recipes: tuple[Sm90Recipe, ...]
+    model: Model
+
+    @cached_property
+    def is_small(self) -> Column:
+        """Whether dividing less than a wave was seen to be faster."""
+        return self.model.shapes.bm * self.model.shapes.bn < UNSPLIT
+
+    @cached_property
+    def _needs_one(self) -> Column:
+        """Whether CTAs are to have one tile each: where they take several, one warpgroup, clusters of four or eight and
+        deep k-tiles were seen to lose 5 to 30%. Nor is K shared by CTAs then."""
+        shapes = self.model.shapes
+        return shapes.shares_k | shapes.single | shapes.is_large_cluster | (shapes.is_deep & ~shapes.is_two)
+
+    @cached_property
+    def most_tiles(self) -> Column:
+        """Where K is whole."""
+        shapes = self.model.shapes
+        return np.where(self._needs_one, shapes.grid(self.model.device), np.inf)
+
+    @cached_property
+    def most_columns(self) -> Column:
+        """Of D, where K is whole. What is for few columns loses where there are many: 704 x 1680 x 64 took 8.4 us in
+        128 x 32 (H100, 2026-11-22), and 5.8 by cuBLAS."""
+        return np.where(~self._needs_one & self.model.shapes.is_for_few, FEW_COLUMNS, np.inf)
+
+    @cached_property
+    def least_k_tiles(self) -> Column:
+        """Where CTAs share K, as many for each as a part of it has."""
+        shapes = self.model.shapes
+        return np.where(shapes.shares_k, shapes.k_ctas * LEAST_K_TILES, 0)
+
+    @cached_property
+    def most_k_tiles(self) -> Column:
+        """Of deep k-tiles, where K is whole."""
+        shapes = self.model.shapes
+        deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
+        return np.where(deep, MOST_DEEP_K_TILES, np.inf)
+
+    @cached_property
+    def may_split(self) -> Column:
+        """Whether K may be in parts."""
+        shapes = self.model.shapes
+        is_usual = self.is_small & ~shapes.single & ~shapes.shares_k
+        return is_usual & (shapes.is_large_cluster | ~shapes.is_for_few)
+
+    @cached_property
+    def may_own(self) -> Column:
+        """Whether tiles may have owners."""
+        shapes = self.model.shapes
+        return ~(shapes.is_large_cluster | shapes.is_deep | shapes.single | shapes.shares_k | shapes.is_joint)
+
+
+def _divided(considered: Considered, tiling: Tiling, problem: Problem) -> Divided:
+    """The ways to divide the K of each tile, as far as parts are long enough, and fit the grid."""
+    k_tiles, tiles, grid = considered.model.k_tiles(problem), tiling.tiles, tiling.grid
+    may_be_whole = (considered.least_k_tiles <= k_tiles) & (considered.most_k_tiles >= k_tiles)
+    may_be_whole &= (tiles <= considered.most_tiles) & (tiling.n <= considered.most_columns)
+    every, of_parts = [np.flatnonzero(may_be_whole)], [1.0]
+    if k_tiles >= 2 * LEAST_K_TILES:
+        few = np.flatnonzero((2 * tiles <= grid) & considered.may_split)
+        times = grid[few] / tiles[few]
+        fitting = [parts for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES]
+        for parts, beyond in zip_longest(fitting, fitting[MOST_SPLITS:], fillvalue=np.inf):
+            if len(some := few[(times >= parts) & (times < beyond)]):
+                every.append(some)
+                of_parts.append(parts)
+    owners = None
     if k_tiles >= LEAST_OWNED_K_TILES:
-        shares = filled(tiles, k_tiles, grid)
-        may_own = ((tiles >= grid) | is_small) & ~(
-            shapes.is_large_cluster | shapes.is_deep | ~by_itself | shapes.is_joint
-        )
-        of_rows, of_parts = [*of_rows, every[(shares.shared > 0) & may_own]], [*of_parts, 1]
-    rows = np.concatenate(of_rows)
-    if shares is not None:
-        of_each = {name: getattr(shares, name)[rows] for name in ("shared", "workers", "owned")}
-        shares = replace(shares, **of_each)
-    return rows, np.repeat(of_parts, list(map(len, of_rows))), np.arange(len(rows)) >= whole, shares
-
-
-def _may_be_whole(shapes: Shapes, problem: Problem, k_tiles: int, are_alone: Column) -> Column:
-    """Which shapes are considered with K whole.
-
-    One warpgroup, clusters of four or eight and deep k-tiles were seen to lose 5 to 30% where CTAs take several tiles.
-    What is for few columns loses where there are many: 704 x 1680 x 64 took 8.4 us in 128 x 32 (H100, 2026-11-22), and
-    5.8 by cuBLAS.
-
-    Nor is K shared by CTAs then, or by more of them than have `LEAST_K_TILES` each.
-
-    are_alone   whether each CTA has one tile at most
-    """
-    _, n = shapes.extents(problem)
-    if k_tiles < 2 * LEAST_K_TILES:
-        are_alone = are_alone & (shapes.k_ctas == 1)
-    else:
-        are_alone = are_alone & ((shapes.k_ctas == 1) | (shapes.k_ctas * LEAST_K_TILES <= k_tiles))
-    needs_one = (
-        (shapes.k_ctas > 1) | shapes.single | shapes.is_large_cluster | (shapes.is_deep & ~shapes.is_two)
-    )
-    may_be_deep = ~shapes.is_deep | shapes.is_large_cluster | (k_tiles <= MOST_DEEP_K_TILES)
-    return np.where(needs_one, are_alone & may_be_deep, ~shapes.is_for_few | (n <= FEW_COLUMNS))
+        owning = np.flatnonzero(((tiles >= grid) | considered.is_small) & considered.may_own)
+        owners = Owners.of(tiles[owning], k_tiles, grid[owning])
+        whole = sum(map(len, every))
+        every.append(owning[owners.at])
+        of_parts.append(1.0)
+        owners = replace(owners, at=np.arange(whole, whole + len(owners.at)))
+    return Divided(np.concatenate(every), np.repeat(of_parts, [len(rows) for rows in every]), owners)
 
 
 @lru_cache(maxsize=256)
-def _ways_considered(
-    sums: str, operands: Operands, ways: tuple[bool, ...], with_c: bool
-) -> tuple[tuple[Sm90Recipe, ...], Shapes]:
-    """The recipes for D and for D^T, as `ways` say, and their shapes; behind them those that read A. None whose
-    D does not leave well: see `_may_leave`.
+def _considered(
+    sums: str, operands: Operands, ways: tuple[bool, ...], with_c: bool, device: Device
+) -> Considered:
+    """The recipes for D and for D^T, as `ways` say; behind them those that read A. None whose D does not leave well:
+    see `_may_leave`.
 
     sums   one of `_RECIPES`
     """
@@ -177,8 +207,10 @@ def _ways_considered(
         for which, of in groups
     ]
     every = shapes[0].joined(*shapes[1:])
-    leaving = np.flatnonzero(_may_leave(every, operands.d))
-    return tuple([recipes[i] for i in leaving]), every.taken(leaving)
+    leaving, packed = np.flatnonzero(_may_leave(every, operands.d)), to_pack_for_wgmma(operands)
+    read = _as_read(operands) if packed else operands
+    model = Model(every.taken(leaving), read, device, packed, with_c)
+    return Considered(tuple([recipes[i] for i in leaving]), model)
 
 
 def _may_leave(shapes: Shapes, d: Operand) -> Column:
@@ -208,7 +240,6 @@ def _variant(
     return replace(recipe, split=split, is_packed=is_packed, only_b=only_b, transposed=turned)
 
 
-@lru_cache(maxsize=256)
 def _as_read(operands: Operands) -> Operands:
     """As the GEMM reads them, behind what packs them."""
     names = to_pack_for_wgmma(operands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,9 +98,9 @@ def may_defer(operands: Operands) -> bool:
     return operands.d.dtype.bits <= _DEFERRED_BITS and operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shapes(Columns):
-    """Columns of many `TileShape`s, for operands of some types.
+    """Columns of many `TileShape`s, for operands of some types; what follows from them is found once.
 
     band       rows of tiles that are taken side by side
     by_gpc     whether clusters take tiles in the order of the GPCs, where that is known
@@ -146,7 +147,7 @@ class Shapes(Columns):
         reads_a   whether threads read A into registers
 
         >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
-        array([192,  16])
+        array([192.,  16.])
         """
         rings, defers = [one.ring(operands) for one in shapes], may_defer(operands) and not with_c
         # Plans of one wave were timed as pingpong, and are predicted so: by the subtiles of both consumers.
@@ -176,57 +177,79 @@ class Shapes(Columns):
         columns = [column * len(ways) for column in columns]
         columns.append([way for way in ways for _ in shapes])
         columns.append([reads_a] * (len(shapes) * len(ways)))
-        return cls(*[np.array(column) for column in columns])
+        return cls(*[_as_floats(np.array(column)) for column in columns])
 
-    @property
+    @cached_property
+    def cluster_m(self) -> Column:
+        """Rows of D that the tiles of a cluster have."""
+        return self.bm * self.cm
+
+    @cached_property
+    def cluster_n(self) -> Column:
+        """Columns of D that the tiles of a cluster have."""
+        return self.bn * self.cn
+
+    @cached_property
     def is_large_cluster(self) -> Column:
         """Whether clusters have four CTAs, or eight, of other tiles."""
         return self.cm * self.cn > PAIRED
 
-    @property
+    @cached_property
     def is_two(self) -> Column:
         """Whether clusters have two CTAs."""
         return self.cm * self.cn == PAIRED
 
-    @property
+    @cached_property
     def is_joint(self) -> Column:
         """Whether consumers share a tile of few columns, whose products do not hide what they wait for each other."""
         return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
 
-    @property
+    @cached_property
     def is_for_few(self) -> Column:
         """Whether the shape is for a D of few columns alone, most of whose time is the reading of A from memory."""
         return self.is_joint | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
-    @property
+    @cached_property
     def is_deep(self) -> Column:
         """Whether k-tiles have more than 128 bytes along K."""
         return self.depth > 1
 
-    @property
+    @cached_property
+    def shares_k(self) -> Column:
+        """Whether CTAs of a cluster share K."""
+        return self.k_ctas > 1
+
+    @cached_property
     def stages(self) -> Column:
         """Of the ring."""
         return 1 + 1 / self.late
 
-    @property
+    @cached_property
     def waits(self) -> Column:
         """Share of a wait that a k-tile of 128 bytes takes: one for twice as many takes 1.4 times as long."""
         return self.depth**-0.5
 
     def extents(self, problem: Problem) -> tuple[Column, Column]:
-        """M and N, of D or of D^T."""
-        if problem.m == problem.n:
-            return problem.m, problem.n
-        return np.where(self.turned, problem.n, problem.m), np.where(self.turned, problem.m, problem.n)
-
-    def clusters(self, problem: Problem) -> tuple[Column, Column]:
-        """Along M and N of D, or of D^T."""
-        m, n = self.extents(problem)
-        return -(-m // (self.bm * self.cm)), -(-n // (self.bn * self.cn))
+        """M and N, of D or of D^T; at least 1."""
+        m, n = max(1, problem.m), max(1, problem.n)
+        return (m, n) if m == n else by_way(self.turned, m, n)
 
     def grid(self, device: Device) -> Column:
         """Clusters that run at a time."""
-        return np.maximum(1, np.array(device.clusters_by_size)[self.cm * self.cn * self.k_ctas])
+        ctas = (self.cm * self.cn * self.k_ctas).astype(int)
+        return np.maximum(1.0, np.array(device.clusters_by_size)[ctas])
+
+
+def _as_floats(column: Column) -> Column:
+    """Numbers, so that none is converted later; what is true or false stays so."""
+    return column if column.dtype == bool else column.astype(float)
+
+
+def by_way(turned: Column, of_a: Any, of_b: Any) -> tuple[Column, Column]:
+    """What there is of A and of B, for D or for D^T = B^T A^T; a number, where it is that of both."""
+    if of_a is of_b or (isinstance(of_a, float) and of_a == of_b):
+        return of_a, of_b
+    return np.where(turned, of_b, of_a), np.where(turned, of_a, of_b)
 
 
 def _stops_to_store(one: TileShape, defers: bool) -> bool:

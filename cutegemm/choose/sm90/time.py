@@ -17,25 +17,28 @@ split the sums of the parts.
 
 Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, behind a flush of the
 L2 cache, for problems that were drawn by a seed; `python -m docs.evidence fit-sm90 FILE.json ...` fits it anew.
+
+A choice is to take 0.3 ms. So what depends on no problem is a property of a `Model`, found once; the rest is found for
+each tile, and for each candidate only what depends on how K is divided.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
 from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import LINES_AT_A_TIME, Column, together
-from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape
+from cutegemm.choose.columns import LINES_AT_A_TIME, Column, of_rows, together
+from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape, by_way
+from cutegemm.choose.sm90.tiling import Divided, Tiling
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.work.arithmetic import ARRAYS
-from cutegemm.plan.work.shares import Shares, shares_of
-from cutegemm.plan.work.split import FILLED, Split
+from cutegemm.plan.work.split import Split
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _UNIT = 128 * 128  # elements of D
@@ -44,212 +47,348 @@ _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start
 _FILLED_ROWS = 256  # of a k-tile, 32 KiB
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
-_NO_TIME = 1e-9  # microseconds, of a problem without a tile
 _OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
 
 
-@dataclass(frozen=True)
-class Sm90Costs:
-    """What is fitted, in microseconds and KiB.
-
-    start          of a kernel: until its first product, and from its last one to the end
-    fill           for each `_FILLED_ROWS` rows of the k-tile that comes first
-    single         share of the start, of one warpgroup with one tile, or of CTAs that share K
-    fours          for each four CTAs of a cluster, until all of them have met
-    pairs          more of all of the time, in clusters of two
-    shallow        more of the time of all waves, of rings of less than four stages
-    narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
-    two_level      of a k-tile, whose sums threads add to those before it
-    l2             times what a device takes for what a CTA reads from L2, when all multiprocessors do
-    l2_unaligned   times that, where rows do not begin at lines
-    l2_apart       times that, of rows along M or N where tiles have owners: the others begin theirs out of step
-    l2_fours       times that, in clusters of four or eight
-    l2_joined      times that, of rows that no multicast brings and that begin at lines, where clusters take tiles in
-                   the order of the GPCs: reads of a GPC are joined
-    l2_larger      power of the other operand's share of what is read, twice: reads that wait for memory are joined more
-    reader         for each CTA that reads the same few lines
-    missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
-    load           of a k-tile, from asking for it until it is there
-    deeper         for each stage more than four, more of the exponent by which waves and memory add up: a deep ring
-                   evens out what comes from memory by fits and starts
-    step           of a k-tile, besides
-    asks           of a k-tile that is asked for by what multiplies it, besides
-    store          KiB a microsecond that a multiprocessor stores of D
-    store_across   share of that, of a D that TMA does not store, where threads store columns of the tile
-    ends_of_rows   bytes that such a D takes besides, for each row of the tiles of a cluster: sectors filled in part
-    written        of a D that L2 does not keep, times what as much takes to be read from memory
-    store_along    times the rate of such a D, where tiles follow each other along the rows of a larger D
-    subtile        of a consumer that leaves through shared memory
-    tile           of a tile, besides
-    cooperative, deferred   share of the store of a tile that no products overlap, by the way of D
-    waited         times that, of a D larger than L2
-    meet           where K is split, until the CTAs of a tile have met
-    part           for each part that is added
-    sums           KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
-    shared         where CTAs of a cluster share K, until each has the sums of its own columns
-    sent           KiB a microsecond that a CTA sends of its sums, and adds
-    ends           where tiles have owners, until they have what others took of the k-tiles
-    burst          of tensor cores at work, before the chip is at its power limit
-    rests          times the share of a wave in which no products run: so much longer a problem takes at the power
-                   limit, since the clock does not make up for it
-    """
-
-    start: float = 6.15
-    fill: float = 0.3
-    single: float = 0.888
-    fours: float = 0.2
-    pairs: float = 0.003
-    shallow: float = 0.04
-    narrow: float = 2.2
-    half: float = 1.06
-    two_level: float = 0.025
-    l2: float = 1.0
-    l2_unaligned: float = 1.58
-    l2_apart: float = 1.32
-    l2_fours: float = 0.7
-    l2_joined: float = 0.6
-    l2_larger: float = 0.05
-    reader: float = 0.000289
-    missing: float = 3.46
-    load: float = 0.359
-    deeper: float = 0.05
-    step: float = 0.0535
-    asks: float = 0.0537
-    store: float = 46.2
-    store_along: float = 2.1
-    store_across: float = 0.5
-    ends_of_rows: float = 128.0
-    written: float = 0.756
-    subtile: float = 0.0495
-    tile: float = 0.138
-    cooperative: float = 0.547
-    waited: float = 1.82
-    deferred: float = 0.319
-    meet: float = 1.8
-    part: float = 0.0843
-    sums: float = 49.0
-    shared: float = 0.9
-    sent: float = 30.0
-    ends: float = 4.51
-    burst: float = 80.0
-    rests: float = 2.0
-
-
-COSTS = Sm90Costs()
-
-
-@dataclass(frozen=True)
-class _Tiling:
-    """How tiles lie over D, or over D^T, and over the grid.
-
-    m, n            extents
-    rows, columns   of clusters
-    tiles           clusters, of all batches
-    grid            clusters that run at a time
-    own_m, own_n    rows and columns of a tile that there are, on the mean
-    """
-
-    m: Column
-    n: Column
-    rows: Column
-    columns: Column
-    tiles: Column
-    grid: Column
-    own_m: Column
-    own_n: Column
-
-    @classmethod
-    def of(cls, shapes: Shapes, problem: Problem, device: Device) -> _Tiling:
-        m, n = shapes.extents(problem)
-        rows, columns = shapes.clusters(problem)
-        own_m, own_n = m / np.maximum(1, rows * shapes.cm), n / np.maximum(1, columns * shapes.cn)
-        return cls(m, n, rows, columns, rows * columns * problem.l, shapes.grid(device), own_m, own_n)
-
-
-def predicted(
-    shapes: Shapes,
-    operands: Operands,
-    problem: Problem,
-    device: Device = DEFAULT_DEVICE,
-    parts: Column = 1,
-    owned: Column = False,
-    costs: Sm90Costs = COSTS,
-    packed: str = "",
-    shares: Shares | None = None,
-    with_c: bool = False,
-) -> Predicted:
+@dataclass(frozen=True, eq=False)
+class Model:
     """What plans take that have these tiles.
 
     operands   as the GEMM for D reads them: those that were packed, where some were
-    parts      of K, a column
-    owned      whether tiles that do not fill the grid have owners, a column: see `shares_of`
     packed     names of the operands that were packed, whose rows begin at lines
-    shares     `filled` of them, where that is known
     with_c     whether a tile of C is read for each tile of D; `shapes` are to be made with the same
     """
-    tiling = _Tiling.of(shapes, problem, device)
-    all_k_tiles = -(-problem.k * operands.a.dtype.bits // 8 // K_TILE_BYTES)
-    if not np.any(owned):
-        shares = None
-    else:
-        shares = shares or filled(tiling.tiles, all_k_tiles, tiling.grid)
-        owned = owned & (shares.shared > 0)
-    products_us = _products_us(shapes, operands, device, costs)
-    l2_us = _l2_us(shapes, operands, problem, device, tiling, packed, owned, costs)
-    waiting_us = _waiting_us(shapes, tiling, costs)
-    step_us = costs.step + costs.asks * shapes.single
-    latency_us = (step_us + costs.load * shapes.late) * shapes.waits
-    beside_us = waiting_us**2 + products_us**2 + latency_us**2
-    store_us, exposed_us, written_bytes = _store(shapes, operands, problem, device, tiling, costs, with_c)
-    hidden_us = np.where(shapes.cooperative, 0.0, store_us)
-    sums_us = costs.two_level * shapes.two_level
-    k_tiles = -(-all_k_tiles // (parts * shapes.depth * shapes.k_ctas)) * shapes.depth
-    units = tiling.tiles * parts
 
-    def wave_us(share: Column) -> Column:
-        """Where that share of the grid has tiles."""
-        k_tile_us = np.sqrt(beside_us + (l2_us * share) ** 2) + sums_us
-        return together(2.0, k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
+    shapes: Shapes
+    operands: Operands
+    device: Device = DEFAULT_DEVICE
+    packed: str = ""
+    with_c: bool = False
+    costs: Sm90Costs = COSTS
 
-    whole, rest = units // tiling.grid, units % tiling.grid
-    waves = np.maximum(1.0, units / tiling.grid)
-    full_us, last_us = wave_us(1.0), np.where(rest, wave_us(rest / tiling.grid), 0.0)
-    power_us = _power_us(operands, problem, device, costs) * (1 + costs.rests * exposed_us / full_us)
-    power_us = power_us / np.maximum(1, units)
-    waves_us = whole * full_us + last_us
-    limited_us = whole * together(4.0, full_us, power_us * tiling.grid) + together(
-        4.0, last_us, power_us * rest
-    )
-    if shares is not None:
-        owned_waves = whole + shares.owned / max(1, all_k_tiles)
-        waves_us = np.where(owned, full_us * owned_waves, waves_us)
-        limited_us = np.where(owned, together(4.0, waves_us, power_us * units), limited_us)
-    meeting_us = _meeting_us(shapes, operands, parts, -(-units // tiling.grid), owned, shares, costs)
-    memory_us = _memory_us(shapes, operands, problem, device, tiling, waves, written_bytes, owned, shares)
-    deeper = np.minimum(shapes.stages, _MOST_STAGES) - _STAGES
-    us = together(2.0 + costs.deeper * deeper, waves_us, memory_us)
-    us = us * np.where(units, limited_us / np.maximum(waves_us, _NO_TIME), 1.0)
-    us = us * (1 + costs.shallow * (shapes.stages < _STAGES))
-    start_us = costs.start * np.where(shapes.single | (shapes.k_ctas > 1), costs.single, 1.0)
-    start_us = start_us + costs.fill * (shapes.bm + shapes.bn) * shapes.depth / _FILLED_ROWS
-    us = start_us + costs.fours * (shapes.cm * shapes.cn // 4) + us + meeting_us + store_us
-    us = us * (1 + costs.pairs * shapes.is_two)
-    of_k = waves * k_tiles
-    every = np.ones(len(us))
-    bounds = (
-        products_us * of_k, np.maximum(l2_us, waiting_us) * of_k, latency_us * of_k, store_us * waves,
-        memory_us * every, power_us * units, start_us,
-    )  # fmt: skip
-    return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
+    def tiling(self, problem: Problem) -> Tiling:
+        """How the tiles lie over D."""
+        return Tiling.of(self.shapes, problem, self._grid)
+
+    def k_tiles(self, problem: Problem) -> int:
+        """Of 128 bytes along K."""
+        return -(-problem.k * self.operands.a.dtype.bits // 8 // K_TILE_BYTES)
+
+    def predicted(self, problem: Problem, tiling: Tiling, divided: Divided) -> Predicted:
+        """What each way takes to divide the K of a tile."""
+        costs, of, parts, owners = self.costs, divided.rows, divided.parts, divided.owners
+        l2_us, apart_us = self._l2_us(problem, tiling)
+        waiting_us = self._waiting_us(tiling)
+        store_us, exposed_us, written_bytes = self._store(problem, tiling)
+        hidden_us = of_rows(store_us * self._does_not_stop, of)
+        beside_us = of_rows(waiting_us * waiting_us + self._waits_squared, of)
+        l2_us, exposed_us, store_us = of_rows(l2_us, of), of_rows(exposed_us, of), of_rows(store_us, of)
+        if owners is not None:
+            l2_us[owners.at] = apart_us[of[owners.at]]
+        sums_us, grid = of_rows(self._sums_us, of), of_rows(tiling.grid, of)
+        all_k_tiles, depth = self.k_tiles(problem), of_rows(self.shapes.depth, of)
+        k_tiles = np.ceil(all_k_tiles / (parts * of_rows(self._k_tiles_at_once, of))) * depth
+        units = of_rows(tiling.tiles, of) * parts
+
+        def wave_us(share: Column) -> Column:
+            """Where that share of the grid has tiles."""
+            from_l2_us = l2_us * share
+            k_tile_us = np.sqrt(beside_us + from_l2_us * from_l2_us) + sums_us
+            return together(2.0, k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
+
+        waves = units / grid
+        whole = np.floor(waves)
+        rest = units - whole * grid
+        full_us, last_us = wave_us(1.0), wave_us(rest / grid) * np.minimum(rest, 1.0)
+        power_us = self._power_us(problem) * (1 + costs.rests * exposed_us / full_us) / units
+        waves_us = whole * full_us + last_us
+        limited_us = whole * together(4.0, full_us, power_us * grid) + together(4.0, last_us, power_us * rest)
+        if owners is not None:
+            at, kept = owners.at, owners.kept / max(1, all_k_tiles)
+            waves_us[at] = full_us[at] * (whole[at] + kept)
+            limited_us[at] = together(4.0, waves_us[at], power_us[at] * units[at])
+        waves = np.maximum(1.0, waves)
+        memory_us = self._memory_us(problem, tiling, divided, waves, of_rows(written_bytes, of))
+        us = together(of_rows(self._evens_out, of), waves_us, memory_us) * limited_us / waves_us
+        us = of_rows(self._start_us, of) + us * of_rows(self._shallow, of)
+        us = us + self._meeting_us(divided, np.ceil(units / grid)) + store_us
+        us = us * of_rows(self._paired, of)
+        of_k = waves * k_tiles
+        bounds = (
+            of_rows(self._products_us, of) * of_k, np.maximum(l2_us, of_rows(waiting_us, of)) * of_k,
+            of_rows(self._latency_us, of) * of_k, store_us * waves, memory_us, power_us * units,
+            of_rows(self._start_us, of),
+        )  # fmt: skip
+        return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
+
+    # --- of each tile, whatever the problem ---
+
+    @cached_property
+    def _grid(self) -> Column:
+        return self.shapes.grid(self.device)
+
+    @cached_property
+    def _k_tiles_at_once(self) -> Column:
+        """Of 128 bytes, which the CTAs that share K wait for."""
+        return self.shapes.depth * self.shapes.k_ctas
+
+    @cached_property
+    def _products_us(self) -> Column:
+        """The products of a k-tile."""
+        shapes, operands = self.shapes, self.operands
+        us = shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
+        for along, extent in zip(self._along_mn, (shapes.bm, shapes.bn), strict=True):
+            over = extent * operands.a.dtype.bits // 8 % K_TILE_BYTES
+            slower = np.where(over % _HALF_BYTES, self.costs.narrow, self.costs.half)
+            us = us * np.where(along & (over > 0), slower, 1.0)
+        return us
+
+    @cached_property
+    def _latency_us(self) -> Column:
+        """What a k-tile waits for loads and its step."""
+        costs, shapes = self.costs, self.shapes
+        return (costs.step + costs.asks * shapes.single + costs.load * shapes.late) * shapes.waits
+
+    @cached_property
+    def _waits_squared(self) -> Column:
+        return self._products_us**2 + self._latency_us**2
+
+    @cached_property
+    def _sums_us(self) -> Column:
+        return self.costs.two_level * self.shapes.two_level
+
+    @cached_property
+    def _start_us(self) -> Column:
+        """Until the first k-tile is there, and a cluster has met."""
+        costs, shapes = self.costs, self.shapes
+        start_us = costs.start * np.where(shapes.single | shapes.shares_k, costs.single, 1.0)
+        fill_us = costs.fill * (shapes.bm + shapes.bn) * shapes.depth / _FILLED_ROWS
+        return start_us + fill_us + costs.fours * (shapes.cm * shapes.cn // 4)
+
+    @cached_property
+    def _evens_out(self) -> Column:
+        """The exponent by which waves and memory add up."""
+        return 2.0 + self.costs.deeper * (np.minimum(self.shapes.stages, _MOST_STAGES) - _STAGES)
+
+    @cached_property
+    def _shallow(self) -> Column:
+        return 1 + self.costs.shallow * (self.shapes.stages < _STAGES)
+
+    @cached_property
+    def _paired(self) -> Column:
+        return 1 + self.costs.pairs * self.shapes.is_two
+
+    @cached_property
+    def _does_not_stop(self) -> Column:
+        """1 where a CTA multiplies while it stores a tile, else 0."""
+        return 1.0 - self.shapes.cooperative
+
+    @cached_property
+    def _subtiles_us(self) -> Column:
+        fewest = np.where(self.shapes.bn % WHOLE_COLUMNS, _OF_FEWEST, 1.0)
+        return self.costs.subtile * fewest * self.shapes.subtiles
+
+    @cached_property
+    def _rows_us(self) -> tuple[Column, Column]:
+        """A row of A of a k-tile from L2, and one of B, when all multiprocessors read: their shares of a multicast."""
+        shapes, costs = self.shapes, self.costs
+        row_us: Column = costs.l2 * K_TILE_BYTES / (self.device.measured.sm_l2_gb_s * 1e3)
+        row_us = row_us * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)
+        return row_us / shapes.cn, row_us / shapes.cm
+
+    @cached_property
+    def _joins(self) -> tuple[Column, Column]:
+        """1 where reads of A, and of B, are joined: by clusters in the order of the GPCs, without a multicast."""
+        by_gpc = self.shapes.by_gpc & bool(self.device.tpc_rounds)
+        return 1.0 * (by_gpc & (self.shapes.cn == 1)), 1.0 * (by_gpc & (self.shapes.cm == 1))
+
+    @cached_property
+    def _apart(self) -> tuple[Column, Column]:
+        """Times what A, and B, take from L2 where tiles have owners: the others begin theirs out of step."""
+        along_a, along_b = self._along_mn
+        apart = self.costs.l2_apart
+        return np.where(along_a | self.shapes.reads_a, apart, 1.0), np.where(along_b, apart, 1.0)
+
+    @cached_property
+    def _along_mn(self) -> tuple[Column, Column]:
+        """Whether the first operand of the plan, and the second one, lie along M or N of D, or of D^T."""
+        a, b = self.operands.a, self.operands.b
+        return by_way(self.shapes.turned, np.bool_(a.major != "k"), np.bool_(b.major != "k"))
+
+    @cached_property
+    def _along(self) -> tuple[Column, Column]:
+        """Whether tiles follow each other along the rows of D, as it lies in memory; and whether those of a plan are
+        its columns."""
+        across = self.shapes.turned != (self.operands.d.major == "m")
+        return np.where(across, self.shapes.along_m, self.shapes.along_n), across
+
+    @cached_property
+    def _sums_kb(self) -> Column:
+        return self.shapes.bm * self.shapes.bn * (self.operands.acc.bits / 8 / 1024)
+
+    @cached_property
+    def _part_us(self) -> Column:
+        """To write the sums of a part, or to read them."""
+        return self._sums_kb / self.costs.sums
+
+    @cached_property
+    def _shared_us(self) -> Column:
+        """Until each CTA has the sums of its own columns, where CTAs share K."""
+        return np.where(self.shapes.shares_k, self.costs.shared + self._sums_kb / self.costs.sent, 0.0)
+
+    # --- of each tile of a problem ---
+
+    def _l2_us(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column]:
+        """What a CTA reads from L2 for a k-tile, when all multiprocessors do; and where tiles have owners."""
+        shapes, costs = self.shapes, self.costs
+        of_a, of_b = self._dearer(problem, self.packed)
+        if self.packed and np.any(shapes.reads_a):
+            in_place, _ = self._dearer(problem, "", of_mn=self.packed)
+            of_a = np.where(shapes.reads_a, in_place, of_a)  # B is packed there, or as it is
+        # Those of a multicast are not joined; of rows that do not begin at lines few are
+        mean = max(1, problem.m + problem.n) / 2
+        of_m, of_n = [(extent / mean) ** costs.l2_larger for extent in (problem.m, problem.n)]
+        rows_us = []
+        for row_us, joins, of, larger, extent, tile in zip(
+            self._rows_us,
+            self._joins,
+            (of_a, of_b),
+            by_way(shapes.turned, of_n, of_m),
+            (tiling.m, tiling.n),
+            (shapes.bm, shapes.bn),
+            strict=True,
+        ):
+            joined = np.where(np.equal(of, 1.0), costs.l2_joined, 1.0) * larger
+            rows = _loaded(extent, tile, costs.missing)
+            rows_us.append(row_us * of * rows * (1 + joins * (joined - 1)))
+        a_us, b_us = rows_us
+        apart_a, apart_b = self._apart
+        return a_us + b_us, a_us * apart_a + b_us * apart_b
+
+    def _waiting_us(self, tiling: Tiling) -> Column:
+        """For the lines of a k-tile that other CTAs read at the same time, of the operand of which there are few."""
+        at_a_time = np.minimum(tiling.tiles, tiling.grid)
+        of_a = np.minimum(tiling.columns, at_a_time / np.minimum(tiling.rows, self.shapes.band))
+        of_a = np.maximum(1.0, of_a)
+        reading_a = of_a * np.minimum(1.0, LINES_AT_A_TIME * tiling.rows / tiling.m)
+        reading_b = at_a_time / of_a * np.minimum(1.0, LINES_AT_A_TIME * tiling.columns / tiling.n)
+        return self.costs.reader * np.maximum(reading_a, reading_b)
+
+    def _store(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column, Column]:
+        """What it takes to store a tile, and to read as much for it; the part of that which no products overlap; and
+        bytes of D that L2 does not keep, and of C."""
+        shapes, costs, d = self.shapes, self.costs, self.operands.d
+        d_size = d.dtype.bits / 8
+        d_bytes: Column = problem.m * problem.n * problem.l * d_size
+        stays = d_bytes <= self.device.measured.l2_kept_bytes
+        by_threads = d.align_bytes < TMA_INNER_ALIGNED_BYTES
+        along, across = self._along
+        rate: Column = costs.store if stays else np.where(along, costs.store * costs.store_along, costs.store)
+        if by_threads:
+            rate = rate * np.where(across, costs.store_across, 1.0)
+            row = np.where(across, tiling.m / tiling.rows, tiling.n / tiling.columns / shapes.k_ctas)
+            more = 1 + costs.ends_of_rows / (np.maximum(1.0, row) * d_size)
+            rate, d_bytes = rate / more, d_bytes * more
+        elif self._row_bytes("d", problem) % SECTOR_BYTES:
+            columns_bytes = shapes.bn / shapes.k_ctas * d_size / np.maximum(1, shapes.subtiles)
+            box_bytes = np.where(across, CACHE_LINE_BYTES, np.minimum(CACHE_LINE_BYTES, columns_bytes))
+            # Each row of a box begins and ends in part of a sector
+            rate = rate / (1 + SECTOR_BYTES / box_bytes)
+        us = tiling.own_m * tiling.own_n * (d_size / 1024) / (shapes.k_ctas * rate) + self._subtiles_us
+        if self.with_c:
+            us = 2 * us
+        kept_bytes = 0.0 if stays else costs.written * d_bytes
+        return us, us * self._exposed(tiling, by_threads, stays), kept_bytes + d_bytes * self.with_c
+
+    def _exposed(self, tiling: Tiling, by_threads: bool, stays: bool) -> Column:
+        """The share of a store that no products overlap."""
+        shapes, costs = self.shapes, self.costs
+        if by_threads:
+            return 1.0 * shapes.cooperative
+        # In one wave there is no next tile whose products a deferred store could go on behind
+        defers = shapes.deferred & (tiling.tiles > tiling.grid)
+        stops = costs.cooperative * (shapes.cooperative | shapes.deferred)
+        return np.where(defers, costs.deferred, stops) * (1.0 if stays else costs.waited)
+
+    def _meeting_us(self, divided: Divided, waves: Column) -> Column:
+        """Until the CTAs that share a tile have added up their sums: in the workspace, or in shared memory."""
+        costs, of, parts = self.costs, divided.rows, divided.parts
+        us = of_rows(self._shared_us, of) * waves
+        is_split, owners = parts > 1, divided.owners
+        part_us = of_rows(self._part_us, of)
+        us = us + (costs.meet + parts * (part_us + costs.part)) * waves * is_split
+        if owners is not None:
+            us[owners.at] += costs.ends + owners.workers / owners.shared * part_us[owners.at]
+        return us
+
+    def _memory_us(
+        self, problem: Problem, tiling: Tiling, divided: Divided, waves: Column, written_bytes: Column
+    ) -> Column:
+        """What is read from memory, and the D that L2 does not keep."""
+        read_bytes = self._read_bytes(problem, tiling, divided, waves)
+        return (read_bytes + written_bytes) / (self.device.measured.tma_read_gb_s * 1e3)
+
+    def _read_bytes(self, problem: Problem, tiling: Tiling, divided: Divided, waves: Column) -> Column:
+        """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N; and by
+        each CTA that helps an owner, which is out of step with the others."""
+        k_bytes = problem.k * self.operands.a.dtype.bits / 8 * problem.l
+        kept, once = self.device.measured.l2_kept_bytes, (problem.m + problem.n) * k_bytes
+        if once <= kept:
+            return once
+        of, shapes, owners = divided.rows, self.shapes, divided.owners
+        m, n = of_rows(tiling.m, of), of_rows(tiling.n, of)
+        rows, columns = of_rows(tiling.rows, of), of_rows(tiling.columns, of)
+        a = np.where(of_rows(shapes.along_m, of), np.minimum(waves, columns), 1.0)
+        b = np.where(of_rows(shapes.along_n, of), np.minimum(waves, rows), 1.0)
+        if owners is not None:
+            # The share of all k-tiles that are taken by helpers of their tiles' owners
+            apart, k_tiles = np.zeros(len(of)), max(1, self.k_tiles(problem))
+            apart[owners.at] = (1 - owners.kept / k_tiles) * owners.shared / tiling.tiles[of[owners.at]]
+            a = a + apart * (columns - a) * (m * k_bytes > kept)
+            b = b + apart * (rows - b) * (n * k_bytes > kept)
+        return (m * a + n * b) * k_bytes
+
+    def _power_us(self, problem: Problem) -> float:
+        """What the chip's power allows, in the long run, where tensor cores never rest."""
+        k_bytes = problem.k * self.operands.a.dtype.bits / 8
+        products = problem.m * problem.n * problem.l * k_bytes
+        long_us = products / (self.device.measured.wgmma_tflops * 1e6)
+        return long_us * long_us / (long_us + self.costs.burst)
+
+    def _dearer(self, problem: Problem, packed: str, of_mn: str = "") -> tuple[Column, Column]:
+        """Times what L2 takes for the first operand of a plan, and for the second one: more where not every row of it,
+        as it lies in memory, begins at a line.
+
+        packed   names of the operands whose rows do
+        of_mn    names of those that lie along M or N, though `operands` has them as they would be packed
+        """
+
+        def of(name: str) -> float:
+            row_bytes = self._row_bytes(name, problem, of_mn)
+            is_dear = name not in packed and row_bytes % CACHE_LINE_BYTES
+            return self.costs.l2_unaligned if is_dear else 1.0
+
+        return by_way(self.shapes.turned, of("a"), of("b"))
+
+    def _row_bytes(self, name: str, problem: Problem, of_mn: str = "") -> int:
+        """From a row of an operand to the next one.
+
+        of_mn   names of those whose rows lie along M or N, whatever `operands` says
+        """
+        operand = getattr(self.operands, name)
+        major = "m" if name == "a" and name in of_mn else "n" if name in of_mn else operand.major
+        extent = {"m": problem.m, "n": problem.n, "k": problem.k}[major]
+        return int(dict(problem.ld).get(name, extent)) * operand.dtype.bits // 8
 
 
-def filled(tiles: Column, k_tiles: int, grid: Column) -> Shares:
-    """How tiles are shared that do not fill a grid, and have owners: columns.
+def predicted(model: Model, problem: Problem, parts: Column = 1, owned: Column = False) -> Predicted:
+    """What the tiles of a model take, each once.
 
-    >>> filled(np.array([66, 70]), 100, 66).shared
-    array([0, 4])
+    parts   of K, a column
+    owned   whether tiles that do not fill the grid have owners, a column
     """
-    return shares_of(FILLED, tiles, k_tiles, grid, ARRAYS)
+    tiling = model.tiling(problem)
+    return model.predicted(problem, tiling, Divided.each(tiling, model.k_tiles(problem), parts, owned))
 
 
 def predicted_us(
@@ -266,224 +405,12 @@ def predicted_us(
     >>> 160 < predicted_us(wide, bf16, Problem(4096, 4096, 4096)) < 200
     True
     """
-    given = split or Split()
-    parts, owned = np.array([given.parts]), np.array([given.owned])
-    found = predicted(Shapes.of([shape], operands), operands, problem, device, parts, owned, costs)
-    return float(found.us[0])
-
-
-def _products_us(shapes: Shapes, operands: Operands, device: Device, costs: Sm90Costs) -> Column:
-    """The products of a k-tile."""
-    bits, us = operands.a.dtype.bits, shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / device.clock_mhz)
-    if operands.a.major == operands.b.major == "k":
-        return us
-    for along, extent in zip(_along_mn(shapes, operands), (shapes.bm, shapes.bn), strict=True):
-        over = extent * bits // 8 % K_TILE_BYTES
-        us = us * np.where(along & (over > 0), np.where(over % _HALF_BYTES, costs.narrow, costs.half), 1.0)
-    return us
-
-
-def _l2_us(
-    shapes: Shapes,
-    operands: Operands,
-    problem: Problem,
-    device: Device,
-    tiling: _Tiling,
-    packed: str,
-    owned: Column,
-    costs: Sm90Costs,
-) -> Column:
-    """What a CTA reads from L2 for a k-tile, when all multiprocessors do."""
-    of_a, of_b = _dearer(shapes, operands, problem, packed, costs)
-    if packed and np.any(shapes.reads_a):
-        in_place, _ = _dearer(shapes, operands, problem, "", costs, of_mn=packed)
-        of_a = np.where(shapes.reads_a, in_place, of_a)  # B is packed there, or as it is
-    # Those of a multicast are not joined; of rows that do not begin at lines few are
-    by_gpc, mean = shapes.by_gpc & bool(device.tpc_rounds), max(1, problem.m + problem.n) / 2
-    of_m, of_n = [(extent / mean) ** costs.l2_larger for extent in (problem.m, problem.n)]
-    own_a, own_b = [
-        np.where(by_gpc & (shared == 1), np.where(of == 1, costs.l2_joined, 1.0) * larger, 1.0)
-        for shared, of, larger in zip(
-            (shapes.cn, shapes.cm), (of_a, of_b), _by_way(shapes.turned, of_n, of_m), strict=True
-        )
-    ]
-    if np.any(owned):
-        along_a, along_b = _along_mn(shapes, operands)
-        of_a = of_a * np.where(owned & (along_a | shapes.reads_a), costs.l2_apart, 1.0)
-        of_b = of_b * np.where(owned & along_b, costs.l2_apart, 1.0)
-    of_a = of_a * _loaded(tiling.m, shapes.bm, costs.missing)
-    of_b = of_b * _loaded(tiling.n, shapes.bn, costs.missing)
-    rows = own_a * of_a / shapes.cn + own_b * of_b / shapes.cm
-    row_us = costs.l2 * K_TILE_BYTES / (device.measured.sm_l2_gb_s * 1e3)
-    return row_us * rows * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)
-
-
-def _waiting_us(shapes: Shapes, tiling: _Tiling, costs: Sm90Costs) -> Column:
-    """For the lines of a k-tile that other CTAs read at the same time, of the operand of which there are few."""
-    at_a_time = np.minimum(tiling.tiles, tiling.grid)
-    rows = np.maximum(1, np.minimum(tiling.rows, shapes.band))
-    of_a = np.maximum(1, np.minimum(tiling.columns, at_a_time / rows))
-    reading_a = of_a * np.minimum(1, LINES_AT_A_TIME / np.maximum(1, tiling.own_m * shapes.cm))
-    reading_b = at_a_time / of_a * np.minimum(1, LINES_AT_A_TIME / np.maximum(1, tiling.own_n * shapes.cn))
-    return costs.reader * np.maximum(reading_a, reading_b)
-
-
-def _store(
-    shapes: Shapes,
-    operands: Operands,
-    problem: Problem,
-    device: Device,
-    tiling: _Tiling,
-    costs: Sm90Costs,
-    with_c: bool,
-) -> tuple[Column, Column, Column]:
-    """What it takes to store a tile, and to read as much for it; the part of that which no products overlap; and bytes
-    of D that L2 does not keep, and of C."""
-    d_size = operands.d.dtype.bits / 8
-    d_bytes = problem.m * problem.n * problem.l * d_size
-    stays = d_bytes <= device.measured.l2_kept_bytes
-    by_threads = operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
-    along, across = _along(shapes, operands)
-    rate = costs.store * (1.0 if stays else np.where(along, costs.store_along, 1.0))
-    if by_threads:
-        rate = rate * np.where(across, costs.store_across, 1.0)
-        row = np.where(across, tiling.own_m * shapes.cm, tiling.own_n * shapes.cn / shapes.k_ctas)
-        more = 1 + costs.ends_of_rows / (np.maximum(1, row) * d_size)
-        rate, d_bytes = rate / more, d_bytes * more
-    elif _row_bytes("d", operands, problem) % SECTOR_BYTES:
-        columns_bytes = shapes.bn / shapes.k_ctas * d_size / np.maximum(1, shapes.subtiles)
-        box_bytes = np.where(across, CACHE_LINE_BYTES, np.minimum(CACHE_LINE_BYTES, columns_bytes))
-        rate = rate / (1 + SECTOR_BYTES / box_bytes)  # each row of a box begins and ends in part of a sector
-    subtile_us = costs.subtile * np.where(shapes.bn % WHOLE_COLUMNS, _OF_FEWEST, 1.0)
-    us = tiling.own_m * tiling.own_n / shapes.k_ctas * d_size / 1024 / rate + subtile_us * shapes.subtiles
-    if with_c:
-        us = 2 * us
-    # In one wave there is no next tile whose products a deferred store could go on behind
-    defers = shapes.deferred & (tiling.tiles > tiling.grid)
-    exposed = np.where(defers, costs.deferred, costs.cooperative * (shapes.cooperative | shapes.deferred))
-    exposed_us = us * (shapes.cooperative if by_threads else exposed * (1.0 if stays else costs.waited))
-    kept_bytes = 0.0 if stays else costs.written * d_bytes
-    return us, exposed_us, kept_bytes + d_bytes * with_c
-
-
-def _meeting_us(
-    shapes: Shapes,
-    operands: Operands,
-    parts: Column,
-    waves: Column,
-    owned: Column,
-    shares: Shares | None,
-    costs: Sm90Costs,
-) -> Column:
-    """Until the CTAs that share a tile have added up their sums: in the workspace, or in shared memory."""
-    sums_kb = shapes.bm * shapes.bn * (operands.acc.bits / 8 / 1024)
-    part_us = sums_kb / costs.sums
-    us: Column = np.where(shapes.k_ctas > 1, costs.shared + sums_kb / costs.sent, 0.0) * waves
-    if np.any(np.greater(parts, 1)):
-        once_us = costs.meet + parts * (part_us + costs.part)
-        us = us + np.where(np.greater(parts, 1), once_us * waves, 0.0)
-    if shares is not None:
-        workers = shares.workers / np.maximum(1, shares.shared)
-        us = us + np.where(owned, costs.ends + workers * part_us, 0.0)
-    return us
-
-
-def _memory_us(
-    shapes: Shapes,
-    operands: Operands,
-    problem: Problem,
-    device: Device,
-    tiling: _Tiling,
-    waves: Column,
-    written_bytes: Column,
-    owned: Column,
-    shares: Shares | None,
-) -> Column:
-    """What is read from memory, and the D that L2 does not keep."""
-    k_bytes, rates = problem.k * operands.a.dtype.bits / 8 * problem.l, device.measured
-    apart: Column = 0.0
-    if shares is not None:
-        of_workers = 1 - shares.owned / np.maximum(1, shares.k_tiles)
-        apart = np.where(owned, of_workers * shares.shared / np.maximum(1, tiling.tiles), 0.0)
-    read_bytes = _read_bytes(shapes, tiling, k_bytes, waves, rates.l2_kept_bytes, apart)
-    return (read_bytes + written_bytes) / (rates.tma_read_gb_s * 1e3)
-
-
-def _power_us(operands: Operands, problem: Problem, device: Device, costs: Sm90Costs) -> float:
-    """What the chip's power allows, in the long run, where tensor cores never rest."""
-    k_bytes = problem.k * operands.a.dtype.bits / 8
-    long_us = problem.m * problem.n * problem.l * k_bytes / (device.measured.wgmma_tflops * 1e6)
-    return long_us * long_us / (long_us + costs.burst)
+    given, model = split or Split(), Model(Shapes.of([shape], operands), operands, device, costs=costs)
+    return float(predicted(model, problem, np.array([given.parts]), np.array([given.owned])).us[0])
 
 
 def _loaded(extent: Column, tile: Column, missing: float) -> Column:
     """What a tile's rows along M or N cost, in rows: those that there are, on the mean, and those beyond the end. A CTA
     of a cluster whose whole tile is beyond it loads the last one again."""
-    own = extent / np.maximum(1, -(-extent // tile))
-    return own + missing * (tile - own)
-
-
-def _by_way(turned: Column, of_a: Any, of_b: Any) -> tuple[Column, Column]:
-    """What there is of A and of B, for D or for D^T = B^T A^T."""
-    return np.where(turned, of_b, of_a), np.where(turned, of_a, of_b)
-
-
-def _along_mn(shapes: Shapes, operands: Operands) -> tuple[Column, Column]:
-    """Whether the first operand of the plan, and the second one, lie along M or N of D, or of D^T."""
-    return _by_way(shapes.turned, operands.a.major != "k", operands.b.major != "k")
-
-
-def _along(shapes: Shapes, operands: Operands) -> tuple[Column, Column]:
-    """Whether tiles follow each other along the rows of D, as it lies in memory; and whether those of a plan are its
-    columns."""
-    across = shapes.turned != (operands.d.major == "m")
-    return np.where(across, shapes.along_m, shapes.along_n), across
-
-
-def _read_bytes(
-    shapes: Shapes, tiling: _Tiling, k_bytes: float, waves: Column, kept: float, apart: Column
-) -> Column:
-    """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N; and by each
-    CTA that helps an owner, which is out of step with the others.
-
-    k_bytes   of all rows along K
-    apart     share of all k-tiles that are taken by helpers of their tiles' owners
-    """
-    m, n = tiling.m, tiling.n
-    once = (m + n) * k_bytes
-    if np.max(once, initial=0.0) <= kept:
-        return once
-    rows, columns = np.maximum(1, tiling.rows), np.maximum(1, tiling.columns)
-    a = np.where(shapes.along_m, np.minimum(waves, columns), 1.0)
-    b = np.where(shapes.along_n, np.minimum(waves, rows), 1.0)
-    a = a + apart * (columns - a) * (m * k_bytes > kept)
-    b = b + apart * (rows - b) * (n * k_bytes > kept)
-    return (m * a + n * b) * k_bytes
-
-
-def _dearer(
-    shapes: Shapes, operands: Operands, problem: Problem, packed: str, costs: Sm90Costs, of_mn: str = ""
-) -> tuple[Column, Column]:
-    """Times what L2 takes for the first operand of a plan, and for the second one: more where not every row of it, as
-    it lies in memory, begins at a line.
-
-    packed   names of the operands whose rows do
-    of_mn    names of those that lie along M or N, though `operands` has them as they would be packed
-    """
-
-    def of(name: str) -> float:
-        row_bytes = _row_bytes(name, operands, problem, of_mn)
-        return costs.l2_unaligned if name not in packed and row_bytes % CACHE_LINE_BYTES else 1.0
-
-    return _by_way(shapes.turned, of("a"), of("b"))
-
-
-def _row_bytes(name: str, operands: Operands, problem: Problem, of_mn: str = "") -> int:
-    """From a row of an operand to the next one.
-
-    of_mn   names of those whose rows lie along M or N, whatever `operands` says
-    """
-    operand = getattr(operands, name)
-    major = "m" if name == "a" and name in of_mn else "n" if name in of_mn else operand.major
-    extent = {"m": problem.m, "n": problem.n, "k": problem.k}[major]
-    return int(dict(problem.ld).get(name, extent)) * operand.dtype.bits // 8
+    own = extent / np.ceil(extent / tile)
+    return missing * tile + (1 - missing) * own
