@@ -116,6 +116,13 @@ _CLUSTERED = (
     "--shape 1232x400x8784 --shape 2400x240x3536 --shape 48x3520x3648 --shape 400x4416x848 --shape 13568x80x1616 "
     "--shape 1824x48x7440 --shape 160x6784x480 --shape 896x48x10512"
 )
+_FEW = " ".join(
+    f"--shape {mnk}"
+    for mnk in (
+        "16x4096x4096", "16x8192x8192", "16x28672x8192", "16x8192x28672", "16x14336x4096", "16x4096x14336",
+        "16x6144x2048", "16x2048x8192", "16x1024x4096", "12x5120x5120", "32x4096x4096", "32x14336x4096",
+    )
+)  # fmt: skip
 _ODD = (
     "--shape 8749x15759x22 --shape 13291x13289x35 --shape 14779x2455x60 --shape 1655x5177x58 --shape 4297x6033x131 "
     "--shape 1138x2993x94 --shape 1681x4738x25 --shape 540x8791x60 --shape 2942x1339x35"
@@ -195,6 +202,10 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_shared_small_h100", 120, "the same: of these the small ones, by plans of each family",
         "--seed 803 --count 600 --small --deep --each 4 --seconds 0.12 --times",
+    ),
+    _choice(
+        "choice_fit_few_h200", 20, "the same: few rows by large weights",
+        f"{_FEW} --layout nt --dtype bfloat16 --first 12 --seconds 0.12 --times",
     ),
     _choice(
         "choice_fit_seed401_h200", 140, "the same: plans in clusters of four and eight",

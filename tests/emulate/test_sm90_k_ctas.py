@@ -22,6 +22,7 @@ from tests.kernels.plans import asks_for_the_shared_memory_of
 FOUR = {"tile": (64, 64, 64), "k_ctas": 4, "schedule": "cooperative", "consumers": 1, "ctas": 4}
 PINGPONG = {"tile": (64, 64, 64), "k_ctas": 2, "cluster": (2, 1), "ctas": 4}
 TALL = {"tile": (128, 64, 64), "k_ctas": 2, "schedule": "cooperative", "with_c": True, "ctas": 2}
+FEW = {**FOUR, "tile": (64, 16, 128), "k_ctas": 2, "subtile_n": 8, "ctas": 2}
 BYTES = {"tile": (64, 64, 128), "k_ctas": 2, "schedule": "cooperative", "consumers": 1, "ctas": 2}
 
 
@@ -51,6 +52,7 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], **options: Any) -> tuple[Emul
         pytest.param(of(out="f32"), PINGPONG, (64, 200, 40), marks=pytest.mark.thorough),
         (of(), TALL, (200, 72, 40)),  # the second CTA has no k-tile
         pytest.param(of(), TALL, (200, 72, 0), marks=pytest.mark.thorough),
+        (of().transposed, FEW, (200, 24, 600)),  # 4 x 2 tiles of a D^T, each CTA with eight columns
         (of("e4m3", out="bf16"), {**BYTES, "two_level": True}, (130, 72, 528)),
         (of("s8"), BYTES, (130, 80, 528)),
         pytest.param(

@@ -141,7 +141,7 @@ def test_few_rows_are_streamed(rows, device):
             assert recipe.family == "skinny"
             assert plan.product_tile[1] == 8
         else:  # plans of 16 columns for wgmma are as fast
-            assert (plan.product_tile if recipe.family == "skinny" else plan.cta_tile)[1] == 16
+            assert plan.product_tile[1] == 16
 
 
 @pytest.mark.parametrize("kind", ["bf16", "e4m3", "tf32"])

@@ -302,13 +302,13 @@ def test_few_tiles_with_a_deep_k_are_shared_by_the_ctas_of_a_cluster(mnk, dtype,
     assert not plan.split.is_split
 
 
-@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (16, 16)), (17, (64, 32)), (48, (64, 48))])
+@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (64, 16)), (17, (64, 32)), (48, (64, 48))])
 def test_few_rows_are_columns_of_the_transposed_problem(m, tile):
     problem = Problem(m, 4096, 4096)
     taken, plan = chosen(BF16, problem)
     assert taken.transposed
-    assert plan.cta_tile[0] == tile[0]
-    assert choose(BF16.transposed, Problem(4096, m, 4096)).cta_tile[:2] == tile
+    assert plan.product_tile[0] == tile[0]
+    assert choose(BF16.transposed, Problem(4096, m, 4096)).product_tile[:2] == tile
     for operands, arch in ((BF16, "sm_90"), (Operands.of("f32"), "sm_90a")):
         assert not chosen(operands, problem, arch)[0].transposed
 

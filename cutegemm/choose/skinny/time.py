@@ -23,6 +23,10 @@ from cutegemm.plan.problem import Problem
 
 # An H100 and an H200, 2026-11-22: 28 small problems by 30 plans, and few rows by large weights.
 START_US = 6.1  # until the first bytes come, and from the last ones to the end
+# Half of what plans of wgmma take less than those of up to 16 columns behind another kernel, as weights are multiplied
+# when a model decodes, beside behind a flush: 16 x 4096 x 4096 takes 11.3 and 15.3 us by `skinny_16x16`, 10.3 and 16.8
+# by `sm90_64x16_deep_1x1x2`; 16 x 5120 x 5120 19.5 by `skinny_32x16`, and 16.2 (H200, 2026-11-24).
+BEHIND_US = 0.8
 MEET_US = 0.5  # of CTAs that share K, for each doubling of their number
 TURN_US = 0.76  # between clusters of a multiprocessor, for each doubling of their CTAs and once
 LATENCY_US = 0.565  # of a load, with many under way
@@ -75,6 +79,11 @@ class Streams(Columns):
         """Of the CTAs that share K, from one on."""
         return np.log2(self.ctas)
 
+    @cached_property
+    def behind_us(self) -> Column:
+        """What counts besides where each CTA reads B for itself, of more columns than an mma.sync has."""
+        return BEHIND_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
+
     def held(self, device: Device) -> Column:
         """Clusters that a device holds at a time."""
         return np.array(device.clusters_by_size)[self.ctas.astype(int)] * self.ctas_per_sm
@@ -118,6 +127,6 @@ def predicted(streams: Streams, bits: int, problem: Problem, device: Device) -> 
     l2_us = (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6
     # At the same time; a load takes longer while many are under way
     us = together(3.0, np.maximum(memory_us, l2_us), latency_us)
-    us = START_US + MEET_US * streams.doublings + between_us * ~meanwhile + us
+    us = START_US + streams.behind_us + MEET_US * streams.doublings + between_us * ~meanwhile + us
     us = np.where(held > 0, us, np.inf)
     return Predicted(us, {"memory": memory_us, "L2": l2_us, "latency": latency_us})

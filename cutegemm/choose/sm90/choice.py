@@ -122,9 +122,10 @@ class Considered:
     @cached_property
     def _needs_one(self) -> Column:
         """Whether CTAs are to have one tile each: where they take several, one warpgroup, clusters of four or eight and
-        deep k-tiles were seen to lose 5 to 30%. Nor is K shared by CTAs then."""
+        deep k-tiles were seen to lose 5 to 30%. Nor is K shared by CTAs then, but where they stream A."""
         shapes = self.model.shapes
-        return shapes.shares_k | shapes.single | shapes.is_large_cluster | (shapes.is_deep & ~shapes.is_two)
+        is_deep = shapes.is_deep & ~shapes.is_two
+        return (shapes.shares_k | shapes.single | shapes.is_large_cluster | is_deep) & ~shapes.streams
 
     @cached_property
     def most_tiles(self) -> Column:

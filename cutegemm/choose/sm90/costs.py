@@ -45,6 +45,8 @@ class Sm90Costs:
     sums           KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
     shared         where CTAs of a cluster share K, until each has the sums of its own columns
     sent           KiB a microsecond that a CTA sends of its sums, and adds
+    streamed       more of the exponent by which waves and memory add up, where they do so for few columns: loads of A
+                   go on meanwhile, so that only for the last tile they are waited for
     ends           where tiles have owners, until they have what others took of the k-tiles
     burst          of tensor cores at work, before the chip is at its power limit
     rests          times the share of a wave in which no products run: so much longer a problem takes at the power
@@ -87,6 +89,7 @@ class Sm90Costs:
     sums: float = 49.0
     shared: float = 0.9
     sent: float = 30.0
+    streamed: float = 0.7
     ends: float = 4.51
     burst: float = 80.0
     rests: float = 2.0

@@ -20,6 +20,7 @@ K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
 _DEFERRED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
 _SHARED_BITS = 16  # of an element of D, whose only tile of a CTA consumers share
 _JOINT_COLUMNS = 32
+_STREAMED_COLUMNS = 16
 _BAND = 8  # rows of tiles that are taken side by side, where the order follows from the cluster
 
 
@@ -56,6 +57,11 @@ class TileShape:
         """Whether a CTA is to have one tile, which consumers share where `may_share` says so."""
         may_be = self.epilogue == "cooperative" and not self.two_level and self.k_ctas == 1
         return may_be and is_of_one_wave(self.tile, self.cluster)
+
+    @property
+    def streams(self) -> bool:
+        """Whether CTAs share the K of a tile of so few columns that loads of A hide the rest."""
+        return self.k_ctas > 1 and self.tile[1] <= _STREAMED_COLUMNS
 
     @property
     def is_by_gpc(self) -> bool:
@@ -205,9 +211,14 @@ class Shapes(Columns):
         return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
 
     @cached_property
+    def streams(self) -> Column:
+        """Whether CTAs share the K of a tile of so few columns that loads of A hide the rest."""
+        return self.shares_k & (self.bn <= _STREAMED_COLUMNS)
+
+    @cached_property
     def is_for_few(self) -> Column:
         """Whether the shape is for a D of few columns alone, most of whose time is the reading of A from memory."""
-        return self.is_joint | (self.is_deep & (self.cm > 1) & (self.cn == 1))
+        return self.is_joint | self.streams | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
     @cached_property
     def is_deep(self) -> Column:
@@ -255,4 +266,4 @@ def by_way(turned: Column, of_a: Any, of_b: Any) -> tuple[Column, Column]:
 def _stops_to_store(one: TileShape, defers: bool) -> bool:
     """Whether a CTA multiplies nothing while it stores a tile that is not its last one."""
     shared = one.epilogue in ("cooperative", "single") or (not defers and one.epilogue == "deferred")
-    return shared and not one.is_of_one_wave
+    return shared and not (one.is_of_one_wave or one.streams)

@@ -168,7 +168,8 @@ class Model:
     @cached_property
     def _evens_out(self) -> Column:
         """The exponent by which waves and memory add up."""
-        return 2.0 + self.costs.deeper * (np.minimum(self.shapes.stages, _MOST_STAGES) - _STAGES)
+        deeper = self.costs.deeper * (np.minimum(self.shapes.stages, _MOST_STAGES) - _STAGES)
+        return 2.0 + deeper + self.costs.streamed * self.shapes.streams
 
     @cached_property
     def _shallow(self) -> Column:
@@ -313,7 +314,7 @@ class Model:
     def _meeting_us(self, divided: Divided, waves: Column) -> Column:
         """Until the CTAs that share a tile have added up their sums: in the workspace, or in shared memory."""
         costs, of, parts = self.costs, divided.rows, divided.parts
-        us = of_rows(self._shared_us, of) * waves
+        us = of_rows(self._shared_us, of) * np.where(of_rows(self.shapes.streams, of), 1.0, waves)
         is_split, owners = parts > 1, divided.owners
         part_us = of_rows(self._part_us, of)
         us = us + (costs.meet + parts * (part_us + costs.part)) * waves * is_split
