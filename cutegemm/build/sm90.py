@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from cutegemm.build.building import made
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
@@ -114,25 +114,21 @@ def sm90_plan(
     """
     ops = Operands.of("bf16", layout="nt") if operands is None else operands
     count = consumers or (1 if schedule == "single" else 2)
-    subject = f"sm90_plan {name!r}"
-    tiles: dict[str, tuple[Any, int]] = {"tile": (tile, 3), "cluster": (cluster, 2)}
-    if registers is not None:
-        tiles["registers"] = (registers, 2)
-    counts = {"split_k": split_k, "stream": stream, "stagger_cycles": stagger_cycles}
-    optional = {
-        "consumers": consumers,
-        "stages": stages,
-        "subtile_n": subtile_n,
-        "slots": slots,
-        "ctas": ctas,
-    }
+    subject, rounds = f"sm90_plan {name!r}", len(tpc_rounds) if isinstance(tpc_rounds, tuple) else 1
     switches = {"with_c": with_c, "two_level": two_level, "deferred": deferred, "fill": fill}
-    typed: dict[str, tuple[Any, tuple[type, ...]]] = {
-        "gpcs": (gpcs, (bool, type(None))), **{name: (value, (bool,)) for name, value in switches.items()}
-    }  # fmt: skip
-    if tpc_rounds != ():
-        tiles["tpc_rounds"] = tpc_rounds, len(tpc_rounds) if isinstance(tpc_rounds, tuple) else 1
-    check_arguments(subject, ops, tiles, counts, optional, typed, positive={"k_ctas": k_ctas})
+    check_arguments(
+        subject,
+        ops,
+        {
+            "tile": (tile, 3), "cluster": (cluster, 2),
+            **({} if registers is None else {"registers": (registers, 2)}),
+            **({} if tpc_rounds == () else {"tpc_rounds": (tpc_rounds, rounds)}),
+        },
+        {"split_k": split_k, "stream": stream, "stagger_cycles": stagger_cycles},
+        {"consumers": consumers, "stages": stages, "subtile_n": subtile_n, "slots": slots, "ctas": ctas},
+        {"gpcs": (gpcs, (bool, type(None))), **{name: (value, (bool,)) for name, value in switches.items()}},
+        positive={"k_ctas": k_ctas},
+    )  # fmt: skip
     b = _Builder(subject, ops, tile)
     if count > _MOST_CONSUMERS:
         b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
@@ -146,27 +142,18 @@ def sm90_plan(
     packs = b.attempt(lambda: make_packings(ops, pack, along_k=True)) or ()
     loaded = as_packed(ops, packs)
     a_source = "register" if is_to_read(loaded) else "shared"
-    is_shared = schedule != "pingpong"  # a tile, by all consumers
-    rows, k_ctas = tile[0] // count if is_shared else tile[0], b.k_ctas(k_ctas, cluster)
+    sharing = count if schedule != "pingpong" else 1  # consumers that share a tile
+    rows, k_ctas = tile[0] // sharing, b.k_ctas(k_ctas, cluster)
     consumer_tile = (rows, tile[1] // k_ctas)
     b.keep_room(consumer_tile, count, k_ctas)
-    sums = rows * tile[1] * ops.acc.bits // (32 * WARPGROUP_THREADS)
-    halves = two_level and 3 * sums > _TWICE_AND_TOTAL.get(count, 0) and rows == WGMMA_M
-    is_halved = halves or tile[1] > MAX_WGMMA_COLUMNS
-    levels = 1 + two_level * (1 if halves else 2)  # as many sums of k-tiles as of the total, or twice as many
-    mma = b.attempt(
-        lambda: b.tiled_mma(loaded, a_source, rows, tile[1] // (1 + is_halved), count if is_shared else 1)
-    )
-    stored = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
-    is_full = ops.d.dtype.bits == 8 and (
-        sums * (1 + two_level) > _MANY_SUMS or split_k > 1 or stream > 0 or fill
-    )
-    most = _COLUMNS_OF_BYTES if is_full else None
-    if most is None and ops.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
-        most = b.line_columns(count, stages)
+    sums = _Sums((rows, tile[1]), ops.acc.bits, count, two_level)
+    mma = b.attempt(lambda: b.tiled_mma(loaded, a_source, rows, sums.wgmma_columns, sharing))
+    is_split = split_k > 1 or stream > 0 or fill
+    most = b.most_columns(count, stages, sums.of_thread * (1 + two_level) > _MANY_SUMS or is_split)
+    box = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     storing = None if store == "direct" else b.attempt(
         lambda: warpgroup_slots(subject, ops, consumer_tile[1], a_source, most).slots(
-            consumer_tile, count, stored, shared_d, subtile_n, slots, with_c
+            consumer_tile, count, box, shared_d, subtile_n, slots, with_c
         )
     )  # fmt: skip
     if storing is None and store != "direct" and k_ctas > 1:
@@ -177,22 +164,14 @@ def sm90_plan(
     split = b.attempt(lambda: by_last(split_k, stream, fill))
     b.check()
     pipeline = Pipeline(
-        schedule,
-        made(buffers).stages,
-        count,
-        consumer_tile,
-        ctas,
-        stagger_cycles,
-        two_level,
-        deferred,
-        gpcs=by_gpc,
-        k_ctas=k_ctas,
-    )
+        schedule, made(buffers).stages, count, consumer_tile, ctas, stagger_cycles, two_level, deferred,
+        gpcs=by_gpc, k_ctas=k_ctas,
+    )  # fmt: skip
     return b.plan(
         made(mma),
         made(buffers),
         pipeline,
-        registers or registers_of(pipeline, levels * sums > _MANY_SUMS),
+        registers or registers_of(pipeline, sums.in_all > _MANY_SUMS),
         name=name,
         summary=summary,
         family="sm90",
@@ -204,6 +183,43 @@ def sm90_plan(
         packs=packs,
         epilogue=LINEAR if with_c else SCALED,
     )
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The sums of a consumer's thread.
+
+    tile        of a consumer, with all columns that it multiplies
+    bits        of each
+    consumers   of a CTA
+    two_level   whether those of each k-tile are added to a total
+    """
+
+    tile: tuple[int, int]
+    bits: int
+    consumers: int
+    two_level: bool
+
+    @property
+    def of_thread(self) -> int:
+        """Registers of the sums of the whole tile."""
+        return product(self.tile) * self.bits // (32 * WARPGROUP_THREADS)
+
+    @property
+    def _are_halves(self) -> bool:
+        """Whether sums of k-tiles are those of halves of the columns."""
+        is_much = 3 * self.of_thread > _TWICE_AND_TOTAL.get(self.consumers, 0)
+        return self.two_level and is_much and self.tile[0] == WGMMA_M
+
+    @property
+    def wgmma_columns(self) -> int:
+        """Columns of a wgmma: of the tile, or of a half of it."""
+        return self.tile[1] // (1 + (self._are_halves or self.tile[1] > MAX_WGMMA_COLUMNS))
+
+    @property
+    def in_all(self) -> int:
+        """Registers of the total and of the sums of k-tiles: as many again, or twice as many."""
+        return self.of_thread * (1 + self.two_level * (1 if self._are_halves else 2))
 
 
 def _gpc_order(
@@ -287,6 +303,16 @@ def ring_of(
 
 class _Builder(PipelineBuilder):
     """The parts of a Hopper plan."""
+
+    def most_columns(self, consumers: int, stages: int | None, has_few_registers: bool) -> int | None:
+        """The most columns of a subtile, where they are limited.
+
+        has_few_registers   whether threads have few left beside their sums
+        """
+        d = self.operands.d
+        if d.dtype.bits == 8 and has_few_registers:
+            return _COLUMNS_OF_BYTES
+        return self.line_columns(consumers, stages) if d.align_bytes < TMA_INNER_ALIGNED_BYTES else None
 
     def line_columns(self, consumers: int, stages: int | None) -> int:
         """The most columns of a subtile of so many consumers, beside whose slots there is room for the stages that are
