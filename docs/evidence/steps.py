@@ -142,6 +142,9 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
+        "choice_seed128_h200", 100, "the same, by the newest choice", "--seed 128 --count 300 --seconds 0.06"
+    ),
+    _choice(
         "choice_h200", 220, "the choice on problems that nobody picked",
         "--seed 126 --count 300 --tune-below 0.97 --seconds 0.08",
     ),

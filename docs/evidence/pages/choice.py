@@ -9,7 +9,7 @@ from typing import Any
 from docs.evidence.choice import by_default, distribution, where_of, with_tuner
 from docs.evidence.pages.markdown import recorded, source, table
 
-_FILES = ("choice_h200", "choice_h100")
+_FILES = ("choice_seed128_h200", "choice_h200", "choice_h100")
 _CLASSES = ("choice_classes_h200", "choice_classes_h100")
 _ODD = "choice_odd_h100"
 _LOSERS = 30
@@ -32,7 +32,7 @@ $ cutegemm explain 98 90 11053 --dtype bf16 --count 3
 - **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_{fit_*,classes_h200}.json` finds the
   constants of the Hopper model by least squares of logarithms and of what the choice loses, from plans that were timed
   on problems drawn by seeds 1, 2, 3, 33, 101, 102, 201, 301 and 401, on the losers of seed 121, on those of seeds 801
-  to 803 that have few tiles and a deep K, by tiles in clusters of four and eight, and on sizes that were asked for;
+  to 803 that have few tiles and a deep K, on few rows by large weights, by tiles in clusters of four and eight, and on sizes that were asked for;
   with `--held` each half of the problems is judged by the
   constants of the other half.
 
@@ -67,6 +67,7 @@ By other draws, each before what followed from it, from 2026-11-22 on:
 | seed 123 | | 1.243, 0.998, 0.915 | launches ahead of the end of the kernel before |
 | seed 124 | 1.230, 0.979, 0.854 | | boxes of any number of rows in large clusters, 192 x 128 and 144 |
 | seeds 126, 127 | below | below | K shared by the CTAs of a cluster |
+| seed 128 | below | | 64 x 16 whose K two CTAs share |
 
 All but seeds 1, 101, 102, 105 and 106 were timed on machines of one GPU, where the smallest kernels of either side take
 4.3 to 5.6 µs, the others on machines of several, where they take 6 to 7.5: what a kernel's start costs counts for less
@@ -118,6 +119,9 @@ as it does beside wgmma, and D takes less than the model had it.
 knows that since.
 3971 x 99 x 7186 tn of seed 127 has 0.730 on an H100: no box of TMA loads A, whose rows have 7942 bytes; to copy it
 takes half of the 83 µs, and mma.sync, which loads it element by element, takes 92.
+32 x 6416 x 12880 tn of tf32, seed 128, has 0.810: B, 330 MB along N, is read into registers by tiles of 128 x 64 in two
+parts, 104 CTAs of 132, at 2.9 TB/s, where cuBLAS reaches 3.5. Tiles of few columns that read A so are what is missing.
+19 x 3292 x 8219 nt of tf32 has 0.915: rows of 32876 bytes, which no box of TMA loads, by mma.sync.
 What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters of two ([what was
 tried](hopper.md#which-tile)); short K in few tiles of many rows, for which cuBLAS has 288 x 128 and 96 x 384 (14416 x
 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D
@@ -162,9 +166,9 @@ def _drawn(name: str, found: Mapping[str, Any]) -> list[str]:
         worst = [[*cells, f"{tuned[where_of(row)]:.3f}"] for cells, row in zip(worst, rows, strict=False)]
         by_type.append(["all, tuned", *_distribution(sorted(tuned.values()))])
     return [
-        f"\n## {machine['gpu']}: the losers first\n",
+        f"\n## {machine['gpu']}, seed {found['seed']}: the losers first\n",
         table(heads, worst),
-        f"\n### {machine['gpu']}: all\n",
+        f"\n### {machine['gpu']}, seed {found['seed']}: all\n",
         table(("type", "problems", "geometric mean", "one in ten below", "least"), by_type),
         f"\n{said} {source(machine, f'{name}.json')}\n",
     ]
