@@ -200,9 +200,9 @@ def _wgmma_rules(
     if into not in WGMMA_C_TYPES[dtype]:
         rules.append(f"C of {into}; C of {_or(WGMMA_C_TYPES[dtype])} is expected for {dtype}")
     if not (8 <= n <= MAX_WGMMA_COLUMNS and n % 8 == 0):
-        rules.append(f"n = {n}; multiples of 8 from 8 to {MAX_WGMMA_COLUMNS} are expected")
+        rules.append(f"n = {n} columns; multiples of 8 from 8 to {MAX_WGMMA_COLUMNS} are expected")
     elif dtype is s8 and n > 32 and n % 16:
-        rules.append(f"n = {n}; past 32 multiples of 16 are expected for s8")
+        rules.append(f"n = {n} columns; past 32 multiples of 16 are expected for s8")
     if a_source not in ("shared", "register"):
         rules.append(f"A from {a_source!r}; shared or register is expected")
     for operand, major in (("A", a_major), ("B", b_major)):

@@ -126,7 +126,7 @@ def test_every_broken_rule_at_once():
         "a cluster of 16 CTAs; 8 are the most",
         "consumer 0 has 233 registers; multiples of 8",
         "the roles ask for 64768 registers; 384 threads are launched with 64512",
-        "1 slots for 8 subtiles",
+        "slots = 1, where a consumer's tile has 8 of 64 x 64",
     ):
         assert rule in text
 
@@ -135,7 +135,7 @@ def test_every_broken_rule_at_once():
     ("options", "rule"),
     [
         ({"tile": (100, 128, 64)}, "100"),
-        ({"tile": (128, 130, 64)}, "n = 130; multiples of 8"),
+        ({"tile": (128, 130, 64)}, "n = 130 columns; multiples of 8"),
         ({"stages": 1}, "the ring has 1 stages; at least 2"),
         ({"stages": 7}, "bytes is over the 232448"),
         ({"schedule": "pong"}, "schedule = 'pong' is neither 'pingpong' nor 'cooperative' nor 'single'"),
@@ -220,7 +220,7 @@ def test_where_ctas_do_not_share_k_of_such_operands():
     whole = Operands.of("s8", layout="nt", out="s32")
     text = complaints(whole, **{**ONE, "tile": (64, 80, 128)}, store="direct", k_ctas=2)
     assert (
-        "each of 2 CTAs that share K stores 40 of 80 columns: n = 40; past 32 multiples of 16 are expected for s8."
+        "each of 2 CTAs that share K stores 40 of 80 columns: n = 40 columns; past 32 multiples of 16 are expected for s8."
         in text
     )
     with pytest.raises(PlanError, match="where the epilogue is gated, CTAs do not share K"):

@@ -164,7 +164,7 @@ REFUSED = [
     (lambda: mma_sync(bf16, 8, f16), UnsupportedError, "C of f16; C of f32 is expected for bf16"),
     (lambda: mma_sync(f32, 8), UnsupportedError, "no mma.sync of f32 operands; the choices are f16"),
     (lambda: mma_sync(f16, 8, b_dtype=bf16), UnsupportedError, "A of f16 with B of bf16"),
-    (lambda: wgmma(bf16, 12), PlanError, "n = 12; multiples of 8"),
+    (lambda: wgmma(bf16, 12), PlanError, "n = 12 columns; multiples of 8"),
     (lambda: wgmma(s8, 40), PlanError, "past 32 multiples of 16"),
     (lambda: wgmma(e5m2, 64, b_major="mn"), PlanError, "only f16 and bf16 may be mn-major"),
     (lambda: wgmma(f16, 64, "mn", a_source="register"), PlanError, "mn-major in registers"),

@@ -199,7 +199,9 @@ def _gpcs(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
 def _cluster(plan: GemmPlan) -> Iterator[str]:
     ctas = product(plan.cluster_mn)
     if ctas > MAX_CLUSTER_CTAS:
-        yield f"a cluster of {ctas} CTAs; {MAX_CLUSTER_CTAS} are the most."
+        along_m, along_n = plan.multicast_mn
+        asked = f"cluster = {(along_m, along_n)}" + (f", k_ctas = {plan.k_ctas}" if plan.k_ctas > 1 else "")
+        yield f"a cluster of {ctas} CTAs; {MAX_CLUSTER_CTAS} are the most: {asked}."
 
 
 def _loads(plan: GemmPlan) -> Iterator[str]:
@@ -291,9 +293,11 @@ def _epilogue(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
     if tile[0] % rows or tile[1] % cols:
         yield f"subtiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
     elif slots.count < least or (slots.leave_over(tile) and not _may_leave_over(plan)):
+        subtiles = product(slots.subtiles(tile))
+        instead = "" if subtiles >= least else " Take narrower subtiles, by subtile_n, or store = 'direct'."
         yield (
-            f"{slots.count} slots for {product(slots.subtiles(tile))} subtiles; {least} or more "
-            "that divide them are expected."
+            f"slots = {slots.count}, where a consumer's tile has {subtiles} of {rows} x {cols}; {least} or more "
+            f"that divide them are expected.{instead}"
         )
     want = (rows, cols, slots.count, pipeline.consumers)
     if product_each(plan.smem_d.shape) != want:
