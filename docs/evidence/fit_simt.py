@@ -24,7 +24,7 @@ import numpy as np
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.simt.choice import may_share, ranked
 from cutegemm.choose.simt.recipe import SimtRecipe
-from cutegemm.choose.simt.time import COSTS, SimtCosts, Tiles, predicted
+from cutegemm.choose.simt.time import COSTS, Model, SimtCosts, Tiles
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
@@ -71,7 +71,8 @@ class Timed:
         """What the model says of each."""
         tiles, parts, grid = self._columns
         of = self.problem
-        return predicted(tiles, of.operands, of, self.device, parts, grid, costs).us
+        model = Model(tiles, of.operands, self.device, costs)
+        return model.predicted(of, np.arange(len(parts)), parts, grid).us
 
 
 def timed(found: Mapping[str, Any]) -> list[Timed]:

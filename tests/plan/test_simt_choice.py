@@ -13,7 +13,7 @@ import pytest
 from cutegemm.choose.catalog import choose
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.simt.choice import ranked
-from cutegemm.choose.simt.time import COSTS, SimtCosts, Tiles, predicted
+from cutegemm.choose.simt.time import COSTS, Model, SimtCosts, Tiles
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 from docs.evidence.contest import operands_of
@@ -39,9 +39,8 @@ def of(name, problem, costs=BY_HAND, device=FAST):
     recipe, operands = recipe_named(name), problem.operands
     tiles = Tiles.of([replace(recipe, split=None, ctas=None).build(operands)])
     parts = 1 if recipe.split is None else recipe.split.parts
-    found = predicted(
-        tiles, operands, problem, device, np.array([parts]), np.array([recipe.ctas or 0]), costs
-    )
+    model = Model(tiles, operands, device, costs)
+    found = model.predicted(problem, np.array([0]), np.array([parts]), np.array([recipe.ctas or 0]))
     return float(found.us[0]), found.bound(0)
 
 

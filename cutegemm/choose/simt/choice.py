@@ -13,7 +13,7 @@ from cutegemm.choose.columns import Column, by_time
 from cutegemm.choose.refusals import by_reason
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.simt.recipe import SimtRecipe
-from cutegemm.choose.simt.time import Tiles, predicted
+from cutegemm.choose.simt.time import Model, Tiles
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
@@ -22,6 +22,8 @@ from cutegemm.plan.work.split import Split
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MOST_PARTS = 96  # which one thread adds
+_SPLITS = np.array(SPLITS)
+_IS_BETWEEN = ~np.isin(np.arange(MOST_PARTS + 2), SPLITS)  # by the number of parts
 _LEAST_K = 32  # of a part
 _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and have not been timed
 _EVENLY = Split(waves=1)
@@ -38,11 +40,11 @@ def ranked(
 
     raises   PlanError where no named plan serves the operands
     """
-    served = _serving(operands, arch)
+    served = _serving(operands, arch, device)
     if not served.recipes:
         raise PlanError(f"choose: no named plan for {operands} on {arch}", by_reason(served.refusals))
-    rows, parts, grid = _divisions(served.tiles, problem, device.sms)
-    found = predicted(served.tiles.taken(rows), operands, problem, device, parts, grid)
+    rows, parts, grid = _divisions(served, problem)
+    found = served.model.predicted(problem, rows, parts, grid)
     return (
         Candidate(
             _variant(served.recipes[rows[place]], int(parts[place]), int(grid[place])),
@@ -55,18 +57,20 @@ def ranked(
 
 @dataclass(frozen=True)
 class Serving:
-    """The recipes whose plans serve operands on an architecture, as they are and packed, with what the model asks.
+    """The recipes whose plans serve operands on an architecture, as they are and packed, and the model of their times.
 
+    may_share  of each recipe
     refusals   why others do not serve
     """
 
     recipes: tuple[SimtRecipe, ...]
-    tiles: Tiles
+    model: Model
+    may_share: Column
     refusals: tuple[tuple[object, str], ...]
 
 
 @lru_cache(maxsize=256)
-def _serving(operands: Operands, arch: str) -> Serving:
+def _serving(operands: Operands, arch: str, device: Device) -> Serving:
     recipes, plans = [], []
     refused: list[tuple[object, str]] = []
     for named in SIMT_PLANS:
@@ -82,27 +86,29 @@ def _serving(operands: Operands, arch: str) -> Serving:
             if not broken:
                 recipes.append(recipe)
                 plans.append(plan)
-    return Serving(tuple(recipes), Tiles.of(plans), tuple(refused))
+    tiles = Tiles.of(plans)
+    shares = may_share(tiles) if plans else np.zeros(0, bool)
+    return Serving(tuple(recipes), Model(tiles, operands, device), shares, tuple(refused))
 
 
-def _divisions(tiles: Tiles, problem: Problem, sms: int) -> tuple[Column, Column, Column]:
+def _divisions(served: Serving, problem: Problem) -> tuple[Column, Column, Column]:
     """Numbers of recipes, each as often as there are ways to divide its K; in how many parts; and among how many CTAs
     evenly, or 0. Parts are as many as the multiprocessors hold at a time, one more, and fewer."""
+    tiles, sms = served.model.tiles, served.model.device.sms
     count, at_once = tiles.tiles_of(problem), sms * tiles.ctas
-    held = at_once // np.maximum(1, count)
-    most = np.minimum(MOST_PARTS, problem.k // _LEAST_K)
-    every = np.arange(len(count))
-    of_full = every[(held > 1) & (held <= most) & ~np.isin(held, SPLITS)]
-    few = (count % at_once > 0) & (count < _FEW * at_once) & (count * problem.k >= at_once * _LEAST_K)
-    few &= may_share(tiles)
-    rows = [every, *(every[(parts <= held + 1) & (parts <= most)] for parts in SPLITS), of_full, every[few]]
-    parts = [
-        *(np.full(len(some), parts) for some, parts in zip(rows, (1, *SPLITS), strict=False)),
-        held[of_full],
-        np.ones(int(few.sum())),
-    ]
-    grid = [np.zeros(sum(map(len, rows[:-1]))), at_once[few]]
-    return np.concatenate(rows), np.concatenate(parts), np.concatenate(grid)
+    grids = count / np.maximum(1.0, at_once)
+    held = np.floor(at_once / np.maximum(1.0, count))
+    most = min(MOST_PARTS, problem.k // _LEAST_K)
+    (whole,) = np.ones(len(count)).nonzero()
+    which, split = ((_SPLITS[:, None] <= held + 1) & (_SPLITS[:, None] <= most)).nonzero()
+    (full,) = ((held > 1) & (held <= most) & _IS_BETWEEN.take(held.astype(int), mode="clip")).nonzero()
+    is_few = (np.floor(grids) < grids) & (grids < _FEW) & (count * problem.k >= at_once * _LEAST_K)
+    (few,) = (is_few & served.may_share).nonzero()
+    rows = np.concatenate([whole, split, full, few])
+    parts = np.concatenate([np.ones(len(whole)), _SPLITS[which], held[full], np.ones(len(few))])
+    grid = np.zeros(len(rows))
+    grid[len(rows) - len(few) :] = at_once[few]
+    return rows, parts, grid
 
 
 def may_share(tiles: Tiles) -> Column:

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column, Columns, together
+from cutegemm.choose.columns import Column, Columns, of_rows, together
 from cutegemm.layout import product
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import Device
@@ -109,7 +110,7 @@ class SimtCosts:
 COSTS = SimtCosts()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tiles(Columns):
     """Columns of what of many plans their time depends on.
 
@@ -228,20 +229,22 @@ class _Work:
 
 
 def _work(
-    tiles: Tiles, count: Column, k_tiles: Column, parts: Column, grid: Column, sms: int, cost: SimtCosts
+    held: Column, count: Column, k_tiles: Column, parts: Column, grid: Column, sms: int, costs: SimtCosts
 ) -> _Work:
     """The first CTAs are spread over all multiprocessors; those of a last round go where others end, several at a time,
     the less so the more rounds there were.
 
+    held             CTAs that share a multiprocessor
     count, k_tiles   tiles of D, and k-tiles of each
     """
-    ctas, at_once, deep = count * parts, sms * tiles.ctas, np.ceil(k_tiles / parts)
-    rounds, left = ctas // at_once, ctas % at_once
+    ctas, at_once, deep = count * parts, sms * held, np.ceil(k_tiles / parts)
+    rounds = np.floor(ctas / at_once)
+    left = ctas - rounds * at_once
     rest = np.ceil(left / sms)
-    crowd = np.minimum(1.0, cost.crowded * left / at_once) / np.maximum(1.0, rounds)
-    rest = np.where(rounds > 0, rest + crowd * (tiles.ctas - rest), rest)
+    crowd = np.minimum(1.0, costs.crowded * left / at_once) / np.maximum(1.0, rounds)
+    rest = rest + np.minimum(rounds, 1.0) * crowd * (held - rest)
     is_even = grid > 0
-    if not np.any(is_even):
+    if not is_even.any():
         return _Work(rounds, deep, rest, deep, ctas, parts, parts > 1, is_even)
     among = np.maximum(grid, 1.0)
     shared = count % among
@@ -263,67 +266,124 @@ def _work(
     )
 
 
-def predicted(
-    tiles: Tiles,
-    operands: Operands,
-    problem: Problem,
-    device: Device,
-    parts: Column = 1.0,
-    grid: Column = 0.0,
-    costs: SimtCosts = COSTS,
-) -> Predicted:
-    """What plans take that have these tiles.
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What plans take that have these tiles."""
 
-    parts   of K, a column
-    grid    CTAs that share evenly the k-tiles of those tiles that do not fill it; 0 where K is split in parts
-    """
-    cost, rates, sms = costs, device.measured, device.sms
-    count, k_tiles = tiles.tiles_of(problem), np.maximum(1.0, np.ceil(problem.k / tiles.bk))
-    work = _work(tiles, count, k_tiles, parts, grid, sms, cost)
-    size_of = {name: getattr(operands, name).dtype.bits / 8 for name in "abd"}
-    latency_us = (cost.latency + cost.registers * tiles.by_registers) / tiles.ahead
-    latency_us = latency_us + cost.step + cost.block * tiles.bk
-    loads_us = cost.wide * tiles.wide + cost.narrow * tiles.narrow
-    loads_us = loads_us + cost.turned * tiles.turned + cost.reads * tiles.reads
-    per_us = rates.ffma_tflops * 1e6 / sms * cost.peak * _share_of_f32(operands, device)
-    products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us * np.where(tiles.across, cost.across, 1.0)
-    products_us = products_us + cost.issue * (tiles.wide + tiles.narrow + tiles.turned)
+    tiles: Tiles
+    operands: Operands
+    device: Device
+    costs: SimtCosts = COSTS
 
-    def steps_us(ctas: Column, k_tiles: Column) -> Column:
-        """Of all k-tiles, with so many CTAs at a time."""
-        held = np.maximum(1.0, ctas)
-        idle = np.maximum(1.0, WARP_SCHEDULERS / (held * tiles.warps)) * (tiles.ctas / held) ** cost.few
-        each = together(cost.within, latency_us, held * loads_us, held * products_us * idle)
-        return np.where(ctas > 0, k_tiles * each, 0.0)
+    def predicted(self, problem: Problem, of: Column, parts: Column, grid: Column) -> Predicted:
+        """What some of the tiles take.
 
-    turns = work.rounds + (work.rest > 0)
-    of_sums = np.minimum(1.0, tiles.torn_even)  # the kernel that adds them is as slow by narrow accesses
-    torn = np.where(work.is_even, tiles.torn_even, np.where(work.is_split, of_sums, tiles.torn))
-    d_bytes = problem.m * problem.n * problem.l * size_of["d"]
-    d_us = cost.written * d_bytes / (rates.thread_read_gb_s * 1e3)
-    d_us = d_us * (1 + cost.runs * tiles.runs + cost.torn * torn)
-    stores_us = cost.store * tiles.stores * (work.rounds * tiles.ctas + work.rest)
-    written_us = stores_us + d_us
-    ends_us = cost.start + cost.round * (1 + (turns - 1) / tiles.ctas)
-    ends_us = ends_us + cost.begin * (work.rounds * tiles.ctas + work.rest)
-    a_bytes = problem.m * problem.k * problem.l * size_of["a"]
-    b_bytes = problem.n * problem.k * problem.l * size_of["b"]
-    packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
-    memory_us = (a_bytes + b_bytes - packed) / (rates.thread_read_gb_s * 1e3)
-    memory_us = memory_us * (1 + cost.scattered * work.is_even)
-    pack_us = cost.pack + cost.packed * 2 * packed / (rates.pack_along_mn_gb_s * 1e3)
-    pack_us = np.where(tiles.packs_a + tiles.packs_b > 0, pack_us, 0.0)
-    moved = 2 * work.slots * tiles.bm * tiles.bn * operands.acc.bits / 8
-    sums_us = cost.launch + cost.added * np.ceil(work.added / _ADDED_AT_ONCE) + cost.streamed * work.is_even
-    sums_us = np.where(work.is_split, sums_us + cost.sums * moved / (rates.sums_gb_s * 1e3), 0.0)
-    turns_us = work.rounds * steps_us(tiles.ctas, work.deep) + steps_us(work.rest, work.last)
-    apart = 1 + cost.apart * np.maximum(0.0, tiles.ctas - _IN_STEP) * (1 - 1 / np.maximum(1.0, turns))
-    body_us = together(apart, together(cost.beside, turns_us, memory_us), written_us)
-    us = ends_us + body_us + sums_us + pack_us
-    of_k = work.rounds * tiles.ctas * work.deep + work.rest * work.last
-    waited = latency_us * (work.rounds * work.deep + (work.rest > 0) * work.last)
-    bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us + written_us, sums_us, pack_us
-    return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
+        of      their numbers
+        parts   of the K of each
+        grid    CTAs that share evenly the k-tiles of those tiles that do not fill it; 0 where K is split in parts
+        """
+        costs, tiles = self.costs, self.tiles
+        held, count = of_rows(tiles.ctas, of), of_rows(tiles.tiles_of(problem), of)
+        k_tiles = of_rows(np.maximum(1.0, np.ceil(problem.k / tiles.bk)), of)
+        work = _work(held, count, k_tiles, parts, grid, self.device.sms, costs)
+        latency_us, loads_us, products_us, warps = [
+            of_rows(column, of)
+            for column in (self._latency_us, self._loads_us, self._products_us, tiles.warps)
+        ]
+
+        def steps_us(ctas: Column, k_tiles: Column) -> Column:
+            """Of all k-tiles, with so many CTAs at a time."""
+            at_a_time = np.maximum(1.0, ctas)
+            idle = np.maximum(1.0, WARP_SCHEDULERS / (at_a_time * warps)) * (held / at_a_time) ** costs.few
+            each = together(costs.within, latency_us, at_a_time * loads_us, at_a_time * products_us * idle)
+            return k_tiles * each
+
+        ctas, is_rest = work.rounds * held + work.rest, np.minimum(1.0, work.rest)
+        turns = work.rounds + np.ceil(is_rest)
+        written_us = of_rows(self._store_us, of) * ctas + self._written_us(problem, of, work)
+        ends_us = costs.start + costs.round * (1 + (turns - 1) / held) + costs.begin * ctas
+        memory_us, pack_us = self._memory_us(problem)
+        memory_us = of_rows(memory_us, of) * (1 + costs.scattered * work.is_even)
+        pack_us = of_rows(pack_us, of)
+        sums_us = costs.launch + costs.added * np.ceil(work.added / _ADDED_AT_ONCE)
+        sums_us = sums_us + costs.streamed * work.is_even + work.slots * of_rows(self._sums_us, of)
+        sums_us = sums_us * work.is_split
+        last_us = steps_us(work.rest, work.last) * np.ceil(is_rest)
+        turns_us = work.rounds * steps_us(held, work.deep) + last_us
+        apart = 1 + costs.apart * np.maximum(0.0, held - _IN_STEP) * (1 - 1 / np.maximum(1.0, turns))
+        body_us = together(apart, together(costs.beside, turns_us, memory_us), written_us)
+        us = ends_us + body_us + sums_us + pack_us
+        of_k = work.rounds * held * work.deep + work.rest * work.last
+        waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
+        bounds = (
+            waited,
+            loads_us * of_k,
+            products_us * of_k,
+            memory_us,
+            ends_us + written_us,
+            sums_us,
+            pack_us,
+        )
+        return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
+
+    @cached_property
+    def _latency_us(self) -> Column:
+        """Of a k-tile."""
+        costs, tiles = self.costs, self.tiles
+        latency_us = (costs.latency + costs.registers * tiles.by_registers) / tiles.ahead
+        return latency_us + costs.step + costs.block * tiles.bk
+
+    @cached_property
+    def _loads_us(self) -> Column:
+        """Of a k-tile."""
+        costs, tiles = self.costs, self.tiles
+        loads_us = costs.wide * tiles.wide + costs.narrow * tiles.narrow
+        return loads_us + costs.turned * tiles.turned + costs.reads * tiles.reads
+
+    @cached_property
+    def _products_us(self) -> Column:
+        """Of a k-tile."""
+        costs, tiles = self.costs, self.tiles
+        per_us = self.device.measured.ffma_tflops * 1e6 / self.device.sms * costs.peak
+        per_us = per_us * _share_of_f32(self.operands, self.device)
+        products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
+        products_us = products_us * np.where(tiles.across, costs.across, 1.0)
+        return products_us + costs.issue * (tiles.wide + tiles.narrow + tiles.turned)
+
+    @cached_property
+    def _store_us(self) -> Column:
+        """Of a tile of D, by its CTA."""
+        return self.costs.store * self.tiles.stores
+
+    @cached_property
+    def _sums_us(self) -> Column:
+        """Of a part of a tile: its sums are written, and read."""
+        moved = 2 * self.tiles.bm * self.tiles.bn * self.operands.acc.bits / 8
+        return self.costs.sums * moved / (self.device.measured.sums_gb_s * 1e3)
+
+    @cached_property
+    def _torn_by_sums(self) -> Column:
+        """Of the kernel that adds the sums: it is as slow by narrow accesses."""
+        return np.minimum(1.0, self.tiles.torn_even)
+
+    def _written_us(self, problem: Problem, of: Column, work: _Work) -> Column:
+        """Until D is in memory."""
+        costs, tiles = self.costs, self.tiles
+        torn: Column = np.where(work.is_split, of_rows(self._torn_by_sums, of), of_rows(tiles.torn, of))
+        torn = np.where(work.is_even, of_rows(tiles.torn_even, of), torn)
+        d_bytes = problem.m * problem.n * problem.l * self.operands.d.dtype.bits / 8
+        d_us = costs.written * d_bytes / (self.device.measured.thread_read_gb_s * 1e3)
+        return d_us * (1 + costs.runs * of_rows(tiles.runs, of) + costs.torn * torn)
+
+    def _memory_us(self, problem: Problem) -> tuple[Column, Column]:
+        """What it takes to read A and B from memory, and to pack those of them that are packed."""
+        costs, tiles, rates = self.costs, self.tiles, self.device.measured
+        a_bytes = problem.m * problem.k * problem.l * self.operands.a.dtype.bits / 8
+        b_bytes = problem.n * problem.k * problem.l * self.operands.b.dtype.bits / 8
+        packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
+        pack_us = costs.pack + costs.packed * 2 * packed / (rates.pack_along_mn_gb_s * 1e3)
+        packs = np.maximum(tiles.packs_a, tiles.packs_b)
+        return (a_bytes + b_bytes - packed) / (rates.thread_read_gb_s * 1e3), pack_us * packs
 
 
 def _share_of_f32(operands: Operands, device: Device) -> float:

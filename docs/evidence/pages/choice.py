@@ -32,9 +32,8 @@ $ cutegemm explain 98 90 11053 --dtype bf16 --count 3
 - **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_{fit_*,classes_h200}.json` finds the
   constants of the Hopper model by least squares of logarithms and of what the choice loses, from plans that were timed
   on problems drawn by seeds 1, 2, 3, 33, 101, 102, 201, 301 and 401, on the losers of seed 121, on those of seeds 801
-  to 803 that have few tiles and a deep K, on few rows by large weights, by tiles in clusters of four and eight, and on sizes that were asked for;
-  with `--held` each half of the problems is judged by the
-  constants of the other half.
+  to 803 that have few tiles and a deep K, on few rows by large weights, by tiles in clusters of four and eight, and on
+  sizes that were asked for; with `--held` each half of the problems is judged by the constants of the other half.
 
 The tables below are of problems that nothing had been fitted to when they were timed: extents alike in their
 logarithm from 16 to 16384, a third of the problems with any extents, all four layouts, the types in the proportion
