@@ -142,11 +142,7 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_seed128_h200", 100, "the same, by the newest choice", "--seed 128 --count 300 --seconds 0.06"
-    ),
-    _choice(
-        "choice_h200", 220, "the choice on problems that nobody picked",
-        "--seed 126 --count 300 --tune-below 0.97 --seconds 0.08",
+        "choice_h200", 210, "the choice on problems that nobody picked", "--seed 128 --count 300 --seconds 0.06"
     ),
     _choice(
         "choice_classes_h200", 150, "the choice on sizes that were asked for, and what it is fitted to",
@@ -207,7 +203,7 @@ STEPS: tuple[Step, ...] = (
         "--seed 803 --count 600 --small --deep --each 4 --seconds 0.12 --times",
     ),
     _choice(
-        "choice_fit_few_h200", 20, "the same: few rows by large weights",
+        "choice_fit_few_h200", 30, "the same: few rows by large weights",
         f"{_FEW} --layout nt --dtype bfloat16 --first 12 --seconds 0.12 --times",
     ),
     _choice(
