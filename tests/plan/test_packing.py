@@ -11,7 +11,7 @@ from cutegemm.analysis import check
 from cutegemm.analysis.shared import byte_addresses, cost
 from cutegemm.build import mma_tma_plan, sm90_plan
 from cutegemm.choose.catalog import choose, plan_named
-from cutegemm.choose.sm90.choice import MEETS_EARLY_US, MEETS_US, PACK_START_US, packing_us
+from cutegemm.choose.sm90.packing import MEETS_EARLY_US, MEETS_US, PACK_START_US, packing_us
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named

@@ -1,0 +1,166 @@
+"""Which Hopper plans are considered for operands, and for a problem; others were not seen to be faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import zip_longest
+
+import numpy as np
+
+from cutegemm.build.slots import WHOLE_COLUMNS
+from cutegemm.choose.columns import Column
+from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_READING, SM90_TWO_LEVEL
+from cutegemm.choose.sm90.recipe import Sm90Recipe
+from cutegemm.choose.sm90.shapes import Shapes
+from cutegemm.choose.sm90.tiling import Divided, Owners, Tiling
+from cutegemm.choose.sm90.time import Model
+from cutegemm.machine.device import Device
+from cutegemm.plan.memory.packing import ALIGN_BYTES, is_to_read, to_pack_for_wgmma
+from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
+
+ONE_LEVEL, TWO_LEVELS = "sums on one level", "sums on two levels"
+_READING = "A out of registers"
+_RECIPES = {ONE_LEVEL: SM90_CHOSEN, TWO_LEVELS: SM90_TWO_LEVEL, _READING: SM90_READING}
+
+SPLITS = (2, 3, 4, 6, 8, 12, 16)
+MOST_SPLITS = 3  # of a tile: the largest that fit the grid; of 7200 drawn problems 3 took smaller ones
+LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
+UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
+MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it were seen to be faster than deep k-tiles
+FEW_COLUMNS = 48  # of a D, for which tiles of few columns were seen to be faster
+_BYTE_BITS, _COLUMNS_OF_BYTES = 8, 32  # of a D that CTAs sharing K store, each its own columns
+LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
+
+
+@dataclass(frozen=True, eq=False)
+class Considered:
+    """The recipes among which there is a choice, and the model of their times; and for which problems each is."""
+
+    recipes: tuple[Sm90Recipe, ...]
+    model: Model
+
+    def divided(self, tiling: Tiling, problem: Problem) -> Divided:
+        """The ways to divide the K of each tile, as far as parts are long enough, and fit the grid."""
+        k_tiles, tiles, grid = self.model.k_tiles(problem), tiling.tiles, tiling.grid
+        may_be_whole = (self._least_k_tiles <= k_tiles) & (self._most_k_tiles >= k_tiles)
+        may_be_whole &= (tiles <= self._most_tiles) & (tiling.n <= self._most_columns)
+        every, of_parts = [np.flatnonzero(may_be_whole)], [1.0]
+        if k_tiles >= 2 * LEAST_K_TILES:
+            few = np.flatnonzero((2 * tiles <= grid) & self._may_split)
+            times = grid[few] / tiles[few]
+            fitting = [parts for parts in SPLITS if k_tiles >= parts * LEAST_K_TILES]
+            for parts, beyond in zip_longest(fitting, fitting[MOST_SPLITS:], fillvalue=np.inf):
+                if len(some := few[(times >= parts) & (times < beyond)]):
+                    every.append(some)
+                    of_parts.append(parts)
+        owners = None
+        if k_tiles >= LEAST_OWNED_K_TILES:
+            owning = np.flatnonzero(((tiles >= grid) | self._is_small) & self._may_own)
+            owners = Owners.of(tiles[owning], k_tiles, grid[owning])
+            whole = sum(map(len, every))
+            every.append(owning[owners.at])
+            of_parts.append(1.0)
+            owners = replace(owners, at=np.arange(whole, whole + len(owners.at)))
+        return Divided(np.concatenate(every), np.repeat(of_parts, [len(rows) for rows in every]), owners)
+
+    @cached_property
+    def _is_small(self) -> Column:
+        """Whether dividing less than a wave was seen to be faster."""
+        return self.model.shapes.bm * self.model.shapes.bn < UNSPLIT
+
+    @cached_property
+    def _needs_one(self) -> Column:
+        """Whether CTAs are to have one tile each: where they take several, one warpgroup, clusters of four or eight and
+        deep k-tiles were seen to lose 5 to 30%. Nor is K shared by CTAs then, but where they stream A."""
+        shapes = self.model.shapes
+        is_deep = shapes.is_deep & ~shapes.is_two
+        return (shapes.shares_k | shapes.single | shapes.is_large_cluster | is_deep) & ~shapes.streams
+
+    @cached_property
+    def _most_tiles(self) -> Column:
+        """Where K is whole."""
+        shapes = self.model.shapes
+        return np.where(self._needs_one, shapes.grid(self.model.device), np.inf)
+
+    @cached_property
+    def _most_columns(self) -> Column:
+        """Of D, where K is whole. What is for few columns loses where there are many: 704 x 1680 x 64 took 8.4 us in
+        128 x 32 (H100, 2026-11-22), and 5.8 by cuBLAS."""
+        return np.where(~self._needs_one & self.model.shapes.is_for_few, FEW_COLUMNS, np.inf)
+
+    @cached_property
+    def _least_k_tiles(self) -> Column:
+        """Where CTAs share K, as many for each as a part of it has."""
+        shapes = self.model.shapes
+        return np.where(shapes.shares_k, shapes.k_ctas * LEAST_K_TILES, 0)
+
+    @cached_property
+    def _most_k_tiles(self) -> Column:
+        """Of deep k-tiles, where K is whole."""
+        shapes = self.model.shapes
+        deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
+        return np.where(deep, MOST_DEEP_K_TILES, np.inf)
+
+    @cached_property
+    def _may_split(self) -> Column:
+        """Whether K may be in parts."""
+        shapes = self.model.shapes
+        is_usual = self._is_small & ~shapes.single & ~shapes.shares_k
+        return is_usual & (shapes.is_large_cluster | ~shapes.is_for_few)
+
+    @cached_property
+    def _may_own(self) -> Column:
+        """Whether tiles may have owners."""
+        shapes = self.model.shapes
+        return ~(shapes.is_large_cluster | shapes.is_deep | shapes.single | shapes.shares_k | shapes.is_joint)
+
+
+@lru_cache(maxsize=256)
+def considered(
+    sums: str, operands: Operands, ways: tuple[bool, ...], with_c: bool, device: Device
+) -> Considered:
+    """The recipes for D and for D^T, as `ways` say; behind them those that read A. None whose D does not leave well:
+    see `_may_leave`.
+
+    sums   one of `_RECIPES`
+    """
+    reading = tuple([way for way in ways if _may_read(operands.transposed if way else operands)])
+    groups = [(sums, ways), (_READING, reading)] if reading else [(sums, ways)]
+    recipes = [recipe for which, of in groups for _ in of for recipe in _RECIPES[which]]
+    shapes = [
+        Shapes.of([recipe.shape for recipe in _RECIPES[which]], operands, of, with_c, which == _READING)
+        for which, of in groups
+    ]
+    every = shapes[0].joined(*shapes[1:])
+    leaving, packed = np.flatnonzero(_may_leave(every, operands.d)), to_pack_for_wgmma(operands)
+    read = _as_read(operands) if packed else operands
+    model = Model(every.taken(leaving), read, device, packed, with_c)
+    return Considered(tuple([recipes[i] for i in leaving]), model)
+
+
+def _may_leave(shapes: Shapes, d: Operand) -> Column:
+    """Whether D leaves well. A tile that sixteen columns do not divide leaves eight at a time: 16 or 32 bytes of each
+    row of D, but whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152 took 453 and 430 us, one H200; tf32
+    3392 x 4624 x 1984 took 202 us in 128 x 136, 175 in 192 x 160, one H100)."""
+    own = shapes.bn // shapes.k_ctas
+    leaves = (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & (shapes.turned != (d.major == "m")))
+    if d.dtype.bits == _BYTE_BITS:  # the least row of a box has 32 of them
+        leaves = leaves & ((shapes.k_ctas == 1) | (own % _COLUMNS_OF_BYTES == 0))
+    return leaves
+
+
+def _may_read(operands: Operands) -> bool:
+    """Whether plans that read A serve: TMA must load it. Their rows are permuted in groups of four, and stmatrix writes
+    an m-major D of 16 bits by groups of eight rows."""
+    a, d = operands.a, operands.d
+    leaves = d.dtype.bits == a.dtype.bits or d.major == "n"
+    return is_to_read(operands) and a.align_bytes >= TMA_INNER_ALIGNED_BYTES and leaves
+
+
+def _as_read(operands: Operands) -> Operands:
+    """As the GEMM reads them, behind what packs them."""
+    names = to_pack_for_wgmma(operands)
+    made = {name: replace(getattr(operands, name), major="k", align_bytes=ALIGN_BYTES) for name in names}
+    return replace(operands, **made) if made else operands
