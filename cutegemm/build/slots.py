@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -301,6 +302,7 @@ def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: i
     return Layout((*shape, *copies), (*((pitch, 1) if n_major else (1, pitch)), size, size * copies[0]))
 
 
+@lru_cache(maxsize=1024)
 def swizzled(
     dtype: DType, second_major: bool, shape: tuple[int, int], copies: tuple[int, ...]
 ) -> ComposedLayout:

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cutegemm.layout.inttuple import product
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program.expand import Place, expand
 from cutegemm.plan.work.shares import WorkTile
@@ -40,9 +39,9 @@ class Barrier:
 def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
     """The barriers of a plan whose warps have roles.
 
-    Each role of each CTA of a cluster is taken through one tile of one k-tile for each consumer, on a ring so
-    long that no stage comes twice: what arrives at a barrier of CTA 0 then is one phase, or one for each time
-    that bytes are expected.
+    Each role of a CTA is taken through one tile of one k-tile for each consumer, on a ring so long that no stage comes
+    twice: what arrives at a barrier then is one phase, or one for each time that bytes are expected. As all CTAs of a
+    cluster do the same, as many arrivals come to one as it sends to all.
     """
     pipeline = plan.pipeline
     assert pipeline is not None
@@ -53,17 +52,16 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
     phases: Counter[tuple[str, int]] = Counter()
     size_bytes: dict[str, int] = {}
     threads: dict[tuple[str, int], dict[tuple[int, type], int]] = defaultdict(dict)
-    for cta in range(product(plan.cluster_mn)):
-        for number, role in enumerate(plan.roles):
-            for each in expand(plan, plan.program(role.name), Place(cta, number), tiles, pipeline.turns + 1):
-                if isinstance(each, op.Arrive) and 0 in each.ctas:
-                    arrivals[each.barrier, each.index] += each.count
-                elif isinstance(each, op.Expect) and cta == 0:
-                    arrivals[each.barrier, each.index] += 1
-                    phases[each.barrier, each.index] += 1  # each is said once how many bytes come
-                    size_bytes[each.barrier] = each.size_bytes
-                elif isinstance(each, (op.NamedArrive, op.NamedSync)) and cta == 0:
-                    threads[each.barrier, each.index][number, type(each)] = each.threads
+    for number, role in enumerate(plan.roles):
+        for each in expand(plan, plan.program(role.name), Place(0, number), tiles, pipeline.turns + 1):
+            if isinstance(each, op.Arrive):
+                arrivals[each.barrier, each.index] += each.count * len(each.ctas)
+            elif isinstance(each, op.Expect):
+                arrivals[each.barrier, each.index] += 1
+                phases[each.barrier, each.index] += 1  # each is said once how many bytes come
+                size_bytes[each.barrier] = each.size_bytes
+            elif isinstance(each, (op.NamedArrive, op.NamedSync)):
+                threads[each.barrier, each.index][number, type(each)] = each.threads
     found: dict[str, Counter[int]] = defaultdict(Counter)
     for (name, index), count in arrivals.items():
         found[name][count // max(1, phases[name, index])] += 1
