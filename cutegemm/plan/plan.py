@@ -127,7 +127,9 @@ class GemmPlan(hooks.Shown):
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        broken = self.violations()
+        from cutegemm.plan.rules.broken import broken_rules
+
+        broken = broken_rules(self, arch_named(self.arch))
         if broken:
             raise PlanError(f"plan {self.name!r}", broken)
 
@@ -136,10 +138,10 @@ class GemmPlan(hooks.Shown):
 
         A plan that exists breaks none on its own architecture; another one, or a problem, may differ.
         """
-        from cutegemm.plan.rules.broken import broken_rules
+        from cutegemm.plan.rules.broken import broken_there
 
         check_is_problem("violations", problem)
-        return broken_rules(self, arch_named(arch or self.arch), problem)
+        return broken_there(self, arch_named(arch or self.arch), problem)
 
     def with_(self, **changes: Any) -> GemmPlan:
         """The plan with some fields changed, checked anew.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from cutegemm.errors import LayoutError
 from cutegemm.layout.algebra import composition
 from cutegemm.layout.inttuple import product_each
@@ -36,11 +38,17 @@ def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, .
     >>> make_layout_tv(Layout((4, 8), (8, 1)), Layout((2, 2), (2, 1)))
     ((8, 16), Layout(((8, 4), (2, 2)), ((16, 2), (8, 1))))
     """
+    for name, layout in (("thr_layout", thr_layout), ("val_layout", val_layout)):
+        require_layout(f"make_layout_tv: {name}", layout)
+    return _layout_tv(thr_layout, val_layout)
+
+
+@lru_cache(maxsize=4096)  # many plans copy alike
+def _layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
     for name, what, layout in (
         ("thr_layout", "threads", thr_layout),
         ("val_layout", "values", val_layout),
     ):
-        require_layout(f"make_layout_tv: {name}", layout)
         if not numbers_once(layout):
             raise LayoutError(
                 f"make_layout_tv: {name} = {layout} does not give each of the {layout.size()} {what} "

@@ -244,7 +244,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "decode", "few rows by many weights, in one CUDA graph",
-        ("-m", "docs.evidence", "decode", "--json", "decode.json"), 90, (HOPPER,),
+        ("-m", "docs.evidence", "decode", "--json", "decode.json"), 60, (HOPPER,),
     ),
     Step(
         "chain", "products one behind the other, in one CUDA graph",
@@ -380,4 +380,5 @@ STEPS: tuple[Step, ...] = (
     ),
     _cpu("algebra", 15, "the algebra beside pycute and tensor-layouts"),
     _cpu("simulate", 10, "time and memory of the simulator"),
+    _cpu("choosing", 5, "how long a choice takes"),
 )  # fmt: skip

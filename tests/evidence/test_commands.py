@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from docs.evidence.commands import main
@@ -39,6 +41,16 @@ def test_simulate(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     said = capsys.readouterr().out
     assert "512 x 512 x 512" in said
     assert "0.500 s" in said
+
+
+def test_choosing(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Each type that is drawn has both times, and the plans that were built are counted."""
+    monkeypatch.setattr("docs.evidence.choosing.PROBLEMS", 120)
+    assert status("choosing", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["ranking"]) == set(found["choosing"]) == {"all", "bf16", "f16", "e4m3", "tf32", "f32"}
+    assert 10 < found["plans"] <= 120
+    assert all(0 < row["median_ms"] < row["one_in_ten_ms"] for row in found["choosing"].values())
 
 
 @pytest.mark.parametrize("name", ["gemm", "simt", "fit-simt", "fit-sm90"])

@@ -9,7 +9,7 @@ way. It costs 2 * M * K elements of memory traffic against the 2 * M * N * K ope
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from cutegemm.errors import PlanError
@@ -200,7 +200,11 @@ def make_packing(operands: Operands, name: str, major: str) -> Packing:
     major    the contiguous mode of the packed matrix: "k", or the other one of the operand's
     raises   PlanError where the operand cannot be packed
     """
-    operand: Operand = getattr(operands, name)
+    return _packing(getattr(operands, name), name, major)
+
+
+@lru_cache(maxsize=1024)  # many plans pack alike
+def _packing(operand: Operand, name: str, major: str) -> Packing:
     bits = operand.dtype.bits
     if bits > ACCESS_BITS // 2 or ACCESS_BITS % bits:
         raise PlanError("packing", [f"{operand.dtype} is not packed."])

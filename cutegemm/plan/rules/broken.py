@@ -25,7 +25,7 @@ from cutegemm.plan.rules.ending import ending_rules
 from cutegemm.plan.rules.gated import gated_problem_rules, gated_rules
 from cutegemm.plan.rules.kinds import kind_rules
 from cutegemm.plan.rules.limits import limits
-from cutegemm.plan.rules.pipeline import pipeline_rules
+from cutegemm.plan.rules.pipeline import arch_rules, pipeline_rules
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.rules.sums import held_rules, sums_rules
 from cutegemm.plan.rules.vectors import vector_rules
@@ -41,8 +41,19 @@ _PACKED_FAMILIES = ("simt", "sm90")
 _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
 
 
-def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
-    """Every rule that `plan` breaks on `arch` and, where one is given, for `problem`."""
+def broken_there(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
+    """Every rule that a plan that exists breaks on `arch` and, where one is given, for `problem`: those of the plan
+    alone it has been held to."""
+    out = [*_instructions(plan, arch), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
+    if plan.pipeline is not None:
+        out += arch_rules(plan, arch)
+    if problem is not None:
+        out += problem_rules(plan, problem)
+    return out
+
+
+def broken_rules(plan: GemmPlan, arch: Arch) -> list[str]:
+    """Every rule that `plan` breaks on `arch`."""
     kinds = list(kind_rules(plan)) or list(gated_rules(plan))
     if kinds:
         return kinds
@@ -65,11 +76,9 @@ def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[st
             *held_rules(plan),
         ]
     if plan.pipeline is not None:
-        out += pipeline_rules(plan, arch)
+        out += [*arch_rules(plan, arch), *pipeline_rules(plan)]
     elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
         out.append("TMA fills the ring of a pipeline; where all threads follow a schedule, they load.")
-    if problem is not None:
-        out += problem_rules(plan, problem)
     return out
 
 

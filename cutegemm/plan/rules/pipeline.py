@@ -42,16 +42,20 @@ MIN_SLOTS = 2
 MAX_PARTS = (1 << 15) - 1
 
 
-def pipeline_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Every rule that the pipeline of `plan` breaks on `arch`."""
+def arch_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Every rule that the pipeline of `plan` breaks on `arch`, and may keep on another one."""
+    yield from _features(plan, arch)
+    yield from _registers(plan, arch)
+
+
+def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
+    """Every rule that the pipeline of `plan` breaks anywhere."""
     pipeline = plan.pipeline
     assert pipeline is not None
-    yield from _features(plan, arch)
     yield from _consumers(plan, pipeline)
     yield from _cluster(plan)
     yield from _gpcs(plan, pipeline)
     yield from _loads(plan)
-    yield from _registers(plan, arch)
     yield from _barriers(plan)
     yield from _epilogue(plan, pipeline)
     if plan.split.is_split:

@@ -1,4 +1,4 @@
-"""`algebra`, `simulate`, `functions` and `ladder`: one measurement, as a table or as JSON."""
+"""`algebra`, `simulate`, `choosing`, `functions` and `ladder`: one measurement, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -31,6 +31,13 @@ def algebra(as_json: Json = False) -> None:
 def simulate(as_json: Json = False) -> None:
     """Time and memory of the simulator."""
     from docs.evidence import simulate as module
+
+    _show(module, as_json)
+
+
+def choosing(as_json: Json = False) -> None:
+    """How long a choice takes, on problems drawn by a seed."""
+    from docs.evidence import choosing as module
 
     _show(module, as_json)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from docs.evidence.choosing import rows_of
 from docs.evidence.pages import charts
 from docs.evidence.pages.markdown import picture, recorded, source, table
 from docs.evidence.rows import SUITES, Row, by_plan, shape_of
@@ -34,11 +35,12 @@ _POWER = {
     "mma_power_bf16": "bf16, mma.sync: clock and power",
 }
 _CHAIN, _HOST, _SIMULATOR, _ALGEBRA = "chain", "simt_host", "simulate", "algebra"
+_CHOOSING = "choosing"
 
 
 def names() -> set[str]:
     """Of the files, without .json, that the page is made from."""
-    return {*_TITLES, *_POWER, _CHAIN, _HOST, _SIMULATOR, _ALGEBRA}
+    return {*_TITLES, *_POWER, _CHAIN, _HOST, _CHOOSING, _SIMULATOR, _ALGEBRA}
 
 
 def pages(benchmarks: Path, ladders: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -84,6 +86,8 @@ def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) ->
         rows = [(call, f"{us:.1f}") for call, us in found[_HOST]["host_us"].items()]
         parts += ["## Host time of a call", source(found[_HOST]["machine"], f"{_HOST}.json")]
         parts.append(table(("call", "µs"), rows))
+    if _CHOOSING in found:
+        parts += _choosing(found[_CHOOSING])
     if _SIMULATOR in found:
         parts += _simulator(found[_SIMULATOR])
     if _ALGEBRA in found:
@@ -199,6 +203,17 @@ def _simulator(found: Mapping[str, Any]) -> list[str]:
         f"{found['extent']}³ on one core, every check on: {found['machine']}, Python {found['python']}, "
         f"{found['date'][:10]}: `{_SIMULATOR}.json`.",
         table(("plan", "s", "peak MB"), rows),
+    ]
+
+
+def _choosing(found: Mapping[str, Any]) -> list[str]:
+    return [
+        "## Choosing a plan",
+        f"Milliseconds for a problem that was not met before, of {found['problems']} that are drawn by a seed, median "
+        "and one in ten above: to rank the candidates; and to choose, where plans are built on the way, each when it "
+        f"is taken first, {found['plans']} in all. {found['machine']}, Python {found['python']}, numpy "
+        f"{found['numpy']}, {found['date'][:10]}: `{_CHOOSING}.json`.",
+        table(("type", "ranking", "one in ten", "choosing", "one in ten"), rows_of(dict(found))),
     ]
 
 
