@@ -197,8 +197,8 @@ def built(
 def _violations(
     recipe: Recipe, operands: Operands, with_c: bool, arch: str, device: Device
 ) -> tuple[str, ...]:
-    """The rules that the plan of a recipe breaks on an architecture: they take longer than all else of a choice."""
-    return tuple(recipe.build(operands, with_c, arch, device).violations(arch))
+    """The rules that the plan of a recipe breaks on an architecture."""
+    return tuple(recipe.build(operands, with_c, arch, device).refusals(arch))
 
 
 def ranked(

@@ -127,9 +127,7 @@ class GemmPlan(hooks.Shown):
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        from cutegemm.plan.rules.broken import broken_rules
-
-        broken = broken_rules(self, arch_named(self.arch))
+        broken = self.violations()
         if broken:
             raise PlanError(f"plan {self.name!r}", broken)
 
@@ -138,10 +136,16 @@ class GemmPlan(hooks.Shown):
 
         A plan that exists breaks none on its own architecture; another one, or a problem, may differ.
         """
-        from cutegemm.plan.rules.broken import broken_there
+        from cutegemm.plan.rules.broken import broken_rules
 
         check_is_problem("violations", problem)
-        return broken_there(self, arch_named(arch or self.arch), problem)
+        return broken_rules(self, arch_named(arch or self.arch), problem)
+
+    def refusals(self, arch: str) -> list[str]:
+        """The rules that a plan breaks on an architecture though it breaks none on its own: a part of `violations`."""
+        from cutegemm.plan.rules.broken import broken_there
+
+        return broken_there(self, arch_named(arch))
 
     def with_(self, **changes: Any) -> GemmPlan:
         """The plan with some fields changed, checked anew.

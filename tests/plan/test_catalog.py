@@ -25,6 +25,22 @@ def test_every_name_serves_f32_of_any_layout_and_alignment(name, layout):
             assert plan.violations("sm_90a") == []
 
 
+def test_what_other_architectures_refuse():
+    """`refusals` says all that `violations` says of a plan that exists."""
+    refused = dict.fromkeys(("sm_80", "sm_89", "sm_90", "sm_90a", "sm_120a"), 0)
+    for name, _ in plans():
+        for dtype in ("f32", "bf16", "e4m3"):
+            try:
+                plan = plan_named(name, Operands.of(dtype, layout="nt"))
+            except PlanError:
+                continue
+            for arch in refused:
+                assert plan.refusals(arch) == plan.violations(arch)
+                refused[arch] += bool(plan.refusals(arch))
+    assert refused["sm_90a"] == 0
+    assert min(count for arch, count in refused.items() if arch != "sm_90a") > 100  # wgmma alone
+
+
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
 def test_other_types_are_served_by_some(dtype):
     for layout in LAYOUTS:

@@ -81,7 +81,7 @@ def _serving(operands: Operands, arch: str, device: Device) -> Serving:
             except PlanError as error:
                 refused += [(recipe, rule) for rule in error.violations]
                 continue
-            broken = plan.violations(arch)
+            broken = plan.refusals(arch)
             refused += [(recipe, rule) for rule in broken]
             if not broken:
                 recipes.append(recipe)

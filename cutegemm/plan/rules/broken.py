@@ -41,19 +41,14 @@ _PACKED_FAMILIES = ("simt", "sm90")
 _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
 
 
-def broken_there(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
-    """Every rule that a plan that exists breaks on `arch` and, where one is given, for `problem`: those of the plan
-    alone it has been held to."""
+def broken_there(plan: GemmPlan, arch: Arch) -> list[str]:
+    """Every rule of `broken_rules` that asks for the architecture, of a plan that is whole."""
     out = [*_instructions(plan, arch), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
-    if plan.pipeline is not None:
-        out += arch_rules(plan, arch)
-    if problem is not None:
-        out += problem_rules(plan, problem)
-    return out
+    return out if plan.pipeline is None else [*out, *arch_rules(plan, arch)]
 
 
-def broken_rules(plan: GemmPlan, arch: Arch) -> list[str]:
-    """Every rule that `plan` breaks on `arch`."""
+def broken_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
+    """Every rule that `plan` breaks on `arch` and, where one is given, for `problem`."""
     kinds = list(kind_rules(plan)) or list(gated_rules(plan))
     if kinds:
         return kinds
@@ -79,6 +74,8 @@ def broken_rules(plan: GemmPlan, arch: Arch) -> list[str]:
         out += [*arch_rules(plan, arch), *pipeline_rules(plan)]
     elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
         out.append("TMA fills the ring of a pipeline; where all threads follow a schedule, they load.")
+    if problem is not None:
+        out += problem_rules(plan, problem)
     return out
 
 
