@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 Column = Any  # an array
 LINES_AT_A_TIME = 64  # that slices of L2 deliver
 _FOURTH = 4.0
-_Some = TypeVar("_Some", bound="Columns")
-
-
-class Columns:
-    """What of many plans their time depends on: a dataclass of columns, with a row for each plan."""
-
-    def taken(self: _Some, rows: Column) -> _Some:
-        """Those of some rows."""
-        return type(self)(*[column.take(rows) for column in self._columns()])
-
-    def joined(self: _Some, *others: _Some) -> _Some:
-        """These, and the rows of others behind them."""
-        every = [one._columns() for one in (self, *others)]
-        return type(self)(*[np.concatenate(columns) for columns in zip(*every, strict=True)])
-
-    def _columns(self) -> list[Column]:
-        return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
 
 
 def of_rows(column: Column, rows: Column) -> Column:

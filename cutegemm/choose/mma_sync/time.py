@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import LINES_AT_A_TIME, Column, Columns, of_rows, together
+from cutegemm.choose.columns import LINES_AT_A_TIME, Column, of_rows, together
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
@@ -87,7 +87,7 @@ COSTS = MmaCosts()
 
 
 @dataclass(frozen=True, eq=False)
-class Tiles(Columns):
+class Tiles:
     """Columns of what of many plans their time depends on.
 
     bm, bn, bk           of a CTA's tile

@@ -28,7 +28,7 @@ from functools import cached_property
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column, Columns, of_rows, together
+from cutegemm.choose.columns import Column, of_rows, together
 from cutegemm.layout import product
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import Device
@@ -111,7 +111,7 @@ COSTS = SimtCosts()
 
 
 @dataclass(frozen=True, eq=False)
-class Tiles(Columns):
+class Tiles:
     """Columns of what of many plans their time depends on.
 
     bm, bn, bk        of a CTA's tile

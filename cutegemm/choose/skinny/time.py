@@ -16,7 +16,7 @@ import numpy as np
 
 from cutegemm.build.skinny import skinny_plan
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column, Columns, together
+from cutegemm.choose.columns import Column, together
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Problem
@@ -42,7 +42,7 @@ _DEFAULTS = {name: parameter.default for name, parameter in signature(skinny_pla
 
 
 @dataclass(frozen=True, eq=False)
-class Streams(Columns):
+class Streams:
     """Columns of what of many plans their time depends on.
 
     rows, columns   of a tile of a cluster

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cutegemm.build.sm90 import PAIRED, is_by_gpc, ring_of
-from cutegemm.choose.columns import Column, Columns
+from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.tiles import is_of_one_wave
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
@@ -105,7 +105,7 @@ def may_defer(operands: Operands) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Shapes(Columns):
+class Shapes:
     """Columns of many `TileShape`s, for operands of some types; what follows from them is found once.
 
     band       rows of tiles that are taken side by side
@@ -184,6 +184,18 @@ class Shapes(Columns):
         columns.append([way for way in ways for _ in shapes])
         columns.append([reads_a] * (len(shapes) * len(ways)))
         return cls(*[_as_floats(np.array(column)) for column in columns])
+
+    def taken(self, rows: Column) -> Shapes:
+        """Those of some rows."""
+        return Shapes(*[column.take(rows) for column in self._columns()])
+
+    def joined(self, *others: Shapes) -> Shapes:
+        """These, and the rows of others behind them."""
+        every = [one._columns() for one in (self, *others)]
+        return Shapes(*[np.concatenate(columns) for columns in zip(*every, strict=True)])
+
+    def _columns(self) -> list[Column]:
+        return [getattr(self, field.name) for field in fields(self)]
 
     @cached_property
     def cluster_m(self) -> Column:
