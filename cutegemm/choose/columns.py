@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.machine.device import Device
+from cutegemm.plan.problem import Operands
+
 Column = Any  # an array
 LINES_AT_A_TIME = 64  # that slices of L2 deliver
 _FOURTH = 4.0
@@ -19,6 +22,12 @@ def of_rows(column: Column, rows: Column) -> Column:
     (array([3, 3]), 5)
     """
     return column.take(rows) if isinstance(column, np.ndarray) else column
+
+
+def sums_us(bm: Column, bn: Column, operands: Operands, device: Device) -> Column:
+    """To write the sums of a part of a tile of bm x bn, and to read them, at the rate of the device."""
+    moved_bytes = 2 * bm * bn * operands.acc.bits / 8
+    return moved_bytes / (device.measured.sums_gb_s * 1e3)
 
 
 def by_time(us: Column) -> Iterator[int]:

@@ -142,7 +142,8 @@ class GemmPlan(hooks.Shown):
         return broken_rules(self, arch_named(arch or self.arch), problem)
 
     def refusals(self, arch: str) -> list[str]:
-        """The rules that a plan breaks on an architecture though it breaks none on its own: a part of `violations`."""
+        """The rules that the plan breaks on an architecture: of `violations` those that depend on it, as the plan was
+        held to all others when it was made."""
         from cutegemm.plan.rules.broken import broken_there
 
         return broken_there(self, arch_named(arch))

@@ -26,7 +26,7 @@ def run() -> dict[str, Any]:
         plans.add(chosen(problem.operands, problem)[1].name)
 
     def rank(problem: Problem) -> None:
-        next(iter(ranked(problem.operands, problem)))
+        next(ranked(problem.operands, problem))
 
     return {
         **cpu(),

@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import LINES_AT_A_TIME, Column, of_rows, together
+from cutegemm.choose.columns import LINES_AT_A_TIME, Column, of_rows, sums_us, together
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
@@ -204,18 +204,20 @@ class Model:
         ends_us = costs.start + round_us * (1 + (rounds + is_rest - 1) / ctas)
         d_bytes = problem.m * problem.n * problem.l * self.operands.d.dtype.bits / 8
         d_us = costs.written * d_bytes / (rates.thread_read_gb_s * 1e3)
-        ends_us = ends_us + per_sm * self._store_us.take(of) + d_us
+        ends_us = ends_us + costs.store * per_sm * tiles.stores.take(of) + d_us
         bits = problem.m * self.operands.a.dtype.bits + problem.n * self.operands.b.dtype.bits
         memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
         turns_us = rounds * steps_us(ctas) + steps_us(rest) * is_rest
-        sums_us = costs.launch + costs.added * np.ceil(parts / _ADDED_AT_ONCE) + work * self._sums_us.take(of)
-        sums_us = sums_us * (parts > 1)
-        us = ends_us + together(costs.within, turns_us, memory_us) + sums_us
+        added_us = (
+            costs.launch + costs.added * np.ceil(parts / _ADDED_AT_ONCE) + work * self._sums_us.take(of)
+        )
+        added_us = added_us * (parts > 1)
+        us = ends_us + together(costs.within, turns_us, memory_us) + added_us
         if self.peak_tflops is None:
             us = np.full(len(us), np.inf)
         of_k = k_tiles * per_sm
         waited = latency_us * k_tiles * (rounds + is_rest)
-        bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, sums_us
+        bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, added_us
         return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
 
     @cached_property
@@ -254,15 +256,9 @@ class Model:
         return self.costs.fill * filled
 
     @cached_property
-    def _store_us(self) -> Column:
-        """Of a tile."""
-        return self.costs.store * self.tiles.stores
-
-    @cached_property
     def _sums_us(self) -> Column:
         """Of a part of a tile: its sums are written, and read."""
-        moved = 2 * self.tiles.bm * self.tiles.bn * self.operands.acc.bits / 8
-        return self.costs.sums * moved / (self.device.measured.sums_gb_s * 1e3)
+        return self.costs.sums * sums_us(self.tiles.bm, self.tiles.bn, self.operands, self.device)
 
     def _asked(self, problem: Problem, of: Column, parts: Column) -> Column:
         """How often a slice of L2 is asked for sectors of first k-tiles: few lines of a small operand by all CTAs."""

@@ -28,7 +28,7 @@ from functools import cached_property
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column, of_rows, together
+from cutegemm.choose.columns import Column, of_rows, sums_us, together
 from cutegemm.layout import product
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import Device
@@ -300,19 +300,19 @@ class Model:
 
         ctas, is_rest = work.rounds * held + work.rest, np.minimum(1.0, work.rest)
         turns = work.rounds + np.ceil(is_rest)
-        written_us = of_rows(self._store_us, of) * ctas + self._written_us(problem, of, work)
+        written_us = costs.store * ctas * of_rows(tiles.stores, of) + self._written_us(problem, of, work)
         ends_us = costs.start + costs.round * (1 + (turns - 1) / held) + costs.begin * ctas
         memory_us, pack_us = self._memory_us(problem)
         memory_us = of_rows(memory_us, of) * (1 + costs.scattered * work.is_even)
         pack_us = of_rows(pack_us, of)
-        sums_us = costs.launch + costs.added * np.ceil(work.added / _ADDED_AT_ONCE)
-        sums_us = sums_us + costs.streamed * work.is_even + work.slots * of_rows(self._sums_us, of)
-        sums_us = sums_us * work.is_split
+        added_us = costs.launch + costs.added * np.ceil(work.added / _ADDED_AT_ONCE)
+        added_us = added_us + costs.streamed * work.is_even + work.slots * of_rows(self._sums_us, of)
+        added_us = added_us * work.is_split
         last_us = steps_us(work.rest, work.last) * np.ceil(is_rest)
         turns_us = work.rounds * steps_us(held, work.deep) + last_us
         apart = 1 + costs.apart * np.maximum(0.0, held - _IN_STEP) * (1 - 1 / np.maximum(1.0, turns))
         body_us = together(apart, together(costs.beside, turns_us, memory_us), written_us)
-        us = ends_us + body_us + sums_us + pack_us
+        us = ends_us + body_us + added_us + pack_us
         of_k = work.rounds * held * work.deep + work.rest * work.last
         waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
         bounds = (
@@ -321,7 +321,7 @@ class Model:
             products_us * of_k,
             memory_us,
             ends_us + written_us,
-            sums_us,
+            added_us,
             pack_us,
         )
         return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
@@ -351,15 +351,9 @@ class Model:
         return products_us + costs.issue * (tiles.wide + tiles.narrow + tiles.turned)
 
     @cached_property
-    def _store_us(self) -> Column:
-        """Of a tile of D, by its CTA."""
-        return self.costs.store * self.tiles.stores
-
-    @cached_property
     def _sums_us(self) -> Column:
         """Of a part of a tile: its sums are written, and read."""
-        moved = 2 * self.tiles.bm * self.tiles.bn * self.operands.acc.bits / 8
-        return self.costs.sums * moved / (self.device.measured.sums_gb_s * 1e3)
+        return self.costs.sums * sums_us(self.tiles.bm, self.tiles.bn, self.operands, self.device)
 
     @cached_property
     def _torn_by_sums(self) -> Column:

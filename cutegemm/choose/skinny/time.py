@@ -23,9 +23,9 @@ from cutegemm.plan.problem import Problem
 
 # An H100 and an H200, 2026-11-22: 28 small problems by 30 plans, and few rows by large weights.
 START_US = 6.1  # until the first bytes come, and from the last ones to the end
-# Half of what plans of wgmma take less than those of up to 16 columns behind another kernel, as weights are multiplied
-# when a model decodes, beside behind a flush: 16 x 4096 x 4096 takes 11.3 and 15.3 us by `skinny_16x16`, 10.3 and 16.8
-# by `sm90_64x16_deep_1x1x2`; 16 x 5120 x 5120 19.5 by `skinny_32x16`, and 16.2 (H200, 2026-11-24).
+# Behind another kernel, as when a model decodes, plans of wgmma are faster than behind a flush of L2 by more than plans
+# of 16 columns here are. Half of the difference is counted: 16 x 4096 x 4096 takes 11.3 and 15.3 us by `skinny_16x16`,
+# 10.3 and 16.8 by `sm90_64x16_deep_1x1x2`; 16 x 5120 x 5120 19.5 by `skinny_32x16`, and 16.2 (H200, 2026-11-24).
 BEHIND_US = 0.8
 MEET_US = 0.5  # of CTAs that share K, for each doubling of their number
 TURN_US = 0.76  # between clusters of a multiprocessor, for each doubling of their CTAs and once

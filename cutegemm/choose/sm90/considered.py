@@ -80,25 +80,24 @@ class Considered:
 
     @cached_property
     def _most_tiles(self) -> Column:
-        """Where K is whole."""
-        shapes = self.model.shapes
-        return np.where(self._needs_one, shapes.grid(self.model.device), np.inf)
+        """The most tiles of a problem that a shape is considered for, with K whole."""
+        return np.where(self._needs_one, self.model.grid, np.inf)
 
     @cached_property
     def _most_columns(self) -> Column:
-        """Of D, where K is whole. What is for few columns loses where there are many: 704 x 1680 x 64 took 8.4 us in
-        128 x 32 (H100, 2026-11-22), and 5.8 by cuBLAS."""
+        """The most columns of D, with K whole. What is for few columns loses where there are many: 704 x 1680 x 64 took
+        8.4 us in 128 x 32 (H100, 2026-11-22), and 5.8 by cuBLAS."""
         return np.where(~self._needs_one & self.model.shapes.is_for_few, FEW_COLUMNS, np.inf)
 
     @cached_property
     def _least_k_tiles(self) -> Column:
-        """Where CTAs share K, as many for each as a part of it has."""
+        """The fewest k-tiles of a problem: CTAs that share K have as many each as a part of it has."""
         shapes = self.model.shapes
         return np.where(shapes.shares_k, shapes.k_ctas * LEAST_K_TILES, 0)
 
     @cached_property
     def _most_k_tiles(self) -> Column:
-        """Of deep k-tiles, where K is whole."""
+        """The most k-tiles of a problem, with K whole; deep ones alone have a limit."""
         shapes = self.model.shapes
         deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
         return np.where(deep, MOST_DEEP_K_TILES, np.inf)
@@ -135,8 +134,7 @@ def considered(
     ]
     every = shapes[0].joined(*shapes[1:])
     leaving, packed = np.flatnonzero(_may_leave(every, operands.d)), to_pack_for_wgmma(operands)
-    read = _as_read(operands) if packed else operands
-    model = Model(every.taken(leaving), read, device, packed, with_c)
+    model = Model(every.taken(leaving), _as_read(operands, packed), device, packed, with_c)
     return Considered(tuple([recipes[i] for i in leaving]), model)
 
 
@@ -159,8 +157,7 @@ def _may_read(operands: Operands) -> bool:
     return is_to_read(operands) and a.align_bytes >= TMA_INNER_ALIGNED_BYTES and leaves
 
 
-def _as_read(operands: Operands) -> Operands:
-    """As the GEMM reads them, behind what packs them."""
-    names = to_pack_for_wgmma(operands)
-    made = {name: replace(getattr(operands, name), major="k", align_bytes=ALIGN_BYTES) for name in names}
+def _as_read(operands: Operands, packed: str) -> Operands:
+    """As the GEMM reads them, behind what packs those of these names."""
+    made = {name: replace(getattr(operands, name), major="k", align_bytes=ALIGN_BYTES) for name in packed}
     return replace(operands, **made) if made else operands

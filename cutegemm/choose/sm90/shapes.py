@@ -61,7 +61,7 @@ class TileShape:
     @property
     def streams(self) -> bool:
         """Whether CTAs share the K of a tile of so few columns that loads of A hide the rest."""
-        return self.k_ctas > 1 and self.tile[1] <= _STREAMED_COLUMNS
+        return bool(_streams(self.k_ctas, self.tile[1]))
 
     @property
     def is_by_gpc(self) -> bool:
@@ -224,8 +224,8 @@ class Shapes:
 
     @cached_property
     def streams(self) -> Column:
-        """Whether CTAs share the K of a tile of so few columns that loads of A hide the rest."""
-        return self.shares_k & (self.bn <= _STREAMED_COLUMNS)
+        """See `TileShape.streams`."""
+        return _streams(self.k_ctas, self.bn)
 
     @cached_property
     def is_for_few(self) -> Column:
@@ -261,6 +261,11 @@ class Shapes:
         """Clusters that run at a time."""
         ctas = (self.cm * self.cn * self.k_ctas).astype(int)
         return np.maximum(1.0, np.array(device.clusters_by_size)[ctas])
+
+
+def _streams(k_ctas: Any, columns: Any) -> Any:
+    """See `TileShape.streams`."""
+    return (k_ctas > 1) & (columns <= _STREAMED_COLUMNS)
 
 
 def _as_floats(column: Column) -> Column:

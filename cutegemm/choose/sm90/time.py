@@ -68,7 +68,7 @@ class Model:
 
     def tiling(self, problem: Problem) -> Tiling:
         """How the tiles lie over D."""
-        return Tiling.of(self.shapes, problem, self._grid)
+        return Tiling.of(self.shapes, problem, self.grid)
 
     def k_tiles(self, problem: Problem) -> int:
         """Of 128 bytes along K."""
@@ -77,14 +77,15 @@ class Model:
     def predicted(self, problem: Problem, tiling: Tiling, divided: Divided) -> Predicted:
         """What each way takes to divide the K of a tile."""
         costs, of, parts, owners = self.costs, divided.rows, divided.parts, divided.owners
-        l2_us, apart_us = self._l2_us(problem, tiling)
+        a_us, b_us = self._l2_us(problem, tiling)
         waiting_us = self._waiting_us(tiling)
         store_us, exposed_us, written_bytes = self._store(problem, tiling)
         hidden_us = of_rows(store_us * self._does_not_stop, of)
         beside_us = of_rows(waiting_us * waiting_us + self._waits_squared, of)
-        l2_us, exposed_us, store_us = of_rows(l2_us, of), of_rows(exposed_us, of), of_rows(store_us, of)
+        l2_us, exposed_us, store_us = of_rows(a_us + b_us, of), of_rows(exposed_us, of), of_rows(store_us, of)
         if owners is not None:
-            l2_us[owners.at] = apart_us[of[owners.at]]
+            apart_a, apart_b = self._apart
+            l2_us[owners.at] = (a_us * apart_a + b_us * apart_b)[of[owners.at]]
         sums_us, grid = of_rows(self._sums_us, of), of_rows(tiling.grid, of)
         all_k_tiles, depth = self.k_tiles(problem), of_rows(self.shapes.depth, of)
         k_tiles = np.ceil(all_k_tiles / (parts * of_rows(self._k_tiles_at_once, of))) * depth
@@ -124,7 +125,8 @@ class Model:
     # --- of each tile, whatever the problem ---
 
     @cached_property
-    def _grid(self) -> Column:
+    def grid(self) -> Column:
+        """Clusters that run at a time."""
         return self.shapes.grid(self.device)
 
     @cached_property
@@ -240,7 +242,7 @@ class Model:
     # --- of each tile of a problem ---
 
     def _l2_us(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column]:
-        """What a CTA reads from L2 for a k-tile, when all multiprocessors do; and where tiles have owners."""
+        """What a CTA reads of A, and of B, from L2 for a k-tile, when all multiprocessors do."""
         shapes, costs = self.shapes, self.costs
         of_a, of_b = self._dearer(problem, self.packed)
         if self.packed and np.any(shapes.reads_a):
@@ -263,8 +265,7 @@ class Model:
             rows = _loaded(extent, tile, costs.missing)
             rows_us.append(row_us * of * rows * (1 + joins * (joined - 1)))
         a_us, b_us = rows_us
-        apart_a, apart_b = self._apart
-        return a_us + b_us, a_us * apart_a + b_us * apart_b
+        return a_us, b_us
 
     def _waiting_us(self, tiling: Tiling) -> Column:
         """For the lines of a k-tile that other CTAs read at the same time, of the operand of which there are few."""

@@ -42,7 +42,7 @@ _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen i
 
 
 def broken_there(plan: GemmPlan, arch: Arch) -> list[str]:
-    """Every rule of `broken_rules` that asks for the architecture, of a plan that is whole."""
+    """The rules of `broken_rules` that depend on the architecture, of a plan that keeps all others."""
     out = [*_instructions(plan, arch), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
     return out if plan.pipeline is None else [*out, *arch_rules(plan, arch)]
 
