@@ -10,7 +10,7 @@ from cutegemm.build.slots import SWIZZLES, swizzled
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
+from cutegemm.machine.arch import SMEM_RESERVED_BYTES, WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
@@ -56,10 +56,15 @@ class PipelineBuilder(PlanBuilder):
     """The parts of a plan whose producer fills a ring of stages by TMA."""
 
     def __init__(
-        self, subject: str, operands: Operands, tile: tuple[int, int, int], arch: str = "sm_90a"
+        self,
+        subject: str,
+        operands: Operands,
+        tile: tuple[int, int, int],
+        arch: str = "sm_90a",
+        ctas_per_sm: int = 1,
     ) -> None:
         super().__init__(subject, operands)
-        self.tile, self.arch = tile, arch
+        self.tile, self.arch, self.ctas_per_sm = tile, arch, ctas_per_sm
         self.sums_bytes = 0  # of shared memory, where CTAs of a cluster share K
 
     @property
@@ -70,8 +75,10 @@ class PipelineBuilder(PlanBuilder):
 
     @property
     def free_bytes(self) -> int:
-        """Of shared memory, for the stages and the slots of D, beside the sums of other CTAs."""
-        return arch_named(self.arch).smem_per_block_bytes - _SLACK_BYTES - self.sums_bytes
+        """Of the shared memory of a CTA, for the stages and the slots of D, beside the sums of other CTAs."""
+        arch = arch_named(self.arch)
+        share = arch.smem_per_sm_bytes // self.ctas_per_sm - SMEM_RESERVED_BYTES
+        return min(arch.smem_per_block_bytes, share) - _SLACK_BYTES - self.sums_bytes
 
     def keep_room(self, consumer_tile: tuple[int, int], consumers: int, k_ctas: int) -> None:
         """Leaves room in shared memory for the sums of CTAs that share K: as much as `exchanged` takes.
@@ -144,6 +151,7 @@ class PipelineBuilder(PlanBuilder):
             store_d=buffers.store,
             smem_d=buffers.smem_d,
             slots=buffers.slots,
+            ctas_per_sm=self.ctas_per_sm,
             schedule=None,
             roles=roles_of(pipeline, registers),
             pipeline=pipeline,

@@ -71,6 +71,7 @@ def sm90_plan(
     stream: int = 0,
     fill: bool = False,
     k_ctas: int = 1,
+    ctas_per_sm: int = 1,
     pack: str = "",
     gpcs: bool | None = None,
     tpc_rounds: tuple[int, ...] = DEFAULT_DEVICE.tpc_rounds,
@@ -101,6 +102,7 @@ def sm90_plan(
     fill              the CTAs that the tiles leave idle at the end take the last k-tiles of some; see `Split.owned`
     k_ctas            CTAs of a cluster that share a tile, each with its part of the k-tiles: each stores as many of
                       the tile's columns as the others, whose sums come to it through shared memory
+    ctas_per_sm       that must fit a multiprocessor together
     pack              "a", "b" or "ab": operands that are copied first, to k-major ones that TMA loads; see
                       `plan.packing`
     gpcs              whether clusters take tiles in the order of the GPCs; where left out, if no raster is given and
@@ -127,9 +129,9 @@ def sm90_plan(
         {"split_k": split_k, "stream": stream, "stagger_cycles": stagger_cycles},
         {"consumers": consumers, "stages": stages, "subtile_n": subtile_n, "slots": slots, "ctas": ctas},
         {"gpcs": (gpcs, (bool, type(None))), **{name: (value, (bool,)) for name, value in switches.items()}},
-        positive={"k_ctas": k_ctas},
+        positive={"k_ctas": k_ctas, "ctas_per_sm": ctas_per_sm},
     )  # fmt: skip
-    b = _Builder(subject, ops, tile)
+    b = _Builder(subject, ops, tile, ctas_per_sm=ctas_per_sm)
     if count > _MOST_CONSUMERS:
         b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
     b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
@@ -275,14 +277,17 @@ def ring_of(
     slots: int | None = None,
     is_direct: bool = False,
     k_ctas: int = 1,
+    ctas_per_sm: int = 1,
 ) -> tuple[int, int]:
     """Stages that a tile leaves room for, and subtiles of a consumer, without a plan being built.
 
     consumer_tile   of D
     is_direct       whether D leaves straight out of registers, as one does that no subtiles fill
     k_ctas          that share K, whose sums of a tile have room beside it
+    ctas_per_sm     that share the room
     """
-    builder, by_lines = _Builder("ring_of", operands, tile), operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
+    builder = _Builder("ring_of", operands, tile, ctas_per_sm=ctas_per_sm)
+    by_lines = operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
     builder.keep_room(consumer_tile, consumers, k_ctas)
     most = builder.line_columns(consumers, None) if by_lines else None
     slot_builder = warpgroup_slots("ring_of", operands, consumer_tile[1], most=most)

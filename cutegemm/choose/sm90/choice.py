@@ -11,6 +11,7 @@ from cutegemm.choose.columns import by_time
 from cutegemm.choose.sm90.considered import ONE_LEVEL, TWO_LEVELS, considered
 from cutegemm.choose.sm90.packing import packed_us, read_by
 from cutegemm.choose.sm90.recipe import Sm90Recipe
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
@@ -47,7 +48,7 @@ def ranked(
     ways = tuple([way for way in (False, True) if transposed in (None, way) and _serves(operands, way)])
     if not ways:
         return
-    among = considered(_sums(operands, accumulate), operands, ways, with_c, device)
+    among = considered(_sums(operands, accumulate, problem), operands, ways, with_c, device)
     recipes, model = among.recipes, among.model
     tiling, packed = model.tiling(problem), model.packed
     divided = among.divided(tiling, problem)
@@ -78,6 +79,8 @@ def _serves(operands: Operands, turned: bool) -> bool:
     return operands.d.dtype.bits > 8 or (operands.d.major == "m") == turned
 
 
-def _sums(operands: Operands, accumulate: str) -> str:
+def _sums(operands: Operands, accumulate: str, problem: Problem) -> str:
+    """Of one k-tile there is nothing to add its sums to."""
     is_fp8 = operands.a.dtype.is_float and operands.a.dtype.bits == 8
-    return TWO_LEVELS if is_fp8 and accumulate == "two_level" else ONE_LEVEL
+    is_one = problem.k * operands.a.dtype.bits <= K_TILE_BYTES * 8
+    return TWO_LEVELS if is_fp8 and accumulate == "two_level" and not is_one else ONE_LEVEL

@@ -260,6 +260,15 @@ _ALONE = (
         {"tile": (64, 16), "schedule": "single", "store": "direct", "ctas": None},
         is_chosen=True,
     ),
+    *[
+        Sm90Recipe(
+            f"sm90_{rows}x{columns}_short",
+            f"{rows} x {columns} by one warpgroup, two CTAs to a multiprocessor: one waits while the other works",
+            {"tile": (rows, columns), "schedule": "single", "ctas": None, "ctas_per_sm": 2},
+            is_chosen=True,
+        )
+        for rows, columns in ((64, 64), (64, 96), (64, 128))
+    ],
 )
 # For fp8, whose sums wgmma does not keep in full.
 _TWO_LEVEL_LADDER = (
@@ -299,10 +308,17 @@ def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Re
     taken = {
         (recipe.tile, recipe.shape.cluster, recipe.shape.depth, recipe.shape.k_ctas)
         for recipe in chosen
-        if recipe.shape.raster == TileShape.raster and not has_narrow_slots(recipe.tile)
+        if _is_usual(recipe)
     }
     left = [given for given in every_tile(two_level) if given not in taken]
     return (*chosen, *[of_tile(tile, cluster, two_level, *others) for tile, cluster, *others in left])
+
+
+def _is_usual(recipe: Sm90Recipe) -> bool:
+    """Whether the name of its tile would say the same."""
+    shape = recipe.shape
+    is_named_so = shape.epilogue != "single" and not has_narrow_slots(recipe.tile)
+    return is_named_so and shape.raster == TileShape.raster
 
 
 # What `choose` considers.

@@ -43,7 +43,7 @@ class Sm90Recipe(Recipe):
     arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         **dict.fromkeys(("tile", "cluster", "registers"), parse_tuple),
         **dict.fromkeys(
-            ("consumers", "stages", "subtile_n", "slots", "stagger_cycles", "split_k", "k_ctas", "stream"),
+            ("consumers", "stages", "subtile_n", "slots", "stagger_cycles", "split_k", "k_ctas", "stream", "ctas_per_sm"),
             int,
         ),
         **dict.fromkeys(("schedule", "store", "shared_d", "raster", "pack"), str),
@@ -70,7 +70,7 @@ class Sm90Recipe(Recipe):
         >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
         >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
         TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n', two_level=False,
-                  consumers=2, subtile_n=None, slots=None, is_direct=False, depth=1, k_ctas=1)
+                  consumers=2, subtile_n=None, slots=None, is_direct=False, depth=1, k_ctas=1, ctas_per_sm=1)
         """
         options = self.options
         epilogue = "deferred" if options.get("deferred") else options.get("schedule", "pingpong")
@@ -86,6 +86,7 @@ class Sm90Recipe(Recipe):
             options.get("store") == "direct",
             options.get("depth", TileShape.depth),
             options.get("k_ctas", TileShape.k_ctas),
+            options.get("ctas_per_sm", TileShape.ctas_per_sm),
         )
 
     @property
@@ -93,6 +94,7 @@ class Sm90Recipe(Recipe):
         """Whether consumers can share the tile, so that one reads A while others multiply, and have the registers."""
         (rows, columns), shape = self.tile, self.shape
         is_usual = product(shape.cluster) <= 2 and shape.depth == 1 and not shape.is_direct
+        is_usual &= shape.epilogue != "single"
         return is_usual and rows >= 2 * WGMMA_M and columns >= WGMMA_M and rows * columns < _MOST_BESIDE_A
 
     @property

@@ -38,6 +38,7 @@ class TileShape:
     is_direct   whether D leaves straight out of registers
     depth       k-tiles of 128 bytes that a stage holds, which are waited for together
     k_ctas      CTAs of a cluster that share the K of a tile
+    ctas_per_sm   that share a multiprocessor
     """
 
     tile: tuple[int, int]
@@ -51,6 +52,7 @@ class TileShape:
     is_direct: bool = False
     depth: int = 1
     k_ctas: int = 1
+    ctas_per_sm: int = 1
 
     @property
     def is_of_one_wave(self) -> bool:
@@ -81,7 +83,7 @@ class TileShape:
         k_tile = self.depth * K_TILE_BYTES * 8 // operands.a.dtype.bits
         return ring_of(
             operands, (bm, bn, k_tile), (rows, bn // self.k_ctas), self.consumers, self.subtile_n, self.slots,
-            self.is_direct, self.k_ctas,
+            self.is_direct, self.k_ctas, self.ctas_per_sm,
         )  # fmt: skip
 
 
@@ -115,6 +117,7 @@ class Shapes:
     depth      k-tiles of 128 bytes that are waited for together
     k_ctas     CTAs of a cluster that share K
     single     whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
+    per_sm     CTAs that share a multiprocessor
     turned     whether the plan is for D^T
     reads_a    whether threads read A into registers, so that B is packed at most
     """
@@ -135,6 +138,7 @@ class Shapes:
     depth: Column
     k_ctas: Column
     single: Column
+    per_sm: Column
     turned: Column
     reads_a: Column
 
@@ -179,6 +183,7 @@ class Shapes:
             [one.depth for one in shapes],
             [one.k_ctas for one in shapes],
             [one.epilogue == "single" for one in shapes],
+            [one.ctas_per_sm for one in shapes],
         ]
         columns = [column * len(ways) for column in columns]
         columns.append([way for way in ways for _ in shapes])
@@ -216,6 +221,11 @@ class Shapes:
     def is_two(self) -> Column:
         """Whether clusters have two CTAs."""
         return self.cm * self.cn == PAIRED
+
+    @cached_property
+    def is_crowded(self) -> Column:
+        """Whether several CTAs share a multiprocessor."""
+        return self.per_sm > 1
 
     @cached_property
     def is_joint(self) -> Column:
@@ -260,7 +270,7 @@ class Shapes:
     def grid(self, device: Device) -> Column:
         """Clusters that run at a time."""
         ctas = (self.cm * self.cn * self.k_ctas).astype(int)
-        return np.maximum(1.0, np.array(device.clusters_by_size)[ctas])
+        return np.maximum(1.0, np.array(device.clusters_by_size)[ctas]) * self.per_sm
 
 
 def _streams(k_ctas: Any, columns: Any) -> Any:

@@ -138,7 +138,7 @@ class Model:
     def _products_us(self) -> Column:
         """The products of a k-tile."""
         shapes, operands = self.shapes, self.operands
-        us = shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
+        us = shapes.per_sm * shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
         for along, extent in zip(self._along_mn, (shapes.bm, shapes.bn), strict=True):
             over = extent * operands.a.dtype.bits // 8 % K_TILE_BYTES
             slower = np.where(over % _HALF_BYTES, self.costs.narrow, self.costs.half)
@@ -163,7 +163,8 @@ class Model:
     def _start_us(self) -> Column:
         """Until the first k-tile is there, and a cluster has met."""
         costs, shapes = self.costs, self.shapes
-        start_us = costs.start * np.where(shapes.single | shapes.shares_k, costs.single, 1.0)
+        share = np.where(shapes.single | shapes.shares_k, costs.single, 1.0)
+        start_us = costs.start * np.where(shapes.is_crowded, (1 + share) / 2, share)
         fill_us = costs.fill * (shapes.bm + shapes.bn) * shapes.depth / _FILLED_ROWS
         return start_us + fill_us + costs.fours * (shapes.cm * shapes.cn // 4)
 
@@ -196,7 +197,7 @@ class Model:
         """A row of A of a k-tile from L2, and one of B, when all multiprocessors read: their shares of a multicast."""
         shapes, costs = self.shapes, self.costs
         row_us: Column = costs.l2 * K_TILE_BYTES / (self.device.measured.sm_l2_gb_s * 1e3)
-        row_us = row_us * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0)
+        row_us = row_us * np.where(shapes.is_large_cluster, costs.l2_fours, shapes.per_sm)
         return row_us / shapes.cn, row_us / shapes.cm
 
     @cached_property
@@ -297,6 +298,8 @@ class Model:
             # Each row of a box begins and ends in part of a sector
             rate = rate / (1 + SECTOR_BYTES / box_bytes)
         us = tiling.own_m * tiling.own_n * (d_size / 1024) / (shapes.k_ctas * rate) + self._subtiles_us
+        # CTAs of a multiprocessor store side by side
+        us = us * np.maximum(1.0, shapes.per_sm * np.minimum(1.0, tiling.tiles / tiling.grid))
         if self.with_c:
             us = 2 * us
         kept_bytes = 0.0 if stays else costs.written * d_bytes
@@ -309,7 +312,7 @@ class Model:
             return 1.0 * shapes.cooperative
         # In one wave there is no next tile whose products a deferred store could go on behind
         defers = shapes.deferred & (tiling.tiles > tiling.grid)
-        stops = costs.cooperative * (shapes.cooperative | shapes.deferred)
+        stops = costs.cooperative * ((shapes.cooperative | shapes.deferred) & ~shapes.is_crowded)
         return np.where(defers, costs.deferred, stops) * (1.0 if stays else costs.waited)
 
     def _meeting_us(self, divided: Divided, waves: Column) -> Column:
