@@ -112,6 +112,8 @@ class PipelineBuilder(PlanBuilder):
         depth = self.stages_that_fit(smem_d) if stages is None else stages
         if stages is None and depth < 1:
             besides = f", beside {self.sums_bytes} of sums of CTAs that share K" if self.sums_bytes else ""
+            if self.ctas_per_sm > 1:
+                besides += f", where {self.ctas_per_sm} CTAs share a multiprocessor"
             self.broken.append(
                 f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{besides}. Shrink the tile."
             )

@@ -93,7 +93,7 @@ def lets_in(plan: GemmPlan) -> bool:
     (True, True, False, False)
     """
     is_small = plan.tiled_mma.atom.is_of_warpgroup and product(plan.cta_tile[:2]) < LEAST_ORDERED
-    return is_small or plan.sums is not None
+    return (is_small and plan.ctas_per_sm == 1) or plan.sums is not None
 
 
 def is_early(launch: Launch, packed_bytes: Any = 0) -> Any:

@@ -147,6 +147,11 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"tile": (128, 128, 64), "schedule": "single", "consumers": 2},
     ),
     "single_three_stages": ({}, {"tile": (64, 128, 64), "schedule": "single", "stages": 3}),
+    "single_two_per_sm": ({}, {"tile": (64, 96, 64), "schedule": "single", "ctas_per_sm": 2}),
+    "single_two_per_sm_c": (
+        {"out_major": "m"},
+        {"tile": (64, 128, 64), "schedule": "single", "ctas_per_sm": 2, "with_c": True},
+    ),
     "direct": ({}, {"store": "direct"}),
     "direct_elements": ({"align_d": 2}, {"store": "direct", "cluster": (2, 1)}),
     "direct_m_major": ({"out_major": "m"}, {"store": "direct", "tile": (64, 128, 64)}),

@@ -19,6 +19,7 @@ from cutegemm.choose.sm90.shapes import Shapes, TileShape
 from cutegemm.choose.sm90.tiles import every_tile, is_of_one_wave
 from cutegemm.choose.sm90.time import Model, predicted, predicted_us
 from cutegemm.errors import PlanError
+from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.work.split import FILLED, Split
@@ -149,6 +150,11 @@ def test_how_fp8_is_summed_up(dtype):
     for shape in ((4096, 4096, 4096), (64, 4096, 4096), (128, 128, 65536)):
         assert not chosen(fp8, Problem(*shape))[1].pipeline.two_level
         assert chosen(fp8, Problem(*shape), accumulate="two_level")[1].pipeline.two_level
+    # Of one k-tile there is nothing to add its sums to
+    short = [
+        chosen(fp8, Problem(4096, 4096, k), accumulate="two_level")[1].pipeline.two_level for k in (128, 144)
+    ]
+    assert short == [False, True]
     whole = Operands.of("s8", layout="nt", out="s32")
     assert not chosen(whole, Problem(4096, 4096, 4096), accumulate="two_level")[1].pipeline.two_level
     with pytest.raises(PlanError, match="accumulate = 'slow'; fast or two_level is expected"):
@@ -174,6 +180,21 @@ def test_tiles_have_no_even_parts_where_that_was_not_seen_to_gain(shape):
     plan = choose(BF16, Problem(*shape))
     assert plan.split_k == 1
     assert plan.split.owned or not plan.split.is_split
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
+def test_two_ctas_to_a_multiprocessor_take_short_k(dtype):
+    """117 x 3 tiles of 64 x 64, 78 x 3 of 64 x 96 and 59 x 3 of 64 x 128 are more than 132 multiprocessors, and but for
+    the first no more than twice as many; 233 x 6 of 64 x 64 are far more, and there is no more room for a third."""
+    operands = Operands.of(dtype, layout="nt", out="bf16")
+    plan = choose(operands, Problem(7451, 192, 48))
+    assert (plan.pipeline.kind, plan.ctas_per_sm, plan.persistent) == ("single", 2, None)
+    assert choose(operands, Problem(14902, 384, 48)).pipeline.kind != "single"
+    have = arch_named("sm_90a")
+    for recipe in SM90_CHOSEN:
+        if recipe.shape.ctas_per_sm == 2:
+            held = sum(recipe.build(operands).smem_bytes().values()) + SMEM_RESERVED_BYTES
+            assert have.smem_per_sm_bytes // held == 2, recipe.name
 
 
 def test_what_idle_ctas_take():

@@ -42,10 +42,8 @@ class Sm90Recipe(Recipe):
     family: ClassVar[str] = "sm90"
     arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         **dict.fromkeys(("tile", "cluster", "registers"), parse_tuple),
-        **dict.fromkeys(
-            ("consumers", "stages", "subtile_n", "slots", "stagger_cycles", "split_k", "k_ctas", "stream", "ctas_per_sm"),
-            int,
-        ),
+        **dict.fromkeys(("consumers", "stages", "subtile_n", "slots", "stagger_cycles"), int),
+        **dict.fromkeys(("split_k", "stream", "k_ctas", "ctas_per_sm"), int),
         **dict.fromkeys(("schedule", "store", "shared_d", "raster", "pack"), str),
         "l2": _policies,
         "ctas": lambda text: None if text == "none" else int(text),
