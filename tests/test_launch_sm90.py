@@ -115,7 +115,7 @@ def test_a_plan_of_the_caller_that_does_not_read_c(taken):
     ("kind", "result"), [(torch.float8_e4m3fn, "bf16"), (torch.float8_e5m2, "bf16"), (torch.int8, "s32")]
 )
 def test_bytes(taken, kind, result):
-    a, b = matrix(64, 128, kind), matrix(96, 128, kind).t()
+    a, b = matrix(64, 256, kind), matrix(96, 256, kind).t()
     plan = plan_for(taken, a, b)
     assert (plan.family, plan.operands.d.dtype.name) == ("sm90", result)
     assert not plan.pipeline.two_level

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,17 +30,18 @@ class Predicted:
 
     us       microseconds behind a flush of the L2 cache, beside what packing takes; infinitely many of a plan that
              the device cannot run
-    bounds   by what bounds a plan, the microseconds that it would take by itself; a number is that of each
+    bounds   by what bounds a plan, the microseconds that it would take by itself; a number is that of each. Called
+             where someone asks
     """
 
     us: Column
-    bounds: dict[str, Column]
+    bounds: Callable[[], dict[str, Column]]
 
     def bound(self, row: int) -> str:
         """What a plan takes most of its time for.
 
-        >>> Predicted([3.0, 5.0], {"L2": [2, 1], "DRAM": [1, 4]}).bound(1)
+        >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bound(1)
         'DRAM'
         """
-        of_row = {name: us[row] if np.ndim(us) else us for name, us in self.bounds.items()}
+        of_row = {name: us[row] if np.ndim(us) else us for name, us in self.bounds().items()}
         return max(of_row, key=of_row.__getitem__)

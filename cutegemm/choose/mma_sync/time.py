@@ -215,10 +215,14 @@ class Model:
         us = ends_us + together(costs.within, turns_us, memory_us) + added_us
         if self.peak_tflops is None:
             us = np.full(len(us), np.inf)
-        of_k = k_tiles * per_sm
-        waited = latency_us * k_tiles * (rounds + is_rest)
-        bounds = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, added_us
-        return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
+
+        def bounds() -> dict[str, Column]:
+            of_k = k_tiles * per_sm
+            waited = latency_us * k_tiles * (rounds + is_rest)
+            found = waited, loads_us * of_k, products_us * of_k, memory_us, ends_us, added_us
+            return dict(zip(_BOUNDS, found, strict=True))
+
+        return Predicted(us, bounds)
 
     @cached_property
     def _latency_us(self) -> Column:

@@ -313,18 +313,15 @@ class Model:
         apart = 1 + costs.apart * np.maximum(0.0, held - _IN_STEP) * (1 - 1 / np.maximum(1.0, turns))
         body_us = together(apart, together(costs.beside, turns_us, memory_us), written_us)
         us = ends_us + body_us + added_us + pack_us
-        of_k = work.rounds * held * work.deep + work.rest * work.last
-        waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
-        bounds = (
-            waited,
-            loads_us * of_k,
-            products_us * of_k,
-            memory_us,
-            ends_us + written_us,
-            added_us,
-            pack_us,
-        )
-        return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
+
+        def bounds() -> dict[str, Column]:
+            of_k = work.rounds * held * work.deep + work.rest * work.last
+            waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
+            ends, products = ends_us + written_us, products_us * of_k
+            found = waited, loads_us * of_k, products, memory_us, ends, added_us, pack_us
+            return dict(zip(_BOUNDS, found, strict=True))
+
+        return Predicted(us, bounds)
 
     @cached_property
     def _latency_us(self) -> Column:

@@ -129,4 +129,4 @@ def predicted(streams: Streams, bits: int, problem: Problem, device: Device) -> 
     us = together(3.0, np.maximum(memory_us, l2_us), latency_us)
     us = START_US + streams.behind_us + MEET_US * streams.doublings + between_us * ~meanwhile + us
     us = np.where(held > 0, us, np.inf)
-    return Predicted(us, {"memory": memory_us, "L2": l2_us, "latency": latency_us})
+    return Predicted(us, lambda: {"memory": memory_us, "L2": l2_us, "latency": latency_us})

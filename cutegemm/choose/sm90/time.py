@@ -114,13 +114,17 @@ class Model:
         us = of_rows(self._start_us, of) + us * of_rows(self._shallow, of)
         us = us + self._meeting_us(divided, np.ceil(units / grid)) + store_us
         us = us * of_rows(self._paired, of)
-        of_k = waves * k_tiles
-        bounds = (
-            of_rows(self._products_us, of) * of_k, np.maximum(l2_us, of_rows(waiting_us, of)) * of_k,
-            of_rows(self._latency_us, of) * of_k, store_us * waves, memory_us, power_us * units,
-            of_rows(self._start_us, of),
-        )  # fmt: skip
-        return Predicted(us, dict(zip(_BOUNDS, bounds, strict=True)))
+
+        def bounds() -> dict[str, Column]:
+            of_k = waves * k_tiles
+            found = (
+                of_rows(self._products_us, of) * of_k, np.maximum(l2_us, of_rows(waiting_us, of)) * of_k,
+                of_rows(self._latency_us, of) * of_k, store_us * waves, memory_us, power_us * units,
+                of_rows(self._start_us, of),
+            )  # fmt: skip
+            return dict(zip(_BOUNDS, found, strict=True))
+
+        return Predicted(us, bounds)
 
     # --- of each tile, whatever the problem ---
 
@@ -193,18 +197,20 @@ class Model:
         return self.costs.subtile * fewest * self.shapes.subtiles
 
     @cached_property
-    def _rows_us(self) -> tuple[Column, Column]:
-        """A row of A of a k-tile from L2, and one of B, when all multiprocessors read: their shares of a multicast."""
+    def _rows_us(self) -> tuple[tuple[Column, Column], tuple[Column, Column]]:
+        """A row of A of a k-tile from L2, and one of B, when all multiprocessors read: their shares of a multicast.
+        Of each what is read by itself, and what is joined: by clusters in the order of the GPCs, without a multicast.
+        One of the two is nothing."""
         shapes, costs = self.shapes, self.costs
         row_us: Column = costs.l2 * K_TILE_BYTES / (self.device.measured.sm_l2_gb_s * 1e3)
         row_us = row_us * np.where(shapes.is_large_cluster, costs.l2_fours, shapes.per_sm)
-        return row_us / shapes.cn, row_us / shapes.cm
+        by_gpc = shapes.by_gpc & bool(self.device.tpc_rounds)
 
-    @cached_property
-    def _joins(self) -> tuple[Column, Column]:
-        """1 where reads of A, and of B, are joined: by clusters in the order of the GPCs, without a multicast."""
-        by_gpc = self.shapes.by_gpc & bool(self.device.tpc_rounds)
-        return 1.0 * (by_gpc & (self.shapes.cn == 1)), 1.0 * (by_gpc & (self.shapes.cm == 1))
+        def apart(sharers: Column) -> tuple[Column, Column]:
+            joins = by_gpc & (sharers == 1)
+            return row_us / sharers * ~joins, row_us / sharers * joins
+
+        return apart(shapes.cn), apart(shapes.cm)
 
     @cached_property
     def _apart(self) -> tuple[Column, Column]:
@@ -253,9 +259,8 @@ class Model:
         mean = max(1, problem.m + problem.n) / 2
         of_m, of_n = [(extent / mean) ** costs.l2_larger for extent in (problem.m, problem.n)]
         rows_us = []
-        for row_us, joins, of, larger, extent, tile in zip(
+        for (alone_us, joined_us), of, larger, extent, tile in zip(
             self._rows_us,
-            self._joins,
             (of_a, of_b),
             by_way(shapes.turned, of_n, of_m),
             (tiling.m, tiling.n),
@@ -263,8 +268,7 @@ class Model:
             strict=True,
         ):
             joined = np.where(np.equal(of, 1.0), costs.l2_joined, 1.0) * larger
-            rows = _loaded(extent, tile, costs.missing)
-            rows_us.append(row_us * of * rows * (1 + joins * (joined - 1)))
+            rows_us.append((alone_us + joined_us * joined) * of * _loaded(extent, tile, costs.missing))
         a_us, b_us = rows_us
         return a_us, b_us
 

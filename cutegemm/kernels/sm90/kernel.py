@@ -21,7 +21,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments, launch_arguments, operands_seen
 from cutegemm.kernels.gated import b_tile, columns_of_b, gates_and_ups
-from cutegemm.kernels.launches import begin
+from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
@@ -122,6 +122,7 @@ class Sm90Gemm:
             cluster=(cm * cn, 1, 1),
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
+            preferred_smem_carveout=SMEM_CARVEOUT_PERCENT if plan.ctas_per_sm > 1 else None,
             use_pdl=is_early(self.launches[GEMM], packed_bytes),
         )
         reducer.launch(partials, given, stream)
