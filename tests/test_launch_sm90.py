@@ -115,12 +115,13 @@ def test_a_plan_of_the_caller_that_does_not_read_c(taken):
     ("kind", "result"), [(torch.float8_e4m3fn, "bf16"), (torch.float8_e5m2, "bf16"), (torch.int8, "s32")]
 )
 def test_bytes(taken, kind, result):
-    a, b = matrix(64, 256, kind), matrix(96, 256, kind).t()
+    a, b = matrix(64, 128, kind), matrix(96, 128, kind).t()
     plan = plan_for(taken, a, b)
     assert (plan.family, plan.operands.d.dtype.name) == ("sm90", result)
     assert not plan.pipeline.two_level
-    assert plan_for(taken, a, b, accumulate="two_level").pipeline.two_level == (kind != torch.int8)
-    assert launch.plan_of(a, b, accumulate="two_level") is taken[-1].plan
+    many = matrix(512, 256, kind), matrix(384, 256, kind).t()  # K of more than one k-tile
+    assert plan_for(taken, *many, accumulate="two_level").pipeline.two_level == (kind != torch.int8)
+    assert launch.plan_of(*many, accumulate="two_level") is taken[-1].plan
     with pytest.raises(UnsupportedError, match=r"accumulate = 'exact'; 'fast' or 'two_level' is expected"):
         gemm(a, b, accumulate="exact")
     assert plan.cta_tile[2] == 128
