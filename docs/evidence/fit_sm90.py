@@ -38,11 +38,11 @@ from docs.evidence.fitting import judged
 Row = Mapping[str, Any]
 # Of an odd D, of which there are few times: found for such problems alone. Of the power limit: from 8192^3, the sizes
 # of language models (hopper_tiles, hopper_llama) and all others of more than 100 us. Of two levels: from times of e4m3
-# alone, of later kernels. Of clusters, CTAs that share K, rings of few or many stages and rows of 64 bytes: by which
-# the choice loses least on all files, the others as they are.
+# alone, of later kernels. Of clusters, CTAs that share K, rings of few or many stages, rows of 64 bytes and runs along
+# M or N: by which the choice loses least on all files, the others as they are.
 _FOUND_APART = (
     "store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "pairs", "shallow", "deeper",
-    "half", "shared", "sent", "streamed",
+    "half", "shared", "sent", "streamed", "runs",
 )  # fmt: skip
 # Until then tiles with narrow slots, named by their size, had wide ones, and a stage less.
 _NARROW_SINCE = "2026-11-23 02:00 UTC"
@@ -133,13 +133,13 @@ def _contest(
 
 
 def _fits(recipe: Sm90Recipe, problem: Problem, device: Device) -> bool:
-    """Not where CTAs that take one tile each are more than the multiprocessors: such plans are not considered."""
+    """Not where CTAs that take one tile each are more than the multiprocessors hold: such plans are not considered."""
     if recipe.shape.epilogue != "single":
         return True
     tiles = math.prod(
         -(-extent // tile) for extent, tile in zip((problem.m, problem.n), recipe.tile, strict=True)
     )
-    return tiles * problem.l <= device.sms
+    return tiles * problem.l <= device.sms * recipe.shape.ctas_per_sm
 
 
 def _recipe(name: str) -> Sm90Recipe | None:

@@ -142,7 +142,7 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 210, "the choice on problems that nobody picked", "--seed 128 --count 300 --seconds 0.06"
+        "choice_h200", 210, "the choice on problems that nobody picked", "--seed 130 --count 300 --seconds 0.06"
     ),
     _choice(
         "choice_classes_h200", 150, "the choice on sizes that were asked for, and what it is fitted to",
@@ -152,7 +152,7 @@ STEPS: tuple[Step, ...] = (
         "choice_classes_h100", 200, "the same, of an H100",
         f"{_ASKED} --dtype bfloat16 --tune-below 1.015 --seconds 0.12",
     ),
-    _choice("choice_h100", 250, "the same, of an H100", "--seed 127 --count 300 --tune-below 0.97 --seconds 0.08"),
+    _choice("choice_h100", 165, "the same, of an H100", "--seed 129 --count 300 --seconds 0.08"),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
         "choice_fit_h200", 150, "what the choice is fitted to",

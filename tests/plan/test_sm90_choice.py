@@ -184,12 +184,12 @@ def test_tiles_have_no_even_parts_where_that_was_not_seen_to_gain(shape):
 
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
 def test_two_ctas_to_a_multiprocessor_take_short_k(dtype):
-    """117 x 3 tiles of 64 x 64, 78 x 3 of 64 x 96 and 59 x 3 of 64 x 128 are more than 132 multiprocessors, and but for
-    the first no more than twice as many; 233 x 6 of 64 x 64 are far more, and there is no more room for a third."""
+    """39 x 8 tiles of 64 x 64, 39 x 5 of 64 x 96 and 39 x 4 of 64 x 128 are more than 132 multiprocessors, and but for
+    the first no more than twice as many; 78 x 8 of 64 x 128 are far more, and there is no room for a third CTA."""
     operands = Operands.of(dtype, layout="nt", out="bf16")
-    plan = choose(operands, Problem(7451, 192, 48))
+    plan = choose(operands, Problem(2480, 464, 96))
     assert (plan.pipeline.kind, plan.ctas_per_sm, plan.persistent) == ("single", 2, None)
-    assert choose(operands, Problem(14902, 384, 48)).pipeline.kind != "single"
+    assert choose(operands, Problem(4992, 928, 128)).ctas_per_sm == 1
     have = arch_named("sm_90a")
     for recipe in SM90_CHOSEN:
         if recipe.shape.ctas_per_sm == 2:
@@ -431,8 +431,35 @@ def test_rows_of_64_bytes_take_longer():
             Problem(5008, 5008, 5008, operands=BF16),
         )
     ]
-    assert found[0] > found[1] == found[2]
+    assert found[0] > 1.01 * found[1]
+    assert found[1] == pytest.approx(found[2], rel=1e-3)  # but for the rows along M and N, as memory has them
     assert chosen(nn, Problem(5008, 5008, 5008))[0].transposed
+
+
+def test_memory_is_read_faster_along_long_rows():
+    """Of 16 x 16384 x 16384 nn, whose B lies along N, clusters of 4 tiles of 128 have 1024 bytes of each row, tiles of
+    64 have 128; where B lies along K that does not matter."""
+    of_layout = {}
+    for layout in ("nn", "nt"):
+        problem = Problem(16, 16384, 16384, operands=Operands.of("bf16", layout=layout)).transposed
+        large, small = [
+            predicted_us(TileShape(tile, cluster), problem.operands, problem)
+            for tile, cluster in (((128, 16), (4, 1)), ((64, 16), (1, 1)))
+        ]
+        of_layout[layout] = large / small
+    assert of_layout["nn"] < 0.95 * of_layout["nt"]
+
+
+def test_lines_of_short_rows_are_asked_for_more_often():
+    """With K = 16 of e4m3 a line has 8 rows of B, with K = 128 one: 107 x 2 CTAs take longer for their first k-tile
+    than 54 x 2 clusters, which load B once."""
+    fp8 = Operands.of("e4m3", layout="nt", out="bf16")
+    longer = [
+        predicted_us(TileShape((64, 64)), fp8, Problem(6848, 112, k))
+        - predicted_us(TileShape((64, 64), (2, 1)), fp8, Problem(6848, 112, k))
+        for k in (16, 128)
+    ]
+    assert longer[0] > longer[1] + 0.4
 
 
 @pytest.mark.parametrize("name", ["sm90_128x224_2x1", "sm90_192x160_1x2", "sm90_192x192_2x1"])

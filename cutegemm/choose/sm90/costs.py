@@ -24,7 +24,7 @@ class Sm90Costs:
     l2_joined      times that, of rows that no multicast brings and that begin at lines, where clusters take tiles in
                    the order of the GPCs: reads of a GPC are joined
     l2_larger      power of the other operand's share of what is read, twice: reads that wait for memory are joined more
-    reader         for each CTA that reads the same few lines
+    asked          for each time that CTAs ask for the same line at once, of their first k-tiles
     missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
     load           of a k-tile, from asking for it until it is there
     deeper         for each stage more than four, more of the exponent by which waves and memory add up: a deep ring
@@ -47,6 +47,7 @@ class Sm90Costs:
     sent           KiB a microsecond that a CTA sends of its sums, and adds
     streamed       more of the exponent by which waves and memory add up, where they do so for few columns: loads of A
                    go on meanwhile, so that only for the last tile they are waited for
+    runs           power of the bytes of a row along M or N that the tiles of a cluster have, by which it is read faster
     ends           where tiles have owners, until they have what others took of the k-tiles
     burst          of tensor cores at work, before the chip is at its power limit
     rests          times the share of a wave in which no products run: so much longer a problem takes at the power
@@ -68,7 +69,7 @@ class Sm90Costs:
     l2_fours: float = 0.7
     l2_joined: float = 0.6
     l2_larger: float = 0.05
-    reader: float = 0.000289
+    asked: float = 0.002
     missing: float = 3.46
     load: float = 0.359
     deeper: float = 0.05
@@ -90,6 +91,7 @@ class Sm90Costs:
     shared: float = 0.9
     sent: float = 30.0
     streamed: float = 0.7
+    runs: float = 0.04
     ends: float = 4.51
     burst: float = 80.0
     rests: float = 2.0

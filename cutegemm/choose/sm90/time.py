@@ -6,14 +6,13 @@ each, one after the other. A k-tile waits for
     tensor cores   for the area of the tile; longer where an operand lies along M or N in rows of 32 bytes
     L2             for the rows of A and of B that a CTA loads, of those that there are, and that a multicast brings
                    once for its cluster; rows that do not begin at a line are dearer
-    few lines      that many CTAs read at once: the rows of a small operand
     latency        of a load, over the stages that are under way
 
 and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. In the long run
 a wave takes no less than the chip's power allows: the last one, of few tiles, is the shorter for it. A problem takes no
 less than reading A and B from memory does. What goes on at the same time adds up like the sides of a right triangle,
-or nearly so: `together`. What a problem takes besides is the start, until the first k-tile is there, and where K is
-split the sums of the parts.
+or nearly so: `together`. What a problem takes besides is the start, until the first k-tile is there, longer where many
+CTAs ask for the same few lines, and where K is split the sums of the parts.
 
 Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, behind a flush of the
 L2 cache, for problems that were drawn by a seed; `python -m docs.evidence fit-sm90 FILE.json ...` fits it anew.
@@ -31,7 +30,7 @@ import numpy as np
 
 from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import LINES_AT_A_TIME, Column, of_rows, together
+from cutegemm.choose.columns import Column, of_rows, together
 from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape, by_way
 from cutegemm.choose.sm90.tiling import Divided, Tiling
@@ -46,6 +45,7 @@ _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _FILLED_ROWS = 256  # of a k-tile, 32 KiB
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
+_RUN_BYTES = 256  # of a row along M or N, that the tiles of a cluster have
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
 
@@ -78,10 +78,10 @@ class Model:
         """What each way takes to divide the K of a tile."""
         costs, of, parts, owners = self.costs, divided.rows, divided.parts, divided.owners
         a_us, b_us = self._l2_us(problem, tiling)
-        waiting_us = self._waiting_us(tiling)
+        start_us = of_rows(self._start_us + self._asked_us(problem, tiling), of)
         store_us, exposed_us, written_bytes = self._store(problem, tiling)
         hidden_us = of_rows(store_us * self._does_not_stop, of)
-        beside_us = of_rows(waiting_us * waiting_us + self._waits_squared, of)
+        beside_us = of_rows(self._waits_squared, of)
         l2_us, exposed_us, store_us = of_rows(a_us + b_us, of), of_rows(exposed_us, of), of_rows(store_us, of)
         if owners is not None:
             apart_a, apart_b = self._apart
@@ -111,16 +111,15 @@ class Model:
         waves = np.maximum(1.0, waves)
         memory_us = self._memory_us(problem, tiling, divided, waves, of_rows(written_bytes, of))
         us = together(of_rows(self._evens_out, of), waves_us, memory_us) * limited_us / waves_us
-        us = of_rows(self._start_us, of) + us * of_rows(self._shallow, of)
+        us = start_us + us * of_rows(self._shallow, of)
         us = us + self._meeting_us(divided, np.ceil(units / grid)) + store_us
         us = us * of_rows(self._paired, of)
 
         def bounds() -> dict[str, Column]:
             of_k = waves * k_tiles
             found = (
-                of_rows(self._products_us, of) * of_k, np.maximum(l2_us, of_rows(waiting_us, of)) * of_k,
-                of_rows(self._latency_us, of) * of_k, store_us * waves, memory_us, power_us * units,
-                of_rows(self._start_us, of),
+                of_rows(self._products_us, of) * of_k, l2_us * of_k, of_rows(self._latency_us, of) * of_k,
+                store_us * waves, memory_us, power_us * units, start_us,
             )  # fmt: skip
             return dict(zip(_BOUNDS, found, strict=True))
 
@@ -272,14 +271,15 @@ class Model:
         a_us, b_us = rows_us
         return a_us, b_us
 
-    def _waiting_us(self, tiling: Tiling) -> Column:
-        """For the lines of a k-tile that other CTAs read at the same time, of the operand of which there are few."""
+    def _asked_us(self, problem: Problem, tiling: Tiling) -> Column:
+        """Until all CTAs have the lines of their first k-tile that they ask for at the same time, of the operand of
+        which there are few: once for each row that a line holds."""
         at_a_time = np.minimum(tiling.tiles, tiling.grid)
         of_a = np.minimum(tiling.columns, at_a_time / np.minimum(tiling.rows, self.shapes.band))
         of_a = np.maximum(1.0, of_a)
-        reading_a = of_a * np.minimum(1.0, LINES_AT_A_TIME * tiling.rows / tiling.m)
-        reading_b = at_a_time / of_a * np.minimum(1.0, LINES_AT_A_TIME * tiling.columns / tiling.n)
-        return self.costs.reader * np.maximum(reading_a, reading_b)
+        in_line = [max(1.0, CACHE_LINE_BYTES / max(1, self._row_bytes(name, problem))) for name in "ab"]
+        rows_a, rows_b = by_way(self.shapes.turned, *in_line)
+        return self.costs.asked * np.maximum(of_a * rows_a, at_a_time / of_a * rows_b)
 
     def _store(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column, Column]:
         """What it takes to store a tile, and to read as much for it; the part of that which no products overlap; and
@@ -335,7 +335,19 @@ class Model:
     ) -> Column:
         """What is read from memory, and the D that L2 does not keep."""
         read_bytes = self._read_bytes(problem, tiling, divided, waves)
-        return (read_bytes + written_bytes) / (self.device.measured.tma_read_gb_s * 1e3)
+        of_runs = of_rows(self._of_runs[problem.n > problem.m], divided.rows)
+        return (read_bytes * of_runs + written_bytes) / (self.device.measured.tma_read_gb_s * 1e3)
+
+    @cached_property
+    def _of_runs(self) -> tuple[Column, Column]:
+        """Times what it takes to read A of the problem, or B, from memory: less where the tiles of a cluster have more
+        of a row along M or N, which lies in one page of it."""
+        shapes, costs = self.shapes, self.costs
+        first, second = [
+            np.where(along, (extent * (self.operands.a.dtype.bits / 8) / _RUN_BYTES) ** -costs.runs, 1.0)
+            for along, extent in zip(self._along_mn, (shapes.cluster_m, shapes.cluster_n), strict=True)
+        ]
+        return by_way(shapes.turned, first, second)
 
     def _read_bytes(self, problem: Problem, tiling: Tiling, divided: Divided, waves: Column) -> Column:
         """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N; and by
