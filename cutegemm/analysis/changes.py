@@ -9,7 +9,7 @@ import cutegemm.analysis.advice as advised
 from cutegemm.analysis.accesses import tile_shape
 from cutegemm.analysis.roofline import Roofline
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import SMEM_RESERVED_BYTES, SMEM_WAVEFRONT_BYTES, arch_named
+from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, arch_named
 from cutegemm.plan.work.split import FILLED, Split
 from cutegemm.tile.raster import Raster
 
@@ -163,9 +163,7 @@ def _conflict_advice(plan: GemmPlan, known: Analysis, part: AccessCost) -> str:
 
 def _room(plan: GemmPlan) -> int:
     """Bytes of shared memory that a CTA may take beyond what it has."""
-    have = arch_named(plan.arch)
-    most = min(have.smem_per_block_bytes, have.smem_per_sm_bytes // plan.ctas_per_sm - SMEM_RESERVED_BYTES)
-    return most - sum(plan.smem_bytes().values())
+    return arch_named(plan.arch).smem_of_each_bytes(plan.ctas_per_sm) - sum(plan.smem_bytes().values())
 
 
 def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:

@@ -10,7 +10,7 @@ from cutegemm.build.slots import SWIZZLES, swizzled
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import SMEM_RESERVED_BYTES, WARP_THREADS, WARPGROUP_THREADS, arch_named
+from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
@@ -76,9 +76,7 @@ class PipelineBuilder(PlanBuilder):
     @property
     def free_bytes(self) -> int:
         """Of the shared memory of a CTA, for the stages and the slots of D, beside the sums of other CTAs."""
-        arch = arch_named(self.arch)
-        share = arch.smem_per_sm_bytes // self.ctas_per_sm - SMEM_RESERVED_BYTES
-        return min(arch.smem_per_block_bytes, share) - _SLACK_BYTES - self.sums_bytes
+        return arch_named(self.arch).smem_of_each_bytes(self.ctas_per_sm) - _SLACK_BYTES - self.sums_bytes
 
     def keep_room(self, consumer_tile: tuple[int, int], consumers: int, k_ctas: int) -> None:
         """Leaves room in shared memory for the sums of CTAs that share K: as much as `exchanged` takes.

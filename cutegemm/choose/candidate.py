@@ -30,8 +30,8 @@ class Predicted:
 
     us       microseconds behind a flush of the L2 cache, beside what packing takes; infinitely many of a plan that
              the device cannot run
-    bounds   by what bounds a plan, the microseconds that it would take by itself; a number is that of each. Called
-             where someone asks
+    bounds   when it is called: by what bounds a plan, the microseconds that it would take by itself; a number is that
+             of each
     """
 
     us: Column

@@ -11,7 +11,6 @@ from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands
 
 Column = Any  # an array
-LINES_AT_A_TIME = 64  # that slices of L2 deliver
 _FOURTH = 4.0
 
 

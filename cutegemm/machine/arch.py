@@ -62,6 +62,14 @@ class Arch:
         or setmaxnreg."""
         return feature in self.features
 
+    def smem_of_each_bytes(self, ctas: int) -> int:
+        """Shared memory that each of so many CTAs of a multiprocessor may ask for.
+
+        >>> arch_named("sm_90a").smem_of_each_bytes(1), arch_named("sm_90a").smem_of_each_bytes(2)
+        (232448, 115712)
+        """
+        return min(self.smem_per_block_bytes, self.smem_per_sm_bytes // ctas - SMEM_RESERVED_BYTES)
+
 
 _AMPERE = frozenset({"cp_async", "ldmatrix", "mma_sync"})
 _HOPPER = _AMPERE | {"stmatrix", "tma", "cluster", "dependent_launch"}

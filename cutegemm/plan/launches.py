@@ -91,9 +91,11 @@ def lets_in(plan: GemmPlan) -> bool:
     >>> from cutegemm.build import simt_plan, skinny_plan, sm90_plan
     >>> lets_in(skinny_plan()), lets_in(sm90_plan(tile=(64, 64, 64))), lets_in(sm90_plan()), lets_in(simt_plan())
     (True, True, False, False)
+    >>> lets_in(sm90_plan(tile=(64, 64, 64), schedule="single", ctas_per_sm=2))
+    False
     """
     is_small = plan.tiled_mma.atom.is_of_warpgroup and product(plan.cta_tile[:2]) < LEAST_ORDERED
-    return (is_small and plan.ctas_per_sm == 1) or plan.sums is not None
+    return plan.sums is not None or (is_small and plan.ctas_per_sm == 1)
 
 
 def is_early(launch: Launch, packed_bytes: Any = 0) -> Any:

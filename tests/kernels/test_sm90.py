@@ -30,7 +30,7 @@ COMPILED = (
     "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
     "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "split_direct",
     "lines", "lines_m_major", "lines_by_4_bytes", "lines_f32", "lines_c", "lines_of_16", "lines_e4m3", "lines_split",
-    "read_a_2x1", *PACKED,
+    "read_a_2x1", "single_two_per_sm", *PACKED,
 )  # fmt: skip
 # Other tiles, and two of these ways together.
 THOROUGH = (

@@ -68,6 +68,7 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
         (lambda: simt_plan(unroll="x"), "unroll = 'x'; a positive integer is expected"),
         (lambda: simt_plan(waves=1.5), "waves = 1.5; an integer is expected"),
         (lambda: simt_plan().with_(ctas_per_sm=0), "ctas_per_sm = 0"),
+        (lambda: sm90_plan(ctas_per_sm=0), "ctas_per_sm = 0; a positive integer is expected"),
         (lambda: mma_sync_plan(k_run=-8), "k_run = -8; a positive integer is expected"),
         (lambda: mma_sync_plan(load_bytes="16"), "load_bytes = '16'; a positive integer is expected"),
         (lambda: mma_sync_plan(store_elems=0), "store_elems = 0 is neither 1 nor 2"),
@@ -154,6 +155,11 @@ F16_SUMS = Operands.of("f16", layout="nt", acc="f16")
         (
             lambda: sm90_plan(Operands.of("s8", layout="nt"), tile=(64, 64, 128), two_level=True),
             "sums of s32 are kept on two levels",
+        ),
+        (lambda: sm90_plan(tile=(64, 64, 64), ctas_per_sm=2), "the roles ask for 64512 registers"),
+        (
+            lambda: sm90_plan(tile=(64, 64, 64), schedule="single", ctas_per_sm=50),
+            "no room for a k-tile, 16384 bytes, where 50 CTAs share a multiprocessor",
         ),
         (lambda: sm90_plan(F16_SUMS, tile=(64, 96, 64)), "sums of f16 by wgmma of 96 columns"),
         (lambda: _gated((32, 48, 8)), "copied 16 columns at a time, but 12 gates lie together"),

@@ -424,15 +424,14 @@ def test_rows_of_64_bytes_take_longer():
     """5008 x 5008 x 5008 nn: 160 columns of B are rows of 64 bytes, 256 of them are rows of 128."""
     nn = Operands.of("bf16", layout="nn")
     found = [
-        predicted_us(BY_NAME["sm90_256x160_1x2"], of.operands, of)
+        predicted_us(BY_NAME["sm90_256x160_1x2"], of.operands, of, costs=replace(COSTS, runs=0.0))
         for of in (
             Problem(5008, 5008, 5008, operands=nn),
             Problem(5008, 5008, 5008, operands=nn).transposed,
             Problem(5008, 5008, 5008, operands=BF16),
         )
     ]
-    assert found[0] > 1.01 * found[1]
-    assert found[1] == pytest.approx(found[2], rel=1e-3)  # but for the rows along M and N, as memory has them
+    assert found[0] > found[1] == found[2]
     assert chosen(nn, Problem(5008, 5008, 5008))[0].transposed
 
 

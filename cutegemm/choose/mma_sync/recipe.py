@@ -17,7 +17,7 @@ from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.choose.options import parse_tuple
 from cutegemm.choose.recipe import BuildTarget, Recipe
 from cutegemm.errors import PlanError
-from cutegemm.machine.arch import MAX_REGISTERS_PER_THREAD, SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
+from cutegemm.machine.arch import MAX_REGISTERS_PER_THREAD, WARP_THREADS, arch_named
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES
@@ -125,8 +125,7 @@ class MmaSyncRecipe(Recipe):
             if "load_bytes" in options:
                 options["load_bytes"] = max(options["load_bytes"], ops.a.dtype.bits // 8)
             return mma_sync_plan(ops, block=(*block, deep), arch=arch, **options)
-        limits, ctas = arch_named(arch), options.get("ctas_per_sm", 1)
-        room = min(limits.smem_per_block_bytes, limits.smem_per_sm_bytes // ctas - SMEM_RESERVED_BYTES)
+        room = arch_named(arch).smem_of_each_bytes(options.get("ctas_per_sm", 1))
         of_d = block[0] * block[1] * ops.d.dtype.bits // 8
         options.setdefault("store", "shared" if of_d <= room and self.split is None else "direct")
         error: PlanError | None = None

@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import LINES_AT_A_TIME, Column, of_rows, sums_us, together
+from cutegemm.choose.columns import Column, of_rows, sums_us, together
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
@@ -36,6 +36,7 @@ _BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of 
 _FILLED = 32 << 10  # bytes of a k-tile of 128 x 128, of elements of 16 bits
 _ACCESSES, _SUMS = 32, 32  # of a thread for a k-tile, for which it has registers at the same time
 _WARPS = 8  # of a CTA whose threads crowd: see `MmaCosts.crowded`
+_LINES_AT_A_TIME = 64  # that slices of L2 deliver
 _ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
 
 
@@ -293,4 +294,4 @@ class Model:
         # Of short rows a line holds several
         is_short = row_bytes < CACHE_LINE_BYTES
         of_a_piece = row_bytes / CACHE_LINE_BYTES if is_short else np.ceil(piece_bytes / CACHE_LINE_BYTES)
-        return sectors / np.clip(pieces * of_a_piece, 1, LINES_AT_A_TIME)
+        return sectors / np.clip(pieces * of_a_piece, 1, _LINES_AT_A_TIME)

@@ -80,7 +80,8 @@ def _serves(operands: Operands, turned: bool) -> bool:
 
 
 def _sums(operands: Operands, accumulate: str, problem: Problem) -> str:
-    """Of one k-tile there is nothing to add its sums to."""
+    """Which recipes there are to choose from: of float8, those whose threads add up the sums of each k-tile, where that
+    is asked for and there is more than one."""
     is_fp8 = operands.a.dtype.is_float and operands.a.dtype.bits == 8
     is_one = problem.k * operands.a.dtype.bits <= K_TILE_BYTES * 8
     return TWO_LEVELS if is_fp8 and accumulate == "two_level" and not is_one else ONE_LEVEL

@@ -11,7 +11,8 @@ class Sm90Costs:
 
     start          of a kernel: until its first product, and from its last one to the end
     fill           for each 256 rows of the k-tile that comes first
-    single         share of the start, of one warpgroup with one tile, or of CTAs that share K
+    single         share of the start, of one warpgroup with one tile, or of CTAs that share K; where CTAs share a
+                   multiprocessor they save half of what that saves
     fours          for each four CTAs of a cluster, until all of them have met
     pairs          more of all of the time, in clusters of two
     shallow        more of the time of all waves, of rings of less than four stages
@@ -24,7 +25,7 @@ class Sm90Costs:
     l2_joined      times that, of rows that no multicast brings and that begin at lines, where clusters take tiles in
                    the order of the GPCs: reads of a GPC are joined
     l2_larger      power of the other operand's share of what is read, twice: reads that wait for memory are joined more
-    asked          for each time that CTAs ask for the same line at once, of their first k-tiles
+    asked          for each time that a line of the first k-tiles is asked for by CTAs that begin together
     missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
     load           of a k-tile, from asking for it until it is there
     deeper         for each stage more than four, more of the exponent by which waves and memory add up: a deep ring
@@ -47,7 +48,8 @@ class Sm90Costs:
     sent           KiB a microsecond that a CTA sends of its sums, and adds
     streamed       more of the exponent by which waves and memory add up, where they do so for few columns: loads of A
                    go on meanwhile, so that only for the last tile they are waited for
-    runs           power of the bytes of a row along M or N that the tiles of a cluster have, by which it is read faster
+    runs           power of the bytes that the tiles of a cluster have of a row along M or N: the more of them, the
+                   faster it is read from memory
     ends           where tiles have owners, until they have what others took of the k-tiles
     burst          of tensor cores at work, before the chip is at its power limit
     rests          times the share of a wave in which no products run: so much longer a problem takes at the power

@@ -315,10 +315,9 @@ def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Re
 
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
-    """Whether the name of its tile would say the same."""
-    shape = recipe.shape
-    is_named_so = shape.epilogue != "single" and not has_narrow_slots(recipe.tile)
-    return is_named_so and shape.raster == TileShape.raster
+    """Whether it is the plan that the name of its tile and cluster stands for, see `tiles`."""
+    has_usual_parts = recipe.shape.epilogue != "single" and recipe.shape.raster == TileShape.raster
+    return has_usual_parts and not has_narrow_slots(recipe.tile)
 
 
 # What `choose` considers.

@@ -91,8 +91,8 @@ class Sm90Recipe(Recipe):
     def may_read(self) -> bool:
         """Whether consumers can share the tile, so that one reads A while others multiply, and have the registers."""
         (rows, columns), shape = self.tile, self.shape
-        is_usual = product(shape.cluster) <= 2 and shape.depth == 1 and not shape.is_direct
-        is_usual &= shape.epilogue != "single"
+        is_usual = product(shape.cluster) <= 2 and shape.depth == 1
+        is_usual &= shape.epilogue != "single" and not shape.is_direct
         return is_usual and rows >= 2 * WGMMA_M and columns >= WGMMA_M and rows * columns < _MOST_BESIDE_A
 
     @property

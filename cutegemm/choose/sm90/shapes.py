@@ -117,7 +117,7 @@ class Shapes:
     depth      k-tiles of 128 bytes that are waited for together
     k_ctas     CTAs of a cluster that share K
     single     whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
-    per_sm     CTAs that share a multiprocessor
+    ctas_per_sm   that share a multiprocessor
     turned     whether the plan is for D^T
     reads_a    whether threads read A into registers, so that B is packed at most
     """
@@ -138,7 +138,7 @@ class Shapes:
     depth: Column
     k_ctas: Column
     single: Column
-    per_sm: Column
+    ctas_per_sm: Column
     turned: Column
     reads_a: Column
 
@@ -225,7 +225,7 @@ class Shapes:
     @cached_property
     def is_crowded(self) -> Column:
         """Whether several CTAs share a multiprocessor."""
-        return self.per_sm > 1
+        return self.ctas_per_sm > 1
 
     @cached_property
     def is_joint(self) -> Column:
@@ -270,7 +270,7 @@ class Shapes:
     def grid(self, device: Device) -> Column:
         """Clusters that run at a time."""
         ctas = (self.cm * self.cn * self.k_ctas).astype(int)
-        return np.maximum(1.0, np.array(device.clusters_by_size)[ctas]) * self.per_sm
+        return np.maximum(1.0, np.array(device.clusters_by_size)[ctas]) * self.ctas_per_sm
 
 
 def _streams(k_ctas: Any, columns: Any) -> Any:

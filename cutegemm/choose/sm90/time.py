@@ -141,7 +141,7 @@ class Model:
     def _products_us(self) -> Column:
         """The products of a k-tile."""
         shapes, operands = self.shapes, self.operands
-        us = shapes.per_sm * shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
+        us = shapes.ctas_per_sm * shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
         for along, extent in zip(self._along_mn, (shapes.bm, shapes.bn), strict=True):
             over = extent * operands.a.dtype.bits // 8 % K_TILE_BYTES
             slower = np.where(over % _HALF_BYTES, self.costs.narrow, self.costs.half)
@@ -202,14 +202,14 @@ class Model:
         One of the two is nothing."""
         shapes, costs = self.shapes, self.costs
         row_us: Column = costs.l2 * K_TILE_BYTES / (self.device.measured.sm_l2_gb_s * 1e3)
-        row_us = row_us * np.where(shapes.is_large_cluster, costs.l2_fours, shapes.per_sm)
+        row_us = row_us * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0) * shapes.ctas_per_sm
         by_gpc = shapes.by_gpc & bool(self.device.tpc_rounds)
 
-        def apart(sharers: Column) -> tuple[Column, Column]:
-            joins = by_gpc & (sharers == 1)
-            return row_us / sharers * ~joins, row_us / sharers * joins
+        def of(sharers: Column) -> tuple[Column, Column]:
+            joins, own_us = by_gpc & (sharers == 1), row_us / sharers
+            return own_us * ~joins, own_us * joins
 
-        return apart(shapes.cn), apart(shapes.cm)
+        return of(shapes.cn), of(shapes.cm)
 
     @cached_property
     def _apart(self) -> tuple[Column, Column]:
@@ -303,7 +303,7 @@ class Model:
             rate = rate / (1 + SECTOR_BYTES / box_bytes)
         us = tiling.own_m * tiling.own_n * (d_size / 1024) / (shapes.k_ctas * rate) + self._subtiles_us
         # CTAs of a multiprocessor store side by side
-        us = us * np.maximum(1.0, shapes.per_sm * np.minimum(1.0, tiling.tiles / tiling.grid))
+        us = us * np.maximum(1.0, shapes.ctas_per_sm * np.minimum(1.0, tiling.tiles / tiling.grid))
         if self.with_c:
             us = 2 * us
         kept_bytes = 0.0 if stays else costs.written * d_bytes
@@ -341,7 +341,7 @@ class Model:
     @cached_property
     def _of_runs(self) -> tuple[Column, Column]:
         """Times what it takes to read A of the problem, or B, from memory: less where the tiles of a cluster have more
-        of a row along M or N, which lies in one page of it."""
+        of a row along M or N."""
         shapes, costs = self.shapes, self.costs
         first, second = [
             np.where(along, (extent * (self.operands.a.dtype.bits / 8) / _RUN_BYTES) ** -costs.runs, 1.0)

@@ -122,6 +122,7 @@ class Sm90Gemm:
             cluster=(cm * cn, 1, 1),
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
+            # Where it is left out, the DSL asks a driver for several CTAs
             preferred_smem_carveout=SMEM_CARVEOUT_PERCENT if plan.ctas_per_sm > 1 else None,
             use_pdl=is_early(self.launches[GEMM], packed_bytes),
         )
