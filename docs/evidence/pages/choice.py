@@ -122,13 +122,14 @@ takes half of the 83 µs, and mma.sync, which loads it element by element, takes
 32 x 6416 x 12880 tn of tf32, seed 128, has 0.810: B, 330 MB along N, is read into registers by tiles of 128 x 64 in two
 parts, 104 CTAs of 132, at 2.9 TB/s, where cuBLAS reaches 3.5. Tiles of few columns that read A so are what is missing.
 19 x 3292 x 8219 nt of tf32 has 0.915: rows of 32876 bytes, which no box of TMA loads, by mma.sync.
-Few rows by weights along N lost since two CTAs shared the K of 64 x 16: 16 x 11248 x 11408 tn had 0.938 by
-`transposed:sm90_64x16_deep_1x1x2`, 112 µs, and takes 97 by `transposed:sm90_128x32_deep_4x1` (H100), since the model
-knows that memory is read the faster the more of a row the tiles of a cluster have; of 53 such problems of bf16 and f16,
-19 are chosen otherwise since, and are 1.038 times as fast (H200); so are 63 of 1,283 of seed 990, by that and by two
-CTAs to a multiprocessor, 1.022 times. Of seeds 129 and 130, seven of the eleven problems below 0.92
-have a short K, four of them rows of 16 bytes: lines that hold several rows are asked for as often, which the model has
-known since. Beside it the wait of every k-tile for such lines was not worth its constant.
+Few rows by weights along N lost from the day on which two CTAs shared the K of 64 x 16: 16 x 11248 x 11408 tn of seed
+129 had 0.938 by `transposed:sm90_64x16_deep_1x1x2`, 114 µs on an H100. Since then the model has memory read the faster
+the more of a row the tiles of a cluster have: by `transposed:sm90_128x32_deep_4x1`, which is chosen now, it takes 97.
+Of 53 such problems of bf16 and f16 the plan of 19 became another one, 1.038 times as fast (H200); of 1,283 problems of
+seed 990 that of 63 did, by this and by two CTAs to a multiprocessor, 1.022 times as fast, from 0.85 to 1.16 times. Of
+the eleven problems of seeds 129 and 130 below 0.92 seven have a short K, four of them rows of 16 bytes. A line that
+holds several rows is asked for once for each, by every CTA. Since seed 130 the model counts that for the first k-tile;
+a wait of every k-tile for such lines, which it had instead, was not worth a constant.
 What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters of two ([what was
 tried](hopper.md#which-tile)); short K in few tiles of many rows, for which cuBLAS has 288 x 128 and 96 x 384 (14416 x
 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D
