@@ -42,7 +42,7 @@ Row = Mapping[str, Any]
 # M or N: by which the choice loses least on all files, the others as they are.
 _FOUND_APART = (
     "store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "pairs", "shallow", "deeper",
-    "half", "shared", "sent", "streamed", "runs",
+    "half", "shared", "sent", "evens", "runs",
 )  # fmt: skip
 # Until then tiles with narrow slots, named by their size, had wide ones, and a stage less.
 _NARROW_SINCE = "2026-11-23 02:00 UTC"

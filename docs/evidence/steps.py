@@ -142,7 +142,7 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 210, "the choice on problems that nobody picked", "--seed 130 --count 300 --seconds 0.06"
+        "choice_h200", 165, "the choice on problems that nobody picked", "--seed 133 --count 300 --seconds 0.05"
     ),
     _choice(
         "choice_classes_h200", 150, "the choice on sizes that were asked for, and what it is fitted to",
@@ -264,6 +264,13 @@ STEPS: tuple[Step, ...] = (
         "simt_fit_small_h100", "what the choice among SIMT plans is fitted to: small and middling problems",
         ("-m", "docs.evidence", "fit-simt", "--measure", "simt_fit_small_h100.json"), 60, (GPU,),
     ),
+    *[
+        Step(
+            f"simt_fit_twelve_{chip}", f"the same: tiles of twelve rows or columns a thread, of an {chip.upper()}",
+            ("-m", "docs.evidence", "fit-simt", "--measure", f"simt_fit_twelve_{chip}.json", "--seed", seed), 60, (GPU,),
+        )
+        for chip, seed in (("h200", "950"), ("h100", "951"))
+    ],
     _choice(
         "simt_fit_hard_h100", 60, "the same: problems that were chosen badly, of an H100",
         f"{_LOST} {_LAYOUTS} --dtype float32 --first 40 --times",

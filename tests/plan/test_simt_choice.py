@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cutegemm.choose.catalog import choose
+from cutegemm.choose.catalog import choose, plan_named
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.simt.choice import ranked
 from cutegemm.choose.simt.time import COSTS, Model, SimtCosts, Tiles
@@ -28,7 +28,7 @@ BY_HAND = SimtCosts(
     start=1000.0, round=100.0, begin=0.0, latency=3.0, registers=2.0, step=0.5, block=0.0, wide=0.0, narrow=0.0,
     turned=0.0,
     reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0, written=0.0, runs=0.0, torn=0.0, apart=0.0, across=1.0,
-    issue=0.0, launch=10_000.0, added=1.0, sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0,
+    full=1.0, issue=0.0, launch=10_000.0, added=1.0, sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0,
     within=64.0, beside=64.0,
 )  # fmt: skip
 FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds take no time
@@ -144,8 +144,8 @@ def test_sectors_that_are_written_in_part(name, align, torn):
     ("shape", "layout", "most"),
     [
         ((6368, 8256, 32), "nn", 64 * 128),
-        ((9328, 1504, 80), "nn", 64 * 128),
-        ((6005, 691, 89), "tt", 64 * 128),
+        ((9328, 1504, 80), "nn", 96 * 192),
+        ((6005, 691, 89), "tt", 96 * 192),
     ],
 )
 def test_a_short_k_takes_small_tiles(shape, layout, most, device):
@@ -155,7 +155,22 @@ def test_a_short_k_takes_small_tiles(shape, layout, most, device):
     first = next(ranked(operands, Problem(*shape, operands=operands), device=device_named(device)))
     bm, bn, _ = first.recipe.options["block"]
     assert bm * bn <= most
-    assert first.recipe.options["ctas_per_sm"] > 2
+    assert first.recipe.options["ctas_per_sm"] > 1
+
+
+def test_tiles_of_twelve_rows_or_columns_a_thread():
+    """80 columns are a tile of 96, of which one of 128 leaves 48 empty: 676 us in 192 x 96 by 264 CTAs, 843 in 128 x 128
+    (one H200, 2026-11-25). Of a D of more than eight grids of tiles others leave as little empty."""
+    few, many = Problem(15136, 80, 11312), Problem(8192, 8192, 8192)
+    ranks = {str(one.recipe): at for at, one in enumerate(ranked(NT, few))}
+    assert ranks["simt_192x96/s264"] < ranks["simt_128x128/s264"]
+    assert min(ranks, key=ranks.get) in {"simt_192x96/s264", "simt_128x96/s264"}
+    plan = plan_named("simt_192x96", NT)
+    assert (plan.cta_tile, plan.threads, plan.ctas_per_sm) == ((192, 96, 16), 128, 2)
+    assert sum(plan.registers().values()) <= 255
+    whole = [one.recipe for one in ranked(NT, many) if one.recipe.split is None]
+    assert whole
+    assert not [recipe for recipe in whole if any(extent % 3 == 0 for extent in recipe.options["block"][:2])]
 
 
 def test_which_tiles_ctas_share_evenly():

@@ -27,6 +27,8 @@ _IS_BETWEEN = ~np.isin(np.arange(MOST_PARTS + 2), SPLITS)  # by the number of pa
 _LEAST_K = 32  # of a part
 _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and have not been timed
 _EVENLY = Split(waves=1)
+# Grids of tiles of 48, 96 or 192 rows or columns: of more of them others leave as little empty, and they were not timed
+_MOST_OF_THIRDS = 8
 # Of tiles whose k-tiles CTAs share evenly: wide ones that go through registers are as deep at most, none is as narrow,
 # and no more CTAs share a multiprocessor. Deeper ones took 1.09 to 1.2 times what they are held to take, narrow ones
 # up to 1.9, four CTAs and more 1.06 to 1.08, for reasons that were not found (H100 and H200, 2026-11-22)
@@ -99,7 +101,7 @@ def _divisions(served: Serving, problem: Problem) -> tuple[Column, Column, Colum
     grids = count / np.maximum(1.0, at_once)
     held = np.floor(at_once / np.maximum(1.0, count))
     most = min(MOST_PARTS, problem.k // _LEAST_K)
-    (whole,) = np.ones(len(count)).nonzero()
+    (whole,) = (~_has_thirds(tiles) | (grids <= _MOST_OF_THIRDS)).nonzero()
     which, split = ((_SPLITS[:, None] <= held + 1) & (_SPLITS[:, None] <= most)).nonzero()
     (full,) = ((held > 1) & (held <= most) & _IS_BETWEEN.take(held.astype(int), mode="clip")).nonzero()
     is_few = (np.floor(grids) < grids) & (grids < _FEW) & (count * problem.k >= at_once * _LEAST_K)
@@ -109,6 +111,11 @@ def _divisions(served: Serving, problem: Problem) -> tuple[Column, Column, Colum
     grid = np.zeros(len(rows))
     grid[len(rows) - len(few) :] = at_once[few]
     return rows, parts, grid
+
+
+def _has_thirds(tiles: Tiles) -> Column:
+    """Whether rows or columns of a tile are three times a power of two."""
+    return (tiles.bm % 3 == 0) | (tiles.bn % 3 == 0)
 
 
 def may_share(tiles: Tiles) -> Column:

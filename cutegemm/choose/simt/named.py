@@ -11,9 +11,40 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cutegemm.choose.simt.recipe import SimtRecipe
+from cutegemm.layout import product
 
 # k-major tiles travel by cp.async too, an element at a time: several are under way, where registers hold one
 _DEEP = {"stages": 4, "unroll": 4, "load_a": "cp.async", "load_b": "cp.async"}
+
+# Twelve rows or columns a thread: tiles of 48, 96 and 192 rows or columns, where powers of two would have more beyond
+# the end. 80 x 15824 x 13120 took 818 us in 96 x 192 and 993 in 128 x 256, the fastest of the others; 288 x 11232 x
+# 13392 1789 and 1931 (nt, one H200, 2026-11-25). Accesses of four elements, 12 or 24 of them along M or N, are as many
+# as 128 threads, or 256, share evenly.
+_BY_TWELVE = tuple(
+    [
+        SimtRecipe(
+            f"simt_{rows}x{columns}",
+            f"{thread[0]}x{thread[1]} elements a thread, {rows * columns // product(warp)} warps; where powers of two "
+            "leave more of a tile empty",
+            {
+                "block": (rows, columns, deep), "warp": warp, "thread": thread, "stages": stages, "unroll": 4,
+                "ctas_per_sm": ctas, "mma_order": "n" if columns > rows else "m", "access_elems": 4,
+            },
+        )
+        for rows, columns, deep, warp, thread, stages, ctas in (
+            (128, 96, 16, (64, 48), (8, 12), (4, 2), 2),
+            (96, 128, 16, (48, 64), (12, 8), (4, 2), 2),
+            (192, 128, 16, (48, 64), (12, 8), (4, 2), 1),
+            (128, 192, 16, (64, 48), (8, 12), (4, 2), 1),
+            (192, 96, 16, (96, 48), (12, 12), (3, 2), 2),
+            (96, 192, 16, (48, 96), (12, 12), (3, 2), 2),
+            (256, 48, 32, (64, 48), (8, 12), 2, 2),
+            (48, 256, 32, (48, 64), (12, 8), 2, 2),
+            (128, 48, 32, (32, 48), (4, 12), 2, 3),
+            (48, 128, 32, (48, 32), (12, 4), 2, 3),
+        )
+    ]
+)  # fmt: skip
 
 SIMT_PLANS = (
     SimtRecipe(
@@ -169,6 +200,7 @@ SIMT_PLANS = (
         "the mirror image of simt_32x64",
         {"block": (64, 32, 16), "warp": (16, 32), "thread": (4, 4), **_DEEP, "ctas_per_sm": 4},
     ),
+    *_BY_TWELVE,
 )  # fmt: skip
 # The largest tiles, packed: the last steps of the ladder.
 LARGE_PACKED = replace(SIMT_PLANS[0], is_packed=True)

@@ -37,7 +37,7 @@ class SimtRecipe(Recipe):
     """What a SIMT plan is before its operands are known.
 
     Of `options`, `stages` may be a pair: with cp.async alone, and where a tile goes through registers, as such a tile
-    is one more on its way already.
+    is one more on its way already. `access_elems` are the elements that a thread moves at once, at most.
     """
 
     family: ClassVar[str] = "simt"
@@ -68,6 +68,9 @@ class SimtRecipe(Recipe):
         ):  # a batch of few tiles has nothing to group, and which tile is next is found sooner
             given.setdefault("raster", "along_m")
         given["ctas_per_sm"] = max(1, given.get("ctas_per_sm", 1) * 32 // max(32, widest))
+        elems = given.pop("access_elems", None)
+        if elems is not None:
+            given["access_bits"] = min(ACCESS_BITS, elems * operands.a.dtype.bits)
         stages = given["stages"]
         async_stages, given["stages"] = stages if isinstance(stages, tuple) else (stages, stages)
         called: dict[str, Any] = {"name": self.plan_name, "summary": self.summary}

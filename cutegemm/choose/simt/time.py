@@ -41,6 +41,7 @@ _BOUNDS = "latency", "loads", "multiply-adds", "DRAM", "start and end", "sums of
 _ADDED_AT_ONCE = 16  # parts, of which a thread asks for the sums in one go
 _IN_STEP = 2  # CTAs of a multiprocessor that multiply and store at the same times
 _WIDE_BITS = 64  # of an access that counts as a wide one
+_SUMS = 128  # of a thread
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class SimtCosts:
     torn        more of it, where each sector is written in part
     apart       how far the store of one CTA goes on beside the products of another: see above
     across      times their multiply-adds, of threads with more columns than rows
+    full        the same of threads with more than `_SUMS` sums, which leave few registers for what comes next
     issue       of any of these accesses to global memory, besides, which schedulers do not multiply meanwhile
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
@@ -95,6 +97,7 @@ class SimtCosts:
     runs: float = 0.96
     apart: float = 0.411
     across: float = 1.09
+    full: float = 1.03
     issue: float = 0.00129
     launch: float = 0.212
     added: float = 1.08
@@ -345,6 +348,8 @@ class Model:
         per_us = per_us * _share_of_f32(self.operands, self.device)
         products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
         products_us = products_us * np.where(tiles.across, costs.across, 1.0)
+        is_full = tiles.bm * tiles.bn > tiles.warps * (WARP_THREADS * _SUMS)
+        products_us = products_us * np.where(is_full, costs.full, 1.0)
         return products_us + costs.issue * (tiles.wide + tiles.narrow + tiles.turned)
 
     @cached_property

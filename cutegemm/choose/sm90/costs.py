@@ -46,8 +46,8 @@ class Sm90Costs:
     sums           KiB a microsecond that a CTA writes to L2 or reads from there, of the sums of parts
     shared         where CTAs of a cluster share K, until each has the sums of its own columns
     sent           KiB a microsecond that a CTA sends of its sums, and adds
-    streamed       more of the exponent by which waves and memory add up, where they do so for few columns: loads of A
-                   go on meanwhile, so that only for the last tile they are waited for
+    evens          more of the exponent by which waves and memory add up, where CTAs of a cluster share K: memory serves
+                   them alike, so that the last of them ends not much later than the others
     runs           power of the bytes that the tiles of a cluster have of a row along M or N: the more of them, the
                    faster it is read from memory
     ends           where tiles have owners, until they have what others took of the k-tiles
@@ -92,7 +92,7 @@ class Sm90Costs:
     sums: float = 49.0
     shared: float = 0.9
     sent: float = 30.0
-    streamed: float = 0.7
+    evens: float = 0.7
     runs: float = 0.04
     ends: float = 4.51
     burst: float = 80.0

@@ -24,6 +24,7 @@ from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape
 from cutegemm.choose.sm90.tiles import (
     COOPERATIVE,
     DEFERRED,
+    READING_SHARED_K,
     every_tile,
     has_narrow_slots,
     tile_name,
@@ -323,8 +324,9 @@ def _is_usual(recipe: Sm90Recipe) -> bool:
 # What `choose` considers.
 SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE), two_level=False)
 SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
-# Of these, the plans of an A that threads read into registers, as `Sm90Recipe.build_for` makes them of the others.
-SM90_READING = tuple([recipe.reading for recipe in SM90_CHOSEN if recipe.may_read])
+# Plans of an A that threads read into registers, as `Sm90Recipe.build_for` makes them of the others.
+_FOR_READING = tuple([of_tile(tile, cluster, k_ctas=k_ctas) for tile, cluster, k_ctas in READING_SHARED_K])
+SM90_READING = tuple([recipe.reading for recipe in (*SM90_CHOSEN, *_FOR_READING) if recipe.may_read])
 SM90_PLANS = (*SM90_LADDER, *_ALONE, *_TWO_LEVEL_LADDER)
 
 

@@ -175,7 +175,7 @@ class Model:
     def _evens_out(self) -> Column:
         """The exponent by which waves and memory add up."""
         deeper = self.costs.deeper * (np.minimum(self.shapes.stages, _MOST_STAGES) - _STAGES)
-        return 2.0 + deeper + self.costs.streamed * self.shapes.streams
+        return 2.0 + deeper + self.costs.evens * self.shapes.shares_k
 
     @cached_property
     def _shallow(self) -> Column:

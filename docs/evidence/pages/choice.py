@@ -41,7 +41,7 @@ logarithm from 16 to 16384, a third of the problems with any extents, all four l
 cuBLAS, through torch, over that of `gemm` by default, in turns on the same normally distributed matrices behind a
 flush of L2; D is held against the library's.
 
-    python -m docs.evidence choice --seed 130 --count 300 --seconds 0.06 --json choice_h200.json
+    python -m docs.evidence choice --seed 133 --count 300 --seconds 0.05 --json choice_h200.json
 
 By other draws, each before what followed from it, from 2026-11-22 on:
 
@@ -67,7 +67,9 @@ By other draws, each before what followed from it, from 2026-11-22 on:
 | seed 124 | 1.230, 0.979, 0.854 | | boxes of any number of rows in large clusters, 192 x 128 and 144 |
 | seeds 126, 127 | 1.272, 1.005, 0.893 | 1.212, 0.990, 0.730 | K shared by the CTAs of a cluster |
 | seeds 128, 129 | 1.187, 0.974, 0.810 | below | 64 x 16 whose K two CTAs share |
-| seed 130 | below | | two CTAs to a multiprocessor for short K, rows along M and N |
+| seed 130 | 1.229, 0.994, 0.891 | | two CTAs to a multiprocessor for short K, rows along M and N |
+| seed 131 | 1.258, 0.979, 0.880 | | lines of several rows; K shared where A is read into registers |
+| seed 133 | below | | f32 by twelve rows or columns a thread, more widths of 192 and 256 rows |
 
 All but seeds 1, 101, 102, 105 and 106 were timed on machines of one GPU, where the smallest kernels of either side take
 4.3 to 5.6 µs, the others on machines of several, where they take 6 to 7.5: what a kernel's start costs counts for less
@@ -85,7 +87,7 @@ problem are taken again, since then, where the medians of the first rounds and o
 
 With the tuner seed 121 has 1.219, 1.000 and 0.939: 4 of 300 below 0.97, where 16 are by default, and none below 0.92,
 where 4 are; seed 122 6, 21, none and 4; seed 123 on an H100 6, 13, 1 and 2; seed 124 10, 24, 2 and 7; seed 126 on an
-H200 4, 11, none and 2; seed 127 on an H100 4, 11, 2 and 3.
+H200 4, 11, none and 2; seed 127 on an H100 4, 11, 2 and 3; seed 131 on an H200 5, 21, 1 and 2.
 
 Few tiles with a deep K lost most until seed 126: 432 x 304 x 7552 tt had 0.875, 768 x 128 x 10144 nt 0.921 and 224 x
 656 x 10224 nn 0.924, by plans whose parts of K met in global memory. Since [CTAs of a cluster share
@@ -120,7 +122,8 @@ knows that since.
 3971 x 99 x 7186 tn of seed 127 has 0.730 on an H100: no box of TMA loads A, whose rows have 7942 bytes; to copy it
 takes half of the 83 µs, and mma.sync, which loads it element by element, takes 92.
 32 x 6416 x 12880 tn of tf32, seed 128, has 0.810: B, 330 MB along N, is read into registers by tiles of 128 x 64 in two
-parts, 104 CTAs of 132, at 2.9 TB/s, where cuBLAS reaches 3.5. Tiles of few columns that read A so are what is missing.
+parts, 104 CTAs of 132, at 2.9 TB/s, where cuBLAS reaches 3.5. Since then CTAs share K [where A is read
+so](hopper.md#a-out-of-registers).
 19 x 3292 x 8219 nt of tf32 has 0.915: rows of 32876 bytes, which no box of TMA loads, by mma.sync.
 Few rows by weights along N lost from the day on which two CTAs shared the K of 64 x 16: 16 x 11248 x 11408 tn of seed
 129 had 0.938 by `transposed:sm90_64x16_deep_1x1x2`, 114 µs on an H100. Since then the model has memory read the faster
@@ -130,6 +133,14 @@ seed 990 that of 63 did, by this and by two CTAs to a multiprocessor, 1.022 time
 the eleven problems of seeds 129 and 130 below 0.92 seven have a short K, four of them rows of 16 bytes. A line that
 holds several rows is asked for once for each, by every CTA. Since seed 130 the model counts that for the first k-tile;
 a wait of every k-tile for such lines, which it had instead, was not worth a constant.
+Beside the losers of seed 131 stood tiles of the library that exactly fill 132 multiprocessors, or nearly: 176 x 192
+for 560 x 7664 x 2704, 128 x 144 in clusters of four for 4528 x 432 x 11808, 320 x 64 for 1408 x 1920 x 80. [More
+widths](hopper.md#which-tile) are considered since. Of f32 3452 x 1335 x 49 tt had 0.880 by `simt_64x64`; by
+`simt_96x192`, which is chosen now, 24.8 µs in place of 27.8. Of 54 problems of f32 that were drawn apart, and
+six losers (one H200), what is chosen had 1.143 of cuBLAS in the mean and 0.877 at the least by the tiles there were, 1.191 and 0.961 with those
+of [twelve rows or columns a thread](simt.md#twelve-rows-or-columns-a-thread).
+144 x 864 x 12832 tn of seed 133 has 0.807 by `transposed:sm90_64x96_2x2/k4`: 144 are two times 96 but for 48; and one
+time 144, but of its columns CTAs would have to share K by three or six, no number that fills the grid with 14 tiles.
 What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters of two ([what was
 tried](hopper.md#which-tile)); short K in few tiles of many rows, for which cuBLAS has 288 x 128 and 96 x 384 (14416 x
 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D
