@@ -267,7 +267,8 @@ STEPS: tuple[Step, ...] = (
     *[
         Step(
             f"simt_fit_twelve_{chip}", f"the same: tiles of twelve rows or columns a thread, of an {chip.upper()}",
-            ("-m", "docs.evidence", "fit-simt", "--measure", f"simt_fit_twelve_{chip}.json", "--seed", seed), 60, (GPU,),
+            ("-m", "docs.evidence", "fit-simt", "--measure", f"simt_fit_twelve_{chip}.json", "--seed", seed), 60,
+            (GPU,),
         )
         for chip, seed in (("h200", "950"), ("h100", "951"))
     ],

@@ -159,8 +159,8 @@ def test_a_short_k_takes_small_tiles(shape, layout, most, device):
 
 
 def test_tiles_of_twelve_rows_or_columns_a_thread():
-    """80 columns are a tile of 96, of which one of 128 leaves 48 empty: 676 us in 192 x 96 by 264 CTAs, 843 in 128 x 128
-    (one H200, 2026-11-25). Of a D of more than eight grids of tiles others leave as little empty."""
+    """80 columns are a tile of 96, of which one of 128 leaves 48 empty: 676 us in 192 x 96 by 264 CTAs, 843 in
+    128 x 128 (one H200, 2026-11-25). Of a D of more than eight grids of tiles others leave as little empty."""
     few, many = Problem(15136, 80, 11312), Problem(8192, 8192, 8192)
     ranks = {str(one.recipe): at for at, one in enumerate(ranked(NT, few))}
     assert ranks["simt_192x96/s264"] < ranks["simt_128x128/s264"]
