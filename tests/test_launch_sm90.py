@@ -301,7 +301,7 @@ def test_mma_sync_fed_by_tma_takes_rows_of_any_length(taken):
 
 def test_k_is_split_where_few_tiles_have_many_k_tiles(taken):
     """The kernel is then called through what gives it a workspace."""
-    a, b = matrix(256, 16384), matrix(512, 16384).t()
+    a, b = matrix(512, 16384), matrix(512, 16384).t()
     gemm(a, b)
     assert taken[-1].plan.split.is_split
     assert len(taken[-1].calls) == 1

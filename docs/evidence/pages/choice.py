@@ -133,14 +133,16 @@ seed 990 that of 63 did, by this and by two CTAs to a multiprocessor, 1.022 time
 the eleven problems of seeds 129 and 130 below 0.92 seven have a short K, four of them rows of 16 bytes. A line that
 holds several rows is asked for once for each, by every CTA. Since seed 130 the model counts that for the first k-tile;
 a wait of every k-tile for such lines, which it had instead, was not worth a constant.
-Beside the losers of seed 131 stood tiles of the library that exactly fill 132 multiprocessors, or nearly: 176 x 192 for
-560 x 7664 x 2704, 128 x 144 in clusters of four for 4528 x 432 x 11808, 320 x 64 for 1408 x 1920 x 80. [More
-widths](hopper.md#which-tile) are considered since. Of f32 3452 x 1335 x 49 tt had 0.880 by `simt_64x64`; by
-`simt_96x192`, which is chosen now, 24.8 µs in place of 27.8. Of 54 problems of f32 that were drawn apart, and six
-losers (one H200), what is chosen had 1.143 of cuBLAS in the mean and 0.877 at the least by the tiles there were, 1.191
-and 0.961 with those of [twelve rows or columns a thread](simt.md#twelve-rows-or-columns-a-thread). 144 x 864 x 12832 tn
-of seed 133 has 0.807 by `transposed:sm90_64x96_2x2/k4`: 144 are two times 96 but for 48; and one time 144, but of its
-columns CTAs would have to share K by three or six, no number that fills the grid with 14 tiles.
+Beside the losers of seeds 130 and 131, and of some drawn apart, stood tiles of the library that exactly fill 132
+multiprocessors, or nearly: 176 x 192 for 560 x 7664 x 2704, 128 x 144 in clusters of four for 4528 x 432 x 11808, 320 x
+64 for 1408 x 1920 x 80. [More widths](hopper.md#which-tile) are considered since. Of f32 3452 x 1335 x 49 tt had 0.880
+by `simt_64x64`; by `simt_96x192`, which is chosen now, 24.8 µs in place of 27.8. Of 54 problems of f32 that were drawn
+apart, and six losers (one H200), what is chosen had 1.143 of cuBLAS in the mean and 0.877 at the least by the tiles
+there were, 1.191 and 0.961 with those of [twelve rows or columns a thread](simt.md#twelve-rows-or-columns-a-thread).
+144 x 864 x 12832 tn of seed 133 has 0.807 by `transposed:sm90_64x96_2x2/k4`: 144 are two times 96 but for 48; and one
+time 144, but of its columns CTAs would have to share K by three or six, no number that fills the grid with 14 tiles.
+Six of these 300 have another plan since: how evenly memory serves CTAs that share K was set down after the draw, and
+f32 tiles of twelve rows or columns a thread have a cost of their own.
 What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters of two ([what was
 tried](hopper.md#which-tile)); short K in few tiles of many rows, for which cuBLAS has 288 x 128 and 96 x 384 (14416 x
 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D
