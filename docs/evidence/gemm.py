@@ -31,7 +31,7 @@ def expand(patterns: Sequence[str]) -> list[str | None]:
     """The names that fit a pattern with `*`; "chosen" is what `gemm` chooses, "@sm90" names `candidates`.
 
     >>> expand(["chosen", "simt_*6x128"])
-    [None, 'simt_256x128', 'simt_16x128']
+    [None, 'simt_256x128', 'simt_16x128', 'simt_96x128']
     """
     from cutegemm.choose.catalog import plans
 
