@@ -26,6 +26,7 @@ ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
 # Rows of a 32-bit tile along M or N, for a read that takes 8 neighbours of each of 4 k: 8 banks apart.
 _PAD_ELEMS = 8
 _MATRICES = 4  # of an ldmatrix
+_FLOAT8_BYTES = 4  # of an access, at the least
 
 
 def mma_sync_plan(
@@ -58,11 +59,11 @@ def mma_sync_plan(
     reduction: str = "kernel",
     waves: int = 0,
     persistent: int | None = None,
-    arch: str = "sm_80",
+    arch: str | None = None,
 ) -> GemmPlan:
     """A plan for mma.sync from tile sizes.
 
-    operands      of f16, bf16 or tf32; bf16, all rows contiguous, where left out
+    operands      of f16, bf16, tf32, e4m3 or e5m2; bf16, all rows contiguous, where left out
     block         (bM, bN, bK) elements of a CTA; 128 x 256 and rows of 128 bytes along K where left out
     warp          (M, N) elements of a warp
     atom_k        depth of the atom; the deepest where left out
@@ -86,7 +87,7 @@ def mma_sync_plan(
     warps_along   "m" or "n": in which direction neighbouring warps lie
     split_k       CTAs that share a tile of D; split_order, reduction and waves: see `Split`
     persistent    CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
-    arch          the least one, whose shared memory is the limit
+    arch          the least one, whose shared memory is the limit; where left out sm_80, or sm_89 for e4m3 and e5m2
     raises        PlanError with every rule that is broken
 
     >>> plan = mma_sync_plan()
@@ -145,7 +146,7 @@ def mma_sync_plan(
         name=name,
         summary=summary,
         family="mma_sync",
-        arch=arch,
+        arch=arch or _least_arch(ops),
         raster=made(order),
         schedule=made(schedule),
         ctas_per_sm=ctas_per_sm,
@@ -236,14 +237,16 @@ class _MmaBuilder(Builder):
             return Storing(held)
         copy = self.copy_of_lines(min(ACCESS_BITS // d.dtype.bits, d.align_elems), threads)
         line = gcd(bn if d.major == "n" else bm, CACHE_LINE_BYTES * 8 // d.dtype.bits)
-        # Eight rows of four lanes each are written at once: 16 bytes a row of 16-bit elements, 32 of 32-bit.
-        bits = max(0, (line // _PAD_ELEMS).bit_length() - 1)
+        # Eight rows of four lanes each are written at once: 8 bytes a row of 8-bit elements, 16 of 16, 32 of 32-bit.
+        # What one thread copies stays together.
+        group = max(_PAD_ELEMS, ACCESS_BITS // d.dtype.bits)
+        bits = max(0, (line // group).bit_length() - 1)
         shift = 2 if d.dtype.bits > 16 and d.major == "n" else 3
         if d.major == "n":
             one, panels = Layout((SMEM_ATOM_ROWS, line), (line, 1)), (1, 0)
         else:
             one, panels = Layout((line, SMEM_ATOM_ROWS), (1, line)), (0, 1)
-        swizzle = Swizzle(min(bits, shift), 3, shift)
+        swizzle = Swizzle(min(bits, shift), group.bit_length() - 1, shift)
         return Storing(held, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
 
 
@@ -268,26 +271,46 @@ def _shared_out(extent: int, own: int, step: int) -> Layout:
     return Layout((step, warps, (piece // step, own // piece)), (1, piece, (step, piece * warps)))
 
 
-def check_is_multiplied(subject: str, operands: Operands) -> None:
+def _least_arch(operands: Operands) -> str:
+    return "sm_89" if operands.a.dtype.bits == 8 else "sm_80"
+
+
+def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -> None:
     """Checks that kernels multiply the operands by mma.sync.
 
-    raises   PlanError for elements of 8 bits: there are atoms for them, and no kernel
+    least_bits   of an element
+    raises   PlanError with every rule that is broken: there are atoms for integers of 8 bits, and no kernel; float8
+             is read and loaded four at a time, along K
 
     >>> check_is_multiplied("mma_sync_plan", Operands.of("s8"))
     Traceback (most recent call last):
         ...
     cutegemm.errors.PlanError: mma_sync_plan: 1 rule is broken.
-      - A is of s8; f16, bf16 and tf32 are multiplied by mma.sync. Take an sm90_plan, which multiplies s8 by wgmma.
+      - A is of s8; floats of 8 to 19 bits are multiplied by mma.sync. Take an sm90_plan, which multiplies s8 by wgmma.
     """
     kind = operands.a.dtype
-    if kind.bits == 8:
-        raise PlanError(
-            subject,
-            [
-                f"A is of {kind}; f16, bf16 and tf32 are multiplied by mma.sync. Take an sm90_plan, which multiplies "
-                f"{kind} by wgmma."
-            ],
+    broken = []
+    if not kind.is_float or kind.bits < least_bits:
+        broken.append(
+            f"A is of {kind}; floats of {least_bits} to 19 bits are multiplied by mma.sync. Take an sm90_plan, which "
+            f"multiplies {kind} by wgmma."
         )
+    elif kind.bits == 8:
+        if operands.b.dtype != kind:
+            broken.append(
+                f"A is of {kind}, B of {operands.b.dtype}; float8 of one type is multiplied by mma.sync."
+            )
+        for name, operand in (("A", operands.a), ("B", operands.b)):
+            if operand.major != "k":
+                broken.append(
+                    f"{name} is {operand.major}-major; float8 is multiplied k-major alone, as of 'nt'."
+                )
+            if operand.align_bytes < _FLOAT8_BYTES:
+                broken.append(
+                    f"{name} is aligned to {operand.align_bytes} bytes; float8 is loaded by {_FLOAT8_BYTES} or more."
+                )
+    if broken:
+        raise PlanError(subject, broken)
 
 
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:

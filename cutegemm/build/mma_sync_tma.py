@@ -69,7 +69,8 @@ def mma_tma_plan(
     if block is not None:
         tiles["block"] = (block, 3)
     check_arguments(subject, ops, tiles, {"stages": 0 if stages is None else stages})
-    check_is_multiplied(subject, ops)
+    # Hopper's mma.sync of float8 converts fragments to f16, for which warps of so many sums have no registers
+    check_is_multiplied(subject, ops, least_bits=16)
     tile = block or (256, 128, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     b = _Builder(subject, ops, tile, arch)
     b.choices(store=(store, ("shared", "direct")))

@@ -31,9 +31,11 @@ from cutegemm.plan.memory.packing import to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
+from cutegemm.tile.atoms import runs_on
 
 Suits = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
+WITH_FLOAT8 = "sm_89"  # by mma.sync
 # Plans of mma.sync have no descriptors to read first, and a kernel of their own adds the parts of K. So they are
 # considered beside those of wgmma where K is short, or where D is small and has few rows or columns: elsewhere none was
 # faster (84 problems on one H200, 2026-11-24). tf32 is left to wgmma and to plans that stream A: TMA and those round it
@@ -224,8 +226,9 @@ def ranked(
     kind, by_threads = operands.a.dtype, by_threads or operands
     if by_simt(kind):
         return iter(()) if transposed else simt.ranked(by_threads, problem, arch, device)
-    if kind.bits == 8 and arch != WITH_WGMMA:
-        only = f"{kind} is multiplied by wgmma alone, which {WITH_WGMMA} has and {arch} has not."
+    if kind.bits == 8 and arch != WITH_WGMMA and not (kind.is_float and runs_on(WITH_FLOAT8, arch)):
+        others = f", or by mma.sync, from {WITH_FLOAT8} on" if kind.is_float else ""
+        only = f"{kind} is multiplied by wgmma, of {WITH_WGMMA}{others}; there is none on {arch}."
         raise PlanError(f"choose: no named plan for {operands}", [only])
     if arch != WITH_WGMMA:
         return iter(()) if transposed else mma_sync.ranked(by_threads, problem, arch, device)

@@ -209,8 +209,9 @@ def _peaks(**tflops: float) -> Mapping[str, float]:
     return MappingProxyType(out)
 
 
+# mma.sync of float8 converts operands to f16, and is no faster.
 _H100_SXM = _peaks(
-    fma_f32=66.9, fma_f64=33.5, mma_half=640, mma_tf32=320,
+    fma_f32=66.9, fma_f64=33.5, mma_half=640, mma_tf32=320, mma_fp8=640,
     wgmma_tf32=494.7, wgmma_half=989.4, wgmma_fp8=1978.9, wgmma_s8=1978.9,
 )  # fmt: skip
 
@@ -279,7 +280,7 @@ DEVICES = {
         ),
         Device(
             "h100-pcie", "sm_90a", 114, 50 * MIB, 2, 2039, 1755, 114 * 64,
-            _peaks(fma_f32=51.2, fma_f64=25.6, mma_half=490, mma_tf32=245,
+            _peaks(fma_f32=51.2, fma_f64=25.6, mma_half=490, mma_tf32=245, mma_fp8=490,
                    wgmma_tf32=378, wgmma_half=756, wgmma_fp8=1513, wgmma_s8=1513),
             "NVIDIA H100 white paper; mma scaled from the H200's",
         ),

@@ -106,7 +106,8 @@ def test_batch_majorness_and_c(with_c):
 
 OF_MMA_SYNC = (
     "bf16_tn_2", "tf32_tt_4", "bf16_nn_4", "f16_sums", "f16_tt_m_major", "direct_m_major", "one_stage",
-    "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps",
+    "one_buffer_registers", "five_stages", "shallow_atom", "rna", "batched", "wide_warps", "e4m3_nt_8",
+    "e4m3_into_e4m3",
 )  # fmt: skip
 
 
@@ -123,6 +124,7 @@ OF_MMA_SYNC = (
             "tf32_tt_4",
             "direct_m_major",
             "five_stages",
+            "e4m3_nt_8",
         ),
     ),
 )

@@ -189,3 +189,15 @@ def test_a_plan_for_other_operands():
     a = torch.randn(64, 64, device="cuda")
     with pytest.raises(PlanError, match="the plan is made for bf16"):
         gemm(a, a, plan=form("bf16_nn_16"))
+
+
+@pytest.mark.parametrize("out", [torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("name", ["mma_64x64_short", "mma_128x256", "mma_32x32/k4"])
+def test_float8(name, out):
+    """k-major, as torch._scaled_mm has it; summed up in f32, and rounded once."""
+    a, b = (torch.randn(rows, 272, device="cuda").to(torch.float8_e4m3fn) for rows in (333, 208))
+    d = gemm(a, b.t(), plan=name, alpha=0.25, out_dtype=out).double()
+    wide_a, wide_b = a.double(), b.double().t()
+    exact, magnitude = 0.25 * wide_a @ wide_b, 0.25 * wide_a.abs() @ wide_b.abs()
+    bound = magnitude * 2.0**-12 + exact.abs() * torch.finfo(out).eps + 2.0**-9
+    assert ((d - exact).abs() <= bound).all()

@@ -100,9 +100,23 @@ FED = {
 FORMS.update(FED)
 
 
+# float8, k-major as torch._scaled_mm has it.
+FLOAT8: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    **{
+        f"e4m3_nt_{align}": ({"dtype": "e4m3", "layout": "nt", "align_bytes": align, "out": "bf16"}, _SMALL)
+        for align in (16, 8, 4)
+    },
+    "e5m2": ({"dtype": "e5m2", "layout": "nt", "out": "f32"}, _SMALL),
+    "e4m3_into_e4m3": ({"dtype": "e4m3", "layout": "nt", "out": "e4m3"}, _SMALL),
+    "e4m3_into_e4m3_m_major": ({"dtype": "e4m3", "layout": "nt", "out": "e4m3", "out_major": "m"}, _SMALL),
+    "e4m3_sums_of_f16": ({"dtype": "e4m3", "layout": "nt", "out": "f16", "acc": "f16"}, _SMALL),
+    "e4m3_split": ({"dtype": "e4m3", "layout": "nt", "out": "bf16"}, {**_SMALL, "split_k": 3}),
+}
+
+
 def form(name: str, **more: Any) -> GemmPlan:
     """The plan of a form, with further arguments of its builder."""
-    of, options = FORMS[name]
+    of, options = {**FORMS, **FLOAT8}[name]
     of = {"dtype": "bf16", "layout": "nt", **of}
     align = of.pop("align_d", None)
     operands = Operands.of(of.pop("dtype"), **of)

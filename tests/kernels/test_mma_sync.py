@@ -16,7 +16,7 @@ from cutegemm.compile.plans import compile_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Operands
 from cutegemm.plan.program.schedule import Fetch, Multiply, Read
-from tests.kernels.mma_sync_forms import form
+from tests.kernels.mma_sync_forms import FLOAT8, form
 from tests.kernels.plans import check_each, in_groups
 
 
@@ -31,7 +31,13 @@ def check(kernel):
     counts = {kind: sum(isinstance(step, kind) for step in steps) for kind in (Multiply, Read)}
     bm, bn, _ = plan.cta_tile
     atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_C((bm, bn))[1:])
-    assert report.count("HMMA") == counts[Multiply] * atoms_m * atoms_n
+    products = counts[Multiply] * atoms_m * atoms_n
+    if plan.operands.a.dtype.bits > 8:
+        assert report.count("HMMA") == products
+    elif kernel.arch == "sm_89":
+        assert report.count("QMMA") == products
+    else:  # of operands that are converted, half as deep
+        assert (report.count("QMMA"), report.count("HMMA")) == (0, 2 * products)
     plain, transposed = ldmatrices(plan, atoms_m, atoms_n)
     found = {op: n for op, n in report.instructions.items() if op.startswith("LDSM")}
     assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == counts[Read] * plain, found
@@ -102,6 +108,12 @@ COMPILED = (
 @in_groups("names", COMPILED)
 def test_forms(names):
     check_each([form(name) for name in names], check)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a"])
+def test_float8(arch):
+    check_each([form(name) for name in FLOAT8 if name != "e4m3_split"], check, arch)
 
 
 # Every majorness where fragments are read by plain loads a half at a time, which is where registers run short.

@@ -128,6 +128,7 @@ def test_a_reason_is_said_once() -> None:
         choose(fp8, Problem(128, 128, 2**31 - 1, operands=fp8))
     assert [rule.split(": ")[1].split(",")[0] for rule in caught.value.violations] == ["K = 2147483647"]
     with pytest.raises(
-        PlanError, match="e4m3 is multiplied by wgmma alone, which sm_90a has and sm_80 has not"
+        PlanError,
+        match=r"e4m3 is multiplied by wgmma, of sm_90a, or by mma\.sync, from sm_89 on; there is none on sm_80",
     ):
         choose(Operands.of("e4m3", layout="nt"), Problem(128, 128, 128), "sm_80")

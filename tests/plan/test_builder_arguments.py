@@ -163,8 +163,11 @@ F16_SUMS = Operands.of("f16", layout="nt", acc="f16")
         ),
         (lambda: sm90_plan(F16_SUMS, tile=(64, 96, 64)), "sums of f16 by wgmma of 96 columns"),
         (lambda: _gated((32, 48, 8)), "copied 16 columns at a time, but 12 gates lie together"),
-        (lambda: mma_sync_plan(Operands.of("s8", layout="nt")), "A is of s8; f16, bf16 and tf32 are multiplied"),
-        (lambda: mma_tma_plan(Operands.of("s8", layout="nt")), "A is of s8; f16, bf16 and tf32 are multiplied"),
+        (lambda: mma_sync_plan(Operands.of("s8", layout="nt")), "A is of s8; floats of 8 to 19 bits are multiplied"),
+        (lambda: mma_sync_plan(Operands.of("e4m3", layout="tn")), "A is m-major; float8 is multiplied k-major alone"),
+        (lambda: mma_sync_plan(Operands.of("e5m2", layout="nt", align_bytes=2)), "B is aligned to 2 bytes; float8 is"),
+        (lambda: mma_tma_plan(Operands.of("s8", layout="nt")), "A is of s8; floats of 16 to 19 bits are multiplied"),
+        (lambda: mma_tma_plan(Operands.of("e4m3", layout="nt")), "A is of e4m3; floats of 16 to 19 bits"),
     ],
 )  # fmt: skip
 def test_what_no_kernel_carries_out_is_refused(make, said):

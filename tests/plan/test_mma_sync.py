@@ -8,13 +8,13 @@ from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.swizzle import search_plan
 from cutegemm.build import mma_sync_plan
-from cutegemm.choose.catalog import choose, plan_named
+from cutegemm.choose.catalog import choose, chosen, plan_named, ranked
 from cutegemm.choose.mma_sync.choice import candidates
 from cutegemm.choose.mma_sync.ladder import STEPS
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, Swizzle
-from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.machine.device import DEFAULT_DEVICE, default_device
 from cutegemm.plan import Operands, Problem
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -169,3 +169,21 @@ def test_a_plan_says_how_d_leaves():
         plan.with_(smem_d=Layout((64, 32)))
     with pytest.raises(PlanError, match="puts two elements in one place"):
         plan.with_(smem_d=Layout((64, 64), (32, 1)))
+
+
+def test_float8_is_multiplied_from_sm_89_on():
+    """Where there is no wgmma; by sm_90a it is taken."""
+    float8, problem = Operands.of("e4m3", layout="nt", out="bf16"), Problem(256, 512, 1024)
+    for arch in ("sm_89", "sm_90", "sm_120a"):
+        recipe, plan = chosen(float8, problem, arch, default_device(arch))
+        assert (recipe.family, plan.refusals(arch)) == ("mma_sync", [])
+        assert plan.tiled_mma.atom.name == "mma.m16n8k32.f32.e4m3"
+    assert chosen(float8, problem)[0].family == "sm90"
+    assert mma_sync_plan(float8).refusals("sm_86")
+    assert predicted_of(float8, "sm_89") < predicted_of(Operands.of("bf16", layout="nt"), "sm_89")
+
+
+def predicted_of(operands: Operands, arch: str) -> float:
+    """Microseconds that the fastest plan of 4096 cubed is held to take."""
+    problem = Problem(4096, 4096, 4096, operands=operands)
+    return next(ranked(operands, problem, arch, default_device(arch))).us
