@@ -64,7 +64,8 @@ def mma_sync_plan(
     """A plan for mma.sync from tile sizes.
 
     operands      of f16, bf16, tf32, e4m3 or e5m2; bf16, all rows contiguous, where left out
-    block         (bM, bN, bK) elements of a CTA; 128 x 256 and rows of 128 bytes along K where left out
+    block         (bM, bN, bK) elements of a CTA; 128 x 256 and rows of 128 bytes along K where left out, of 64 for e4m3 and e5m2,
+                  of which sm_89 has room for three stages
     warp          (M, N) elements of a warp
     atom_k        depth of the atom; the deepest where left out
     stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
@@ -110,7 +111,7 @@ def mma_sync_plan(
     typed = {"store_elems": (store_elems, (int,))}
     check_arguments(subject, ops, tiles, counts, some, typed, always)
     check_is_multiplied(subject, ops)
-    tile = block or (128, 256, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
+    tile = block or (128, 256, _k_tile(ops))
     builder = _MmaBuilder(subject, ops, tile, stages)
     order = builder.order(raster)
     builder.choices(
@@ -269,6 +270,12 @@ def _shared_out(extent: int, own: int, step: int) -> Layout:
         return Layout((step, extent // own, own // step), (1, own, step))
     warps = extent // own
     return Layout((step, warps, (piece // step, own // piece)), (1, piece, (step, piece * warps)))
+
+
+def _k_tile(operands: Operands) -> int:
+    """bK, where it is left out."""
+    bits = operands.a.dtype.bits
+    return CACHE_LINE_BYTES * 8 // max(16, bits)
 
 
 def _least_arch(operands: Operands) -> str:
