@@ -64,8 +64,8 @@ def mma_sync_plan(
     """A plan for mma.sync from tile sizes.
 
     operands      of f16, bf16, tf32, e4m3 or e5m2; bf16, all rows contiguous, where left out
-    block         (bM, bN, bK) elements of a CTA; 128 x 256 and rows of 128 bytes along K where left out, of 64 for e4m3 and e5m2,
-                  of which sm_89 has room for three stages
+    block         (bM, bN, bK) elements of a CTA; where left out 128 x 256 and rows of 128 bytes along K, of 64 for
+                  e4m3 and e5m2, of which sm_89 has room for three stages
     warp          (M, N) elements of a warp
     atom_k        depth of the atom; the deepest where left out
     stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
