@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,12 +16,17 @@ class Candidate:
     """A plan among which there is a choice.
 
     us      microseconds that the model of its family predicts, packing included
-    bound   what takes most of them
+    finds   finds what takes most of them: a choice does not ask for it
     """
 
     recipe: Recipe
     us: float
-    bound: str
+    finds: Callable[[], str] = field(compare=False, repr=False)
+
+    @property
+    def bound(self) -> str:
+        """What takes most of the time."""
+        return self.finds()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def ranked(
         Candidate(
             _variant(served.recipes[rows[place]], int(parts[place])),
             float(found.us[place]),
-            found.bound(place),
+            partial(found.bound, place),
         )
         for place in by_time(found.us)
     )

@@ -294,4 +294,4 @@ class Model:
         # Of short rows a line holds several
         is_short = row_bytes < CACHE_LINE_BYTES
         of_a_piece = row_bytes / CACHE_LINE_BYTES if is_short else np.ceil(piece_bytes / CACHE_LINE_BYTES)
-        return sectors / np.clip(pieces * of_a_piece, 1, _LINES_AT_A_TIME)
+        return sectors / np.minimum(np.maximum(1.0, pieces * of_a_piece), _LINES_AT_A_TIME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def _of_one_way(turned: bool, bits: int, own: Problem, device: Device) -> Iterat
     for place in np.lexsort((-streams.warps, rounded)).tolist():
         if np.isinf(rounded[place]):
             break
-        yield Candidate(recipes[place], float(rounded[place]), found.bound(place))
+        yield Candidate(recipes[place], float(rounded[place]), partial(found.bound, place))
 
 
 @lru_cache

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.columns import by_time
+from cutegemm.choose.columns import by_time, of_rows
 from cutegemm.choose.sm90.considered import ONE_LEVEL, TWO_LEVELS, considered
 from cutegemm.choose.sm90.packing import packed_us, read_by
 from cutegemm.choose.sm90.recipe import Sm90Recipe
@@ -53,7 +53,7 @@ def ranked(
     tiling, packed = model.tiling(problem), model.packed
     divided = among.divided(tiling, problem)
     found = model.predicted(problem, tiling, divided)
-    beside_us = packed_us(model.shapes, operands, problem, device, packed).take(divided.rows)
+    beside_us = of_rows(packed_us(model.shapes, operands, problem, device, packed), divided.rows)
     total_us = found.us + beside_us
     owned = frozenset(divided.owners.at.tolist() if divided.owners else ())
     for place in by_time(total_us):
@@ -63,7 +63,12 @@ def ranked(
         variant = _variant(
             recipes[row], int(divided.parts[place]), place in owned, is_packed, is_packed and only_b, way
         )
-        yield Candidate(variant, us, found.bound(place) if us > 2 * beside_us[place] else "packing")
+        is_packing = found.us[place] <= us / 2
+        yield Candidate(variant, us, _packing if is_packing else partial(found.bound, place))
+
+
+def _packing() -> str:
+    return "packing"
 
 
 @lru_cache(maxsize=8192)

@@ -55,7 +55,7 @@ class Considered:
                 if len(some := few[(times >= parts) & (times < beyond)]):
                     every.append(some)
                     of_parts.append(parts)
-        owners = None
+        owners, is_split = None, len(every) > 1
         if k_tiles >= LEAST_OWNED_K_TILES:
             owning = np.flatnonzero(((tiles >= grid) | self._is_small) & self._may_own)
             owners = Owners.of(tiles[owning], k_tiles, grid[owning])
@@ -63,7 +63,10 @@ class Considered:
             every.append(owning[owners.at])
             of_parts.append(1.0)
             owners = replace(owners, at=np.arange(whole, whole + len(owners.at)))
-        return Divided(np.concatenate(every), np.repeat(of_parts, [len(rows) for rows in every]), owners)
+        if len(every) == 1:
+            return Divided(every[0], np.ones(len(every[0])), owners, is_split)
+        of_rows = np.repeat(of_parts, [len(rows) for rows in every])
+        return Divided(np.concatenate(every), of_rows, owners, is_split)
 
     @cached_property
     def _is_small(self) -> Column:

@@ -17,11 +17,11 @@ PACK_START_US, MEETS_US, MEETS_EARLY_US = 2.7, 2.0, 0.5
 
 
 def packed_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, packed: str) -> Column:
-    """What it takes to pack the operands that are in the way; where threads read A, the other one."""
-    us: Column = np.zeros(len(shapes.turned))
-    if not packed:
+    """What it takes to pack the operands that are in the way; where threads read A, the other one. A number, where it
+    is the same for all."""
+    us: Column = packing_us(operands, problem, device) if packed else 0.0
+    if not packed or not shapes.some_read:
         return us
-    us = us + packing_us(operands, problem, device)
     for way in (False, True):
         other = packed.replace(read_by(way), "")
         reads = shapes.reads_a & (shapes.turned == way)

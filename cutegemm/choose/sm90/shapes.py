@@ -248,6 +248,11 @@ class Shapes:
         return self.depth > 1
 
     @cached_property
+    def some_read(self) -> bool:
+        """Whether threads read A into registers by some."""
+        return bool(self.reads_a.any())
+
+    @cached_property
     def shares_k(self) -> Column:
         """Whether CTAs of a cluster share K."""
         return self.k_ctas > 1

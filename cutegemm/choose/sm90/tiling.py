@@ -76,14 +76,16 @@ class Owners:
 class Divided:
     """Ways to divide the K of tiles, each a row.
 
-    rows     of the shapes: each as often as there are ways to divide its K
-    parts    of K
-    owners   where tiles have such
+    rows       of the shapes: each as often as there are ways to divide its K
+    parts      of K
+    owners     where tiles have such
+    is_split   whether any has several parts
     """
 
     rows: Column
     parts: Column
     owners: Owners | None = None
+    is_split: bool = True
 
     @classmethod
     def each(cls, tiling: Tiling, k_tiles: int, parts: Column, owned: Column) -> Divided:

@@ -30,7 +30,7 @@ import numpy as np
 
 from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column, of_rows, together
+from cutegemm.choose.columns import Column, either, of_rows, together
 from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape, by_way
 from cutegemm.choose.sm90.tiling import Divided, Tiling
@@ -48,6 +48,7 @@ _HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
 _RUN_BYTES = 256  # of a row along M or N, that the tiles of a cluster have
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
+_COOL_US = 4.0  # of tensor cores, for which power does not matter: the limit adds less than 0.1%
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,28 +92,34 @@ class Model:
         k_tiles = np.ceil(all_k_tiles / (parts * of_rows(self._k_tiles_at_once, of))) * depth
         units = of_rows(tiling.tiles, of) * parts
 
-        def wave_us(share: Column) -> Column:
-            """Where that share of the grid has tiles."""
-            from_l2_us = l2_us * share
+        def wave_us(from_l2_us: Column) -> Column:
+            """With what a k-tile takes from L2 then."""
             k_tile_us = np.sqrt(beside_us + from_l2_us * from_l2_us) + sums_us
             return together(2.0, k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
 
-        waves = units / grid
-        whole = np.floor(waves)
+        begun = units / grid
+        whole = np.floor(begun)
         rest = units - whole * grid
-        full_us, last_us = wave_us(1.0), wave_us(rest / grid) * np.minimum(rest, 1.0)
-        power_us = self._power_us(problem) * (1 + costs.rests * exposed_us / full_us) / units
+        full_us, last_us = wave_us(l2_us), wave_us(l2_us * (rest / grid)) * np.minimum(rest, 1.0)
         waves_us = whole * full_us + last_us
-        limited_us = whole * together(4.0, full_us, power_us * grid) + together(4.0, last_us, power_us * rest)
         if owners is not None:
             at, kept = owners.at, owners.kept / max(1, all_k_tiles)
             waves_us[at] = full_us[at] * (whole[at] + kept)
-            limited_us[at] = together(4.0, waves_us[at], power_us[at] * units[at])
-        waves = np.maximum(1.0, waves)
+        long_us, slower = self._long_us(problem), 1.0
+        power_us: Column = 0.0
+        if long_us > _COOL_US:
+            power_us = self._power_us(long_us) * (1 + costs.rests * exposed_us / full_us) / units
+            limited_us = whole * together(4.0, full_us, power_us * grid) + together(
+                4.0, last_us, power_us * rest
+            )
+            if owners is not None:
+                limited_us[at] = together(4.0, waves_us[at], power_us[at] * units[at])
+            slower = limited_us / waves_us
+        waves = np.maximum(1.0, begun)
         memory_us = self._memory_us(problem, tiling, divided, waves, of_rows(written_bytes, of))
-        us = together(of_rows(self._evens_out, of), waves_us, memory_us) * limited_us / waves_us
+        us = together(of_rows(self._evens_out, of), waves_us, memory_us) * slower
         us = start_us + us * of_rows(self._shallow, of)
-        us = us + self._meeting_us(divided, np.ceil(units / grid)) + store_us
+        us = us + self._meeting_us(divided, np.ceil(begun)) + store_us
         us = us * of_rows(self._paired, of)
 
         def bounds() -> dict[str, Column]:
@@ -266,7 +273,7 @@ class Model:
             (shapes.bm, shapes.bn),
             strict=True,
         ):
-            joined = np.where(np.equal(of, 1.0), costs.l2_joined, 1.0) * larger
+            joined = either(of == 1.0, costs.l2_joined, 1.0) * larger
             rows_us.append((alone_us + joined_us * joined) * of * _loaded(extent, tile, costs.missing))
         a_us, b_us = rows_us
         return a_us, b_us
@@ -323,11 +330,12 @@ class Model:
         """Until the CTAs that share a tile have added up their sums: in the workspace, or in shared memory."""
         costs, of, parts = self.costs, divided.rows, divided.parts
         us = of_rows(self._shared_us, of) * np.where(of_rows(self.shapes.streams, of), 1.0, waves)
-        is_split, owners = parts > 1, divided.owners
-        part_us = of_rows(self._part_us, of)
-        us = us + (costs.meet + parts * (part_us + costs.part)) * waves * is_split
-        if owners is not None:
-            us[owners.at] += costs.ends + owners.workers / owners.shared * part_us[owners.at]
+        if divided.is_split:
+            part_us = of_rows(self._part_us, of)
+            us = us + (costs.meet + parts * (part_us + costs.part)) * waves * (parts > 1)
+        if (owners := divided.owners) is not None:
+            part_us = self._part_us[of[owners.at]]
+            us[owners.at] += costs.ends + owners.workers / owners.shared * part_us
         return us
 
     def _memory_us(
@@ -369,11 +377,14 @@ class Model:
             b = b + apart * (rows - b) * (n * k_bytes > kept)
         return (m * a + n * b) * k_bytes
 
-    def _power_us(self, problem: Problem) -> float:
-        """What the chip's power allows, in the long run, where tensor cores never rest."""
+    def _long_us(self, problem: Problem) -> float:
+        """What tensor cores take that never rest, at the chip's power limit."""
         k_bytes = problem.k * self.operands.a.dtype.bits / 8
         products = problem.m * problem.n * problem.l * k_bytes
-        long_us = products / (self.device.measured.wgmma_tflops * 1e6)
+        return products / (self.device.measured.wgmma_tflops * 1e6)
+
+    def _power_us(self, long_us: float) -> float:
+        """What the chip's power allows, where it is at its limit in the long run alone."""
         return long_us * long_us / (long_us + self.costs.burst)
 
     def _dearer(self, problem: Problem, packed: str, of_mn: str = "") -> tuple[Column, Column]:
@@ -398,8 +409,10 @@ class Model:
         """
         operand = getattr(self.operands, name)
         major = "m" if name == "a" and name in of_mn else "n" if name in of_mn else operand.major
-        extent = {"m": problem.m, "n": problem.n, "k": problem.k}[major]
-        return int(dict(problem.ld).get(name, extent)) * operand.dtype.bits // 8
+        extent: int = getattr(problem, major)
+        if problem.ld:
+            extent = int(dict(problem.ld).get(name, extent))
+        return extent * operand.dtype.bits // 8
 
 
 def predicted(model: Model, problem: Problem, parts: Column = 1, owned: Column = False) -> Predicted:
