@@ -26,6 +26,7 @@ ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
 # Rows of a 32-bit tile along M or N, for a read that takes 8 neighbours of each of 4 k: 8 banks apart.
 _PAD_ELEMS = 8
 _MATRICES = 4  # of an ldmatrix
+_LEAST_ARCH = "sm_80"  # with cp.async
 _FLOAT8_BYTES = 4  # of an access, at the least
 
 
@@ -147,7 +148,7 @@ def mma_sync_plan(
         name=name,
         summary=summary,
         family="mma_sync",
-        arch=arch or _least_arch(ops),
+        arch=arch or max(_LEAST_ARCH, mma.atom.min_arch),
         raster=made(order),
         schedule=made(schedule),
         ctas_per_sm=ctas_per_sm,
@@ -276,10 +277,6 @@ def _k_tile(operands: Operands) -> int:
     """bK, where it is left out."""
     bits = operands.a.dtype.bits
     return CACHE_LINE_BYTES * 8 // max(16, bits)
-
-
-def _least_arch(operands: Operands) -> str:
-    return "sm_89" if operands.a.dtype.bits == 8 else "sm_80"
 
 
 def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -> None:

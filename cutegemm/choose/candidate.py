@@ -15,18 +15,18 @@ from cutegemm.choose.recipe import Recipe
 class Candidate:
     """A plan among which there is a choice.
 
-    us      microseconds that the model of its family predicts, packing included
-    finds   finds what takes most of them: a choice does not ask for it
+    us           microseconds that the model of its family predicts, packing included
+    find_bound   finds what takes most of them, which nobody asks for who chooses
     """
 
     recipe: Recipe
     us: float
-    finds: Callable[[], str] = field(compare=False, repr=False)
+    find_bound: Callable[[], str] = field(compare=False, repr=False)
 
     @property
     def bound(self) -> str:
         """What takes most of the time."""
-        return self.finds()
+        return self.find_bound()
 
 
 @dataclass(frozen=True)

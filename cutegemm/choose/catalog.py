@@ -22,7 +22,7 @@ from cutegemm.choose.names import plans as plans
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
 from cutegemm.choose.refusals import TooLargeError, by_reason
-from cutegemm.dtypes import DType, f32, f64
+from cutegemm.dtypes import DType, e4m3, f32, f64
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
@@ -32,10 +32,11 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.tile.atoms import runs_on
+from cutegemm.tile.mma_atoms import mma_sync as mma_sync_atom
 
 Suits = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
-WITH_FLOAT8 = "sm_89"  # by mma.sync
+WITH_FLOAT8 = mma_sync_atom(e4m3, 32).min_arch
 # Plans of mma.sync have no descriptors to read first, and a kernel of their own adds the parts of K. So they are
 # considered beside those of wgmma where K is short, or where D is small and has few rows or columns: elsewhere none was
 # faster (84 problems on one H200, 2026-11-24). tf32 is left to wgmma and to plans that stream A: TMA and those round it
@@ -227,8 +228,12 @@ def ranked(
     if by_simt(kind):
         return iter(()) if transposed else simt.ranked(by_threads, problem, arch, device)
     if kind.bits == 8 and arch != WITH_WGMMA and not (kind.is_float and runs_on(WITH_FLOAT8, arch)):
-        others = f", or by mma.sync, from {WITH_FLOAT8} on" if kind.is_float else ""
-        only = f"{kind} is multiplied by wgmma, of {WITH_WGMMA}{others}; there is none on {arch}."
+        only = f"{kind} is multiplied by wgmma alone, which {WITH_WGMMA} has and {arch} has not."
+        if kind.is_float:
+            only = (
+                f"{kind} is multiplied by wgmma, which {WITH_WGMMA} has, or by mma.sync from {WITH_FLOAT8} on, and "
+                f"{arch} has neither."
+            )
         raise PlanError(f"choose: no named plan for {operands}", [only])
     if arch != WITH_WGMMA:
         return iter(()) if transposed else mma_sync.ranked(by_threads, problem, arch, device)

@@ -144,8 +144,8 @@ def test_sectors_that_are_written_in_part(name, align, torn):
     ("shape", "layout", "most"),
     [
         ((6368, 8256, 32), "nn", 64 * 128),
-        ((9328, 1504, 80), "nn", 96 * 192),
-        ((6005, 691, 89), "tt", 96 * 192),
+        ((9328, 1504, 80), "nn", 64 * 128),
+        ((6005, 691, 89), "tt", 64 * 128),
     ],
 )
 def test_a_short_k_takes_small_tiles(shape, layout, most, device):
@@ -155,7 +155,7 @@ def test_a_short_k_takes_small_tiles(shape, layout, most, device):
     first = next(ranked(operands, Problem(*shape, operands=operands), device=device_named(device)))
     bm, bn, _ = first.recipe.options["block"]
     assert bm * bn <= most
-    assert first.recipe.options["ctas_per_sm"] > 1
+    assert first.recipe.options["ctas_per_sm"] > 2
 
 
 def test_tiles_of_twelve_rows_or_columns_a_thread():

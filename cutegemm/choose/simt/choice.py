@@ -27,7 +27,8 @@ _IS_BETWEEN = ~np.isin(np.arange(MOST_PARTS + 2), SPLITS)  # by the number of pa
 _LEAST_K = 32  # of a part
 _FEW = 2  # grids of tiles: beyond that evenly divided k-tiles bring little, and have not been timed
 _EVENLY = Split(waves=1)
-# Grids of tiles of 48, 96 or 192 rows or columns: of more of them others leave as little empty, and they were not timed
+# Of tiles of 48, 96 or 192 rows or columns, at most so many for each CTA that runs at a time: with more, other tiles
+# leave as little empty, and these were not timed
 _MOST_OF_THIRDS = 8
 # Of tiles whose k-tiles CTAs share evenly: wide ones that go through registers are as deep at most, none is as narrow,
 # and no more CTAs share a multiprocessor. Deeper ones took 1.09 to 1.2 times what they are held to take, narrow ones

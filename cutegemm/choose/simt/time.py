@@ -66,7 +66,7 @@ class SimtCosts:
     torn        more of it, where each sector is written in part
     apart       how far the store of one CTA goes on beside the products of another: see above
     across      times their multiply-adds, of threads with more columns than rows
-    full        the same of threads with more than `_SUMS` sums, which leave few registers for what comes next
+    full        times what D takes to be written by threads with more than `_SUMS` sums, which leave them few registers
     issue       of any of these accesses to global memory, besides, which schedulers do not multiply meanwhile
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
@@ -97,7 +97,7 @@ class SimtCosts:
     runs: float = 0.96
     apart: float = 0.411
     across: float = 1.09
-    full: float = 1.03
+    full: float = 1.6
     issue: float = 0.00129
     launch: float = 0.212
     added: float = 1.08
@@ -348,9 +348,13 @@ class Model:
         per_us = per_us * _share_of_f32(self.operands, self.device)
         products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
         products_us = products_us * np.where(tiles.across, costs.across, 1.0)
-        is_full = tiles.bm * tiles.bn > tiles.warps * (WARP_THREADS * _SUMS)
-        products_us = products_us * np.where(is_full, costs.full, 1.0)
         return products_us + costs.issue * (tiles.wide + tiles.narrow + tiles.turned)
+
+    @cached_property
+    def _full(self) -> Column:
+        """See `SimtCosts.full`."""
+        tiles = self.tiles
+        return np.where(tiles.bm * tiles.bn > tiles.warps * (WARP_THREADS * _SUMS), self.costs.full, 1.0)
 
     @cached_property
     def _sums_us(self) -> Column:
@@ -369,6 +373,7 @@ class Model:
         torn = np.where(work.is_even, of_rows(tiles.torn_even, of), torn)
         d_bytes = problem.m * problem.n * problem.l * self.operands.d.dtype.bits / 8
         d_us = costs.written * d_bytes / (self.device.measured.thread_read_gb_s * 1e3)
+        d_us = d_us * of_rows(self._full, of)
         return d_us * (1 + costs.runs * of_rows(tiles.runs, of) + costs.torn * torn)
 
     def _memory_us(self, problem: Problem) -> tuple[Column, Column]:

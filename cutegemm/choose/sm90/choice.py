@@ -64,11 +64,7 @@ def ranked(
             recipes[row], int(divided.parts[place]), place in owned, is_packed, is_packed and only_b, way
         )
         is_packing = found.us[place] <= us / 2
-        yield Candidate(variant, us, _packing if is_packing else partial(found.bound, place))
-
-
-def _packing() -> str:
-    return "packing"
+        yield Candidate(variant, us, (lambda: "packing") if is_packing else partial(found.bound, place))
 
 
 @lru_cache(maxsize=8192)

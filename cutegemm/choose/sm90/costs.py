@@ -92,7 +92,7 @@ class Sm90Costs:
     sums: float = 49.0
     shared: float = 0.9
     sent: float = 30.0
-    evens: float = 0.4
+    evens: float = 0.35
     runs: float = 0.04
     ends: float = 4.51
     burst: float = 80.0

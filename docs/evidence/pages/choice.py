@@ -138,11 +138,10 @@ multiprocessors, or nearly: 176 x 192 for 560 x 7664 x 2704, 128 x 144 in cluste
 64 for 1408 x 1920 x 80. [More widths](hopper.md#which-tile) are considered since. Of f32 3452 x 1335 x 49 tt had 0.880
 by `simt_64x64`; by `simt_96x192`, which is chosen now, 24.8 µs in place of 27.8. Of 54 problems of f32 that were drawn
 apart, and six losers (one H200), what is chosen had 1.143 of cuBLAS in the mean and 0.877 at the least by the tiles
-there were, 1.191 and 0.961 with those of [twelve rows or columns a thread](simt.md#twelve-rows-or-columns-a-thread).
+there were, 1.192 and 0.961 with those of [twelve rows or columns a thread](simt.md#twelve-rows-or-columns-a-thread).
 144 x 864 x 12832 tn of seed 133 has 0.807 by `transposed:sm90_64x96_2x2/k4`: 144 are two times 96 but for 48; and one
 time 144, but of its columns CTAs would have to share K by three or six, no number that fills the grid with 14 tiles.
-Six of these 300 have another plan since: how evenly memory serves CTAs that share K was set down after the draw, and
-f32 tiles of twelve rows or columns a thread have a cost of their own.
+Five of these 300 have another plan since: the cost of memory for CTAs that share K was set after the draw.
 What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters of two ([what was
 tried](hopper.md#which-tile)); short K in few tiles of many rows, for which cuBLAS has 288 x 128 and 96 x 384 (14416 x
 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D
