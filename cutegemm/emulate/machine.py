@@ -206,6 +206,7 @@ class Machine(Scheduler):
             "nclusterid": lambda: of_blocks(lambda b: b.grid[i] // (len(b.cluster) if i == 0 else 1)),
             "lanemask_eq": lambda: np.uint32(1) << self.lane_of.astype(np.uint32),
             "smid": lambda: self.block_of.astype(np.uint32),
+            "nsmid": lambda: np.full(self.total, len(self.blocks), np.uint32),
             "globaltimer": lambda: np.full(self.total, time.time_ns(), np.uint64),
         }
         return simple[base]()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass.cute as cute
 
 from cutegemm.plan.launches import Launch
@@ -11,9 +13,10 @@ SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared
 
 def begin(launch: Launch) -> None:
     """All threads of a kernel, where its prologue ends and its work in global memory begins."""
+    lets_in = _lets_in(launch)  # ahead of the wait
     wait(launch)
     if not launch.late:
-        release(launch)
+        _release(lets_in)
 
 
 def end(launch: Launch) -> None:
@@ -30,5 +33,17 @@ def wait(launch: Launch) -> None:
 
 def release(launch: Launch) -> None:
     """Lets the next kernel begin, when all CTAs have come here or ended."""
-    if launch.releases:
+    _release(_lets_in(launch))
+
+
+def _lets_in(launch: Launch) -> Any:
+    if launch.room is None:
+        return launch.releases
+    across, down, deep = cute.arch.grid_dim()
+    return launch.room.is_left(across * down * deep, cute.arch.nsmid())
+
+
+@cute.jit
+def _release(lets_in):
+    if lets_in:
         cute.arch.griddepcontrol_launch_dependents()

@@ -1,6 +1,7 @@
 """Few rows by many weights, as a model decodes: all launches in one CUDA graph, so that no weight is in L2.
 
 python -m docs.evidence decode --json decode.json
+python -m docs.evidence decode --seed 1 --count 40 --json decode_drawn.json     # rows and weights drawn by a seed
 python -m docs.evidence decode --rows 1 --shape 4096x4096 --plan transposed:skinny_16x8_early
 python -m docs.evidence decode --table docs/evidence/data/decode.json     # the table of a record
 
@@ -13,12 +14,16 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from cutegemm.errors import CutegemmError
-from docs.evidence.contest import record
+from cutegemm.plan.problem import Problem
+from docs.evidence.contest import Case, compile_ahead, operands_of, record
 from docs.evidence.graphs import Launch, graph_of, in_turns
 from docs.evidence.measure import machine, need_gpu
 from docs.evidence.pages.markdown import table
@@ -28,6 +33,9 @@ SHAPES = ("4096x4096", "8192x8192", "28672x8192", "8192x28672")
 WEIGHT_BYTES = 2 << 30  # of all weights of a graph, at most
 MOST_WEIGHTS = 32
 REPLAYS = 15
+# Of weights that are drawn: extents alike in their logarithm, whole vectors of 16; bytes of one
+DRAWN_EXTENTS, DRAWN_STEP, DRAWN_BYTES = (1024, 32768), 16, (8 << 20, 400 << 20)
+DRAWN_ROWS = 64  # at most, alike in their logarithm
 LOOP = r"""
 extern "C" __global__ void __launch_bounds__(256)
 loop(const uint4* __restrict__ weight, const uint4* __restrict__ x, unsigned short* out, int vectors, int rows) {
@@ -61,6 +69,27 @@ loop(const uint4* __restrict__ weight, const uint4* __restrict__ x, unsigned sho
 LOOP_STEP = 1024  # elements of K that a warp takes at once
 
 Row = dict[str, Any]
+
+
+def drawn(seed: int, count: int) -> list[tuple[int, int, int]]:
+    """Rows, N and K of problems that nobody picked.
+
+    >>> drawn(1, 3)
+    [(3, 5696, 4864), (15, 15760, 1424), (1, 18544, 4592)]
+    """
+    rng, found = random.Random(seed), list[tuple[int, int, int]]()
+    least, most = (math.log2(extent) for extent in DRAWN_EXTENTS)
+    while len(found) < count:
+        rows = round(DRAWN_ROWS ** rng.random())
+        n, k = (DRAWN_STEP * round(2 ** rng.uniform(least, most) / DRAWN_STEP) for _ in range(2))
+        if DRAWN_BYTES[0] <= 2 * n * k <= DRAWN_BYTES[1]:
+            found.append((rows, n, k))
+    return found
+
+
+def _compile_ahead(problems: Sequence[tuple[int, int, int]]) -> None:
+    """What is chosen for them, by many processes."""
+    compile_ahead([Case(Problem(*mnk, operands=operands_of("bf16", "nt", *mnk)), [None]) for mnk in problems])
 
 
 def _launches(x: Any, weights: Sequence[Any], out: Any, plans: Sequence[str]) -> Iterator[tuple[str, Launch]]:
@@ -120,27 +149,41 @@ def told(row: Row) -> str:
     us = row["us"]
     times = ", ".join(f"{name} {time:.2f}" for name, time in us.items())
     rate = 2e-6 * row["n"] * row["k"] / us["chosen"]
-    ratio = us["library"] / us["chosen"]
+    ratio = _ratio(row)
     return f"{row['m']}x{row['n']}x{row['k']} {row['plan']}: {times} us ({ratio:.3f}, {rate:.2f} TB/s)"
 
 
 def rows_of(found: Mapping[str, Any]) -> str:
-    """The table of a record.
+    """The table of a record; where the problems were drawn the losers first, behind a line for all.
 
     >>> row = {"m": 1, "n": 4096, "k": 4096, "plan": "skinny_16x8", "us": {"library": 12.5, "chosen": 10.0}}
     >>> print(rows_of({"rows": [row]}).splitlines()[-1])
     | 1 | 4096 x 4096 | `skinny_16x8` | 10.00 | 3.36 | 12.50 | 1.250 |  |
+    >>> print(rows_of({"rows": [row], "seed": 1}).splitlines()[0])
+    1 of seed 1: 1.250 of the library in the mean, one in ten below 1.250, the least 1.250.
     """
+    rows, said = found["rows"], ""
+    if "seed" in found:
+        rows = sorted(rows, key=_ratio)
+        ratios = [_ratio(row) for row in rows]
+        said = (
+            f"{len(rows)} of seed {found['seed']}: {geometric_mean(ratios):.3f} of the library in the mean, one in ten "
+            f"below {ratios[len(ratios) // 10]:.3f}, the least {ratios[0]:.3f}.\n\n"
+        )
     lines = []
-    for row in found["rows"]:
+    for row in rows:
         us, rate = row["us"], 2e-6 * row["n"] * row["k"] / row["us"]["chosen"]
-        beside = f"{us['library']:.2f}", f"{us['library'] / us['chosen']:.3f}"
+        beside = f"{us['library']:.2f}", f"{_ratio(row):.3f}"
         loop = f"{us['loop']:.2f}" if "loop" in us else ""
         weight = f"{row['n']} x {row['k']}"
         lines.append(
             [str(row["m"]), weight, f"`{row['plan']}`", f"{us['chosen']:.2f}", f"{rate:.2f}", *beside, loop]
         )
-    return table(["rows", "weight", "plan", "µs", "TB/s", "cuBLAS", "cuBLAS / ours", "loop"], lines)
+    return said + table(["rows", "weight", "plan", "µs", "TB/s", "cuBLAS", "cuBLAS / ours", "loop"], lines)
+
+
+def _ratio(row: Row) -> float:
+    return float(row["us"]["library"] / row["us"]["chosen"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -154,6 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--shape", action="append", help=f"NxK of the weights; {', '.join(SHAPES)} where left out"
     )
+    parser.add_argument("--seed", type=int, help="draw rows and weights by it")
+    parser.add_argument("--count", type=int, default=40, help="of the problems that are drawn")
     parser.add_argument("--plan", action="append", default=[], help="the name of a plan to time besides")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
@@ -162,13 +207,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(rows_of(json.loads(given.table.read_text())))
         return
     need_gpu()
+    if given.seed is not None:
+        problems = drawn(given.seed, given.count)
+    else:
+        shapes = [tuple(int(extent) for extent in shape.split("x")) for shape in given.shape or SHAPES]
+        problems = [(rows, n, k) for n, k in shapes for rows in given.rows or ROWS]
+    _compile_ahead(problems)
 
     def found() -> Iterator[list[Row]]:
-        for shape in given.shape or SHAPES:
-            n, k = (int(extent) for extent in shape.split("x"))
-            for rows in given.rows or ROWS:
-                row = timed(rows, n, k, given.plan)
-                print(told(row), flush=True)
-                yield [row]
+        for problem in problems:
+            row = timed(*problem, given.plan)
+            print(told(row), flush=True)
+            yield [row]
 
-    record({**machine(), "rows": []}, found(), given.json)
+    seed = {} if given.seed is None else {"seed": given.seed}
+    record({**machine(), **seed, "rows": []}, found(), given.json)

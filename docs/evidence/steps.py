@@ -247,6 +247,10 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "decode", "--json", "decode.json"), 60, (HOPPER,),
     ),
     Step(
+        "decode_drawn", "the same of rows and weights that are drawn",
+        ("-m", "docs.evidence", "decode", "--seed", "1", "--count", "60", "--json", "decode_drawn.json"), 60, (HOPPER,),
+    ),
+    Step(
         "chain", "products one behind the other, in one CUDA graph",
         ("-m", "docs.evidence", "chain", "--json", "chain.json"), 40, (HOPPER,),
     ),

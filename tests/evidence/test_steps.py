@@ -209,6 +209,7 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         module = {"decode": decode, "chain": chain}[name]
         monkeypatch.setattr(module, "need_gpu", lambda: None)
         monkeypatch.setattr(module, "machine", dict)
+        monkeypatch.setattr(module, "compile_ahead", lambda _: None, raising=False)
         monkeypatch.setattr(module, "timed", taken)
     elif name in ("counters", "sanitize"):
         assert made.name in (name, f"analysis_{arguments[0]}")

@@ -13,7 +13,7 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import ARCHS, arch_named
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.launches import Launch, launches_of
+from cutegemm.plan.launches import Launch, Room, launches_of
 from cutegemm.tile.tiled_copy import make_tiled_copy_tv
 from tests.epilogues import CASES
 
@@ -40,10 +40,17 @@ def test_by_hand():
 
 def test_who_lets_the_next_call_begin():
     """Plans that stream A, and those for wgmma with tiles of less than 128 x 96: the last kernel of a call, where that
-    is the GEMM."""
+    is the GEMM; as room is left, unless the plan reads A ahead of the wait."""
     small, bf16 = sm90_plan(tile=(64, 64, 64)), Operands.of("bf16", layout="nt")
-    for plan in (small, sm90_plan(tile=(128, 80, 64)), skinny_plan(bf16), skinny_plan(bf16, overlaps=True)):
-        assert launches_of(plan) == {"gemm": LETS_IN}
+    in_fours = sm90_plan(tile=(64, 32, 64), cluster=(2, 1), k_ctas=2, schedule="cooperative", consumers=1)
+    for plan, room in (
+        (small, Room()),
+        (sm90_plan(tile=(128, 80, 64)), Room()),
+        (in_fours, Room(cluster_ctas=4)),
+        (skinny_plan(bf16), Room(ctas_per_sm=2)),
+        (skinny_plan(bf16, overlaps=True), None),
+    ):
+        assert launches_of(plan) == {"gemm": replace(LETS_IN, room=room)}
     for plan in (
         sm90_plan(tile=(128, 96, 64)),
         sm90_plan(gpcs=False),
@@ -52,9 +59,22 @@ def test_who_lets_the_next_call_begin():
         simt_plan(),
     ):
         assert launches_of(plan) == {"gemm": LAST}
-    assert launches_of(sm90_plan(TF32, tile=(64, 64, 32), pack="ab")) == {"pack": LETS_IN, "gemm": LETS_IN}
+    packed = {"pack": LETS_IN, "gemm": replace(LETS_IN, room=Room())}
+    assert launches_of(sm90_plan(TF32, tile=(64, 64, 32), pack="ab")) == packed
     reduced = launches_of(CASES["reduced"].on(small))
     assert [launch.releases for launch in reduced.values()] == [True] * (len(reduced) - 1) + [False]
+
+
+def test_room_by_hand():
+    """132 multiprocessors: half of them are 66, seven eighths 115.5. Two CTAs to each: 132, 231. Of 132 clusters of
+    four reach 120: 60, 105."""
+    for room, half, most in (
+        (Room(), 66, 115.5),
+        (Room(ctas_per_sm=2), 132, 231),
+        (Room(cluster_ctas=8), 60, 105),
+    ):
+        left = [ctas for ctas in range(1, 400) if room.is_left(ctas, 132)]
+        assert left == [ctas for ctas in range(1, 400) if ctas <= half or ctas >= most]
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -29,8 +29,10 @@ MOST_SPLITS = 3  # of a tile: the largest that fit the grid; of 7200 drawn probl
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
 MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it were seen to be faster than deep k-tiles
+FEW_ROWS = 64  # or columns of a D, most of whose time is the reading of the other operand, by whatever plan
 FEW_COLUMNS = 48  # of a D, for which tiles of few columns were seen to be faster
 _BYTE_BITS, _COLUMNS_OF_BYTES = 8, 32  # of a D that CTAs sharing K store, each its own columns
+_FOUR = 4  # CTAs of a cluster
 LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
 
 
@@ -44,8 +46,11 @@ class Considered:
     def divided(self, tiling: Tiling, problem: Problem) -> Divided:
         """The ways to divide the K of each tile, as far as parts are long enough, and fit the grid."""
         k_tiles, tiles, grid = self.model.k_tiles(problem), tiling.tiles, tiling.grid
-        may_be_whole = (self._least_k_tiles <= k_tiles) & (self._most_k_tiles >= k_tiles)
-        may_be_whole &= (tiles <= self._most_tiles) & (tiling.n <= self._most_columns)
+        may_be_whole = (self._least_k_tiles <= k_tiles) & (tiling.n <= self._most_columns)
+        if min(problem.m, problem.n) <= FEW_ROWS:
+            may_be_whole &= tiles <= self._most_tiles_of_few
+        else:
+            may_be_whole &= (tiles <= self._most_tiles) & (self._most_k_tiles >= k_tiles)
         every, of_parts = [np.flatnonzero(may_be_whole)], [1.0]
         if k_tiles >= 2 * LEAST_K_TILES:
             few = np.flatnonzero((2 * tiles <= grid) & self._may_split)
@@ -75,16 +80,23 @@ class Considered:
 
     @cached_property
     def _needs_one(self) -> Column:
-        """Whether CTAs are to have one tile each: where they take several, one warpgroup, clusters of four or eight and
-        deep k-tiles were seen to lose 5 to 30%. Nor is K shared by CTAs then, but where they stream A."""
+        """Whether CTAs are to have one tile each, of a D of more than few rows: where they take several, one warpgroup,
+        clusters of four or eight and deep k-tiles were seen to lose 5 to 30%. Nor is K shared by CTAs then, but where
+        they stream A."""
         shapes = self.model.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
         return (shapes.shares_k | shapes.single | shapes.is_large_cluster | is_deep) & ~shapes.streams
 
     @cached_property
     def _most_tiles(self) -> Column:
-        """The most tiles of a problem that a shape is considered for, with K whole."""
+        """The most tiles of a problem of more than few rows that a shape is considered for, with K whole."""
         return np.where(self._needs_one, self.model.grid, np.inf)
+
+    @cached_property
+    def _most_tiles_of_few(self) -> Column:
+        """The same of few rows: no cluster of eight waits for another."""
+        shapes = self.model.shapes
+        return np.where(shapes.cm * shapes.cn > _FOUR, self.model.grid, np.inf)
 
     @cached_property
     def _most_columns(self) -> Column:
@@ -100,7 +112,7 @@ class Considered:
 
     @cached_property
     def _most_k_tiles(self) -> Column:
-        """The most k-tiles of a problem, with K whole; deep ones alone have a limit."""
+        """The most k-tiles of a problem of more than few rows, with K whole; deep ones alone have a limit."""
         shapes = self.model.shapes
         deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
         return np.where(deep, MOST_DEEP_K_TILES, np.inf)

@@ -5,6 +5,7 @@ What may follow a name:
     sm90_128x144_2x1            a tile, and its cluster: see `tiles`
     sm90_64x32_deep_2x2         the same with k-tiles of 256 bytes in place of 128
     sm90_64x64_2x1x4            the same in clusters of 2 x 1 tiles, of each of which four CTAs share K
+    sm90_64x16_deep_occ2        of a multiprocessor's room half, so that two CTAs share it: of the plans below alone
     sm90_slots+pack             operands that TMA cannot load, or wgmma not multiply, as they are, are packed first
     sm90_slots+packb            of these B alone; threads read A, which is m-major of tf32, into registers
     sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
@@ -32,6 +33,7 @@ from cutegemm.choose.sm90.tiles import (
 )
 
 _DIRECT = {"store": "direct", "raster": "along_n"}
+_OF_TWO = {"depth": 2, "ctas_per_sm": 2}
 _KEEP_INPUTS = ("evict_last", "evict_last", "evict_first")
 
 SM90_LADDER = (
@@ -271,6 +273,30 @@ _ALONE = (
         for rows, columns in ((64, 64), (64, 96), (64, 128))
     ],
 )
+# For few rows by large weights. Each CTA has half of a multiprocessor's room, so that twice as many tiles run at a
+# time, and memory serves all of them alike: 16 x 5120 x 5120, of 80 tiles, took 15.6 us in a graph by the first of
+# these, 17.9 by what was chosen before, and 15.5 by cuBLAS (one H200, 2026-11-25).
+_STREAMING = (
+    *[
+        Sm90Recipe(
+            f"sm90_64x{columns}_deep_occ2",
+            f"64 x {columns} by one warpgroup, k-tiles of 256 bytes, two CTAs to a multiprocessor: few rows by weights",
+            {"tile": (64, columns), "schedule": "single", **_OF_TWO, "store": "direct", "ctas": None},
+            is_chosen=True,
+        )
+        for columns in (16, 32)
+    ],
+    *[
+        Sm90Recipe(
+            f"sm90_64x{columns}_deep_1x1x2_occ2",
+            f"64 x {columns}, k-tiles of 256 bytes, K shared by 2 CTAs, two clusters to two multiprocessors: few rows "
+            "by weights",
+            {"tile": (64, columns), **tile_options((64, columns), (1, 1), depth=2, k_ctas=2), **_OF_TWO},
+            is_chosen=True,
+        )
+        for columns in (16, 32)
+    ],
+)
 # For fp8, whose sums wgmma does not keep in full.
 _TWO_LEVEL_LADDER = (
     Sm90Recipe(
@@ -317,17 +343,20 @@ def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Re
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
     """Whether it is the plan that the name of its tile and cluster stands for, see `tiles`."""
-    has_usual_parts = recipe.shape.epilogue != "single" and recipe.shape.raster == TileShape.raster
+    shape = recipe.shape
+    has_usual_parts = (
+        shape.epilogue != "single" and shape.raster == TileShape.raster and shape.ctas_per_sm == 1
+    )
     return has_usual_parts and not has_narrow_slots(recipe.tile)
 
 
 # What `choose` considers.
-SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE), two_level=False)
+SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE, *_STREAMING), two_level=False)
 SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
 # Plans of an A that threads read into registers, as `Sm90Recipe.build_for` makes them of the others.
 _FOR_READING = tuple([of_tile(tile, cluster, k_ctas=k_ctas) for tile, cluster, k_ctas in READING_SHARED_K])
 SM90_READING = tuple([recipe.reading for recipe in (*SM90_CHOSEN, *_FOR_READING) if recipe.may_read])
-SM90_PLANS = (*SM90_LADDER, *_ALONE, *_TWO_LEVEL_LADDER)
+SM90_PLANS = (*SM90_LADDER, *_ALONE, *_STREAMING, *_TWO_LEVEL_LADDER)
 
 
 def sm90_names() -> list[tuple[str, str]]:

@@ -133,7 +133,7 @@ class Sm90Recipe(Recipe):
         reads = not self.spelled_out and is_to_read(ops) and "a" not in pack and self.may_read
         own = self.reading if reads else self
         options: dict[str, Any] = {
-            "ctas": target.sms,
+            "ctas": target.sms * own.options.get("ctas_per_sm", 1),
             "tpc_rounds": target.tpc_rounds,
             **own.options,
             "pack": pack,
