@@ -142,7 +142,7 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 165, "the choice on problems that nobody picked", "--seed 133 --count 300 --seconds 0.05"
+        "choice_h200", 110, "the choice on problems that nobody picked", "--seed 135 --count 300 --seconds 0.05"
     ),
     _choice(
         "choice_classes_h200", 150, "the choice on sizes that were asked for, and what it is fitted to",
@@ -152,7 +152,9 @@ STEPS: tuple[Step, ...] = (
         "choice_classes_h100", 200, "the same, of an H100",
         f"{_ASKED} --dtype bfloat16 --tune-below 1.015 --seconds 0.12",
     ),
-    _choice("choice_h100", 165, "the same, of an H100", "--seed 129 --count 300 --seconds 0.08"),
+    _choice(
+        "choice_h100", 165, "the same, of an H100", "--seed 134 --count 300 --seconds 0.05 --tune-below 0.97"
+    ),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
         "choice_fit_h200", 150, "what the choice is fitted to",
@@ -244,11 +246,11 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "decode", "few rows by many weights, in one CUDA graph",
-        ("-m", "docs.evidence", "decode", "--json", "decode.json"), 60, (HOPPER,),
+        ("-m", "docs.evidence", "decode", "--json", "decode.json"), 40, (HOPPER,),
     ),
     Step(
         "decode_drawn", "the same of rows and weights that are drawn",
-        ("-m", "docs.evidence", "decode", "--seed", "1", "--count", "60", "--json", "decode_drawn.json"), 60, (HOPPER,),
+        ("-m", "docs.evidence", "decode", "--seed", "1", "--count", "60", "--json", "decode_drawn.json"), 50, (HOPPER,),
     ),
     Step(
         "chain", "products one behind the other, in one CUDA graph",
