@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OVERLAP = "dependent_launch"  # the feature of an architecture
 PACK, GEMM, SUMS = "pack", "gemm", "sums"
 _PAIRED = 2  # CTAs of a cluster, that lie on any two multiprocessors of a pair
-_OUT_OF_REACH = 11
+_OUT_OF_REACH = 11  # of so many multiprocessors one, for larger clusters: they lie within a GPC
 MOST_PACKED_BYTES = 12 << 20  # by a kernel beside which the GEMM begins
 
 

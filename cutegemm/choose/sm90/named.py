@@ -274,8 +274,8 @@ _ALONE = (
     ],
 )
 # For few rows by large weights. Each CTA has half of a multiprocessor's room, so that twice as many tiles run at a
-# time, and memory serves all of them alike: 16 x 5120 x 5120, of 80 tiles, took 15.6 us in a graph by the first of
-# these, 17.9 by what was chosen before, and 15.5 by cuBLAS (one H200, 2026-11-25).
+# time, and memory serves all of them alike: 12 x 9344 x 13440, of 146 tiles, takes 62.1 us in a graph by the first of
+# these, 67.9 by 128 x 16 in clusters of 2 x 1, and 72.0 by cuBLAS (one H200, 2026-11-25).
 _STREAMING = (
     *[
         Sm90Recipe(
