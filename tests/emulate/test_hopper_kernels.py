@@ -52,6 +52,8 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
         ("sm90_64x32_multistage", (130, 72, 264), {"alpha": 0.5}),
         pytest.param("sm90_64x16_multistage", (72, 40, 72), {}, marks=pytest.mark.thorough),
         ("sm90_64x16_deep_2x1", (200, 40, 328), {}),
+        ("sm90_64x16_deep_occ2", (200, 40, 904), {"seed": 1}),
+        ("sm90_64x32_deep_1x1x2_occ2", (200, 40, 2184), {"seed": 1}),
         ("sm90_128x32_2x1", (300, 72, 264), {}),
         pytest.param("sm90_pingpong", (256, 128, 0), {}, marks=pytest.mark.thorough),
         ("pingpong on 2", (256, 512, 640), {}),

@@ -20,6 +20,9 @@ LINKS, REPEATS = 30, 20
         (None, "bfloat16", 128, 1024),
         ("transposed:skinny_16x16_k4", "bfloat16", 16, 2048),
         ("transposed:skinny_16x8_early", "bfloat16", 8, 2048),
+        # 76 CTAs, which let none of the next ones in
+        ("transposed:sm90_64x16_deep_1x1x2", "bfloat16", 16, 2432),
+        ("transposed:sm90_64x16_deep_1x1x2_occ2", "bfloat16", 16, 4096),
         ("sm90_64x64", "bfloat16", 128, 1024),
         ("sm90_64x64/k4", "bfloat16", 64, 2048),
         ("sm90_64x32_multistage", "float16", 200, 512),
