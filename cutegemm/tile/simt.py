@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from cutegemm.errors import PlanError
 from cutegemm.layout.layout import Layout
 from cutegemm.tile.atoms import MmaAtom, require
@@ -54,6 +56,19 @@ def simt_tiled_mma(
     rules = _violations(atom, block_mn, warp_mn, thread_mn, quad_mn, lanes_along, warps_along)
     if rules:
         raise PlanError(subject, rules)
+    return _made(atom, block_mn, warp_mn, thread_mn, quad_mn, lanes_along, warps_along)
+
+
+@lru_cache(maxsize=1024)
+def _made(
+    atom: MmaAtom,
+    block_mn: tuple[int, int],
+    warp_mn: tuple[int, int],
+    thread_mn: tuple[int, int],
+    quad_mn: tuple[int, int],
+    lanes_along: str,
+    warps_along: str,
+) -> TiledMma:
     lanes = (warp_mn[0] // thread_mn[0], warp_mn[1] // thread_mn[1])
     warps = (block_mn[0] // warp_mn[0], block_mn[1] // warp_mn[1])
     lane_strides = (1, lanes[0]) if lanes_along == "m" else (lanes[1], 1)

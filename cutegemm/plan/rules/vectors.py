@@ -169,11 +169,18 @@ def _copied_vector(plan: GemmPlan) -> Iterator[str]:
         copy, tile = plan.slots.store, plan.slots.subtile
     if copy is None or plan.smem_d is None:
         return
+    yield from _lines(copy, operand, tile, plan.smem_d)
+
+
+@lru_cache(maxsize=1024)
+def _lines(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> tuple[str, ...]:
+    """The copies of lines of a tile of D, which has `layout` in shared memory; many plans have the same."""
     bits = operand.dtype.bits
-    yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
-    places = copy.offsets_s(plan.smem_d)  # no LayoutError: the copy divides the layout
+    rules = [*_global_vector("D", copy, operand, ("m", "n"), tile, "stored")]
+    places = copy.offsets_s(layout)  # no LayoutError: the copy divides the layout
     if copy.atom.bits > bits:
-        yield from _shared_vector("the copy of D reads", places, copy.atom.bits, bits)
+        rules += _shared_vector("the copy of D reads", places, copy.atom.bits, bits)
+    return tuple(rules)
 
 
 def _stored_vector(plan: GemmPlan) -> Iterator[str]:
@@ -185,22 +192,28 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
     count = store.bits // operand.dtype.bits
     if (plan.pipeline is not None and plan.smem_d is not None) or count <= 1:
         return
-    bm, bn, _ = plan.cta_tile
-    compact = Layout((bm, bn), (1, bm) if operand.major == "m" else (bn, 1))
     if plan.gating is not None:
-        yield from _gates_stored(plan, count)
+        yield from _gates_stored(plan)
         return
-    offsets = plan.ending_mma.offsets_c(compact)
+    yield from _sums_stored(store, operand, plan.cta_tile[:2], plan.ending_mma, plan.smem_d)
+
+
+@lru_cache(maxsize=1024)
+def _sums_stored(
+    store: CopyAtom, operand: Operand, tile: tuple[int, int], mma: TiledMma, layout: SharedLayout | None
+) -> tuple[str, ...]:
+    """The stores of the sums of a tile of D, which may have `layout` in shared memory; many plans have the same."""
+    bm, bn = tile
+    offsets = mma.offsets_c(Layout(tile, (1, bm) if operand.major == "m" else (bn, 1)))
     by_thread = offsets.reshape(offsets.shape[0], -1)
-    if plan.smem_d is not None:
-        placed = plan.ending_mma.offsets_c(plan.smem_d).reshape(by_thread.shape)
-        in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
-        yield from _shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits)
-        return
-    yield from _stored_at_once(plan, np.sort(by_thread, axis=1), count, "a thread does not hold")
+    if layout is None:
+        return tuple(_stored_at_once(store, operand, np.sort(by_thread, axis=1), "a thread does not hold"))
+    placed = mma.offsets_c(layout).reshape(by_thread.shape)
+    in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
+    return tuple(_shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits))
 
 
-def _gates_stored(plan: GemmPlan, count: int) -> Iterator[str]:
+def _gates_stored(plan: GemmPlan) -> Iterator[str]:
     """The same of a gated epilogue: what a thread stores is where its gates are."""
     store, operand, (bm, bn) = plan.store_d, plan.operands.d, plan.d_tile
     held = plan.stored_by_threads
@@ -210,12 +223,13 @@ def _gates_stored(plan: GemmPlan, count: int) -> Iterator[str]:
         place = plan.smem_d.offsets().reshape(-1)[rows + bm * columns]
         yield from _shared_vector("the sums are written", place, store.bits, operand.dtype.bits)
         return
-    yield from _stored_at_once(plan, place, count, "a thread's gates are not")
+    yield from _stored_at_once(store, operand, place, "a thread's gates are not")
 
 
-def _stored_at_once(plan: GemmPlan, places: np.ndarray, count: int, but: str) -> Iterator[str]:
-    """Of places in D, (threads, values) in order, each run of so many must be aligned neighbours, and D be aligned."""
-    store, operand = plan.store_d, plan.operands.d
+def _stored_at_once(store: CopyAtom, operand: Operand, places: np.ndarray, but: str) -> Iterator[str]:
+    """Of places in D, (threads, values) in order, each run of those that are stored at once must be aligned neighbours,
+    and D be aligned."""
+    count = store.bits // operand.dtype.bits
     if store.bits > 8 * operand.align_bytes:
         yield (
             f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
