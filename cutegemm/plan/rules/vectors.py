@@ -84,23 +84,31 @@ def _operand_vectors(
         if copy.atom.is_async and copy.atom.bits > bits:
             yield from _shared_vector(f"the copy of {name} writes", places, copy.atom.bits, bits)
     if read is not None:
-        try:
-            fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
-        except PlanError as error:  # fragments that it does not fill
-            yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
-            return
-        if not fragments.retiles_in_element_order:
-            yield (
-                f"{read.name} reads {name} for {mma}, whose permutation runs the values of a thread against the order "
-                "of elements; the kernels retile fragments in that order alone."
-            )
-    if read is not None and read.threads > 1:
+        yield from _read_vectors(name, layout, read, bits, mma)
+
+
+@lru_cache(maxsize=1024)
+def _read_vectors(
+    name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma
+) -> tuple[str, ...]:
+    """The accesses by which threads read fragments of A or B from shared memory; many plans have the same."""
+    try:
+        fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
+    except PlanError as error:  # fragments that it does not fill
+        return tuple([f"{read.name} does not read {name}: {rule}." for rule in error.violations])
+    rules = []
+    if not fragments.retiles_in_element_order:
+        rules.append(
+            f"{read.name} reads {name} for {mma}, whose permutation runs the values of a thread against the order "
+            "of elements; the kernels retile fragments in that order alone."
+        )
+    if read.threads > 1:
         rows = fragments.offsets_s(layout)
-        row_bits = 8 * read.aligned_bytes
-        yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
-    elif read is not None and read.bits > bits:
+        rules += _shared_vector(f"{read.name} reads {name} by rows of", rows, 8 * read.aligned_bytes, bits)
+    elif read.bits > bits:
         held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
-        yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
+        rules += _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
+    return tuple(rules)
 
 
 def _slot_vectors(pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
