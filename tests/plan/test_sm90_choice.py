@@ -347,6 +347,21 @@ def test_few_rows_by_weights_whose_tiles_are_more_than_the_multiprocessors(mnk):
     assert (plan.ctas_per_sm, plan.pipeline.ctas, plan.stages) == (2, 264, 5)
 
 
+@pytest.mark.parametrize(("ctas", "at_once"), [(1, 132), (2, 264), (3, 396)])
+def test_a_persistent_grid_has_as_many_ctas_as_the_multiprocessors_hold(ctas, at_once):
+    text = f"sm90:tile=64x16x64,schedule=cooperative,consumers=1,stages=3,ctas_per_sm={ctas}"
+    assert plan_named(text, BF16).pipeline.ctas == at_once
+
+
+@pytest.mark.parametrize("ctas", [0, -1, 1 << 40])
+def test_a_number_of_ctas_that_no_multiprocessor_holds_is_what_the_refusal_speaks_of(ctas):
+    text = f"sm90:tile=64x16x64,schedule=cooperative,consumers=1,stages=3,ctas_per_sm={ctas}"
+    with pytest.raises(PlanError) as refused:
+        plan_named(text, BF16)
+    assert f"{ctas}" in refused.value.violations[0]
+    assert not any("pipeline" in rule or rule.startswith("ctas =") for rule in refused.value.violations)
+
+
 @pytest.mark.parametrize(("columns", "stages"), [(16, 5), (32, 4)])
 def test_two_ctas_of_one_warpgroup_share_a_multiprocessor(columns, stages):
     plan = plan_named(f"sm90_64x{columns}_deep_occ2", BF16)

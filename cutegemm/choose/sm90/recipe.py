@@ -23,6 +23,7 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _OF_ITS_OWN_PRODUCTS = ("deferred", "stagger_cycles")  # options of consumers whose A is in shared memory
 _MOST_BESIDE_A = 256 * 192  # sums of a tile, with so many of which no registers are left for A
+_MOST_CTAS_PER_SM = 32  # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"
 _SPLITTING = ("split_k", "stream", "fill")  # options that say how K is split
 
 
@@ -133,7 +134,7 @@ class Sm90Recipe(Recipe):
         reads = not self.spelled_out and is_to_read(ops) and "a" not in pack and self.may_read
         own = self.reading if reads else self
         options: dict[str, Any] = {
-            "ctas": target.sms * own.options.get("ctas_per_sm", 1),
+            "ctas": target.sms * min(max(1, own.options.get("ctas_per_sm", 1)), _MOST_CTAS_PER_SM),
             "tpc_rounds": target.tpc_rounds,
             **own.options,
             "pack": pack,
