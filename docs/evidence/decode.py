@@ -18,11 +18,11 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.problem import Problem
+from docs.evidence.choice import distribution
 from docs.evidence.contest import Case, compile_ahead, operands_of, record
 from docs.evidence.graphs import Launch, graph_of, in_turns
 from docs.evidence.measure import machine, need_gpu
@@ -165,10 +165,10 @@ def rows_of(found: Mapping[str, Any]) -> str:
     rows, said = found["rows"], ""
     if "seed" in found:
         rows = sorted(rows, key=_ratio)
-        ratios = [_ratio(row) for row in rows]
+        count, mean, tenth, least = distribution([_ratio(row) for row in rows])
         said = (
-            f"{len(rows)} of seed {found['seed']}: {geometric_mean(ratios):.3f} of the library in the mean, one in ten "
-            f"below {ratios[len(ratios) // 10]:.3f}, the least {ratios[0]:.3f}.\n\n"
+            f"{count} of seed {found['seed']}: {mean:.3f} of the library in the mean, one in ten below {tenth:.3f}, "
+            f"the least {least:.3f}.\n\n"
         )
     lines = []
     for row in rows:

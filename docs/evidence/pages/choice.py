@@ -88,7 +88,8 @@ problem are taken again, since then, where the medians of the first rounds and o
 
 With the tuner seed 121 has 1.219, 1.000 and 0.939: 4 of 300 below 0.97, where 16 are by default, and none below 0.92,
 where 4 are; seed 122 6, 21, none and 4; seed 123 on an H100 6, 13, 1 and 2; seed 124 10, 24, 2 and 7; seed 126 on an
-H200 4, 11, none and 2; seed 127 on an H100 4, 11, 2 and 3; seed 131 on an H200 5, 21, 1 and 2.
+H200 4, 11, none and 2; seed 127 on an H100 4, 11, 2 and 3; seed 131 on an H200 5, 21, 1 and 2; seed 134 on an
+H100 6, 18, none and none.
 
 Few tiles with a deep K lost most until seed 126: 432 x 304 x 7552 tt had 0.875, 768 x 128 x 10144 nt 0.921 and 224 x
 656 x 10224 nn 0.924, by plans whose parts of K met in global memory. Since [CTAs of a cluster share
