@@ -19,14 +19,13 @@ import numpy as np
 
 from cutegemm.analysis.edges import sharers_mn
 from cutegemm.analysis.pace import handed_pairs, multicast
+from cutegemm.plan.work.gpcs import PAIR
 
 if TYPE_CHECKING:
     from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
     from cutegemm.tile.raster import Raster
-
-_PAIR = 2  # CTAs of a cluster, up to which it is known where clusters go
 
 
 @dataclass(frozen=True)
@@ -99,6 +98,6 @@ def gpc_reads(
 
 def _gpcs(device: Device, cluster_size: int) -> np.ndarray | None:
     """The GPC of each cluster, in the order in which they are handed out."""
-    if not device.tpc_rounds or cluster_size > _PAIR:
+    if not device.tpc_rounds or cluster_size > PAIR:
         return None
     return np.array(device.gpc_of_tpc)[handed_pairs(device, cluster_size)[::cluster_size]]

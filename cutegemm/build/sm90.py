@@ -22,7 +22,7 @@ from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.rules.pipeline import MIN_STAGES
-from cutegemm.plan.work.gpcs import LEAST_ORDERED, GpcOrder
+from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcOrder
 from cutegemm.plan.work.split import by_last
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS, ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
@@ -41,7 +41,6 @@ _LEAST_STAGES = 3  # that long rows of D leave room for
 _MOST_CONSUMERS = MAX_THREADS_PER_BLOCK // WARPGROUP_THREADS
 _STORES = ("tma", "tma_warp", "direct")
 _ACROSS_CTAS, _ACROSS_CLUSTERS = 8, 16  # tiles across a band at most, of CTAs and of clusters by their GPCs
-PAIRED = 2  # CTAs of a cluster: such clusters fill the chip, larger ones pay where all run at once
 _WARP_ROWS = 16  # of the sums of a wgmma
 
 
@@ -253,7 +252,7 @@ def is_by_gpc(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
     >>> is_by_gpc((128, 128), (2, 1)), is_by_gpc((64, 64), (1, 1)), is_by_gpc((128, 128), (2, 2))
     (True, False, False)
     """
-    return product(tile[:2]) >= LEAST_ORDERED and product(cluster) <= PAIRED
+    return product(tile[:2]) >= LEAST_ORDERED and product(cluster) <= PAIR
 
 
 def _raster_of(cluster: tuple[int, int], gpcs: GpcOrder | None) -> str:

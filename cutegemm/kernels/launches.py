@@ -37,6 +37,7 @@ def release(launch: Launch) -> None:
 
 
 def _lets_in(launch: Launch) -> Any:
+    """Whether it does so: where that depends on its CTAs, a value that the kernel finds."""
     if launch.room is None:
         return launch.releases
     across, down, deep = cute.arch.grid_dim()

@@ -11,8 +11,8 @@ dependent launch:
   at its end, where several CTAs of the GEMM share a multiprocessor. Those that came in at its start were crowded on few
   multiprocessors, perhaps the first to have room, until they ended: 48 x 3728 x 13424 of f32 in tiles of 32 x 64 took
   1454 us so, and 304 since; the later launch costs 0.1 to 0.4 us (H100, 2026-11-22).
-- The last one says it as well where the next call's CTAs may lie on any multiprocessor: see `lets_in`; and only where
-  they find room all at once: see `Room`.
+- The last one says it as well where the next call's CTAs may lie on any multiprocessor: see `lets_in`; and only
+  where all of them find room at once, or next to none: see `Room`.
 
 Where much is packed the GEMM is launched when that has ended. An early launch gains 1 to 2 us; but 4096 x 4096 x 4096
 of tf32, with 64 MiB packed, took 404 us by one and 386 without, 2048 x 2048 x 2048 with 32 MiB 71.6 and 69.7 us (H200,
@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import Arch
-from cutegemm.plan.work.gpcs import LEAST_ORDERED
+from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 OVERLAP = "dependent_launch"  # the feature of an architecture
 PACK, GEMM, SUMS = "pack", "gemm", "sums"
-_PAIRED = 2  # CTAs of a cluster, that lie on any two multiprocessors of a pair
 _OUT_OF_REACH = 11  # of so many multiprocessors one, for larger clusters: they lie within a GPC
 MOST_PACKED_BYTES = 12 << 20  # by a kernel beside which the GEMM begins
 
@@ -61,7 +60,7 @@ class Room:
         (False, True)
         """
         room = sms * self.ctas_per_sm
-        if self.cluster_ctas > _PAIRED:
+        if self.cluster_ctas > PAIR:
             room = room - room // _OUT_OF_REACH
         return (2 * ctas <= room) | (8 * ctas >= 7 * room)
 

@@ -5,7 +5,7 @@ What may follow a name:
     sm90_128x144_2x1            a tile, and its cluster: see `tiles`
     sm90_64x32_deep_2x2         the same with k-tiles of 256 bytes in place of 128
     sm90_64x64_2x1x4            the same in clusters of 2 x 1 tiles, of each of which four CTAs share K
-    sm90_64x16_deep_occ2        of a multiprocessor's room half, so that two CTAs share it: of the plans below alone
+    sm90_64x16_deep_occ2        the same with half of the shared memory: two CTAs to a multiprocessor; four such names
     sm90_slots+pack             operands that TMA cannot load, or wgmma not multiply, as they are, are packed first
     sm90_slots+packb            of these B alone; threads read A, which is m-major of tf32, into registers
     sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
@@ -289,8 +289,8 @@ _STREAMING = (
     *[
         Sm90Recipe(
             f"sm90_64x{columns}_deep_1x1x2_occ2",
-            f"64 x {columns}, k-tiles of 256 bytes, K shared by 2 CTAs, two clusters to two multiprocessors: few rows "
-            "by weights",
+            f"64 x {columns}, k-tiles of 256 bytes, K shared by 2 CTAs of a cluster, two CTAs to a multiprocessor: few "
+            "rows by weights",
             {"tile": (64, columns), **tile_options((64, columns), (1, 1), depth=2, k_ctas=2), **_OF_TWO},
             is_chosen=True,
         )

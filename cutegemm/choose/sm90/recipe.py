@@ -14,6 +14,7 @@ from cutegemm.choose.recipe import BuildTarget, Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer, may_share
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import arch_named
 from cutegemm.plan.memory.packing import is_to_read, to_pack_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
@@ -23,7 +24,6 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _OF_ITS_OWN_PRODUCTS = ("deferred", "stagger_cycles")  # options of consumers whose A is in shared memory
 _MOST_BESIDE_A = 256 * 192  # sums of a tile, with so many of which no registers are left for A
-_MOST_CTAS_PER_SM = 32  # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"
 _SPLITTING = ("split_k", "stream", "fill")  # options that say how K is split
 
 
@@ -133,8 +133,9 @@ class Sm90Recipe(Recipe):
         pack = self.packed(ops)
         reads = not self.spelled_out and is_to_read(ops) and "a" not in pack and self.may_read
         own = self.reading if reads else self
+        most = arch_named(target.arch).blocks_per_sm
         options: dict[str, Any] = {
-            "ctas": target.sms * min(max(1, own.options.get("ctas_per_sm", 1)), _MOST_CTAS_PER_SM),
+            "ctas": target.sms * min(max(1, own.options.get("ctas_per_sm", 1)), most),
             "tpc_rounds": target.tpc_rounds,
             **own.options,
             "pack": pack,

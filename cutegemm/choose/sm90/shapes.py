@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.build.sm90 import PAIRED, is_by_gpc, ring_of
+from cutegemm.build.sm90 import is_by_gpc, ring_of
 from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.tiles import is_of_one_wave
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
@@ -215,12 +216,12 @@ class Shapes:
     @cached_property
     def is_large_cluster(self) -> Column:
         """Whether clusters have four CTAs, or eight, of other tiles."""
-        return self.cm * self.cn > PAIRED
+        return self.cm * self.cn > PAIR
 
     @cached_property
     def is_two(self) -> Column:
         """Whether clusters have two CTAs."""
-        return self.cm * self.cn == PAIRED
+        return self.cm * self.cn == PAIR
 
     @cached_property
     def is_crowded(self) -> Column:

@@ -33,9 +33,7 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     ):
         yield from _of_operand(name, tile, layout, copy, read, operand, mma)
     yield from _in_words("the stores of D", _stored_vector(plan))
-    yield from _in_words(
-        "the copies of D from shared to global memory", _copied_vector(plan), "; store = 'direct' needs none"
-    )
+    yield from _copied_vector(plan)
     if plan.pipeline is not None:
         if plan.slots is not None and plan.smem_d is not None:
             rules = _slot_vectors(plan.pipeline, plan.slots, plan.smem_d)
@@ -84,31 +82,38 @@ def _operand_vectors(
         if copy.atom.is_async and copy.atom.bits > bits:
             yield from _shared_vector(f"the copy of {name} writes", places, copy.atom.bits, bits)
     if read is not None:
-        yield from _read_vectors(name, layout, read, bits, mma)
+        yield from _of_fragments(name, layout, read, bits, mma)
 
 
 @lru_cache(maxsize=1024)
-def _read_vectors(
+def _of_fragments(
     name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma
 ) -> tuple[str, ...]:
-    """The accesses by which threads read fragments of A or B from shared memory; many plans have the same."""
+    """What `_fragment_vectors` says, in words; operands of all alignments have the same."""
+    return tuple(_in_words(f"the accesses to {name}", _fragment_vectors(name, layout, read, bits, mma)))
+
+
+def _fragment_vectors(
+    name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma
+) -> Iterator[str]:
+    """The accesses by which threads read fragments of A or of B from shared memory."""
     try:
         fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
     except PlanError as error:  # fragments that it does not fill
-        return tuple([f"{read.name} does not read {name}: {rule}." for rule in error.violations])
-    rules = []
+        yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
+        return
     if not fragments.retiles_in_element_order:
-        rules.append(
+        yield (
             f"{read.name} reads {name} for {mma}, whose permutation runs the values of a thread against the order "
             "of elements; the kernels retile fragments in that order alone."
         )
     if read.threads > 1:
         rows = fragments.offsets_s(layout)
-        rules += _shared_vector(f"{read.name} reads {name} by rows of", rows, 8 * read.aligned_bytes, bits)
+        row_bits = 8 * read.aligned_bytes
+        yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
     elif read.bits > bits:
         held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
-        rules += _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
-    return tuple(rules)
+        yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
 
 
 def _slot_vectors(pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
@@ -177,18 +182,28 @@ def _copied_vector(plan: GemmPlan) -> Iterator[str]:
         copy, tile = plan.slots.store, plan.slots.subtile
     if copy is None or plan.smem_d is None:
         return
-    yield from _lines(copy, operand, tile, plan.smem_d)
+    yield from _of_lines(copy, operand, tile, plan.smem_d)
 
 
 @lru_cache(maxsize=1024)
-def _lines(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> tuple[str, ...]:
-    """The copies of lines of a tile of D, which has `layout` in shared memory; many plans have the same."""
+def _of_lines(
+    copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout
+) -> tuple[str, ...]:
+    """What `_line_vectors` says, in words; many plans have the same."""
+    rules = _line_vectors(copy, operand, tile, layout)
+    what = "the copies of D from shared to global memory"
+    return tuple(_in_words(what, rules, "; store = 'direct' needs none"))
+
+
+def _line_vectors(
+    copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout
+) -> Iterator[str]:
+    """The copies of lines of a tile of D, which has `layout` in shared memory."""
     bits = operand.dtype.bits
-    rules = [*_global_vector("D", copy, operand, ("m", "n"), tile, "stored")]
+    yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
     places = copy.offsets_s(layout)  # no LayoutError: the copy divides the layout
     if copy.atom.bits > bits:
-        rules += _shared_vector("the copy of D reads", places, copy.atom.bits, bits)
-    return tuple(rules)
+        yield from _shared_vector("the copy of D reads", places, copy.atom.bits, bits)
 
 
 def _stored_vector(plan: GemmPlan) -> Iterator[str]:

@@ -23,7 +23,7 @@ from typing import Any
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 
 LEAST_ORDERED = 128 * 96  # elements of a tile: smaller ones did not gain by the order of the GPCs
-_PAIR = 2  # multiprocessors of a TPC
+PAIR = 2  # multiprocessors of a TPC, and the most CTAs of a cluster of which it is known where they go
 _BYTES = 4  # of a number that the host hands to a kernel: one for each GPC
 _MOST_CTAS = 255  # whose places are bytes
 _QUOTIENT_BITS = 16
@@ -55,10 +55,10 @@ class GpcOrder:
         >>> GpcOrder.of((3, 2), 1, 10)
         GpcOrder(rounds=(3, 3, 2, 2))
         """
-        most = min(_PAIR * sum(tpc_rounds), _MOST_CTAS)
-        if cluster_size > _PAIR or ctas is None or not 0 < ctas <= most:
+        most = min(PAIR * sum(tpc_rounds), _MOST_CTAS)
+        if cluster_size > PAIR or ctas is None or not 0 < ctas <= most:
             return None
-        return GpcOrder(tuple([count for count in tpc_rounds for _ in range(_PAIR // cluster_size)]))
+        return GpcOrder(tuple([count for count in tpc_rounds for _ in range(PAIR // cluster_size)]))
 
     def violations(self) -> Iterator[str]:
         """What is wrong with the rounds.
