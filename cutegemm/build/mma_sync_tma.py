@@ -188,6 +188,7 @@ class _Builder(PipelineBuilder):
         None for a D that is not aligned to 16 bytes where the places of a warp are spread along N, or its columns do
         not lie together: it leaves straight out of registers.
         """
+        warps = mma.threads // WARP_THREADS
         tile, own = [], []
         for step, least, is_spread in zip(mma.shape_mnk, _IN_PLACES, self.is_spread, strict=False):
             tile.append(_SPREAD if is_spread else least)
@@ -206,8 +207,8 @@ class _Builder(PipelineBuilder):
             if piece < warp[1] or self.is_spread[1]:
                 return None
         elif not self.is_spread[0]:
-            widths = [piece if piece < warp[1] else slots.subtile_columns(warp)]
-        warps, stored = mma.threads // WARP_THREADS, (tile[0], "evict_normal")
+            widths = [piece if piece < warp[1] else slots.subtile_columns(warp, warps)]
+        stored = (tile[0], "evict_normal")
         found = [
             slots.slots(warp, warps, stored, shared_d, columns, ring, False)
             for columns in widths

@@ -30,6 +30,7 @@ _PAD_BYTES, MOST_PAD_BYTES = 16, 32
 # Of the columns of a subtile that the threads store by less than 16 bytes, by D's majorness: long rows where they lie
 # along N; else many, for each of which there is a loop in the code.
 _LINE_BYTES = {"n": 768, "m": 256}
+_ENOUGH_STAGES = 4  # beside which subtiles are as wide as they can be
 WHOLE_COLUMNS = 16  # of a subtile, that one stmatrix.x4 of each warp of a consumer covers
 FEWEST_COLUMNS = 8  # the same of stmatrix.x2: of tiles whose columns are an odd multiple of them
 
@@ -55,16 +56,24 @@ def fragment_of(a_source: str, columns: int = WHOLE_COLUMNS) -> Layout:
 
 
 def warpgroup_slots(
-    subject: str, operands: Operands, columns: int, a_source: str = "shared", most: int | None = None
+    subject: str,
+    operands: Operands,
+    columns: int,
+    a_source: str = "shared",
+    most: int | None = None,
+    stages: Callable[[SharedLayout], int] | None = None,
 ) -> SlotBuilder:
     """Makes the slots of warpgroups whose tiles have so many columns: in steps of 16, or of 8 where 16 do not divide
     them.
 
     a_source   where wgmma reads A from: shared memory, or registers
     most       columns of a subtile that is not asked for
+    stages     that there is room for beside slots
     """
     step = FEWEST_COLUMNS if columns % WHOLE_COLUMNS else WHOLE_COLUMNS
-    return SlotBuilder(subject, operands, fragment_of(a_source, step), (WGMMA_M, step), most=most)
+    return SlotBuilder(
+        subject, operands, fragment_of(a_source, step), (WGMMA_M, step), most=most, stages=stages
+    )
 
 
 class SlotBuilder:
@@ -75,6 +84,7 @@ class SlotBuilder:
     in_places   whether neighbours in a fragment are neighbours in D, so that matrices of them can be written
     least       slots of a consumer
     most        columns of a subtile that is not asked for
+    stages      that there is room for beside slots; None: whatever slots take
     """
 
     def __init__(
@@ -86,10 +96,11 @@ class SlotBuilder:
         in_places: bool = True,
         least: int = MIN_SLOTS,
         most: int | None = None,
+        stages: Callable[[SharedLayout], int] | None = None,
     ) -> None:
         self.subject, self.operands = subject, operands
         self.fragment, self.tile, self.in_places, self.least = fragment, tile, in_places, least
-        self.most = most
+        self.most, self.stages = most, stages
 
     def slots(
         self,
@@ -112,7 +123,7 @@ class SlotBuilder:
         """
         c, d = self.operands.c, self.operands.d
         columns, subtiles, ring = self.division(
-            consumer_tile, subtile_n, slots, shared_d, with_c or with_operands
+            consumer_tile, consumers, subtile_n, slots, shared_d, with_c or with_operands
         )
         shape = (self.tile[0], columns)
         store: TmaBox | TiledCopy
@@ -134,6 +145,7 @@ class SlotBuilder:
     def division(
         self,
         consumer_tile: tuple[int, int],
+        consumers: int,
         subtile_n: int | None = None,
         slots: int | None = None,
         shared_d: str = "swizzled",
@@ -150,10 +162,34 @@ class SlotBuilder:
         if by_lines:
             columns = subtile_n or self.line_columns(consumer_tile[1], with_operands)
         else:
-            columns = subtile_n or self.subtile_columns(consumer_tile, slots)
+            columns = subtile_n or self.subtile_columns(consumer_tile, consumers, slots)
         subtiles = consumer_tile[0] // self.tile[0] * (consumer_tile[1] // columns)
-        fewest = next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
-        return columns, subtiles, slots or (1 if by_lines else fewest)
+        if slots is None:
+            slots = 1 if by_lines else self.count(subtiles, columns, consumers, with_operands)
+        return columns, subtiles, slots
+
+    def count(self, subtiles: int, columns: int, consumers: int, with_operands: bool) -> int:
+        """Slots of a consumer that are not asked for: as many as divide its subtiles, three rather than two, so that
+        two stores may be under way while the third is written; but none that take the room of a stage.
+
+        By 128 x 96 in clusters of two, 2816 x 2208 x 256 of bf16 takes 10.95 us with three, 11.31 with two; by
+        256 x 144, 8192 x 2304 x 256 takes 27.1 and 27.9 (one H100, 2026-11-25).
+        """
+        usual = next((s for s in (2, 3, 5) if subtiles % s == 0), max(self.least, subtiles))
+        if self.stages is None or with_operands or subtiles < self.least:
+            return usual
+        most = self.stages_beside(2, columns, consumers)
+        dividing = [count for count in (3, 2) if subtiles % count == 0]
+        return next(
+            count
+            for count in (*dividing, usual, 3, 2)
+            if self.stages_beside(count, columns, consumers) == most
+        )
+
+    def stages_beside(self, count: int, columns: int, consumers: int) -> int:
+        """Stages that there is room for beside slots of so many columns."""
+        assert self.stages is not None
+        return self.stages(Layout((self.tile[0], columns, count, consumers)))
 
     def check_columns(self, columns: int, of_tile: int) -> None:
         """Checks that subtiles of so many columns, as they were asked for, fill a tile."""
@@ -164,9 +200,11 @@ class SlotBuilder:
             rule = f"subtile_n = {columns}: subtiles of {columns} columns do not fill a tile of {of_tile}; {expected}."
             raise PlanError(self.subject, [rule])
 
-    def subtile_columns(self, consumer_tile: tuple[int, int], slots: int | None = None) -> int:
-        """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots; eight where the
-        columns of D lie together, and not the few of a row, which are to be asked for.
+    def subtile_columns(
+        self, consumer_tile: tuple[int, int], consumers: int, slots: int | None = None
+    ) -> int:
+        """As many as a row of the widest swizzle holds, that leave subtiles enough for the slots, and room for stages;
+        eight where the columns of D lie together, and not the few of a row, which are to be asked for.
 
         raises   PlanError where no row of a swizzle serves
         """
@@ -184,10 +222,16 @@ class SlotBuilder:
             )
             raise PlanError(self.subject, [rule])
         widths = [n for n in wide if columns % n == 0]
+        serving = []
         for n in widths:
             subtiles = rows // self.tile[0] * (columns // n)
             if subtiles >= self.least and subtiles % (slots or 1) == 0:
-                return n
+                serving.append(n)
+        if serving:
+            if self.stages is None or slots is not None:
+                return serving[0]
+            room = [min(_ENOUGH_STAGES, self.stages_beside(self.least, n, consumers)) for n in serving]
+            return serving[room.index(max(room))]
         if not widths:
             rule = (
                 f"D of {dtype} leaves in subtiles of {_either(wide[::-1])} columns, none of which fill a tile of "

@@ -153,9 +153,9 @@ def sm90_plan(
     most = b.most_columns(count, stages, sums.of_thread * (1 + two_level) > _MANY_SUMS or is_split)
     box = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     storing = None if store == "direct" else b.attempt(
-        lambda: warpgroup_slots(subject, ops, consumer_tile[1], a_source, most).slots(
-            consumer_tile, count, box, shared_d, subtile_n, slots, with_c
-        )
+        lambda: warpgroup_slots(
+            subject, ops, consumer_tile[1], a_source, most, None if deferred else b.stages_that_fit
+        ).slots(consumer_tile, count, box, shared_d, subtile_n, slots, with_c)
     )  # fmt: skip
     if storing is None and store != "direct" and k_ctas > 1:
         b.broken.append(
@@ -289,13 +289,19 @@ def ring_of(
     by_lines = operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
     builder.keep_room(consumer_tile, consumers, k_ctas)
     most = builder.line_columns(consumers, None) if by_lines else None
-    slot_builder = warpgroup_slots("ring_of", operands, consumer_tile[1], most=most)
+    slot_builder = warpgroup_slots(
+        "ring_of", operands, consumer_tile[1], most=most, stages=builder.stages_that_fit
+    )
     if by_lines and subtile_n == FEWEST_COLUMNS:  # of a box; lines are as long as they can be
         subtile_n = None
     if not is_direct:
         with suppress(PlanError):
             columns, subtiles, ring = slot_builder.division(
-                consumer_tile, subtile_n, None if by_lines else slots, "padded" if by_lines else "swizzled"
+                consumer_tile,
+                consumers,
+                subtile_n,
+                None if by_lines else slots,
+                "padded" if by_lines else "swizzled",
             )
             shape, copies = (WGMMA_M, columns), (ring, consumers)
             held = slot_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))

@@ -37,7 +37,7 @@ from cutegemm.choose.skinny.recipe import SkinnyRecipe
 from cutegemm.choose.sm90.ladder import HOPPER_LADDER
 from cutegemm.choose.sm90.named import SM90_PLANS, of_tile, sm90_names
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.tiles import read_tile
+from cutegemm.choose.sm90.tiles import NamedTile
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan.work.split import FILLED, Split
 
@@ -210,8 +210,8 @@ def recipe_named(name: str) -> Recipe:
 
 def _of_package(name: str) -> Recipe | None:
     """The plan of a table, a step or a tile of this name; None where there is none."""
-    tile = read_tile(name)
-    return _FIXED.get(name) or _VARIED.get(name) or (None if tile is None else of_tile(*tile))
+    tile = NamedTile.of(name)
+    return _FIXED.get(name) or _VARIED.get(name) or (None if tile is None else of_tile(tile))
 
 
 def _varied(name: str) -> Recipe | None:

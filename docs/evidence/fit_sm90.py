@@ -26,7 +26,7 @@ from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import Shapes
-from cutegemm.choose.sm90.tiles import has_narrow_slots, read_tile
+from cutegemm.choose.sm90.tiles import NamedTile, has_narrow_slots
 from cutegemm.choose.sm90.time import Model, predicted
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -156,7 +156,7 @@ def _recipe(name: str) -> Sm90Recipe | None:
 
 def _is_tile(recipe: Sm90Recipe) -> bool:
     """Whether it is named by its tile, and no step of the ladder."""
-    return read_tile(recipe.name) is not None
+    return NamedTile.of(recipe.name) is not None
 
 
 def main(argv: Sequence[str]) -> None:

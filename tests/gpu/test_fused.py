@@ -36,6 +36,7 @@ PLANS = {
     "e4m3, chosen": (None, "float8_e4m3fn", "nt"),
     "e4m3, packed": (None, "float8_e4m3fn", "nn"),
     "bf16, K shared": ("sm90_64x64_2x1x4", "bfloat16", "nt"),
+    "bf16, one tile a CTA": ("sm90_128x112_coop_2x1", "bfloat16", "nt"),
 }
 SHAPES = [(256, 256, 128), (200, 136, 264), (1, 64, 512), (777, 1032, 96)]
 PROBLEMS = [(shape, batch) for shape in SHAPES for batch in (None, 2)]

@@ -16,6 +16,7 @@ from cutegemm.choose.recipe import PACK, TRANSPOSED
 from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_PLANS, SM90_TWO_LEVEL, of_tile
+from cutegemm.choose.sm90.tiles import NamedTile
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
@@ -42,7 +43,10 @@ DIVISIONS = {
 SIDES = st.sampled_from((64, 128, 192, 256)), st.integers(1, 16).map(lambda n: 16 * n)
 NAMED = {recipe.name for recipe in SM90_PLANS}  # among them some tiles, which are as their step says
 TILES = st.builds(
-    lambda m, n, cluster: of_tile((m, n), cluster), *SIDES, st.sampled_from(((1, 1), (2, 1), (1, 2)))
+    lambda m, n, cluster, is_alone: of_tile(NamedTile((m, n), cluster, is_alone=is_alone)),
+    *SIDES,
+    st.sampled_from(((1, 1), (2, 1), (1, 2))),
+    st.booleans(),
 ).filter(lambda recipe: recipe.name not in NAMED)
 VARIED = st.sampled_from((*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS, *SM90_CHOSEN)) | TILES
 FIXED = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_FED, *MMA_SYNC_LADDER)

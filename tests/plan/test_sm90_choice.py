@@ -16,7 +16,7 @@ from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
 from cutegemm.choose.sm90.costs import COSTS
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.shapes import Shapes, TileShape
-from cutegemm.choose.sm90.tiles import every_tile, is_of_one_wave
+from cutegemm.choose.sm90.tiles import every_tile
 from cutegemm.choose.sm90.time import Model, predicted, predicted_us
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
@@ -251,8 +251,9 @@ def test_no_large_cluster_waits_for_another():
     assert min(seen.values()) > 50
 
 
-@pytest.mark.parametrize(("tile", "cluster", "depth", "k_ctas"), [*every_tile()], ids=str)
-def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster, depth, k_ctas):
+@pytest.mark.parametrize("given", [*every_tile()], ids=lambda given: given.name)
+def test_every_tile_has_a_plan_that_keeps_the_rules(given):
+    tile, cluster, depth, k_ctas = given.tile, given.cluster, given.depth, given.k_ctas
     usual = [
         named for named in SM90_CHOSEN if named.shape.raster is None and named.shape.epilogue != "single"
     ]
@@ -262,16 +263,17 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(tile, cluster, depth, k_ctas
         if (named.tile, named.shape.cluster, named.shape.depth, named.shape.k_ctas)
         == (tile, cluster, depth, k_ctas)
         and named.shape.ctas_per_sm == 1
+        and ("_coop" in named.name) == given.is_alone
     ]
-    has_both = tile == (128, 192) and cluster != (1, 1) and k_ctas == 1
+    has_both = tile == (128, 192) and cluster != (1, 1) and k_ctas == 1 and not given.is_alone
     assert len(found) == (2 if has_both else 1)  # with narrow slots, and with wide ones
     plans = [plan_named(named.name, BF16) for named in found]
     for named, plan in zip(found, plans, strict=True):
         assert (plan.product_tile, plan.k_ctas) == ((*tile, 64 * depth), k_ctas)
         assert (plan.cta_tile[1], plan.cluster_mn) == (tile[1] // k_ctas, (cluster[0], cluster[1] * k_ctas))
         assert plan.pipeline.deferred == (named.shape.epilogue == "deferred")
-        takes_turns = named.shape.epilogue == "pingpong" and not is_of_one_wave(tile, cluster)
-        assert (plan.pipeline.kind == "pingpong") == takes_turns
+        assert (plan.pipeline.kind == "pingpong") == (named.shape.epilogue == "pingpong")
+        assert not (named.shape.alone and named.shape.waits_for_next)
     assert [(plan.stages, plan.slots.subtile[1]) for plan in plans if tile == (128, 192)] in (
         [],
         [(4, 64), (5, 32)] if has_both else [(5, 32)],
@@ -327,7 +329,7 @@ def test_few_tiles_with_a_deep_k_are_shared_by_the_ctas_of_a_cluster(mnk, dtype,
     assert not plan.split.is_split
 
 
-@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (64, 16)), (17, (64, 32)), (48, (64, 48))])
+@pytest.mark.parametrize(("m", "tile"), [(1, (16, 8)), (16, (64, 16)), (17, (64, 32)), (40, (64, 48))])
 def test_few_rows_are_columns_of_the_transposed_problem(m, tile):
     problem = Problem(m, 4096, 4096)
     taken, plan = chosen(BF16, problem)
@@ -496,11 +498,27 @@ def test_lines_of_short_rows_are_asked_for_more_often():
     assert longer[0] > longer[1] + 0.4
 
 
-@pytest.mark.parametrize("name", ["sm90_128x224_2x1", "sm90_192x160_1x2", "sm90_192x192_2x1"])
-def test_few_slots_leave_room_for_a_fourth_stage(name):
-    """192 x 192: 4 stages of 48 KiB and, of 3 consumers, 2 slots of 64 x 32 are 216 KiB; 3 of 64 x 64 would be 264."""
+@pytest.mark.parametrize(
+    ("name", "stages", "slots", "columns"),
+    [
+        ("sm90_128x96", 7, 3, 32),
+        ("sm90_128x112_coop_2x1", 7, 3, 16),
+        ("sm90_128x128", 6, 2, 64),
+        ("sm90_128x224_2x1", 4, 3, 32),
+        ("sm90_192x144", 5, 2, 16),
+        ("sm90_192x160_1x2", 4, 3, 32),
+        ("sm90_192x192_2x1", 4, 2, 32),
+        ("sm90_256x144_2x1", 4, 3, 16),
+    ],
+)
+def test_slots_take_no_room_of_a_stage(name, stages, slots, columns):
+    """Of 227 KiB less the barriers. 192 x 192: 4 stages of 48 KiB and, of 3 consumers, 2 slots of 64 x 32 are 216 KiB;
+    with 3 they are 228. 128 x 128: 6 stages of 32 KiB and, of 2 consumers, 2 slots of 64 x 64 are 224; with 3 they are
+    240. 128 x 96: 7 stages of 28 KiB and 3 slots of 64 x 32 are 220. 128 x 112: 7 stages of 30 KiB and 3 slots of 64 x
+    16 are 222; the 7 that divide a consumer's 112 columns are 238. 192 x 144: 5 of 42 and 2 of 64 x 16 are 222; with 3
+    they are 228."""
     plan = plan_named(name, BF16)
-    assert (plan.stages, plan.slots.count) == (4, 2)
+    assert (plan.stages, plan.slots.count, plan.slots.subtile[1]) == (stages, slots, columns)
 
 
 @pytest.mark.parametrize("align_bytes", [16, 2])

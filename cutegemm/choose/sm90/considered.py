@@ -12,7 +12,7 @@ from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_READING, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.shapes import Shapes
+from cutegemm.choose.sm90.shapes import Shapes, may_share
 from cutegemm.choose.sm90.tiling import Divided, Owners, Tiling
 from cutegemm.choose.sm90.time import Model
 from cutegemm.machine.device import Device
@@ -51,6 +51,7 @@ class Considered:
             may_be_whole &= tiles <= self._most_tiles_of_few
         else:
             may_be_whole &= (tiles <= self._most_tiles) & (self._most_k_tiles >= k_tiles)
+        may_be_whole &= tiles <= self._most_alone
         every, of_parts = [np.flatnonzero(may_be_whole)], [1.0]
         if k_tiles >= 2 * LEAST_K_TILES:
             few = np.flatnonzero((2 * tiles <= grid) & self._may_split)
@@ -86,6 +87,11 @@ class Considered:
         shapes = self.model.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
         return (shapes.shares_k | shapes.single | shapes.is_large_cluster | is_deep) & ~shapes.streams
+
+    @cached_property
+    def _most_alone(self) -> Column:
+        """The most tiles of a shape that is for one tile a CTA, and there for several in another way."""
+        return np.where(self.model.shapes.is_other_way, self.model.grid, np.inf)
 
     @cached_property
     def _most_tiles(self) -> Column:
@@ -124,13 +130,14 @@ class Considered:
         """Whether K may be in parts."""
         shapes = self.model.shapes
         is_usual = self._is_small & ~shapes.single & ~shapes.shares_k
-        return is_usual & (shapes.is_large_cluster | ~shapes.is_for_few)
+        return is_usual & (shapes.is_large_cluster | ~(shapes.is_for_few | shapes.is_other_way))
 
     @cached_property
     def _may_own(self) -> Column:
         """Whether tiles may have owners."""
         shapes = self.model.shapes
-        return ~(shapes.is_large_cluster | shapes.is_deep | shapes.single | shapes.shares_k | shapes.is_joint)
+        is_usual = ~(shapes.is_large_cluster | shapes.alone | shapes.is_deep | shapes.single)
+        return is_usual & ~(shapes.shares_k | shapes.is_joint)
 
 
 @lru_cache(maxsize=256)
@@ -150,7 +157,10 @@ def considered(
         for which, of in groups
     ]
     every = shapes[0].joined(*shapes[1:])
-    leaving, packed = np.flatnonzero(_may_leave(every, operands.d)), to_pack_for_wgmma(operands)
+    serving = _may_leave(every, operands.d)
+    if not may_share(operands):
+        serving = serving & ~every.is_other_way
+    leaving, packed = np.flatnonzero(serving), to_pack_for_wgmma(operands)
     model = Model(every.taken(leaving), _as_read(operands, packed), device, packed, with_c)
     return Considered(tuple([recipes[i] for i in leaving]), model)
 

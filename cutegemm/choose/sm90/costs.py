@@ -24,6 +24,7 @@ class Sm90Costs:
     l2_fours       times that, in clusters of four or eight
     l2_joined      times that, of rows that no multicast brings and that begin at lines, where clusters take tiles in
                    the order of the GPCs: reads of a GPC are joined
+    l2_partly      the same of rows that do not begin at lines, not all of whose reads are joined
     l2_larger      power of the other operand's share of what is read, twice: reads that wait for memory are joined more
     asked          for each time that a line of the first k-tiles is asked for by CTAs that begin together
     missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
@@ -70,6 +71,7 @@ class Sm90Costs:
     l2_apart: float = 1.32
     l2_fours: float = 0.7
     l2_joined: float = 0.6
+    l2_partly: float = 0.85
     l2_larger: float = 0.05
     asked: float = 0.002
     missing: float = 3.46

@@ -4,6 +4,7 @@ What may follow a name:
 
     sm90_128x144_2x1            a tile, and its cluster: see `tiles`
     sm90_64x32_deep_2x2         the same with k-tiles of 256 bytes in place of 128
+    sm90_128x112_coop_2x1       the same by consumers that share the tile: for one tile a CTA
     sm90_64x64_2x1x4            the same in clusters of 2 x 1 tiles, of each of which four CTAs share K
     sm90_64x16_deep_occ2        the same with half of the shared memory: two CTAs to a multiprocessor; four such names
     sm90_slots+pack             operands that TMA cannot load, or wgmma not multiply, as they are, are packed first
@@ -26,10 +27,9 @@ from cutegemm.choose.sm90.tiles import (
     COOPERATIVE,
     DEFERRED,
     READING_SHARED_K,
+    NamedTile,
     every_tile,
     has_narrow_slots,
-    tile_name,
-    tile_options,
 )
 
 _DIRECT = {"store": "direct", "raster": "along_n"}
@@ -291,7 +291,7 @@ _STREAMING = (
             f"sm90_64x{columns}_deep_1x1x2_occ2",
             f"64 x {columns}, k-tiles of 256 bytes, K shared by 2 CTAs of a cluster, two CTAs to a multiprocessor: few "
             "rows by weights",
-            {"tile": (64, columns), **tile_options((64, columns), (1, 1), depth=2, k_ctas=2), **_OF_TWO},
+            {"tile": (64, columns), **NamedTile((64, columns), depth=2, k_ctas=2).options, **_OF_TWO},
             is_chosen=True,
         )
         for columns in (16, 32)
@@ -314,31 +314,32 @@ _TWO_LEVEL_LADDER = (
 )
 
 
-def of_tile(
-    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1, k_ctas: int = 1
-) -> Sm90Recipe:
-    """The recipe that a tile and its cluster name: see `tiles`."""
-    names = " and ".join([name for name, ctas in zip("AB", reversed(cluster), strict=True) if ctas > 1])
+def of_tile(given: NamedTile) -> Sm90Recipe:
+    """The recipe of a tile that has a name: see `tiles`."""
+    names = " and ".join([name for name, ctas in zip("AB", reversed(given.cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
-    sums = ", sums on two levels" if two_level else ""
-    deep = f", k-tiles of {depth * K_TILE_BYTES} bytes" if depth > 1 else ""
-    by_k = f", K shared by {k_ctas} CTAs of a cluster" if k_ctas > 1 else ""
-    of = "few tiles with a deep K" if k_ctas > 1 else "where such tiles fill the grid"
-    summary = f"{tile[0]} x {tile[1]}{deep}{shared}{by_k}{sums}: {of}"
-    options = {"tile": tile, **tile_options(tile, cluster, two_level, depth, k_ctas)}
-    return Sm90Recipe(tile_name(tile, cluster, two_level, depth, k_ctas), summary, options, is_chosen=True)
+    sums = ", sums on two levels" if given.two_level else ""
+    deep = f", k-tiles of {given.depth * K_TILE_BYTES} bytes" if given.depth > 1 else ""
+    by_k = f", K shared by {given.k_ctas} CTAs of a cluster" if given.k_ctas > 1 else ""
+    alone = ", shared by all consumers" if given.is_alone else ""
+    of = "where such tiles fill the grid"
+    if given.k_ctas > 1:
+        of = "few tiles with a deep K"
+    elif given.is_alone:
+        of = "one tile a CTA"
+    summary = f"{given.tile[0]} x {given.tile[1]}{deep}{shared}{by_k}{alone}{sums}: {of}"
+    return Sm90Recipe(given.name, summary, {"tile": given.tile, **given.options}, is_chosen=True)
 
 
 def _considered(ladder: tuple[Sm90Recipe, ...], two_level: bool) -> tuple[Sm90Recipe, ...]:
     """Plans of a ladder, and one for each tile that they leave out in the usual order of tiles."""
     chosen = tuple([recipe for recipe in ladder if recipe.is_chosen])
     taken = {
-        (recipe.tile, recipe.shape.cluster, recipe.shape.depth, recipe.shape.k_ctas)
+        NamedTile(recipe.tile, recipe.shape.cluster, two_level, recipe.shape.depth, recipe.shape.k_ctas)
         for recipe in chosen
         if _is_usual(recipe)
     }
-    left = [given for given in every_tile(two_level) if given not in taken]
-    return (*chosen, *[of_tile(tile, cluster, two_level, *others) for tile, cluster, *others in left])
+    return (*chosen, *[of_tile(given) for given in every_tile(two_level) if given not in taken])
 
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
@@ -354,8 +355,12 @@ def _is_usual(recipe: Sm90Recipe) -> bool:
 SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE, *_STREAMING), two_level=False)
 SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
 # Plans of an A that threads read into registers, as `Sm90Recipe.build_for` makes them of the others.
-_FOR_READING = tuple([of_tile(tile, cluster, k_ctas=k_ctas) for tile, cluster, k_ctas in READING_SHARED_K])
-SM90_READING = tuple([recipe.reading for recipe in (*SM90_CHOSEN, *_FOR_READING) if recipe.may_read])
+_FOR_READING = tuple(
+    [of_tile(NamedTile(tile, cluster, k_ctas=k_ctas)) for tile, cluster, k_ctas in READING_SHARED_K]
+)
+SM90_READING = tuple(
+    [one.reading for one in (*SM90_CHOSEN, *_FOR_READING) if one.may_read and not one.shape.alone]
+)
 SM90_PLANS = (*SM90_LADDER, *_ALONE, *_STREAMING, *_TWO_LEVEL_LADDER)
 
 
@@ -375,5 +380,14 @@ def sm90_names() -> list[tuple[str, str]]:
     )
     tile = ("sm90_128x144_2x1", "128 x 144 in clusters of 2 x 1; other tiles by such a name too")
     deep = ("sm90_64x32_deep_2x2", "64 x 32, k-tiles of 256 bytes, in clusters of 2 x 2; other tiles too")
+    alone = ("sm90_128x112_coop_2x1", "128 x 112 in clusters of 2 x 1, one tile a CTA; other tiles too")
     by_k = ("sm90_64x64_2x1x4", "64 x 64 in clusters of 2 x 1, four CTAs for K; other tiles too")
-    return [*((recipe.name, recipe.summary) for recipe in SM90_PLANS), tile, deep, by_k, packed_b, packed]
+    return [
+        *((recipe.name, recipe.summary) for recipe in SM90_PLANS),
+        tile,
+        deep,
+        alone,
+        by_k,
+        packed_b,
+        packed,
+    ]

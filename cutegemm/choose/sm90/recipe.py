@@ -11,7 +11,7 @@ from cutegemm.build.slots import FEWEST_COLUMNS
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.options import parse_flag, parse_tuple
 from cutegemm.choose.recipe import BuildTarget, Recipe
-from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer, may_share
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape, may_defer
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import arch_named
@@ -22,7 +22,11 @@ from cutegemm.plan.work.split import Split, by_last
 from cutegemm.tile.mma_atoms import WGMMA_M
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
-_OF_ITS_OWN_PRODUCTS = ("deferred", "stagger_cycles")  # options of consumers whose A is in shared memory
+_OF_ITS_OWN_PRODUCTS = (
+    "deferred",
+    "stagger_cycles",
+    "alone",
+)  # options of consumers whose A is in shared memory
 _MOST_BESIDE_A = 256 * 192  # sums of a tile, with so many of which no registers are left for A
 _SPLITTING = ("split_k", "stream", "fill")  # options that say how K is split
 
@@ -37,7 +41,8 @@ class Sm90Recipe(Recipe):
 
     is_chosen   whether `choose` considers it
 
-    Of `options`, tile is (bM, bN) where they are not spelled out; bK is 128 bytes then, or `depth` times that.
+    Of `options`, tile is (bM, bN) where they are not spelled out; bK is 128 bytes then, or `depth` times that. `alone`
+    says that a CTA is to have one tile.
     """
 
     family: ClassVar[str] = "sm90"
@@ -69,7 +74,8 @@ class Sm90Recipe(Recipe):
         >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
         >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
         TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n', two_level=False,
-                  consumers=2, subtile_n=None, slots=None, is_direct=False, depth=1, k_ctas=1, ctas_per_sm=1)
+                  consumers=2, subtile_n=None, slots=None, is_direct=False, depth=1, k_ctas=1, ctas_per_sm=1,
+                  alone=False)
         """
         options = self.options
         epilogue = "deferred" if options.get("deferred") else options.get("schedule", "pingpong")
@@ -86,6 +92,7 @@ class Sm90Recipe(Recipe):
             options.get("depth", TileShape.depth),
             options.get("k_ctas", TileShape.k_ctas),
             options.get("ctas_per_sm", TileShape.ctas_per_sm),
+            options.get("alone", TileShape.alone),
         )
 
     @property
@@ -148,7 +155,7 @@ class Sm90Recipe(Recipe):
                 options["store"] = "tma"
             if with_c or options.get("store") == "direct" or not may_defer(operands):
                 options.pop("deferred", None)
-            if self.shape.is_of_one_wave and not may_share(operands):
+            if options.pop("alone", False) and self.shape.takes_turns(operands):
                 options["schedule"] = "pingpong"
             k_tile_bytes = K_TILE_BYTES * options.pop("depth", 1)
             options["tile"] = (*self.tile, k_tile_bytes * 8 // ops.a.dtype.bits)

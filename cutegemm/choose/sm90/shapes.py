@@ -11,7 +11,7 @@ import numpy as np
 
 from cutegemm.build.sm90 import is_by_gpc, ring_of
 from cutegemm.choose.columns import Column
-from cutegemm.choose.sm90.tiles import is_of_one_wave
+from cutegemm.choose.sm90.tiles import takes_turns
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.gpcs import PAIR
@@ -40,6 +40,7 @@ class TileShape:
     depth       k-tiles of 128 bytes that a stage holds, which are waited for together
     k_ctas      CTAs of a cluster that share the K of a tile
     ctas_per_sm   that share a multiprocessor
+    alone       whether a CTA is to have one tile, which consumers share where `may_share` says so
     """
 
     tile: tuple[int, int]
@@ -54,17 +55,24 @@ class TileShape:
     depth: int = 1
     k_ctas: int = 1
     ctas_per_sm: int = 1
-
-    @property
-    def is_of_one_wave(self) -> bool:
-        """Whether a CTA is to have one tile, which consumers share where `may_share` says so."""
-        may_be = self.epilogue == "cooperative" and not self.two_level and self.k_ctas == 1
-        return may_be and is_of_one_wave(self.tile, self.cluster)
+    alone: bool = False
 
     @property
     def streams(self) -> bool:
         """Whether CTAs share the K of a tile of so few columns that loads of A hide the rest."""
         return bool(_streams(self.k_ctas, self.tile[1]))
+
+    def takes_turns(self, operands: Operands) -> bool:
+        """Whether consumers take tiles in turn: one that is to be alone too, where they share none."""
+        return self.epilogue == "pingpong" or (
+            self.alone and takes_turns(self.tile) and not may_share(operands)
+        )
+
+    @property
+    def waits_for_next(self) -> bool:
+        """Whether the store of a tile goes on behind the next one's products, in the usual order of tiles."""
+        is_usual = self.raster is None and self.depth == self.k_ctas == 1 and not self.is_direct
+        return is_usual and self.epilogue in ("pingpong", "deferred")
 
     @property
     def is_by_gpc(self) -> bool:
@@ -78,9 +86,8 @@ class TileShape:
         >>> TileShape((128, 192)).ring(Operands.of("bf16", layout="nt"))
         (4, 6)
         """
-        (bm, bn), takes_turns = self.tile, self.epilogue == "pingpong"
-        takes_turns |= self.is_of_one_wave and not may_share(operands)
-        rows = bm if takes_turns else bm // self.consumers
+        bm, bn = self.tile
+        rows = bm if self.takes_turns(operands) else bm // self.consumers
         k_tile = self.depth * K_TILE_BYTES * 8 // operands.a.dtype.bits
         return ring_of(
             operands, (bm, bn, k_tile), (rows, bn // self.k_ctas), self.consumers, self.subtile_n, self.slots,
@@ -111,6 +118,7 @@ def may_defer(operands: Operands) -> bool:
 class Shapes:
     """Columns of many `TileShape`s, for operands of some types; what follows from them is found once.
 
+    alone      whether a CTA is to have one tile, see `TileShape`
     band       rows of tiles that are taken side by side
     by_gpc     whether clusters take tiles in the order of the GPCs, where that is known
     late       1 / (stages - 1): a k-tile's share of a load
@@ -129,6 +137,7 @@ class Shapes:
     cn: Column
     cooperative: Column
     deferred: Column
+    alone: Column
     band: Column
     by_gpc: Column
     along_m: Column
@@ -161,8 +170,6 @@ class Shapes:
         array([192.,  16.])
         """
         rings, defers = [one.ring(operands) for one in shapes], may_defer(operands) and not with_c
-        # Plans of one wave were timed as pingpong, and are predicted so: by the subtiles of both consumers.
-        shares = may_share(operands)
         bands: dict[str | None, int] = {"along_m": 1 << 20, "along_n": 1}
         columns: list[list[Any]] = [
             [one.tile[0] for one in shapes],
@@ -171,16 +178,14 @@ class Shapes:
             [one.cluster[1] for one in shapes],
             [_stops_to_store(one, defers) for one in shapes],
             [defers and one.epilogue == "deferred" for one in shapes],
+            [one.alone for one in shapes],
             [bands.get(one.raster, _BAND) for one in shapes],
             [one.is_by_gpc for one in shapes],
             [one.raster == "along_m" for one in shapes],
             [one.raster == "along_n" for one in shapes],
             [one.two_level for one in shapes],
             [1 / max(1, stages - 1) for stages, _ in rings],
-            [
-                subtiles * (1 + (shares and one.is_of_one_wave))
-                for one, (_, subtiles) in zip(shapes, rings, strict=True)
-            ],
+            [subtiles for _, subtiles in rings],
             [one.depth for one in shapes],
             [one.k_ctas for one in shapes],
             [one.epilogue == "single" for one in shapes],
@@ -217,6 +222,11 @@ class Shapes:
     def is_large_cluster(self) -> Column:
         """Whether clusters have four CTAs, or eight, of other tiles."""
         return self.cm * self.cn > PAIR
+
+    @cached_property
+    def is_other_way(self) -> Column:
+        """Whether the shape is for one tile a CTA, and there for several in another way: in small clusters."""
+        return self.alone & ~self.is_large_cluster
 
     @cached_property
     def is_two(self) -> Column:
@@ -299,4 +309,4 @@ def by_way(turned: Column, of_a: Any, of_b: Any) -> tuple[Column, Column]:
 def _stops_to_store(one: TileShape, defers: bool) -> bool:
     """Whether a CTA multiplies nothing while it stores a tile that is not its last one."""
     shared = one.epilogue in ("cooperative", "single") or (not defers and one.epilogue == "deferred")
-    return shared and not (one.is_of_one_wave or one.streams)
+    return shared and not one.streams

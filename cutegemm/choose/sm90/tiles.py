@@ -1,6 +1,7 @@
 """Tiles of Hopper plans that have a name of their own: sm90_128x144_2x1 is 128 x 144 in clusters of 2 x 1, and
 sm90_64x32_deep_2x2 is 64 x 32 by k-tiles twice as deep in clusters of 2 x 2, sm90_64x64_2x1x4 is 64 x 64 in clusters of
-2 x 1 tiles, of each of which four CTAs share K.
+2 x 1 tiles, of each of which four CTAs share K; sm90_128x112_coop_2x1 is the only tile of its CTA, which both consumers
+share.
 
 How such a tile is multiplied and stored follows from its size. Which of them a problem takes is a matter of how its
 tiles fill the grid: 1536 x 1536 are 144 tiles of 128 x 128, more than 132 multiprocessors, but 132 of 128 x 144.
@@ -10,17 +11,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.build.slots import FEWEST_COLUMNS, WHOLE_COLUMNS
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.rules.pipeline import MIN_SLOTS
+from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.mma_atoms import WGMMA_M
 
 _TILE_NAME = re.compile(
-    r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep)?(?:_(\d)x(\d)(?:x([1-9]))?)?", re.ASCII
+    r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep|_coop)?(?:_(\d)x(\d)(?:x([1-9]))?)?", re.ASCII
 )
 DEEP = 2  # times the usual k-tile
+_ALONE = "_coop"
 # By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 128 x 240, or
 # 256 x 176 and 256 x 208, which leave room for three stages.
 COLUMNS = {
@@ -94,66 +97,130 @@ _NARROW = 32  # the same of 128 rows
 _WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
 # For many tiles a CTA: stored behind the products of the next one. Other tiles of that size are for one or two waves.
 _DEFERRED_TILES = ((128, 256), (256, 128))
-_OF_FEW_SLOTS = (
-    (128, 224),
-    (128, 272),
-    (192, 80),
-    (192, 88),
-    (192, 112),
-    (192, 160),
-    (192, 176),
-    (192, 192),
-)  # with more of them there is no room for four stages
+# For one tile a CTA, in clusters of at most two; larger clusters have but such tiles.
+ALONE = (
+    *[(128, columns) for columns in COLUMNS[128] if _NARROW < columns <= _WIDEST_PINGPONG],
+    *_DEFERRED_TILES,
+)
 # Slots of half as many columns leave room for one stage more: 5600 x 576 x 5696 of e4m3 by 128 x 192 in clusters of
 # 2 x 1 takes 30.5 us with five stages, and 32.4 with four (one H200, 2026-11-23).
 _OF_NARROW_SLOTS = ((64, 192), (128, 192))
 _NARROW_SLOT = 32  # columns
 
 
-def every_tile(two_level: bool = False) -> Iterator[tuple[tuple[int, int], tuple[int, int], int, int]]:
-    """The tiles that `choose` considers: (bM, bN), the cluster, how deep k-tiles are, and the CTAs that share K."""
+@dataclass(frozen=True)
+class NamedTile:
+    """A tile that a name says, and how it is multiplied.
+
+    tile        (bM, bN)
+    cluster     CTAs along M and N
+    two_level   whether threads add up the sums of each k-tile
+    depth       times 128 bytes along K, of a k-tile
+    k_ctas      CTAs of a cluster that share K
+    is_alone    whether it is the only tile of its CTA: consumers share it that else take turns, or store it at once
+                where else they store it behind the next one's products
+    """
+
+    tile: tuple[int, int]
+    cluster: tuple[int, int] = (1, 1)
+    two_level: bool = False
+    depth: int = 1
+    k_ctas: int = 1
+    is_alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """
+        >>> NamedTile((128, 144), (2, 1)).name, NamedTile((64, 16), two_level=True).name
+        ('sm90_128x144_2x1', 'sm90_two_level_64x16')
+        >>> NamedTile((64, 32), (2, 2), depth=2).name, NamedTile((64, 64), k_ctas=4).name
+        ('sm90_64x32_deep_2x2', 'sm90_64x64_1x1x4')
+        >>> NamedTile((128, 112), (2, 1), is_alone=True).name
+        'sm90_128x112_coop_2x1'
+        """
+        how = "_deep" if self.depth == DEEP else _ALONE if self.is_alone else ""
+        name = f"sm90_{'two_level_' if self.two_level else ''}{self.tile[0]}x{self.tile[1]}{how}"
+        if self.k_ctas > 1:
+            return f"{name}_{self.cluster[0]}x{self.cluster[1]}x{self.k_ctas}"
+        return name if self.cluster == (1, 1) else f"{name}_{self.cluster[0]}x{self.cluster[1]}"
+
+    @classmethod
+    def of(cls, name: str) -> NamedTile | None:
+        """What a name says as `name` writes it; None of another name.
+
+        >>> NamedTile.of("sm90_64x32_deep").depth, NamedTile.of("sm90_slots")
+        (2, None)
+        """
+        match = _TILE_NAME.fullmatch(name)
+        if match is None:
+            return None
+        two_level, rows, columns, how, along_m, along_n, along_k = match.groups()
+        cluster = int(along_m or 1), int(along_n or 1)
+        depth, is_alone = DEEP if how == "_deep" else 1, how == _ALONE
+        return cls(
+            (int(rows), int(columns)), cluster, two_level is not None, depth, int(along_k or 1), is_alone
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of `sm90_plan` beside the tile; `depth`, where a k-tile has so many times 128 bytes; and whether a
+        CTA is to have no other tile, `alone`, as it is in clusters of more than two.
+
+        >>> NamedTile((192, 160), (1, 2)).options
+        {'schedule': 'cooperative', 'consumers': 3, 'cluster': (1, 2)}
+        >>> NamedTile((128, 128), (2, 1)).options, NamedTile((128, 128), (2, 2)).options
+        ({'cluster': (2, 1)}, {'schedule': 'cooperative', 'alone': True, 'cluster': (2, 2)})
+        """
+        (rows, columns), k_ctas = self.tile, self.k_ctas
+        is_alone = self.is_alone or (takes_turns(self.tile) and product(self.cluster) > PAIR)
+        options: dict[str, Any] = {}
+        if k_ctas > 1:  # of which a CTA has one tile, that one consumer takes, or two share
+            options = {**COOPERATIVE, "consumers": rows // WGMMA_M, "k_ctas": k_ctas}
+        elif rows == 64:
+            is_narrow = columns <= (_NARROWEST if self.depth == 1 else _NARROW)
+            options = {"store": "direct" if is_narrow else "tma_warp"}
+        elif self.two_level:
+            options = dict(COOPERATIVE)
+        elif rows == 128 and columns <= _NARROW:
+            options = {**COOPERATIVE, "store": "direct"}
+        elif not takes_turns(self.tile) or is_alone:
+            options = dict(COOPERATIVE)
+            if rows == 192:
+                options["consumers"] = 3
+            if is_alone:
+                options["alone"] = True
+            elif self.tile in _DEFERRED_TILES:
+                options |= DEFERRED
+        if self.two_level:
+            options["two_level"] = True
+        if has_narrow_slots(self.tile) and k_ctas == 1:
+            options["subtile_n"] = _NARROW_SLOT
+        elif columns % k_ctas == 0 and columns // k_ctas % WHOLE_COLUMNS:
+            options["subtile_n"] = FEWEST_COLUMNS
+        if self.depth > 1:
+            options["depth"] = self.depth
+        return {**options, "cluster": self.cluster}
+
+
+def every_tile(two_level: bool = False) -> Iterator[NamedTile]:
+    """The tiles that `choose` considers."""
     for rows, widths in (TWO_LEVEL_COLUMNS if two_level else COLUMNS).items():
         for columns in widths:
             for cluster in CLUSTERS:
-                yield (rows, columns), cluster, 1, 1
+                yield NamedTile((rows, columns), cluster, two_level)
     if two_level:
-        yield from [(*given, 1, 1) for given in TWO_LEVEL_FOURS]
-        yield from [(tile, cluster, 1, k_ctas) for tile, cluster, k_ctas in TWO_LEVEL_SHARED_K]
+        yield from [NamedTile(*given, two_level) for given in TWO_LEVEL_FOURS]
+        yield from [
+            NamedTile(tile, cluster, two_level, k_ctas=k_ctas) for tile, cluster, k_ctas in TWO_LEVEL_SHARED_K
+        ]
     else:
-        yield from [(*given, 1, 1) for given in (*FOURS, *EIGHTS, *BY_EIGHT, *WIDER)]
-        yield from [(*given, DEEP, 1) for given in DEEP_TILES]
-        yield from [(tile, cluster, 1, k_ctas) for tile, cluster, k_ctas in SHARED_K]
-        yield from [(tile, cluster, DEEP, k_ctas) for tile, cluster, k_ctas in DEEP_SHARED_K]
-
-
-def tile_name(
-    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1, k_ctas: int = 1
-) -> str:
-    """
-    >>> tile_name((128, 144), (2, 1)), tile_name((64, 16), (1, 1), two_level=True), tile_name((64, 32), (2, 2), depth=2)
-    ('sm90_128x144_2x1', 'sm90_two_level_64x16', 'sm90_64x32_deep_2x2')
-    >>> tile_name((64, 64), (1, 1), k_ctas=4)
-    'sm90_64x64_1x1x4'
-    """
-    name = f"sm90_{'two_level_' if two_level else ''}{tile[0]}x{tile[1]}{'_deep' if depth == DEEP else ''}"
-    if k_ctas > 1:
-        return f"{name}_{cluster[0]}x{cluster[1]}x{k_ctas}"
-    return name if cluster == (1, 1) else f"{name}_{cluster[0]}x{cluster[1]}"
-
-
-def read_tile(name: str) -> tuple[tuple[int, int], tuple[int, int], bool, int, int] | None:
-    """The tile, the cluster, whether sums have two levels, how deep k-tiles are and the CTAs that share K, of a name as
-    `tile_name` writes it; else None.
-
-    >>> read_tile("sm90_128x144_2x1"), read_tile("sm90_64x32_deep"), read_tile("sm90_slots")
-    (((128, 144), (2, 1), False, 1, 1), ((64, 32), (1, 1), False, 2, 1), None)
-    """
-    match = _TILE_NAME.fullmatch(name)
-    if match is None:
-        return None
-    two_level, rows, columns, deep, along_m, along_n, along_k = match.groups()
-    cluster, depth = (int(along_m or 1), int(along_n or 1)), 1 if deep is None else DEEP
-    return (int(rows), int(columns)), cluster, two_level is not None, depth, int(along_k or 1)
+        yield from [NamedTile(*given) for given in (*FOURS, *EIGHTS, *BY_EIGHT, *WIDER)]
+        yield from [NamedTile(*given, depth=DEEP) for given in DEEP_TILES]
+        yield from [NamedTile(tile, cluster, k_ctas=k_ctas) for tile, cluster, k_ctas in SHARED_K]
+        yield from [
+            NamedTile(tile, cluster, depth=DEEP, k_ctas=k_ctas) for tile, cluster, k_ctas in DEEP_SHARED_K
+        ]
+        yield from [NamedTile(tile, cluster, is_alone=True) for tile in ALONE for cluster in CLUSTERS]
 
 
 def has_narrow_slots(tile: tuple[int, int]) -> bool:
@@ -161,48 +228,6 @@ def has_narrow_slots(tile: tuple[int, int]) -> bool:
     return tile in _OF_NARROW_SLOTS
 
 
-def is_of_one_wave(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Whether such tiles are for problems of one wave, in which a CTA has one tile: both consumers share it, as there
-    is no other tile to multiply while one of them stores. 22 problems of one wave took 1.2% less time than by pingpong,
-    up to 4.5% less where K has less than 3000 elements (one H200, 2026-11-23)."""
-    return tile[0] == 128 and _NARROW < tile[1] <= _WIDEST_PINGPONG and product(cluster) > 2
-
-
-def tile_options(
-    tile: tuple[int, int], cluster: tuple[int, int], two_level: bool = False, depth: int = 1, k_ctas: int = 1
-) -> dict[str, Any]:
-    """Arguments of `sm90_plan` beside the tile; and `depth`, where a k-tile has so many times 128 bytes.
-
-    >>> tile_options((192, 160), (1, 2))
-    {'schedule': 'cooperative', 'consumers': 3, 'slots': 2, 'cluster': (1, 2)}
-    >>> tile_options((128, 128), (2, 1)), tile_options((128, 128), (2, 2))
-    ({'cluster': (2, 1)}, {'schedule': 'cooperative', 'cluster': (2, 2)})
-    """
-    rows, columns = tile
-    options: dict[str, Any] = {}
-    if k_ctas > 1:  # of which a CTA has one tile, that one consumer takes, or two share
-        options = {**COOPERATIVE, "consumers": rows // WGMMA_M, "k_ctas": k_ctas}
-    elif rows == 64:
-        is_narrow = columns <= (_NARROWEST if depth == 1 else _NARROW)
-        options = {"store": "direct" if is_narrow else "tma_warp"}
-    elif two_level:
-        options = dict(COOPERATIVE)
-    elif rows == 128 and columns <= _NARROW:
-        options = {**COOPERATIVE, "store": "direct"}
-    elif rows != 128 or columns > _WIDEST_PINGPONG or is_of_one_wave(tile, cluster):
-        options = dict(COOPERATIVE)
-        if rows == 192:
-            options["consumers"] = 3
-        if tile in _OF_FEW_SLOTS:
-            options["slots"] = MIN_SLOTS
-        elif tile in _DEFERRED_TILES:
-            options |= DEFERRED
-    if two_level:
-        options["two_level"] = True
-    if has_narrow_slots(tile) and k_ctas == 1:
-        options["subtile_n"] = _NARROW_SLOT
-    elif columns % k_ctas == 0 and columns // k_ctas % WHOLE_COLUMNS:
-        options["subtile_n"] = FEWEST_COLUMNS
-    if depth > 1:
-        options["depth"] = depth
-    return {**options, "cluster": cluster}
+def takes_turns(tile: tuple[int, int]) -> bool:
+    """Whether consumers take such tiles in turn, where a CTA has several."""
+    return tile[0] == 2 * WGMMA_M and _NARROW < tile[1] <= _WIDEST_PINGPONG

@@ -261,7 +261,7 @@ class Model:
         if self.packed and np.any(shapes.reads_a):
             in_place, _ = self._dearer(problem, "", of_mn=self.packed)
             of_a = np.where(shapes.reads_a, in_place, of_a)  # B is packed there, or as it is
-        # Those of a multicast are not joined; of rows that do not begin at lines few are
+        # Those of a multicast are not joined; of rows that do not begin at lines fewer are
         mean = max(1, problem.m + problem.n) / 2
         of_m, of_n = [(extent / mean) ** costs.l2_larger for extent in (problem.m, problem.n)]
         rows_us = []
@@ -273,7 +273,7 @@ class Model:
             (shapes.bm, shapes.bn),
             strict=True,
         ):
-            joined = either(of == 1.0, costs.l2_joined, 1.0) * larger
+            joined = either(of == 1.0, costs.l2_joined, costs.l2_partly) * larger
             rows_us.append((alone_us + joined_us * joined) * of * _loaded(extent, tile, costs.missing))
         a_us, b_us = rows_us
         return a_us, b_us
@@ -321,9 +321,11 @@ class Model:
         shapes, costs = self.shapes, self.costs
         if by_threads:
             return 1.0 * shapes.cooperative
-        # In one wave there is no next tile whose products a deferred store could go on behind
-        defers = shapes.deferred & (tiling.tiles > tiling.grid)
-        stops = costs.cooperative * ((shapes.cooperative | shapes.deferred) & ~shapes.is_crowded)
+        # Of one wave no tile has a next one behind whose products its store could go on
+        is_last = tiling.tiles <= tiling.grid
+        defers = shapes.deferred & ~is_last
+        stops = shapes.cooperative | shapes.deferred | (is_last & ~shapes.single)
+        stops = costs.cooperative * (stops & ~shapes.is_crowded)
         return np.where(defers, costs.deferred, stops) * (1.0 if stays else costs.waited)
 
     def _meeting_us(self, divided: Divided, waves: Column) -> Column:
