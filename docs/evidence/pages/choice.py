@@ -148,16 +148,16 @@ time 144, but of its columns CTAs would have to share K by three or six, no numb
 16368 x 32 x 128 tt of seed 135 has 0.847 by `sm90_64x32_multistage`, and 32 x 15856 x 128 of e4m3 0.928 by the same:
 two tiles to a multiprocessor, the store of the first of which nothing hides. Of few rows such plans had been considered
 for any number of tiles since that day, and are for no more tiles than multiprocessors again.
-Plans whose consumers take turns lost where a CTA has one tile, which one consumer multiplies and stores while the other
-is idle, and so did stores that are deferred behind a next tile that does not come. Since seed 135 such tiles are
-[shared by the consumers](hopper.md#one-tile-a-cta): of 216 pairs of plans, on problems of one wave, those were 1.2%
-faster on the mean. What multiprocessors of a GPC read of rows that begin at no line is joined in part: 4720 x 624 x 3488 of seed 137
-has 0.909 by `sm90_128x224_4x1`, 37.0 µs, and took 33.4 by `transposed:sm90_128x192_coop_1x2`, which is chosen now. Both
-were found from 275 problems that were timed apart, of one wave and by tiles of each size of clusters, 115 of them drawn
-by a seed (2201). Of the sizes below, nt and tn, the H200 has 1.007 and 0.987 at 1024³ since then, 0.993 and 0.991 at
-1536³, 0.999 and 0.998 at 2048³, 0.986 and 0.995 at 512 x 4096 x 4096 (2026-11-25).
-What loses most on seed 138 are two tiles to a multiprocessor with a short K (13360 x 368 x 96 tn of f16), and
-86 x 5552 x 8752 of e4m3 on two levels by two CTAs that share K.
+Plans whose consumers take turns lost where a CTA has one tile, which one consumer multiplies and stores while the
+other is idle, and so did stores that are deferred behind a next tile that does not come. Since seed 135 such tiles
+are [shared by the consumers](hopper.md#one-tile-a-cta): of 216 pairs of plans, on problems of one wave, those were
+1.2% faster on the mean. What multiprocessors of a GPC read of rows that begin at no line is joined in part: 4720 x
+624 x 3488 of seed 137 has 0.909 by `sm90_128x224_4x1`, 37.0 µs, and took 33.4 by `transposed:sm90_128x192_coop_1x2`,
+which is chosen now. Both were found from 275 problems that were timed apart, of one wave and by tiles of each size of
+clusters, 115 of them drawn by a seed (2201). Of the sizes below, nt and tn, the H200 has 1.007 and 0.987 at 1024³
+since then, 0.993 and 0.991 at 1536³, 0.999 and 0.998 at 2048³, 0.986 and 0.995 at 512 x 4096 x 4096 (2026-11-25).
+What loses most on seed 138 are two tiles to a multiprocessor with a short K (13360 x 368 x 96 tn of f16), and 86 x
+5552 x 8752 of e4m3 on two levels by two CTAs that share K.
 What still loses: 5000 x 5000 x 5000, for which cuBLAS has 256 x 152 in clusters of two ([what was
 tried](hopper.md#which-tile)); short K in few tiles of many rows, for which cuBLAS has 288 x 128 and 96 x 384 (14416 x
 288 x 624: 128 x 288 here was no faster than 128 x 144); e4m3 with a K of 16 bytes, where clusters along one mode of D
