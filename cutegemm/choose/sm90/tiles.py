@@ -97,11 +97,15 @@ _NARROW = 32  # the same of 128 rows
 _WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
 # For many tiles a CTA: stored behind the products of the next one. Other tiles of that size are for one or two waves.
 _DEFERRED_TILES = ((128, 256), (256, 128))
+
+
+def takes_turns(tile: tuple[int, int]) -> bool:
+    """Whether consumers take such tiles in turn, where a CTA has several."""
+    return tile[0] == 2 * WGMMA_M and _NARROW < tile[1] <= _WIDEST_PINGPONG
+
+
 # For one tile a CTA, in clusters of at most two; larger clusters have but such tiles.
-ALONE = (
-    *[(128, columns) for columns in COLUMNS[128] if _NARROW < columns <= _WIDEST_PINGPONG],
-    *_DEFERRED_TILES,
-)
+ALONE = (*[(128, columns) for columns in COLUMNS[128] if takes_turns((128, columns))], *_DEFERRED_TILES)
 # Slots of half as many columns leave room for one stage more: 5600 x 576 x 5696 of e4m3 by 128 x 192 in clusters of
 # 2 x 1 takes 30.5 us with five stages, and 32.4 with four (one H200, 2026-11-23).
 _OF_NARROW_SLOTS = ((64, 192), (128, 192))
@@ -226,8 +230,3 @@ def every_tile(two_level: bool = False) -> Iterator[NamedTile]:
 def has_narrow_slots(tile: tuple[int, int]) -> bool:
     """Whether subtiles of D have 32 columns, in place of 64 of bf16, so that there is room for one more stage."""
     return tile in _OF_NARROW_SLOTS
-
-
-def takes_turns(tile: tuple[int, int]) -> bool:
-    """Whether consumers take such tiles in turn, where a CTA has several."""
-    return tile[0] == 2 * WGMMA_M and _NARROW < tile[1] <= _WIDEST_PINGPONG
