@@ -28,7 +28,7 @@ START_US = 6.1  # until the first bytes come, and from the last ones to the end
 # 10.3 and 16.8 by `sm90_64x16_deep_1x1x2`; 16 x 5120 x 5120 19.5 by `skinny_32x16`, and 16.2 (H200, 2026-11-24).
 BEHIND_US = 0.8
 MEET_US = 0.5  # of CTAs that share K, for each doubling of their number
-TURN_US = 0.76  # between clusters of a multiprocessor, for each doubling of their CTAs and once
+TURN_US = 0.76  # between clusters of a multiprocessor, once, and twice more for each doubling of their CTAs
 LATENCY_US = 0.565  # of a load, with many under way
 READ_SHARE = 0.905  # of a data sheet's rate of memory, that loads of threads reach
 L2_SHARE = 0.52  # of what L2 may deliver, that A and B take together
@@ -120,7 +120,7 @@ def predicted(streams: Streams, bits: int, problem: Problem, device: Device) -> 
     busy_us = np.maximum(1.0, np.minimum(tiles, held) * streams.ctas / device.sms) * streams.busy_us
     turns = np.ceil(tiles / np.maximum(1, held))
     latency_us = k_tiles * turns * np.sqrt(streams.latency_us**2 + busy_us**2)
-    between_us = TURN_US * (1 + streams.doublings) * (turns - 1) / streams.ctas_per_sm
+    between_us = TURN_US * (1 + 2 * streams.doublings) * (turns - 1) / streams.ctas_per_sm
     meanwhile = streams.ctas_per_sm > 1  # others read
     latency_us = latency_us + between_us * meanwhile
     memory_us = (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3)

@@ -20,7 +20,6 @@ class Sm90Costs:
     two_level      of a k-tile, whose sums threads add to those before it
     l2             times what a device takes for what a CTA reads from L2, when all multiprocessors do
     l2_unaligned   times that, where rows do not begin at lines
-    l2_apart       times that, of rows along M or N where tiles have owners: the others begin theirs out of step
     l2_fours       times that, in clusters of four or eight
     l2_joined      times that, of rows that no multicast brings and that begin at lines, where clusters take tiles in
                    the order of the GPCs: reads of a GPC are joined
@@ -68,7 +67,6 @@ class Sm90Costs:
     two_level: float = 0.025
     l2: float = 1.0
     l2_unaligned: float = 1.58
-    l2_apart: float = 1.32
     l2_fours: float = 0.7
     l2_joined: float = 0.6
     l2_partly: float = 0.85

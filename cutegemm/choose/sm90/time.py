@@ -78,15 +78,13 @@ class Model:
     def predicted(self, problem: Problem, tiling: Tiling, divided: Divided) -> Predicted:
         """What each way takes to divide the K of a tile."""
         costs, of, parts, owners = self.costs, divided.rows, divided.parts, divided.owners
-        a_us, b_us = self._l2_us(problem, tiling)
         start_us = of_rows(self._start_us + self._asked_us(problem, tiling), of)
         store_us, exposed_us, written_bytes = self._store(problem, tiling)
         hidden_us = of_rows(store_us * self._does_not_stop, of)
         beside_us = of_rows(self._waits_squared, of)
-        l2_us, exposed_us, store_us = of_rows(a_us + b_us, of), of_rows(exposed_us, of), of_rows(store_us, of)
-        if owners is not None:
-            apart_a, apart_b = self._apart
-            l2_us[owners.at] = (a_us * apart_a + b_us * apart_b)[of[owners.at]]
+        l2_us, exposed_us, store_us = [
+            of_rows(us, of) for us in (self._l2_us(problem, tiling), exposed_us, store_us)
+        ]
         sums_us, grid = of_rows(self._sums_us, of), of_rows(tiling.grid, of)
         all_k_tiles, depth = self.k_tiles(problem), of_rows(self.shapes.depth, of)
         k_tiles = np.ceil(all_k_tiles / (parts * of_rows(self._k_tiles_at_once, of))) * depth
@@ -109,6 +107,8 @@ class Model:
         power_us: Column = 0.0
         if long_us > _COOL_US:
             power_us = self._power_us(long_us) * (1 + costs.rests * exposed_us / full_us) / units
+            # Tensor cores that wait for rows of 32 bytes draw less
+            power_us = power_us * of_rows(np.minimum(self._slower, costs.half), of)
             limited_us = whole * together(4.0, full_us, power_us * grid) + together(
                 4.0, last_us, power_us * rest
             )
@@ -147,13 +147,19 @@ class Model:
     @cached_property
     def _products_us(self) -> Column:
         """The products of a k-tile."""
-        shapes, operands = self.shapes, self.operands
+        shapes = self.shapes
         us = shapes.ctas_per_sm * shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
+        return us * self._slower
+
+    @cached_property
+    def _slower(self) -> Column:
+        """Times what products take: more where rows along M or N are no whole lines of 128 bytes."""
+        shapes, slower = self.shapes, np.float64(1.0)
         for along, extent in zip(self._along_mn, (shapes.bm, shapes.bn), strict=True):
-            over = extent * operands.a.dtype.bits // 8 % K_TILE_BYTES
-            slower = np.where(over % _HALF_BYTES, self.costs.narrow, self.costs.half)
-            us = us * np.where(along & (over > 0), slower, 1.0)
-        return us
+            over = extent * self.operands.a.dtype.bits // 8 % K_TILE_BYTES
+            of_part = np.where(over % _HALF_BYTES, self.costs.narrow, self.costs.half)
+            slower = slower * np.where(along & (over > 0), of_part, 1.0)
+        return slower
 
     @cached_property
     def _latency_us(self) -> Column:
@@ -219,13 +225,6 @@ class Model:
         return of(shapes.cn), of(shapes.cm)
 
     @cached_property
-    def _apart(self) -> tuple[Column, Column]:
-        """Times what A, and B, take from L2 where tiles have owners: the others begin theirs out of step."""
-        along_a, along_b = self._along_mn
-        apart = self.costs.l2_apart
-        return np.where(along_a | self.shapes.reads_a, apart, 1.0), np.where(along_b, apart, 1.0)
-
-    @cached_property
     def _along_mn(self) -> tuple[Column, Column]:
         """Whether the first operand of the plan, and the second one, lie along M or N of D, or of D^T."""
         a, b = self.operands.a, self.operands.b
@@ -254,8 +253,8 @@ class Model:
 
     # --- of each tile of a problem ---
 
-    def _l2_us(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column]:
-        """What a CTA reads of A, and of B, from L2 for a k-tile, when all multiprocessors do."""
+    def _l2_us(self, problem: Problem, tiling: Tiling) -> Column:
+        """What a CTA reads of A and of B from L2 for a k-tile, when all multiprocessors do."""
         shapes, costs = self.shapes, self.costs
         of_a, of_b = self._dearer(problem, self.packed)
         if self.packed and np.any(shapes.reads_a):
@@ -264,7 +263,7 @@ class Model:
         # Those of a multicast are not joined; of rows that do not begin at lines fewer are
         mean = max(1, problem.m + problem.n) / 2
         of_m, of_n = [(extent / mean) ** costs.l2_larger for extent in (problem.m, problem.n)]
-        rows_us = []
+        us: Column = 0.0
         for (alone_us, joined_us), of, larger, extent, tile in zip(
             self._rows_us,
             (of_a, of_b),
@@ -274,9 +273,8 @@ class Model:
             strict=True,
         ):
             joined = either(of == 1.0, costs.l2_joined, costs.l2_partly) * larger
-            rows_us.append((alone_us + joined_us * joined) * of * _loaded(extent, tile, costs.missing))
-        a_us, b_us = rows_us
-        return a_us, b_us
+            us = us + (alone_us + joined_us * joined) * of * _loaded(extent, tile, costs.missing)
+        return us
 
     def _asked_us(self, problem: Problem, tiling: Tiling) -> Column:
         """Until all CTAs have the lines of their first k-tile that they ask for at the same time, of the operand of
