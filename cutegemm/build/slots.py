@@ -33,6 +33,7 @@ _LINE_BYTES = {"n": 768, "m": 256}
 _ENOUGH_STAGES = 4  # beside which subtiles are as wide as they can be
 WHOLE_COLUMNS = 16  # of a subtile, that one stmatrix.x4 of each warp of a consumer covers
 FEWEST_COLUMNS = 8  # the same of stmatrix.x2: of tiles whose columns are an odd multiple of them
+_MOST_GROUPS = 9  # of eight columns, in a subtile of such a tile
 
 # What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
 # apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
@@ -255,13 +256,14 @@ class SlotBuilder:
     def boxed_slots(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
-        """Slots that TMA stores and loads: where subtiles lie, and the boxes of D and of C."""
+        """Slots that TMA stores and loads: where subtiles lie, and the boxes of D and of C. Rows of an odd number of 16
+        bytes are not swizzled: eight of them begin in eight different groups of banks as they are."""
         d = self.operands.d
         n_major = d.major == "n"
         inner = shape[1] if n_major else shape[0]
-        if swizzles:
+        kind = widest_smem_kind(d.dtype, inner)
+        if swizzles and SWIZZLES[kind] != "none":
             layout: SharedLayout = swizzled(d.dtype, n_major, shape, copies)
-            kind = widest_smem_kind(d.dtype, inner)
             width, swizzle = KINDS[kind][1] * 8 // d.dtype.bits, SWIZZLES[kind]
         else:
             layout = _rows(shape, copies, n_major)
@@ -309,6 +311,18 @@ class SlotBuilder:
         if d.dtype.bits == 16 and self.in_places:
             return move(d.dtype, self.fragment[1].size() // 2, d.major == "m")
         return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
+
+
+def odd_columns(of_tile: int) -> int:
+    """Columns of a subtile of a tile whose columns are an odd number of groups of eight: the most that an odd number of
+    groups divides the tile into, or eight.
+
+    >>> [odd_columns(columns) for columns in (200, 168, 216, 120, 152)]
+    [40, 56, 72, 40, 8]
+    """
+    groups = of_tile // FEWEST_COLUMNS
+    dividing = [n for n in range(1, min(groups - 1, _MOST_GROUPS) + 1) if groups % n == 0]
+    return FEWEST_COLUMNS * max(dividing, default=1)
 
 
 def line_columns(

@@ -9,6 +9,7 @@ import pytest
 
 from cutegemm.analysis import check
 from cutegemm.build import ending_in, mma_tma_plan, sm90_plan
+from cutegemm.build.slots import odd_columns
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.sm90.named import SM90_LADDER
 from cutegemm.dtypes import DType, f32
@@ -486,6 +487,24 @@ def test_sectors_of_lines(subtile_n, sectors):
     assert stores["shared_d"] == (512, sectors)
     assert stores["store"][0] == 512
     assert stores["store"][1] >= 8 * 512
+
+
+@pytest.mark.parametrize(("columns", "of_subtile"), [(200, 40), (168, 56), (216, 72), (120, 40)])
+def test_rows_of_an_odd_number_of_16_bytes_are_not_swizzled(columns, of_subtile):
+    """Row r of 5 times 16 bytes begins in the group of banks 5r % 8: 0, 5, 2, 7, 4, 1, 6, 3 of eight rows; 7 and 9
+    times 16 bytes alike. So a subtile leaves in one box, and stmatrix writes eight rows at once."""
+    plan = sm90_plan(BF16, tile=(128, columns, 64), schedule="cooperative", subtile_n=of_subtile)
+    assert odd_columns(columns) == of_subtile
+    assert [str(plan.smem_d[mode]) for mode in (0, 1)] == [f"64:{of_subtile}", f"{of_subtile}:1"]
+    assert (plan.slots.store.box, plan.slots.store.swizzle) == ((of_subtile, 64), "none")
+    stores = [a for a in check(plan, Problem(512, 600, 128, operands=BF16)).shared if a.op == "stmatrix"]
+    assert stores
+    assert all(access.cost.conflicts == 0 for access in stores)
+
+
+def test_rows_of_a_transposed_d_are_swizzled():
+    plan = sm90_plan(BF16.transposed, tile=(128, 200, 64), schedule="cooperative", subtile_n=40)
+    assert (plan.slots.store.box, plan.slots.store.swizzle) == ((64, 40), "128B")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ PLANS = {
         BF16,
         {**SHARED, "tile": (128, 272, 64), "subtile_n": 16, "cluster": (2, 1), "slots": 2},
     ),
+    "odd groups of columns": (BF16, {**SHARED, "tile": (128, 120, 64), "subtile_n": 40, "slots": 3}),
     "multistage": (BF16, {"schedule": "single", "tile": (64, 64, 64), "subtile_n": 32, "stages": 3}),
     "split": (BF16, {**IN_TURN, "split_k": 3}),
     "split, C": (BF16, {**IN_TURN, "split_k": 2, "with_c": True}),

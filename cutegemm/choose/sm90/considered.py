@@ -166,11 +166,12 @@ def considered(
 
 
 def _may_leave(shapes: Shapes, d: Operand) -> Column:
-    """Whether D leaves well. A tile that sixteen columns do not divide leaves eight at a time: 16 or 32 bytes of each
-    row of D, but whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152 took 453 and 430 us, one H200; tf32
-    3392 x 4624 x 1984 took 202 us in 128 x 136, 175 in 192 x 160, one H100)."""
+    """Whether D leaves well. A tile that leaves by eight columns at a time stores 16 or 32 bytes of each row of D, but
+    whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152 took 453 and 430 us, one H200; tf32 3392 x 4624 x 1984
+    took 202 us in 128 x 136, 175 in 192 x 160, one H100)."""
     own = shapes.bn // shapes.k_ctas
-    leaves = (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & (shapes.turned != (d.major == "m")))
+    has_lines = ~shapes.by_eight | (shapes.turned != (d.major == "m"))
+    leaves = (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & has_lines)
     if d.dtype.bits == _BYTE_BITS:  # the least row of a box has 32 of them
         leaves = leaves & ((shapes.k_ctas == 1) | (own % _COLUMNS_OF_BYTES == 0))
     return leaves

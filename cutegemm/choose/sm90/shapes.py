@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.build.slots import FEWEST_COLUMNS
 from cutegemm.build.sm90 import is_by_gpc, ring_of
 from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.tiles import takes_turns
@@ -123,6 +124,7 @@ class Shapes:
     by_gpc     whether clusters take tiles in the order of the GPCs, where that is known
     late       1 / (stages - 1): a k-tile's share of a load
     subtiles   of a consumer
+    by_eight   whether they have eight columns
     depth      k-tiles of 128 bytes that are waited for together
     k_ctas     CTAs of a cluster that share K
     single     whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
@@ -145,6 +147,7 @@ class Shapes:
     two_level: Column
     late: Column
     subtiles: Column
+    by_eight: Column
     depth: Column
     k_ctas: Column
     single: Column
@@ -186,6 +189,7 @@ class Shapes:
             [one.two_level for one in shapes],
             [1 / max(1, stages - 1) for stages, _ in rings],
             [subtiles for _, subtiles in rings],
+            [one.subtile_n == FEWEST_COLUMNS for one in shapes],
             [one.depth for one in shapes],
             [one.k_ctas for one in shapes],
             [one.epilogue == "single" for one in shapes],

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.build.slots import FEWEST_COLUMNS, WHOLE_COLUMNS
+from cutegemm.build.slots import WHOLE_COLUMNS, odd_columns
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.mma_atoms import WGMMA_M
@@ -24,8 +24,8 @@ _TILE_NAME = re.compile(
 )
 DEEP = 2  # times the usual k-tile
 _ALONE = "_coop"
-# By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 128 x 240, or
-# 256 x 176 and 256 x 208, which leave room for three stages.
+# By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 256 x 176
+# and 256 x 208, which leave room for three stages.
 COLUMNS = {
     64: (48, 80, 96, 112, 128, 144, 160, 192, 208, 256),
     128: (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
@@ -58,11 +58,17 @@ DEEP_TILES = (
     ((64, 48), (4, 1)), ((64, 48), (2, 2)), ((64, 48), (2, 4)), ((64, 64), (1, 2)), ((64, 64), (2, 2)),
     ((64, 64), (1, 4)), ((64, 64), (2, 4)), ((128, 32), (4, 1)),
 )  # fmt: skip
-# Of an odd number of groups of eight columns, which leave eight at a time: 777 rows are six times 136 but for 39, and
-# six times 144 but for 87. 777 x 11008 x 4096 of bf16 takes 99.9 us by the first, 103.2 by the second (one H200).
+# Of an odd number of groups of eight columns: 777 rows are six times 136 but for 39, and six times 144 but for 87. 777
+# x 11008 x 4096 of bf16 takes 99.9 us by the first, 103.2 by the second; 2520 x 2568 x 7080 132.3 by 128 x 200, 139.8
+# by 192 x 144 (one H200).
 BY_EIGHT = (
-    ((128, 136), (1, 2)), ((256, 136), (1, 2)), ((192, 88), (1, 2)), ((192, 104), (1, 2)), ((192, 120), (1, 2)),
+    ((128, 136), (1, 2)), ((128, 168), (2, 1)), ((128, 168), (1, 2)), ((128, 200), (2, 1)), ((128, 200), (1, 2)),
+    ((128, 216), (2, 1)), ((192, 88), (1, 2)), ((192, 104), (1, 2)), ((192, 120), (2, 1)), ((192, 120), (1, 2)),
+    ((192, 136), (1, 2)), ((192, 152), (1, 2)), ((192, 168), (1, 2)), ((256, 120), (2, 1)), ((256, 120), (1, 2)),
+    ((256, 136), (1, 2)), ((256, 152), (2, 1)),
 )  # fmt: skip
+# Wide ones, for what few others fill: 696 x 5320 x 1760 takes 24.4 us by 128 x 240, 25.4 by 128 x 256 (one H200).
+WIDE = (((128, 208), (2, 1)), ((128, 240), (2, 1)))
 # Wider than a wgmma, of which there are two. No box of TMA is: so two CTAs share what they read of B. 777 are three
 # times 272, and 777 x 11008 are 258 tiles, two waves.
 WIDER = (((128, 272), (2, 1)),)
@@ -200,7 +206,7 @@ class NamedTile:
         if has_narrow_slots(self.tile) and k_ctas == 1:
             options["subtile_n"] = _NARROW_SLOT
         elif columns % k_ctas == 0 and columns // k_ctas % WHOLE_COLUMNS:
-            options["subtile_n"] = FEWEST_COLUMNS
+            options["subtile_n"] = odd_columns(columns // k_ctas)
         if self.depth > 1:
             options["depth"] = self.depth
         return {**options, "cluster": self.cluster}
@@ -218,7 +224,7 @@ def every_tile(two_level: bool = False) -> Iterator[NamedTile]:
             NamedTile(tile, cluster, two_level, k_ctas=k_ctas) for tile, cluster, k_ctas in TWO_LEVEL_SHARED_K
         ]
     else:
-        yield from [NamedTile(*given) for given in (*FOURS, *EIGHTS, *BY_EIGHT, *WIDER)]
+        yield from [NamedTile(*given) for given in (*FOURS, *EIGHTS, *BY_EIGHT, *WIDE, *WIDER)]
         yield from [NamedTile(*given, depth=DEEP) for given in DEEP_TILES]
         yield from [NamedTile(tile, cluster, k_ctas=k_ctas) for tile, cluster, k_ctas in SHARED_K]
         yield from [

@@ -28,7 +28,6 @@ from functools import cached_property
 
 import numpy as np
 
-from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.candidate import Predicted
 from cutegemm.choose.columns import Column, either, of_rows, together
 from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
@@ -205,7 +204,7 @@ class Model:
 
     @cached_property
     def _subtiles_us(self) -> Column:
-        fewest = np.where(self.shapes.bn % WHOLE_COLUMNS, _OF_FEWEST, 1.0)
+        fewest = np.where(self.shapes.by_eight & ~self.shapes.shares_k, _OF_FEWEST, 1.0)
         return self.costs.subtile * fewest * self.shapes.subtiles
 
     @cached_property
