@@ -124,7 +124,7 @@ class Shapes:
     by_gpc     whether clusters take tiles in the order of the GPCs, where that is known
     late       1 / (stages - 1): a k-tile's share of a load
     subtiles   of a consumer
-    by_eight   whether they have eight columns
+    subtile_n  columns of one, where they do not follow from the tile; else 0
     depth      k-tiles of 128 bytes that are waited for together
     k_ctas     CTAs of a cluster that share K
     single     whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
@@ -147,7 +147,7 @@ class Shapes:
     two_level: Column
     late: Column
     subtiles: Column
-    by_eight: Column
+    subtile_n: Column
     depth: Column
     k_ctas: Column
     single: Column
@@ -189,7 +189,7 @@ class Shapes:
             [one.two_level for one in shapes],
             [1 / max(1, stages - 1) for stages, _ in rings],
             [subtiles for _, subtiles in rings],
-            [one.subtile_n == FEWEST_COLUMNS for one in shapes],
+            [one.subtile_n or 0 for one in shapes],
             [one.depth for one in shapes],
             [one.k_ctas for one in shapes],
             [one.epilogue == "single" for one in shapes],
@@ -231,6 +231,11 @@ class Shapes:
     def is_other_way(self) -> Column:
         """Whether the shape is for one tile a CTA, and there for several in another way: in small clusters."""
         return self.alone & ~self.is_large_cluster
+
+    @cached_property
+    def by_eight(self) -> Column:
+        """Whether D leaves by eight columns at a time."""
+        return self.subtile_n == FEWEST_COLUMNS
 
     @cached_property
     def is_two(self) -> Column:

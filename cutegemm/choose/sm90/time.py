@@ -300,11 +300,17 @@ class Model:
             row = np.where(across, tiling.m / tiling.rows, tiling.n / tiling.columns / shapes.k_ctas)
             more = 1 + costs.ends_of_rows / (np.maximum(1.0, row) * d_size)
             rate, d_bytes = rate / more, d_bytes * more
-        elif self._row_bytes("d", problem) % SECTOR_BYTES:
-            columns_bytes = shapes.bn / shapes.k_ctas * d_size / np.maximum(1, shapes.subtiles)
-            box_bytes = np.where(across, CACHE_LINE_BYTES, np.minimum(CACHE_LINE_BYTES, columns_bytes))
+        else:
+            columns = np.where(
+                shapes.subtile_n > 0,
+                shapes.subtile_n,
+                shapes.bn / shapes.k_ctas / np.maximum(1, shapes.subtiles),
+            )
+            box_bytes = np.where(across, CACHE_LINE_BYTES, np.minimum(CACHE_LINE_BYTES, columns * d_size))
             # Each row of a box begins and ends in part of a sector
-            rate = rate / (1 + SECTOR_BYTES / box_bytes)
+            is_torn = ~across & (shapes.subtile_n * d_size % SECTOR_BYTES > 0)
+            is_torn |= self._row_bytes("d", problem) % SECTOR_BYTES > 0
+            rate = np.where(is_torn, rate / (1 + SECTOR_BYTES / box_bytes), rate)
         us = tiling.own_m * tiling.own_n * (d_size / 1024) / (shapes.k_ctas * rate) + self._subtiles_us
         # CTAs of a multiprocessor store side by side
         us = us * np.maximum(1.0, shapes.ctas_per_sm * np.minimum(1.0, tiling.tiles / tiling.grid))
