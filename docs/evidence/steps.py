@@ -142,7 +142,7 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 110, "the choice on problems that nobody picked", "--seed 138 --count 300 --seconds 0.05"
+        "choice_h200", 110, "the choice on problems that nobody picked", "--seed 142 --count 300 --seconds 0.05"
     ),
     _choice(
         "choice_classes_h200", 150, "the choice on sizes that were asked for, and what it is fitted to",
@@ -153,7 +153,7 @@ STEPS: tuple[Step, ...] = (
         f"{_ASKED} --dtype bfloat16 --tune-below 1.015 --seconds 0.12",
     ),
     _choice(
-        "choice_h100", 165, "the same, of an H100", "--seed 134 --count 300 --seconds 0.05 --tune-below 0.97"
+        "choice_h100", 105, "the same, of an H100", "--seed 143 --count 300 --seconds 0.05"
     ),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
