@@ -313,6 +313,15 @@ class SlotBuilder:
         return universal_copy(d.dtype, d.dtype.bits * (2 if d.major == "n" else 1))
 
 
+def has_odd_groups(columns: int | None) -> bool:
+    """Whether columns are an odd number of groups of eight; those of a subtile that is not asked for, None, are not.
+
+    >>> has_odd_groups(40), has_odd_groups(48), has_odd_groups(None)
+    (True, False, False)
+    """
+    return (columns or 0) % WHOLE_COLUMNS != 0
+
+
 def odd_columns(of_tile: int) -> int:
     """Columns of a subtile of a tile whose columns are an odd number of groups of eight: the most that an odd number of
     groups divides the tile into, or eight.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.build.slots import WHOLE_COLUMNS, odd_columns
+from cutegemm.build.slots import has_odd_groups, odd_columns
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.mma_atoms import WGMMA_M
@@ -205,7 +205,7 @@ class NamedTile:
             options["two_level"] = True
         if has_narrow_slots(self.tile) and k_ctas == 1:
             options["subtile_n"] = _NARROW_SLOT
-        elif columns % k_ctas == 0 and columns // k_ctas % WHOLE_COLUMNS:
+        elif columns % k_ctas == 0 and has_odd_groups(columns // k_ctas):
             options["subtile_n"] = odd_columns(columns // k_ctas)
         if self.depth > 1:
             options["depth"] = self.depth
