@@ -43,7 +43,7 @@ flush of L2; D is held against the library's.
 
     python -m docs.evidence choice --seed 142 --count 300 --seconds 0.05 --json choice_h200.json
 
-Draws of 300 problems (160 at first), each before what followed from it, from 2026-11-22 on:
+Draws, each before what followed from it, from 2026-11-22 on:
 
 | problems | H200: mean, one in ten below, least | H100 | since |
 | --- | --- | --- | --- |
@@ -73,7 +73,8 @@ Draws of 300 problems (160 at first), each before what followed from it, from 20
 | seed 135 | 1.208, 0.986, 0.847 | | few rows by more plans, two CTAs to a multiprocessor |
 | seed 137 | 1.230, 0.987, 0.839 | | one tile a CTA shared by consumers, slots that take no room of a stage |
 | seed 138 | 1.259, 1.012, 0.828 | | reads joined of rows that begin at no line, the store of a last wave |
-| seeds 140, 139 | 1.220, 0.985, 0.841 | 1.216, 1.002, 0.918 | owners' reads, rows of 64 bytes at the power limit |
+| seed 139 | | 1.216, 1.002, 0.918 | nothing: an H100, by the plans of seed 138 |
+| seed 140 | 1.220, 0.985, 0.841 | | owners' reads, rows of 64 bytes at the power limit |
 | seed 141 | 1.236, 1.003, 0.684 | | tiles of an odd number of groups of eight columns |
 | seeds 142, 143 | below | below | what such tiles take to be stored |
 
