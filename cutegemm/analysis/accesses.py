@@ -129,10 +129,10 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 
     problem   whose strides the sources of cp.async have; without one, rows of a multiple of 128 bytes
     """
-    bm, bn, bk = plan.product_tile
+    (bm, bn, bk), loaded = plan.product_tile, plan.loaded_tile
     out = []
     held = ("a", "b") if plan.stages else ()  # else straight to the fragments
-    for name, extent, load in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
+    for name, extent, load in (("a", loaded[0], plan.load_a), ("b", loaded[1], plan.load_b)):
         if name in held:
             operand = getattr(plan.loaded, name)
             out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
@@ -140,7 +140,8 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     for name, extent, read, other in (("a", bm, plan.read_a, bn // mma.shape_mnk[1]),
                                       ("b", bn, plan.read_b, bm // mma.shape_mnk[0])):  # fmt: skip
         if name in held:
-            out.append(_read(name, read, mma, (extent, bk), getattr(plan.loaded, name), other))
+            rows = loaded["ab".index(name)]
+            out.append(_read(name, read, mma, (rows, bk), extent, getattr(plan.loaded, name), other))
     if problem is not None and _is_ragged(plan, problem):
         out += [
             _clear(name, plan, extent)
@@ -311,7 +312,7 @@ def _turned_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, ph
 
 def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
     """Of a tile of A, of B, as a CTA loads them, or of a matrix of D's extents."""
-    bm, bn, bk = plan.product_tile
+    bm, bn, bk = plan.loaded_tile
     return {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
 
 
@@ -337,12 +338,22 @@ def _fill(
 
 
 def _read(
-    name: str, atom: CopyAtom | None, mma: TiledMma, tile: tuple[int, int], operand: Operand, repeats: int
+    name: str,
+    atom: CopyAtom | None,
+    mma: TiledMma,
+    tile: tuple[int, int],
+    extent: int,
+    operand: Operand,
+    repeats: int,
 ) -> Access:
+    """
+    tile     as it lies in shared memory
+    extent   rows or columns of it that are multiplied
+    """
     label, bits = f"read {name.upper()}", operand.dtype.bits
     if atom is None:
         major = mma.atom.a_major if name == "a" else mma.atom.b_major
-        rows = core_matrices(tile, major, bits)
+        rows = core_matrices(tile, major, bits, extent)
         return Access(label, name, "wgmma", rows, bits, ROW_BITS, "k-tile", times=repeats)
     if atom.threads == WARP_THREADS:
         copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, mma)
@@ -405,17 +416,20 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
     return by_warps(held)
 
 
-def core_matrices(tile: tuple[int, int], major: str, element_bits: int) -> np.ndarray:
+def core_matrices(
+    tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None
+) -> np.ndarray:
     """The rows that wgmma reads together: (matrices, 8 rows, elements of 16 bytes), as indices in the tile.
 
-    tile    (M, K) or (N, K)
-    major   k: rows lie along K, one for each m; mn: along M or N, one for each k
+    tile     (M, K) or (N, K)
+    major    k: rows lie along K, one for each m; mn: along M or N, one for each k
+    extent   the first rows or columns of the tile alone; all where left out
 
     >>> core_matrices((64, 16), "k", 16).shape, core_matrices((64, 16), "k", 16)[0, 1, :2].tolist()
     ((16, 8, 8), [1, 65])
     """
     long = ROW_BITS // element_bits
-    index = Layout(tile).offsets().reshape(tile[1], tile[0]).T  # (mn, k)
+    index = Layout(tile).offsets().reshape(tile[1], tile[0]).T[:extent]  # (mn, k)
     if major == "mn":
         index = index.T
     rows, columns = index.shape

@@ -116,17 +116,15 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
         return _joined(modes, steps, problem.l, bits, 1)
     steps = strides_of(plan, name, problem)
     grid_m, grid_n, batch = grid_of_loads(plan, problem)
-    extent, tile, grid, others = (
-        (problem.m, plan.product_tile[0], grid_m, grid_n)
-        if name == "a"
-        else (problem.n, plan.product_tile[1], grid_n, grid_m)
-    )
+    mode = "ab".index(name)
+    extent, grid, others = ((problem.m, grid_m, grid_n), (problem.n, grid_n, grid_m))[mode]
+    tile, loaded = plan.product_tile[mode], plan.loaded_tile[mode]
     for packing in plan.packs:
         if packing.name == name:
             extent = packing.extents(extent, problem.k)[0]
     bk, by_box = plan.cta_tile[2], isinstance(plan.load_a, TmaBox)
     along_k = _along(problem.k, bk) if by_box else _before(problem.k, bk)
-    return _joined([_along(extent, tile, grid), along_k], steps, batch, bits, others)
+    return _joined([_along(extent, tile, grid, loaded), along_k], steps, batch, bits, others)
 
 
 @dataclass(frozen=True)
@@ -154,14 +152,17 @@ class _Run:
         return found
 
 
-def _along(extent: int, tile: int, count: int = 0) -> list[_Run]:
+def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) -> list[_Run]:
     """Tiles from 0 on, the last of which may be ragged; and that one again, if there are to be so many in all: see
-    `TileGrid.loaded_mnl`."""
-    full, rest = divmod(extent, tile)
-    out = [_Run(0, tile, 0, tile, full)] if full else []
-    if rest:
-        out.append(_Run(0, rest, full * tile, 0, 1))
-    again = count - full - bool(rest)
+    `TileGrid.loaded_mnl`.
+
+    loaded   elements of each, where some are those of the next one: see `GemmPlan.loaded_tile`
+    """
+    held, tiles = loaded or tile, -(-extent // tile)
+    full = max(0, (extent - held) // tile + 1)
+    out = [_Run(0, held, 0, tile, full)] if full else []
+    out += [_Run(0, extent - at * tile, at * tile, 0, 1) for at in range(full, tiles)]
+    again = count - tiles
     if out and again > 0:
         last = out[-1]
         out.append(_Run(last.low, last.high, last.at + (last.count - 1) * last.step, 0, again))

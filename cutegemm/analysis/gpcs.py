@@ -91,7 +91,7 @@ def gpc_reads(
             many.append(np.broadcast_to(k_count, there.shape)[there])
         k_tiles = np.concatenate(many)
         _, first = np.unique(np.concatenate(found, axis=1), axis=1, return_index=True)
-        size = plan.product_tile[operand] * plan.product_tile[2] * bits[operand] / 8
+        size = plan.loaded_tile[operand] * plan.loaded_tile[2] * bits[operand] / 8
         asked[operand], apart[operand] = size * float(k_tiles.sum()), size * float(k_tiles[first].sum())
     return GpcReads((asked[0], asked[1]), (apart[0], apart[1]))
 

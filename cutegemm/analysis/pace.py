@@ -70,7 +70,8 @@ def demand(plan: GemmPlan, device: Device) -> float:
     if peak is None:
         return 0.0
     (bm, bn, _), (share_a, share_b), ops = plan.product_tile, multicast(plan), plan.operands
-    of_k = (bm * ops.a.dtype.bits / share_a + bn * ops.b.dtype.bits / share_b) / 8
+    columns = plan.loaded_tile[1]
+    of_k = (bm * ops.a.dtype.bits / share_a + columns * ops.b.dtype.bits / share_b) / 8
     flops_per_clock = peak * 1e6 / (device.sms * device.clock_mhz)
     return of_k * flops_per_clock / (2 * bm * bn)
 

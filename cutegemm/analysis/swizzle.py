@@ -126,7 +126,7 @@ def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> Sw
 
     raises   LayoutError where the plan keeps no such buffer in shared memory
     """
-    rows, columns, bk = plan.product_tile
+    rows, columns, bk = plan.loaded_tile
     buffers: dict[str, tuple[tuple[int, int], Layout | ComposedLayout | None]] = {
         "a": ((rows, bk), plan.smem_a),
         "b": ((columns, bk), plan.smem_b),

@@ -100,7 +100,7 @@ def traffic(
     grid_m, grid_n, batch = plan.product_grid(problem)
     ops = problem.operands
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
-    bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
+    bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n, plan.loaded_tile[1])
     share_a, share_b = multicast(plan)
     tiles_per_wave = max(1, ctas_per_wave // plan.split_k)  # the parts of a tile take all of its K together
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
@@ -198,7 +198,7 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
     grid_m, grid_n, batch = plan.product_grid(problem)
     down, right = sharers_mn(plan)
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
-    bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n)
+    bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n, plan.loaded_tile[1])
     work = replace(plan.scheduler, raster=raster).of(problem)
     at, taken = work.tiles.order(), work.taken()
     k_first, k_last = k_parts_of(work, taken.work_tile)
@@ -225,9 +225,12 @@ def _ending_bits(plan: GemmPlan, problem: Problem) -> int:
     return sum(problem.operands.matrix(name).dtype.bits for name in (*plan.epilogue.outputs, *tiles))
 
 
-def _extents(total: int, tile: int, count: int) -> np.ndarray:
-    """Rows of each tile: the last one may be narrower."""
-    return np.minimum(tile, total - tile * np.arange(count)).astype(np.float64)
+def _extents(total: int, tile: int, count: int, loaded: int | None = None) -> np.ndarray:
+    """Rows of each tile, as it is loaded: the last one may be narrower.
+
+    loaded   of each, where some are the next one's
+    """
+    return np.minimum(loaded or tile, total - tile * np.arange(count)).astype(np.float64)
 
 
 def _simulate(

@@ -66,12 +66,13 @@ class PipelineBuilder(PlanBuilder):
         super().__init__(subject, operands)
         self.tile, self.arch, self.ctas_per_sm = tile, arch, ctas_per_sm
         self.sums_bytes = 0  # of shared memory, where CTAs of a cluster share K
+        self.b_columns = tile[1]  # that a k-tile brings: see `GemmPlan.loaded_tile`
 
     @property
     def stage_bytes(self) -> int:
         """Bytes of A and B in a stage."""
-        bm, bn, bk = self.tile
-        return (bm * bk * self.operands.a.dtype.bits + bn * bk * self.operands.b.dtype.bits) // 8
+        bm, _, bk = self.tile
+        return (bm * bk * self.operands.a.dtype.bits + self.b_columns * bk * self.operands.b.dtype.bits) // 8
 
     @property
     def free_bytes(self) -> int:
@@ -115,9 +116,9 @@ class PipelineBuilder(PlanBuilder):
             self.broken.append(
                 f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{besides}. Shrink the tile."
             )
-        bm, bn, _ = self.tile
-        a = self.attempt(lambda: self.operand(loaded.a, bm, sharers[1], max(1, depth), l2[0]))
-        b = self.attempt(lambda: self.operand(loaded.b, bn, sharers[0], max(1, depth), l2[1]))
+        rows, columns = self.tile[0], self.b_columns
+        a = self.attempt(lambda: self.operand(loaded.a, rows, sharers[1], max(1, depth), l2[0]))
+        b = self.attempt(lambda: self.operand(loaded.b, columns, sharers[0], max(1, depth), l2[1]))
         store = slots.to_shared.atom if slots else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None

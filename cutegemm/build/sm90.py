@@ -13,14 +13,14 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARPGROUP_THREADS
+from cutegemm.machine.arch import CACHE_LINE_BYTES, MAX_THREADS_PER_BLOCK, WARPGROUP_THREADS
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.memory.packing import as_packed, is_to_read, is_to_turn, make_packings, to_pack_for_wgmma
 from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operands
+from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.rules.pipeline import MIN_STAGES
 from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcOrder
 from cutegemm.plan.work.split import by_last
@@ -42,6 +42,8 @@ _MOST_CONSUMERS = MAX_THREADS_PER_BLOCK // WARPGROUP_THREADS
 _STORES = ("tma", "tma_warp", "direct")
 _ACROSS_CTAS, _ACROSS_CLUSTERS = 8, 16  # tiles across a band at most, of CTAs and of clusters by their GPCs
 _WARP_ROWS = 16  # of the sums of a wgmma
+_BITS_ALONG_N = 16  # of an element, that wgmma reads of rows along N
+_MANY_ROWS = 256  # of a tile
 
 
 def sm90_plan(
@@ -149,6 +151,8 @@ def sm90_plan(
     b.keep_room(consumer_tile, count, k_ctas)
     sums = _Sums((rows, tile[1]), ops.acc.bits, count, two_level)
     mma = b.attempt(lambda: b.tiled_mma(loaded, a_source, rows, sums.wgmma_columns, sharing))
+    if sums.wgmma_columns == tile[1]:
+        b.b_columns = columns_loaded(loaded.b, tile)
     is_split = split_k > 1 or stream > 0 or fill
     most = b.most_columns(count, stages, sums.of_thread * (1 + two_level) > _MANY_SUMS or is_split)
     box = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
@@ -267,6 +271,29 @@ def _raster_of(cluster: tuple[int, int], gpcs: GpcOrder | None) -> str:
     return f"even_{'m' if is_wide else 'n'}:{_ACROSS_CLUSTERS}"
 
 
+def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
+    """Columns of a B along N that come for a k-tile: the tile's, or those of whole lines, where boxes of part of a line
+    cost more than the columns beside the tile do.
+
+    wgmma reads rows of 32 bytes at half its rate. Those of 64 it reads nearly as fast as lines, but L2 is asked for
+    more of them: by tiles of 256 rows, whose products take longer than their loads, the columns beside cost nothing;
+    by others they do where they are more than an eighth.
+
+    tile   (bM, bN), or more
+
+    >>> from cutegemm.plan import Operands
+    >>> b = Operands.of("bf16", layout="nn").b
+    >>> [columns_loaded(b, (128, columns)) for columns in (96, 112, 160, 224)], columns_loaded(b, (256, 160))
+    ([96, 128, 160, 256], 192)
+    """
+    columns, line = tile[1], CACHE_LINE_BYTES * 8 // b.dtype.bits
+    if b.major == "k" or b.gated or columns < line or b.dtype.bits != _BITS_ALONG_N:
+        return columns
+    by_lines = -(-columns // line) * line
+    is_narrow, is_cheap = columns % (line // 2) > 0, tile[0] >= _MANY_ROWS and columns > line * 2
+    return by_lines if is_narrow or is_cheap or 8 * columns >= 7 * by_lines else columns
+
+
 def ring_of(
     operands: Operands,
     tile: tuple[int, int, int],
@@ -286,6 +313,7 @@ def ring_of(
     ctas_per_sm     that share the room
     """
     builder = _Builder("ring_of", operands, tile, ctas_per_sm=ctas_per_sm)
+    builder.b_columns = columns_loaded(operands.b, tile)
     by_lines = operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
     builder.keep_room(consumer_tile, consumers, k_ctas)
     most = builder.line_columns(consumers, None) if by_lines else None

@@ -36,7 +36,8 @@ def plan_picture(
         held_by = "Sums: by the warp that holds them."
     color = colour_by(color, mma.threads)
     shared = []
-    staged = (("A", plan.smem_a, bm, ops.a.dtype.bits), ("B", plan.smem_b, bn, ops.b.dtype.bits))
+    loaded_m, loaded_n, _ = plan.loaded_tile
+    staged = (("A", plan.smem_a, loaded_m, ops.a.dtype.bits), ("B", plan.smem_b, loaded_n, ops.b.dtype.bits))
     for name, layout, extent, bits in staged if plan.stages else ():
         offsets = layout.offsets().reshape(extent, bk, -1, order="F")[:, :, 0]
         modes = (flatten(modes_of(layout)[0]), flatten(modes_of(layout)[1]))

@@ -17,7 +17,7 @@ def columns_of_b(plan: GemmPlan, mD: cute.Tensor) -> Any:
 
 def b_tile(plan: GemmPlan) -> tuple[int, ...]:
     """What TMA brings of B for a k-tile: (bN, bK), or of a gated one (gates, 2, bK)."""
-    _, bN, bK = plan.product_tile
+    _, bN, bK = plan.loaded_tile
     return (bN // 2, 2, bK) if plan.operands.gated else (bN, bK)
 
 

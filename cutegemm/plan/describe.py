@@ -146,8 +146,10 @@ def _memory(plan: GemmPlan) -> list[Row]:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     if "tickets" in used:
         rows.append(("shared tickets", str(used["tickets"] // 4), f"{used['tickets']} bytes", ""))
-    bm, bn, bk = plan.product_tile
+    bm, bn, bk = plan.loaded_tile
     rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk))]
+    if beside := bn - plan.product_tile[1]:
+        rows[-1] = (*rows[-1][:3], f"{rows[-1][3]}, {beside} columns beside the tile")
     for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
         if atom is not None:
             rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))

@@ -187,6 +187,19 @@ class GemmPlan(hooks.Shown):
         return (bm, bn * self.k_ctas, bk) if self.pipeline is not None else (bm * self.k_ctas, bn, bk)
 
     @property
+    def loaded_tile(self) -> tuple[int, int, int]:
+        """Rows of A, columns of B and k of a k-tile that come to shared memory: those of `product_tile`, or of a B
+        along N the columns that fill whole rows of its boxes, whose last ones are the next tile's and not multiplied.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> plan = sm90_plan(Operands.of("bf16", layout="nn"), tile=(128, 112, 64))
+        >>> plan.loaded_tile, plan.product_tile
+        ((128, 128, 64), (128, 112, 64))
+        """
+        bm, bn, bk = self.product_tile
+        return (bm, product(as_int_tuple(self.smem_b.shape[0])), bk) if self.stages else (bm, bn, bk)
+
+    @property
     def multicast_mn(self) -> tuple[int, int]:
         """CTAs of a cluster along M, which share what they load of B, and along N, which share that of A: none where
         they have other k-tiles."""
@@ -513,6 +526,15 @@ class GemmPlan(hooks.Shown):
     def consumer_mma(self) -> TiledMma:
         """Of a pipeline: the part of the tiled MMA that one consumer carries out, of the tile that is its own."""
         return _of_one_consumer(self.tiled_mma)
+
+    @property
+    def consumer_b_mma(self) -> TiledMma:
+        """Of a pipeline: the consumer's MMA, or one of as many columns as are loaded, where those are more. What a
+        descriptor states of B does not depend on how many of its columns are multiplied."""
+        columns = self.loaded_tile[1]
+        if columns == self.product_tile[1]:
+            return self.consumer_mma
+        return _of_columns(self.consumer_mma, columns)
 
     @property
     def column_parts(self) -> int:

@@ -294,12 +294,13 @@ class Player(Machine):
         known = self.products.get(key)
         if known is None:
             operands = (self.plan.operands.a, self.plan.operands.b)
+            extents = self.plan.product_tile[:2]  # of B more columns may have come
             # In C's order, or the product is no matter of BLAS
             of_a, of_b = (
                 np.ascontiguousarray(
-                    np.moveaxis(as_factor(flow.read(op.stage), operand.dtype, self.plan), 2, 0)
+                    np.moveaxis(as_factor(flow.read(op.stage)[:extent], operand.dtype, self.plan), 2, 0)
                 )
-                for flow, operand in zip(self.flows[process.cta], operands, strict=True)
+                for flow, operand, extent in zip(self.flows[process.cta], operands, extents, strict=True)
             )
             takers = self.pipeline.readers * self.plan.column_parts
             known = self.products[key] = [of_a @ of_b.swapaxes(1, 2), takers]
@@ -527,7 +528,7 @@ class Player(Machine):
 
 
 def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
-    bm, bn, bk = plan.product_tile
+    bm, bn, bk = plan.loaded_tile
     out = []
     for name, extent, mode in (("a", bm, "m"), ("b", bn, "n")):
         box, smem = getattr(plan, f"load_{name}"), getattr(plan, f"smem_{name}")

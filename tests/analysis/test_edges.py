@@ -27,6 +27,21 @@ def test_kinds_count_every_tile_once():
     assert sum(k.count * k.elements for k in kinds_of(plan, "d", problem)) == 150 * 70
 
 
+def test_columns_beside_a_tile_are_loaded_with_it():
+    """Tiles of 112 columns along N as lines, 128: of 300 columns, the first two whole, 76 of the last one. Their lines
+    begin where 0, 224 and 448 bytes behind the rows' are, which are 640 bytes apart: 0, 96 and 64 bytes into a line."""
+    ops = Operands.of("bf16", layout="nn")
+    plan = sm90_plan(ops, tile=(128, 112, 64))
+    problem = Problem(128, 300, 64, operands=ops, ld=(("b", 320),))
+    kinds = [(kind.last, kind.phase, kind.count) for kind in kinds_of(plan, "b", problem)]
+    assert sorted(kinds) == [((76, 64), 64, 1), ((128, 64), 0, 1), ((128, 64), 96, 1)]
+    load = next(part for part in global_accesses(plan, problem) if part.name == "load B")
+    assert load.sectors == 64 * 2 * 4
+    assert load.in_grid.requests == 3 * 2
+    # Of each of 64 rows two boxes of four sectors; of the last tile one, and 24 bytes before four sectors of zeros
+    assert load.in_grid.arriving == 64 * (2 * 8 + 4 + 1 + 4)
+
+
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 @pytest.mark.parametrize("extents", [(150, 70, 37), (64, 64, 16), (31, 129, 9), (200, 33, 64)])
 def test_sectors_in_lockstep_with_every_tile(layout, extents):

@@ -173,7 +173,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                 pulse.beat(at)
                 x, y = a.float(), b.float()
                 want = saturated(alpha * (x.double() @ y.double()) + beta * c.double(), ops.d.dtype)
-                scale = (x.abs() @ y.abs()).max().item() if k else 0.0
+                scale = max(1.0, abs(alpha)) * (x.abs() @ y.abs()).max().item() if k else 0.0
                 library = saturated(alpha * (x @ y) + beta * c.float(), ops.d.dtype).to(
                     dd if dd.is_floating_point else torch.float32
                 )

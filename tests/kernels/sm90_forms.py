@@ -96,6 +96,24 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wide_2x1": ({}, {"tile": (128, 192, 64), "cluster": (2, 1)}),
     "tall": ({}, {"tile": (192, 128, 64), "slots": 3}),
     "160": ({"layout": "nn"}, {"tile": (128, 160, 64)}),
+    # Of B along N whole lines come, with columns of the next tile
+    "by_lines": ({"layout": "tn"}, {"tile": (128, 112, 64)}),
+    "by_lines_1x2": (
+        {"layout": "nn"},
+        {"tile": (192, 144, 64), "consumers": 3, "cluster": (1, 2), **_COOPERATIVE},
+    ),
+    "by_lines_odd_2x1": (
+        {"layout": "tn"},
+        {"tile": (128, 168, 64), "subtile_n": 56, "cluster": (2, 1), "fill": True},
+    ),
+    "by_lines_shared_k": (
+        {"layout": "nn"},
+        {"tile": (64, 224, 64), "k_ctas": 2, "consumers": 1, **_COOPERATIVE},
+    ),
+    "by_lines_batched_c": (
+        {"layout": "nn", "batched": True},
+        {"tile": (256, 160, 64), "with_c": True, **_COOPERATIVE},
+    ),
     "64x256": ({}, {"tile": (64, 256, 64), "slots": 4, "cluster": (2, 1)}),
     "cluster_1x2": ({"layout": "tn"}, {"cluster": (1, 2)}),
     "cluster_2x2": ({}, {"cluster": (2, 2), "tile": (64, 128, 64)}),

@@ -30,7 +30,7 @@ COMPILED = (
     "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
     "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "split_direct",
     "lines", "lines_m_major", "lines_by_4_bytes", "lines_f32", "lines_c", "lines_of_16", "lines_e4m3", "lines_split",
-    "read_a_2x1", "single_two_per_sm", *PACKED,
+    "read_a_2x1", "single_two_per_sm", "by_lines_1x2", *PACKED,
 )  # fmt: skip
 # Other tiles, and two of these ways together.
 THOROUGH = (
@@ -38,6 +38,7 @@ THOROUGH = (
     "single_two_consumers", "split_c", "split_two_level", "split_s8", "stream_of_three",
     "plain_d", "l2", "cooperative_256x192", "deferred_tall_1x2", "c_cooperative", "c_wide", "batched_2x1", "e5m2",
     "s8_direct", "e5m2_out", "stream_wide_1x2", "stream_cooperative_2x1", "lines_by_8_bytes", "lines_f32_m_major",
+    "by_lines_odd_2x1", "by_lines_shared_k",
     "read_a_m_major_c", "read_a_of_three", "read_a_split_direct", "read_a_packs_b",
 )  # fmt: skip
 # Those that tests/emulate runs on a grid of two CTAs, so that they are compiled once.
@@ -58,7 +59,7 @@ def named(name: str, layout: str = "nt", **options) -> GemmPlan:
 
 def boxes(plan: GemmPlan, operand: str) -> int:
     """Instructions that a CTA loads its share of a k-tile with."""
-    bm, bn, bk = plan.cta_tile
+    bm, bn, bk = plan.loaded_tile
     box, extent = (plan.load_a, bm) if operand == "a" else (plan.load_b, bn)
     return extent * bk // product(box.box) // box.multicast
 

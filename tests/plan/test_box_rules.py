@@ -266,3 +266,26 @@ def test_boxes_of_a_share_begin_where_tma_can_write() -> None:
     found = rules_of(plan, smem_a=layout, load_a=replace(plan.load_a, box=(64, 8)))
     assert "begin at multiples of 1024 bytes" in found
     assert "is not where" not in found
+
+
+def test_lines_of_b_are_loaded_and_the_columns_of_the_tile_multiplied() -> None:
+    """112 columns along N come as 128, two rows of boxes; a tile of 64 rows along N, or of 32, has no more."""
+    nn = Operands.of("bf16", layout="nn")
+    plan = sm90_plan(nn, tile=(128, 112, 64), stages=3)
+    assert (plan.loaded_tile, plan.load_b.box) == ((128, 128, 64), (64, 64))
+    assert str(plan.smem_b) == "S<3,3,3> o 0 o ((64,2),64,3):((1,4096),64,8192)"
+    assert plan.barrier("full").transaction_bytes == 2 * 64 * (128 + 128)
+    for columns in (32, 64):
+        assert sm90_plan(nn, tile=(128, columns, 64)).loaded_tile[1] == columns
+    for other in (64, 192):  # less than the tile, and a row of boxes that none of its columns need
+        given = in_atoms(bf16, "mn", "128B", (other, 64, 3))
+        assert "tile and stages ask for (112, 64, 3)" in rules_of(plan, smem_b=given)
+
+
+def test_two_instructions_read_whole_rows() -> None:
+    """The second of two wgmmas of 88 columns would begin in a row of a box."""
+    tile = _Tile("B", ("n", "k"), bf16, (192, 64), 0)
+    layout = in_atoms(bf16, "mn", "128B", (192, 64, 1))
+    assert _not_stated(tile, layout, 176, 16, "wgmma", 176) == ()
+    (said,) = _not_stated(tile, layout, 88, 16, "wgmma", 176)
+    assert "the 88 elements along N of an instruction end within rows of 64" in said

@@ -104,7 +104,9 @@ class ConsumerTracer(Tracer):
         sB = [ring.sB]
         if plan.column_parts > 1:
             sB = [cute.local_tile(ring.sB, size, (part, 0, 0)) for part in range(plan.column_parts)]
-        tCrB = tuple([mma.make_fragment_B(thr_mma.partition_B(part)) for part in sB])
+        b_mma = lower.tiled_mma(plan.consumer_b_mma)
+        thr_b = b_mma.get_slice(self.who.tid)
+        tCrB = tuple([b_mma.make_fragment_B(thr_b.partition_B(part)) for part in sB])
         shape, dtype = thr_mma.partition_shape_C((rows, size[0])), lower.dtype(plan.operands.acc)
         accs = tuple([cute.make_rmem_tensor(shape, dtype) for _ in range(1 + pipeline.two_level)])
         total = accs[0]

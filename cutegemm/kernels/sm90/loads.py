@@ -31,6 +31,19 @@ class Boxes:
     options: dict[str, Any]
 
 
+def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
+    """Tiles of a matrix (MN, K, L), each `step` rows or columns behind the one before: (b_MN, bK, tiles, k_tiles, L).
+
+    tile   (b_MN, bK), of `step` rows or columns, or of more: the last ones are the next tile's too
+    """
+    if tile[0] == step:
+        return cute.local_tile(mX, tile, (None, None, None))
+    (extent, K, L), (by_mn, by_k, by_l) = mX.shape, mX.stride
+    shape = (*tile, cute.ceil_div(extent, step), cute.ceil_div(K, tile[1]), L)
+    layout = cute.make_layout(shape, stride=(by_mn, by_k, step * by_mn, tile[1] * by_k, by_l))
+    return cute.make_tensor(mX.iterator, layout)
+
+
 class Loads:
     """The loads of a CTA: its share of the A of its row of the cluster, and of the B of its column.
 
@@ -50,15 +63,16 @@ class Loads:
         row = sum(1 << (n * cm) for n in range(cn))  # the ranks with the same m_rank, for m_rank = 0
         column = (1 << cm) - 1
         share = n_rank if cn > 1 else 0
-        a = self.partition(plan.load_a, tma_a, mA, ring.sA, (bM, bK), share, row << m_rank)
-        b = self.partition(plan.load_b, tma_b, mB, ring.sB, b_tile(plan), m_rank, column << (n_rank * cm))
+        bN = plan.product_tile[1]
+        a = self.partition(plan.load_a, tma_a, mA, ring.sA, (bM, bK), bM, share, row << m_rank)
+        b = self.partition(plan.load_b, tma_b, mB, ring.sB, b_tile(plan), bN, m_rank, column << (n_rank * cm))
         self.boxes, self.ring = (a, b), ring
 
-    def partition(self, box, atom, mX, sX, tile, share, mask) -> Boxes:
+    def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:
         if len(tile) == 3:  # (gates, gate or up, bK, tiles, k_tiles, L)
             gX = cute.local_tile(mX, tile, (None, 0, None, None))
         else:
-            gX = cute.local_tile(mX, tile, (None, None, None))  # (b_MN, bK, tiles, k_tiles, L)
+            gX = tiles_of(mX, tile, step)  # (b_MN, bK, tiles, k_tiles, L)
         tXsX, tXgX = cpasync.tma_partition(
             atom,
             share,

@@ -449,7 +449,7 @@ def sums_part(rank: int, warp: int = 0) -> str:
 
 def loaded_bytes(plan: GemmPlan) -> tuple[int, int]:
     """Of a k-tile of A and of B, as they come to one CTA."""
-    bm, bn, bk = plan.product_tile
+    bm, bn, bk = plan.loaded_tile
     return bm * bk * plan.operands.a.dtype.bits // 8, bn * bk * plan.operands.b.dtype.bits // 8
 
 

@@ -109,11 +109,13 @@ def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
 
 def box_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules that boxes and the MMA's descriptors break, of a plan whose shared memory has its shape."""
-    (bm, bn, bk), atom, loaded = plan.product_tile, plan.tiled_mma.atom, plan.loaded
-    for name, extent, box, layout, operand, source, major, step in (
-        ("A", bm, plan.load_a, plan.smem_a, loaded.a, atom.a_source, atom.a_major, atom.shape_mnk[0]),
-        ("B", bn, plan.load_b, plan.smem_b, loaded.b, atom.b_source, atom.b_major, atom.shape_mnk[1]),
+    (bm, bn, bk), atom, loaded = plan.loaded_tile, plan.tiled_mma.atom, plan.loaded
+    for name, extent, box, layout, operand, source, major in (
+        ("A", bm, plan.load_a, plan.smem_a, loaded.a, atom.a_source, atom.a_major),
+        ("B", bn, plan.load_b, plan.smem_b, loaded.b, atom.b_source, atom.b_major),
     ):
+        number = "AB".index(name)
+        step, multiplied = atom.shape_mnk[number], plan.product_tile[number]
         mode = "m" if name == "A" else "n"
         tile = _Tile(name, (mode, "k"), operand.dtype, (extent, bk), 1 if operand.major == "k" else 0)
         if isinstance(box, TmaBox):
@@ -122,7 +124,7 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
             if (operand.major == "k") != (major == "k"):
                 yield f"{name} is {operand.major}-major as it is loaded; {atom.name} reads it {major}-major."
             else:
-                yield from _not_stated(tile, layout, step, atom.shape_mnk[2], atom.name)
+                yield from _not_stated(tile, layout, step, atom.shape_mnk[2], atom.name, multiplied)
     if plan.slots is not None and plan.smem_d is not None and plan.pipeline is not None:
         yield from _slot_rules(plan, plan.pipeline, plan.slots, plan.smem_d)
 
@@ -194,12 +196,15 @@ def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayou
 
 
 @lru_cache(maxsize=4096)
-def _not_stated(tile: _Tile, layout: SharedLayout, rows: int, k: int, instruction: str) -> tuple[str, ...]:
+def _not_stated(
+    tile: _Tile, layout: SharedLayout, rows: int, k: int, instruction: str, multiplied: int | None = None
+) -> tuple[str, ...]:
     """Why a layout is none that a descriptor of wgmma can state.
 
-    rows, k   that one instruction reads
-    source    PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"; CuTe, mma_traits_sm90_gmma.hpp,
-              the canonical layouts of `make_gmma_desc`
+    rows, k      that one instruction reads
+    multiplied   rows of the tile that instructions read, the first ones; all where left out
+    source       PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"; CuTe, mma_traits_sm90_gmma.hpp,
+                 the canonical layouts of `make_gmma_desc`
     """
     outer, swizzle = _parts(layout)
     bits, vector = tile.dtype.bits, tile.vector
@@ -213,6 +218,8 @@ def _not_stated(tile: _Tile, layout: SharedLayout, rows: int, k: int, instructio
     period = SMEM_ATOM_ROWS * row  # elements after which it repeats
     along, across = _contributions(outer, tile)
     mn, k_table = (across, along) if tile.inner == 1 else (along, across)
+    is_first = multiplied == rows < len(mn)  # beside what one instruction reads are others that fill its rows
+    mn = mn[:multiplied]
     if len(mn) % rows or len(k_table) % k:
         return ()  # the tile is not whole instructions, which is said elsewhere
     major = "k" if tile.inner == 1 else "mn"
@@ -223,7 +230,7 @@ def _not_stated(tile: _Tile, layout: SharedLayout, rows: int, k: int, instructio
         wrong = _steps(of_rows, SMEM_ATOM_ROWS, row) or _steps(of_k, vector if kind == "interleave" else k, 1)
         if wrong is None and kind != "interleave" and (of_k[:, 0] % period + k > row).any():
             wrong = f"the {k} elements along K of an instruction leave a row of {row}"
-    elif rows % row:
+    elif rows % row and not is_first:
         wrong = (
             f"the {rows} elements along {tile.modes[0].upper()} of an instruction end within rows of {row}"
         )

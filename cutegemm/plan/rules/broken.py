@@ -143,8 +143,10 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
     bm, bn, bk = plan.product_tile
     for name, extent, layout in (("A", bm, plan.smem_a), ("B", bn, plan.smem_b)):
-        want = (extent, bk, plan.stages)
-        if product_each(layout.shape) != want:
+        want, have = (extent, bk, plan.stages), product_each(layout.shape)
+        if name == "B" and _is_by_lines(plan, have[0]):
+            want = (have[0], *want[1:])
+        if have != want:
             yield (
                 f"the shared memory of {name} is {layout}, of extents {product_each(layout.shape)}; "
                 f"tile and stages ask for {want}."
@@ -156,6 +158,20 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
             yield f"the shared memory of D is {plan.smem_d}; a tile of {plan.d_tile} passes through it."
         else:
             yield from overlapping("D", plan.smem_d)
+
+
+def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
+    """Whether so many columns of B are the tile's and those of the next one that fill the rows of its boxes, which
+    wgmma reads the first of."""
+    box, mma = plan.load_b, plan.tiled_mma
+    if not isinstance(box, TmaBox) or not mma.atom.is_of_warpgroup or plan.loaded.b.major != "n":
+        return False
+    width, multiplied = box.box[0], plan.product_tile[1]
+    return (
+        mma.tile_mnk[1] == multiplied
+        and columns == -(-multiplied // width) * width
+        and not plan.operands.gated
+    )
 
 
 def _copies(plan: GemmPlan) -> Iterator[str]:

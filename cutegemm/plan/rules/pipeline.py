@@ -212,7 +212,7 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
     for name, box in (("A", plan.load_a), ("B", plan.load_b)):
         if not isinstance(box, TmaBox):
             yield f"{name} is not loaded by TMA, which a pipeline does."
-    bm, bn, bk = plan.product_tile
+    bm, bn, bk = plan.loaded_tile
     cm, cn = plan.multicast_mn
     by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
     packed = " With +pack behind the plan's name it is copied first." if by_wgmma else ""
