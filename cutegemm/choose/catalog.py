@@ -222,7 +222,7 @@ def ranked(
 
     >>> first = next(ranked(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
-    sm90_deferred_2x1: 185 us, most of it power
+    sm90_deferred_2x1: 186 us, most of it power
     """
     kind, by_threads = operands.a.dtype, by_threads or operands
     if by_simt(kind):

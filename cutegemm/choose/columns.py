@@ -23,17 +23,6 @@ def of_rows(column: Column, rows: Column) -> Column:
     return column.take(rows) if isinstance(column, np.ndarray) else column
 
 
-def either(condition: Any, one: Column, other: Column) -> Column:
-    """numpy's `where`, of a column of conditions; of a single one, one of both, which is found sooner.
-
-    >>> either(np.array([True, False]), 1, 2).tolist(), either(False, 1, 2)
-    ([1, 2], 2)
-    """
-    if isinstance(condition, np.ndarray):
-        return np.where(condition, one, other)
-    return one if condition else other
-
-
 def sums_us(bm: Column, bn: Column, operands: Operands, device: Device) -> Column:
     """To write the sums of a part of a tile of bm x bn, and to read them, at the rate of the device."""
     moved_bytes = 2 * bm * bn * operands.acc.bits / 8

@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from cutegemm.build.sm90 import columns_loaded
 from cutegemm.choose.names import recipe_named
+from cutegemm.choose.sm90.considered import FEW_ROWS, FEW_WAVES, SEVERAL_WAVES
 from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
@@ -32,6 +34,7 @@ from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.problem import Problem
+from cutegemm.plan.work.gpcs import PAIR
 from docs.evidence.contest import operands_of
 from docs.evidence.fitting import judged
 
@@ -48,6 +51,8 @@ _FOUND_APART = (
 _NARROW_SINCE = "2026-11-23 02:00 UTC"
 # Until then clusters took tiles in the order of their launch.
 _BY_GPC_SINCE = "2026-11-24 00:30 UTC"
+# Until then columns of a B along N came by boxes of part of a line, where today whole lines are loaded.
+_BY_LINES_SINCE = "2026-11-26 04:00 UTC"
 _CONSIDERED = {recipe.name for recipe in (*SM90_CHOSEN, *SM90_TWO_LEVEL)}
 
 
@@ -102,7 +107,7 @@ def timed(recorded: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
     """Contests of a file of `docs.evidence`, by problem; a plan that was chosen as well counts once."""
     by_problem: dict[tuple[Any, ...], dict[str, tuple[Sm90Recipe, float]]] = {}
     date = recorded["machine"].get("date", "")
-    had_wide_slots, by_gpc = date < _NARROW_SINCE, date >= _BY_GPC_SINCE
+    had_wide_slots, by_gpc, by_lines = date < _NARROW_SINCE, date >= _BY_GPC_SINCE, date >= _BY_LINES_SINCE
     for row in [*recorded["rows"], *recorded.get("trials", ())]:
         us = row.get("us", {})
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
@@ -113,19 +118,36 @@ def timed(recorded: Mapping[str, Any]) -> dict[tuple[Any, ...], Contest]:
                 key = (row["dtype"], row["layout"], row["m"], row["n"], row["k"], row["l"])
                 by_problem.setdefault(key, {})[str(recipe)] = recipe, each
     device = device_called(recorded["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
-    found = {key: _contest(key, list(plans.values()), device, by_gpc) for key, plans in by_problem.items()}
+    found = {
+        key: _contest(key, list(plans.values()), device, by_gpc, by_lines)
+        for key, plans in by_problem.items()
+    }
     return {key: contest for key, contest in found.items() if len(contest.us) > 1}
 
 
 def _contest(
-    key: tuple[Any, ...], plans: Iterable[tuple[Sm90Recipe, float]], device: Device, by_gpc: bool
+    key: tuple[Any, ...],
+    plans: Iterable[tuple[Sm90Recipe, float]],
+    device: Device,
+    by_gpc: bool,
+    by_lines: bool,
 ) -> Contest:
+    """
+    by_lines   whether a B along N came by whole lines where it does so today
+    """
     dtype, layout, m, n, k, l = key  # noqa: E741
     problem = Problem(m, n, k, l, operands_of(dtype, layout, m, n, k, batched=l > 1))
     found = []
     for turned in (False, True):
         solved = problem.transposed if turned else problem
-        of = [one for one in plans if one[0].transposed == turned and _fits(one[0], solved, device)]
+        b = solved.operands.b
+        of = [
+            one
+            for one in plans
+            if one[0].transposed == turned
+            and _fits(one[0], solved, device)
+            and (by_lines or columns_loaded(b, one[0].tile) == one[0].tile[1])
+        ]
         if of:
             recipes, us = zip(*of, strict=True)
             found.append(Timed(recipes, solved, device, us, by_gpc))
@@ -133,13 +155,18 @@ def _contest(
 
 
 def _fits(recipe: Sm90Recipe, problem: Problem, device: Device) -> bool:
-    """Not where CTAs that take one tile each are more than the multiprocessors hold: such plans are not considered."""
-    if recipe.shape.epilogue != "single":
+    """Not where CTAs of one warpgroup, or large clusters, would take more tiles than they are considered for."""
+    shape = recipe.shape
+    is_large = math.prod(shape.cluster) > PAIR and min(problem.m, problem.n) > FEW_ROWS
+    if shape.epilogue != "single" and not is_large:
         return True
-    tiles = math.prod(
-        -(-extent // tile) for extent, tile in zip((problem.m, problem.n), recipe.tile, strict=True)
+    in_cluster = math.prod(shape.cluster) * shape.k_ctas
+    clusters = problem.l * math.prod(
+        -(-extent // (tile * across))
+        for extent, tile, across in zip((problem.m, problem.n), recipe.tile, shape.cluster, strict=True)
     )
-    return tiles * problem.l <= device.sms * recipe.shape.ctas_per_sm
+    waves = FEW_WAVES if is_large and math.prod(recipe.tile) >= SEVERAL_WAVES else 1
+    return clusters <= device.clusters_by_size[in_cluster] * shape.ctas_per_sm * waves
 
 
 def _recipe(name: str) -> Sm90Recipe | None:

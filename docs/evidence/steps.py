@@ -112,6 +112,32 @@ _LOST = (
     "--shape 3408x400x14624 --shape 2432x688x2816 --shape 624x896x1744 --shape 640x1152x4848 --shape 2352x720x1728 "
     "--shape 1040x6464x1360 --shape 8944x2352x5264 --shape 848x32x7728"
 )
+_LARGE = (
+    "--shape 2336x1088x2224 --shape 8000x320x6320 --shape 3160x1256x6856 --shape 5376x3040x448 "
+    "--shape 1120x2880x8192 --shape 1712x1568x1200 --shape 2616x3440x12120 --shape 1880x3752x4328 "
+    "--shape 4016x320x5216 --shape 3216x6224x2640 --shape 2096x2336x3216 --shape 3040x8128x6128 "
+    "--shape 392x2728x5504 --shape 3024x2160x776 --shape 384x1248x6912 --shape 2520x984x10112 "
+    "--shape 5144x560x1144 --shape 3560x3360x4336 --shape 1760x3976x1520 --shape 432x4896x2368 "
+    "--shape 2544x1424x4520 --shape 7888x480x1440 --shape 848x6984x688 --shape 2368x1360x1936 "
+    "--shape 320x1584x10576 --shape 1904x368x8256 --shape 5824x616x1112 --shape 4688x928x4592 "
+    "--shape 2848x1744x9216 --shape 5320x4976x872 --shape 6208x4192x688 --shape 4336x2896x864 "
+    "--shape 5472x3840x1328 --shape 5952x2264x4840 --shape 2424x1920x7120 --shape 1752x5384x584 "
+    "--shape 1696x1088x3968 --shape 936x5136x2000 --shape 2304x5152x2944 --shape 3312x800x1576 "
+    "--shape 1312x488x6040 --shape 2496x1728x9600 --shape 5440x1056x592 --shape 816x5080x10704"
+)
+_LARGER = (
+    "--shape 944x4312x1552 --shape 320x3200x9520 --shape 512x1568x8720 --shape 4328x3704x10288 "
+    "--shape 432x3856x2864 --shape 2304x256x5552 --shape 3328x4160x9984 --shape 5360x4880x5808 "
+    "--shape 6336x1136x4576 --shape 1456x4944x1904 --shape 800x1936x8640 --shape 1088x1136x11056 "
+    "--shape 6432x1696x11968 --shape 488x5456x2200 --shape 704x5760x2288 --shape 1488x5136x992 "
+    "--shape 5632x3376x4224 --shape 6704x680x992 --shape 2320x1168x2480 --shape 4320x768x7360 "
+    "--shape 576x1184x11552 --shape 7648x4720x2656 --shape 736x768x10784 --shape 7584x1664x3400 "
+    "--shape 3640x328x4784 --shape 3712x256x5840 --shape 336x3152x4080 --shape 3496x2536x616 "
+    "--shape 1640x976x2288 --shape 1472x1528x3064 --shape 2352x4704x4496 --shape 768x3200x1968 "
+    "--shape 488x7928x1920 --shape 5536x400x4736 --shape 2080x5376x9744 --shape 1888x2176x2768 "
+    "--shape 968x960x3328 --shape 3456x432x10224 --shape 280x5704x3072 --shape 2848x2072x3080 "
+    "--shape 5992x1616x808 --shape 912x5856x1232 --shape 736x2224x10512 --shape 4512x7008x928"
+)
 _CLUSTERED = (
     "--shape 1232x400x8784 --shape 2400x240x3536 --shape 48x3520x3648 --shape 400x4416x848 --shape 13568x80x1616 "
     "--shape 1824x48x7440 --shape 160x6784x480 --shape 896x48x10512"
@@ -153,7 +179,7 @@ STEPS: tuple[Step, ...] = (
         f"{_ASKED} --dtype bfloat16 --tune-below 1.015 --seconds 0.12",
     ),
     _choice(
-        "choice_h100", 105, "the same, of an H100", "--seed 143 --count 300 --seconds 0.05"
+        "choice_h100", 140, "the same, of an H100", "--seed 146 --count 300 --seconds 0.05 --tune-below 0.97"
     ),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
@@ -231,6 +257,14 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_losers_h100", 100, "the same: problems of these seeds that were chosen badly, of an H100",
         f"{_LOST} {_LAYOUTS} --first 24 --times",
+    ),
+    _choice(
+        "choice_fit_lines_h100", 150, "the same: large problems, some of whose rows begin at no sector, of an H100",
+        f"{_LARGE} --layout tn --layout nt --first 18 --others 6 --seconds 0.25 --times",
+    ),
+    _choice(
+        "choice_fit_lines_more_h100", 190, "the same: more of them, of an H100",
+        f"{_LARGER} --layout tn --layout nn --layout tt --first 16 --others 5 --seconds 0.2 --times",
     ),
     _choice(
         "choice_fit_skinny_h100", 60, "the same: small problems, and plans by which CTAs share K, of an H100",

@@ -18,6 +18,7 @@ from cutegemm.choose.sm90.time import Model
 from cutegemm.machine.device import Device
 from cutegemm.plan.memory.packing import ALIGN_BYTES, is_to_read, to_pack_for_wgmma
 from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 ONE_LEVEL, TWO_LEVELS = "sums on one level", "sums on two levels"
@@ -28,6 +29,7 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16)
 MOST_SPLITS = 3  # of a tile: the largest that fit the grid; of 7200 drawn problems 3 took smaller ones
 LEAST_K_TILES = 8  # of a part: it fills the ring of a large tile twice
 UNSPLIT = 128 * 192  # elements of a tile, from which on dividing less than a wave was not seen to be faster
+SEVERAL_WAVES, FEW_WAVES = 128 * 224, 4  # elements of tiles that large clusters take in so many waves at most
 MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it were seen to be faster than deep k-tiles
 FEW_ROWS = 64  # or columns of a D, most of whose time is the reading of the other operand, by whatever plan
 FEW_COLUMNS = 48  # of a D, for which tiles of few columns were seen to be faster
@@ -96,7 +98,10 @@ class Considered:
     @cached_property
     def _most_tiles(self) -> Column:
         """The most tiles of a problem of more than few rows that a shape is considered for, with K whole."""
-        return np.where(self._needs_one, self.model.grid, np.inf)
+        shapes = self.model.shapes
+        are_large = shapes.is_large_cluster & (shapes.bm * shapes.bn >= SEVERAL_WAVES)
+        most = self.model.grid * np.where(are_large, FEW_WAVES, 1)
+        return np.where(self._needs_one, most, np.inf)
 
     @cached_property
     def _most_tiles_of_few(self) -> Column:
@@ -152,17 +157,27 @@ def considered(
     reading = tuple([way for way in ways if _may_read(operands.transposed if way else operands)])
     groups = [(sums, ways), (_READING, reading)] if reading else [(sums, ways)]
     recipes = [recipe for which, of in groups for _ in of for recipe in _RECIPES[which]]
+    packed = to_pack_for_wgmma(operands)
+    read = _as_read(operands, packed)
     shapes = [
-        Shapes.of([recipe.shape for recipe in _RECIPES[which]], operands, of, with_c, which == _READING)
+        Shapes.of([recipe.shape for recipe in _RECIPES[which]], read, of, with_c, which == _READING)
         for which, of in groups
     ]
     every = shapes[0].joined(*shapes[1:])
-    serving = _may_leave(every, operands.d)
+    serving = _may_leave(every, operands.d) & _may_come(every, read)
     if not may_share(operands):
         serving = serving & ~every.is_other_way
-    leaving, packed = np.flatnonzero(serving), to_pack_for_wgmma(operands)
-    model = Model(every.taken(leaving), _as_read(operands, packed), device, packed, with_c)
+    leaving = np.flatnonzero(serving)
+    model = Model(every.taken(leaving), read, device, packed, with_c)
     return Considered(tuple([recipes[i] for i in leaving]), model)
+
+
+def _may_come(shapes: Shapes, operands: Operands) -> Column:
+    """Whether B can be loaded: not along N to a tile that two wgmmas share, the second of which would begin in a row of
+    a box."""
+    a, b = operands.a, operands.b
+    along_n = np.where(shapes.turned, a.major != "k", b.major != "k")
+    return ~along_n | (shapes.bn <= MAX_WGMMA_COLUMNS)
 
 
 def _may_leave(shapes: Shapes, d: Operand) -> Column:

@@ -14,19 +14,17 @@ class Sm90Costs:
     single         share of the start, of one warpgroup with one tile, or of CTAs that share K; where CTAs share a
                    multiprocessor they save half of what that saves
     fours          for each four CTAs of a cluster, until all of them have met
-    pairs          more of all of the time, in clusters of two
-    shallow        more of the time of all waves, of rings of less than four stages
-    narrow, half   times a k-tile's products, where an operand's rows along M or N have 32 bytes, or 64
+    narrow         times a k-tile's products, where rows of B along N have 32 bytes
     two_level      of a k-tile, whose sums threads add to those before it
     l2             times what a device takes for what a CTA reads from L2, when all multiprocessors do
-    l2_unaligned   times that, where rows do not begin at lines
+    lines          share of that which is for the lines that boxes touch; the rest is for their sectors
     l2_fours       times that, in clusters of four or eight
-    l2_joined      times that, of rows that no multicast brings and that begin at lines, where clusters take tiles in
-                   the order of the GPCs: reads of a GPC are joined
-    l2_partly      the same of rows that do not begin at lines, not all of whose reads are joined
+    l2_joined      times that, of rows that no multicast brings, where clusters take tiles in the order of the GPCs:
+                   reads of a GPC are joined
     l2_larger      power of the other operand's share of what is read, twice: reads that wait for memory are joined more
     asked          for each time that a line of the first k-tiles is asked for by CTAs that begin together
-    missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros
+    missing        times a KiB from L2, of rows beyond the end of an operand, which TMA fills with zeros, or beside a
+                   tile
     load           of a k-tile, from asking for it until it is there
     deeper         for each stage more than four, more of the exponent by which waves and memory add up: a deep ring
                    evens out what comes from memory by fits and starts
@@ -60,19 +58,15 @@ class Sm90Costs:
     fill: float = 0.3
     single: float = 0.888
     fours: float = 0.2
-    pairs: float = 0.003
-    shallow: float = 0.04
     narrow: float = 2.2
-    half: float = 1.06
     two_level: float = 0.025
     l2: float = 1.0
-    l2_unaligned: float = 1.58
-    l2_fours: float = 0.7
-    l2_joined: float = 0.6
-    l2_partly: float = 0.85
-    l2_larger: float = 0.05
+    lines: float = 0.75
+    l2_fours: float = 0.76
+    l2_joined: float = 0.8
+    l2_larger: float = 0.035
     asked: float = 0.002
-    missing: float = 3.46
+    missing: float = 3.3
     load: float = 0.359
     deeper: float = 0.05
     step: float = 0.0535

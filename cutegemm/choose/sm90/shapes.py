@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cutegemm.build.slots import FEWEST_COLUMNS
-from cutegemm.build.sm90 import is_by_gpc, ring_of
+from cutegemm.build.sm90 import columns_loaded, is_by_gpc, ring_of
 from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.tiles import takes_turns
 from cutegemm.machine.device import Device
@@ -81,6 +81,10 @@ class TileShape:
         is_usual = self.raster is None and self.epilogue != "single" and self.k_ctas == 1
         return is_usual and is_by_gpc(self.tile, self.cluster)
 
+    def loaded_n(self, operands: Operands) -> int:
+        """Columns of B that a k-tile brings: see `columns_loaded`."""
+        return columns_loaded(operands.b, self.tile)
+
     def ring(self, operands: Operands) -> tuple[int, int]:
         """Stages, and subtiles of a consumer.
 
@@ -119,6 +123,7 @@ def may_defer(operands: Operands) -> bool:
 class Shapes:
     """Columns of many `TileShape`s, for operands of some types; what follows from them is found once.
 
+    loaded_n   columns of B that a k-tile brings: the tile's, or those of whole lines
     alone      whether a CTA is to have one tile, see `TileShape`
     band       rows of tiles that are taken side by side
     by_gpc     whether clusters take tiles in the order of the GPCs, where that is known
@@ -135,6 +140,7 @@ class Shapes:
 
     bm: Column
     bn: Column
+    loaded_n: Column
     cm: Column
     cn: Column
     cooperative: Column
@@ -172,33 +178,38 @@ class Shapes:
         >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
         array([192.,  16.])
         """
-        rings, defers = [one.ring(operands) for one in shapes], may_defer(operands) and not with_c
+        defers = may_defer(operands) and not with_c
+        turned = replace(operands, b=operands.transposed.b)
+        each = [(one, turned if way else operands) for way in ways for one in shapes]
+        rings = [one.ring(of) for one, of in each]
         bands: dict[str | None, int] = {"along_m": 1 << 20, "along_n": 1}
-        columns: list[list[Any]] = [
-            [one.tile[0] for one in shapes],
-            [one.tile[1] for one in shapes],
-            [one.cluster[0] for one in shapes],
-            [one.cluster[1] for one in shapes],
-            [_stops_to_store(one, defers) for one in shapes],
-            [defers and one.epilogue == "deferred" for one in shapes],
-            [one.alone for one in shapes],
-            [bands.get(one.raster, _BAND) for one in shapes],
-            [one.is_by_gpc for one in shapes],
-            [one.raster == "along_m" for one in shapes],
-            [one.raster == "along_n" for one in shapes],
-            [one.two_level for one in shapes],
-            [1 / max(1, stages - 1) for stages, _ in rings],
-            [subtiles for _, subtiles in rings],
-            [one.subtile_n or 0 for one in shapes],
-            [one.depth for one in shapes],
-            [one.k_ctas for one in shapes],
-            [one.epilogue == "single" for one in shapes],
-            [one.ctas_per_sm for one in shapes],
-        ]
-        columns = [column * len(ways) for column in columns]
-        columns.append([way for way in ways for _ in shapes])
-        columns.append([reads_a] * (len(shapes) * len(ways)))
-        return cls(*[_as_floats(np.array(column)) for column in columns])
+        columns: dict[str, list[Any]] = {
+            "bm": [one.tile[0] for one in shapes],
+            "bn": [one.tile[1] for one in shapes],
+            "cm": [one.cluster[0] for one in shapes],
+            "cn": [one.cluster[1] for one in shapes],
+            "cooperative": [_stops_to_store(one, defers) for one in shapes],
+            "deferred": [defers and one.epilogue == "deferred" for one in shapes],
+            "alone": [one.alone for one in shapes],
+            "band": [bands.get(one.raster, _BAND) for one in shapes],
+            "by_gpc": [one.is_by_gpc for one in shapes],
+            "along_m": [one.raster == "along_m" for one in shapes],
+            "along_n": [one.raster == "along_n" for one in shapes],
+            "two_level": [one.two_level for one in shapes],
+            "subtile_n": [one.subtile_n or 0 for one in shapes],
+            "depth": [one.depth for one in shapes],
+            "k_ctas": [one.k_ctas for one in shapes],
+            "single": [one.epilogue == "single" for one in shapes],
+            "ctas_per_sm": [one.ctas_per_sm for one in shapes],
+        }
+        columns = {name: column * len(ways) for name, column in columns.items()} | {
+            "loaded_n": [one.loaded_n(of) for one, of in each],
+            "late": [1 / max(1, stages - 1) for stages, _ in rings],
+            "subtiles": [subtiles for _, subtiles in rings],
+            "turned": [way for way in ways for _ in shapes],
+            "reads_a": [reads_a] * len(each),
+        }
+        return cls(**{name: _as_floats(np.array(column)) for name, column in columns.items()})
 
     def taken(self, rows: Column) -> Shapes:
         """Those of some rows."""

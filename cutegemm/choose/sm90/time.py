@@ -29,8 +29,9 @@ from functools import cached_property
 import numpy as np
 
 from cutegemm.choose.candidate import Predicted
-from cutegemm.choose.columns import Column, either, of_rows, together
+from cutegemm.choose.columns import Column, of_rows, together
 from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
+from cutegemm.choose.sm90.lines import WIDTHS_BYTES, touched
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape, by_way
 from cutegemm.choose.sm90.tiling import Divided, Tiling
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
@@ -43,7 +44,7 @@ _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
 _FILLED_ROWS = 256  # of a k-tile, 32 KiB
-_HALF_BYTES = 64  # of a row along M or N, which may have 128; less is narrow
+_HALF_BYTES = 64  # of a row along M or N, which may have 128; fewer are read more slowly
 _RUN_BYTES = 256  # of a row along M or N, that the tiles of a cluster have
 _STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
@@ -106,8 +107,6 @@ class Model:
         power_us: Column = 0.0
         if long_us > _COOL_US:
             power_us = self._power_us(long_us) * (1 + costs.rests * exposed_us / full_us) / units
-            # Tensor cores that wait for rows of 32 bytes draw less
-            power_us = power_us * of_rows(np.minimum(self._slower, costs.half), of)
             limited_us = whole * together(4.0, full_us, power_us * grid) + together(
                 4.0, last_us, power_us * rest
             )
@@ -117,9 +116,7 @@ class Model:
         waves = np.maximum(1.0, begun)
         memory_us = self._memory_us(problem, tiling, divided, waves, of_rows(written_bytes, of))
         us = together(of_rows(self._evens_out, of), waves_us, memory_us) * slower
-        us = start_us + us * of_rows(self._shallow, of)
-        us = us + self._meeting_us(divided, np.ceil(begun)) + store_us
-        us = us * of_rows(self._paired, of)
+        us = start_us + us + self._meeting_us(divided, np.ceil(begun)) + store_us
 
         def bounds() -> dict[str, Column]:
             of_k = waves * k_tiles
@@ -152,13 +149,9 @@ class Model:
 
     @cached_property
     def _slower(self) -> Column:
-        """Times what products take: more where rows along M or N are no whole lines of 128 bytes."""
-        shapes, slower = self.shapes, np.float64(1.0)
-        for along, extent in zip(self._along_mn, (shapes.bm, shapes.bn), strict=True):
-            over = extent * self.operands.a.dtype.bits // 8 % K_TILE_BYTES
-            of_part = np.where(over % _HALF_BYTES, self.costs.narrow, self.costs.half)
-            slower = slower * np.where(along & (over > 0), of_part, 1.0)
-        return slower
+        """Times what products take: more where rows of B along M or N are those of 32 bytes."""
+        over = self.shapes.loaded_n * self.operands.b.dtype.bits // 8 % _HALF_BYTES
+        return np.where(self._along_mn[1] & (over > 0), self.costs.narrow, 1.0)
 
     @cached_property
     def _latency_us(self) -> Column:
@@ -180,7 +173,7 @@ class Model:
         costs, shapes = self.costs, self.shapes
         share = np.where(shapes.single | shapes.shares_k, costs.single, 1.0)
         start_us = costs.start * np.where(shapes.is_crowded, (1 + share) / 2, share)
-        fill_us = costs.fill * (shapes.bm + shapes.bn) * shapes.depth / _FILLED_ROWS
+        fill_us = costs.fill * (shapes.bm + shapes.loaded_n) * shapes.depth / _FILLED_ROWS
         return start_us + fill_us + costs.fours * (shapes.cm * shapes.cn // 4)
 
     @cached_property
@@ -188,14 +181,6 @@ class Model:
         """The exponent by which waves and memory add up."""
         deeper = self.costs.deeper * (np.minimum(self.shapes.stages, _MOST_STAGES) - _STAGES)
         return 2.0 + deeper + self.costs.evens * self.shapes.shares_k
-
-    @cached_property
-    def _shallow(self) -> Column:
-        return 1 + self.costs.shallow * (self.shapes.stages < _STAGES)
-
-    @cached_property
-    def _paired(self) -> Column:
-        return 1 + self.costs.pairs * self.shapes.is_two
 
     @cached_property
     def _does_not_stop(self) -> Column:
@@ -219,7 +204,7 @@ class Model:
 
         def of(sharers: Column) -> tuple[Column, Column]:
             joins, own_us = by_gpc & (sharers == 1), row_us / sharers
-            return own_us * ~joins, own_us * joins
+            return own_us * ~joins, own_us * joins * costs.l2_joined
 
         return of(shapes.cn), of(shapes.cm)
 
@@ -259,20 +244,20 @@ class Model:
         if self.packed and np.any(shapes.reads_a):
             in_place, _ = self._dearer(problem, "", of_mn=self.packed)
             of_a = np.where(shapes.reads_a, in_place, of_a)  # B is packed there, or as it is
-        # Those of a multicast are not joined; of rows that do not begin at lines fewer are
         mean = max(1, problem.m + problem.n) / 2
         of_m, of_n = [(extent / mean) ** costs.l2_larger for extent in (problem.m, problem.n)]
         us: Column = 0.0
-        for (alone_us, joined_us), of, larger, extent, tile in zip(
+        for (alone_us, joined_us), of, larger, extent, tile, loaded in zip(
             self._rows_us,
             (of_a, of_b),
             by_way(shapes.turned, of_n, of_m),
             (tiling.m, tiling.n),
             (shapes.bm, shapes.bn),
+            (shapes.bm, shapes.loaded_n),
             strict=True,
         ):
-            joined = either(of == 1.0, costs.l2_joined, costs.l2_partly) * larger
-            us = us + (alone_us + joined_us * joined) * of * _loaded(extent, tile, costs.missing)
+            rows = _rows(extent, tile, loaded, costs.missing)
+            us = us + (alone_us + joined_us * larger) * of * rows
         return us
 
     def _asked_us(self, problem: Problem, tiling: Tiling) -> Column:
@@ -393,19 +378,31 @@ class Model:
         return long_us * long_us / (long_us + self.costs.burst)
 
     def _dearer(self, problem: Problem, packed: str, of_mn: str = "") -> tuple[Column, Column]:
-        """Times what L2 takes for the first operand of a plan, and for the second one: more where not every row of it,
-        as it lies in memory, begins at a line.
+        """Times what L2 takes for whole lines, of the first operand of a plan, and of the second one: more where boxes
+        have part of a line, or rows, as they lie in memory, begin elsewhere than at one.
 
-        packed   names of the operands whose rows do
+        packed   names of the operands whose rows begin at lines
         of_mn    names of those that lie along M or N, though `operands` has them as they would be packed
         """
 
-        def of(name: str) -> float:
-            row_bytes = self._row_bytes(name, problem, of_mn)
-            is_dear = name not in packed and row_bytes % CACHE_LINE_BYTES
-            return self.costs.l2_unaligned if is_dear else 1.0
+        def of(name: str) -> tuple[float, ...]:
+            step_bytes = CACHE_LINE_BYTES if name in packed else self._row_bytes(name, problem, of_mn)
+            share = self.costs.lines
+            return tuple([share * lines + (1 - share) * sectors for lines, sectors in touched(step_bytes)])
 
-        return by_way(self.shapes.turned, of("a"), of("b"))
+        of_a, of_b = of("a"), of("b")
+        first, second = by_way(self.shapes.turned, of_a[0], of_b[0])
+        if (parts := self._parts_of_lines) is not None:
+            second = np.where(parts, np.where(self.shapes.turned, *np.array((of_a, of_b))[:, parts]), second)
+        return first, second
+
+    @cached_property
+    def _parts_of_lines(self) -> Column | None:
+        """Of the boxes of the second operand, which of `WIDTHS_BYTES` their rows have; None where all have lines."""
+        bytes_of_b = self.shapes.loaded_n.astype(int) * (self.operands.b.dtype.bits // 8)
+        parts = sum([bytes_of_b % width > 0 for width in WIDTHS_BYTES[:-1]], start=np.zeros(1, int))
+        parts = np.where(self._along_mn[1], parts, 0)
+        return parts if parts.any() else None
 
     def _row_bytes(self, name: str, problem: Problem, of_mn: str = "") -> int:
         """From a row of an operand to the next one.
@@ -448,8 +445,8 @@ def predicted_us(
     return float(predicted(model, problem, np.array([given.parts]), np.array([given.owned])).us[0])
 
 
-def _loaded(extent: Column, tile: Column, missing: float) -> Column:
-    """What a tile's rows along M or N cost, in rows: those that there are, on the mean, and those beyond the end. A CTA
-    of a cluster whose whole tile is beyond it loads the last one again."""
+def _rows(extent: Column, tile: Column, loaded: Column, missing: float) -> Column:
+    """What the rows of a tile along M or N cost, in rows: those that there are, on the mean, and those loaded beyond
+    the end, or beside the tile. A CTA of a cluster whose whole tile is beyond it loads the last one again."""
     own = extent / np.ceil(extent / tile)
-    return missing * tile + (1 - missing) * own
+    return missing * loaded + (1 - missing) * own
