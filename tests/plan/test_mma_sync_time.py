@@ -14,8 +14,8 @@ from cutegemm.plan import Operands, Problem
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 COSTS = MmaCosts(
     start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, step=0.5, own_words=0.0, own_halves=0.25, crowded=0.0,
-    quads=0.0, doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, written=0.0, launch=10_000.0, added=1.0,
-    sums=1.0, within=64.0,
+    quads=0.0, doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, last=0.0, written=0.0, launch=10_000.0,
+    added=1.0, sums=1.0, within=64.0,
 )  # fmt: skip
 ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in (16, 2))
 
@@ -63,6 +63,16 @@ def test_registers_for_many_accesses():
     found, without = (us("mma_128x64", ODD, problem, costs=costs)[0] for costs in (dear, COSTS))
     assert found - without == pytest.approx(10 * 16 * 32 / 2, rel=1e-6)
     assert us("mma_64x64", ODD, problem, costs=dear) == us("mma_64x64", ODD, problem)
+
+
+def test_nothing_overlaps_the_store_of_the_last_tile():
+    """D of bf16 leaves 16 bytes a lane: 32 x 32 of it by 4 accesses of a warp, 256 x 128 by 128, however many tiles."""
+    dear = MmaCosts(**{**vars(COSTS), "last": 1.0})
+    for name, accesses in (("mma_32x32", 4), ("mma_256x128", 128)):
+        for m in (256, 256 * 132 * 4):
+            problem = Problem(m, 32, 64, operands=ALIGNED)
+            found, without = (us(name, ALIGNED, problem, costs=costs)[0] for costs in (dear, COSTS))
+            assert found - without == pytest.approx(accesses, rel=1e-6)
 
 
 def test_parts_of_k():

@@ -55,6 +55,7 @@ class MmaCosts:
     quads, doubles, words, halves   of an access of a warp: of 16 bytes a lane, of 8, of 4, of 2
     peak        of the tensor cores' peak, what tiles of rate 1 reach
     store       of an access of a warp to D
+    last        of one to the last tile of a multiprocessor, which nothing overlaps
     written     times what a D takes to go to memory, that is added
     launch      of the kernel that adds the sums of parts
     added       for each `_ADDED_AT_ONCE` parts
@@ -63,7 +64,7 @@ class MmaCosts:
     """
 
     start: float = 4.5
-    round: float = 0.83
+    round: float = 0.8
     fill: float = 0.93
     hot: float = 0.0005
     latency: float = 0.321
@@ -76,7 +77,8 @@ class MmaCosts:
     words: float = 0.00319
     halves: float = 0.00131
     peak: float = 0.833
-    store: float = 0.00232
+    store: float = 0.001
+    last: float = 0.006
     written: float = 0.74
     launch: float = 1.2
     added: float = 0.54
@@ -205,7 +207,7 @@ class Model:
         ends_us = costs.start + round_us * (1 + (rounds + is_rest - 1) / ctas)
         d_bytes = problem.m * problem.n * problem.l * self.operands.d.dtype.bits / 8
         d_us = costs.written * d_bytes / (rates.thread_read_gb_s * 1e3)
-        ends_us = ends_us + costs.store * per_sm * tiles.stores.take(of) + d_us
+        ends_us = ends_us + (costs.store * per_sm + costs.last) * tiles.stores.take(of) + d_us
         bits = problem.m * self.operands.a.dtype.bits + problem.n * self.operands.b.dtype.bits
         memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
         turns_us = rounds * steps_us(ctas) + steps_us(rest) * is_rest
