@@ -56,7 +56,7 @@ def on_the_host(plan, question):
 def test_boxes(name):
     """A box's extents, its contiguous mode first, those of all CTAs of a multicast together."""
     plan = form(name)
-    bm, bn, bk = plan.product_tile
+    bm, bn, bk = plan.loaded_tile
     slots = plan.slots
 
     def ask(made, mA, mB, mD):

@@ -164,9 +164,10 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, subtiles: int, dim: st
         assert report.instructions[f"STG.E{width}"] == accesses + (parts_stored(plan) > 0) * (bits == 32)
         assert report.count("UTMASTG") == 0
     if d.dtype.bits == 16:
-        assert report.count("STSM") == subtiles * slots.subtile[1] // 16
+        matrices = 4 if slots.subtile[1] % 16 == 0 else 2  # of 8 columns, two below each other
+        assert report.count("STSM") == subtiles * slots.subtile[1] // (4 * matrices)
         assert {name for name in report.instructions if name.startswith("STSM")} == {
-            "STSM.16.MT88.4" if d.major == "m" else "STSM.16.M88.4"
+            f"STSM.16.{'MT88' if d.major == 'm' else 'M88'}.{matrices}"
         }
     else:
         tickets = int(plan.split.is_split)
