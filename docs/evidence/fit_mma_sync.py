@@ -2,7 +2,7 @@
 
     python -m docs.evidence fit-mma-sync --measure mma_sync_fit.json       # on a GPU
     python -m docs.evidence fit-mma-sync \
-        docs/evidence/data/{mma_sync_fit,mma_sync_fit_hard_h100,mma_power_bf16,mma_power_tf32,choice_fit_seed*}.json
+        docs/evidence/data/{mma_sync_fit*,mma_power_bf16,mma_power_tf32,choice_fit_seed*}.json
 
 The fit needs no GPU, but scipy. Least squares of the logarithms find those `MmaCosts` that err least for the plans that
 are near the best of their problem. Plans whose k-tiles TMA brings are left out: they are persistent, and few.

@@ -138,6 +138,17 @@ _LARGER = (
     "--shape 968x960x3328 --shape 3456x432x10224 --shape 280x5704x3072 --shape 2848x2072x3080 "
     "--shape 5992x1616x808 --shape 912x5856x1232 --shape 736x2224x10512 --shape 4512x7008x928"
 )
+_SHORT = (
+    "--shape 224x11904x80 --shape 14592x256x48 --shape 4096x1024x64 --shape 512x8192x96 --shape 8192x512x128 "
+    "--shape 2048x2048x48 --shape 3072x768x112 --shape 320x6400x160 --shape 6400x1600x32 --shape 1200x1200x240"
+)
+_RAGGED = (
+    "--shape 277x89x2125 --shape 566x8260x45 --shape 4872x201x15604 --shape 1179x206x1365 --shape 14271x27x144 "
+    "--shape 1157x221x7353 --shape 976x731x210 --shape 219x46x5681 --shape 657x141x5067 "
+    "--shape 1041x14976x1667 --shape 1862x1380x20 --shape 29x469x1680 --shape 4865x4029x239 "
+    "--shape 688x38x4804 --shape 102x13641x1094 --shape 2532x228x53 --shape 3554x990x127 --shape 2415x970x82 "
+    "--shape 1301x518x1541 --shape 6429x283x201"
+)
 _CLUSTERED = (
     "--shape 1232x400x8784 --shape 2400x240x3536 --shape 48x3520x3648 --shape 400x4416x848 --shape 13568x80x1616 "
     "--shape 1824x48x7440 --shape 160x6784x480 --shape 896x48x10512"
@@ -319,6 +330,14 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "mma_sync_fit_hard_h100", 60, "the same of plans by mma.sync, of an H100",
         f"{_LOST} {_LAYOUTS} --dtype tf32 --dtype bfloat16 --first 40 --times",
+    ),
+    _choice(
+        "mma_sync_fit_short_h100", 50, "the same: tf32 with a short K, by plans of each family, of an H100",
+        f"{_SHORT} --layout tn --layout nn --layout tt --dtype tf32 --each 9 --seconds 0.1 --times",
+    ),
+    _choice(
+        "mma_sync_fit_ragged_h100", 300, "the same: rows that TMA does not load, by plans of each family, of an H100",
+        f"{_RAGGED} {_LAYOUTS} --dtype bfloat16 --dtype tf32 --each 9 --seconds 0.08 --times",
     ),
     _choice(
         "simt_fit_packed_h100", 60, "the same: plans that pack operands, of an H100",
