@@ -74,7 +74,7 @@ def check(kernel: CompiledKernel) -> None:
     m, n, k = plan.tiled_mma.atom.shape_mnk
     products = report.count(f"{_MNEMONICS.get(plan.operands.a.dtype.name, 'HGMMA')}.{m}x{n}x{k}")
     # On two levels those of an odd one, and of two that follow each other; of all columns, or of halves
-    columns = pipeline.consumer_tile[1] // n
+    columns = plan.consumer_product_tile[1] // n
     turns, waits = (1, 2) if not pipeline.two_level else (3, 3) if columns == 1 else (3, 6)
     assert products == turns * plan.k_blocks * pipeline.consumer_tile[0] // m * columns
     assert sum(c for name, c in report.instructions.items() if "GMMA" in name) == products
