@@ -275,9 +275,9 @@ def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
     """Columns of a B along N that come for a k-tile: the tile's, or those of whole lines, where boxes of part of a line
     cost more than the columns beside the tile do.
 
-    wgmma reads rows of 32 bytes at half its rate. Those of 64 it reads nearly as fast as lines, but L2 is asked for
-    more of them: by tiles of 256 rows, whose products take longer than their loads, the columns beside cost nothing;
-    by others they do where they are more than an eighth.
+    wgmma reads rows of 32 bytes at half its rate. Rows of 64 bytes it reads nearly as fast as lines, but L2 looks up
+    more lines for them. There whole lines come where at most an eighth of the columns are beside the tile, and to tiles
+    of 256 rows and more than 128 columns, whose products take longer than their loads.
 
     tile   (bM, bN), or more
 

@@ -138,8 +138,8 @@ def _operand(
         copier, access = packed(thread.clip(0)), packed(value.clip(0) // max(1, load.atom.values))
     if source == "register":
         held = packed(mma_table(mma, name, (extent, mma.tile_mnk[2])).reshape(-1))
-    held_there = smem.offsets().reshape(size(smem, mode=[0]), bk, -1, order="F")[:extent]
-    places, shifts = _stages(held_there.reshape(extent * bk, -1, order="F"))
+    offsets = smem.offsets().reshape(size(smem, mode=[0]), bk, -1, order="F")[:extent]
+    places, shifts = _stages(offsets.reshape(extent * bk, -1, order="F"))
     return {
         "bits": operand.dtype.bits,
         "smem": places,

@@ -147,9 +147,9 @@ def _memory(plan: GemmPlan) -> list[Row]:
     if "tickets" in used:
         rows.append(("shared tickets", str(used["tickets"] // 4), f"{used['tickets']} bytes", ""))
     bm, bn, bk = plan.loaded_tile
-    rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk))]
-    if beside := bn - plan.product_tile[1]:
-        rows[-1] = (*rows[-1][:3], f"{rows[-1][3]}, {beside} columns beside the tile")
+    beside = bn - plan.product_tile[1]
+    of_next = f", {beside} columns beside the tile" if beside else ""
+    rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk), of_next)]
     for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
         if atom is not None:
             rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
@@ -212,11 +212,14 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
     return rows
 
 
-def _copy(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int]) -> Row:
+def _copy(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int], more: str = "") -> Row:
+    """
+    more   that is said of a box
+    """
     if isinstance(copy, TmaBox):
         boxes = product(tile_shape) // product(copy.box) // copy.multicast
         policy = "" if copy.l2_policy == "evict_normal" else f", {copy.l2_policy}"
-        return (label, str(boxes), " x ".join(str(e) for e in copy.box), f"{copy.name}{policy}")
+        return (label, str(boxes), " x ".join(str(e) for e in copy.box), f"{copy.name}{policy}{more}")
     tile = " x ".join(str(size(t)) for t in copy.tiler_mn)
     return (label, "1", tile, f"{copy.atom.name} by {copy.layout_tv}")
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from cutegemm.build.sm90 import columns_loaded
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.sm90.considered import FEW_ROWS, FEW_WAVES, SEVERAL_WAVES
+from cutegemm.choose.sm90.considered import FEW_ROWS, most_waves
 from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
@@ -156,17 +156,16 @@ def _contest(
 
 def _fits(recipe: Sm90Recipe, problem: Problem, device: Device) -> bool:
     """Not where CTAs of one warpgroup, or large clusters, would take more tiles than they are considered for."""
-    shape = recipe.shape
-    is_large = math.prod(shape.cluster) > PAIR and min(problem.m, problem.n) > FEW_ROWS
+    shape, ctas = recipe.shape, math.prod(recipe.shape.cluster)
+    is_large = ctas > PAIR and min(problem.m, problem.n) > FEW_ROWS
     if shape.epilogue != "single" and not is_large:
         return True
-    in_cluster = math.prod(shape.cluster) * shape.k_ctas
     clusters = problem.l * math.prod(
         -(-extent // (tile * across))
         for extent, tile, across in zip((problem.m, problem.n), recipe.tile, shape.cluster, strict=True)
     )
-    waves = FEW_WAVES if is_large and math.prod(recipe.tile) >= SEVERAL_WAVES else 1
-    return clusters <= device.clusters_by_size[in_cluster] * shape.ctas_per_sm * waves
+    at_a_time = device.clusters_by_size[ctas * shape.k_ctas] * shape.ctas_per_sm
+    return clusters <= at_a_time * int(most_waves(ctas, math.prod(recipe.tile)))
 
 
 def _recipe(name: str) -> Sm90Recipe | None:

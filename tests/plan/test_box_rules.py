@@ -269,7 +269,7 @@ def test_boxes_of_a_share_begin_where_tma_can_write() -> None:
 
 
 def test_lines_of_b_are_loaded_and_the_columns_of_the_tile_multiplied() -> None:
-    """112 columns along N come as 128, two rows of boxes; a tile of 64 rows along N, or of 32, has no more."""
+    """112 columns along N come as 128, two boxes in a row; of a tile of 64 columns, or of 32, no more come."""
     nn = Operands.of("bf16", layout="nn")
     plan = sm90_plan(nn, tile=(128, 112, 64), stages=3)
     assert (plan.loaded_tile, plan.load_b.box) == ((128, 128, 64), (64, 64))

@@ -12,12 +12,13 @@ from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_READING, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.shapes import Shapes, may_share
+from cutegemm.choose.sm90.shapes import Shapes, by_way, may_share
 from cutegemm.choose.sm90.tiling import Divided, Owners, Tiling
 from cutegemm.choose.sm90.time import Model
 from cutegemm.machine.device import Device
 from cutegemm.plan.memory.packing import ALIGN_BYTES, is_to_read, to_pack_for_wgmma
 from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
@@ -99,8 +100,7 @@ class Considered:
     def _most_tiles(self) -> Column:
         """The most tiles of a problem of more than few rows that a shape is considered for, with K whole."""
         shapes = self.model.shapes
-        are_large = shapes.is_large_cluster & (shapes.bm * shapes.bn >= SEVERAL_WAVES)
-        most = self.model.grid * np.where(are_large, FEW_WAVES, 1)
+        most = self.model.grid * most_waves(shapes.cm * shapes.cn, shapes.bm * shapes.bn)
         return np.where(self._needs_one, most, np.inf)
 
     @cached_property
@@ -145,6 +145,18 @@ class Considered:
         return is_usual & ~(shapes.shares_k | shapes.is_joint)
 
 
+def most_waves(ctas: Column, elements: Column) -> Column:
+    """The most waves of what is for one tile a CTA otherwise: large tiles in large clusters have several.
+
+    ctas       of a cluster
+    elements   of a tile
+
+    >>> most_waves(np.array([2, 8, 8]), np.array([128 * 224, 128 * 192, 128 * 224])).tolist()
+    [1, 1, 4]
+    """
+    return np.where((ctas > PAIR) & (elements >= SEVERAL_WAVES), FEW_WAVES, 1)
+
+
 @lru_cache(maxsize=256)
 def considered(
     sums: str, operands: Operands, ways: tuple[bool, ...], with_c: bool, device: Device
@@ -175,8 +187,8 @@ def considered(
 def _may_come(shapes: Shapes, operands: Operands) -> Column:
     """Whether B can be loaded: not along N to a tile that two wgmmas share, the second of which would begin in a row of
     a box."""
-    a, b = operands.a, operands.b
-    along_n = np.where(shapes.turned, a.major != "k", b.major != "k")
+    along_mn = [np.bool_(operand.major != "k") for operand in (operands.a, operands.b)]
+    _, along_n = by_way(shapes.turned, *along_mn)
     return ~along_n | (shapes.bn <= MAX_WGMMA_COLUMNS)
 
 

@@ -81,10 +81,6 @@ class TileShape:
         is_usual = self.raster is None and self.epilogue != "single" and self.k_ctas == 1
         return is_usual and is_by_gpc(self.tile, self.cluster)
 
-    def loaded_n(self, operands: Operands) -> int:
-        """Columns of B that a k-tile brings: see `columns_loaded`."""
-        return columns_loaded(operands.b, self.tile)
-
     def ring(self, operands: Operands) -> tuple[int, int]:
         """Stages, and subtiles of a consumer.
 
@@ -123,7 +119,7 @@ def may_defer(operands: Operands) -> bool:
 class Shapes:
     """Columns of many `TileShape`s, for operands of some types; what follows from them is found once.
 
-    loaded_n   columns of B that a k-tile brings: the tile's, or those of whole lines
+    loaded_n   columns of B that come for a k-tile: see `columns_loaded`
     alone      whether a CTA is to have one tile, see `TileShape`
     band       rows of tiles that are taken side by side
     by_gpc     whether clusters take tiles in the order of the GPCs, where that is known
@@ -203,7 +199,7 @@ class Shapes:
             "ctas_per_sm": [one.ctas_per_sm for one in shapes],
         }
         columns = {name: column * len(ways) for name, column in columns.items()} | {
-            "loaded_n": [one.loaded_n(of) for one, of in each],
+            "loaded_n": [columns_loaded(of.b, one.tile) for one, of in each],
             "late": [1 / max(1, stages - 1) for stages, _ in rings],
             "subtiles": [subtiles for _, subtiles in rings],
             "turned": [way for way in ways for _ in shapes],

@@ -3,9 +3,9 @@
 A *wave* is a tile of D for each multiprocessor. In a wave a multiprocessor takes a tile's k-tiles, 128 bytes along K
 each, one after the other. A k-tile waits for
 
-    tensor cores   for the area of the tile; longer where an operand lies along M or N in rows of 32 bytes
-    L2             for the rows of A and of B that a CTA loads, of those that there are, and that a multicast brings
-                   once for its cluster; rows that do not begin at a line are dearer
+    tensor cores   for the area of the tile; longer where B lies along N in rows of 32 bytes
+    L2             for the rows of A and of B that a CTA loads, and that a multicast brings once for its cluster, by the
+                   lines and sectors that boxes touch; rows beyond the end, and columns beside the tile, are dearer
     latency        of a load, over the stages that are under way
 
 and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. In the long run
@@ -149,7 +149,7 @@ class Model:
 
     @cached_property
     def _slower(self) -> Column:
-        """Times what products take: more where rows of B along M or N are those of 32 bytes."""
+        """Times what products take: more where B lies along N in rows of 32 bytes."""
         over = self.shapes.loaded_n * self.operands.b.dtype.bits // 8 % _HALF_BYTES
         return np.where(self._along_mn[1] & (over > 0), self.costs.narrow, 1.0)
 

@@ -116,7 +116,7 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
     ):
         number = "AB".index(name)
         step, multiplied = atom.shape_mnk[number], plan.product_tile[number]
-        mode = "m" if name == "A" else "n"
+        mode = "mn"[number]
         tile = _Tile(name, (mode, "k"), operand.dtype, (extent, bk), 1 if operand.major == "k" else 0)
         if isinstance(box, TmaBox):
             yield from _misplaced(tile, box.box, box.swizzle, layout)
@@ -218,7 +218,9 @@ def _not_stated(
     period = SMEM_ATOM_ROWS * row  # elements after which it repeats
     along, across = _contributions(outer, tile)
     mn, k_table = (across, along) if tile.inner == 1 else (along, across)
-    is_first = multiplied == rows < len(mn)  # beside what one instruction reads are others that fill its rows
+    fills_rows = (
+        multiplied == rows < len(mn)
+    )  # what one instruction reads, and others that fill rows of boxes
     mn = mn[:multiplied]
     if len(mn) % rows or len(k_table) % k:
         return ()  # the tile is not whole instructions, which is said elsewhere
@@ -230,7 +232,7 @@ def _not_stated(
         wrong = _steps(of_rows, SMEM_ATOM_ROWS, row) or _steps(of_k, vector if kind == "interleave" else k, 1)
         if wrong is None and kind != "interleave" and (of_k[:, 0] % period + k > row).any():
             wrong = f"the {k} elements along K of an instruction leave a row of {row}"
-    elif rows % row and not is_first:
+    elif rows % row and not fills_rows:
         wrong = (
             f"the {rows} elements along {tile.modes[0].upper()} of an instruction end within rows of {row}"
         )

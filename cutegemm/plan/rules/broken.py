@@ -148,8 +148,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
             want = (have[0], *want[1:])
         if have != want:
             yield (
-                f"the shared memory of {name} is {layout}, of extents {product_each(layout.shape)}; "
-                f"tile and stages ask for {want}."
+                f"the shared memory of {name} is {layout}, of extents {have}; tile and stages ask for {want}."
             )
         elif plan.stages:
             yield from overlapping(name, layout)
