@@ -199,6 +199,7 @@ class Tracer:
     def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], number, values: tuple) -> tuple:
         """A work tile."""
         tile = self.work.work_tile(number)
+        self.begin(tile)
         known = {"number": number, "tile": tile, "k_count": tile.k_count}
         if loop.every > 1:
             known["is_another"] = self.work.following(number) < self.work.count
@@ -206,6 +207,9 @@ class Tracer:
             known["is_tile"] = number < self.work.count
             known["k_count"] = self.k_count_of(known["is_tile"], tile.k_count)
         return self.inside(loop.steps, at, names, values, **known)
+
+    def begin(self, tile) -> None:
+        """What a role works out of a work tile before it waits for anything."""
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):

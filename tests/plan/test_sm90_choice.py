@@ -223,14 +223,14 @@ def test_tiles_that_fill_the_grid():
     assert sorted(choose(BF16, Problem(1536, 11 * 256, 8192)).cta_tile[:2]) == [128, 256]
 
 
-def test_few_tiles_of_a_deep_problem_are_taken_by_clusters_of_four():
-    """14 x 2 clusters of 2 x 2 x (128 x 128) are no more than the 30 that run at a time; 36 of 2 x 2 x (128 x 224) are
-    more, and all others."""
+def test_few_tiles_of_a_deep_problem_are_taken_by_large_clusters():
+    """7 x 2 clusters of 4 x 2 x (128 x 128) are no more than the 15 that run at a time; 36 of 2 x 2 x (128 x 224) are
+    more than the 30 of those, and all others."""
     n_major = Operands.of("bf16", layout="nn")
     for chip in ("h100", "h200"):
         few, many = [choose(n_major, Problem(m, 400, 14624), device=device_named(chip)) for m in (3408, 9000)]
-        assert few.cluster_mn == (2, 2)
-        assert few.pipeline.ctas == 4 * 30
+        assert few.cluster_mn == (4, 2)
+        assert few.pipeline.ctas == 8 * 15
         assert math.prod(many.cluster_mn) <= 2
 
 
@@ -538,6 +538,24 @@ def test_what_leaves_by_threads_takes_longer(align_bytes):
     assert (square > 1.08 * wide, deferred == pytest.approx(cooperative), across > 1.4 * wide) == (
         is_odd,
     ) * 3
+
+
+def test_short_runs_of_lanes_take_longer_to_store():
+    """16 bytes of a line at once by 168 columns, as 8 elements of 16 bits divide them, 32 by 176, 512 by 256: twice as
+    long, 1.25 times and 1.001 times. None where TMA stores D, or where lines lie along the rows of the tile."""
+    names = ("sm90_128x168_2x1", "sm90_128x176_2x1", "sm90_64x256_2x1")
+    shapes = [BY_NAME[name] for name in names]
+    odd = replace(BF16, d=replace(BF16.d, align_bytes=8))
+    model = Model(Shapes.of(shapes, odd), odd)
+    assert model._of_short_runs.tolist() == pytest.approx([2.0, 1.25, 1 + 1 / 1024], abs=1e-4)
+    problem = Problem(4920, 3236, 104, operands=odd)
+    by_eight, by_sixteen, _ = [predicted_us(shape, odd, problem) for shape in shapes]
+    assert by_eight > 1.2 * by_sixteen
+    of_m = replace(odd, d=replace(odd.d, major="m"))
+    for other in (BF16, of_m):
+        by_eight, by_sixteen, _ = [predicted_us(shape, other, Problem(4920, 3236, 104)) for shape in shapes]
+        assert by_eight < 1.1 * by_sixteen
+    assert next(ranked(odd, problem)).recipe.tile[1] % 16 == 0
 
 
 @pytest.mark.parametrize("shape", [(8192, 8192, 8192), (8192, 14336, 4096), (4096, 28672, 4096)])

@@ -114,9 +114,13 @@ class ConsumerTracer(Tracer):
             total = cute.make_rmem_tensor(thr_mma.partition_shape_C((rows, columns)), dtype)
         return Products(tCsA if by_registers else None, tCrA, tCrB, accs, total)
 
+    def begin(self, tile) -> None:
+        """Where it lies, while its first k-tile is waited for."""
+        self.tile_mnl = self.work.tile_mnl(tile, self.who.rank)
+
     def own_tile(self, at: At):
         """(m_tile, n_tile, batch) of what the consumer stores, in tiles of its own."""
-        return self.plan.own_tile(self.work.tile_mnl(at.tile, self.who.rank), self.who.consumer)
+        return self.plan.own_tile(self.tile_mnl, self.who.consumer)
 
     # --- products -------------------------------------------------------------------------------------------
 
@@ -207,7 +211,6 @@ class ConsumerTracer(Tracer):
     def _ForAhead(self, loop: step.ForAhead, at: At) -> None:
         at.stage, at.phase = Int32(0), Int32(0)
         self.loads.set_up(self.ring, self.who.rank)
-        self.tile_mnl = self.work.tile_mnl(at.tile, self.who.rank)
         self.load_first(loop.count, at.tile.k_count)
 
     @cute.jit

@@ -25,7 +25,7 @@ from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
-from cutegemm.kernels.sm90.loads import Loads, ProducerTracer
+from cutegemm.kernels.sm90.loads import Loads, ProducerTracer, loaded_mnl
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage, Targets
 from cutegemm.kernels.sm90.sums import SumsOfCtas
@@ -185,7 +185,7 @@ class Sm90Gemm:
         if cutlass.const_expr(plan.split.is_split):
             tickets = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
         work = plan.scheduler.from_values(values, TRACED).of_rank(rank)
-        cluster = cta // in_cluster
+        cluster, first_mnl = cta // in_cluster, (Int32(0), Int32(0), Int32(0))
         if warp_idx == _SETS_UP:
             for atom in (tma_a, tma_b, *self.storage.descriptors(tma_c, tma_d, more)):
                 cpasync.prefetch_descriptor(atom)
@@ -194,8 +194,10 @@ class Sm90Gemm:
                     for i in range(barrier.count):
                         cute.arch.mbarrier_init(at[barrier.name] + i, barrier.arrivals)
             cute.arch.mbarrier_init_fence()
-        elif cutlass.const_expr(plan.scheduler.gpcs is not None):
+        else:
             cluster = work.place(cluster)
+            if warp_idx == 0:  # of the producer; what waits for the barriers costs nothing
+                first_mnl = loaded_mnl(plan, work, cluster, rank, mA, mB)
         if cutlass.const_expr(in_cluster > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
@@ -226,7 +228,7 @@ class Sm90Gemm:
                     cute.arch.setmaxregister_decrease(produce)
                 if warp_idx == 0:
                     who = Who(warp_idx, None, None, None, rank, cluster)
-                    ProducerTracer(plan, loads).trace(plan.program("producer"), who, ring, work)
+                    ProducerTracer(plan, loads, first_mnl).trace(plan.program("producer"), who, ring, work)
             else:
                 if cutlass.const_expr(consume is not None):
                     cute.arch.setmaxregister_increase(consume)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Int16
+from cutlass import Int16, Int32
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
@@ -44,6 +45,15 @@ def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
     return cute.make_tensor(mX.iterator, layout)
 
 
+def loaded_mnl(plan: GemmPlan, work, number, rank, mA: cute.Tensor, mB: cute.Tensor) -> tuple:
+    """(m_tile of A, n_tile of B, batch) that a CTA loads for a work tile."""
+    own = work.tile_mnl(work.work_tile(number), rank)
+    bM, bN, _ = plan.product_tile
+    rows = ((mA, bM), (mB, b_tile(plan)[0] if plan.operands.gated else bN))
+    tiles = [cute.ceil_div(cute.size(mX, mode=[0]), step) for mX, step in rows]
+    return tuple([Int32(each) for each in work.tiles.loaded_mnl(own, *tiles)])
+
+
 class Loads:
     """The loads of a CTA: its share of the A of its row of the cluster, and of the B of its column.
 
@@ -53,6 +63,11 @@ class Loads:
     def __init__(self, plan: GemmPlan, tma_a, mA, tma_b, mB) -> None:
         self.plan, self.given = plan, (tma_a, mA, tma_b, mB)
         self.boxes: tuple[Boxes, ...] = ()
+
+    def mnl_of(self, work, number, rank) -> tuple:
+        """See `loaded_mnl`."""
+        _, mA, _, mB = self.given
+        return loaded_mnl(self.plan, work, number, rank, mA, mB)
 
     def set_up(self, ring: Ring, rank) -> None:
         """Partitions both matrices for a CTA of the cluster."""
@@ -101,20 +116,35 @@ class ProducerTracer(Tracer):
 
     name = "producer"
 
-    def __init__(self, plan: GemmPlan, loads: Loads) -> None:
+    def __init__(self, plan: GemmPlan, loads: Loads, first_mnl: tuple) -> None:
         super().__init__(plan)
-        self.loads = loads
+        self.loads, self.first_mnl = loads, first_mnl
 
     def trace(self, program, who, ring, work) -> None:
         self.loads.set_up(ring, who.rank)
         super().trace(program, who, ring, work)
 
-    def tile(self, loop, at, names, number, values) -> tuple:
-        """A work tile; where it lies is worked out once."""
-        a, b = self.loads.boxes
-        own = self.work.tile_mnl(self.work.work_tile(number), self.who.rank)
-        self.tile_mnl = self.work.tiles.loaded_mnl(own, *[cute.size(x.gX, mode=[1]) for x in (a, b)])
-        return super().tile(loop, at, names, number, values)
+    @cute.jit
+    def for_tiles(
+        self,
+        loop: cutlass.Constexpr,
+        at: cutlass.Constexpr,
+        names: cutlass.Constexpr,
+        number: Int32,
+        values: tuple,
+    ):
+        """Where the next tile lies is worked out behind the loads of the one before."""
+        tile_mnl = self.first_mnl
+        while number < self.work.count:
+            values = self.tile_at(tile_mnl, loop, at, names, number, values)
+            number = self.work.following(number, loop.every)
+            tile_mnl = self.loads.mnl_of(self.work, number, self.who.rank)
+        return values
+
+    def tile_at(self, tile_mnl, loop, at, names, number, values) -> tuple:
+        """A work tile, that lies there."""
+        self.tile_mnl = tile_mnl
+        return self.tile(loop, at, names, number, values)
 
     def _Load(self, load: step.Load, at: At) -> None:
         self.loads.fill(self.tile_mnl, at.tile.k_first + at.k_tile, at.stage)
