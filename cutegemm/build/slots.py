@@ -30,6 +30,7 @@ _PAD_BYTES, MOST_PAD_BYTES = 16, 32
 # Of the columns of a subtile that the threads store by less than 16 bytes, by D's majorness: long rows where they lie
 # along N; else many, for each of which there is a loop in the code.
 _LINE_BYTES = {"n": 768, "m": 256}
+_FEW_OF_LIMIT = 4  # times which the columns of a subtile are fewer than they may be: then they are few
 _ENOUGH_STAGES = 4  # beside which subtiles are as wide as they can be
 WHOLE_COLUMNS = 16  # of a subtile, that one stmatrix.x4 of each warp of a consumer covers
 FEWEST_COLUMNS = 8  # the same of stmatrix.x2: of tiles whose columns are an odd multiple of them
@@ -343,7 +344,7 @@ def line_columns(
 ) -> int:
     """Columns of a subtile that a consumer's threads store by less than 16 bytes: as many as `_LINE_BYTES` lets them
     be, so that few of the sectors that they touch are filled in part; fewer where operands of the epilogue take
-    registers.
+    registers. Up to twice as many, where the tile would have a lot of subtiles else, each of which is waited for.
 
     of_tile   columns of a consumer's tile, which they divide; 0 where none of some times `step` do
     most      of them
@@ -351,10 +352,16 @@ def line_columns(
     >>> from cutegemm.dtypes import bf16, f32
     >>> [line_columns(Operand(kind, "n", kind.bits // 8), 256) for kind in (bf16, f32)]
     [256, 128]
+    >>> [line_columns(Operand(bf16, "m", 2), columns) for columns in (160, 176, 192, 208)]  # and not 16 of 176 or 208
+    [80, 176, 96, 208]
     """
     size_bytes = CACHE_LINE_BYTES if with_operands else _LINE_BYTES[d.major]
-    limit = min(of_tile if most is None else most, size_bytes * 8 // d.dtype.bits)
-    return max((n for n in range(step, limit + 1, step) if of_tile % n == 0), default=0)
+    usual = size_bytes * 8 // d.dtype.bits
+    dividing = [n for n in range(step, min(of_tile, of_tile if most is None else most) + 1, step) if of_tile % n == 0]
+    columns = max((n for n in dividing if n <= usual), default=0)
+    if columns * _FEW_OF_LIMIT < usual:
+        columns = next((n for n in dividing if columns < n <= 2 * usual), columns)
+    return columns
 
 
 def _either(numbers: list[int]) -> str:

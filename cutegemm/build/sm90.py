@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from cutegemm.build.building import made
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
-from cutegemm.build.slots import FEWEST_COLUMNS, MOST_PAD_BYTES, SHARED_D, has_odd_groups, warpgroup_slots
+from cutegemm.build.slots import FEWEST_COLUMNS, MOST_PAD_BYTES, SHARED_D, warpgroup_slots
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -320,7 +320,7 @@ def ring_of(
     slot_builder = warpgroup_slots(
         "ring_of", operands, consumer_tile[1], most=most, stages=builder.stages_that_fit
     )
-    if by_lines and has_odd_groups(subtile_n):  # of a box; lines are as long as they can be
+    if by_lines:  # they are those of a box; lines are as long as they can be
         subtile_n = None
     if not is_direct:
         with suppress(PlanError):

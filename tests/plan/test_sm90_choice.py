@@ -216,6 +216,16 @@ def test_what_idle_ctas_take():
     assert choose(BF16, Problem(6144, 6144, 6144)).split.owned
 
 
+def test_no_tile_has_an_owner_by_a_ring_of_three_stages():
+    """256 x 192 leaves room for three; 128 x 256 and 256 x 160 for four."""
+    problem = Problem(5000, 5000, 5000)
+    owned = {one.recipe for one in ranked(BF16, problem) if one.recipe.division.owned}
+    stages = {recipe.shape.ring(BF16)[0] for recipe in owned}
+    assert len(owned) > 50
+    assert min(stages) == 4
+    assert BY_NAME["sm90_256x192_2x1"].ring(BF16)[0] == 3
+
+
 def test_tiles_that_fill_the_grid():
     """12 x 12 tiles of 128 x 128 take 132 multiprocessors twice, 8 x 16 of 192 x 96 once; 6 x 11 of 256 x 256 are no
     tiles that there are, 12 x 11 of 128 x 256 are, or 6 x 22 of 256 x 128, in pairs."""
@@ -540,6 +550,26 @@ def test_what_leaves_by_threads_takes_longer(align_bytes):
     ) * 3
 
 
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("sm90_128x192_2x1", 192), ("sm90_64x192_2x1", 192), ("sm90_64x64_2x1", 64),
+        ("transposed:sm90_128x176_2x1", 176), ("transposed:sm90_128x136_1x2", 136),
+        ("transposed:sm90_128x192_2x1", 96), ("transposed:sm90_128x160_2x1", 80),
+    ],
+)  # fmt: skip
+def test_lines_that_threads_store_are_long_and_their_subtiles_few(name, columns):
+    """Of 32 columns, as boxes of TMA have them, 13163 x 2201 x 536 takes 83 us by 128 x 192 in clusters of 2 x 1, and 60
+    of 192; 4155 x 185 x 144 20 us by a transposed 128 x 176 of 16 columns, and 10 of 176 (one H200, 2026-11-26)."""
+    odd = Operands.of("bf16", layout="nt")
+    odd = replace(odd, d=replace(odd.d, align_bytes=2))
+    plan = plan_named(name, odd)
+    assert plan.slots.subtile == (64, columns)
+    shape = BY_NAME[name.removeprefix("transposed:")]
+    own = odd.transposed if name.startswith("transposed:") else odd
+    assert shape.ring(own) == (plan.stages, plan.consumer_d_tile[0] // 64 * (plan.consumer_d_tile[1] // columns))
+
+
 def test_short_runs_of_lanes_take_longer_to_store():
     """16 bytes of a line at once by 168 columns, as 8 elements of 16 bits divide them, 32 by 176, 512 by 256: twice as
     long, 1.25 times and 1.001 times. None where TMA stores D, or where lines lie along the rows of the tile."""
@@ -554,7 +584,7 @@ def test_short_runs_of_lanes_take_longer_to_store():
     of_m = replace(odd, d=replace(odd.d, major="m"))
     for other in (BF16, of_m):
         by_eight, by_sixteen, _ = [predicted_us(shape, other, Problem(4920, 3236, 104)) for shape in shapes]
-        assert by_eight < 1.1 * by_sixteen
+        assert by_eight < 1.15 * by_sixteen  # and more subtiles than one
     assert next(ranked(odd, problem)).recipe.tile[1] % 16 == 0
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from cutegemm.build.skinny import skinny_plan
 from cutegemm.choose.candidate import Predicted
 from cutegemm.choose.columns import Column, together
-from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
+from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Problem
 
@@ -31,6 +31,7 @@ MEET_US = 0.5  # of CTAs that share K, for each doubling of their number
 TURN_US = 0.76  # between clusters of a multiprocessor, once, and twice more for each doubling of their CTAs
 LATENCY_US = 0.565  # of a load, with many under way
 READ_SHARE = 0.905  # of a data sheet's rate of memory, that loads of threads reach
+UNALIGNED = 1.1  # times that, of rows that begin at no line
 L2_SHARE = 0.52  # of what L2 may deliver, that A and B take together
 READ_US = 0.0133  # of a multiprocessor, for a vector that each lane of 8 warps reads
 WIDEN = 1.93  # times that, of bytes, which are widened to f16
@@ -123,7 +124,8 @@ def predicted(streams: Streams, bits: int, problem: Problem, device: Device) -> 
     between_us = TURN_US * (1 + 2 * streams.doublings) * (turns - 1) / streams.ctas_per_sm
     meanwhile = streams.ctas_per_sm > 1  # others read
     latency_us = latency_us + between_us * meanwhile
-    memory_us = (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3)
+    begins = 1.0 if (k * bits // 8) % CACHE_LINE_BYTES == 0 else UNALIGNED
+    memory_us = begins * (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3)
     l2_us = (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6
     # At the same time; a load takes longer while many are under way
     us = together(3.0, np.maximum(memory_us, l2_us), latency_us)

@@ -36,6 +36,7 @@ FEW_ROWS = 64  # or columns of a D, most of whose time is the reading of the oth
 FEW_COLUMNS = 48  # of a D, for which tiles of few columns were seen to be faster
 _BYTE_BITS, _COLUMNS_OF_BYTES = 8, 32  # of a D that CTAs sharing K store, each its own columns
 _FOUR = 4  # CTAs of a cluster
+_STAGES_OF_OWNERS = 4  # of the ring of tiles that have owners
 LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer that was not seen to be faster
 
 
@@ -139,9 +140,12 @@ class Considered:
 
     @cached_property
     def _may_own(self) -> Column:
-        """Whether tiles may have owners."""
+        """Whether tiles may have owners: not by a ring of three stages, which runs empty where a CTA goes on to another
+        tile's k-tiles. 5000 x 5000 x 5000 tn takes 414 us by 256 x 192 so, 381 by 128 x 256, which was predicted to
+        take 1% longer (one H200, 2026-11-26); of 60 drawn problems 3 were fastest so."""
         shapes = self.model.shapes
         is_usual = ~(shapes.is_large_cluster | shapes.alone | shapes.is_deep | shapes.single)
+        is_usual &= shapes.stages >= _STAGES_OF_OWNERS
         return is_usual & ~(shapes.shares_k | shapes.is_joint)
 
 

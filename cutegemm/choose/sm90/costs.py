@@ -56,7 +56,7 @@ class Sm90Costs:
 
     start: float = 6.15
     fill: float = 0.3
-    single: float = 0.888
+    single: float = 0.9
     fours: float = 0.2
     narrow: float = 2.2
     two_level: float = 0.025

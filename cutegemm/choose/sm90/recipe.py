@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from cutegemm.build.slots import has_odd_groups
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choose.options import parse_flag, parse_tuple
 from cutegemm.choose.recipe import BuildTarget, Recipe
@@ -162,7 +161,7 @@ class Sm90Recipe(Recipe):
         if operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES or options.get("store") == "direct":
             return sm90_plan(ops, **options)
         lines = {**options, "store": "tma", "shared_d": "padded", "slots": None}
-        if not self.spelled_out and has_odd_groups(options.get("subtile_n")):
+        if not self.spelled_out:  # columns of a box; lines are as long as they can be
             lines["subtile_n"] = None
         try:
             return sm90_plan(ops, **lines)

@@ -172,7 +172,7 @@ class Model:
         """Until the first k-tile is there, and a cluster has met."""
         costs, shapes = self.costs, self.shapes
         share = np.where(shapes.single | shapes.shares_k, costs.single, 1.0)
-        start_us = costs.start * np.where(shapes.is_crowded, (1 + share) / 2, share)
+        start_us = costs.start * share
         fill_us = costs.fill * (shapes.bm + shapes.loaded_n) * shapes.depth / _FILLED_ROWS
         return start_us + fill_us + costs.fours * (shapes.cm * shapes.cn // 4)
 
