@@ -9,6 +9,8 @@ import numpy as np
 
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
 
+# Of the second halves of lines, that are looked up where rows begin at lines: boxes of both come one behind the other.
+_SECOND_HALVES = 0.4
 WIDTHS_BYTES = CACHE_LINE_BYTES, CACHE_LINE_BYTES // 2, CACHE_LINE_BYTES // 4  # of the rows of a box
 
 
@@ -19,7 +21,7 @@ def touched(step_bytes: int) -> tuple[tuple[float, float], ...]:
     step_bytes   from one row of the matrix to the next
 
     >>> touched(256)[:2], touched(10000)[:2]
-    (((1.0, 1.0), (2.0, 1.0)), ((1.875, 1.125), (2.75, 1.25)))
+    (((1.0, 1.0), (1.4, 1.0)), ((1.875, 1.125), (2.75, 1.25)))
     """
     step = math.gcd(step_bytes, CACHE_LINE_BYTES)
     found = []
@@ -31,5 +33,7 @@ def touched(step_bytes: int) -> tuple[tuple[float, float], ...]:
             (last // unit - first // unit + 1).mean() for unit in (CACHE_LINE_BYTES, SECTOR_BYTES)
         ]
         in_line = CACHE_LINE_BYTES // width
+        if step == CACHE_LINE_BYTES and in_line == 2:
+            lines = (1 + _SECOND_HALVES) / 2
         found.append((float(lines) * in_line, float(sectors) * in_line * SECTOR_BYTES / CACHE_LINE_BYTES))
     return tuple(found)
