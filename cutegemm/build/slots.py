@@ -356,8 +356,8 @@ def line_columns(
     [80, 176, 96, 208]
     """
     size_bytes = CACHE_LINE_BYTES if with_operands else _LINE_BYTES[d.major]
-    usual = size_bytes * 8 // d.dtype.bits
-    dividing = [n for n in range(step, min(of_tile, of_tile if most is None else most) + 1, step) if of_tile % n == 0]
+    usual, room = size_bytes * 8 // d.dtype.bits, of_tile if most is None else min(of_tile, most)
+    dividing = [n for n in range(step, room + 1, step) if of_tile % n == 0]
     columns = max((n for n in dividing if n <= usual), default=0)
     if columns * _FEW_OF_LIMIT < usual:
         columns = next((n for n in dividing if columns < n <= 2 * usual), columns)

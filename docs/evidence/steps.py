@@ -179,7 +179,8 @@ _SMALL = " ".join(
 
 STEPS: tuple[Step, ...] = (
     _choice(
-        "choice_h200", 110, "the choice on problems that nobody picked", "--seed 142 --count 300 --seconds 0.05"
+        "choice_h200", 140, "the choice on problems that nobody picked",
+        "--seed 150 --count 300 --seconds 0.05 --tune-below 0.97"
     ),
     _choice(
         "choice_classes_h200", 150, "the choice on sizes that were asked for, and what it is fitted to",
@@ -190,7 +191,7 @@ STEPS: tuple[Step, ...] = (
         f"{_ASKED} --dtype bfloat16 --tune-below 1.015 --seconds 0.12",
     ),
     _choice(
-        "choice_h100", 140, "the same, of an H100", "--seed 147 --count 300 --seconds 0.05 --tune-below 0.97"
+        "choice_h100", 140, "the same, of an H100", "--seed 151 --count 300 --seconds 0.05 --tune-below 0.97"
     ),
     _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
@@ -276,6 +277,10 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_fit_lines_more_h100", 190, "the same: more of them, of an H100",
         f"{_LARGER} --layout tn --layout nn --layout tt --first 16 --others 5 --seconds 0.2 --times",
+    ),
+    _choice(
+        "choice_fit_small_h100", 90, "the same: small problems of bf16, by plans of each family, of an H100",
+        "--seed 502 --count 260 --small --each 8 --dtype bfloat16 --seconds 0.06 --times",
     ),
     _choice(
         "choice_fit_skinny_h100", 60, "the same: small problems, and plans by which CTAs share K, of an H100",
