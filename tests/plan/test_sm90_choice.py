@@ -559,8 +559,8 @@ def test_what_leaves_by_threads_takes_longer(align_bytes):
     ],
 )  # fmt: skip
 def test_lines_that_threads_store_are_long_and_their_subtiles_few(name, columns):
-    """By subtiles of 32 columns, as boxes of TMA have them, 13163 x 2201 x 536 takes 83 us by 128 x 192, and 60 by one of
-    192; 4155 x 185 x 144 20 us by a transposed 128 x 176 of 16 columns, and 10 of 176 (one H200, 2026-11-26)."""
+    """By subtiles of 32 columns, as boxes of TMA have them, 13163 x 2201 x 536 takes 83 us by 128 x 192, and 60 by one
+    of 192; 4155 x 185 x 144 20 us by a transposed 128 x 176 of 16 columns, and 10 of 176 (one H200, 2026-11-26)."""
     odd = Operands.of("bf16", layout="nt")
     odd = replace(odd, d=replace(odd.d, align_bytes=2))
     plan = plan_named(name, odd)
