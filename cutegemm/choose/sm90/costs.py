@@ -11,8 +11,7 @@ class Sm90Costs:
 
     start          of a kernel: until its first product, and from its last one to the end
     fill           for each 256 rows of the k-tile that comes first
-    single         share of the start, of one warpgroup with one tile, or of CTAs that share K; where CTAs share a
-                   multiprocessor they save half of what that saves
+    single         share of the start, of one warpgroup with one tile, or of CTAs that share K
     fours          for each four CTAs of a cluster, until all of them have met
     narrow         times a k-tile's products, where rows of B along N have 32 bytes
     two_level      of a k-tile, whose sums threads add to those before it
