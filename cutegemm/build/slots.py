@@ -344,7 +344,7 @@ def line_columns(
 ) -> int:
     """Columns of a subtile that a consumer's threads store by less than 16 bytes: as many as `_LINE_BYTES` lets them
     be, so that few of the sectors that they touch are filled in part; fewer where operands of the epilogue take
-    registers. Up to twice as many, where the tile would have a lot of subtiles else, each of which is waited for.
+    registers. Up to twice as many where the tile would have many subtiles otherwise, each of which is waited for.
 
     of_tile   columns of a consumer's tile, which they divide; 0 where none of some times `step` do
     most      of them

@@ -22,6 +22,7 @@ from cutegemm.plan.work.scheduler import WorkGrid
 
 _RING = ("stage", "phase")
 _HELD = ("left", "held_m", "held_n", "held_l")
+LOADED = ("loaded_m", "loaded_n", "loaded_l")
 CHANGES = {
     step.Skip: _RING,
     step.Advance: (*_RING, "last"),
@@ -77,6 +78,7 @@ class At:
     is_last        whether this is the last part of the tile
     c_phase        of the barriers of the slots
     left           subtiles of the tile that is held, and held_m, held_n, held_l: where that tile lies
+    loaded_m, loaded_n, loaded_l   where a producer's tile lies: see `loaded_mnl`
     """
 
     stage: Any = None
@@ -98,6 +100,9 @@ class At:
     held_m: Any = None
     held_n: Any = None
     held_l: Any = None
+    loaded_m: Any = None
+    loaded_n: Any = None
+    loaded_l: Any = None
 
     def get(self, names: tuple[str, ...]) -> tuple[Any, ...]:
         """Some of the values."""
@@ -118,10 +123,12 @@ def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
 class Tracer:
     """The code of a program. Methods without a decorator are plain Python, run while tracing.
 
-    name   of the program, where its lines are noted
+    name      of the program, where its lines are noted
+    carries   fields of `At` that go from tile to tile, beside those that steps change
     """
 
     name = "consumer"
+    carries: tuple[str, ...] = ()
 
     def __init__(self, plan: GemmPlan) -> None:
         assert plan.pipeline is not None
@@ -165,6 +172,7 @@ class Tracer:
             isinstance(each, step.ForAhead) for each in loop.steps
         ):  # who loads for itself begins a tile at stage 0
             names = tuple([name for name in names if name not in _RING])
+        names = (*names, *self.carries)
         at.put(names, self.for_tiles(loop, at, names, at.first, at.get(names)))
 
     def first_number(self, loop: step.ForTiles):

@@ -196,7 +196,7 @@ class Sm90Gemm:
             cute.arch.mbarrier_init_fence()
         else:
             cluster = work.place(cluster)
-            if warp_idx == 0:  # of the producer; what waits for the barriers costs nothing
+            if warp_idx == 0:  # the producer's, which has to wait for the barriers anyway
                 first_mnl = loaded_mnl(plan, work, cluster, rank, mA, mB)
         if cutlass.const_expr(in_cluster > 1):
             cute.arch.cluster_arrive_relaxed()

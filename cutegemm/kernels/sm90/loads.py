@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Int16, Int32
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.gated import b_tile
-from cutegemm.kernels.trace import At, Ring, Tracer
+from cutegemm.kernels.trace import LOADED, At, Ring, Tracer
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 
@@ -115,6 +114,7 @@ class ProducerTracer(Tracer):
     """The code of a producer: one warp."""
 
     name = "producer"
+    carries = LOADED
 
     def __init__(self, plan: GemmPlan, loads: Loads, first_mnl: tuple) -> None:
         super().__init__(plan)
@@ -124,27 +124,17 @@ class ProducerTracer(Tracer):
         self.loads.set_up(ring, who.rank)
         super().trace(program, who, ring, work)
 
-    @cute.jit
-    def for_tiles(
-        self,
-        loop: cutlass.Constexpr,
-        at: cutlass.Constexpr,
-        names: cutlass.Constexpr,
-        number: Int32,
-        values: tuple,
-    ):
-        """Where the next tile lies is worked out behind the loads of the one before."""
-        tile_mnl = self.first_mnl
-        while number < self.work.count:
-            values = self.tile_at(tile_mnl, loop, at, names, number, values)
-            number = self.work.following(number, loop.every)
-            tile_mnl = self.loads.mnl_of(self.work, number, self.who.rank)
-        return values
+    def _ForTiles(self, loop: step.ForTiles, at: At) -> None:
+        at.put(LOADED, self.first_mnl)
+        super()._ForTiles(loop, at)
 
-    def tile_at(self, tile_mnl, loop, at, names, number, values) -> tuple:
-        """A work tile, that lies there."""
-        self.tile_mnl = tile_mnl
-        return self.tile(loop, at, names, number, values)
+    def tile(self, loop, at, names, number, values) -> tuple:
+        """A work tile; where the next one lies is worked out behind its loads."""
+        values = super().tile(loop, at, names, number, values)
+        following = self.work.following(number, loop.every)
+        next_mnl = self.loads.mnl_of(self.work, following, self.who.rank)
+        carried = dict(zip(names, values, strict=True)) | dict(zip(LOADED, next_mnl, strict=True))
+        return tuple(carried.values())
 
     def _Load(self, load: step.Load, at: At) -> None:
-        self.loads.fill(self.tile_mnl, at.tile.k_first + at.k_tile, at.stage)
+        self.loads.fill(at.get(LOADED), at.tile.k_first + at.k_tile, at.stage)
