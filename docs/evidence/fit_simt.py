@@ -40,6 +40,11 @@ _MOST_FLOPS = 2e10  # of a problem that is measured: small and middling ones are
 _TRIED = 16  # plans of a problem: the best by the model of as many tiles, then others by chance
 _WORST = 1.8  # times the best prediction: plans that are still tried
 _SECONDS = 0.1  # of measuring for each problem
+_SHORT_K, _LEAST_D, _DRAWN_SHORT = (
+    400,
+    1e5,
+    9000,
+)  # of those with a short K: the longest, and D's least elements
 # Since then packing ends before CTAs begin that share a multiprocessor, see `plan.launches`: older times of theirs are
 # left out, where the GEMM began while few bytes were packed
 _CROWDED_BEFORE = "2026-11-22 14:20"
@@ -132,14 +137,16 @@ def _recipe(name: str) -> SimtRecipe | None:
     return recipe if recipe.split is None or recipe.split.reduction == SimtRecipe.reduction else None
 
 
-def cases(seed: int = _SEED) -> list[Case]:
+def cases(seed: int = _SEED, is_short: bool = False) -> list[Case]:
     """Problems of f32 that are drawn by a seed, with the plans to measure on each.
+
+    is_short   whether those with a short K, and a D that is not small
 
     >>> len(cases())
     35
     """
     found = []
-    for problem in drawn(seed, _DRAWN):
+    for problem in _short(seed) if is_short else drawn(seed, _DRAWN):
         if str(problem.operands.a.dtype) != "f32" or problem.flops > _MOST_FLOPS:
             continue
         pool = list(ranked(problem.operands, problem))
@@ -154,11 +161,19 @@ def cases(seed: int = _SEED) -> list[Case]:
     return found
 
 
-def run(path: Path, seed: int) -> None:
+def _short(seed: int) -> list[Problem]:
+    """
+    >>> len([one for one in _short(_SEED) if str(one.operands.a.dtype) == "f32"])
+    373
+    """
+    return [one for one in drawn(seed, _DRAWN_SHORT) if one.k <= _SHORT_K and one.m * one.n >= _LEAST_D]
+
+
+def run(path: Path, seed: int, is_short: bool) -> None:
     """Measures the problems, and writes all numbers to a file."""
     need_gpu()
     found: dict[str, Any] = {"machine": machine(), "seed": seed, "rows": []}
-    record(found, contests(cases(seed), _SECONDS, say=print), path)
+    record(found, contests(cases(seed, is_short), _SECONDS, say=print), path)
     write_times(found, path)
 
 
@@ -172,11 +187,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", metavar="FILE.json", help="what docs.evidence wrote")
     parser.add_argument("--measure", type=Path, metavar="FILE.json", help="write times for it there")
     parser.add_argument("--seed", type=int, default=_SEED, help="of the problems that are measured")
+    parser.add_argument("--short", action="store_true", help="measure those with a short K instead")
     parser.add_argument("--steps", type=int, default=25, help="of least squares; 0: today's costs")
     parser.add_argument("--held", action="store_true", help="judge each half by the other half's costs")
     given = parser.parse_args(argv)
     if given.measure is not None:
-        run(given.measure, given.seed)
+        run(given.measure, given.seed, given.short)
         return 0
     by_file = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
     if not any(by_file.values()):

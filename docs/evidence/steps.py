@@ -320,6 +320,11 @@ STEPS: tuple[Step, ...] = (
         "simt_fit_small_h100", "what the choice among SIMT plans is fitted to: small and middling problems",
         ("-m", "docs.evidence", "fit-simt", "--measure", "simt_fit_small_h100.json"), 60, (GPU,),
     ),
+    Step(
+        "simt_fit_short_h100", "the same: problems with a short K, of an H100",
+        ("-m", "docs.evidence", "fit-simt", "--measure", "simt_fit_short_h100.json", "--seed", "901", "--short"), 600,
+        (GPU,),
+    ),
     *[
         Step(
             f"simt_fit_twelve_{chip}", f"the same: tiles of twelve rows or columns a thread, of an {chip.upper()}",

@@ -25,10 +25,9 @@ TN, NT = (Operands.of("f32", layout=layout) for layout in ("tn", "nt"))
 H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 BY_HAND = SimtCosts(
-    start=1000.0, round=100.0, begin=0.0, latency=3.0, registers=2.0, step=0.5, block=0.0, wide=0.0, narrow=0.0,
-    turned=0.0,
-    reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0, written=0.0, runs=0.0, torn=0.0, apart=0.0, across=1.0,
-    full=1.0, issue=0.0, launch=10_000.0, added=1.0, sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0,
+    start=1000.0, alone=0.0, round=100.0, begin=0.0, drain=0.0, latency=3.0, registers=2.0, step=0.5, block=0.0,
+    wide=0.0, narrow=0.0, turned=0.0, reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0,
+    written=0.0, runs=0.0, torn=0.0, apart=0.0, across=1.0, full=1.0, issue=0.0, launch=10_000.0, added=1.0, sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0,
     within=64.0, beside=64.0,
 )  # fmt: skip
 FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds take no time
@@ -61,6 +60,22 @@ def test_ctas_begin_one_behind_the_other():
         assert of("simt_128x128", problem, slow)[0] - of("simt_128x128", problem)[0] == pytest.approx(
             10.0 * most
         )
+
+
+def test_what_few_large_ctas_cover_less_of():
+    """Two CTAs of 128 x 128 fit a multiprocessor: half of a start more. The last k-tile of 16 is multiplied by one of
+    their 4 warps on its scheduler, a fourth of a multiprocessor, as is that of one warp's 16 x 32 and 32."""
+    slow = replace(H200, own_rates=replace(RATES, ffma_tflops=10.0))
+    for name, extents, held, k_tile in (
+        ("simt_128x128", (128, 128), 2, 2 * 128 * 128 * 16 / 4),
+        ("simt_16x32", (16, 32), 5, 2 * 16 * 32 * 32),
+    ):
+        problem = Problem(*extents, 64, operands=TN)
+        before = of(name, problem, device=slow)[0]
+        alone = of(name, problem, replace(BY_HAND, alone=10.0), slow)[0]
+        assert alone - before == pytest.approx(10.0 / held)
+        drain = of(name, problem, replace(BY_HAND, drain=2.0), slow)[0]
+        assert drain - before == pytest.approx(2 * k_tile / (10e6 / 132 / 4))
 
 
 def test_parts_of_k():
@@ -209,6 +224,7 @@ def test_packing_is_paid_for():
         ("simt_fit_small_h100", 1.04, 1.2),
         ("simt_fit_hard_h100", 1.04, 1.15),
         ("simt_fit_packed_h100", 1.02, 1.1),
+        ("simt_fit_short_h100", 1.02, 1.2),
     ],
 )
 def test_the_first_is_near_the_fastest(file, mean, most):
@@ -227,7 +243,7 @@ def test_the_fit_finds_what_made_the_times():
         for name in ("simt_fit_small_h100", "simt_fit_packed_h100")
     ]
     measured = [one for file in files for one in timed(file)]
-    made = replace(COSTS, start=2 * COSTS.start, pack=COSTS.pack / 2)
+    made = replace(COSTS, start=4 * COSTS.start, pack=COSTS.pack / 2)
     timed_so = [replace(one, us=tuple(one.predicted_us(made))) for one in measured]
     found = fit(timed_so, COSTS, 25)
     before, after = [np.square(errors(timed_so, costs)).mean() ** 0.5 for costs in (COSTS, found)]

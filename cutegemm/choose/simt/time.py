@@ -13,7 +13,8 @@ What goes on at the same time adds up in part: `together`. The kernel takes no l
 DRAM, and D to be written: longer in short runs, and where sectors are written in parts. The CTAs of a multiprocessor
 begin together and drift apart with each round, so that more of them and more rounds let one store D while others
 multiply: with one CTA or two, and in one round, the two times add up. Besides there are the start, for each round of
-CTAs the first k-tile, where K is split the kernel that adds the sums of parts, and the one that packs operands.
+CTAs the first k-tile, the products of the last one, which few large warps take long for, where K is split the kernel
+that adds the sums of parts, and the one that packs operands.
 
 Rates of the chip are those of its `Device`. `SimtCosts` is fitted to what an H200 and an H100 took behind a flush of
 the L2 cache; `python -m docs.evidence fit-simt FILE.json ...` fits it anew.
@@ -49,8 +50,10 @@ class SimtCosts:
     """What is fitted, in microseconds.
 
     start       of a kernel, until its first loads are under way, and from its last store to the end
+    alone       more of it, over the CTAs that fit a multiprocessor: large ones cover less of it
     round       of CTAs: the first k-tile comes, with no products meanwhile
     begin       of a CTA, of all that a multiprocessor runs, each behind the one before it
+    drain       times what a warp alone takes to multiply a k-tile: the last one, beside which nothing is loaded
     latency     of a k-tile
     registers   more of it, where a tile goes through registers
     step        of a k-tile, what is no latency of memory; block: of a k-block
@@ -77,37 +80,39 @@ class SimtCosts:
     within, beside   the exponent of `together` for what a k-tile waits for, and for DRAM
     """
 
-    start: float = 4.33
-    round: float = 1.26
-    begin: float = 0.00388
-    latency: float = 0.604
-    registers: float = 0.0148
-    step: float = 0.0368
-    block: float = 0.00137
-    wide: float = 0.00511
-    narrow: float = 0.00325
-    turned: float = 0.00125
+    start: float = 1.89
+    alone: float = 3.01
+    round: float = 2.1
+    begin: float = 0.00303
+    drain: float = 1.16
+    latency: float = 0.534
+    registers: float = 0.0104
+    step: float = 0.102
+    block: float = 0.00347
+    wide: float = 0.0057
+    narrow: float = 0.00391
+    turned: float = 0.00165
     reads: float = 0.00126
     peak: float = 0.991
-    few: float = 0.218
-    crowded: float = 1.47
-    store: float = 0.00492
-    written: float = 0.35
-    torn: float = 1.94
-    runs: float = 0.96
-    apart: float = 0.411
+    few: float = 0.109
+    crowded: float = 1.43
+    store: float = 0.0019
+    written: float = 0.282
+    torn: float = 1.91
+    runs: float = 2.16
+    apart: float = 0.329
     across: float = 1.09
-    full: float = 1.6
-    issue: float = 0.00129
-    launch: float = 0.212
-    added: float = 1.08
-    sums: float = 0.29
-    streamed: float = 8.35
-    scattered: float = 0.0102
-    pack: float = 2.7
-    packed: float = 1.21
-    within: float = 4.23
-    beside: float = 2.1
+    full: float = 1.67
+    issue: float = 0.00153
+    launch: float = 0.723
+    added: float = 0.879
+    sums: float = 0.4
+    streamed: float = 5.43
+    scattered: float = 0.00685
+    pack: float = 3.04
+    packed: float = 1.16
+    within: float = 4.98
+    beside: float = 2.43
 
 
 COSTS = SimtCosts()
@@ -297,14 +302,16 @@ class Model:
         def steps_us(ctas: Column, k_tiles: Column) -> Column:
             """Of all k-tiles, with so many CTAs at a time."""
             at_a_time = np.maximum(1.0, ctas)
-            idle = np.maximum(1.0, WARP_SCHEDULERS / (at_a_time * warps)) * (held / at_a_time) ** costs.few
+            idle = _idle(np.ceil(at_a_time) * warps) * (held / at_a_time) ** costs.few
             each = together(costs.within, latency_us, at_a_time * loads_us, at_a_time * products_us * idle)
             return k_tiles * each
 
         ctas, is_rest = work.rounds * held + work.rest, np.minimum(1.0, work.rest)
         turns = work.rounds + np.ceil(is_rest)
         written_us = costs.store * ctas * of_rows(tiles.stores, of) + self._written_us(problem, of, work)
-        ends_us = costs.start + costs.round * (1 + (turns - 1) / held) + costs.begin * ctas
+        ends_us = costs.start + costs.alone / held + costs.begin * ctas
+        ends_us = ends_us + costs.round * (1 + (turns - 1) / held)
+        ends_us = ends_us + costs.drain * products_us * WARP_SCHEDULERS / warps
         memory_us, pack_us = self._memory_us(problem)
         memory_us = of_rows(memory_us, of) * (1 + costs.scattered * work.is_even)
         pack_us = of_rows(pack_us, of)
@@ -385,6 +392,17 @@ class Model:
         pack_us = costs.pack + costs.packed * 2 * packed / (rates.pack_along_mn_gb_s * 1e3)
         packs = np.maximum(tiles.packs_a, tiles.packs_b)
         return (a_bytes + b_bytes - packed) / (rates.thread_read_gb_s * 1e3), pack_us * packs
+
+
+def _idle(warps: Column) -> Column:
+    """Times what products take: fewer warps than schedulers leave some idle, and those that have one warp fewer than
+    others wait in part.
+
+    >>> _idle(np.array([2, 4, 6, 8])).round(2).tolist()
+    [2.0, 1.0, 1.15, 1.0]
+    """
+    uneven = np.ceil(warps / WARP_SCHEDULERS) * (WARP_SCHEDULERS / warps)
+    return np.where(warps < WARP_SCHEDULERS, uneven, np.sqrt(uneven))
 
 
 def _share_of_f32(operands: Operands, device: Device) -> float:
