@@ -27,8 +27,8 @@ H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
 BY_HAND = SimtCosts(
     start=1000.0, alone=0.0, round=100.0, begin=0.0, drain=0.0, latency=3.0, registers=2.0, step=0.5, block=0.0,
     wide=0.0, narrow=0.0, turned=0.0, reads=0.0, peak=1.0, few=0.0, crowded=0.0, store=0.0,
-    written=0.0, runs=0.0, torn=0.0, apart=0.0, across=1.0, full=1.0, issue=0.0, launch=10_000.0, added=1.0, sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0,
-    within=64.0, beside=64.0,
+    written=0.0, runs=0.0, torn=0.0, apart=0.0, across=1.0, full=1.0, issue=0.0, launch=10_000.0, added=1.0,
+    sums=1.0, streamed=5.0, scattered=0.0, pack=100_000.0, packed=1.0, within=64.0, beside=64.0,
 )  # fmt: skip
 FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds take no time
 
