@@ -96,7 +96,7 @@ def choose(
 
     >>> small, large = Problem(128, 128, 512), Problem(8192, 8192, 8192)
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
-    ('simt_16x64/k16', 'simt_256x128+pack')
+    ('simt_32x64/k16', 'simt_256x128+pack')
     """
     return chosen(operands, problem, arch, device, with_c, transposed=False)[1]
 

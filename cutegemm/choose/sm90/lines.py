@@ -14,7 +14,6 @@ _SECOND_HALVES = 0.4
 WIDTHS_BYTES = CACHE_LINE_BYTES, CACHE_LINE_BYTES // 2, CACHE_LINE_BYTES // 4  # of the rows of a box
 
 
-@lru_cache(maxsize=256)
 def touched(step_bytes: int) -> tuple[tuple[float, float], ...]:
     """Lines, and sectors in fours, that boxes touch for each 128 bytes of their rows, on the mean; by `WIDTHS_BYTES`.
 
@@ -23,7 +22,12 @@ def touched(step_bytes: int) -> tuple[tuple[float, float], ...]:
     >>> touched(256)[:2], touched(10000)[:2]
     (((1.0, 1.0), (1.4, 1.0)), ((1.875, 1.125), (2.75, 1.25)))
     """
-    step = math.gcd(step_bytes, CACHE_LINE_BYTES)
+    return _touched(math.gcd(step_bytes, CACHE_LINE_BYTES))
+
+
+@lru_cache(maxsize=8)
+def _touched(step: int) -> tuple[tuple[float, float], ...]:
+    """Of rows that begin at each multiple of so many bytes alike."""
     found = []
     for width in WIDTHS_BYTES:
         boxes = np.arange(0, CACHE_LINE_BYTES, width)
