@@ -101,7 +101,7 @@ class SimtCosts:
     torn: float = 1.91
     runs: float = 2.16
     apart: float = 0.329
-    across: float = 1.09
+    across: float = 1.05
     full: float = 1.67
     issue: float = 0.00153
     launch: float = 0.723
@@ -110,7 +110,7 @@ class SimtCosts:
     streamed: float = 5.43
     scattered: float = 0.00685
     pack: float = 3.04
-    packed: float = 1.16
+    packed: float = 1.3
     within: float = 4.98
     beside: float = 2.43
 
