@@ -40,11 +40,7 @@ _MOST_FLOPS = 2e10  # of a problem that is measured: small and middling ones are
 _TRIED = 16  # plans of a problem: the best by the model of as many tiles, then others by chance
 _WORST = 1.8  # times the best prediction: plans that are still tried
 _SECONDS = 0.1  # of measuring for each problem
-_SHORT_K, _LEAST_D, _DRAWN_SHORT = (
-    400,
-    1e5,
-    9000,
-)  # of those with a short K: the longest, and D's least elements
+_DRAWN_SHORT, _SHORT_K, _LEAST_D = 9000, 400, 1e5  # of which those with at most that K, and at least such a D
 # Since then packing ends before CTAs begin that share a multiprocessor, see `plan.launches`: older times of theirs are
 # left out, where the GEMM began while few bytes were packed
 _CROWDED_BEFORE = "2026-11-22 14:20"
@@ -162,7 +158,8 @@ def cases(seed: int = _SEED, is_short: bool = False) -> list[Case]:
 
 
 def _short(seed: int) -> list[Problem]:
-    """
+    """Problems of all types that are drawn by a seed: those with a short K, and a D that is not small.
+
     >>> len([one for one in _short(_SEED) if str(one.operands.a.dtype) == "f32"])
     373
     """

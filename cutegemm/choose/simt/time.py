@@ -13,8 +13,8 @@ What goes on at the same time adds up in part: `together`. The kernel takes no l
 DRAM, and D to be written: longer in short runs, and where sectors are written in parts. The CTAs of a multiprocessor
 begin together and drift apart with each round, so that more of them and more rounds let one store D while others
 multiply: with one CTA or two, and in one round, the two times add up. Besides there are the start, for each round of
-CTAs the first k-tile, the products of the last one, which few large warps take long for, where K is split the kernel
-that adds the sums of parts, and the one that packs operands.
+CTAs the first k-tile, the products of the last one, during which nothing is loaded, where K is split the kernel that
+adds the sums of parts, and the one that packs operands.
 
 Rates of the chip are those of its `Device`. `SimtCosts` is fitted to what an H200 and an H100 took behind a flush of
 the L2 cache; `python -m docs.evidence fit-simt FILE.json ...` fits it anew.
@@ -50,10 +50,10 @@ class SimtCosts:
     """What is fitted, in microseconds.
 
     start       of a kernel, until its first loads are under way, and from its last store to the end
-    alone       more of it, over the CTAs that fit a multiprocessor: large ones cover less of it
+    alone       more of it, divided by the CTAs that fit a multiprocessor, which start beside each other
     round       of CTAs: the first k-tile comes, with no products meanwhile
     begin       of a CTA, of all that a multiprocessor runs, each behind the one before it
-    drain       times what a warp alone takes to multiply a k-tile: the last one, beside which nothing is loaded
+    drain       times the products of the last k-tile, each warp alone on its scheduler; nothing is loaded meanwhile
     latency     of a k-tile
     registers   more of it, where a tile goes through registers
     step        of a k-tile, what is no latency of memory; block: of a k-block
@@ -309,9 +309,7 @@ class Model:
         ctas, is_rest = work.rounds * held + work.rest, np.minimum(1.0, work.rest)
         turns = work.rounds + np.ceil(is_rest)
         written_us = costs.store * ctas * of_rows(tiles.stores, of) + self._written_us(problem, of, work)
-        ends_us = costs.start + costs.alone / held + costs.begin * ctas
-        ends_us = ends_us + costs.round * (1 + (turns - 1) / held)
-        ends_us = ends_us + costs.drain * products_us * WARP_SCHEDULERS / warps
+        ends_us = of_rows(self._start_us, of) + costs.round * (1 + (turns - 1) / held) + costs.begin * ctas
         memory_us, pack_us = self._memory_us(problem)
         memory_us = of_rows(memory_us, of) * (1 + costs.scattered * work.is_even)
         pack_us = of_rows(pack_us, of)
@@ -332,6 +330,13 @@ class Model:
             return dict(zip(_BOUNDS, found, strict=True))
 
         return Predicted(us, bounds)
+
+    @cached_property
+    def _start_us(self) -> Column:
+        """Of the kernel, and the products of the last k-tile."""
+        costs, tiles = self.costs, self.tiles
+        drain_us = costs.drain * self._products_us * WARP_SCHEDULERS / tiles.warps
+        return costs.start + costs.alone / tiles.ctas + drain_us
 
     @cached_property
     def _latency_us(self) -> Column:
@@ -395,8 +400,8 @@ class Model:
 
 
 def _idle(warps: Column) -> Column:
-    """Times what products take: fewer warps than schedulers leave some idle, and those that have one warp fewer than
-    others wait in part.
+    """How many times as long products take: fewer warps than schedulers leave some idle; more of them that do not
+    divide evenly leave some with less to do.
 
     >>> _idle(np.array([2, 4, 6, 8])).round(2).tolist()
     [2.0, 1.0, 1.15, 1.0]
