@@ -1,12 +1,14 @@
-"""The choice beside the vendor library, on problems that are drawn by a seed and that nothing was fitted to.
+"""The choice beside the vendor library, on problems that are sampled by a seed and that nothing was fitted to.
 
 python -m docs.evidence choice --seed 1 --count 300 --tune-below 1.0 --json choice.json
 python -m docs.evidence choice --seed 2 --count 160 --first 12 --others 8 --times --json rivals.json    # to fit to
 python -m docs.evidence choice --seed 77 --count 900 --small --each 5 --times --json families.json          # to fit to
 python -m docs.evidence choice --seed 801 --count 340 --deep --ways 6 --times --json shared.json             # to fit to
+python -m docs.evidence choice --layers --seed 1 --count 150 --first 9 --others 5 --times --limit 540 --json layers.json
 python -m docs.evidence choice --shape 1536 --shape 777x11008x4096 --layout nt --layout tn --first 60    # of one's own
 
-Every GPU of the machine takes problems; all plans of one problem, and the library, run in turns on one GPU.
+Every GPU of the machine takes problems; all plans of one problem, and the library, run in turns on one GPU. The file is
+written again after each problem, so that a command that is stopped loses nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import math
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -32,6 +35,7 @@ from cutegemm.run.tune import BEST, varied
 from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record, times, write_times
 from docs.evidence.drawn import drawn, is_deep, is_small, of_each_family, of_each_way, rivals
 from docs.evidence.gemm import LAYOUTS, parse_shape
+from docs.evidence.layers import layers
 from docs.evidence.measure import machine, need_gpu, this_device
 
 Row = dict[str, Any]
@@ -72,8 +76,12 @@ def timed(case: Drawn, seconds: float) -> list[Row]:
         return [{**where, "dtype": str(operands.a.dtype), "error": f"{error}"[:_MESSAGE]}]
 
 
-def all_timed(cases: Sequence[Drawn], seconds: float) -> Iterator[list[Row]]:
-    """Of all problems, as they come, from every GPU of the machine."""
+def all_timed(cases: Sequence[Drawn], seconds: float, deadline: float = math.inf) -> Iterator[list[Row]]:
+    """Yield the rows of each problem as soon as it is timed, on all GPUs of the machine.
+
+    seconds    of measuring for each problem
+    deadline   by `time.monotonic`; no problem is begun after it
+    """
     import torch
 
     count = torch.cuda.device_count()
@@ -83,9 +91,11 @@ def all_timed(cases: Sequence[Drawn], seconds: float) -> Iterator[list[Row]]:
     for number in seen.split(",") if seen else range(count):
         numbers.put(number)
     with ProcessPoolExecutor(count, mp_context=context, initializer=_takes_gpu, initargs=(numbers,)) as pool:
-        largest_first = sorted(cases, key=lambda case: -case.problem.flops)
-        for done in as_completed([pool.submit(timed, case, seconds) for case in largest_first]):
+        for done in as_completed([pool.submit(timed, case, seconds) for case in cases]):
             yield done.result()
+            if time.monotonic() > deadline:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
 
 
 def _takes_gpu(numbers: Any) -> None:
@@ -176,7 +186,7 @@ def distribution(ratios: Sequence[float]) -> tuple[int, float, float, float]:
 
 
 def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
-    """The losers first, then how the ratios of what was chosen are distributed, by type and in all, and with the tuner.
+    """Return lines: the lowest ratios, then their distribution by type, in all, by layout, and with the tuner.
 
     >>> rows = [{"m": m, "n": 16, "k": 16, "layout": "nt", "dtype": "bf16", "plan": "p", "chosen": True, "us": 2.0,
     ...          "library_us": us, "ratio": us / 2} for m, us in ((16, 2.0), (32, 4.0))]
@@ -199,6 +209,9 @@ def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
         kind: [row["ratio"] for row in chosen if kind in ("all", row["dtype"])]
         for kind in [*sorted({row["dtype"] for row in chosen}), "all"]
     }
+    layouts = sorted({row["layout"] for row in chosen})
+    if len(layouts) > 1:
+        groups |= {of: [row["ratio"] for row in chosen if row["layout"] == of] for of in layouts}
     groups["with the tuner"] = sorted(with_tuner(rows).values())
     return lines + [
         "{}: {} problems, mean {:.3f}, one in ten below {:.3f}, least {:.3f}".format(
@@ -231,6 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--shape", action="append", type=parse_shape, help="instead of a draw; may be repeated"
     )
+    parser.add_argument(
+        "--layers", action="store_true", help="instead of a draw: linear layers of public models, in bfloat16"
+    )
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="of these shapes; may be repeated")
     parser.add_argument(
         "--dtype",
@@ -254,11 +270,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ways", type=int, default=0, help="plans beside, of each way to take K, for wgmma")
     parser.add_argument("--others", type=int, default=0, help="plans beside, by chance")
     parser.add_argument("--seconds", type=float, default=0.1, help="of measuring for each problem")
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, metavar="SECONDS", help="begin no problem after so long"
+    )
     parser.add_argument("--json", type=Path, help="write all numbers there")
     parser.add_argument("--times", action="store_true", help="write times alone, a row for each problem")
     given = parser.parse_args(arguments)
+    deadline = time.monotonic() + given.limit
     need_gpu()
-    problems = [
+    problems = layers(given.seed, given.count) if given.layers else []
+    problems += [
         Problem(m, n, k, operands=operands_of(dtype, layout, m, n, k))
         for dtype in given.dtype or ("bfloat16",)
         for m, n, k in given.shape or ()
@@ -277,7 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cases.append(replace(case, plans=tuple(dict.fromkeys(map(str, beside)))))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}
-    record(found, all_timed(cases, given.seconds), given.json)
+    record(found, all_timed(cases, given.seconds, deadline), given.json)
     losers = with_trials(found["rows"], given.tune_below, cases, this_device())
     if losers:
         compile_ahead([Case(case.problem, case.plans) for case in losers])
