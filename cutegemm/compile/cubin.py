@@ -151,6 +151,18 @@ def resources_of_many(cubins: Sequence[bytes], arch: str) -> list[ResourceReport
     ]
 
 
+def code_of(cubin: bytes) -> dict[str, bytes]:
+    """Return kernel name -> machine code for all kernels of a cubin.
+
+    raises   CompileError if `cubin` is not a 64-bit little-endian ELF file
+    """
+    return {
+        name.removeprefix(".text."): cubin[offset : offset + size]
+        for name, (offset, size) in _sections(cubin).items()
+        if name.startswith(".text.")
+    }
+
+
 def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
     """The GEMM kernel among those of a cubin."""
     kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
