@@ -10,8 +10,8 @@ from typing import Any
 def differences(section: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each difference: a plan that changed, is gone, or is new.
 
-    Plans are compared by content. A label that is new, or gone, is no difference if another label has its content on
-    the other side: the plan was renamed.
+    Plans are compared by content. A plan that is only renamed is not reported: its new label has the content of an old
+    one.
 
     >>> before = {"named a": "1", "named b": "2"}
     >>> list(differences("machine_code", before, {"named a": "1", "named c": "2"}))

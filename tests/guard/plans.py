@@ -14,7 +14,7 @@ from tests.fused import PLANS as FUSED
 from tests.gated import FORMS as GATED
 from tests.kernels import mma_sync_forms, sm90_forms
 
-# Operands for a named plan: the first of these that it takes.
+# A named plan is built for the first of these operands that it takes.
 _OPERANDS = (
     Operands.of("f32", layout="tn"),
     Operands.of("bf16", layout="nt"),

@@ -17,8 +17,8 @@ from cutegemm.plan import GemmPlan, Problem
 from cutegemm.simulate import play_interleavings, protocol_of, search_interleavings
 from cutegemm.simulate.protocol.protocol import Protocol
 
-_DIGITS = 16  # of a hash
-_STATES = 100  # of a protocol that are searched
+_DIGITS = 16  # kept in the record
+_STATES = 100  # the search of a protocol ends after these
 _RANDOM_RUNS = 1
 
 
