@@ -174,7 +174,38 @@ def again_and_again(held: Held) -> None:
         held.bad.append("a graph gives another result")
 
 
-_OTHERS = {"bytes": of_bytes, "long sums": of_long_sums, "few rows": of_few_rows, "again": again_and_again}
+def int8_sums(held: Held) -> None:
+    """int8 sums whose partial sums pass 32 bits, by plans with every way to add up and by the chosen one.
+
+    A sum that fits int32 is exact; others wrap.
+    """
+    from cutegemm import Operands, gemm, sm90_plan
+    from tests.int8_sums import EXACT, A, B
+
+    torch = held.torch
+    a, b = (torch.from_numpy(matrix).cuda() for matrix in (A, B))
+    b = b.t().contiguous().t()
+    want = torch.from_numpy(EXACT.astype("int32")).cuda()
+    operands = Operands.of("s8", layout="nt", out="s32")
+    split = {"split_k": 3}, {"stream": 1}, {"k_ctas": 2, "schedule": "cooperative", "consumers": 1}
+    plans = [
+        sm90_plan(operands, name=f"sm90 {options}", tile=(64, 32, 128), subtile_n=16, **options)
+        for options in ({}, *split)
+    ]
+    for plan in (*plans, None):
+        held.beat(what := f"int8 sums past 32 bits, {plan.name if plan else 'chosen'}")
+        got = gemm(a, b, plan=plan, out_dtype=torch.int32)
+        if not torch.equal(got, want):
+            held.bad.append(f"{what}: {got.tolist()} instead of {want.tolist()}")
+
+
+_OTHERS = {
+    "bytes": of_bytes,
+    "int8 sums": int8_sums,
+    "long sums": of_long_sums,
+    "few rows": of_few_rows,
+    "again": again_and_again,
+}
 _HALVES = {
     f"{dtype} {layout}": (dtype, layout)
     for dtype in ("bfloat16", "float16")

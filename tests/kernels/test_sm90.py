@@ -77,7 +77,9 @@ def check(kernel: CompiledKernel) -> None:
     columns = plan.consumer_product_tile[1] // n
     turns, waits = (1, 2) if not pipeline.two_level else (3, 3) if columns == 1 else (3, 6)
     assert products == turns * plan.k_blocks * pipeline.consumer_tile[0] // m * columns
-    assert sum(c for name, c in report.instructions.items() if "GMMA" in name) == products
+    issued = {name: count for name, count in report.instructions.items() if "GMMA" in name}
+    assert sum(issued.values()) == products
+    assert not [name for name in issued if name.endswith(".SAT")]  # int8: wraps past 32 bits, never clamps
     assert report.count("WARPGROUP") == turns * columns + waits
     if plan.tiled_mma.atom.a_source == "register":  # a load for each element that a thread multiplies
         of_thread = pipeline.consumer_tile[0] * plan.cta_tile[2] // 128

@@ -13,6 +13,7 @@ from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.sm90 import integers
 from cutegemm.kernels.sm90.loads import Loads
 from cutegemm.kernels.sm90.parts import Parts
 from cutegemm.kernels.sm90.storage import Storage
@@ -125,7 +126,10 @@ class ConsumerTracer(Tracer):
     # --- products -------------------------------------------------------------------------------------------
 
     def _Multiply(self, multiply: step.Multiply, at: At) -> None:
-        """Whether the first product of a k-tile adds to the sums is known at run time."""
+        """Issue the MMAs of a k-tile, or of some of its k-blocks.
+
+        The first k-block of the first k-tile overwrites the accumulator, which is known at run time.
+        """
         p, adds = self.products, at.k_tile if multiply.sums == step.ACC else 0
         acc, tCrB = p.accs[_NUMBER[multiply.sums]], p.tCrB[multiply.sums == step.RIGHT]
         if p.tCsA is None:
@@ -136,16 +140,18 @@ class ConsumerTracer(Tracer):
         if multiply.k_blocks != step.OTHER_BLOCKS:
             warpgroup.fence()
         for k_block in multiply.blocks_of(cute.size(tCrA, mode=[2])):
-            mma = lower.tiled_mma(self.plan.consumer_mma)
-            mma.set(warpgroup.Field.ACCUMULATE, adds > 0 if k_block == 0 else True)
-            cute.gemm(
-                mma,
-                acc,
-                tCrA[None, None, k_block],
-                tCrB[None, None, k_block, at.stage],
-                acc,
-            )
+            a, b = tCrA[None, None, k_block], tCrB[None, None, k_block, at.stage]
+            self.multiply_block(acc, a, b, adds > 0 if k_block == 0 else True)
         warpgroup.commit_group()
+
+    def multiply_block(self, acc, tCrA, tCrB, adds) -> None:
+        """Issue acc = tCrA * tCrB, plus acc if `adds`, for one k-block."""
+        if acc.element_type is Int32:
+            integers.multiply(acc, tCrA, tCrB, Int32(adds))
+            return
+        mma = lower.tiled_mma(self.plan.consumer_mma)
+        mma.set(warpgroup.Field.ACCUMULATE, adds)
+        cute.gemm(mma, acc, tCrA, tCrB, acc)
 
     def read_a(self, tCsA, tCrA) -> None:
         """The fragments of a k-tile, which no products under way may still read."""
