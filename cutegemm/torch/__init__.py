@@ -1,6 +1,6 @@
 """The face to torch: products as torch names them, with activations, gradients and `torch.compile`. See docs/torch.md.
 
-functions of tensors      `functional`, and `mlps`
+functions of tensors      `functional`, `mlps` and `scaled`
 modules                   `modules`; `replace` puts them into a model
 what a graph holds        `library`: operators of torch.library
 how a call gets there     `route`: past torch's dispatcher where torch needs to see nothing of it
@@ -22,11 +22,11 @@ from cutegemm.torch.functional import (
     gemm_gated,
     linear,
     mm,
-    scaled_mm,
 )
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.modules import GatedMLP, Linear
 from cutegemm.torch.replace import Replaced, use
+from cutegemm.torch.scaled import scaled_mm
 
 __all__ = [
     "GatedMLP",

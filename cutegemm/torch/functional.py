@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cutegemm.errors import CutegemmError, UnsupportedError
-from cutegemm.run.calls import Calls, How
+from cutegemm.run.calls import Calls
 from cutegemm.run.gemm import gemm, layer
 from cutegemm.torch import library as library  # the operators are registered by it
 from cutegemm.torch.activations import (
@@ -43,6 +43,7 @@ from cutegemm.torch.refusals import (
     wrong_gradients,
     wrong_operand,
     wrong_out_dtype,
+    wrong_product,
     wrong_tensors,
 )
 from cutegemm.torch.route import Route, as_autocast, is_direct, route_of, rows_of
@@ -50,7 +51,6 @@ from cutegemm.torch.text import formula
 
 _AS_CHOSEN = astuple(AS_CHOSEN)
 _layers = Calls()  # what computes a layer, by the signature of its arguments
-_FAST, _TWO_LEVEL = How(accumulate="fast"), How(accumulate="two_level")
 
 
 def mm(
@@ -131,7 +131,7 @@ def addmm(
     given = {"input": input, "mat1": mat1, "mat2": mat2}
     rules = wrong_tensors(given)
     if not rules:
-        rules = _wrong_product(("mat1", "mat2"), mat1, mat2, 2, out_dtype)
+        rules = wrong_product(("mat1", "mat2"), mat1, mat2, 2, out_dtype)
         if mat1.dim() == mat2.dim() == 2:
             shape = (mat1.shape[0], mat2.shape[1])
             rules += wrong_operand("input", input, shape) + _wrong_out(out, shape, mat1)
@@ -241,7 +241,7 @@ def gemm_act(
     given = {"a": a, "b": b, "bias": bias, "c": c}
     rules = wrong_tensors(given, ("bias", "c")) or [
         *wrong_activation(activation, ACTIVATIONS),
-        *_wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
+        *wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
         *wrong_operand("bias", bias, (*a.shape[:-1], b.shape[-1])),
         *wrong_operand("c", c, (*a.shape[:-1], b.shape[-1])),
     ]
@@ -289,7 +289,7 @@ def gemm_gated(
         *[
             rule
             for name, x in zip(names, parts, strict=True)
-            for rule in _wrong_product(("a", name), a, x, a.dim(), out_dtype)
+            for rule in wrong_product(("a", name), a, x, a.dim(), out_dtype)
         ],
     ]
     n = sum(x.shape[-1] for x in parts) if not rules else 0
@@ -333,7 +333,7 @@ def gemm_dact(
     given = {"a": a, "b": b, "preact": preact}
     rules = wrong_tensors(given) or [
         *wrong_activation(activation, ACTIVATIONS),
-        *_wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
+        *wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
         *wrong_operand("preact", preact, (*a.shape[:-1], b.shape[-1])),
     ]
     refuse("gemm_dact", given, rules)
@@ -366,7 +366,7 @@ def gemm_dgated(
     given = {"a": a, "b": b, "preact": preact}
     rules = wrong_tensors(given) or [
         *wrong_activation(activation, GATED),
-        *_wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
+        *wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
     ]
     expected = (*a.shape[:-1], 2 * b.shape[-1]) if not rules else ()
     if not rules and tuple(preact.shape) != tuple(expected):
@@ -383,62 +383,6 @@ def gemm_dgated(
     dgate, dup, postact = product(a, (b,), dgated(activation), (gate, up), (), out_dtype)[:3]
     dx = torch.stack([dgate, dup], -1).flatten(-2) if interleaved else torch.cat([dgate, dup], -1)
     return dx, postact
-
-
-def scaled_mm(
-    mat_a: torch.Tensor,
-    mat_b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False,
-) -> torch.Tensor:
-    """(mat_a @ mat_b) * scale_a * scale_b + bias, with torch._scaled_mm's order of arguments.
-
-    mat_a, mat_b       M x K and K x N, of float8_e4m3fn or float8_e5m2, or of int8
-    scale_a, scale_b   float32: of a tensor, one element; or of each row of mat_a, (M, 1), and of each column of mat_b,
-                       (1, N)
-    bias               (N,)
-    out_dtype          bfloat16 where left out
-    use_fast_accum     whether sums may be those of the tensor cores alone, of about 14 bits; see `cutegemm.gemm`
-    raises             UnsupportedError with every rule that is broken
-
-    >>> a, b = torch.ones(2, 16).to(torch.float8_e4m3fn), torch.ones(16, 2).to(torch.float8_e4m3fn)
-    >>> scaled_mm(a, b, torch.tensor([[0.5], [1.0]]), torch.tensor([[1.0, 2.0]]))
-    tensor([[ 8., 16.],
-            [16., 32.]], dtype=torch.bfloat16)
-    """
-    given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-    rules = wrong_tensors(given, ("bias",))
-    if not rules:
-        dtype = out_dtype if out_dtype is not None else torch.bfloat16
-        rules = _wrong_product(("mat_a", "mat_b"), mat_a, mat_b, 2, None)
-        (m, n) = (mat_a.shape[0], mat_b.shape[-1])
-        for name, scale, wide, rows in (
-            ("scale_a", scale_a, (m, 1), "row"),
-            ("scale_b", scale_b, (1, n), "column"),
-        ):
-            if scale.numel() != 1 and tuple(scale.shape) != wide:
-                rules.append(
-                    f"{name} has shape {tuple(scale.shape)}; one element, or {wide}, one of each {rows}, is expected."
-                )
-            if scale.dtype != torch.float32:
-                rules.append(f"{name} is of {scale.dtype}; float32 is expected. Pass {name}.float().")
-        if bias is not None and tuple(bias.shape) != (n,):
-            rules.append(f"bias has shape {tuple(bias.shape)}; {(n,)} is expected.")
-    refuse("scaled_mm", given, rules)
-    text = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
-    operands: tuple[torch.Tensor, ...] = (scale_a, scale_b)
-    if bias is not None:
-        text, operands = (
-            "lambda acc, scale_a, scale_b, bias: acc * scale_a * scale_b + bias",
-            (*operands, bias),
-        )
-    how = _FAST if use_fast_accum else _TWO_LEVEL
-    return product(
-        mat_a, (mat_b,), text, operands, (), dtype, how if mat_a.dtype.is_floating_point else AS_CHOSEN
-    )[0]
 
 
 def _multiplied(
@@ -491,7 +435,7 @@ def _check_matrices(
     given = {"a": a, "b": b}
     rules = wrong_tensors(given)
     if not rules:
-        rules = _wrong_product(("a", "b"), a, b, rank, out_dtype)
+        rules = wrong_product(("a", "b"), a, b, rank, out_dtype)
         if not rules:
             length = [_length(a, b)] if rank == 3 else []
             rules = _wrong_out(out, (*length, a.shape[-2], b.shape[-1]), a)
@@ -499,27 +443,6 @@ def _check_matrices(
                 rules.append("a and b are matrices, not batches: mm multiplies them.")
         rules += wrong_gradients(given, out)
     refuse(called, given, rules)
-
-
-def _wrong_product(
-    names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None
-) -> list[str]:
-    """Of two factors: their dimensions, the extent they share, their types, and that of the result."""
-    x, y = names
-    found = wrong_factors(names, a, b) + wrong_out_dtype(a, out_dtype)
-    ranks = (2,) if rank == 2 else (2, 3)
-    if a.dim() not in ranks or b.dim() not in ranks or rank not in (2, 3, a.dim()):
-        wanted = "two matrices are" if rank == 2 else "matrices, or batches of them, are"
-        return [*found, f"{x} has shape {tuple(a.shape)}, {y} {tuple(b.shape)}; {wanted} expected."]
-    if a.shape[-1] != b.shape[-2]:
-        turned = f" Pass {y}.mT, which fits." if a.shape[-1] == b.shape[-1] else ""
-        found.append(f"{x} has {a.shape[-1]} columns, {y} has {b.shape[-2]} rows; both are K.{turned}")
-    lengths = (a.shape[0], b.shape[0]) if a.dim() == b.dim() == 3 else (1, 1)
-    if lengths[0] != lengths[1] and lengths[0] != 1 and lengths[1] != 1:
-        found.append(
-            f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1."
-        )
-    return found
 
 
 def _wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor) -> list[str]:

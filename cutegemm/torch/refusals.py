@@ -69,6 +69,31 @@ def wrong_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> list[str]
     return [f"out_dtype = {out_dtype}; of {str(a.dtype).removeprefix('torch.')} {said} is served."]
 
 
+def wrong_product(
+    names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None
+) -> list[str]:
+    """Return the rules that two factors break: in their ranks, in K, in their types, and in that of the result.
+
+    names   the caller's names for a and b
+    rank    2 for two matrices; 3 for two batches, or a batch and a matrix
+    """
+    x, y = names
+    found = wrong_factors(names, a, b) + wrong_out_dtype(a, out_dtype)
+    ranks = (2,) if rank == 2 else (2, 3)
+    if a.dim() not in ranks or b.dim() not in ranks or rank not in (2, 3, a.dim()):
+        wanted = "two matrices are" if rank == 2 else "matrices, or batches of them, are"
+        return [*found, f"{x} has shape {tuple(a.shape)}, {y} {tuple(b.shape)}; {wanted} expected."]
+    if a.shape[-1] != b.shape[-2]:
+        turned = f" Pass {y}.mT, which fits." if a.shape[-1] == b.shape[-1] else ""
+        found.append(f"{x} has {a.shape[-1]} columns, {y} has {b.shape[-2]} rows; both are K.{turned}")
+    lengths = (a.shape[0], b.shape[0]) if a.dim() == b.dim() == 3 else (1, 1)
+    if lengths[0] != lengths[1] and lengths[0] != 1 and lengths[1] != 1:
+        found.append(
+            f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1."
+        )
+    return found
+
+
 def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
     """Of an operand that does not broadcast against a result."""
     if x is None:

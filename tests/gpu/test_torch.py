@@ -247,10 +247,12 @@ def test_scales(by_rows, fast, arch):
     scales = [on_gpu(256, 1, dtype=torch.float32).abs(), on_gpu(1, 384, dtype=torch.float32).abs()]
     if not by_rows:
         scales = [torch.tensor(0.25, device="cuda"), torch.tensor([2.0], device="cuda")]
+    recipe = "RowWise" if by_rows else "TensorWise"
+    given = a, b, scales[0], recipe, scales[1], recipe
     bias = on_gpu(384, seed=3)
     exact = (a.double() @ b.double()) * scales[0].double() * scales[1].double() + bias.double()
-    assert relative(scaled_mm(a, b, *scales, bias, use_fast_accum=fast), exact) < 2.0**-7
-    wide = scaled_mm(a, b, *scales, out_dtype=torch.float32, use_fast_accum=fast)
+    assert relative(scaled_mm(*given, bias=bias, use_fast_accum=fast), exact) < 2.0**-7
+    wide = scaled_mm(*given, output_dtype=torch.float32, use_fast_accum=fast)
     assert relative(wide, exact - bias.double()) < (2.0**-10 if fast else 2.0**-12)
 
 

@@ -197,16 +197,40 @@ def test_scales():
     rows, columns = normal(4, 1, dtype=torch.float32).abs(), normal(1, 8, dtype=torch.float32).abs()
     bias = normal(8, seed=3, dtype=torch.bfloat16)
     exact = (a.double() @ b.double()) * rows * columns + bias
+    by_rows = a, b, rows, "RowWise", columns, "RowWise"
     for ours in (
-        scaled_mm(a, b, rows, columns, bias, torch.float32),
-        scaled_mm(a, b, rows, columns, bias, torch.float32, use_fast_accum=True),
+        scaled_mm(*by_rows, None, None, bias, torch.float32),
+        scaled_mm(*by_rows, "NO_SWIZZLE", 0, bias, torch.float32, (1, 0), True),
+        scaled_mm(
+            a, b, [rows.view(4)], [1], [columns.t()], ["RowWise"], bias=bias, output_dtype=torch.float32
+        ),
     ):
         assert (ours.double() - exact).abs().max() < 1e-4
-    assert scaled_mm(a, b, rows, columns).dtype == torch.bfloat16
-    one = scaled_mm(a, b, torch.tensor(0.5), torch.tensor([2.0]), out_dtype=torch.float32)
+    assert scaled_mm(*by_rows).dtype == torch.bfloat16
+    assert scaled_mm(*by_rows, output_dtype=None).dtype == torch.float8_e4m3fn
+    half, two = torch.tensor(0.5), torch.tensor([2.0])
+    one = scaled_mm(a, b, half, "TensorWise", two, "TensorWise", output_dtype=torch.float32)
     assert (one.double() - a.double() @ b.double()).abs().max() < 1e-4
-    into8 = scaled_mm(a, b, torch.tensor(1e4), torch.tensor(1.0), out_dtype=torch.float8_e4m3fn)
+    mixed = scaled_mm(a, b, rows, "RowWise", two, "TensorWise", output_dtype=torch.float32)
+    assert (mixed.double() - 2 * rows * (a.double() @ b.double())).abs().max() < 1e-4
+    into8 = scaled_mm(a, b, 1e4 * half, 0, half, 0, output_dtype=torch.float8_e4m3fn)
     assert into8.float().abs().max() == 448
+
+
+@pytest.mark.skipif(not hasattr(F, "scaled_mm"), reason="torch 2.10 has torch.nn.functional.scaled_mm")
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("recipe", ["TensorWise", "RowWise"])
+def test_scales_by_the_arguments_of_torch(recipe, is_compiled):
+    a, b = normal(4, 16).to(torch.float8_e4m3fn), normal(32, 16, seed=1).to(torch.float8_e5m2).t()
+    scales = torch.tensor(0.5), torch.tensor(3.0)
+    if recipe == "RowWise":
+        scales = normal(4, 1, dtype=torch.float32).abs(), normal(1, 32, dtype=torch.float32).abs()
+    member = getattr(F.ScalingType, recipe)
+    swizzle = F.SwizzleType.NO_SWIZZLE
+    given = a, b, scales[0], member, scales[1], [member], swizzle, swizzle, None, torch.float32
+    torch._dynamo.reset()
+    ours = torch.compile(scaled_mm, fullgraph=True, backend="aot_eager") if is_compiled else scaled_mm
+    close([ours(*given)], [F.scaled_mm(*given)], 1e-6)
 
 
 def test_autocast():
@@ -221,6 +245,7 @@ def test_autocast():
 
 
 A, B = normal(4, 6), normal(6, 8, seed=1)
+A8, B8, ONE = A.to(torch.float8_e4m3fn), B.to(torch.float8_e4m3fn), torch.tensor(1.0)
 REFUSED = [
     (lambda: mm(A, A), r"mm of a \(4, 6\), b \(4, 6\): a has 6 columns, b has 4 rows; both are K. Pass b.mT"),
     (lambda: mm(A, B[0]), r"a has shape \(4, 6\), b \(8,\); two matrices are expected"),
@@ -240,9 +265,23 @@ REFUSED = [
     (lambda: gemm_gated(A, (B, B), interleaved=True), "interleaved = True; two halves of one shape"),
     (lambda: gemm_dgated(A, B, A), r"preact has shape \(4, 6\); \(4, 16\) is expected"),
     (
-        lambda: scaled_mm(A.to(torch.float8_e4m3fn), B.to(torch.float8_e4m3fn), normal(4), normal(1)),
-        r"(?s)scale_a has shape \(4,\); one element, or \(4, 1\), .*scale_b is of torch.float64; float32",
+        lambda: scaled_mm(A8, B8, normal(4), "TensorWise", normal(1), 1, contraction_dim=(0, 1), bias=A),
+        r"(?s)mm of mat_a.*6 rules.*contraction_dim = \(0, 1\).*scale_a has shape \(4,\); one element is expected. "
+        r'Pass scale_recipe_a="RowWise".*scale_a is of torch.float64; float32.*scale_b has shape \(1,\); 8, one of '
+        r"each column of mat_b, are expected.*scale_b is of.*bias has shape",
     ),
+    (
+        lambda: scaled_mm(A8, B8, ONE, "BlockWise1x128", ONE, 7, 1),
+        "(?s)scale_recipe_a = 'BlockWise1x128'; 'TensorWise' or 'RowWise' is served.*scale_recipe_b = 7; .*"
+        "swizzle_a = 'SWIZZLE_32_4_4'; 'NO_SWIZZLE' is served",
+    ),
+    (lambda: scaled_mm(A8, B8, ONE, True, [ONE, ONE], 0), "scale_b is a list; a torch tensor is expected"),
+    (lambda: scaled_mm(A8[0], B8, ONE, 0, ONE, 0), "two matrices are expected"),
+    (lambda: scaled_mm(A8, B8, ONE, 0, ONE, 0, output_dtype=torch.float64), "output_dtype = torch.float64"),
+    (lambda: scaled_mm(A.char(), B.char(), ONE, 0, ONE, 0), "output_dtype = torch.bfloat16; of int8 int32 or float32"),
+    (lambda: scaled_mm(A8, B8, ONE, ONE), r"are those of torch._scaled_mm; .*Write scaled_mm\(mat_a, mat_b, s"),
+    (lambda: scaled_mm(A8, B8, ONE, ONE, None, None, torch.float16), "are those of torch._scaled_mm"),
+    (lambda: scaled_mm(A8, B8, scale_a=ONE, scale_b=ONE, out_dtype=torch.float16), "are those of torch._scaled_mm"),
 ]  # fmt: skip
 
 

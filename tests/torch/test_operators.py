@@ -218,7 +218,8 @@ def test_tensors_without_memory():
         scale = torch.empty((), device="cuda")
         assert gemm_gated(x, w.t())[1].shape == (5, 3)
         assert cutegemm.gemm(x, w.t()).shape == (5, 6)
-        of_bytes = scaled_mm(x.to(torch.float8_e4m3fn), w.t().to(torch.float8_e4m3fn), scale, scale)
+        x, w = x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
+        of_bytes = scaled_mm(x, w.t(), scale, "TensorWise", scale, "TensorWise")
         assert (of_bytes.shape, of_bytes.dtype) == ((5, 6), torch.bfloat16)
 
 
