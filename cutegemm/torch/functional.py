@@ -54,13 +54,13 @@ _layers = Calls()  # what computes a layer, by the signature of its arguments
 
 
 def mm(
-    a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None, out: torch.Tensor | None = None
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """a @ b of two matrices, as torch.mm.
+    """Return a @ b of two matrices, as torch.mm.
 
     a, b       M x K and K x N, of one type that `cutegemm.gemm` multiplies
-    out_dtype  of the result, where it is not the first that `gemm` gives of a's type
-    out        where the result goes; no gradients are recorded then
+    out_dtype  type of the result; None is the first type that `gemm` gives for a's type
+    out        tensor that the result is written to; no gradients are recorded then
     raises     UnsupportedError with every rule that is broken
 
     >>> a, b = torch.arange(6.0).view(2, 3), torch.ones(3, 2)
@@ -88,9 +88,9 @@ def _matrices(a: Any, b: Any, out_dtype: torch.dtype | None) -> torch.Tensor:
 
 
 def bmm(
-    a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None, out: torch.Tensor | None = None
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """a @ b of batches of matrices, as torch.bmm; a batch of 1, or a single matrix, is that of each product.
+    """Return a @ b of batches of matrices, as torch.bmm. A batch of 1, or a single matrix, is a factor of each product.
 
     a, b       L x M x K and L x K x N
     out_dtype, out, raises   as of `mm`
@@ -111,15 +111,15 @@ def addmm(
     input: torch.Tensor,
     mat1: torch.Tensor,
     mat2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
     *,
     beta: float = 1.0,
     alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """beta * input + alpha * (mat1 @ mat2), as torch.addmm; where beta is 0, input is not read.
+    """Return beta * input + alpha * (mat1 @ mat2), as torch.addmm. If beta is 0, input is not read.
 
-    input        what broadcasts to M x N: (N,), (M, 1), (M, N) or one element
+    input        (N,), (M, 1), (M, N) or one element: what broadcasts to M x N
     mat1, mat2   M x K and K x N
     out_dtype, out, raises   as of `mm`
 

@@ -17,11 +17,11 @@ from cutegemm.torch.weights import side_by_side
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
-    """act(x @ weight.T + bias): torch.nn.Linear, its parameters and its state_dict, and an activation.
+    """Layer that returns act(input @ weight.T + bias): torch.nn.Linear with its parameters, and an activation.
 
     in_features, out_features, bias, device, dtype   as of torch.nn.Linear
     activation   as of `cutegemm.linear`
-    raises       UnsupportedError for an activation that is not there
+    raises       UnsupportedError for an unknown activation
 
     >>> layer = Linear(8, 4, activation="gelu")
     >>> layer
@@ -37,9 +37,10 @@ class Linear(nn.Linear):  # type: ignore[misc]
         in_features: int,
         out_features: int,
         bias: bool = True,
-        activation: str | None = None,
         device: Any = None,
         dtype: Any = None,
+        *,
+        activation: str | None = None,
     ) -> None:
         rules = wrong_activation(activation, ACTIVATIONS)
         if rules:
@@ -48,8 +49,8 @@ class Linear(nn.Linear):  # type: ignore[misc]
         if activation is not None:
             self.activation = activation
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.weight, self.bias, self.activation)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(input, self.weight, self.bias, self.activation)
 
     def extra_repr(self) -> str:
         own = "" if self.activation is None else f", activation={self.activation}"
