@@ -171,6 +171,17 @@ def _bias(name: str) -> Case:
     return Case(lambda acc, bias: function(acc + bias), {"bias": Row}, {"bias": f32})
 
 
+def _gated_sums(acc: Any, bias: Any, residual: Any) -> Any:
+    gate, up = e.halves(acc + bias)
+    y = e.silu(gate) * up + residual
+    return y, e.row_sum(e.square(y)), gate, e.column_max(up), e.total_max(e.abs(y))
+
+
+def _pairs_sums(acc: Any) -> Any:
+    gate, up = e.pairs(acc)
+    return e.relu(gate) * up, e.column_sum(gate), e.row_max(up)
+
+
 def _pairs(acc: Any, bias: Any, scale: Any, residual: Any, shift: Any, s: Any) -> Any:
     gate, up = e.pairs(acc * scale + bias)
     return e.silu(gate) * up * s + residual + shift * 0.5, gate
@@ -221,4 +232,10 @@ CASES: dict[str, Case] = {
         {"bias": Row, "scale": Column, "residual": Tile, "shift": Row, "s": Scalar},
         {"bias": f32, "scale": f32, "shift": f32},
     ),
+    "gated_rms": Case(
+        lambda acc, residual: (e.swiglu(acc) + residual, e.row_sum(e.square(e.swiglu(acc) + residual))),
+        {"residual": Tile}, {},
+    ),
+    "gated_sums": Case(_gated_sums, {"bias": Row, "residual": Tile}, {"bias": f32}),
+    "pairs_sums": Case(_pairs_sums, {}, {}),
 }  # fmt: skip

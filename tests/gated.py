@@ -87,9 +87,19 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
 }  # fmt: skip
 
 
-def held_against_float64(carry_out: Callable[..., Any], form: str) -> None:
-    """All results of a form's epilogue, on random numbers."""
+def reduces(form: str) -> str:
+    """Return the case of sums and maxima for a form; some forms cannot read the tile operand of `gated_sums`."""
+    case = FORMS[form][1]
+    return "pairs_sums" if case == "pairs" or form in ("deferred", "warps store") else "gated_sums"
+
+
+def held_against_float64(carry_out: Callable[..., Any], form: str, case_name: str | None = None) -> None:
+    """Hold all results of an epilogue against float64, on random numbers.
+
+    case_name   of `CASES`; None for the form's own
+    """
     plan, name, (m, n, k) = FORMS[form]
+    name = name if case_name is None else case_name
     case, rng = CASES[name], np.random.default_rng(len(form))
     gated, batch = case.on(plan), 2 if plan.operands.batched else None
     lead = () if batch is None else (batch,)

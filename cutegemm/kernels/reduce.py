@@ -16,6 +16,7 @@ from cutlass import Boolean, Int32, Int64
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments
 from cutegemm.kernels.functions import BINARY
+from cutegemm.kernels.gated import columns_of_b
 from cutegemm.kernels.launches import begin
 from cutegemm.kernels.pack import region
 from cutegemm.kernels.work import TRACED
@@ -78,7 +79,7 @@ class Fold:
         """A thread's result, and those of its peers, to the workspace."""
         for distance in self.folding.lanes:
             total = self.combine(total, cute.arch.shuffle_sync_bfly(total, distance))
-        (m_tile, n_tile, batch), (bm, bn, _) = self.tile_mnl, self.plan.cta_tile
+        (m_tile, n_tile, batch), (bm, bn) = self.tile_mnl, self.plan.d_tile
         piece = cute.crd2idx((unit, self.warp), lower.layout(self.folding.piece_of))
         place = self.folding.place(m_tile, n_tile, cute.ceil_div(self.extents[0], bm), piece)
         along = self.reduction.along
@@ -131,7 +132,7 @@ class Reducer:
         plan, reductions = self.plan, self.plan.epilogue.reductions
         if not reductions:
             return ()
-        extents = [Int64(extent) for extent in (mD.shape[0], mD.shape[1], k, mD.shape[2])]
+        extents = [Int64(extent) for extent in (mD.shape[0], columns_of_b(plan, mD), k, mD.shape[2])]
         firsts = {r.name: r.first for r in regions(plan, *extents, TRACED)}
         out = []
         for name, each in reductions:

@@ -24,14 +24,15 @@ class PartialResults:
     """A reduction of a plan's epilogue: the workspace of its partial results, and its result."""
 
     def __init__(self, task: Task, name: str, reduction: Reduction) -> None:
-        plan, problem = task.plan, task.problem
-        self.plan, self.problem, self.report = plan, problem, task.report
+        plan = task.plan
+        self.plan, self.report = plan, task.report
         self.name, self.reduction, self.matrix = name, reduction, task.matrices[name]
         self.folding = folding(plan, reduction.along)
         self.combine: Callable[[Any, Any], Any] = np.add if reduction.operation == "sum" else np.maximum
-        held, bm = held_in_units(plan), plan.cta_tile[0]
+        held, (bm, _) = held_in_units(plan), plan.d_tile
         self.rows, self.columns = held % bm, held // bm  # (threads, units, registers) of the tile
-        self.shape = partials_shape(plan, reduction.along, problem.m, problem.n, problem.l)
+        self.extents = task.matrices["d"].extents  # (M, N, L)
+        self.shape = partials_shape(plan, reduction.along, *self.extents)
         self.memory = poison(self.shape, self.matrix.dtype)
         self.written = np.zeros(self.shape, np.uint16)
 
@@ -41,10 +42,10 @@ class PartialResults:
         values         (threads, units, registers, CTAs); what lies outside of D does not count
         first_thread   of those that hold D's tile
         """
-        own, (bm, bn, _) = slice(first_thread, first_thread + len(values)), self.plan.cta_tile
+        own, (bm, bn) = slice(first_thread, first_thread + len(values)), self.plan.d_tile
         m = self.rows[own][..., None] + group.m_tile * bm
         n = self.columns[own][..., None] + group.n_tile * bn
-        inside = (m < self.problem.m) & (n < self.problem.n)
+        inside = (m < self.extents[0]) & (n < self.extents[1])
         kind = self.memory.dtype
         found = np.where(inside, values, self.reduction.identity).astype(kind)
         with np.errstate(all="ignore"):
@@ -54,10 +55,10 @@ class PartialResults:
         ends = list(self.folding.ends)
         unit, warp = np.arange(values.shape[1])[None, :], threads[:, None] // WARP_THREADS
         pieces = self.folding.piece_of[0].offsets()[unit] + self.folding.piece_of[1].offsets()[warp]
-        m_tiles = -(-self.problem.m // bm)
+        m_tiles = -(-self.extents[0] // bm)
         place = self.folding.place(group.m_tile, group.n_tile, m_tiles, pieces[:, :, None, None])
         key = kept(self.reduction.along, m, n)[:, :, ends]
-        there = (group.m_tile * bm < self.problem.m) & (group.n_tile * bn < self.problem.n)
+        there = (group.m_tile * bm < self.extents[0]) & (group.n_tile * bn < self.extents[1])
         wanted = leads[:, None, None, None] & (key < self.shape[0]) & there
         at = [np.broadcast_to(x, wanted.shape)[wanted] for x in (key, place, group.batch)]
         np.add.at(self.written, tuple(at), 1)

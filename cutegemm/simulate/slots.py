@@ -182,7 +182,7 @@ class SlotStorage:
         key = tuple([int(x[0]) for x in (group.position, group.m_tile, group.n_tile, group.batch)])
         waiting = self.waiting.setdefault(key, [])
         waiting.append(values)
-        down, across = self.slots.subtiles(self.pipeline.consumer_tile)
+        down, across = self.slots.subtiles(self.plan.consumer_d_tile)
         if i + 1 < down * across:
             return
         del self.waiting[key]

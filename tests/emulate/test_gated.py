@@ -10,7 +10,7 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 from cutegemm.choose.catalog import plan_named
 from cutegemm.run.emulated import emulate
 from tests.epilogues import CASES
-from tests.gated import BF16, FORMS, held_against_float64
+from tests.gated import BF16, FORMS, held_against_float64, reduces
 from tests.kernels.plans import check_each
 from tests.marks import with_thorough
 
@@ -32,18 +32,37 @@ def test_against_float64(form):
     held_against_float64(emulate, form)
 
 
+REDUCED = ("pingpong", "direct", "mma.sync", "mma.sync by TMA", "SIMT")
+MORE = (
+    "deferred",
+    "mma.sync by TMA, lines",
+    "cooperative",
+    "SIMT, split",
+    "SIMT, without shared memory",
+    "batch",
+)
+
+
+@pytest.mark.parametrize("form", with_thorough((*REDUCED, *MORE), MORE))
+def test_sums_and_maxima_against_float64(form):
+    held_against_float64(emulate, form, reduces(form))
+
+
 # One reads no tile, the other is not taken for several results
 WITHOUT_PAIRS = ("sm90_deferred_2x1", "sm90_wide_2x1")
 
 
-@pytest.mark.parametrize("case", with_thorough(("geglu_bias", "swiglu", "pairs"), ("swiglu", "pairs")))
+@pytest.mark.parametrize(
+    "case", with_thorough(("geglu_bias", "swiglu", "pairs", "gated_rms"), ("swiglu", "pairs"))
+)
 def test_nothing_spills(case):
     names = ("sm90_wide_2x1", "sm90_cluster_2x1", "sm90_64x192_2x1", "sm90_deferred_2x1", "mma_tma_256x128")
-    taken = [name for name in names if case != "pairs" or name not in WITHOUT_PAIRS]
+    reads_tiles = case in ("pairs", "gated_rms")
+    taken = [name for name in names if not reads_tiles or name not in WITHOUT_PAIRS]
 
     def spills_nothing(kernel):
         found = kernel.resources
         assert (found.stack_bytes, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
-    plans = [CASES[case].on(plan_named(name, BF16, case == "pairs"), 16) for name in taken]
+    plans = [CASES[case].on(plan_named(name, BF16, reads_tiles), 16) for name in taken]
     check_each(plans, spills_nothing)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cutegemm import epilogue as e
+from cutegemm.build import ending_in
 from cutegemm.choose.catalog import plan_named
 from cutegemm.choose.catalog import plans as names_of_plans
 from cutegemm.dtypes import f32
@@ -21,6 +22,7 @@ from cutegemm.plan.memory.workspace import regions
 from cutegemm.plan.problem import Operand
 from cutegemm.simulate import reductions, simulate
 from tests.epilogues import CASES
+from tests.gated import FORMS as GATED
 from tests.kernels.sm90_forms import FORMS, form
 from tests.reductions import EMPTY, F32, PLANS, REDUCED, hold_against_float64, operands, takes
 from tests.simulate.plans import small_plan
@@ -217,6 +219,23 @@ def test_a_second_kernel_reads_neighbours_together():
     assert [reducer_shape(along) for along in ALONG] == [(32, 8), (32, 8), (1, 256)]
 
 
-def test_of_a_gated_epilogue_nothing_is_reduced():
-    with pytest.raises(PlanError, match=r"of a gated epilogue sums and maxima are not served"):
-        epilogue_of(lambda acc: (e.swiglu(acc), e.row_sum(e.swiglu(acc))), {})
+def test_of_a_gated_epilogue_values_of_d_are_reduced():
+    """Of all columns of A @ B nothing is: half of their sums belong to another element of D."""
+    ending = epilogue_of(lambda acc: (e.swiglu(acc), e.row_sum(acc)), {})
+    with pytest.raises(PlanError, match=r"aux = row_sum\(acc\) reduces all columns of A @ B, D half of them"):
+        ending_in(ending, PLANS["pingpong"](), {"aux": Operand.of_kind(Column, f32)})
+    with pytest.raises(PlanError, match=r"acc stands inside of halves\(\) and outside of it"):
+        epilogue_of(lambda acc: (e.swiglu(acc), e.row_sum(e.swiglu(acc) + acc)), {})
+
+
+def test_the_partial_results_of_a_gated_epilogue():
+    """Tiles of 64 x 64 sums have 32 columns of D: 100 x 136 sums are 2 x 3 tiles, and D has 68 columns."""
+    plan = CASES["gated_sums"].on(GATED["pingpong"][0])
+    found = {region.name: region.size for region in regions(plan, 100, 136, 8, 1)}
+    assert found == {
+        "partials of aux": 100 * 3 * 4 // 256 * 256 + 256,
+        "partials of aux3": 68 * 2 * 4 * 4 // 256 * 256 + 256,
+        "partials of aux4": 256,
+    }
+    how = folding(plan, ("n",))
+    assert (len(how.groups), how.groups[:8], how.lanes) == (16, (0, 0, 1, 1, 0, 0, 1, 1), (1, 2))

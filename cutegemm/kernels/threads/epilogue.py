@@ -166,14 +166,17 @@ class ScheduledEpilogue:
         keys = [*names, *[(name, "up") for name in halved]]
         reader = Reader(self, epilogue, dict(zip(keys, vX, strict=False)), vcD, extents)
         folds = Folds(self.plan, values.results, tile_mnl, tid, extents) if epilogue.reductions else None
-        for first in range(0, len(held_by), at_once):
-            group = list(held_by)[first : first + at_once]
+        stored = list(held_by)
+        for first in range(0, len(stored), at_once):
+            group = stored[first : first + at_once]
             inside = [condition(cute.elem_less(vcD[0, i], extents)) for i in group]
             old = [reader.read(i, is_inside) for i, is_inside in zip(group, inside, strict=True)]
             for i, is_inside, operands in zip(group, inside, old, strict=True):
                 out = self.computed(epilogue, held_by[i], operands, mD.element_type, ups_by.get(i))
                 if folds is not None:
-                    self.reduce(folds, out, i, is_inside[0], vcD)
+                    # Of a gated epilogue the gates alone are counted
+                    number = i if which is not None else stored.index(i)
+                    self.reduce(folds, out, number, is_inside[0], vcD[None, i])
                 for name, to in zip(results, vX[len(keys) :], strict=True):
                     copy_vector(self.plan.access(name), out[name], to[None, i], is_inside)
                 if sD is None:
@@ -181,14 +184,17 @@ class ScheduledEpilogue:
                 else:
                     copy_vector(self.plan.store_d, out["d"], vsD[None, i])
 
-    def reduce(self, folds: Folds, out: dict[str, cute.Tensor], i, is_inside, vcD) -> None:
-        """The i-th vector to sums and maxima; what lies outside of D does not count."""
+    def reduce(self, folds: Folds, out: dict[str, cute.Tensor], i, is_inside, coords) -> None:
+        """Add the results of the i-th vector that is stored to sums and maxima; what lies outside of D does not count.
+
+        coords   (vector) coordinates in D
+        """
         vector = self.plan.store_d.values
         for name, fold in folds.by_name.items():
             values = [cutlass.select_(is_inside, out[name][v], fold.identity) for v in range(vector)]
             by_vectors = fold.folding.units > 1
             unit, first = (i, 0) if by_vectors else (0, i * vector)
-            folds.add(name, values, first, [vcD[v, i] for v in range(vector)], unit)
+            folds.add(name, values, first, [coords[v] for v in range(vector)], unit)
 
     def computed(self, epilogue: Epilogue, sums, operands, kind, ups=None) -> dict[str, cute.Tensor]:
         """All results of a vector of sums, or what they reduce, by name.

@@ -148,7 +148,9 @@ class Epilogue(hooks.Shown):
                 raise PlanError("epilogue", [f"expression = {each!r}; an Expression is expected."])
         object.__setattr__(self, "expression", distributed(self.expression))
         further = tuple([(name, distributed(expression)) for name, expression in self.further])
+        reductions = tuple([(name, distributed(expression)) for name, expression in self.reductions])
         object.__setattr__(self, "further", further)
+        object.__setattr__(self, "reductions", reductions)
         broken = list(_broken(self))
         if broken:
             raise PlanError(f"epilogue {self}", broken)
@@ -217,16 +219,19 @@ class Epilogue(hooks.Shown):
 
     @property
     def wide(self) -> tuple[str, ...]:
-        """Of a gated epilogue: the results that have all columns of A @ B, which no kernel stores beside half of them.
+        """Return the results of a gated epilogue that have all columns of A @ B: no kernel stores or reduces these
+        beside half of the columns.
 
         >>> from cutegemm.plan.epilogue.functions import swiglu
         >>> Epilogue(swiglu(Accumulator()), (("preact", Accumulator()),)).wide
         ('preact',)
         """
-        of_half = [
-            name for name, each in self.results if any(isinstance(node, Half) for node in each.nodes())
-        ]
-        return tuple([name for name in self.outputs if of_half and name not in of_half])
+        if not self.gated:
+            return ()
+        whole = (*self.results, *self.reductions)
+        return tuple(
+            [name for name, each in whole if not any(isinstance(node, Half) for node in each.nodes())]
+        )
 
     @cached_property
     def halved(self) -> tuple[str, ...]:
@@ -383,22 +388,20 @@ def _broken(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
-    by = epilogue.gated
+    by, wholes = epilogue.gated, [each for _, each in (*epilogue.results, *epilogue.reductions)]
     if not by:
         return
-    for name, reduction in epilogue.reductions:
-        yield (
-            f"{name} is {reduction} beside {by}(); of a gated epilogue sums and maxima are not served. Return it of "
-            "another product, or reduce D afterwards."
-        )
-    found = {node.by for _, each in epilogue.results for node in each.nodes() if isinstance(node, Half)}
-    if len(found) > 1:
+    halves = {node for each in wholes for node in each.nodes() if isinstance(node, Half)}
+    if len({node.by for node in halves}) > 1:
         yield "it has both halves() and pairs() of the sums. Take one of them."
-    for each in {node for _, result in epilogue.results for node in result.nodes() if isinstance(node, Half)}:
+    for each in halves:
         for node in each.child.nodes():
             if isinstance(node, Tile):
-                yield f"{node} stands inside of {by}(), but a tile has the columns of D, half of N. Take it outside."
-    for _, result in epilogue.results:
+                yield (
+                    f"{node} stands inside of {by}(), but a tile has the columns of D, half of N. Pass the columns of "
+                    f"the gates and of the ups as two tiles, and add each to its part of {by}(acc)."
+                )
+    for result in wholes:
         outside = [*_outside(result)]
         if not any(isinstance(node, Half) for node in outside):
             continue

@@ -77,13 +77,15 @@ class Folding:
 
 
 def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: Any) -> tuple[Any, Any, Any]:  # noqa: E741
-    """The extents of the partial results in the workspace: (results, partial results of each, L), compact.
+    """Return the extents of the partial results in the workspace: (results, partial results of each, L), compact.
+
+    m, n, l   extents of D; a gated D has half of the columns of A @ B
 
     >>> from cutegemm.build import sm90_plan
     >>> [partials_shape(sm90_plan(), along, 300, 500, 1) for along in (("n",), ("m",), ("m", "n"))]
     [(300, 4, 1), (500, 12, 1), (1, 48, 1)]
     """
-    bm, bn, _ = plan.cta_tile
+    bm, bn = plan.d_tile
     m_tiles, n_tiles = ceil_div(m, bm), ceil_div(n, bn)
     pieces = folding(plan, along).pieces
     if along == ("n",):
@@ -124,8 +126,24 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
 
 
 def held_in_units(plan: GemmPlan) -> np.ndarray:
-    """(threads, units, registers) element m + bM * n of the tile that each register has the sum of."""
-    return in_units(plan, plan.ending_mma.offsets_c(Layout(plan.cta_tile[:2])))
+    """Return the element m + bM * n of D's tile that each register becomes, as (threads, units, registers).
+
+    Of a gated plan these are the registers of the gates; the up of each is added to its element.
+    """
+    held, (bm, _) = in_units(plan, plan.ending_mma.offsets_c(Layout(plan.cta_tile[:2]))), plan.d_tile
+    gating = plan.gating
+    if gating is None:
+        return held
+    held = held[:, :, list(_registers_of_gates(plan))]
+    return held % bm + bm * gating.d_column(held // bm)
+
+
+def _registers_of_gates(plan: GemmPlan) -> tuple[int, ...]:
+    """Return the registers of a unit that hold gates, in the order in which they are stored."""
+    if plan.pipeline is not None:
+        return plan.leaving_pairs.gates
+    vector = plan.store_d.values
+    return tuple([gate * vector + i for gate, _ in plan.paired_vectors for i in range(vector)])
 
 
 @cache
@@ -139,7 +157,7 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
     >>> found.groups[:8], found.lanes, found.pieces, str(found.piece_of)
     ((0, 0, 1, 1, 0, 0, 1, 1), (1, 2), 1, '(1,4):(0,0)')
     """
-    held, bm = held_in_units(plan), plan.cta_tile[0]
+    held, (bm, _) = held_in_units(plan), plan.d_tile
     keys = kept(along, held % bm, held // bm)
     groups = _groups(keys)
     firsts = [groups.index(group) for group in range(max(groups) + 1)]

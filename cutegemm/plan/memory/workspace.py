@@ -74,8 +74,11 @@ def regions(
 
 
 def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  # noqa: E741
-    """Bytes of the partial results of each sum and maximum of the epilogue, by its name."""
-    found = {}
+    """Return the bytes of the partial results of each sum and maximum of the epilogue, by its name.
+
+    m, n, l   extents of A @ B
+    """
+    found, n = {}, n // 2 if plan.operands.gated else n
     for name, reduction in plan.epilogue.reductions:
         extent, partials, batch = partials_shape(plan, reduction.along, m, n, l)
         found[name] = extent * partials * batch * (plan.operands.matrix(name).dtype.bits // 8)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cutegemm.errors import PlanError
 from cutegemm.layout import size
+from cutegemm.plan.epilogue import Reduction
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -70,12 +71,14 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def wide_results(epilogue: Epilogue) -> Iterator[str]:
-    """Why results of all columns of A @ B are not stored beside those of half as many."""
-    for name in epilogue.wide:
-        expression = dict(epilogue.results)[name]
-        yield (
-            f"{name} = {expression} has all columns of A @ B, D half of them. Take gate and up of it as two results."
-        )
+    """Yield why results of all columns of A @ B are not stored, or reduced, beside those of half as many."""
+    for name, expression in (*epilogue.results, *epilogue.reductions):
+        if name in epilogue.wide:
+            has = "reduces" if isinstance(expression, Reduction) else "has"
+            yield (
+                f"{name} = {expression} {has} all columns of A @ B, D half of them. Take gate and up of it as two "
+                "results."
+            )
 
 
 def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
