@@ -4,12 +4,13 @@
 |------------------------------------|---------------------------------------------------------------------------------|
 | exp, sigmoid, silu, gelu_tanh      | EX2 of a multiple of x; where a reciprocal follows, RCP                         |
 | gelu                               | one polynomial, one EX2                                                         |
+| gelu_tanh, results of bf16         | TANH                                                                            |
 | tanh, erf, log                     | near their zero a polynomial; else 1 - 2 RCP(EX2 + 1), 1 - EX2(polynomial), LG2 |
 | sqrt, rsqrt, divide                | the instruction of that name, of operands that are scaled first                 |
 
 The special-function unit takes 16 values a cycle of a multiprocessor, which issues 128 instructions of threads: beside
 one of these, 7 others cost nothing. `machine.functions` counts them, `docs/functions.md` says how large the errors are.
-TANH is not taken: its error of 2**-11 is half a place of f16 and more.
+TANH has an absolute error near 1 that a result of bf16 hides and a result of more bits does not.
 
 No branch and no call; NaN gives NaN, and an infinity the function's limit there. Results below 2**-126 may be zero.
 Products that are added are written as `fma`, so that the compiler has nothing to fuse, and the emulator rounds alike.
@@ -71,6 +72,7 @@ _LOG_NEAR = (
 # gelu_tanh(x) = x * sigmoid(2 * u), u = sqrt(2 / pi) * (x + 0.044715 * x**3)
 _TWO_U = 2 * math.sqrt(2 / math.pi)
 _TWO_U_CUBIC = 0.044715 * _TWO_U
+_BITS_OF_TANH = 8  # of a significand, with which results at most are stored that TANH is exact enough for
 
 # Below these numbers the share that x is multiplied by is 0 in silu and both forms of gelu; or so nearly that the
 # product is below 2**-126 of f32. f64 has one that is lower.
@@ -257,8 +259,16 @@ def gelu(x: Any, bits: int = 24) -> Any:
     return _fma(-a, _exp2(_polynomial(a, [*fitted, _LOG2_OF_TAIL][0])), relu(x))
 
 
-def gelu_tanh(x: Any) -> Any:
-    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))."""
+def gelu_tanh(x: Any, bits: int = 24) -> Any:
+    """Return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))).
+
+    bits   of the significand that the result is stored with; of 8 and fewer, the TANH instruction computes the tanh
+    """
+    if bits <= _BITS_OF_TANH and not _is_double(x):
+        x = maximum(x, Float32(_ENDS[Float32]))
+        half = x * Float32(0.5)
+        share = _instruction("tanh.approx.f32", x * _fma(x * x, _TWO_U_CUBIC / 2, _TWO_U / 2))
+        return _fma(half, share, half)
     unit = _unit(x)
     return _times_share(x, lambda x: _share(x * _fma(x * x, -_TWO_U_CUBIC * unit, -_TWO_U * unit)))
 
@@ -281,7 +291,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 BINARY: dict[str, Callable[[Any, Any], Any]] = {"minimum": minimum, "maximum": maximum, "divide": divide}
 # Functions of fewer instructions where results are stored with so many bits of significand at most, by name:bits.
 NARROW: dict[str, Callable[[Any], Any]] = {
-    f"gelu:{bits}": functools.partial(gelu, bits=bits) for bits in _LOG2_OF_TAIL_BY_BITS
+    **{f"gelu:{bits}": functools.partial(gelu, bits=bits) for bits in _LOG2_OF_TAIL_BY_BITS},
+    f"gelu_tanh:{_BITS_OF_TANH}": functools.partial(gelu_tanh, bits=_BITS_OF_TANH),
 }
 
 

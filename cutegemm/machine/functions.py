@@ -40,5 +40,7 @@ COSTS: dict[str, Cost] = {
     "minimum": Cost(1, 0),
     "maximum": Cost(1, 0),
     "divide": Cost(7, 1),
-    "gelu:8": Cost(7, 1),  # where results are stored with 8 bits of significand at most, as in bf16
+    # If results are stored with 8 bits of significand at most, as in bf16
+    "gelu:8": Cost(7, 1),
+    "gelu_tanh:8": Cost(6, 1),
 }

@@ -24,7 +24,7 @@ from cutegemm.simulate.functions import BINARY, FUNCTIONS
 from docs.evidence.machine import cpu, this_machine
 from docs.evidence.pages.markdown import table as markdown
 
-NAMES = (*FUNCTIONS, *BINARY, "gelu:8")
+NAMES = (*FUNCTIONS, *BINARY, "gelu:8", "gelu_tanh:8")
 FLOATS: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 _LEAST = 2.0**-10  # of results whose error is told in units of the last place
 _TINY = 2.0**-100  # less counts in no relative error
@@ -195,6 +195,13 @@ def errors(got: np.ndarray, want: np.ndarray, ordinary: slice) -> Errors:
         bf16=shares[0],
         f16=shares[1],
     )
+
+
+def narrow_errors(name: str, x: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """Return the error of each value of a function, by the size of the exact value, or by 2**-7 if that is less."""
+    want = exact(name, x, x)
+    found: np.ndarray = np.abs(got - want) / np.maximum(np.abs(want), 2.0**-7)
+    return found
 
 
 def measured(kind: str, gpu: bool, step: int) -> dict[str, Errors]:

@@ -6,6 +6,7 @@ emulator's errors.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from docs.evidence import functions as evidence
@@ -29,12 +30,14 @@ F32 = {
     "maximum": (0, 0, 0),
     "divide": (2.1, 1.3e-7, 2.4e-7),
     "gelu:8": (13000, 4e-5, 4e6),
+    "gelu_tanh:8": (1e5, 2e-5, 1e32),  # 1 + TANH far below zero is the difference of two numbers near 1
 }
 F64 = dict.fromkeys(F32, (5, 6e-16, 1e-15)) | {
     "erf": (12, 1.3e-15, 2e-15),
     "gelu": (80, 5e-15, 1e-14),
     "gelu:8": (80, 5e-15, 1e-14),
     "gelu_tanh": (24, 1e-15, 5e-14),
+    "gelu_tanh:8": (24, 1e-15, 5e-14),
 }
 
 
@@ -54,3 +57,12 @@ def test_errors(arch, kind, allowed):
         )
     }
     assert off == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gelu:8", "gelu_tanh:8"])
+def test_errors_of_narrow_results(arch, name):
+    """Half of half a place of bf16 at most, of results of 2**-7 and more; as much as that of smaller ones."""
+    x = evidence.inputs("f32", 4093)
+    x = x[np.isfinite(x)]
+    assert evidence.narrow_errors(name, x, evidence.on_gpu("f32", x, x)[name]).max() < 2.0**-10
