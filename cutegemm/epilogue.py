@@ -36,6 +36,7 @@ from cutegemm.plan.epilogue.functions import (
     sqrt,
     square,
     swiglu,
+    swiglu_oai,
     tanh,
     total_max,
     total_sum,
@@ -45,6 +46,6 @@ from cutegemm.plan.epilogue.functions import (
 __all__ = [
     "abs", "cast", "clamp", "column_max", "column_sum", "equal", "erf", "exp", "geglu", "gelu", "gelu_tanh",
     "glu", "halves", "log", "maximum", "minimum", "not_equal", "pairs", "reglu", "relu", "row_max", "row_sum",
-    "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "swiglu", "tanh", "total_max", "total_sum",
-    "where",
+    "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "swiglu", "swiglu_oai", "tanh", "total_max",
+    "total_sum", "where",
 ]  # fmt: skip

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from cutegemm.plan.epilogue import Accumulator
 from cutegemm.torch.pullback import derivative
 from cutegemm.torch.text import formula, text_of
 from cutegemm.torch.traced import constant
+from cutegemm.torch.values import Values
 
 # Of one value.
 ACTIVATIONS: Mapping[str | None, str] = {
@@ -28,6 +31,7 @@ GATED: Mapping[str, str] = {
     "geglu_tanh": "gelu_tanh({gate}) * {up}",
     "reglu": "relu({gate}) * {up}",
     "glu": "sigmoid({gate}) * {up}",
+    "swiglu_oai": "minimum({gate}, 7) * sigmoid(1.702 * minimum({gate}, 7)) * (clamp({up}, -7, 7) + 1)",
 }
 ALIASES = {
     "gelu_new": "gelu_tanh",
@@ -96,6 +100,17 @@ def dgated(name: str) -> str:
     y = y.children[0]
     names = ["gate", "up"]
     return text_of([*[derivative(y, each, Accumulator()) for each in names], y], names)
+
+
+def gated_by_torch(name: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return what a gated activation makes of gate and up, by torch's own operations.
+
+    >>> gated_by_torch("reglu", torch.tensor([-1.0, 3.0]), torch.tensor([5.0, 2.0]))
+    tensor([0., 6.])
+    """
+    (y,) = formula(f"lambda acc, up: {GATED[name].format(gate='acc', up='up')}").results
+    found: torch.Tensor = Values(lambda: gate, {"up": up})(y)
+    return found
 
 
 def _lambda(operands: Sequence[str], results: Sequence[str]) -> str:

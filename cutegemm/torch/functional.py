@@ -268,7 +268,8 @@ def gemm_gated(
     a, b           M x K and K x N, or batches of them. b may be a pair (of gate, of up), each K x N/2: two views of one
                    weight that lie side by side in memory are read as they are, others are copied together first
     bias           (N,)
-    activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu, sigmoid of the gate
+    activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu, sigmoid of the gate;
+                   "swiglu_oai" of gpt-oss: see `cutegemm.epilogue.swiglu_oai`
     interleaved    whether gate and up are columns 2j and 2j + 1; else j and j + N/2
     store_preact   whether preact is wanted; None is returned for it where not
     varying_rows   whether a has other numbers of rows in other calls: see `cutegemm.gemm`

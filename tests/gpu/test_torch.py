@@ -177,7 +177,7 @@ def test_gemm_gated_and_the_way_back(activation, interleaved):
 
     def gate_of(x):
         gate, up = parted(x, interleaved)
-        return act(gate) * up
+        return act(gate, up)
 
     def by_torch(a, b, bias):
         x = a @ b + bias
@@ -219,7 +219,7 @@ def test_mlp(activation, dtype):
             inner = F.linear(x, up, up_bias)
             if activation in GATED:
                 gate, through = inner.chunk(2, -1)
-                return F.linear(GATED[activation](gate) * through, down, down_bias)
+                return F.linear(GATED[activation](gate, through), down, down_bias)
             return F.linear(ACTIVATIONS[activation](inner), down, down_bias)
 
         compared(ours, theirs, (x, up, down, *(biases if has_bias else ())), (activation, dtype))

@@ -15,12 +15,21 @@ ACTIVATIONS = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
+
+
+def _gpt_oss(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """As GptOssExperts of transformers has it."""
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return (up + 1) * (gate * torch.sigmoid(gate * 1.702))
+
+
 GATED = {
-    "swiglu": F.silu,
-    "geglu": F.gelu,
-    "geglu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "reglu": F.relu,
-    "glu": torch.sigmoid,
+    "swiglu": lambda gate, up: F.silu(gate) * up,
+    "geglu": lambda gate, up: F.gelu(gate) * up,
+    "geglu_tanh": lambda gate, up: F.gelu(gate, approximate="tanh") * up,
+    "reglu": lambda gate, up: F.relu(gate) * up,
+    "glu": lambda gate, up: torch.sigmoid(gate) * up,
+    "swiglu_oai": _gpt_oss,
 }
 
 

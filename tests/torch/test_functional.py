@@ -119,7 +119,7 @@ def test_gemm_gated_and_the_way_back(activation, interleaved):
 
     def by_torch(x):
         gate, up = parted(x, interleaved)
-        return GATED[activation](gate) * up
+        return GATED[activation](gate, up)
 
     preact, postact = gemm_gated(a, b, bias, activation, interleaved=interleaved)
     expected = a @ b + bias
@@ -136,6 +136,18 @@ def test_gemm_gated_and_the_way_back(activation, interleaved):
     dx, again = gemm_dgated(up, w, preact.detach(), activation, interleaved)
     x = preact.detach().requires_grad_()
     close([dx, again], [*torch.autograd.grad(by_torch(x), x, up @ w), by_torch(x).detach()])
+
+
+def test_gpt_oss_clamps_gate_and_up():
+    """At the limits the gradient is whole, as torch.clamp has it."""
+    a = torch.tensor([[9.0, 8], [7, 7], [-9, -7], [1, -9]], dtype=torch.float64, requires_grad=True)
+    one = torch.ones(4, 1, dtype=torch.float64)
+    preact, postact = gemm_gated(a, torch.eye(2, dtype=torch.float64), activation="swiglu_oai")
+    expected = GATED["swiglu_oai"](*a.chunk(2, -1))
+    (of_a,) = torch.autograd.grad(expected, a, one)
+    close([postact, *torch.autograd.grad(postact, a, one)], [expected, of_a])
+    dx, again = gemm_dgated(one, one[:1], preact.detach(), "swiglu_oai")
+    close([dx, again], [of_a, expected])
 
 
 def test_a_weight_in_two_parts():

@@ -13,13 +13,12 @@ import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import GatedMLP, mlp, use  # noqa: E402
 from cutegemm.torch.mlps import Mlp  # noqa: E402
-from tests.torch.cases import close, normal  # noqa: E402
+from tests.torch.cases import GATED, close, normal  # noqa: E402
 
 ACTS = {
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu_sq": lambda x: F.relu(x).square(), None: lambda x: x,
 }  # fmt: skip
-GATES = {"swiglu": F.silu, "geglu": F.gelu, "reglu": F.relu, "glu": torch.sigmoid}
 
 
 def operands(is_gated: bool, with_bias: bool, rows: int = 5, k: int = 4, hidden: int = 6, n: int = 3):
@@ -32,7 +31,7 @@ def operands(is_gated: bool, with_bias: bool, rows: int = 5, k: int = 4, hidden:
 def by_torch(x, up, down, activation, up_bias=None, down_bias=None):
     if isinstance(up, tuple):
         halves = F.linear(x, torch.cat(up), up_bias).chunk(2, -1)
-        return F.linear(GATES[activation](halves[0]) * halves[1], down, down_bias)
+        return F.linear(GATED[activation](*halves), down, down_bias)
     return F.linear(ACTS[activation](F.linear(x, up, up_bias)), down, down_bias)
 
 
@@ -43,9 +42,9 @@ def flat(x, up, down, *biases):
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("activation", [*ACTS, *GATES])
+@pytest.mark.parametrize("activation", [*ACTS, *GATED])
 def test_values_and_gradients_are_torchs(activation, with_bias):
-    x, up, down, *biases = operands(activation in GATES, with_bias)
+    x, up, down, *biases = operands(activation in GATED, with_bias)
     ours, theirs = mlp(x, up, down, activation, *biases), by_torch(x, up, down, activation, *biases)
     close([ours], [theirs])
     given, dy = flat(x, up, down, *biases), normal(*ours.shape)
@@ -54,7 +53,7 @@ def test_values_and_gradients_are_torchs(activation, with_bias):
 
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
 def test_gradients_of_gradients(activation):
-    x, up, down, *biases = operands(activation in GATES, True, 2, 2, 2, 2)
+    x, up, down, *biases = operands(activation in GATED, True, 2, 2, 2, 2)
     given = flat(x, up, down, *biases)
     parts = len(given) - 4
 
@@ -114,7 +113,7 @@ def test_leading_dimensions_and_autocast():
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
 def test_a_compiled_step_holds_the_way_back_as_one_operator(activation, with_bias):
-    x, up, down, *biases = operands(activation in GATES, with_bias)
+    x, up, down, *biases = operands(activation in GATED, with_bias)
     given = flat(x, up, down, *biases)
     graphs = []
 

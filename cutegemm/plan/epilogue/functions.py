@@ -264,3 +264,21 @@ def reglu(x: Any, interleaved: bool = False) -> Expression:
 def glu(x: Any, interleaved: bool = False) -> Expression:
     """sigmoid(gate) * up; see `swiglu`. torch's `glu` has the sigmoid of the second half."""
     return _gated(sigmoid, x, interleaved)
+
+
+def swiglu_oai(
+    x: Any, interleaved: bool = False, alpha: float = 1.702, limit: float | None = 7.0
+) -> Expression:
+    """Return gate * sigmoid(alpha * gate) * (up + 1), as gpt-oss has it; see `swiglu` for `interleaved`.
+
+    limit    gate is at most this and up lies in [-limit, limit] before; None leaves both as they are
+    source   GptOssExperts of transformers, whose gate and up are interleaved
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> print(swiglu_oai(Accumulator(), limit=None))
+    acc.gate * sigmoid(1.702 * acc.gate) * (acc.up + 1)
+    """
+    gate, up = (pairs if interleaved else halves)(x)
+    if limit is not None:
+        gate, up = minimum(gate, limit), clamp(up, -limit, limit)
+    return gate * sigmoid(alpha * gate) * (up + 1)

@@ -39,7 +39,8 @@ from cutegemm.plan.epilogue.symbols import result_name
 
 _CALLED = (
     *functions.NAMES, "minimum", "maximum", "where", "equal", "not_equal", "clamp", "softcap", "halves", "pairs",
-    "swiglu", "geglu", "reglu", "glu", "row_sum", "row_max", "column_sum", "column_max", "total_sum", "total_max",
+    "swiglu", "geglu", "reglu", "glu", "swiglu_oai", "row_sum", "row_max", "column_sum", "column_max", "total_sum",
+    "total_max",
 )  # fmt: skip
 _CASTS = {kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES}  # as they are printed
 _BINARY: dict[type[ast.operator], type[Binary]] = {
