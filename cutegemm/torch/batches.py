@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from cutegemm.plan.epilogue import Reduction
 from cutegemm.run.calls import How
 from cutegemm.torch.launch import AS_CHOSEN, PLAIN
+from cutegemm.torch.text import formula
 
 Dims = Sequence[int | None]
 _AS_CHOSEN = astuple(AS_CHOSEN)
@@ -55,9 +57,12 @@ def batched_gemm(
     rank = a.dim() - (of_a is not None)
     rows = a.movedim(of_a, 0) if of_a is not None else a.expand(size, *a.shape)
     folds = of_a is not None and rank == 2 and all(dim is None for dim in of_b)
+    folds = folds and not any(
+        isinstance(result, Reduction) and "m" in result.along for result in formula(epilogue).results
+    )
     if folds and all(dim is None and x.dim() < 2 for dim, x in zip(of_operands, operands, strict=True)):
         found = product(rows.flatten(0, -2), b, operands)
-        results = [each.reshape(size, -1, each.shape[-1]) for each in found]
+        results = [each.unflatten(0, (size, rows.shape[1])) for each in found]
         return results, [0] * len(results)
     length = () if rank == 2 else (rows.shape[1],)
 
@@ -71,7 +76,7 @@ def batched_gemm(
     whole = [in_front(x, dim, rank) for x, dim in zip(b, of_b, strict=True)]
     given = [in_front(x, dim, rank) for x, dim in zip(operands, of_operands, strict=True)]
     found = product(rows.reshape(-1, *rows.shape[-2:]), whole, given)
-    results = [each.reshape(size, *length, *each.shape[-2:]) for each in found]
+    results = [each.unflatten(0, (size, *length)) for each in found]
     return results, [0] * len(results)
 
 

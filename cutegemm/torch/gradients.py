@@ -179,7 +179,11 @@ def gradients(
     if call.text == PLAIN:
         found = {} if upstream[0] is None else {ACC: upstream[0]}
     else:
-        found = _by_names(call, a, b, kept[1 + parts :], upstream, wanted_of(call, needs, parts), times)
+        columns = sum(of.shape[-1] for of in extents[1 : 1 + parts])
+        shape = (*extents[0].shape[:-1], read.columns_of_d(columns))
+        found = _by_names(
+            call, a, b, kept[1 + parts :], upstream, wanted_of(call, needs, parts), shape, times
+        )
     gradient: list[torch.Tensor | None] = [None] * count
     g = found.get(ACC)
     if g is not None:
@@ -206,11 +210,13 @@ def _by_names(
     behind: Sequence[torch.Tensor | None],
     upstream: Sequence[torch.Tensor | None],
     wanted: frozenset[str],
+    shape: Sequence[int],
     times: Any,
 ) -> dict[str, Any]:
-    """The derivatives of an epilogue by the sums and its operands, by name.
+    """Return the derivatives of an epilogue by the sums and its operands, by name.
 
     behind   of what `saved` gave, the operands and the results
+    shape    extents of D
     """
     read = formula(call.text)
     operands = behind[: len(behind) - len(read.results)]
@@ -221,8 +227,8 @@ def _by_names(
         product: torch.Tensor = times(a, joined(b), sums_dtype(a.dtype))
         return product
 
-    values = Values(again, dict(zip(read.names, [*operands, *call.scalars], strict=True)), known)
-    return pullback(read.results, upstream, values, wanted, OfTensors())
+    values = Values(again, dict(zip(read.names, [*operands, *call.scalars], strict=True)), shape, known)
+    return pullback(read.results, upstream, values, wanted, OfTensors(shape))
 
 
 @lru_cache(maxsize=256)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.plan.epilogue import Expression, Reduction
 from cutegemm.run.calls import How
 from cutegemm.run.gemm import gemm
-from cutegemm.run.torch_ops import RESULTS
+from cutegemm.run.torch_ops import RESULTS, reduced_dtype
 from cutegemm.torch.activations import dgated
 from cutegemm.torch.halves import in_halves, is_gated
 from cutegemm.torch.text import Formula, formula, text_of
@@ -48,16 +49,22 @@ def sums_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.float64 else torch.float32
 
 
+def result_dtypes(
+    a: torch.Tensor, results: Sequence[Expression], out_dtype: torch.dtype | None
+) -> list[torch.dtype]:
+    """Return the type of each result of an epilogue: sums and maxima over D are float32, or float64 if a is."""
+    dtype, wide = result_dtype(a, out_dtype), reduced_dtype(a.dtype)
+    return [wide if isinstance(result, Reduction) else dtype for result in results]
+
+
 def allocated(
     a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: torch.dtype | None
 ) -> list[torch.Tensor]:
-    """Where the results of a product go: row-major, not filled. What a graph is told of a product follows from it."""
-    n = sum(part.shape[-1] for part in b)
-    dtype = result_dtype(a, out_dtype)
-    return [
-        a.new_empty((*a.shape[:-1], n // 2 if is_gated(result) else n), dtype=dtype)
-        for result in formula(text).results
-    ]
+    """Allocate the results of a product, row-major and not filled. A graph takes its fake results from it."""
+    read, n = formula(text), sum(part.shape[-1] for part in b)
+    kinds = result_dtypes(a, read.results, out_dtype)
+    shapes = read.shapes(a.shape[:-1], n)
+    return [a.new_empty(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True)]
 
 
 def joined(b: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -144,14 +151,14 @@ def by_torch(
     out_dtype: torch.dtype | None,
     out: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
-    """The results by torch's own operations, each of which it can differentiate and transform."""
-    dtype = out.dtype if out is not None else result_dtype(a, out_dtype)
-    values = Values(lambda: sums(a, b), read.named(given))
+    """Return the results by torch's own operations, each of which it can differentiate and transform."""
+    rows, columns = a.shape[:-1], b.shape[-1]
+    values = Values(lambda: sums(a, b), read.named(given), (*rows, read.columns_of_d(columns)))
+    kinds = result_dtypes(a, read.results, out.dtype if out is not None else out_dtype)
     found, sources = [], [*given]
-    for result in read.results:
-        shape = (*a.shape[:-1], b.shape[-1] // 2 if is_gated(result) else b.shape[-1])
+    for result, shape, kind in zip(read.results, read.shapes(rows, columns), kinds, strict=True):
         source = tensor_of(values(result))
-        value = stored(source, dtype).expand(shape).contiguous()
+        value = stored(source, kind).expand(shape).contiguous()
         # A result has memory of its own, also where it is an operand, or another result once more
         found.append(value.clone() if any(source is each for each in sources) else value)
         sources.append(source)

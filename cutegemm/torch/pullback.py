@@ -26,12 +26,13 @@ from cutegemm.plan.epilogue import (
     Minimum,
     Multiply,
     Negative,
+    Reduction,
     Subtract,
     Where,
     functions,
 )
 from cutegemm.torch.halves import is_half, together
-from cutegemm.torch.values import nodes_of, tensor_of
+from cutegemm.torch.values import modes_of, nodes_of, tensor_of
 
 ACC = "acc"  # the name of the sums among operands
 Value = Callable[[Expression], Any]
@@ -52,6 +53,12 @@ class Arithmetic(Protocol):
     def whole(self, halves: Sequence[tuple[Expression, Any]]) -> Any:
         """What gate and up, or one of them, add to what they are parts of."""
 
+    def of_sum(self, node: Reduction, g: Any) -> Any:
+        """Return the gradient of what a sum is taken of."""
+
+    def of_maximum(self, node: Reduction, g: Any, x: Any, y: Any) -> Any:
+        """Return the gradient of what a maximum is taken of: x; y is the maximum."""
+
 
 class OfExpressions:
     """Rules on expressions."""
@@ -69,6 +76,12 @@ class OfExpressions:
         return sum(
             [g for _, g in halves[1:]], halves[0][1]
         )  # made of the same operands, which is all that is asked
+
+    def of_sum(self, node: Reduction, g: Any) -> Any:
+        return g
+
+    def of_maximum(self, node: Reduction, g: Any, x: Any, y: Any) -> Any:
+        return self.where(functions.equal(x, y), g, 0.0)
 
 
 _ATEN = torch.ops.aten
@@ -92,7 +105,13 @@ def _silu_backward(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 class OfTensors:
-    """Rules on tensors: torch's own operations where it has one for a whole rule, one pass over memory."""
+    """Rules on tensors: torch's own operations where it has one for a whole rule, one pass over memory.
+
+    shape   extents of D; not needed without sums and maxima over it
+    """
+
+    def __init__(self, shape: Sequence[int] = ()) -> None:
+        self.shape = shape
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         return torch.where(tensor_of(condition), x, y)
@@ -105,6 +124,20 @@ class OfTensors:
 
     def whole(self, halves: Sequence[tuple[Expression, Any]]) -> Any:
         return together(halves)
+
+    def of_sum(self, node: Reduction, g: Any) -> Any:
+        return self._spread(node, g)
+
+    def of_maximum(self, node: Reduction, g: Any, x: Any, y: Any) -> Any:
+        """Where several are the maximum each has an equal part of it, as torch.amax has it."""
+        is_largest = tensor_of(x).expand(self.shape) == self._spread(node, y)
+        count = is_largest.sum(modes_of(node), keepdim=True)
+        return torch.where(is_largest, self._spread(node, g) / count, 0.0)
+
+    def _spread(self, node: Reduction, x: Any) -> Any:
+        """Return a value of each row, of each column or of all of D as one for each element."""
+        x = x.unsqueeze(-2) if node.along == ("m",) else x.unsqueeze(-1)
+        return (x.unsqueeze(-1) if len(node.along) == 2 else x).expand(self.shape)
 
 
 def _of_one_type(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -230,6 +263,10 @@ def _terms(
         yield node.child, lambda: g
     elif isinstance(node, Function):
         yield node.child, lambda: _of_function(node, g, value, f)
+    elif isinstance(node, Reduction) and node.operation == "sum":
+        yield node.child, lambda: f.of_sum(node, g)
+    elif isinstance(node, Reduction):
+        yield node.child, lambda: f.of_maximum(node, g, value(node.child), value(node))
     elif isinstance(node, Minimum):
         yield from _of_extreme(node, g, value, f)
     elif isinstance(node, Where):

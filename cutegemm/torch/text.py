@@ -15,11 +15,15 @@ from typing import Any
 from cutegemm.errors import PlanError
 from cutegemm.plan.epilogue import (
     Expression,
+    Reduction,
     Scalar,
     Tensor,
     epilogue_of,
 )
+from cutegemm.plan.epilogue.symbols import returned
 from cutegemm.plan.epilogue.text import function_of, operands_of, written
+from cutegemm.plan.rules.gated import wide_results
+from cutegemm.torch.halves import is_gated
 from cutegemm.torch.traced import constant
 
 
@@ -30,7 +34,7 @@ class Formula:
     text       what was read
     names      of its operands
     function   what `gemm` takes; one object for one text
-    results    expressions, D's first, in which every operand is a `Tensor`
+    results    expressions in the order in which they are returned, D's first; every operand in them is a `Tensor`
     """
 
     text: str
@@ -50,10 +54,32 @@ class Formula:
             )
         return dict(zip(self.names, values, strict=True))
 
+    def columns_of_d(self, columns: Any) -> Any:
+        """Return how many columns D has: half of those of A @ B if the epilogue is gated."""
+        return columns // 2 if any(is_gated(result) for result in self.results) else columns
+
+    def shapes(self, rows: Sequence[Any], columns: Any) -> list[tuple[Any, ...]]:
+        """Return the shape of each result.
+
+        rows      extents of A without K: (M,), or (L, M)
+        columns   of A @ B
+
+        >>> formula("lambda acc: (swiglu(acc), acc, row_sum(swiglu(acc)), column_max(swiglu(acc)))").shapes((4,), 6)
+        [(4, 3), (4, 6), (4,), (3,)]
+        """
+        d, found = (*rows, self.columns_of_d(columns)), []
+        for result in self.results:
+            if isinstance(result, Reduction):
+                kept = [extent for mode, extent in zip("mn", d[-2:], strict=True) if mode not in result.along]
+                found.append((*d[:-2], *kept))
+            else:
+                found.append(d if is_gated(result) else (*rows, columns))
+        return found
+
 
 @lru_cache(maxsize=4096)
 def formula(text: str) -> Formula:
-    """Reads an epilogue.
+    """Read an epilogue from its text.
 
     raises   PlanError where the text is no epilogue
 
@@ -68,7 +94,7 @@ def formula(text: str) -> Formula:
     """
     names, function = operands_of(text), function_of(text)
     epilogue = epilogue_of(function, dict.fromkeys(names, Tensor))
-    return Formula(text, names, function, tuple([each for _, each in epilogue.results]))
+    return Formula(text, names, function, returned(epilogue))
 
 
 def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
@@ -85,23 +111,16 @@ def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
 
 @constant
 def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
-    """The text of a caller's function, which is called with symbols once.
+    """Return the text of a caller's function, which is called with symbols once.
 
     tensors, numbers   the names of its operands
-    raises             PlanError as `epilogue_of`
+    raises             PlanError as `epilogue_of`, and for a sum or maximum of columns that a gated D does not have
 
     >>> text_of_function(lambda acc, bias, scale: (acc + bias) * scale, ("bias",), ("scale",))
     'lambda acc, bias, scale: (acc + bias) * scale'
     """
     kinds = {**dict.fromkeys(tensors, Tensor), **dict.fromkeys(numbers, Scalar)}
     epilogue = epilogue_of(function, kinds)
-    if epilogue.reductions:
-        raise PlanError(
-            f"epilogue {epilogue}",
-            [
-                f"{reduction} is known to `gemm` alone: it has no gradients, and no graph holds it. Call gemm with "
-                "tensors that require none, outside of torch.compile."
-                for _, reduction in epilogue.reductions
-            ],
-        )
-    return text_of([each for _, each in epilogue.results], (*tensors, *numbers))
+    if any(name in epilogue.wide for name, _ in epilogue.reductions):
+        raise PlanError(f"epilogue {epilogue}", list(wide_results(epilogue)))
+    return text_of(returned(epilogue), (*tensors, *numbers))

@@ -25,6 +25,7 @@ from cutegemm.plan.epilogue import (
     Minimum,
     Multiply,
     Negative,
+    Reduction,
     Subtract,
     Where,
 )
@@ -63,6 +64,7 @@ class Values:
 
     acc        what gives the sums
     operands   tensors and numbers by name
+    shape      extents of D, over which sums and maxima are taken; not needed without these
     known      values that need not be computed
 
     >>> from cutegemm.torch.text import formula
@@ -77,9 +79,10 @@ class Values:
         self,
         acc: Callable[[], torch.Tensor],
         operands: Mapping[str, Any],
+        shape: Sequence[int] = (),
         known: Mapping[Expression, torch.Tensor] | None = None,
     ) -> None:
-        self._acc, self._operands = acc, operands
+        self._acc, self._operands, self._shape = acc, operands, shape
         self._known: dict[Expression, Any] = dict(known or {})
 
     def __call__(self, node: Expression) -> Any:
@@ -114,6 +117,8 @@ class Values:
             return torch.where(tensor_of(condition), left, right)
         if isinstance(node, Cast):
             return rounded(tensor_of(given[0]), node.dtype)
+        if isinstance(node, Reduction):
+            return reduced(node, tensor_of(given[0]).expand(self._shape))
         if is_half(node):
             return part(node, given[0])
         raise TypeError(f"{type(node).__name__} {node} is not evaluated by torch.")
@@ -138,6 +143,25 @@ def _extreme(is_largest: bool, left: Any, right: Any) -> Any:
     if isinstance(right, torch.Tensor):
         return torch.maximum(left, right) if is_largest else torch.minimum(left, right)
     return torch.clamp(tensor_of(left), **{"min" if is_largest else "max": right})
+
+
+def modes_of(node: Reduction) -> list[int]:
+    """Return the dimensions of D that a sum or maximum is taken over."""
+    return [{"m": -2, "n": -1}[mode] for mode in node.along]
+
+
+def reduced(node: Reduction, x: torch.Tensor) -> torch.Tensor:
+    """Return the sum or the maximum of x over some of its last two dimensions; a maximum of nothing is -inf.
+
+    >>> reduced(Reduction("max", ("n",), Constant(0.0)), torch.tensor([[1.0, 3.0], [2.0, torch.nan]]))
+    tensor([3., nan])
+    """
+    modes, x = modes_of(node), x if x.is_floating_point() else x.float()
+    if node.operation == "sum":
+        return x.sum(modes)
+    if any(x.shape[mode] == 0 for mode in modes):
+        return x.sum(modes) + node.identity
+    return x.amax(modes)
 
 
 def rounded(x: torch.Tensor, dtype: DType) -> torch.Tensor:

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.nn.functional as F  # noqa: E402
 
 import cutegemm  # noqa: E402
-from cutegemm.epilogue import gelu  # noqa: E402
+from cutegemm import gemm  # noqa: E402
+from cutegemm.epilogue import gelu, row_sum, square, swiglu  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import (  # noqa: E402
     addmm,
@@ -196,6 +197,33 @@ def test_gemm_gated_and_the_way_back(activation, interleaved):
         return torch.autograd.grad(y, x, up @ w)[0], y.detach()
 
     compared(lambda *t: gemm_dgated(*t, activation, interleaved), back, (up, w, preact))
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_sums_of_rows_with_gradients(is_gated):
+    """A residual and the sums of squares that RMSNorm needs, behind a product or a gated one."""
+    a, b = on_gpu(264, 128, grad=True), on_gpu(128, 512, seed=1, grad=True, scale=128**-0.5)
+    residual = on_gpu(264, 256 if is_gated else 512, seed=2, grad=True)
+
+    def ours(a, b, residual):
+        def epilogue(acc, residual):
+            x = (swiglu(acc) if is_gated else acc) + residual
+            return x, row_sum(square(x))
+
+        return gemm(a, b, epilogue=epilogue, residual=residual)
+
+    def theirs(a, b, residual):
+        x = a @ b
+        if is_gated:
+            gate, up = x.chunk(2, -1)
+            x = F.silu(gate) * up
+        return x + residual, (x + residual).to(torch.promote_types(x.dtype, torch.float32)).square().sum(-1)
+
+    compared(ours, theirs, (a, b, residual))
+    with torch.no_grad():
+        eager = ours(a, b, residual)
+        for one, other in zip(torch.compile(ours, fullgraph=True)(a, b, residual), eager, strict=True):
+            assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -28,6 +28,17 @@ def result_name(position: int) -> str:
     return f"aux{position + 1}" if position else "aux"
 
 
+def returned(epilogue: Epilogue) -> tuple[Expression, ...]:
+    """Return the expressions that the function of an epilogue returned, in its order.
+
+    >>> from cutegemm.plan.epilogue.functions import relu, row_sum
+    >>> [str(each) for each in returned(epilogue_of(lambda acc: (relu(acc), row_sum(acc), acc), {}))]
+    ['relu(acc)', 'row_sum(acc)', 'acc']
+    """
+    whole = dict((*epilogue.results, *epilogue.reductions))
+    return tuple([whole[name] for name in ("d", *map(result_name, range(len(epilogue.beside))))])
+
+
 def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) -> Epilogue:
     """The epilogue that a function computes.
 
