@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from cutegemm.machine.arch import (
 )
 from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
 from cutegemm.plan.gating import Gating, PairedSums, paired_sums, paired_vectors
+from cutegemm.plan.memory.packing import Packing
 from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.problem import Operands, Problem, check_is_problem
 from cutegemm.plan.program.barriers import Barrier, barriers_of
@@ -37,9 +38,6 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
-
-if TYPE_CHECKING:
-    from cutegemm.plan.memory.packing import Packing
 
 # An access of one element of 16 bits: it goes to a register of its own, so that no load waits for another. Where it
 # comes from takes half a register besides, as seen in kernels: addresses of runs of them, and predicates.

@@ -1,23 +1,136 @@
-"""Whether values are of the types that they have to be, in words."""
+"""Checks of values against types and annotations, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import NoneType
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+_WORDS = {bool: "True or False", NoneType: "None", int: "an integer", str: "a text"}
+_PLURALS = {int: "integers", str: "texts"}
 
 
 def not_of_types(values: Mapping[str, tuple[Any, tuple[type, ...]]]) -> list[str]:
-    """Which values are of other types than they have to be.
+    """Return a sentence for each value that is not of one of its types.
 
-    values   by name a value, and its types; a bool is no int
+    values   by name a value, and its types; a bool is not an int
 
     >>> not_of_types({"fill": ("no", (bool,)), "pad": (4, (int,))})
     ["fill = 'no'; True or False is expected."]
     """
-    words = {bool: "True or False", NoneType: "None", int: "an integer", str: "a text"}
     return [
-        f"{name} = {value!r}; {' or '.join([words.get(each, each.__name__) for each in types])} is expected."
+        f"{name} = {value!r}; {_words(types)} is expected."
         for name, (value, types) in values.items()
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
+        if not any(_is_of(value, kind) for kind in types)
     ]
+
+
+def not_as_annotated(value: Any) -> Iterator[str]:
+    """Yield a sentence for each field of a dataclass that is not of its annotated type.
+
+    A tuple is checked element by element. A field that is a dataclass is checked field by field, unless it has a
+    `__post_init__`, which has checked it.
+
+    >>> from cutegemm.plan.role import Role
+    >>> list(not_as_annotated(Role("producer", "4", 40)))
+    ["warps = '4'; an integer is expected."]
+    """
+    return (f"{name} {sentence}" for name, sentence in _wrong_fields(value))
+
+
+class _Kind(NamedTuple):
+    """One of the types that an annotation allows.
+
+    elements     of a tuple: what each element may be; what all may be, if the tuple may have any length
+    any_length   whether a tuple may have any length
+    is_open      whether it is a dataclass that has not checked its own fields
+    """
+
+    type: type
+    elements: tuple[_Expected, ...]
+    any_length: bool
+    is_open: bool
+
+
+class _Expected(NamedTuple):
+    """The types that an annotation allows.
+
+    leaves   those whose values have no parts to check: nearly all values are of one of them
+    words    what is expected
+    """
+
+    kinds: tuple[_Kind, ...]
+    leaves: frozenset[type]
+    words: str
+
+
+def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the path to each wrong value in a dataclass, and the rest of the sentence."""
+    for name, expected in _fields(type(value)):
+        if type(getattr(value, name)) in expected.leaves:
+            continue
+        for path, sentence in _wrong(getattr(value, name), expected):
+            yield name + path, sentence
+
+
+def _wrong(value: Any, expected: _Expected) -> Iterator[tuple[str, str]]:
+    """Yield the path to each wrong value in `value`, "" for itself, and the rest of the sentence."""
+    kind = next((kind for kind in expected.kinds if _is_of(value, kind.type)), None)
+    if kind is None or (kind.elements and not kind.any_length and len(kind.elements) != len(value)):
+        yield "", f"= {value!r}; {expected.words} is expected."
+    elif kind.elements:
+        elements = kind.elements * len(value) if kind.any_length else kind.elements
+        for i, element in enumerate(value):
+            for path, sentence in _wrong(element, elements[i]):
+                yield f"[{i}]{path}", sentence
+    elif kind.is_open:
+        for path, sentence in _wrong_fields(value):
+            yield f".{path}", sentence
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, _Expected], ...]:
+    """The fields of a dataclass, and what their annotations allow."""
+    hints = get_type_hints(kind)
+    return tuple([(field.name, _expected(hints[field.name])) for field in fields(kind)])
+
+
+def _expected(annotation: Any) -> _Expected:
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds = tuple(map(_kind, members))
+    leaves = [kind.type for kind in kinds if not kind.elements and not kind.is_open]
+    return _Expected(kinds, frozenset(leaves), _words(members))
+
+
+def _kind(member: Any) -> _Kind:
+    if get_origin(member) is tuple:
+        elements = get_args(member)
+        any_length = elements[-1] is Ellipsis
+        return _Kind(tuple, tuple(map(_expected, elements[: 1 if any_length else None])), any_length, False)
+    is_open = is_dataclass(member) and not hasattr(member, "__post_init__")
+    return _Kind(object if member is Any else member, (), False, is_open)
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
+
+
+def _words(members: Sequence[Any]) -> str:
+    """What is expected, in words.
+
+    members   types and tuples of them, as annotations
+
+    >>> _words((int, NoneType)), _words((tuple[int, int],)), _words((tuple[str, ...],))
+    ('an integer or None', 'a tuple of 2 integers', 'a tuple of texts')
+    """
+    out = []
+    for member in members:
+        if get_origin(member) is tuple:
+            first, *others = get_args(member)
+            count = "" if others == [Ellipsis] else f"{1 + len(others)} "
+            out.append(f"a tuple of {count}{_PLURALS.get(first) or _expected(first).words}")
+        else:
+            out.append(_WORDS.get(member) or member.__name__)
+    return " or ".join(out)

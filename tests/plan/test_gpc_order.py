@@ -100,7 +100,7 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
         ({"ctas": 264}, "the grid has 132 clusters; the GPCs of 66 are known"),
         ({"gpcs": GpcOrder((2, 3))}, "rounds of (2, 3) clusters; positive integers"),
         ({"gpcs": GpcOrder(())}, "rounds of () clusters"),
-        ({"gpcs": GpcOrder(None)}, "rounds of None clusters"),
+        ({"gpcs": GpcOrder(None)}, "pipeline.gpcs.rounds = None; a tuple of integers is expected"),
         ({"gpcs": 8}, "pipeline.gpcs = 8; GpcOrder or None is expected"),
         ({"gpcs": GpcOrder((200, 100))}, "255 in all at most"),
         ({"ctas": None, "kind": "cooperative"}, "which is known of a persistent grid alone"),

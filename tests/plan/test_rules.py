@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cutegemm.build import mma_sync_plan, simt_plan
+from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.plan import Operands
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.program.schedule import Fetch, Read, Repeat, Sync
+from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import places
 
 
@@ -42,6 +46,66 @@ def test_shared_memory_of_a(stride: tuple[int, int, int], said: str | None) -> N
     except PlanError as error:
         found = "\n".join(rule for rule in error.violations if "shared memory of A, " in rule)
     assert (said in found) if said else not found
+
+
+def _pipeline(**changes: Any) -> GemmPlan:
+    plan = sm90_plan()
+    assert plan.pipeline is not None
+    return plan.with_(pipeline=replace(plan.pipeline, **changes))
+
+
+def _body(*steps: Any) -> GemmPlan:
+    plan = simt_plan()
+    assert plan.schedule is not None
+    return plan.with_(schedule=replace(plan.schedule, body=steps))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: simt_plan().with_(family=["simt"]), ["family = ['simt']; a text is expected."]),
+        (lambda: simt_plan().with_(persistent=True), ["persistent = True; an integer or None is expected."]),
+        (
+            lambda: simt_plan().with_(smem_a=None, cta_tile=(1.0, 2, 3), rounding=1),
+            [
+                "cta_tile[0] = 1.0; an integer is expected.",
+                "smem_a = None; Layout or ComposedLayout is expected.",
+                "rounding = 1; a text is expected.",
+            ],
+        ),
+        (
+            lambda: simt_plan().with_(roles=(Role("all", "8"),)),
+            ["roles[0].warps = '8'; an integer is expected."],
+        ),
+        (lambda: simt_plan().with_(packs=("a",)), ["packs[0] = 'a'; Packing is expected."]),
+        (
+            lambda: _pipeline(stages="4", consumer_tile=(64,)),
+            [
+                "pipeline.stages = '4'; an integer is expected.",
+                "pipeline.consumer_tile = (64,); a tuple of 2 integers is expected.",
+            ],
+        ),
+        (
+            lambda: _body(Read(0), Repeat(2, 1, (Sync(),)), Fetch("1")),
+            [
+                "schedule.body[1].steps[0] = Sync(); Read or Multiply is expected.",
+                "schedule.body[2].ahead = '1'; an integer is expected.",
+            ],
+        ),
+        (
+            lambda: _body(Repeat(0, 1, (Read(-1),)), Fetch(0, parts=0)),
+            [
+                f"{Repeat(0, 1, (Read(-1),))} of schedule.body: times of at least 1 is expected.",
+                "Read(k_block=-1, ahead=0) of schedule.body: k_block of at least 0 is expected.",
+                "Fetch(ahead=0, part=0, parts=0) of schedule.body: parts of at least 1 is expected.",
+            ],
+        ),
+    ],
+)
+def test_fields_are_of_the_types_of_their_annotations(make: Callable[[], GemmPlan], said: list[str]) -> None:
+    with pytest.raises(PlanError) as refused:
+        make()
+    assert list(refused.value.violations) == said
 
 
 @pytest.mark.parametrize(

@@ -7,91 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from operator import gt
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.dtypes import DType
-from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARP_THREADS
-from cutegemm.plan.epilogue import Epilogue
-from cutegemm.plan.memory.packing import Packing
-from cutegemm.plan.pipeline import Pipeline, Slots
-from cutegemm.plan.problem import Operands
-from cutegemm.plan.program.schedule import (
-    Commit,
-    Fetch,
-    Multiply,
-    Read,
-    Repeat,
-    Schedule,
-    Step,
-    Store,
-    Sync,
-    Wait,
-)
-from cutegemm.plan.role import Role
+from cutegemm.plan.pipeline import Pipeline
+from cutegemm.plan.program.schedule import Repeat, Schedule
 from cutegemm.plan.rules.boxes import layout_rule
-from cutegemm.plan.sums import SharedSums
-from cutegemm.plan.typed import not_of_types
-from cutegemm.plan.work.gpcs import GpcOrder
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.typed import not_as_annotated
 from cutegemm.tile.atoms import CopyAtom
-from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
-from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-_NONE = type(None)
-_LAYOUTS: tuple[type, ...] = (Layout, ComposedLayout)
-_COPIES: tuple[type, ...] = (TiledCopy, TmaBox)
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "name": (str,),
-    "summary": (str,),
-    "operands": (Operands,),
-    "cta_tile": (tuple,),
-    "tiled_mma": (TiledMma,),
-    "smem_a": _LAYOUTS,
-    "smem_b": _LAYOUTS,
-    "load_a": _COPIES,
-    "load_b": _COPIES,
-    "read_a": (CopyAtom, _NONE),
-    "read_b": (CopyAtom, _NONE),
-    "store_d": (CopyAtom,),
-    "raster": (Raster,),
-    "schedule": (Schedule, _NONE),
-    "roles": (tuple,),
-    "smem_d": (*_LAYOUTS, _NONE),
-    "cluster_mn": (tuple,),
-    "split": (Split,),
-    "packs": (tuple,),
-    "copy_d": (TiledCopy, _NONE),
-    "pipeline": (Pipeline, _NONE),
-    "slots": (Slots, _NONE),
-    "epilogue": (Epilogue,),
-    "overlaps": (bool,),
-    "sums": (SharedSums, _NONE),
-    "transposed": (bool,),
-}
-_PIPELINE: dict[str, tuple[type, ...]] = {
-    "two_level": (bool,),
-    "deferred": (bool,),
-    "gpcs": (GpcOrder, _NONE),
-}
-_SUMS: dict[str, tuple[type, ...]] = {
-    "added": (TiledMma,),
-    "by_warp": (Layout,),
-    "by_cta": (Layout, _NONE),
-}
-_SLOTS: dict[str, tuple[type, ...]] = {
-    "subtile": (tuple,),
-    "to_shared": (TiledCopy,),
-    "store": _COPIES,
-    "from_shared": (TiledCopy, _NONE),
-    "load_c": (TmaBox, _NONE),
-}
 # What carries out a family: the first word of its MMA atoms
 _ATOMS = {"simt": "fma", "mma_sync": "mma", "sm90": "wgmma"}
 # Bounds beyond which no CTA goes, whatever the architecture: what is within them is computed with
@@ -105,14 +37,11 @@ _MOST_STEPS = 1 << 16  # of a schedule, those of its loops one by one
 
 
 def kind_rules(plan: GemmPlan) -> Iterator[str]:
-    """Bounds of the fields, beyond which the other rules could not compute."""
-    wrong = [*_types("", plan, _FIELDS)]
-    if plan.pipeline is not None and not wrong:
-        wrong += _types("pipeline.", plan.pipeline, _PIPELINE)
-    if plan.slots is not None and not wrong:
-        wrong += _types("slots.", plan.slots, _SLOTS)
-    if plan.sums is not None and not wrong:
-        wrong += _types("sums.", plan.sums, _SUMS)
+    """Yield every rule that the types and bounds of a plan's fields break; the other rules compute within these.
+
+    The types are those of the annotations. Bounds are checked if all types are right.
+    """
+    wrong = list(not_as_annotated(plan))
     if (plan.schedule is None) == (plan.pipeline is None):
         wrong.append("a plan has either a schedule, which all threads follow, or a pipeline of roles.")
     yield from wrong
@@ -128,17 +57,13 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
             yield from _piped(plan, plan.pipeline)
 
 
-def _types(prefix: str, value: Any, fields: dict[str, tuple[type, ...]]) -> Iterator[str]:
-    for name, types in fields.items():
-        yield from not_of_types({f"{prefix}{name}": (getattr(value, name), types)})
-
-
 def _counts(plan: GemmPlan) -> Iterator[str]:
-    tile = [*_tuple("cta_tile", plan.cta_tile, 3)]
+    """Extents and counts that are less than 1, or more than any machine has room for."""
+    tile = [*_extents("cta_tile", plan.cta_tile)]
     yield from tile
-    if not tile and plan.cta_tile[2] > _MOST_DEEP:
+    if plan.cta_tile[2] > _MOST_DEEP:
         yield f"cta_tile = {plan.cta_tile!r}; bK of {_MOST_DEEP} at most is expected."
-    cluster = [*_tuple("cluster_mn", plan.cluster_mn, 2)]
+    cluster = [*_extents("cluster_mn", plan.cluster_mn)]
     yield from cluster
     if not cluster and product(plan.cluster_mn) > _MOST_CLUSTERED:
         yield f"cluster_mn = {plan.cluster_mn!r}; no cluster has more than {_MOST_CLUSTERED} CTAs."
@@ -146,21 +71,19 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
     yield from shared
     if not tile and not cluster and not shared and product(plan.product_tile[:2]) > _MOST_SUMS:
         of = f"cta_tile = {plan.cta_tile!r}" + f" of {plan.k_ctas} CTAs that share K" * (plan.k_ctas > 1)
-        yield f"{of}; the registers of no CTA hold more than {_MOST_SUMS} sums."
+        yield f"{of}; at most {_MOST_SUMS} accumulators are expected in the registers of a CTA."
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
     if plan.persistent is not None:
         yield from _count("persistent", plan.persistent, most=_MOST_RESIDENT)
     if plan.pipeline is not None:
         pipeline = plan.pipeline
-        own = [*_tuple("pipeline.consumer_tile", pipeline.consumer_tile, 2)]
+        own = [*_extents("pipeline.consumer_tile", pipeline.consumer_tile)]
         yield from own
-        if (
-            not own
-            and not tile
-            and any(e > t for e, t in zip(pipeline.consumer_tile, plan.cta_tile, strict=False))
-        ):
-            have = pipeline.consumer_tile
-            yield f"pipeline.consumer_tile = {have!r}; the tile of a CTA, {plan.cta_tile!r}, has less."
+        if not own and not tile and any(map(gt, pipeline.consumer_tile, plan.cta_tile)):
+            yield (
+                f"pipeline.consumer_tile = {pipeline.consumer_tile!r}; at most the tile of a CTA, {plan.cta_tile!r}, "
+                "is expected."
+            )
         yield from _count("pipeline.stages", pipeline.stages, most=_MOST_STAGES)
         for name in ("consumers", "consumer_warps"):
             yield from _count(
@@ -172,32 +95,24 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         if pipeline.gpcs is not None:
             yield from pipeline.gpcs.violations()
     if plan.slots is not None:
-        yield from _tuple("slots.subtile", plan.slots.subtile, 2)
+        yield from _extents("slots.subtile", plan.slots.subtile)
         yield from _count("slots.count", plan.slots.count, most=_MOST_STAGES)
 
 
-def _count(name: str, value: Any, least: int = 1, most: int | None = None) -> Iterator[str]:
-    if not _is_integer(value):
-        yield f"{name} = {value!r}; an integer is expected."
-    elif value < least:
+def _count(name: str, value: int, least: int = 1, most: int | None = None) -> Iterator[str]:
+    if value < least:
         yield f"{name} = {value}; at least {least} is expected."
     elif most is not None and value > most:
         yield f"{name} = {value}; at most {most} is expected."
 
 
-def _tuple(name: str, value: tuple[Any, ...], modes: int) -> Iterator[str]:
-    if len(value) != modes or any(not _is_integer(extent) or extent < 1 for extent in value):
-        yield f"{name} = {value!r}; {modes} positive integers are expected."
+def _extents(name: str, value: tuple[int, ...]) -> Iterator[str]:
+    if min(value) < 1:
+        yield f"{name} = {value!r}; {len(value)} positive integers are expected."
 
 
 def _parts(plan: GemmPlan) -> Iterator[str]:
-    for name, parts, kind in (
-        ("roles", plan.roles, Role),
-        ("packs", plan.packs, Packing),
-    ):
-        if any(not isinstance(part, kind) for part in parts):
-            yield f"{name} = {parts!r}; {kind.__name__} alone is expected in it."
-            return
+    """Roles without threads, and words that no plan knows."""
     if not plan.roles:
         yield "a plan has no roles; at least one is expected."
     for role in plan.roles:
@@ -282,8 +197,6 @@ def _piped(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield "copy_d is given; consumers of a pipeline store D by its slots, or out of registers."
     if pipeline.deferred and (plan.slots is None or not isinstance(plan.slots.store, TmaBox)):
         yield "a tile that is stored behind the products of the next leaves through slots, by TMA."
-    if not _is_integer(pipeline.consumers):
-        return
     names = [f"consumer {i}" for i in range(min(pipeline.consumers, len(plan.roles)))]
     expected = names if pipeline.kind == "single" else ["producer", *names]
     have = [role.name for role in plan.roles]
@@ -292,38 +205,18 @@ def _piped(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
 
 
 def _steps(schedule: Schedule) -> Iterator[str]:
+    """Counts in the steps of a schedule that are too small, and more steps than are played."""
     yield from _count("schedule.stages", schedule.stages, 0, _MOST_STAGES)
     yield from _count("schedule.fragments", schedule.fragments, 1, _MOST_STAGES)
     count = 0
     for name in ("prologue", "body"):
-        steps = getattr(schedule, name)
-        if not isinstance(steps, tuple):
-            yield f"schedule.{name} = {steps!r}; a tuple of steps is expected."
-            continue
-        for step in steps:
-            yield from _step(f"{step} of schedule.{name}", step)
-            times = step.times if isinstance(step, Repeat) and _is_integer(step.times) else 1
-            count += times * (len(step.steps) if isinstance(step, Repeat) else 1)
+        for step in getattr(schedule, name):
+            inner = step.steps if isinstance(step, Repeat) else ()
+            count += step.times * len(inner) if inner else 1
+            for part in (step, *inner):
+                for field in fields(part):
+                    least = int(field.name in ("parts", "times"))
+                    if field.name != "steps" and getattr(part, field.name) < least:
+                        yield f"{part} of schedule.{name}: {field.name} of at least {least} is expected."
     if count > _MOST_STEPS:
         yield f"the schedule has {count} steps; {_MOST_STEPS} at most are expected."
-
-
-def _step(name: str, step: Step) -> Iterator[str]:
-    if isinstance(step, Repeat):
-        yield from _count(f"times in {name}", step.times)
-        yield from _count(f"stride in {name}", step.stride, 0)
-        for inner in step.steps:
-            if not isinstance(inner, (Read, Multiply)):
-                yield f"{name} has {inner!r}; Read and Multiply alone are expected in a Repeat."
-            else:
-                yield from _step(name, inner)
-        return
-    if not isinstance(step, (Fetch, Commit, Store, Wait, Sync, Read, Multiply)):
-        yield f"{name} is no step."
-        return
-    for field in fields(step):
-        yield from _count(f"{field.name} in {name}", getattr(step, field.name), int(field.name == "parts"))
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
