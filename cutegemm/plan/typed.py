@@ -1,4 +1,4 @@
-"""Checks of values against types and annotations, in words."""
+"""Check values against types and annotations, and say in words what is wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def not_as_annotated(value: Any) -> Iterator[str]:
 class _Kind(NamedTuple):
     """One of the types that an annotation allows.
 
-    elements     of a tuple: what each element may be; what all may be, if the tuple may have any length
+    elements     what each element of a tuple may be; one entry for all elements if it may have any length
     any_length   whether a tuple may have any length
     is_open      whether it is a dataclass that has not checked its own fields
     """
@@ -57,7 +57,7 @@ class _Kind(NamedTuple):
 class _Expected(NamedTuple):
     """The types that an annotation allows.
 
-    leaves   those whose values have no parts to check: nearly all values are of one of them
+    leaves   the types whose values have no parts to check; nearly all values are of one of them
     words    what is expected
     """
 
@@ -68,7 +68,8 @@ class _Expected(NamedTuple):
 
 def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
     """Yield the path to each wrong value in a dataclass, and the rest of the sentence."""
-    for name, expected in _fields(type(value)):
+    kind: Any = type(value)
+    for name, expected in _fields(kind):
         if type(getattr(value, name)) in expected.leaves:
             continue
         for path, sentence in _wrong(getattr(value, name), expected):
@@ -118,7 +119,7 @@ def _is_of(value: Any, kind: type) -> bool:
 
 
 def _words(members: Sequence[Any]) -> str:
-    """What is expected, in words.
+    """Return the words for a value of one of `members`.
 
     members   types and tuples of them, as annotations
 

@@ -1,6 +1,6 @@
-"""The rules of what the fields of a plan are: of which type, and within which bounds a plan can be computed with.
+"""Rules for the types and bounds of a plan's fields.
 
-The other rules compute with the fields, so that these come first, and alone where one is broken.
+The other rules compute with the fields. So these are checked first, and the others only if none of these is broken.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 # What carries out a family: the first word of its MMA atoms
 _ATOMS = {"simt": "fma", "mma_sync": "mma", "sm90": "wgmma"}
-# Bounds beyond which no CTA goes, whatever the architecture: what is within them is computed with
+# Bounds that hold on every architecture
 _MOST_STAGES = 1024  # of 128 bytes at least, in 227 KiB
 _MOST_CLUSTERED = 16  # CTAs, where a kernel asks for more than the portable size
 _MOST_SUMS = 1 << 20  # of 8 bits at least, in the registers of a multiprocessor
 _MOST_DEEP = 1 << 16  # elements of a k-tile
 _MOST_RESIDENT = 1 << 16  # CTAs that a device holds at a time: 32 of a multiprocessor
-_MOST_CYCLES = 1 << 26  # by which 32 consumers may wait for each other: a kernel's clock has 32 bits
-_MOST_STEPS = 1 << 16  # of a schedule, those of its loops one by one
+_MOST_CYCLES = 1 << 26  # that the last of 32 consumers begins later: a kernel's clock has 32 bits
+_MOST_STEPS = 1 << 16  # of a schedule, with every turn of its loops
 
 
 def kind_rules(plan: GemmPlan) -> Iterator[str]:
@@ -123,11 +123,11 @@ def _parts(plan: GemmPlan) -> Iterator[str]:
         yield f"mma_order = {plan.mma_order!r}; m or n is expected."
     family = plan.tiled_mma.atom.name.split(".")[0]
     if plan.family not in _ATOMS:
-        yield f"the family is {plan.family!r}; {', '.join(_ATOMS)} are there."
+        yield f"family = {plan.family!r}; {', '.join(_ATOMS)} are known."
     elif family != _ATOMS[plan.family]:
         yield (
-            f"plans of the family {plan.family} multiply by {_ATOMS[plan.family]} atoms; {plan.tiled_mma.atom.name} is "
-            "none."
+            f"tiled_mma has the atom {plan.tiled_mma.atom.name}; plans of the family {plan.family} multiply by "
+            f"{_ATOMS[plan.family]} atoms."
         )
 
 
@@ -181,18 +181,18 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
-    """The fields that a plan with a schedule has, and those that it has not."""
+    """Fields that a plan with a schedule needs or must not have."""
     if plan.cluster_mn != (1, 1) and plan.sums is None:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if plan.slots is not None:
-        yield "D leaves through slots where a pipeline has consumers; all threads that follow a schedule copy it."
+        yield "slots are given; they need the consumers of a pipeline. With a schedule all threads copy D."
     for name in ("a", "b"):
         if plan.stages and getattr(plan, f"read_{name}") is None:
             yield f"read_{name} is None; how the fragments of {name.upper()} are read from shared memory is expected."
 
 
 def _piped(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
-    """The fields from which the programs of roles are made."""
+    """Fields that the programs of roles are made from."""
     if plan.copy_d is not None:
         yield "copy_d is given; consumers of a pipeline store D by its slots, or out of registers."
     if pipeline.deferred and (plan.slots is None or not isinstance(plan.slots.store, TmaBox)):
