@@ -28,7 +28,7 @@ _HOST_CALLS = 300
 
 
 def expand(patterns: Sequence[str]) -> list[str | None]:
-    """The names that fit a pattern with `*`; "chosen" is what `gemm` chooses, "@sm90" names `candidates`.
+    """The names that fit a pattern with `*`; "chosen" is what `gemm` chooses; "@sm90_fp8" is one of `candidates.LISTS`.
 
     >>> expand(["chosen", "simt_*6x128"])
     [None, 'simt_256x128', 'simt_16x128', 'simt_96x128']

@@ -76,10 +76,6 @@ def _proof(family: str, device: str) -> Step:
     )
 
 
-def _cpu(name: str, seconds: float, proves: str) -> Step:
-    return Step(name, proves, ("-m", "docs.evidence", name, "--json"), seconds, prints=True)
-
-
 _BF16 = "--dtype bfloat16 --layout nt"
 _LAYOUTS = "--layout nt --layout nn --layout tn --layout tt"
 _FP8 = (
@@ -89,11 +85,6 @@ _LLAMA_PLANS = (
     "--plan chosen --plan sm90_cluster_2x1 --plan sm90_fill --plan sm90_wide_2x1 --plan sm90_wide_2x1/fill "
     "--plan sm90_deferred_2x1 --plan sm90_deferred_2x1/fill --plan sm90_deferred_tall_1x2/fill "
     "--plan sm90_128x176_2x1 --plan sm90_128x176_2x1/fill"
-)
-_TURNS_PLANS = (
-    "--plan sm90_slots --plan sm90_along_m --plan sm90_grouped --plan sm90_cluster_* --plan sm90_wide_* "
-    "--plan sm90_cooperative* --plan sm90_tall_1x2 --plan sm90_deferred* --plan sm90_256x160 --plan sm90_64x256 "
-    "--plan sm90_64x128 --plan sm90_64x128_2x1"
 )
 _SMALL_PLANS = (
     "--plan chosen --plan sm90_64* --plan sm90_cluster_2x1 --plan sm90_slots --plan transposed:sm90_64x16 "
@@ -377,23 +368,6 @@ STEPS: tuple[Step, ...] = (
         f"--suite shapes --suite sweep --shape 4096 --shape 8192 {_BF16} --plan @sm90_tiles --seconds 1.2 --times",
     ),
     _gemm(
-        "hopper_turns", 20, "bf16: long turns, which the choice is fitted to as well",
-        f"--suite sweep {_BF16} {_TURNS_PLANS} --plan sm90_64x64 --plan sm90_64x64_2x1 --plan sm90_64x32 "
-        "--plan sm90_64x16 --seconds 1.0",
-    ),
-    _gemm(
-        "hopper_turns_squares", 20, "the same for squares",
-        f"--suite squares --shape 1024 --shape 1536 --shape 3072 {_BF16} {_TURNS_PLANS} --seconds 1.0",
-    ),
-    _gemm(
-        "hopper_split", 20, "bf16, few tiles: K split among CTAs",
-        f"--suite small {_BF16} --plan @sm90_split --plan chosen --seconds 0.2",
-    ),
-    _gemm(
-        "hopper_stream", 25, "bf16, the sizes of language models: k-tiles divided evenly among CTAs",
-        f"--suite llama {_BF16} --plan @sm90_stream --plan chosen --seconds 0.2",
-    ),
-    _gemm(
         "hopper_tf32", 40, "tf32, every layout: by wgmma, an m-major A out of registers, and packed first",
         "--shape 1024 --shape 2048 --shape 4096 --shape 8192 --shape 1856x14176x7232 --shape 11712x624x11952 "
         f"--dtype tf32 {_LAYOUTS} --plan chosen --plan sm90_deferred_2x1+pack --seconds 0.1",
@@ -455,7 +429,7 @@ STEPS: tuple[Step, ...] = (
         "sanitize", "small plans of every family under compute-sanitizer",
         ("-m", "docs.evidence", "sanitize", "--out", "."), 160, (HOPPER, SANITIZER), statuses=(0, 1),
     ),
-    _cpu("algebra", 15, "the algebra beside pycute and tensor-layouts"),
-    _cpu("simulate", 10, "time and memory of the simulator"),
-    _cpu("choosing", 5, "how long a choice takes"),
+    Step(
+        "choosing", "how long a choice takes", ("-m", "docs.evidence", "choosing", "--json"), 5, prints=True
+    ),
 )  # fmt: skip

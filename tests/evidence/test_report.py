@@ -121,16 +121,13 @@ def test_power(tmp_path: Path) -> None:
 
 def test_what_a_cpu_measures(tmp_path: Path) -> None:
     own = {"machine": "M", "python": "3.12", "date": "2026-01-02T03:04", "numpy": "2"}
-    plans = {"p": {"seconds": 0.07, "peak_mb": 61.0}}
-    (tmp_path / "simulate.json").write_text(json.dumps({**own, "extent": 512, "plans": plans}))
-    found = {"versions": {"ours": "1"}, "offsets": {"elements": 9, "us": 3.0, "ratio": 490.0}}
-    rows = [{"operation": "size", "arguments": ["4:1"], "us": {"ours": 0.5}}]
-    (tmp_path / "algebra.json").write_text(json.dumps({**own, **found, "rows": rows}))
+    both = {"all": {"median_ms": 0.2, "one_in_ten_ms": 1.5}}
+    found = {"problems": 400, "plans": 194, "ranking": both, "choosing": both}
+    (tmp_path / "choosing.json").write_text(json.dumps({**own, **found}))
     page = speed.pages(tmp_path)["speed.md"]
-    assert "| p | 0.070 | 61 |" in page
-    assert "512³ on one core, every check on: M, Python 3.12, 2026-01-02" in page
-    assert "| `size` | `4:1` | 0.50 |" in page
-    assert "490 times as fast" in page
+    assert "of 400 that are drawn by a seed" in page
+    assert "194 in all. M, Python 3.12, numpy 2, 2026-01-02: `choosing.json`" in page
+    assert "| all | 0.20 | 1.50 | 0.20 | 1.50 |" in page
 
 
 def step(spills: int, **measured: float) -> dict[str, object]:

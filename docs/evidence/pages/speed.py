@@ -20,8 +20,6 @@ _TITLES = {
     "hopper_shapes": "bf16, Hopper, sizes of all kinds",
     "hopper_tf32": "tf32, Hopper: every layout, and what packing first would take",
     "hopper_unaligned": "bf16, Hopper, rows that TMA cannot load: packed first",
-    "hopper_split": "bf16, Hopper, few tiles: K split among CTAs",
-    "hopper_stream": "bf16, Hopper, the sizes of language models: k-tiles divided evenly among CTAs",
     "hopper_fp8": "e4m3, Hopper, beside the library without fast accumulation",
     "hopper_fp8_fast": "e4m3, Hopper, beside the library with fast accumulation",
     "mma_layouts_bf16": "bf16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
@@ -34,13 +32,12 @@ _POWER = {
     "mma_power_tf32": "tf32, mma.sync: clock and power",
     "mma_power_bf16": "bf16, mma.sync: clock and power",
 }
-_CHAIN, _HOST, _SIMULATOR, _ALGEBRA = "chain", "simt_host", "simulate", "algebra"
-_CHOOSING = "choosing"
+_CHAIN, _HOST, _CHOOSING = "chain", "simt_host", "choosing"
 
 
 def names() -> set[str]:
-    """Of the files, without .json, that the page is made from."""
-    return {*_TITLES, *_POWER, _CHAIN, _HOST, _CHOOSING, _SIMULATOR, _ALGEBRA}
+    """Names of the files that the page is made from, without .json."""
+    return {*_TITLES, *_POWER, _CHAIN, _HOST, _CHOOSING}
 
 
 def pages(benchmarks: Path, ladders: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -88,10 +85,6 @@ def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) ->
         parts.append(table(("call", "µs"), rows))
     if _CHOOSING in found:
         parts += _choosing(found[_CHOOSING])
-    if _SIMULATOR in found:
-        parts += _simulator(found[_SIMULATOR])
-    if _ALGEBRA in found:
-        parts += _algebra(found[_ALGEBRA])
     return "\n\n".join(parts) + "\n"
 
 
@@ -194,18 +187,6 @@ def _chain(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _simulator(found: Mapping[str, Any]) -> list[str]:
-    rows = [
-        (name, f"{row['seconds']:.3f}", f"{row['peak_mb']:.0f}") for name, row in found["plans"].items()
-    ]  # fmt: skip
-    return [
-        "## The simulator",
-        f"{found['extent']}³ on one core, every check on: {found['machine']}, Python {found['python']}, "
-        f"{found['date'][:10]}: `{_SIMULATOR}.json`.",
-        table(("plan", "s", "peak MB"), rows),
-    ]
-
-
 def _choosing(found: Mapping[str, Any]) -> list[str]:
     return [
         "## Choosing a plan",
@@ -214,21 +195,4 @@ def _choosing(found: Mapping[str, Any]) -> list[str]:
         f"is taken first, {found['plans']} in all. {found['machine']}, Python {found['python']}, numpy "
         f"{found['numpy']}, {found['date'][:10]}: `{_CHOOSING}.json`.",
         table(("type", "ranking", "one in ten", "choosing", "one in ten"), rows_of(dict(found))),
-    ]
-
-
-def _algebra(found: Mapping[str, Any]) -> list[str]:
-    libraries = list(found["versions"])
-    rows = [
-        (f"`{row['operation']}`", f"`{' '.join(row['arguments'])}`",
-         *["" if row["us"][name] is None else f"{row['us'][name]:.2f}" for name in libraries])
-        for row in found["rows"]
-    ]  # fmt: skip
-    offsets = found["offsets"]
-    return [
-        "## The algebra",
-        f"Microseconds an operation, median, in turns: {found['machine']}, Python {found['python']}, numpy "
-        f"{found['numpy']}, {found['date'][:10]}: `{_ALGEBRA}.json`. `offsets()` of {offsets['elements']} "
-        f"elements: {offsets['us']:.0f} µs, {offsets['ratio']:.0f} times as fast as each coordinate by itself.",
-        table(("operation", "arguments", *[f"{name} {found['versions'][name]}" for name in libraries]), rows),
     ]
