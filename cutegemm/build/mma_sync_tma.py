@@ -1,4 +1,8 @@
-"""Builder of plans whose warps multiply by mma.sync what a producer brings by TMA: from sm_90 on."""
+"""Builder of plans whose warps multiply by mma.sync the tiles that a producer warp loads by TMA, from sm_90 on.
+
+On sm_90a `choose` leaves these plans out, since wgmma is faster there. They are for chips that have TMA and no wgmma,
+such as sm_120.
+"""
 
 from __future__ import annotations
 

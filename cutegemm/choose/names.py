@@ -28,7 +28,7 @@ from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, MmaTmaRecipe
 from cutegemm.choose.options import parse_options
 from cutegemm.choose.own import Make, OwnRecipe, installed, loaded
-from cutegemm.choose.recipe import ONLY_B, PACK, STREAM_WAVES, TRANSPOSED, Recipe
+from cutegemm.choose.recipe import STREAM_WAVES, TRANSPOSED, Recipe
 from cutegemm.choose.simt.ladder import SIMT_LADDER, ladder_names
 from cutegemm.choose.simt.named import SIMT_PLANS, simt_names
 from cutegemm.choose.simt.recipe import SimtRecipe
@@ -59,7 +59,7 @@ _FIXED: Mapping[str, Recipe] = {
 _LADDERS = (SIMT_LADDER, *TENSOROP_LADDERS, HOPPER_LADDER)
 _OWN: dict[str, Recipe] = {}  # by `register_plan`
 _NAME = re.compile(
-    r"(?P<base>\w+)(?P<pack>\+packb?)?"
+    r"(?P<base>\w+)(?P<pack>\+pack)?"
     r"(?:/k(?P<k>\d{1,9})(?P<last>last)?|/s(?P<s>\d{1,9})|/stream(?P<stream>\d{0,9})|/(?P<fill>fill))?",
     re.ASCII,
 )
@@ -226,9 +226,6 @@ def _varied(name: str) -> Recipe | None:
     recipe = _of_package(base) or _OWN.get(base) or _installed(base)
     if recipe is None or not said <= recipe.splits or (match["pack"] and not recipe.packs):
         return None
-    only_b = match["pack"] == PACK + ONLY_B
-    if only_b and not recipe.reads_a:
-        return None
     if name != base and (base in _FIXED or recipe.spelled_out or isinstance(recipe, OwnRecipe)):
         return None
     if match["fill"]:
@@ -243,7 +240,6 @@ def _varied(name: str) -> Recipe | None:
     return replace(
         recipe,
         is_packed=match["pack"] is not None,
-        only_b=only_b,
         split=split if split.is_split else None,
         ctas=int(match["s"]) if match["s"] else None,
     )

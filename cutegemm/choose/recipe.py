@@ -21,7 +21,7 @@ from cutegemm.plan.problem import Operands
 from cutegemm.plan.work.split import Split
 
 TRANSPOSED = "transposed:"  # in front of a name: the plan is to serve D^T = B^T A^T
-PACK, ONLY_B = "+pack", "b"
+PACK = "+pack"
 NEEDED = "needed"  # of an option `pack`: the operands that are in the way
 STREAM_WAVES = 2  # so that most tiles have two parts, of which one is written long before it is read
 
@@ -53,7 +53,6 @@ class Recipe(ABC):
     options       arguments of the family's builder
     spelled_out   whether the builder is given the options to the letter
     is_packed     whether operands that are in the way are packed first
-    only_b        whether B alone is packed, and threads read A into registers
     split         how K is split, instead of what the options say
     ctas          of the persistent grid among which `split` divides, where the name says how many
     transposed    whether the plan is to serve D^T = B^T A^T
@@ -64,7 +63,6 @@ class Recipe(ABC):
     loads_boxes   whether TMA loads A and B, which takes rows of any length, but no stride of 0
     splits        how a name may say that K is split: see `choose.names`
     packs         whether operands may be packed
-    reads_a       whether a name may end in +packb: B alone is packed
     reduction     of a split whose name does not say it: see `Split`
     """
 
@@ -73,7 +71,6 @@ class Recipe(ABC):
     loads_boxes: ClassVar[bool] = False
     splits: ClassVar[frozenset[str]] = frozenset()
     packs: ClassVar[bool] = True
-    reads_a: ClassVar[bool] = False
     reduction: ClassVar[str] = "last"
 
     name: str
@@ -81,7 +78,6 @@ class Recipe(ABC):
     options: Mapping[str, Any] = field(hash=False)
     spelled_out: bool = field(default=False, kw_only=True)
     is_packed: bool = field(default=False, kw_only=True)
-    only_b: bool = field(default=False, kw_only=True)
     split: Split | None = field(default=None, kw_only=True)
     ctas: int | None = field(default=None, kw_only=True)
     transposed: bool = field(default=False, kw_only=True)
@@ -89,12 +85,7 @@ class Recipe(ABC):
     @property
     def plan_name(self) -> str:
         """The name of the plan, which does not know that it is for a transposed problem."""
-        return f"{self.name}{self.packs_text}{self._split_text}"
-
-    @property
-    def packs_text(self) -> str:
-        """What a name says of packing: "", "+pack" or "+packb"."""
-        return PACK + ONLY_B * self.only_b if self.is_packed else ""
+        return f"{self.name}{PACK * self.is_packed}{self._split_text}"
 
     @property
     def _split_text(self) -> str:
@@ -159,8 +150,7 @@ class Recipe(ABC):
     def packed(self, operands: Operands) -> str:
         """The operands that the plan packs, of those that it sees: "", "a", "b" or "ab"."""
         asked = NEEDED if self.is_packed else str(self.options.get("pack", ""))
-        needed = self.to_pack(operands) if asked == NEEDED else asked
-        return needed.replace("a", "") if self.only_b else needed
+        return self.to_pack(operands) if asked == NEEDED else asked
 
     def boxes(self, operands: Operands) -> str | None:
         """Which of the operands, "a" and "b", TMA loads; None where threads load them all.

@@ -183,7 +183,7 @@ def varied(weighed: Sequence[Candidate]) -> list[Candidate]:
     >>> from cutegemm.plan.problem import Operands, Problem
     >>> found = varied(candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> sorted({_kind(one.recipe) for one in found[:6]})
-    [(False, '', ''), (False, '', 'fill'), (True, '', ''), (True, '', 'fill')]
+    [(False, False, ''), (False, False, 'fill'), (True, False, ''), (True, False, 'fill')]
     """
     if not weighed:
         return []
@@ -203,10 +203,11 @@ def varied(weighed: Sequence[Candidate]) -> list[Candidate]:
     return list(taken.values())
 
 
-def _kind(recipe: Recipe) -> tuple[bool, str, str]:
+def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
+    """Return whether D^T is computed, whether operands are packed, and how K is split ("" if it is not)."""
     split = recipe.split
     how = "" if split is None else "fill" if split.owned else "stream" if split.waves else "parts"
-    return recipe.transposed, recipe.packs_text, how
+    return recipe.transposed, recipe.is_packed, how
 
 
 def _capturing() -> bool:

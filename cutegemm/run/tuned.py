@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
+from cutegemm.choose.mma_sync.named import MMA_SYNC_PLANS
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.skinny.named import SKINNY_PLANS
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
@@ -178,6 +178,6 @@ def versions() -> str:
 @cache
 def recipe_space() -> str:
     """A digest of the recipes among which a choice is made."""
-    recipes = (*SM90_CHOSEN, *SM90_TWO_LEVEL, *SIMT_PLANS, *MMA_SYNC_PLANS, *MMA_SYNC_FED, *SKINNY_PLANS)
+    recipes = (*SM90_CHOSEN, *SM90_TWO_LEVEL, *SIMT_PLANS, *MMA_SYNC_PLANS, *SKINNY_PLANS)
     text = "\n".join([f"{recipe} {sorted(recipe.options.items())}" for recipe in recipes])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

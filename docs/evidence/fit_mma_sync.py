@@ -5,7 +5,7 @@
         docs/evidence/data/{mma_sync_fit*,mma_power_bf16,mma_power_tf32,choice_fit_seed*}.json
 
 The fit needs no GPU, but scipy. Least squares of the logarithms find those `MmaCosts` that err least for the plans that
-are near the best of their problem. Plans whose k-tiles TMA brings are left out: they are persistent, and few.
+are near the best of their problem.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.choose.mma_sync.choice import candidates
-from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, MmaTmaRecipe
+from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
 from cutegemm.choose.mma_sync.time import COSTS, MmaCosts, Model, Tiles
 from cutegemm.choose.names import recipe_named
 from cutegemm.errors import CutegemmError
@@ -108,9 +108,9 @@ def timed(found: Mapping[str, Any]) -> list[Timed]:
         us = row.get("us", {})
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
             recipe = recipe_named(name) if name.startswith("mma_") else None
-            if not isinstance(recipe, MmaSyncRecipe) or isinstance(recipe, MmaTmaRecipe):
+            if not isinstance(recipe, MmaSyncRecipe) or recipe.rate is None:
                 continue
-            if recipe.rate is None or (recipe.split is not None and recipe.split.reduction != "kernel"):
+            if recipe.split is not None and recipe.split.reduction != "kernel":
                 continue
             m, n, k = row["m"], row["n"], row["k"]
             problem = Problem(m, n, k, operands=operands_of(row["dtype"], row["layout"], m, n, k))

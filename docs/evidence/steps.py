@@ -282,6 +282,10 @@ STEPS: tuple[Step, ...] = (
         "--seed 77 --count 160 --small --each 5 --times",
     ),
     _choice(
+        "choice_fit_layers_h100", 120, "the same: linear layers of public models, of an H100",
+        "--layers --seed 2611 --count 150 --first 9 --others 5 --seconds 0.3 --times --limit 540",
+    ),
+    _choice(
         "choice_fit_hard", 120, "the same: sizes that were chosen badly",
         f"{_HARD} --layout nt --layout tn --first 64 --times",
     ),

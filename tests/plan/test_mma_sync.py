@@ -98,14 +98,11 @@ def test_the_names_stand_for_what_they_say():
         plan_named("mma_sync:blok=1x1x1", Operands.of("bf16"))
 
 
-def test_hopper_takes_tf32_that_is_not_k_major_by_a_producer():
-    """Persistent on as many multiprocessors as there are; where TMA cannot load, by cp.async."""
-    tf32, large = Operands.of("tf32", layout="tn"), Problem(4096, 4096, 4096)
-    plan = fastest(tf32, large, "sm_90a", DEFAULT_DEVICE.with_sms(114))
-    assert (plan.name, plan.pipeline.ctas) == ("mma_tma_256x128", 114)
-    odd = Operands.of("tf32", layout="nt", align_bytes=8)
-    assert fastest(odd, large, "sm_90a").schedule is not None
-    assert choose(tf32, large, "sm_80").schedule is not None
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+@pytest.mark.parametrize("align_bytes", [16, 8])
+def test_no_plan_that_loads_by_tma_is_a_candidate(arch, align_bytes):
+    operands = Operands.of("tf32", layout="tn", align_bytes=align_bytes)
+    assert fastest(operands, Problem(4096, 4096, 4096), arch).schedule is not None
 
 
 def test_what_no_plan_serves_is_refused_with_the_reasons():

@@ -13,7 +13,7 @@ from cutegemm.choose.catalog import candidates, chosen, plan_named
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.sm90.choice import ranked
 from cutegemm.choose.sm90.named import SM90_READING
-from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.errors import PlanError
 from cutegemm.plan import Operands, Problem
 from cutegemm.run.tune import varied
 from cutegemm.tile.mma_atoms import ROWS_IN_BANKS
@@ -138,26 +138,43 @@ def test_large_problems_pack_nothing(layout, turned, mnk):
     ("mnk", "turned"), [((336, 14352, 5234), True), ((11712, 624, 11952), False), ((4096, 4096, 4096), False)]
 )
 def test_where_neither_is_k_major_the_smaller_one_is_packed(mnk, turned):
-    """A has M rows and B has N; those that are packed are B's, of D or of D^T = B^T A^T."""
+    """A has M rows and B has N; the operand that is packed is B, of D or of D^T = B^T A^T."""
     operands = Operands.of("tf32", layout="tn")
     recipe, plan = chosen(operands, Problem(*mnk, operands=operands))
     assert (packed(plan), recipe.transposed, plan.tiled_mma.atom.a_source) == ("b", turned, "register")
-    assert "+packb" in str(recipe)
+    assert recipe.is_packed
     assert recipe_named(str(recipe)).build(operands) == recipe.build(operands)
-    both = recipe_named(str(recipe).replace("+packb", "+pack")).build(operands)
-    assert (packed(both), both.tiled_mma.atom.a_source) == ("ab", "shared")
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "packs"),
+    [
+        ("sm90_cluster_2x1+pack", Operands.of("tf32", layout="tn"), "b"),
+        ("sm90_64x128+pack", Operands.of("tf32", layout="tn"), "ab"),
+        ("sm90_cluster_2x1+pack", Operands.of("tf32", layout="tn", align_bytes=4), "ab"),
+        ("sm90_cluster_2x1+pack", Operands.of("tf32", layout="tn", out="bf16", out_major="m"), "ab"),
+    ],
+)
+def test_both_are_packed_if_threads_cannot_read_a(name, operands, packs):
+    """64 rows are of one consumer, which cannot read while it multiplies; TMA loads no A that is not aligned."""
+    assert packed(plan_named(name, operands)) == packs
+
+
+@pytest.mark.parametrize("layout", ["tn", "nn", "tt"])
+@pytest.mark.parametrize("align_bytes", [16, 4])
+def test_the_candidates_pack_what_their_plans_pack(layout, align_bytes):
+    operands = Operands.of("tf32", layout=layout, align_bytes=align_bytes)
+    found = [one.recipe for one in ranked(operands, Problem(4096, 4096, 4096, operands=operands))]
+    assert len(set(found)) == len(found)
+    for recipe in [one for one in found if one.family == "sm90"][:40]:
+        assert bool(packed(recipe.build(operands))) == recipe.is_packed
 
 
 def test_the_tuner_times_both_ways():
     """Of 4096 x 4096 x 4096 the transposed problem reads B, and both may pack it."""
     operands = Operands.of("tf32", layout="nn")
     first = varied(candidates(operands, Problem(4096, 4096, 4096, operands=operands)))[:6]
-    assert {one.recipe.packs_text for one in first} == {"", "+pack"}
-
-
-def test_only_hopper_plans_read_a():
-    with pytest.raises(UnsupportedError, match=r"no plan is called 'simt_64x64\+packb'"):
-        recipe_named("simt_64x64+packb")
+    assert {one.recipe.is_packed for one in first} == {False, True}
 
 
 def test_what_cannot_be_read_so_is_packed():

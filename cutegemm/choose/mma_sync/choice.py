@@ -10,7 +10,7 @@ import numpy as np
 
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.columns import Column, by_time
-from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
+from cutegemm.choose.mma_sync.named import MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, by_halves, spills
 from cutegemm.choose.mma_sync.time import Model, Tiles
 from cutegemm.choose.refusals import by_reason
@@ -79,12 +79,10 @@ class Serving:
 
 @lru_cache(maxsize=256)
 def _serving(operands: Operands, arch: str, device: Device) -> Serving:
-    fed = MMA_SYNC_FED if arch.startswith("sm_90") else ()
     recipes, plans, rates = [], [], []
     refused: list[tuple[object, str]] = []
-    for recipe in (*MMA_SYNC_PLANS, *fed):
-        if recipe.rate is None:
-            continue
+    for recipe in MMA_SYNC_PLANS:
+        assert recipe.rate is not None
         try:
             plan = recipe.build(operands, arch=arch, device=device)
         except PlanError as error:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from cutegemm.choose.candidate import Candidate
 from cutegemm.choose.columns import by_time, of_rows
 from cutegemm.choose.sm90.considered import ONE_LEVEL, TWO_LEVELS, considered
-from cutegemm.choose.sm90.packing import packed_us, read_by
+from cutegemm.choose.sm90.packing import packed_us
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES
 from cutegemm.errors import PlanError
@@ -58,21 +58,17 @@ def ranked(
     owned = frozenset(divided.owners.at.tolist() if divided.owners else ())
     for place in by_time(total_us):
         row, us = divided.rows[place], float(total_us[place])
-        only_b, way = bool(model.shapes.reads_a[row]), bool(model.shapes.turned[row])
-        is_packed = bool(packed.replace(read_by(way), "") if only_b else packed)
-        variant = _variant(
-            recipes[row], int(divided.parts[place]), place in owned, is_packed, is_packed and only_b, way
-        )
+        parts, way = int(divided.parts[place]), bool(model.shapes.turned[row])
+        copied = packed.replace("b" if way else "a", "") if model.shapes.reads_a[row] else packed
+        variant = _variant(recipes[row], parts, place in owned, bool(copied), way)
         is_packing = found.us[place] <= us / 2
         yield Candidate(variant, us, (lambda: "packing") if is_packing else partial(found.bound, place))
 
 
 @lru_cache(maxsize=8192)
-def _variant(
-    recipe: Sm90Recipe, parts: int, owned: bool, is_packed: bool, only_b: bool, turned: bool
-) -> Sm90Recipe:
+def _variant(recipe: Sm90Recipe, parts: int, owned: bool, is_packed: bool, turned: bool) -> Sm90Recipe:
     split: Split | None = FILLED if owned else by_last(split_k=parts) if parts > 1 else None
-    return replace(recipe, split=split, is_packed=is_packed, only_b=only_b, transposed=turned)
+    return replace(recipe, split=split, is_packed=is_packed, transposed=turned)
 
 
 def _serves(operands: Operands, turned: bool) -> bool:

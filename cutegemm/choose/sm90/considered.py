@@ -11,20 +11,17 @@ import numpy as np
 from cutegemm.build.slots import WHOLE_COLUMNS
 from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_READING, SM90_TWO_LEVEL
-from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.shapes import Shapes, by_way, may_share
+from cutegemm.choose.sm90.recipe import Sm90Recipe, can_read
+from cutegemm.choose.sm90.shapes import Shapes, may_share
 from cutegemm.choose.sm90.tiling import Divided, Owners, Tiling
 from cutegemm.choose.sm90.time import Model
 from cutegemm.machine.device import Device
-from cutegemm.plan.memory.packing import ALIGN_BYTES, is_to_read, to_pack_for_wgmma
+from cutegemm.plan.memory.packing import ALIGN_BYTES, to_pack_for_wgmma
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.work.gpcs import PAIR
-from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS
-from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 ONE_LEVEL, TWO_LEVELS = "sums on one level", "sums on two levels"
-_READING = "A out of registers"
-_RECIPES = {ONE_LEVEL: SM90_CHOSEN, TWO_LEVELS: SM90_TWO_LEVEL, _READING: SM90_READING}
+_RECIPES = {ONE_LEVEL: SM90_CHOSEN, TWO_LEVELS: SM90_TWO_LEVEL}
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
 MOST_SPLITS = 3  # of a tile: the largest that fit the grid; of 7200 drawn problems 3 took smaller ones
@@ -165,35 +162,30 @@ def most_waves(ctas: Column, elements: Column) -> Column:
 def considered(
     sums: str, operands: Operands, ways: tuple[bool, ...], with_c: bool, device: Device
 ) -> Considered:
-    """The recipes for D and for D^T, as `ways` say; behind them those that read A. None whose D does not leave well:
-    see `_may_leave`.
+    """Return the recipes for D and for D^T, and the model of their times, without those that store D badly.
 
-    sums   one of `_RECIPES`
+    D is stored well where `_may_leave` says so.
+
+    sums   ONE_LEVEL or TWO_LEVELS
+    ways   whether for D^T
     """
-    reading = tuple([way for way in ways if _may_read(operands.transposed if way else operands)])
-    groups = [(sums, ways), (_READING, reading)] if reading else [(sums, ways)]
-    recipes = [recipe for which, of in groups for _ in of for recipe in _RECIPES[which]]
     packed = to_pack_for_wgmma(operands)
     read = _as_read(operands, packed)
-    shapes = [
-        Shapes.of([recipe.shape for recipe in _RECIPES[which]], read, of, with_c, which == _READING)
-        for which, of in groups
-    ]
+    recipes: list[Sm90Recipe] = []
+    shapes: list[Shapes] = []
+    for way in ways:
+        reads = can_read(operands.transposed if way else operands)
+        taken = [one for one in _RECIPES[sums] if not (reads and packed == "ab" and one.may_read)]
+        for of, reads_a in ((taken, False), (SM90_READING, True))[: 1 + reads]:
+            recipes += of
+            shapes.append(Shapes.of([one.shape for one in of], read, way, with_c, reads_a))
     every = shapes[0].joined(*shapes[1:])
-    serving = _may_leave(every, operands.d) & _may_come(every, read)
+    serving = _may_leave(every, operands.d)
     if not may_share(operands):
         serving = serving & ~every.is_other_way
     leaving = np.flatnonzero(serving)
     model = Model(every.taken(leaving), read, device, packed, with_c)
     return Considered(tuple([recipes[i] for i in leaving]), model)
-
-
-def _may_come(shapes: Shapes, operands: Operands) -> Column:
-    """Whether B can be loaded: not along N to a tile that two wgmmas share, the second of which would begin in a row of
-    a box."""
-    along_mn = [np.bool_(operand.major != "k") for operand in (operands.a, operands.b)]
-    _, along_n = by_way(shapes.turned, *along_mn)
-    return ~along_n | (shapes.bn <= MAX_WGMMA_COLUMNS)
 
 
 def _may_leave(shapes: Shapes, d: Operand) -> Column:
@@ -206,14 +198,6 @@ def _may_leave(shapes: Shapes, d: Operand) -> Column:
     if d.dtype.bits == _BYTE_BITS:  # the least row of a box has 32 of them
         leaves = leaves & ((shapes.k_ctas == 1) | (own % _COLUMNS_OF_BYTES == 0))
     return leaves
-
-
-def _may_read(operands: Operands) -> bool:
-    """Whether plans that read A serve: TMA must load it. Their rows are permuted in groups of four, and stmatrix writes
-    an m-major D of 16 bits by groups of eight rows."""
-    a, d = operands.a, operands.d
-    leaves = d.dtype.bits == a.dtype.bits or d.major == "n"
-    return is_to_read(operands) and a.align_bytes >= TMA_INNER_ALIGNED_BYTES and leaves
 
 
 def _as_read(operands: Operands, packed: str) -> Operands:

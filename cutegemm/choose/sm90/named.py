@@ -8,7 +8,6 @@ What may follow a name:
     sm90_64x64_2x1x4            the same in clusters of 2 x 1 tiles, of each of which four CTAs share K
     sm90_64x16_deep_occ2        the same with half of the shared memory: two CTAs to a multiprocessor; four such names
     sm90_slots+pack             operands that TMA cannot load, or wgmma not multiply, as they are, are packed first
-    sm90_slots+packb            of these B alone; threads read A, which is m-major of tf32, into registers
     sm90_64x128/k4              K is split in 4 parts, which the consumer that ends last adds
     sm90_cooperative_2x1/stream the k-tiles of what does not fill the grid, and of one grid of tiles more, are divided
                                 evenly among all CTAs; /stream1 without those of one grid more
@@ -263,15 +262,6 @@ _ALONE = (
         {"tile": (64, 16), "schedule": "single", "store": "direct", "ctas": None},
         is_chosen=True,
     ),
-    *[
-        Sm90Recipe(
-            f"sm90_{rows}x{columns}_short",
-            f"{rows} x {columns} by one warpgroup, two CTAs to a multiprocessor: one waits while the other works",
-            {"tile": (rows, columns), "schedule": "single", "ctas": None, "ctas_per_sm": 2},
-            is_chosen=True,
-        )
-        for rows, columns in ((64, 64), (64, 96), (64, 128))
-    ],
 )
 # For few rows by large weights. Each CTA has half of a multiprocessor's room, so that twice as many tiles run at a
 # time, and memory serves all of them alike: 12 x 9344 x 13440, of 146 tiles, takes 62.1 us in a graph by the first of
@@ -368,15 +358,11 @@ def sm90_names() -> list[tuple[str, str]]:
     """Every name, with what is behind it; `+pack`, then `/k4` or `/stream`, may follow each. A tile may be of any size.
 
     >>> [name for name, _ in sm90_names()][-2:]
-    ['sm90_deferred_2x1+packb', 'sm90_deferred_2x1+pack']
+    ['sm90_64x64_2x1x4', 'sm90_deferred_2x1+pack']
     """
     packed = (
         "sm90_deferred_2x1+pack",
         "sm90_deferred_2x1, operands that TMA cannot load, or wgmma not multiply, as they are, copied first",
-    )
-    packed_b = (
-        "sm90_deferred_2x1+packb",
-        "sm90_deferred_2x1, B copied first, and an m-major A of tf32 read into registers",
     )
     tile = ("sm90_128x144_2x1", "128 x 144 in clusters of 2 x 1; other tiles by such a name too")
     deep = ("sm90_64x32_deep_2x2", "64 x 32, k-tiles of 256 bytes, in clusters of 2 x 2; other tiles too")
@@ -388,6 +374,5 @@ def sm90_names() -> list[tuple[str, str]]:
         deep,
         alone,
         by_k,
-        packed_b,
         packed,
     ]

@@ -18,37 +18,34 @@ PACK_START_US, MEETS_US, MEETS_EARLY_US = 2.0, 2.0, 0.5
 
 
 def packed_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, packed: str) -> Column:
-    """What it takes to pack the operands that are in the way; where threads read A, the other one. A number, where it
-    is the same for all."""
-    us: Column = packing_us(operands, problem, device) if packed else 0.0
-    if not packed or not shapes.some_read:
-        return us
-    for way in (False, True):
-        other = packed.replace(read_by(way), "")
-        reads = shapes.reads_a & (shapes.turned == way)
-        us = np.where(reads, packing_us(operands, problem, device, other), us)
-    return us
+    """Return the microseconds by which packing prolongs each plan: of all that is in the way, but for an A that threads
+    read into registers.
 
-
-def read_by(turned: bool) -> str:
-    """The operand of the problem that is the A of a plan for D, or for D^T = B^T A^T."""
-    return "b" if turned else "a"
+    packed   names of the operands that are in the way
+    """
+    if not packed:
+        return 0.0
+    whole, without_a, without_b = [
+        packing_us(operands, problem, device, names)
+        for names in (packed, *map(packed.replace, "ab", ("", "")))
+    ]
+    return np.where(shapes.reads_a, np.where(shapes.turned, without_b, without_a), whole)
 
 
 def packing_us(
-    operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE, only: str | None = None
+    operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE, names: str | None = None
 ) -> float:
-    """What it takes to pack the operands that are in the way: one kernel, which reads and writes them.
+    """Return the microseconds of the kernel that packs operands, and until the GEMM after it multiplies.
 
-    It is taken to run at the speed of memory, though L2 may hold some of them; where there is little to pack, the GEMM
-    begins beside it.
+    It is taken to run at the speed of memory, though L2 may hold some of them. If there is little to pack, the GEMM
+    begins while it runs.
 
-    only   names of the operands that are packed; all that are in the way where left out
+    names   of the operands that are packed; all that TMA or wgmma does not take as they are if left out
 
     >>> round(packing_us(Operands.of("bf16", layout="nt", align_bytes=2), Problem(4096, 4096, 4096)), 1)
     36.0
     """
-    names = to_pack_for_wgmma(operands) if only is None else only
+    names = to_pack_for_wgmma(operands) if names is None else names
     if not names:
         return 0.0
     rows = sum(problem.m if name == "a" else problem.n for name in names)

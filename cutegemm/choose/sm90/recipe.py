@@ -55,7 +55,6 @@ class Sm90Recipe(Recipe):
         **dict.fromkeys(("two_level", "deferred", "fill", "gpcs"), parse_flag),
     }
     loads_boxes: ClassVar[bool] = True
-    reads_a: ClassVar[bool] = True
     splits: ClassVar[frozenset[str]] = frozenset({"k", "stream", "fill"})
 
     is_chosen: bool = False
@@ -169,5 +168,22 @@ class Sm90Recipe(Recipe):
             return sm90_plan(ops, **{**options, "store": "direct"})
 
     def to_pack(self, operands: Operands) -> str:
-        """The operands that TMA cannot load, or wgmma not multiply, as they are."""
-        return to_pack_for_wgmma(operands)
+        """Return the operands that TMA cannot load, or wgmma not multiply, as they are.
+
+        Of both, B alone if threads can read A into registers instead.
+        """
+        needed = to_pack_for_wgmma(operands)
+        return "b" if needed == "ab" and self.may_read and can_read(operands) else needed
+
+
+def can_read(operands: Operands) -> bool:
+    """Return whether threads can read A into registers: TMA loads it, and D can be stored.
+
+    The rows of such a plan are permuted in groups of four; stmatrix writes an m-major D of 16 bits by groups of eight.
+
+    >>> [can_read(Operands.of("tf32", layout=layout)) for layout in ("tn", "nt")], can_read(Operands.of("bf16"))
+    ([True, False], False)
+    """
+    a, d = operands.a, operands.d
+    is_stored = d.dtype.bits == a.dtype.bits or d.major == "n"
+    return is_to_read(operands) and a.align_bytes >= TMA_INNER_ALIGNED_BYTES and is_stored

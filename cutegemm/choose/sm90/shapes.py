@@ -162,12 +162,13 @@ class Shapes:
         cls,
         shapes: Sequence[TileShape],
         operands: Operands,
-        ways: Sequence[bool] = (False,),
+        turned: bool = False,
         with_c: bool = False,
         reads_a: bool = False,
     ) -> Shapes:
         """
-        ways      whether for D^T: those of each, one behind the other
+        operands  those of the problem for D
+        turned    whether the plans are for D^T
         with_c    whether a tile of C is read for each tile of D: none is stored behind the next one's products then
         reads_a   whether threads read A into registers
 
@@ -175,9 +176,8 @@ class Shapes:
         array([192.,  16.])
         """
         defers = may_defer(operands) and not with_c
-        turned = replace(operands, b=operands.transposed.b)
-        each = [(one, turned if way else operands) for way in ways for one in shapes]
-        rings = [one.ring(of) for one, of in each]
+        of = replace(operands, b=operands.transposed.b) if turned else operands
+        rings = [one.ring(of) for one in shapes]
         bands: dict[str | None, int] = {"along_m": 1 << 20, "along_n": 1}
         columns: dict[str, list[Any]] = {
             "bm": [one.tile[0] for one in shapes],
@@ -197,13 +197,11 @@ class Shapes:
             "k_ctas": [one.k_ctas for one in shapes],
             "single": [one.epilogue == "single" for one in shapes],
             "ctas_per_sm": [one.ctas_per_sm for one in shapes],
-        }
-        columns = {name: column * len(ways) for name, column in columns.items()} | {
-            "loaded_n": [columns_loaded(of.b, one.tile) for one, of in each],
+            "loaded_n": [columns_loaded(of.b, one.tile) for one in shapes],
             "late": [1 / max(1, stages - 1) for stages, _ in rings],
             "subtiles": [subtiles for _, subtiles in rings],
-            "turned": [way for way in ways for _ in shapes],
-            "reads_a": [reads_a] * len(each),
+            "turned": [turned for _ in shapes],
+            "reads_a": [reads_a for _ in shapes],
         }
         return cls(**{name: _as_floats(np.array(column)) for name, column in columns.items()})
 
@@ -273,11 +271,6 @@ class Shapes:
     def is_deep(self) -> Column:
         """Whether k-tiles have more than 128 bytes along K."""
         return self.depth > 1
-
-    @cached_property
-    def some_read(self) -> bool:
-        """Whether threads read A into registers by some."""
-        return bool(self.reads_a.any())
 
     @cached_property
     def shares_k(self) -> Column:

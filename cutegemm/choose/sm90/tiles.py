@@ -68,11 +68,6 @@ BY_EIGHT = (
     ((192, 136), (1, 2)), ((192, 152), (1, 2)), ((192, 168), (1, 2)), ((256, 120), (2, 1)), ((256, 120), (1, 2)),
     ((256, 136), (1, 2)), ((256, 152), (2, 1)),
 )  # fmt: skip
-# Wide ones, for what few others fill: 696 x 5320 x 1760 takes 24.4 us by 128 x 240, 25.4 by 128 x 256 (one H200).
-WIDE = (((128, 208), (2, 1)), ((128, 240), (2, 1)))
-# Wider than a wgmma, of which there are two. No box of TMA is: so two CTAs share what they read of B. 777 are three
-# times 272, and 777 x 11008 are 258 tiles, two waves.
-WIDER = (((128, 272), (2, 1)),)
 TWO_LEVEL_FOURS = tuple([((128, columns), (2, 2)) for columns in (96, 128, 144, 160)])
 # Whose K the CTAs of a cluster share, as many as the last number says: for few tiles with a deep K. Of 85 such problems
 # the fastest plan was one of these for 28, and one whose parts of K meet in global memory for 1 (one H200 and one H100,
@@ -225,7 +220,7 @@ def every_tile(two_level: bool = False) -> Iterator[NamedTile]:
             NamedTile(tile, cluster, two_level, k_ctas=k_ctas) for tile, cluster, k_ctas in TWO_LEVEL_SHARED_K
         ]
     else:
-        yield from [NamedTile(*given) for given in (*FOURS, *EIGHTS, *BY_EIGHT, *WIDE, *WIDER)]
+        yield from [NamedTile(*given) for given in (*FOURS, *EIGHTS, *BY_EIGHT)]
         yield from [NamedTile(*given, depth=DEEP) for given in DEEP_TILES]
         yield from [NamedTile(tile, cluster, k_ctas=k_ctas) for tile, cluster, k_ctas in SHARED_K]
         yield from [
