@@ -130,6 +130,27 @@ def test_bytes(taken, kind, result):
         gemm(a, matrix(128, 96, kind), plan="sm90_slots")
 
 
+def test_float8_of_two_types(taken):
+    """By wgmma, also of few rows, whose streams take one type; each operand has its own type in the plan."""
+    for m, n, k, is_turned in (
+        (64, 96, 128, True),
+        (2048, 2048, 512, True),
+        (3, 4096, 4096, True),
+        (200, 96, 80, False),
+    ):
+        a, b = matrix(m, k, torch.float8_e4m3fn), matrix(n, k, torch.float8_e5m2).t()
+        a, b = (a, b) if is_turned else (a, b.contiguous())
+        plan = plan_for(taken, a, b)
+        of = {False: ("e4m3", "e5m2"), True: ("e5m2", "e4m3")}[plan.transposed]
+        assert (plan.family, plan.operands.a.dtype.name, plan.operands.b.dtype.name) == ("sm90", *of)
+        assert plan.operands.d.dtype.name == "bf16"
+        assert packed(plan) == ("" if is_turned else "a" if plan.transposed else "b")
+    mixed = plan_for(taken, b.t().contiguous(), a.t(), accumulate="two_level", out_dtype=torch.float32)
+    assert mixed.family == "sm90"
+    with pytest.raises(UnsupportedError, match="they must be of one type, or both of float8"):
+        gemm(a, b.to(torch.bfloat16))
+
+
 @pytest.mark.parametrize("out", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_results_of_bytes(taken, out):
     a, b = matrix(SIDE, 128, torch.float8_e4m3fn), matrix(SIDE, 128, torch.float8_e4m3fn).t()

@@ -302,7 +302,8 @@ def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -
     elif kind.bits == 8:
         if operands.b.dtype != kind:
             broken.append(
-                f"A is of {kind}, B of {operands.b.dtype}; float8 of one type is multiplied by mma.sync."
+                f"A is of {kind}, B of {operands.b.dtype}; float8 of one type is multiplied by mma.sync. Take an "
+                "sm90_plan, which multiplies both by wgmma."
             )
         for name, operand in (("A", operands.a), ("B", operands.b)):
             if operand.major != "k":

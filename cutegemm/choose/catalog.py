@@ -227,9 +227,12 @@ def ranked(
     kind, by_threads = operands.a.dtype, by_threads or operands
     if by_simt(kind):
         return iter(()) if transposed else simt.ranked(by_threads, problem, arch, device)
-    if kind.bits == 8 and arch != WITH_WGMMA and not (kind.is_float and runs_on(WITH_FLOAT8, arch)):
-        only = f"{kind} is multiplied by wgmma alone, which {WITH_WGMMA} has and {arch} has not."
-        if kind.is_float:
+    is_mixed = operands.b.dtype != kind
+    has_mma_sync = kind.is_float and not is_mixed and runs_on(WITH_FLOAT8, arch)
+    if kind.bits == 8 and arch != WITH_WGMMA and not has_mma_sync:
+        both = f"{kind} and {operands.b.dtype} are" if is_mixed else f"{kind} is"
+        only = f"{both} multiplied by wgmma alone; {WITH_WGMMA} has it and {arch} does not."
+        if kind.is_float and not is_mixed:
             only = (
                 f"{kind} is multiplied by wgmma, which {WITH_WGMMA} has, or by mma.sync from {WITH_FLOAT8} on, and "
                 f"{arch} has neither."

@@ -133,6 +133,7 @@ class Operands:
     def of(
         dtype: DType | str = "f32",
         *,
+        b: DType | str | None = None,
         layout: str = "nn",
         out: DType | str | None = None,
         acc: DType | str | None = None,
@@ -140,14 +141,18 @@ class Operands:
         align_bytes: int = 16,
         batched: bool = False,
     ) -> Operands:
-        """Operands of one type.
+        """Return operands of one type, or of a type for each of A and B.
 
+        dtype    type of A
+        b        type of B; None is that of A. e4m3 and e5m2 are multiplied with each other, by wgmma
         layout   two BLAS letters for A and B stored row by row: "n" as it is, "t" transposed
-        out      type of C and D; where it is left out that of A, as it is in memory: f32 for tf32
-        acc      type of the sums; f32 for narrower inputs, else that of A
+        out      type of C and D; None is that of A as it is in memory: f32 for tf32
+        acc      type of the sums; None is f32 for narrower inputs, else that of A
 
         >>> str(Operands.of("f32").a)
         'f32 k-major, 16-byte aligned'
+        >>> str(Operands.of("e4m3", b="e5m2", layout="nt", out="bf16").b)
+        'e5m2 k-major, 16-byte aligned'
         """
         kind = DType.parse(dtype)
         if not isinstance(layout, str) or len(layout) != 2 or any(letter not in "nt" for letter in layout):
@@ -155,9 +160,9 @@ class Operands:
         result = DType.parse(out if out is not None else "f32" if kind.name == "tf32" else kind)
         total = DType.parse(acc) if acc is not None else _accumulator(kind)
         a = Operand(kind, _BLAS["a"][layout[0]], align_bytes)
-        b = Operand(kind, _BLAS["b"][layout[1]], align_bytes)
+        of_b = Operand(kind if b is None else DType.parse(b), _BLAS["b"][layout[1]], align_bytes)
         d = Operand(result, out_major, align_bytes)
-        return Operands(a, b, d, d, total, batched)
+        return Operands(a, of_b, d, d, total, batched)
 
     def matrix(self, name: str) -> Operand:
         """The operand A, B, C or D, or one of an epilogue, which is like C where nothing else is said of it.

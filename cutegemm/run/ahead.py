@@ -169,7 +169,7 @@ def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Que
     views["c"] = views["out"]
     kinds = operands.a.dtype, operands.d.dtype
     return Question(
-        lambda by_box: operands_of(views, *kinds, batched, by_box),
+        lambda by_box: operands_of(views, *kinds, batched, by_box, of_b=operands.b.dtype),
         (m, n, k, l),
         False,
         None,

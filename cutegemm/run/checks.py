@@ -52,8 +52,9 @@ def wrong_dtypes(given: dict[str, Any], torch_ops: Any, out_dtype: Any = None) -
     served = ", ".join(_name(t) for t in torch_ops.RESULTS)
     strange = [name for name in ("a", "b") if given[name].dtype not in torch_ops.RESULTS]
     found = []
-    if kinds["b"] != kinds["a"]:
-        found.append(f"a is of {kinds['a']}, b of {kinds['b']}; they must be of one type.")
+    of_float8 = all(given[name].dtype in torch_ops.FLOAT8 for name in "ab")
+    if kinds["b"] != kinds["a"] and not of_float8:
+        found.append(f"a is of {kinds['a']}, b of {kinds['b']}; they must be of one type, or both of float8.")
     if strange:
         found.append(f"{_are(strange)} of {kinds[strange[0]]}; {served} are served.")
     allowed = [_name(t) for t in torch_ops.RESULTS.get(given["a"].dtype, ())]

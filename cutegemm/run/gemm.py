@@ -134,7 +134,8 @@ def gemm(
 
     a, b     M x K and K x N, or L x M x K and L x K x N: torch tensors, or arrays with DLPack, of one type:
              float32, float64, float16 or bfloat16; on Hopper also float8 and int8, from Ada on float8 that lies
-             along K. Any strides; where neither of the last two is 1, a copy is made, and a `CopyWarning` says so
+             along K. On Hopper one may be float8_e4m3fn and the other float8_e5m2. Any strides; where neither of
+             the last two is 1, a copy is made, and a `CopyWarning` says so
     c        M x N or L x M x N, of the type of the result, or beside float8 of any that it might have; read where
              beta is not 0, and then needed
     out      where the result goes: M x N or L x M x N, of the type of a, float32, float16 or bfloat16; of int8

@@ -142,9 +142,10 @@ def prepare(
     if plan is None and how.allow_tf32 and kinds[0] is f32:
         kinds = tf32, kinds[1]
     of_c = torch_ops.DTYPES[c.dtype] if c is not None else None
+    of_b = torch_ops.DTYPES[b.dtype] if b.dtype != a.dtype else None
 
     def operands(by_box: str | None) -> Operands:
-        return operands_of(views, *kinds, batched, by_box, of_c)
+        return operands_of(views, *kinds, batched, by_box, of_c, of_b)
 
     question = Question(operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device)
 

@@ -26,15 +26,15 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.int8: s8,
     torch.int32: s32,
 }
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 # What may be multiplied, and the types of the result; the first where no c and no out say otherwise.
 RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
-    torch.float16: (torch.float16, torch.float32, torch.bfloat16, *_FLOAT8),
-    torch.bfloat16: (torch.bfloat16, torch.float32, torch.float16, *_FLOAT8),
+    torch.float16: (torch.float16, torch.float32, torch.bfloat16, *FLOAT8),
+    torch.bfloat16: (torch.bfloat16, torch.float32, torch.float16, *FLOAT8),
     torch.float32: (torch.float32, torch.float16, torch.bfloat16),
     torch.float64: (torch.float64,),
-    torch.float8_e4m3fn: (torch.bfloat16, torch.float16, torch.float32, *_FLOAT8),
-    torch.float8_e5m2: (torch.bfloat16, torch.float16, torch.float32, *_FLOAT8),
+    torch.float8_e4m3fn: (torch.bfloat16, torch.float16, torch.float32, *FLOAT8),
+    torch.float8_e5m2: (torch.bfloat16, torch.float16, torch.float32, *FLOAT8),
     torch.int8: (torch.int32, torch.float32),
 }
 

@@ -128,14 +128,19 @@ def operands_of(
     batched: bool,
     by_box: str | None = None,
     of_c: DType | None = None,
+    of_b: DType | None = None,
 ) -> Operands:
-    """The operands that a plan is made for, from the views of "a", "b", "c" and "out".
+    """Return the operands that a plan is made for, from the views of "a", "b", "c" and "out".
 
+    kind     type of "a"
+    result   type of "out"
     by_box   None: as threads access them all. Else which of "a" and "b" TMA loads, whose rows may end anywhere; what it
              writes ends at a multiple of 16 bytes, and so does a C that it is to load. One that is packed first is
              loaded by threads, and as little aligned as TMA would find it
-    of_c     the type of "c", where it is not that of "out"
+    of_c     type of "c"; None is that of "out"
+    of_b     type of "b"; None is that of "a"
     """
+    kinds = {"a": kind, "b": of_b or kind, "c": of_c or result, "out": result}
 
     def align(name: str, view: View) -> int:
         if by_box is None or name == "out":
@@ -143,11 +148,7 @@ def operands_of(
         return view.boxed if name in by_box else min(view.align, view.boxed)
 
     made = {
-        name: Operand(
-            kind if name in "ab" else (of_c or result) if name == "c" else result,
-            MODES[name][view.major or 0],
-            align(name, view),
-        )
+        name: Operand(kinds[name], MODES[name][view.major or 0], align(name, view))
         for name, view in views.items()
     }
     acc = Operands.of(kind).acc

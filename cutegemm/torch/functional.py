@@ -58,7 +58,7 @@ def mm(
 ) -> torch.Tensor:
     """Return a @ b of two matrices, as torch.mm.
 
-    a, b       M x K and K x N, of one type that `cutegemm.gemm` multiplies
+    a, b       M x K and K x N, of one type, or of two types of float8, that `cutegemm.gemm` multiplies
     out_dtype  type of the result; None is the first type that `gemm` gives for a's type
     out        tensor that the result is written to; no gradients are recorded then
     raises     UnsupportedError with every rule that is broken

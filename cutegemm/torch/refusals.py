@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.run.torch_ops import RESULTS
+from cutegemm.run.torch_ops import FLOAT8, RESULTS
 
 
 def refuse(called: str, given: Mapping[str, Any], rules: Sequence[str]) -> None:
@@ -45,11 +45,13 @@ def wrong_tensors(given: Mapping[str, Any], optional: Sequence[str] = ()) -> lis
 
 
 def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> list[str]:
-    """Of the types of what is multiplied."""
+    """Return the rules that the types of two factors break: one type, or two of float8.
+
+    names   the caller's names for a and b
+    """
     kinds = [str(x.dtype).removeprefix("torch.") for x in (a, b)]
     found = []
-    both_of_bytes = all(x.dtype.is_floating_point and x.dtype.itemsize == 1 for x in (a, b))
-    if a.dtype != b.dtype and not both_of_bytes:
+    if a.dtype != b.dtype and not all(x.dtype in FLOAT8 for x in (a, b)):
         found.append(
             f"{names[0]} is of {kinds[0]}, {names[1]} of {kinds[1]}; they must be of one type. "
             f"Pass {names[1]}.to({names[0]}.dtype), or run it under torch.autocast."

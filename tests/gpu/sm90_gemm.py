@@ -98,7 +98,16 @@ def of_bytes(held: Held) -> None:
         held.against(exact, f"{kind}", a, b.t(), gemm(a, b.t()))
         full = gemm(a, b.t(), accumulate="two_level")
         held.against(exact, f"{kind}, in full", a, b.t(), full, _FULL_SUMS)
-    for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+    mixed = torch.float8_e4m3fn, torch.float8_e5m2
+    for of_a, of_b in (mixed, mixed[::-1]):
+        for m, n, k in ((512, 768, 1024), (3, 512, 4096), (200, 99, 136)):
+            a, b = torch.randn(m, k, device="cuda").to(of_a), torch.randn(n, k, device="cuda").to(of_b)
+            exact, what = a.double() @ b.double().t(), f"{of_a} by {of_b}, {m}x{n}x{k}"
+            held.against(exact, what, a, b.t(), gemm(a, b.t()))
+            held.against(exact, f"{what}, packed", a, b.t(), gemm(a, b.t().contiguous()))
+            full = gemm(a, b.t(), accumulate="two_level")
+            held.against(exact, f"{what}, in full", a, b.t(), full, _FULL_SUMS)
+    for kind in mixed:
         a, b, c = (torch.randn(512, 768, device="cuda").to(kind) for _ in range(3))
         b, c = b.t(), c[:, :512].float()
         for alpha, of_columns in ((0.25, False), (0.25, True), (20.0, False), (20.0, True)):

@@ -268,10 +268,11 @@ def test_a_weight_in_two_parts_is_read_where_it_lies():
 
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
-def test_scales(by_rows, fast, arch):
+@pytest.mark.parametrize("of_b", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_scales(of_b, by_rows, fast, arch):
     if arch != "sm_90a":
         pytest.skip("float8 is multiplied on Hopper")
-    a, b = on_gpu(256, 512).to(torch.float8_e4m3fn), on_gpu(384, 512, seed=1).to(torch.float8_e4m3fn).t()
+    a, b = on_gpu(256, 512).to(torch.float8_e4m3fn), on_gpu(384, 512, seed=1).to(of_b).t()
     scales = [on_gpu(256, 1, dtype=torch.float32).abs(), on_gpu(1, 384, dtype=torch.float32).abs()]
     if not by_rows:
         scales = [torch.tensor(0.25, device="cuda"), torch.tensor([2.0], device="cuda")]

@@ -279,6 +279,11 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "s8_f32_c": ({"dtype": "s8", "out": "f32"}, {"tile": (64, 128, 128), "with_c": True}),
     "s8_direct": ({"dtype": "s8", "out": "s32", "align_d": 4}, {"tile": (64, 128, 128), "store": "direct"}),
     "e5m2": ({"dtype": "e5m2", "out": "f16"}, {"tile": (64, 128, 128)}),
+    "e4m3_e5m2": ({"dtype": "e4m3", "b": "e5m2", "out": "bf16"}, {"tile": (64, 128, 128)}),
+    "e5m2_e4m3_two_level": (
+        {"dtype": "e5m2", "b": "e4m3", "out": "f32"},
+        {"tile": (128, 128, 128), "two_level": True, **_COOPERATIVE},
+    ),
     "pack_tf32": (
         {"dtype": "tf32", "layout": "nn", "align_packed": 4},
         {"tile": (64, 128, 32), "pack": "ab"},
@@ -298,6 +303,10 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pack_e4m3": ({"dtype": "e4m3", "layout": "nn", "out": "bf16"}, {"tile": (64, 128, 128), "pack": "b"}),
     "pack_e5m2_by_bytes": (
         {"dtype": "e5m2", "layout": "tn", "out": "f32", "align_packed": 1},
+        {"tile": (64, 128, 128), "pack": "ab"},
+    ),
+    "pack_e5m2_e4m3": (
+        {"dtype": "e5m2", "b": "e4m3", "layout": "tn", "out": "bf16", "align_packed": 4},
         {"tile": (64, 128, 128), "pack": "ab"},
     ),
     "pack_s8_split": (

@@ -21,12 +21,12 @@ from cutegemm.tile.tma import TmaBox
 from tests.kernels.plans import check_each, in_groups
 from tests.kernels.sm90_forms import FORMS, form
 
-PACKED = ("pack_tf32", "pack_bf16_c", "pack_e4m3", "pack_s8_split")
+PACKED = ("pack_tf32", "pack_bf16_c", "pack_e4m3", "pack_e5m2_e4m3", "pack_s8_split")
 # Of the forms those that differ in code from each other and from named plans; the GPU tests run all of them.
 COMPILED = (
     "pingpong", "f32_out_m_major", "warps_store", "deep_k", "cluster_2x2_mn", "deferred_warps_store",
     "deferred_stagger_2x1", "one_tile_a_cta_2x1", "single", "direct", "direct_elements", "direct_c", "c",
-    "c_f32_batched", "e4m3", "e4m3_two_level_2x1", "two_level_pingpong", "s8", "s8_f32_c",
+    "c_f32_batched", "e4m3", "e4m3_e5m2", "e4m3_two_level_2x1", "two_level_pingpong", "s8", "s8_f32_c",
     "tt_m", "padded_d", "padded_c", "c_of_the_other_major", "c_f32_warps_store",
     "e4m3_out", "e4m3_out_c", "e4m3_out_c_bf16", "split_direct",
     "lines", "lines_m_major", "lines_by_4_bytes", "lines_f32", "lines_c", "lines_of_16", "lines_e4m3", "lines_split",
@@ -37,6 +37,7 @@ THOROUGH = (
     "pingpong_of_three", "cooperative_of_three", "160", "cluster_4x1", "deferred_s8", "one_consumer",
     "single_two_consumers", "split_c", "split_two_level", "split_s8", "stream_of_three",
     "plain_d", "l2", "cooperative_256x192", "deferred_tall_1x2", "c_cooperative", "c_wide", "batched_2x1", "e5m2",
+    "e5m2_e4m3_two_level",
     "s8_direct", "e5m2_out", "stream_wide_1x2", "stream_cooperative_2x1", "lines_by_8_bytes", "lines_f32_m_major",
     "by_lines_odd_2x1", "by_lines_shared_k",
     "read_a_m_major_c", "read_a_of_three", "read_a_split_direct", "read_a_packs_b",
@@ -80,6 +81,8 @@ def check(kernel: CompiledKernel) -> None:
     issued = {name: count for name, count in report.instructions.items() if "GMMA" in name}
     assert sum(issued.values()) == products
     assert not [name for name in issued if name.endswith(".SAT")]  # int8: wraps past 32 bits, never clamps
+    types = f".{plan.operands.a.dtype}.{plan.operands.b.dtype}".upper()
+    assert report.count("QGMMA") in (0, sum(count for name, count in issued.items() if types in name))
     assert report.count("WARPGROUP") == turns * columns + waits
     if plan.tiled_mma.atom.a_source == "register":  # a load for each element that a thread multiplies
         of_thread = pipeline.consumer_tile[0] * plan.cta_tile[2] // 128

@@ -180,6 +180,22 @@ def test_float8_is_multiplied_from_sm_89_on():
     assert predicted_of(float8, "sm_89") < predicted_of(Operands.of("bf16", layout="nt"), "sm_89")
 
 
+def test_float8_of_two_types_is_multiplied_by_wgmma_alone():
+    mixed, problem = Operands.of("e4m3", b="e5m2", layout="nt", out="bf16"), Problem(256, 512, 1024)
+    with pytest.raises(PlanError, match=r"float8 of one type is multiplied by mma\.sync\. Take an sm90_plan"):
+        mma_sync_plan(mixed)
+    for arch in ("sm_80", "sm_89", "sm_120a"):
+        with pytest.raises(
+            PlanError, match=rf"e4m3 and e5m2 are multiplied by wgmma alone; sm_90a has it and {arch}"
+        ):
+            chosen(mixed, problem, arch, default_device(arch))
+    for small in (problem, Problem(1, 4096, 4096)):
+        recipe, plan = chosen(mixed, small)
+        assert recipe.family == "sm90"
+        kinds = "e5m2_e4m3" if recipe.transposed else "e4m3_e5m2"
+        assert kinds in plan.tiled_mma.atom.name
+
+
 def predicted_of(operands: Operands, arch: str) -> float:
     """Microseconds that the fastest plan of 4096 cubed is held to take."""
     problem = Problem(4096, 4096, 4096, operands=operands)
