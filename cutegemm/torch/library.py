@@ -9,9 +9,9 @@
 | `cutegemm::mm_parts`   | a @ b^T, b in parts side by side: the gradient by `a`; it records no gradients            |
 | `cutegemm::gemm_dgated`| the backward pass of a gated activation; it records no gradients                          |
 
-Each has a kernel for CUDA and for CPU tensors, and a fake from the function that allocates; `mm` and `gemm` have
-derivatives and a rule for vmap: a batch of products with one b is one product with more rows; other batches are batches
-of `gemm`.
+Each has a kernel for CUDA and for CPU tensors, a fake from the function that allocates, and a formula that counts its
+operations. `mm` and `gemm` have derivatives and a rule for vmap: a batch of products with one b is one product with
+more rows; other batches are batches of `gemm`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 
 from cutegemm.run.calls import How
 from cutegemm.torch.batches import batched_gemm, batched_mm
+from cutegemm.torch.flops import register_flops
 from cutegemm.torch.gradients import Call
 from cutegemm.torch.launch import OF_LAYER, PLAIN, allocated, compute, dgated_of, joined
 from cutegemm.torch.product import backward, keep
@@ -159,6 +160,7 @@ def _define() -> None:
     torch.library.register_autograd("cutegemm::gemm", _backward_gemm, setup_context=_keep_gemm)
     torch.library.register_vmap("cutegemm::mm", batched_mm)
     torch.library.register_vmap("cutegemm::gemm", batched_gemm)
+    register_flops(SCHEMAS)
 
 
 _define()
