@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules import linear as _torch_linear
+from torch.nn.modules.module import _has_any_global_hook
 
+from cutegemm.torch.activations import ALIASES
 from cutegemm.torch.values import FUNCTIONS
 
 # By the name of the class: those of transformers are not imported for it.
@@ -22,6 +25,7 @@ _BY_CLASS = {
     "ReLU": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "ReLUSquaredActivation": "relu_sq",
 }  # fmt: skip
 _MOST_SMALL = 32  # extents of a layer that stands in for one without numbers
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _BY_FUNCTION = {F.silu: "silu", F.gelu: "gelu", F.relu: "relu", torch.tanh: "tanh", torch.sigmoid: "sigmoid"}
 
 
@@ -39,16 +43,83 @@ def activation_of(act: Any) -> str | None:
 
 
 def apply(activation: str, x: torch.Tensor) -> torch.Tensor:
-    """An activation by torch."""
+    """Return an activation of x, computed by torch.
+
+    activation   a name or an alias of one
+
+    >>> apply("relu2", torch.tensor([-1.0, 3.0]))
+    tensor([0., 9.])
+    """
+    activation = ALIASES.get(activation, activation)
     if activation == "relu_sq":
         return F.relu(x).square()
     return FUNCTIONS[activation](x)
 
 
+def is_customized(module: Any) -> bool:
+    """Whether a call of a module runs other code than its class's `forward`: hooks, or a `forward` of the instance.
+
+    Hooks of all modules, such as `torch.nn.modules.module.register_module_forward_hook` sets, count too. A function
+    is not customized.
+
+    >>> hooked, patched = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> handle = hooked.register_forward_hook(print)
+    >>> patched.forward = lambda x: x
+    >>> is_customized(hooked), is_customized(patched), is_customized(nn.Linear(2, 2))
+    (True, True, False)
+    """
+    if not isinstance(module, nn.Module):
+        return False
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or ("forward" in module.__dict__ and has_own_forward(module))
+        or _has_any_global_hook()
+    )
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Whether an attribute of a module takes the place of its class's `forward`.
+
+    Libraries that remove their hooks leave the class's own method as an attribute, which changes nothing.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> layer.forward = layer.forward
+    >>> has_own_forward(layer)
+    False
+    """
+    forward = vars(module).get("forward")
+    return forward is not None and not (
+        getattr(forward, "__func__", None) is type(module).forward and forward.__self__ is module
+    )
+
+
+_is_torchs = getattr(nn.Linear.forward, "__globals__", None) is vars(_torch_linear)
+# The `forward` of classes when it was last known what they compute. A torch.nn.Linear that had been patched before this
+# module was imported counts as replaced.
+_FORWARDS: dict[type, Any] = {nn.Linear: nn.Linear.forward if _is_torchs else None}
+
+
+def note_forward(kind: type) -> None:
+    """Remember the `forward` of a class, whose results have just been compared with what is expected of it."""
+    _FORWARDS[kind] = kind.forward  # type: ignore[attr-defined]
+
+
+def is_replaced_forward(kind: type) -> bool:
+    """Whether the `forward` of a class has been replaced since `note_forward`.
+
+    >>> is_replaced_forward(nn.Linear), is_replaced_forward(nn.SiLU)
+    (False, False)
+    """
+    return kind in _FORWARDS and kind.forward is not _FORWARDS[kind]  # type: ignore[attr-defined]
+
+
 def is_conv1d(module: nn.Module) -> bool:
-    """Whether it is the linear layer of transformers' GPT-2, whose weight is K x N."""
-    weight = getattr(module, "weight", None)
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and getattr(weight, "ndim", 0) == 2
+    """Whether a module is the linear layer of transformers' GPT-2, or a subclass of it; its weight is K x N."""
+    is_named_so = any(kind.__name__ == "Conv1D" for kind in type(module).__mro__)
+    return is_named_so and hasattr(module, "nf") and getattr(getattr(module, "weight", None), "ndim", 0) == 2
 
 
 @dataclass(frozen=True)
@@ -57,7 +128,7 @@ class Parts:
 
     up     the layers in front of the activation: one, or gate and up
     act    the activation
-    down   the layer behind it
+    down   the layer after it
     last   what may come last, such as dropout
     """
 
@@ -77,7 +148,10 @@ MLPS = (
 
 
 def parts_of(module: nn.Module) -> Parts | None:
-    """Its parts by name, where it has those of an MLP and no other; `act` and `last` are those that it has."""
+    """Return the names of the parts of an MLP; None if a module lacks some of them, or has others.
+
+    `act` and `last` hold the names that the module has.
+    """
     children = dict(module.named_children())
     for parts in MLPS:
         act = [name for name in parts.act if getattr(module, name, None) is not None]
@@ -121,8 +195,30 @@ def is_on_meta(module: nn.Module) -> bool:
     return any(each.is_meta for each in module.parameters())
 
 
+def bare(module: nn.Module) -> nn.Module:
+    """Return a copy of a module, and of the modules in it, without hooks and without a `forward` of the instance.
+
+    It shares the parameters. Its buffers and its mode are its own, so that a call of it changes nothing in `module`.
+
+    >>> norm = nn.BatchNorm1d(2)
+    >>> found = bare(norm).train()
+    >>> found(torch.ones(4, 2)).shape, found.weight is norm.weight, norm.running_mean
+    (torch.Size([4, 2]), True, tensor([0., 0.]))
+    """
+    kind: Any = type(module)
+    found: nn.Module = kind.__new__(kind)
+    buffers = {name: each if each is None else each.clone() for name, each in module._buffers.items()}
+    parts = {name: each if each is None else bare(each) for name, each in module._modules.items()}
+    empty: dict[str, Any] = {name: OrderedDict() for name in _HOOKS}
+    vars(found).update({**vars(module), **empty, "_buffers": buffers, "_modules": parts})
+    vars(found).pop("forward", None)
+    return found
+
+
 def with_numbers(module: nn.Module, parts: Parts) -> nn.Module:
-    """The same MLP with small layers of random numbers in the places of its own: its forward is somebody's, as it is.
+    """Return a copy of an MLP with small layers of random numbers instead of its own.
+
+    Its forward and its other parts are those of `module`.
 
     >>> class Mlp(nn.Module):
     ...     def __init__(self):
@@ -130,19 +226,18 @@ def with_numbers(module: nn.Module, parts: Parts) -> nn.Module:
     ...         self.fc1, self.act, self.fc2 = nn.Linear(4096, 8), nn.GELU(), nn.Linear(8, 4096)
     >>> mlp = Mlp().to("meta")
     >>> small = with_numbers(mlp, parts_of(mlp))
-    >>> small.fc1, small.fc1.weight.device, mlp.fc1.weight.device, small.act is mlp.act
-    (Linear(in_features=32, out_features=8, bias=True), device(type='cpu'), device(type='meta'), True)
+    >>> small.fc1, small.fc1.weight.device, mlp.fc1.weight.device
+    (Linear(in_features=32, out_features=8, bias=True), device(type='cpu'), device(type='meta'))
     """
     numbers = torch.Generator("cpu").manual_seed(0)
-    found = copy(module)
-    own = {name: _small(getattr(module, name), numbers) for name in (*parts.up, parts.down)}
-    found._modules = {**module._modules, **own}
+    found = bare(module)
+    found._modules |= {name: _small(getattr(found, name), numbers) for name in (*parts.up, parts.down)}
     return found
 
 
 def _small(layer: Any, numbers: torch.Generator) -> Any:
-    """A small layer of the class of another one, with parameters of its types."""
-    found = copy(layer)
+    """Return a small copy of a layer, with random parameters of its types."""
+    found = bare(layer)
     found._parameters = {}
     for name, each in layer._parameters.items():
         if each is not None:
@@ -157,21 +252,29 @@ def _small(layer: Any, numbers: torch.Generator) -> Any:
     return found
 
 
-def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
-    """Whether a module gives, of four rows, what an MLP of these parts does; where it lacks numbers, `with_numbers`.
-
-    In training too, but for what comes last: a dropout that is a function has no part by which it is seen.
-    """
-    if is_on_meta(module):
-        try:
-            module = with_numbers(module, parts)
-        except Exception:  # somebody's own layer, which may be made of anything
-            return False
-    first = getattr(module, parts.up[0])
-    k = first.weight.shape[0] if is_conv1d(first) else first.weight.shape[1]
-    x = torch.randn(4, k, generator=torch.Generator("cpu").manual_seed(0), device="cpu").to(first.weight)
-    modes = [(each, each.training) for each in module.modules()]
+def is_linear(conv1d: nn.Module) -> bool:
+    """Whether a Conv1D gives for four random rows x @ weight + bias; one on the meta device is made small first."""
+    numbers = torch.Generator("cpu").manual_seed(0)
+    layer: Any = _small(conv1d, numbers) if is_on_meta(conv1d) else bare(conv1d)
     try:
+        with torch.no_grad():
+            x = torch.randn(4, layer.weight.shape[0], generator=numbers, device="cpu").to(layer.weight)
+            return _are_close([layer.forward(x)], x @ layer.weight + layer.bias)
+    except Exception:  # somebody's own forward, which may need more than a tensor
+        return False
+
+
+def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
+    """Whether a module gives for four random rows what an MLP of these parts does, in training and in evaluation.
+
+    A module on the meta device is tried `with_numbers`. A dropout that is a module and comes last is switched off; one
+    that is a function shows as a difference. Hooks are not called.
+    """
+    try:
+        module = with_numbers(module, parts) if is_on_meta(module) else bare(module)
+        first = getattr(module, parts.up[0])
+        k = first.weight.shape[0] if is_conv1d(first) else first.weight.shape[1]
+        x = torch.randn(4, k, generator=torch.Generator("cpu").manual_seed(0), device="cpu").to(first.weight)
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
             theirs = []
             for is_training in (True, False):
@@ -179,14 +282,16 @@ def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
                 for name in parts.last:
                     if isinstance(last := getattr(module, name, None), nn.Module):
                         last.eval()
-                theirs.append(type(module).forward(module, x))
+                theirs.append(module.forward(x))
             expected = computed(module, parts, activation, lambda name, x: getattr(module, name)(x), x)
-    except Exception:  # somebody's own forward, which may ask for more than a tensor
+    except Exception:  # somebody's own forward, which may need more than a tensor
         return False
-    finally:
-        for each, is_training in modes:
-            each.training = is_training
-    if not all(isinstance(each, torch.Tensor) and each.shape == expected.shape for each in theirs):
+    return _are_close(theirs, expected)
+
+
+def _are_close(found: list[Any], expected: torch.Tensor) -> bool:
+    """Whether results are tensors of the shape and, but for rounding, of the values that are expected."""
+    if not all(isinstance(each, torch.Tensor) and each.shape == expected.shape for each in found):
         return False
     near = {"rtol": 0.02, "atol": 0.02 * float(expected.float().abs().max())}
-    return all(torch.allclose(each.float(), expected.float(), **near) for each in theirs)
+    return all(torch.allclose(each.float(), expected.float(), **near) for each in found)

@@ -10,7 +10,7 @@ from torch import nn
 from cutegemm.errors import UnsupportedError
 from cutegemm.torch.activations import ACTIVATIONS, GATE_OF, GATED, wrong_activation
 from cutegemm.torch.functional import gemm_gated, linear
-from cutegemm.torch.known import apply
+from cutegemm.torch.known import apply, is_customized, is_replaced_forward
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.route import rows_of
 from cutegemm.torch.weights import side_by_side
@@ -19,8 +19,8 @@ from cutegemm.torch.weights import side_by_side
 class Linear(nn.Linear):  # type: ignore[misc]
     """Layer that returns act(input @ weight.T + bias): torch.nn.Linear with its parameters, and an activation.
 
-    in_features, out_features, bias, device, dtype   as of torch.nn.Linear
-    activation   as of `cutegemm.linear`
+    in_features, out_features, bias, device, dtype   as for torch.nn.Linear
+    activation   as for `cutegemm.linear`
     raises       UnsupportedError for an unknown activation
 
     >>> layer = Linear(8, 4, activation="gelu")
@@ -50,6 +50,15 @@ class Linear(nn.Linear):  # type: ignore[misc]
             self.activation = activation
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return act(input @ weight.T + bias).
+
+        Where `torch.nn.Linear.forward` has been replaced, it computes the layer, and torch the activation.
+        """
+        if not isinstance(self, Linear):  # a bound method from before `Replaced.undo`
+            return type(self).forward(self, input)
+        if is_replaced_forward(nn.Linear):
+            found: torch.Tensor = super().forward(input)
+            return found if self.activation is None else apply(self.activation, found)
         return linear(input, self.weight, self.bias, self.activation)
 
     def extra_repr(self) -> str:
@@ -58,87 +67,75 @@ class Linear(nn.Linear):  # type: ignore[misc]
 
 
 class JoinedWeights(nn.Module):  # type: ignore[misc]
-    """Keeps the weights of its children `gate_proj` and `up_proj` side by side in memory: one kernel reads both.
+    """A module that keeps the weights of its children `gate_proj` and `up_proj` side by side: one kernel reads both.
 
-    They stay two parameters, under their names and of their identity. `load_state_dict` fills them where they are.
-    `.to()`, `.half()`, `.cuda()`, and `load_state_dict` with `assign=True`, put them elsewhere; they are joined again.
-    Where something else does (a deep copy, a tensor in the place of `weight.data`), the next eager call joins them once
-    more; a compiled one copies them in each call until then. Weights that are parts of larger memory, as FSDP has them,
-    stay there, and are copied in each call. Where gate or up is replaced by another module or has hooks (adapters,
-    pruning, parametrizations), the children are called one by one.
+    They stay two parameters, with their names and their identity. `load_state_dict` fills them in place. `.to()`,
+    `.half()`, `.cuda()`, and `load_state_dict` with `assign=True`, give them other memory; then they are joined again.
+    After anything else that separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them
+    again; a compiled one copies them in each call until then. Weights that are parts of larger memory, as with FSDP,
+    stay there and are copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a
+    parametrization, a hook or a replaced `forward`, the children are called one by one.
     """
 
     def join(self) -> None:
-        """Puts both weights side by side, unless they lie so already or `may_join` is False."""
+        """Put both weights side by side, unless they already are or `may_join` is False."""
         if self.may_join:
             side_by_side(self.gate_proj.weight, self.up_proj.weight)
 
     @property
     def may_join(self) -> bool:
-        """Whether gate and up are plain linear layers, so that one kernel may compute both."""
-        return is_plain(self.gate_proj) and is_plain(self.up_proj)
+        """Whether one kernel may compute gate and up: plain linear layers of one shape, both with a bias or neither."""
+        return self._factors() is not None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         found = super()._apply(fn, recurse)
         self.join()
         return found
 
-    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """act(gate(x)) * up(x)."""
-        gate, up, bias = self._joined()
-        flat = rows_of(x)
-        found = gemm_gated(flat, (gate.t(), up.t()), bias, activation, store_preact=False, varying_rows=True)[
-            1
-        ]
-        return found if x.dim() == 2 else found.view(*x.shape[:-1], found.shape[-1])
+    def fused(self, x: torch.Tensor, activation: str) -> torch.Tensor | None:
+        """Return down(act(gate(x)) * up(x)), gate and up by one kernel; None if they may not be joined.
 
-    def whole(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """down(act(gate(x)) * up(x)): one node of autograd's graph where gradients are wanted."""
-        down = self.down_proj
-        if not self.may_join:
-            return down(apply(GATE_OF[activation], self.gate_proj(x)) * self.up_proj(x))
-        if not (torch.is_grad_enabled() and is_plain(down)):
-            return down(self.gated(x, activation))
-        gate, up, bias = self._joined()
-        return mlp(x, (gate, up), down.weight, activation, bias, down.bias)
-
-    def _joined(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The weights of gate and up, side by side, and their biases as one."""
-        gate, up = self.gate_proj, self.up_proj
+        It is one node of autograd's graph if gradients are wanted and down is a plain layer.
+        """
+        factors, down = self._factors(), self._modules.get("down_proj")
+        if factors is None or down is None:
+            return None
+        gate, up, gate_bias, up_bias = factors
         if not torch.compiler.is_compiling():
-            side_by_side(gate.weight, up.weight)
-        bias = None if gate.bias is None else torch.cat([gate.bias, up.bias])
-        return gate.weight, up.weight, bias
+            side_by_side(gate, up)
+        bias = None if gate_bias is None else torch.cat([gate_bias, up_bias])
+        if torch.is_grad_enabled() and is_plain(down):
+            return mlp(x, (gate, up), down.weight, activation, bias, down.bias)
+        _, hidden = gemm_gated(
+            rows_of(x), (gate.t(), up.t()), bias, activation, store_preact=False, varying_rows=True
+        )
+        found: torch.Tensor = down(hidden if x.dim() == 2 else hidden.view(*x.shape[:-1], hidden.shape[-1]))
+        return found
+
+    def _factors(self) -> tuple[Any, Any, Any, Any] | None:
+        """Return the weights and the biases of gate and up; None if they may not be joined."""
+        gate, up = self._modules.get("gate_proj"), self._modules.get("up_proj")
+        if not (is_plain(gate) and is_plain(up)):
+            return None
+        weights, biases = (gate.weight, up.weight), (gate.bias, up.bias)
+        if weights[0].shape != weights[1].shape or (biases[0] is None) != (biases[1] is None):
+            return None
+        return *weights, *biases
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether a layer computes x @ weight.T + bias and has no hooks, so that another kernel may compute it.
+    """Whether a layer computes x @ weight.T + bias and nothing else, so that another kernel may compute it.
 
     >>> is_plain(nn.Linear(2, 2)), is_plain(Linear(2, 2, activation="relu")), is_plain(nn.Identity())
     (True, False, False)
     """
     kind = type(layer)
-    return ((kind is Linear and layer.activation is None) or kind is nn.Linear) and not has_hooks(layer)
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody waits for a module's call.
-
-    >>> layer = nn.Linear(2, 2)
-    >>> handle = layer.register_forward_hook(print)
-    >>> has_hooks(layer), has_hooks(nn.Linear(2, 2))
-    (True, False)
-    """
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
+    is_linear = kind is nn.Linear or (kind is Linear and layer.activation is None)
+    return is_linear and not is_customized(layer) and not is_replaced_forward(nn.Linear)
 
 
 def joined_after_load(module: JoinedWeights, _: Any) -> None:
-    """A hook behind `load_state_dict`."""
+    """Join the weights after `load_state_dict`."""
     module.join()
 
 
@@ -179,7 +176,12 @@ class GatedMLP(JoinedWeights):
         self.join()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.whole(x, self.activation)
+        """Return down_proj(act(gate_proj(x)) * up_proj(x))."""
+        found = self.fused(x, self.activation)
+        if found is None:
+            hidden = apply(GATE_OF[self.activation], self.gate_proj(x)) * self.up_proj(x)
+            found = self.down_proj(hidden)
+        return found
 
     def extra_repr(self) -> str:
         return f"activation={self.activation}"

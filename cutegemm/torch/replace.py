@@ -15,11 +15,37 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.functional import linear
-from cutegemm.torch.known import Parts, activation_of, computes_so, is_conv1d, is_on_meta, parts_of
+from cutegemm.torch.known import (
+    Parts,
+    activation_of,
+    computes_so,
+    has_own_forward,
+    is_conv1d,
+    is_customized,
+    is_linear,
+    is_on_meta,
+    is_replaced_forward,
+    note_forward,
+    parts_of,
+)
 from cutegemm.torch.mlps import mlp
-from cutegemm.torch.modules import JoinedWeights, Linear, has_hooks, is_plain, joined_after_load
+from cutegemm.torch.modules import JoinedWeights, Linear, is_plain, joined_after_load
 
-_NOTED = "_cutegemm"  # the attribute that says what a replaced module computes
+_NOTED = "_cutegemm"  # the attribute that holds what `use` found of an MLP: a `Noted`, or None since it was changed
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What an MLP computed when `use` replaced it.
+
+    parts        their names
+    activation   as for `mlp`
+    act          the activation's module or function
+    """
+
+    parts: Parts
+    activation: str
+    act: Any
 
 
 @dataclass
@@ -69,21 +95,22 @@ def use(model: nn.Module) -> Replaced:
     Replaced are torch.nn.Linear, transformers' Conv1D, gated MLPs of the parts gate_proj, up_proj, down_proj and act_fn
     (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between (GPT-2 and others), whose
     activation becomes part of the first layer's kernel. Modules change their class and keep their identity; parameters
-    keep their identity, names and values, so that optimizers and state dicts go on working. Of a gated MLP the weights
-    of gate and up are put side by side in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
+    keep their identity, names and values, so that optimizers and state dicts go on working. The gate and up weights of
+    a gated MLP are put side by side in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
 
-    Left as they are: subclasses of these with a forward of their own, layers whose weight is of a type that is not
-    multiplied, MLPs that have parameters or buffers beside their parts', or whose parts have hooks, which would not be
-    called, or whose output for four random rows differs from that of such an MLP. On the meta device, where there are
-    no numbers, this is seen with small layers in the places of its own. A second call replaces what is new, and nothing
-    twice.
+    These stay as they are: subclasses with a forward of their own, modules whose `forward` has been replaced in the
+    instance, layers whose weight has a type that is not multiplied, and MLPs that have parameters or buffers of their
+    own, whose gate, up or activation has hooks, or whose output for four random rows differs from that of such an MLP.
+    On the meta device, which holds no numbers, small layers take the place of theirs in this test. A second call
+    replaces what is new, and nothing twice.
 
-    What is changed later counts: where a part of an MLP is replaced, masked, parametrized or given hooks, as by
-    adapters and pruning, its parts are called one by one, as before.
+    Later changes count. An MLP calls its own forward, and through it its parts one by one, if a part is replaced,
+    masked, parametrized, given hooks or another `forward` (as adapters, pruning and accelerate do), if another
+    attribute of the MLP is set, or if the `forward` of its class is replaced.
 
     model     a module; it may itself be one of these
     returns   what was replaced, and what not and why; `undo()` takes it back
-    raises    UnsupportedError where model is no module
+    raises    UnsupportedError if model is not a torch.nn.Module
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     >>> with use(model) as replaced:
@@ -116,8 +143,12 @@ def is_replaced(module: nn.Module) -> bool:
 class OfInputs(nn.Module):  # type: ignore[misc]
     """x @ weight + bias, with a weight of K x N."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, by_rows(self), self.bias)
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if not isinstance(self, OfInputs):  # a bound method from before `Replaced.undo`
+            return type(self).forward(self, *given, **named)
+        if len(given) != 1 or named or is_replaced_forward(original_of(self)):
+            return super().forward(*given, **named)
+        return linear(given[0], by_rows(self), self.bias)
 
 
 def by_rows(layer: Any) -> torch.Tensor:
@@ -131,15 +162,25 @@ def _replace_layer(name: str, module: nn.Module, found: Replaced) -> None:
     if why:
         found.left[name] = why
         return
-    _change(module, Linear if type(module) is nn.Linear else _derived(OfInputs, module.__class__), found)
+    original = module.__class__
+    if original is not nn.Linear:
+        note_forward(original)
+    _change(module, Linear if original is nn.Linear else _derived(OfInputs, original), found)
     found.replaced[name] = "a linear layer"
 
 
 def _why_not_layer(module: Any) -> str:
-    if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
-        return f"{type(module).__name__}, a subclass of Linear, may compute something else"
+    kind = "Linear" if isinstance(module, nn.Linear) else "Conv1D"
+    if type(module) is not nn.Linear and (kind == "Linear" or type(module).__name__ != kind):
+        return f"{type(module).__name__}, a subclass of {kind}, may compute something else"
+    if isinstance(module, nn.Linear) and is_replaced_forward(nn.Linear):
+        return "torch.nn.Linear.forward has been replaced, and may compute something else"
+    if has_own_forward(module):
+        return "its forward has been replaced in the instance, and may compute something else"
     if not isinstance(module.weight, torch.Tensor) or module.weight.dtype not in RESULTS:
         return f"its weight is of {module.weight.dtype}, which is not multiplied"
+    if kind == "Conv1D" and not is_linear(module):
+        return "of four rows it computes something else than x @ weight + bias"
     return ""
 
 
@@ -149,45 +190,57 @@ def _why_not_layer(module: Any) -> str:
 class OfGated(JoinedWeights):
     """down(act(gate(x)) * up(x)), gate and up by one kernel."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        _, activation, act = getattr(self, _NOTED)
-        return self.whole(x, activation) if _is_unchanged(self, act) else super().forward(x)
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if not isinstance(self, OfGated):  # a bound method from before `Replaced.undo`
+            return type(self).forward(self, *given, **named)
+        noted = _unchanged(self)
+        is_one = noted is not None and len(given) == 1 and not named
+        found = self.fused(given[0], noted.activation) if is_one else None  # type: ignore[union-attr]
+        return super().forward(*given, **named) if found is None else found
 
 
 class OfTwoLayers(nn.Module):  # type: ignore[misc]
     """down(act(up(x))), the activation in the kernel of the first layer."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts, activation, act = getattr(self, _NOTED)
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if not isinstance(self, OfTwoLayers):  # a bound method from before `Replaced.undo`
+            return type(self).forward(self, *given, **named)
+        noted = _unchanged(self)
+        if noted is None or len(given) != 1 or named:
+            return super().forward(*given, **named)
+        (x,), parts = given, noted.parts
         up, down = getattr(self, parts.up[0]), getattr(self, parts.down)
-        if not (_is_plain(up) and _is_unchanged(self, act)):
+        if not _is_plain(up):
             return super().forward(x)
         if torch.is_grad_enabled() and _is_plain(down):
-            found = mlp(x, by_rows(up), by_rows(down), activation, up.bias, down.bias)
+            found = mlp(x, by_rows(up), by_rows(down), noted.activation, up.bias, down.bias)
         else:
-            found = down(linear(x, by_rows(up), up.bias, activation))
+            found = down(linear(x, by_rows(up), up.bias, noted.activation))
         for name in parts.last:
             found = getattr(self, name)(found)
         return found
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """The same of transformers' Conv1D, too: see `is_plain`."""
-    return is_plain(layer) or (isinstance(layer, OfInputs) and not has_hooks(layer))
+    """Whether another kernel may compute a layer: `is_plain`, or a Conv1D of transformers that was replaced."""
+    if isinstance(layer, OfInputs):
+        is_as_replaced = type(layer) is layer._cutegemm_class and not is_replaced_forward(original_of(layer))
+        return is_as_replaced and not is_customized(layer)
+    return is_plain(layer)
 
 
-def _is_unchanged(module: nn.Module, noted: tuple[str, Any]) -> bool:
-    """Whether the activation of an MLP is still the one that `use` saw, and has no hooks.
-
-    noted   the name of the part, and what it was
-    """
-    name, act = noted
-    return getattr(module, name) is act and not _is_watched(act)
-
-
-def _is_watched(part: Any) -> bool:
-    """Whether a part, which may be a function, has hooks."""
-    return isinstance(part, nn.Module) and has_hooks(part)
+def _unchanged(module: nn.Module) -> Noted | None:
+    """What `use` found of an MLP; None if something but its layers has changed since then."""
+    noted: Noted | None = getattr(module, _NOTED)
+    if noted is None or is_replaced_forward(original_of(module)):
+        return None
+    act = getattr(module, noted.parts.act[0])
+    if act is not noted.act or is_customized(act) or is_replaced_forward(type(act)):
+        return None
+    activation = activation_of(act)
+    if len(noted.parts.up) == 2:
+        activation = OF_GATE.get(activation)  # type: ignore[arg-type]
+    return noted if activation == noted.activation else None
 
 
 def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) -> None:
@@ -198,17 +251,20 @@ def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) ->
         found.left[name] = why
         return
     assert activation is not None
-    act = parts.act[0]
-    noted = parts, OF_GATE[activation] if is_gated else activation, (act, getattr(module, act))
+    act = getattr(module, parts.act[0])
+    for kind in (module.__class__, act.__class__):
+        if issubclass(kind, nn.Module):
+            note_forward(kind)
+    noted = Noted(parts, OF_GATE[activation] if is_gated else activation, act)
     _change(module, _derived(OfGated if is_gated else OfTwoLayers, module.__class__), found)
-    setattr(module, _NOTED, noted)
+    vars(module)[_NOTED] = noted
     found._back.append(lambda: delattr(module, _NOTED))
     if isinstance(module, OfGated):
         handle = module.register_load_state_dict_post_hook(joined_after_load)
         found._back.append(handle.remove)
         module.join()
     found.replaced[name] = (
-        f"a gated MLP, {noted[1]}, whose gate and up are one kernel"
+        f"a gated MLP, {noted.activation}, whose gate and up are one kernel"
         if is_gated
         else f"an MLP whose {activation} is part of its first layer"
     )
@@ -237,9 +293,11 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
         or (layers[0].bias is None) != (layers[1].bias is None)
     ):
         return f"the weights of its {parts.up[0]} and {parts.up[1]} are not of one shape"
-    watched = [name for name in (*parts.up, *parts.act) if _is_watched(getattr(module, name))]
-    if watched:
-        return f"its {' and '.join(watched)} have hooks, which would not be called"
+    if has_own_forward(module):
+        return "its forward has been replaced in the instance, and may compute something else"
+    called = [name for name in (*parts.up, *parts.act) if is_customized(getattr(module, name))]
+    if called:
+        return f"hooks, or a forward of the instance, of its {' and '.join(called)} would not be called"
     if not computes_so(module, parts, activation):
         if is_on_meta(module):
             return (
@@ -254,26 +312,78 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
 
 
 def _change(module: nn.Module, kind: type, found: Replaced) -> None:
+    """Give a module another class until `found.undo()`."""
     before = type(module)
 
-    def back() -> None:
-        module.__class__ = before
+    def become(kind: type) -> None:
+        if not has_own_forward(module):
+            vars(module).pop("forward", None)  # a method of the class that it had
+        module.__class__ = kind
 
-    module.__class__ = kind
-    found._back.append(back)
+    become(kind)
+    found._back.append(lambda: become(_based_on(type(module), kind, before)))
+
+
+def _based_on(own: type, kind: type, before: type) -> type:
+    """Return a class with `before` instead of `kind` among its bases.
+
+    A module that was parametrized or sharded since `use` has a class that was derived from `kind`.
+
+    >>> class Parametrized(Linear): ...
+    >>> found = _based_on(Parametrized, Linear, nn.Linear)
+    >>> found.__name__, found.__bases__, _based_on(int, Linear, nn.Linear)
+    ('Parametrized', (<class 'torch.nn.modules.linear.Linear'>,), <class 'int'>)
+    """
+    if own is kind:
+        return before
+    bases = tuple([_based_on(base, kind, before) for base in own.__bases__])
+    if bases == own.__bases__:
+        return own
+    contents = {name: each for name, each in vars(own).items() if name not in ("__dict__", "__weakref__")}
+    return type(own)(own.__name__, bases, contents)
 
 
 @cache
-def _derived(forward: Any, original: Any) -> type:
-    """A subclass of somebody's class, of the same name, with another forward; it is copied and pickled by both."""
+def _derived(forward: Any, original: Any) -> Any:
+    """Return a subclass of somebody's class, of the same name, with another forward.
+
+    Its objects are copied and pickled by the two classes. An attribute that is set in an MLP, other than a part, its
+    mode or a private one, may change what its own forward computes: `_NOTED` becomes None.
+    """
 
     def reduced(self: Any, protocol: int) -> tuple[Any, ...]:
         return _made, (forward, original), self.__dict__
 
-    own = {"__module__": __name__, "__reduce_ex__": reduced, "__doc__": forward.__doc__}
-    return type(original.__name__, (forward, original), own)
+    def assigned(self: Any, name: str, value: Any) -> None:
+        super(kind, self).__setattr__(name, value)
+        noted = vars(self).get(_NOTED)
+        if noted is not None and not name.startswith("_"):
+            known = (
+                *noted.parts.up,
+                *noted.parts.act,
+                noted.parts.down,
+                *noted.parts.last,
+                "training",
+                "forward",
+            )
+            if name not in known:
+                vars(self)[_NOTED] = None
+
+    own = {
+        "__module__": __name__, "__doc__": forward.__doc__, "__reduce_ex__": reduced, "__setattr__": assigned,
+        "_cutegemm_original": original,
+    }  # fmt: skip
+    kind: Any = type(original.__name__, (forward, original), own)
+    kind._cutegemm_class = kind  # a subclass that is made later inherits it, and is not it
+    return kind
+
+
+def original_of(module: nn.Module) -> Any:
+    """The class of a replaced module before `use`."""
+    original: Any = module._cutegemm_original
+    return original
 
 
 def _made(forward: Any, original: Any) -> Any:
-    kind: Any = _derived(forward, original)
+    kind = _derived(forward, original)
     return kind.__new__(kind)

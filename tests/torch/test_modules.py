@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
+import random
 
 import pytest
 
@@ -11,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn.utils import parametrizations, weight_norm  # noqa: E402
 from torch.nn.utils.parametrize import register_parametrization  # noqa: E402
 from torch.nn.utils.prune import l1_unstructured  # noqa: E402
 
@@ -23,7 +26,7 @@ from tests.torch.cases import close, normal  # noqa: E402
 
 
 class LlamaMLP(nn.Module):
-    """Of the parts and the names that transformers has."""
+    """An MLP with the parts and the names of transformers' Llama."""
 
     def __init__(self, k=8, hidden=12, bias=False, act=None):
         super().__init__()
@@ -39,7 +42,7 @@ class Conv1D(nn.Module):
     """GPT-2's linear layer: its weight is K x N."""
 
     def __init__(self, nf, nx):
-        super().__init__()
+        nn.Module.__init__(self)
         self.nf = nf
         self.weight, self.bias = nn.Parameter(torch.randn(nx, nf) / 3), nn.Parameter(torch.randn(nf))
 
@@ -75,12 +78,15 @@ def block():
 X = normal(2, 3, 8)
 
 
-def outcome(model):
-    """The result, and the gradients of all parameters by name."""
+def outcome(model, x=X):
+    """The result, and the gradients of all parameters that have one, by name."""
     model.zero_grad()
-    result = model(X)
+    result = model(x)
     result.square().sum().backward()
-    return [result.detach(), *[p.grad.clone() for _, p in sorted(model.named_parameters())]]
+    return [
+        result.detach(),
+        *[p.grad.clone() for _, p in sorted(model.named_parameters()) if p.grad is not None],
+    ]
 
 
 def test_linear_is_torch_s_with_an_activation():
@@ -266,12 +272,31 @@ class Lora(nn.Linear):
         return super().forward(x) + x.sum()
 
 
+class Transposed(Conv1D):
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+def other_conv1d():
+    return type("Conv1D", (nn.Module,), {"__init__": Conv1D.__init__, "forward": Transposed.forward})(8, 8)
+
+
 LEFT = [
     (Scaled, "", "of four rows it computes something else"),
     (LayerScaled, "", "it has scale of its own, which an MLP of these parts does not use"),
     (lambda: LlamaMLP(act=nn.Softplus()), "", "its activation is a Softplus, which is not known"),
     (lambda: LlamaMLP(act=nn.Tanh()), "", "its activation is tanh, which gates nothing here; silu, gelu"),
     (lambda: nn.Sequential(Lora(8, 8)), "0", "Lora, a subclass of Linear, may compute something else"),
+    (
+        lambda: nn.Sequential(Transposed(8, 8)),
+        "0",
+        "Transposed, a subclass of Conv1D, may compute something else",
+    ),
+    (
+        lambda: nn.Sequential(other_conv1d()),
+        "0",
+        "of four rows it computes something else than x @ weight + bias",
+    ),
     (lambda: nn.Sequential(nn.Linear(8, 8).to(torch.complex64)), "0", "its weight is of torch.complex64"),
 ]
 
@@ -337,9 +362,16 @@ def test_parts_with_hooks_are_called(block):
     seen = []
     block.mlp.gate_proj.register_forward_hook(lambda *given: seen.append(given))
     replaced = use(block)
-    assert replaced.left == {"mlp": "its gate_proj have hooks, which would not be called"}
+    assert replaced.left == {
+        "mlp": "hooks, or a forward of the instance, of its gate_proj would not be called"
+    }
     block(X)
     assert len(seen) == 1
+
+
+def extents_of(layer):
+    """K and N."""
+    return layer.weight.shape if hasattr(layer, "nf") else layer.weight.shape[::-1]
 
 
 class Adapted(nn.Module):
@@ -347,10 +379,7 @@ class Adapted(nn.Module):
 
     def __init__(self, layer):
         super().__init__()
-        self.base_layer, self.added = (
-            layer,
-            nn.Linear(layer.weight.shape[1], layer.weight.shape[0], bias=False),
-        )
+        self.base_layer, self.added = layer, nn.Linear(*extents_of(layer), bias=False)
         nn.init.constant_(self.added.weight, 0.25)
 
     def forward(self, x):
@@ -374,17 +403,119 @@ def parametrize(mlp, name):
     register_parametrization(getattr(mlp, name), "weight", Doubled())
 
 
+def norm_by_hook(mlp, name):
+    with pytest.warns(FutureWarning):
+        weight_norm(getattr(mlp, name)).weight_g.data.mul_(2)
+
+
+def norm_by_parametrization(mlp, name):
+    parametrizations.weight_norm(getattr(mlp, name)).parametrizations.weight.original0.data.mul_(2)
+
+
 def hook(mlp, name):
     getattr(mlp, name).register_forward_hook(lambda module, given, result: 3 * result)
 
 
+def hook_with_keywords(mlp, name):
+    getattr(mlp, name).register_forward_hook(
+        lambda module, given, named, result: 3 * result, with_kwargs=True
+    )
+
+
+def hook_before(mlp, name):
+    getattr(mlp, name).register_forward_pre_hook(lambda module, given: (2 * given[0],))
+
+
+def hook_backward(mlp, name):
+    getattr(mlp, name).register_full_backward_hook(
+        lambda module, into, out: (None if into[0] is None else 3 * into[0],)
+    )
+
+
+def hook_before_backward(mlp, name):
+    getattr(mlp, name).register_full_backward_pre_hook(lambda module, out: (3 * out[0],))
+
+
+def patch(mlp, name):
+    module = getattr(mlp, name)
+    forward = module.forward
+    module.forward = lambda x: 2 * forward(x)
+
+
+def patch_as_accelerate(mlp, name):
+    """What `accelerate.hooks.add_hook_to_module` does."""
+    module = getattr(mlp, name)
+
+    def around(module, *given, **named):
+        return 2 * module._old_forward(*given, **named)
+
+    module._old_forward = module.forward
+    module.forward = functools.update_wrapper(functools.partial(around, module), module._old_forward)
+
+
+def patch_and_back(mlp, name):
+    """What accelerate leaves when it removes its hooks."""
+    patch_as_accelerate(mlp, name)
+    module = getattr(mlp, name)
+    module.forward = module._old_forward
+    del module._old_forward
+
+
+def other_class(mlp, name):
+    module = getattr(mlp, name)
+    module.__class__ = type(
+        "Shifted", (type(module),), {"forward": lambda self, x: super(type(self), self).forward(x) + 1}
+    )
+
+
+def without_bias(mlp, name):
+    layer = getattr(mlp, name)
+    layer.bias = nn.Parameter(torch.zeros(layer.nf)) if hasattr(layer, "nf") else None  # which needs one
+
+
+def other_layer(mlp, name):
+    layer = nn.Linear(*extents_of(getattr(mlp, name)))
+    nn.init.constant_(layer.weight, 0.5)
+    nn.init.constant_(layer.bias, 0.25)
+    setattr(mlp, name, layer)
+
+
 def other_activation(mlp, _):
-    act = "act_fn" if hasattr(mlp, "act_fn") else "act"
-    setattr(mlp, act, nn.ReLU())
+    setattr(mlp, act_of(mlp), nn.ReLU())
+
+
+def other_approximation(mlp, _):
+    getattr(mlp, act_of(mlp)).approximate = "none"
 
 
 def hooked_activation(mlp, _):
-    hook(mlp, "act_fn" if hasattr(mlp, "act_fn") else "act")
+    hook(mlp, act_of(mlp))
+
+
+def patched_activation(mlp, _):
+    patch(mlp, act_of(mlp))
+
+
+def other_attribute(mlp, _):
+    mlp.factor = 2.0
+
+
+def act_of(mlp):
+    return "act_fn" if hasattr(mlp, "act_fn") else "act"
+
+
+CHANGES_OF_LAYERS = (
+    adapt, prune, parametrize, norm_by_hook, norm_by_parametrization, hook, hook_with_keywords, hook_before,
+    hook_backward, hook_before_backward, patch, patch_as_accelerate, patch_and_back, other_class, without_bias,
+    other_layer,
+)  # fmt: skip
+CHANGES_OF_MLPS = (
+    other_activation,
+    other_approximation,
+    hooked_activation,
+    patched_activation,
+    other_attribute,
+)
 
 
 class TwoLayers(nn.Module):
@@ -396,7 +527,7 @@ class TwoLayers(nn.Module):
         return self.fc2(self.act(self.fc1(x)))
 
 
-@pytest.mark.parametrize("change", [adapt, prune, parametrize, hook, other_activation, hooked_activation])
+@pytest.mark.parametrize("change", CHANGES_OF_LAYERS + CHANGES_OF_MLPS)
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -417,6 +548,183 @@ def test_what_is_changed_behind_use_counts(make, name, change):
         change(model, name)
         model.double()
     close(outcome(used), outcome(plain))
+    replaced.undo()
+    close(outcome(used), outcome(plain))
+
+
+class Factored(LlamaMLP):
+    """Its forward reads a number that is set later."""
+
+    factor = 1.0
+
+    def forward(self, x):
+        return self.factor * super().forward(x)
+
+
+KINDS = (
+    Factored,
+    GPT2MLP,
+    LlamaMLP,
+    TwoLayers,
+    lambda: nn.Linear(8, 8),
+    lambda: Conv1D(8, 8),
+    lambda: GatedMLP(8, 12),
+)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_changes_of_random_models(seed):
+    """Changes before `use`, after it and after `undo` leave the results and the gradients of the plain model."""
+    drawn = random.Random(seed)
+    torch.manual_seed(seed)
+    plain = nn.Sequential(*[drawn.choice(KINDS)() for _ in range(3)]).double().eval()
+    used = copy.deepcopy(plain)
+    untouched = [
+        (layer, str(i), CHANGES_OF_LAYERS)
+        for i in range(3)
+        for layer in ("",)
+        if not list(plain[i].children())
+    ]
+    for i, module in enumerate(plain):
+        names = [name for name, _ in module.named_children()]
+        untouched += [
+            (str(i), name, CHANGES_OF_LAYERS) for name in names if "act" not in name and name != "dropout"
+        ]
+        untouched += [(str(i), name, CHANGES_OF_MLPS) for name in names if "act" in name]
+    drawn.shuffle(untouched)
+
+    def change_one():
+        parent, name, changes = untouched.pop()
+        change = drawn.choice(changes)
+        for model in (plain, used):
+            change(model.get_submodule(parent), name)
+            model.double()
+        close(outcome(used), outcome(plain))
+
+    for _ in range(drawn.randrange(2)):
+        change_one()
+    replaced = use(used)
+    close(outcome(used), outcome(plain))
+    change_one()
+    if len(untouched) > 1:
+        change_one()
+        replaced.undo()
+        close(outcome(used), outcome(plain))
+        change_one()
+
+
+@pytest.mark.parametrize(
+    "make", [LlamaMLP, GPT2MLP, TwoLayers, lambda: nn.Linear(8, 8), lambda: Conv1D(8, 8)]
+)
+def test_a_forward_that_is_replaced_in_its_class(make, monkeypatch):
+    """The class of the module itself, of a layer of it and of its activation."""
+    plain = make().double().eval()
+    kinds = {type(module) for module in plain.modules() if "forward" in vars(type(module))}
+    for before in (True, False):
+        for kind in kinds:
+            used = copy.deepcopy(plain)
+            replaced = None if before else use(used)
+            with monkeypatch.context() as patched:
+                forward = kind.forward
+                patched.setattr(kind, "forward", lambda self, x: 2 * forward(self, x))  # noqa: B023 - called here
+                replaced = replaced or use(used)
+                close(outcome(used), outcome(plain))
+                assert type(used) is type(plain) or not (before and kind is type(plain))
+                close(outcome(copy.deepcopy(used)), outcome(plain))
+            close(outcome(used), outcome(plain))
+            replaced.undo()
+            close(outcome(used), outcome(plain))
+
+
+def test_hooks_of_all_modules_are_called():
+    """The parts of an MLP are called as modules for them."""
+    model = LlamaMLP().double()
+    use(model)
+    called = []
+    handle = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, given, result: called.append(module)
+    )
+    try:
+        model(X)
+    finally:
+        handle.remove()
+    assert called == [model.gate_proj, model.act_fn, model.up_proj, model.down_proj, model]
+
+
+def test_hooks_are_not_called_by_use(block):
+    """Nor are statistics changed: `use` tries an MLP with numbers of its own."""
+    for module in block.modules():
+        module.register_forward_hook(lambda *given: pytest.fail("it is called"))
+    use(block)
+    model = TwoLayers()
+    model.fc2 = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8))
+    before = copy.deepcopy(model.state_dict())
+    use(model)
+    close(list(model.state_dict().values()), list(before.values()), 0.0)
+
+
+@pytest.mark.parametrize(
+    "make", [LlamaMLP, GPT2MLP, TwoLayers, lambda: nn.Linear(8, 8), lambda: Conv1D(8, 8)]
+)
+def test_a_method_outlives_undo(make):
+    """Wrappers keep the `forward` of a module: from before `use`, or from before it is undone."""
+    model = make().double().eval()
+    expected, methods = [model(X)], [model.forward]
+    with use(model):
+        methods.append(model.forward)
+        close([method(X) for method in methods], expected * 2)
+    close([method(X) for method in methods], expected * 2)
+
+
+def test_arguments_by_name(block):
+    expected = outcome(block)
+    use(block)
+    first, *_ = expected
+    close([block.other(x=block.mlp(x=block.norm(X)) + block.q_proj(input=X))], [first])
+
+
+def test_hooks_of_accelerate():
+    hooks = pytest.importorskip("accelerate.hooks", reason="accelerate is not installed")
+
+    class Tripled(hooks.ModelHook):
+        def post_forward(self, module, output):
+            return 3 * output
+
+    plain = Block().double().eval()
+    used = copy.deepcopy(plain)
+    replaced = use(used)
+    names = [name for name, _ in plain.named_modules() if name]
+    for name in names:
+        for model in (plain, used):
+            hooks.add_hook_to_module(model.get_submodule(name), Tripled())
+        close(outcome(used), outcome(plain))
+    for name in names[::2]:
+        for model in (plain, used):
+            hooks.remove_hook_from_module(model.get_submodule(name))
+    close(outcome(used), outcome(plain))
+    replaced.undo()
+    close(outcome(used), outcome(plain))
+    assert use(used).replaced.keys() == {"q_proj", "mlp.gate_proj", "mlp.down_proj", "other.c_proj"}
+
+
+def test_adapters_of_peft():
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = peft.LoraConfig(target_modules=["gate_proj", "down_proj", "q_proj"], init_lora_weights=False)
+    plain = Block().double().eval()
+    used = copy.deepcopy(plain)
+    replaced = use(used)
+    adapted = []
+    for model in (plain, used):
+        torch.manual_seed(0)
+        adapted.append(peft.get_peft_model(model, config).double().eval())
+    close(outcome(adapted[1]), outcome(adapted[0]))
+    for model in adapted:
+        model.merge_adapter()
+    close([adapted[1](X)], [adapted[0](X)])
+    whole = [model.merge_and_unload() for model in adapted]
+    close([whole[1](X)], [whole[0](X)])
+    replaced.undo()
+    close([whole[1](X)], [whole[0](X)])
 
 
 def test_a_gated_mlp_whose_layer_is_adapted():
