@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -421,6 +423,19 @@ def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
     stream["cuda_stream"] = 2
     kernel(a, b, None, "d", 1.0, 0.0)
     assert calls[1][-3] is not calls[2][-3]
+
+
+@pytest.mark.parametrize(
+    "modes", list(itertools.product([torch.inference_mode, torch.enable_grad], repeat=2))
+)
+def test_a_workspace_serves_calls_in_every_mode(stream, modes):
+    """What a call under `torch.inference_mode` has allocated is zeroed by later ones outside of it."""
+    take = spaces.Spaces().taker(spaces.Sizes(counters=None, zeroed=8, total=16))
+    for mode in modes:
+        with mode():
+            (space,) = take(torch.ones(2))
+            assert not space[:8].any()
+            space.fill_(1)
 
 
 def test_memory_of_a_stream_serves_all_its_kernels_and_has_a_limit(stream, monkeypatch):

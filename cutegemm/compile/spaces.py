@@ -43,7 +43,7 @@ class Spaces:
 
         kept, of_counters, capturing = self._kept, self._counters, torch.cuda.is_current_stream_capturing
         counters, zeroed, total = sizes.counters, sizes.zeroed, sizes.total
-        uint8, int32 = torch.uint8, torch.int32
+        uint8, int32, inference_mode = torch.uint8, torch.int32, torch.inference_mode
 
         def take(like: Any) -> tuple[Any, ...]:
             if capturing():
@@ -54,7 +54,8 @@ class Spaces:
                 key = device, current_stream(device)
                 space = kept.get(key)
                 if space is None or space.shape[0] < total:
-                    space = like.new_empty(total, dtype=uint8)
+                    with inference_mode(False):  # outside of it, an inference tensor could not be zeroed
+                        space = like.new_empty(total, dtype=uint8)
                     if total <= MOST_KEPT:
                         kept[key] = space
                 own = ()

@@ -146,9 +146,14 @@ class OfInputs(nn.Module):  # type: ignore[misc]
     def forward(self, *given: Any, **named: Any) -> Any:
         if not isinstance(self, OfInputs):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, *given, **named)
-        if len(given) != 1 or named or is_replaced_forward(original_of(self)):
+        if len(given) != 1 or named or is_replaced_forward(original_of(self)) or not _has_views(self.weight):
             return super().forward(*given, **named)
         return linear(given[0], by_rows(self), self.bias)
+
+
+def _has_views(weight: torch.Tensor) -> bool:
+    """Whether the transpose of a weight requires gradients if it does; that of an inference tensor never does."""
+    return torch.compiler.is_compiling() or not weight.is_inference() or not torch.is_grad_enabled()
 
 
 def by_rows(layer: Any) -> torch.Tensor:
@@ -225,7 +230,7 @@ def _is_plain(layer: nn.Module) -> bool:
     """Whether another kernel may compute a layer: `is_plain`, or a Conv1D of transformers that was replaced."""
     if isinstance(layer, OfInputs):
         is_as_replaced = type(layer) is layer._cutegemm_class and not is_replaced_forward(original_of(layer))
-        return is_as_replaced and not is_customized(layer)
+        return is_as_replaced and not is_customized(layer) and _has_views(layer.weight)
     return is_plain(layer)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -23,12 +25,12 @@ def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter) -> bool:
-    """Moves the elements of two weights next to each other; the parameters stay what they are.
+    """Move the elements of two weights next to each other; the parameters keep their identity.
 
-    Nothing is moved where they lie so already, where one is a part of larger memory, has no memory (of another class of
-    tensors, or on the meta device), or differs from the other in type or device.
+    Nothing is moved if they are side by side already, if one is a part of larger memory or has none (another class of
+    tensors, or the meta device), or if they differ in type, device, row length, or in being inference tensors.
 
-    returns   whether they lie side by side
+    returns   whether they are side by side
 
     >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
     >>> side_by_side(gate, up), are_side_by_side(gate, up), gate.is_leaf
@@ -38,16 +40,21 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter) -> bool:
         return False
     if are_side_by_side(first, second):
         return True
-    if (first.dtype, first.device, first.shape[1:]) != (second.dtype, second.device, second.shape[1:]):
+    if _kind(first) != _kind(second):
         return False
     if not all(_has_own_memory(weight) for weight in (first, second)):
         return False
-    # Made under inference mode they would be inference tensors, which are not trained.
-    with torch.inference_mode(False), torch.no_grad():
+    # Weights that were made under inference mode stay inference tensors; others can be trained after it.
+    with torch.inference_mode(first.is_inference()), torch.no_grad():
         whole = torch.cat([first.detach(), second.detach()])
         rows = first.shape[0]
         first.data, second.data = whole[:rows], whole[rows:]
     return True
+
+
+def _kind(weight: torch.Tensor) -> tuple[Any, ...]:
+    """Return what two weights must have in common to share memory."""
+    return weight.dtype, weight.device, weight.shape[1:], weight.is_inference()
 
 
 def _is_movable(weight: torch.Tensor) -> bool:

@@ -794,6 +794,58 @@ def test_weights_are_trained_behind_an_inference():
     assert all(weight.grad is not None for weight in module.parameters())
 
 
+MODES = (torch.inference_mode, torch.no_grad, torch.enable_grad)
+STEPS = {
+    "loaded": lambda model: model.load_state_dict(
+        {name: x.clone() for name, x in model.state_dict().items()}
+    ),
+    "of another type": lambda model: model.float().double(),
+    "called": lambda model: model(X),
+    "frozen": lambda model: model.requires_grad_(False),
+    "trained": lambda model: model.requires_grad_(True),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(12))
+def test_modes_in_which_a_model_is_made_replaced_and_called(kind, seed):
+    """Each step runs in a mode of its own; the plain model and the replaced one give the same, or raise the same."""
+    drawn = random.Random(f"{KINDS.index(kind)} {seed}")
+    steps = [(name, drawn.choice(MODES)) for name in (*drawn.sample(list(STEPS), 2), "called", "called")]
+    made, replaced = drawn.choice(MODES), drawn.choice(MODES)
+
+    def run(is_ours):
+        torch.manual_seed(seed)
+        with made():
+            model = kind().double().eval()
+            if isinstance(model, GatedMLP) and not is_ours:
+                weights = model.state_dict()
+                model = LlamaMLP().double().eval()
+                model.load_state_dict(weights)
+        if is_ours:
+            with replaced():
+                use(model)
+        for name, mode in steps:
+            with mode():
+                found = STEPS[name](model)
+        with steps[-1][1]():
+            tensors = [found.clone()]
+            if found.requires_grad:
+                found.square().sum().backward()
+                tensors += [p.grad for _, p in sorted(model.named_parameters())]
+        return tensors
+
+    results = []
+    for is_ours in (False, True):
+        try:
+            results.append(run(is_ours))
+        except RuntimeError as error:
+            results.append([str(error)])
+    theirs, ours = ([each for each in found if not isinstance(each, torch.Tensor)] for found in results)
+    assert ours == theirs
+    close(*[[each for each in found if isinstance(each, torch.Tensor)] for found in results])
+
+
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_model_that_is_left_trains_as_before(is_training):
     """An MLP that asks for more than a tensor, and raises where it is tried."""
