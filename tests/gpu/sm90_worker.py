@@ -153,7 +153,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
         pulse.beat(f"{name}: compiling")
         kernel = compile_plan(plan)
         ops = plan.operands
-        ab, cc, dd = (kinds[operand.dtype.name] for operand in (ops.a, ops.c, ops.d))
+        aa, bb, cc, dd = (kinds[operand.dtype.name] for operand in (ops.a, ops.b, ops.c, ops.d))
         for index, shape in enumerate(shapes(plan)):
             m, n, k = fitting(plan, *shape)
             batch = [3, 1, 2][index % 3] if ops.batched else None
@@ -161,8 +161,8 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
             beta = [0.75, 0.0][index % 4 == 3] if plan.has_c else 0.0
             at = f"{name}: {m}x{n}x{k} batch {batch} of {ctas} CTAs"
             pulse.beat(at)
-            a, _ = matrix(torch, batch, m, k, ops.a.major == "m", ab, ops.a.align_bytes)
-            b, _ = matrix(torch, batch, k, n, ops.b.major == "k", ab, ops.b.align_bytes)
+            a, _ = matrix(torch, batch, m, k, ops.a.major == "m", aa, ops.a.align_bytes)
+            b, _ = matrix(torch, batch, k, n, ops.b.major == "k", bb, ops.b.align_bytes)
             c, _ = matrix(torch, batch, m, n, ops.c.major == "m", cc, ops.c.align_bytes)
             d, whole = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes, guard=1)
             given = c if beta else torch.full_like(c, poison(cc), dtype=torch.float32).to(cc)
