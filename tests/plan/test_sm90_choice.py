@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
+from cutegemm.choose.names import recipe_named
 from cutegemm.choose.sm90.considered import FEW_WAVES, SEVERAL_WAVES
 from cutegemm.choose.sm90.costs import COSTS
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
@@ -257,6 +258,12 @@ def test_no_large_cluster_waits_for_another():
                 assert tiles * one.recipe.division.parts <= {4: 30, 8: 15}[ctas] * waves
                 seen[ctas] += 1
     assert min(seen.values()) > 50
+
+
+def test_how_many_candidates_there_are():
+    """Each once, and not so many that a choice takes long."""
+    for recipes, most in ((SM90_CHOSEN, 287), (SM90_TWO_LEVEL, 100)):
+        assert len({recipe.name for recipe in recipes}) == len(recipes) <= most
 
 
 @pytest.mark.parametrize("given", [*every_tile()], ids=lambda given: given.name)
@@ -689,14 +696,13 @@ def test_helpers_of_owners_read_from_memory_again():
 
 def test_rows_that_begin_at_no_line_are_not_joined():
     """2000 bytes are no whole lines: without a cluster each CTA reads its own, which took 173 us, 148 in clusters."""
-    bytes_of, names = (
-        Operands.of("e4m3", layout="nt", out="bf16"),
-        ("two_level_128x192", "two_level_128x192_2x1"),
-    )
+    bytes_of = Operands.of("e4m3", layout="nt", out="bf16")
     for k, joined in ((2000, False), (2048, True)):
-        found = ranked(bytes_of, Problem(7840, 5216, k, operands=bytes_of), accumulate="two_level")
-        said = {str(one.recipe): one.us for one in found}
-        alone, paired = (said[f"transposed:sm90_{name}"] for name in names)
+        problem = Problem(7840, 5216, k, operands=bytes_of).transposed
+        alone, paired = [
+            predicted_us(recipe_named(name).shape, problem.operands, problem)
+            for name in ("sm90_two_level_128x192", "sm90_two_level_128x192_2x1")
+        ]
         assert (alone < paired) == joined
 
 

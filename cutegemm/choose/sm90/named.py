@@ -25,7 +25,6 @@ from cutegemm.choose.sm90.shapes import K_TILE_BYTES, TileShape
 from cutegemm.choose.sm90.tiles import (
     COOPERATIVE,
     DEFERRED,
-    READING_SHARED_K,
     NamedTile,
     every_tile,
     has_narrow_slots,
@@ -345,12 +344,7 @@ def _is_usual(recipe: Sm90Recipe) -> bool:
 SM90_CHOSEN = _considered((*SM90_LADDER, *_ALONE, *_STREAMING), two_level=False)
 SM90_TWO_LEVEL = _considered(_TWO_LEVEL_LADDER, two_level=True)
 # Plans of an A that threads read into registers, as `Sm90Recipe.build_for` makes them of the others.
-_FOR_READING = tuple(
-    [of_tile(NamedTile(tile, cluster, k_ctas=k_ctas)) for tile, cluster, k_ctas in READING_SHARED_K]
-)
-SM90_READING = tuple(
-    [one.reading for one in (*SM90_CHOSEN, *_FOR_READING) if one.may_read and not one.shape.alone]
-)
+SM90_READING = tuple([one.reading for one in SM90_CHOSEN if one.may_read and not one.shape.alone])
 SM90_PLANS = (*SM90_LADDER, *_ALONE, *_STREAMING, *_TWO_LEVEL_LADDER)
 
 

@@ -9,13 +9,15 @@ tiles fill the grid: 1536 x 1536 are 144 tiles of 128 x 128, more than 132 multi
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.build.slots import has_odd_groups, odd_columns
 from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import MAX_CLUSTER_CTAS
 from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.mma_atoms import WGMMA_M
 
@@ -23,95 +25,47 @@ _TILE_NAME = re.compile(
     r"sm90_(two_level_)?(\d{1,5})x(\d{1,5})(_deep|_coop)?(?:_(\d)x(\d)(?:x([1-9]))?)?", re.ASCII
 )
 DEEP = 2  # times the usual k-tile
-_ALONE = "_coop"
-# By rows, the columns of the tiles that `choose` considers: others were not seen to be faster, such as 256 x 176
-# and 256 x 208, which leave room for three stages.
-COLUMNS = {
-    64: (48, 80, 96, 112, 128, 144, 160, 192, 208, 256),
-    128: (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
-    192: (64, 80, 96, 112, 128, 144, 160, 176, 192),
-    256: (96, 112, 128, 144, 160, 192),
-}
-# The same of tiles whose sums threads add up k-tile by k-tile: they hold two or three of each.
-TWO_LEVEL_COLUMNS = {64: (16, 32, 48, 64, 96, 128), 128: (48, 64, 80, 96, 112, 128, 144, 160, 192)}
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
-# Tiles in clusters of four and of eight, of few tiles: what a cluster reads once is what L2 need not give. 1 x 4 was
-# not seen to be faster than 4 x 1 of the transposed problem, but where the tile itself reads more of A than of B.
-FOURS = (
-    ((64, 48), (4, 1)), ((64, 48), (2, 2)), ((64, 64), (4, 1)), ((64, 64), (2, 2)), ((64, 64), (1, 4)),
-    ((64, 80), (4, 1)), ((64, 80), (2, 2)), ((64, 96), (4, 1)), ((64, 96), (2, 2)), ((64, 128), (4, 1)),
-    ((64, 128), (2, 2)), ((64, 160), (4, 1)), ((128, 64), (4, 1)), ((128, 80), (4, 1)), ((128, 96), (4, 1)),
-    ((128, 96), (2, 2)), ((128, 112), (4, 1)), ((128, 112), (2, 2)), ((128, 112), (1, 4)), ((128, 128), (4, 1)),
-    ((128, 128), (2, 2)), ((128, 128), (1, 4)), ((128, 144), (4, 1)), ((128, 144), (2, 2)), ((128, 160), (4, 1)),
-    ((128, 160), (2, 2)), ((128, 224), (4, 1)), ((128, 224), (2, 2)), ((192, 80), (1, 4)), ((192, 96), (4, 1)),
-    ((192, 96), (2, 2)), ((192, 96), (1, 4)),
-)  # fmt: skip
-EIGHTS = (
-    ((64, 48), (4, 2)), ((64, 64), (2, 4)), ((64, 80), (4, 2)), ((64, 80), (2, 4)), ((64, 96), (4, 2)),
-    ((64, 128), (4, 2)), ((128, 96), (2, 4)), ((128, 112), (4, 2)), ((128, 128), (4, 2)), ((128, 160), (4, 2)),
-    ((128, 192), (4, 2)), ((128, 224), (4, 2)),
-)  # fmt: skip
-# By k-tiles twice as deep: half as many waits.
-DEEP_TILES = (
-    ((64, 16), (1, 1)), ((64, 16), (2, 1)), ((64, 16), (1, 2)), ((64, 16), (4, 1)), ((64, 16), (1, 4)),
-    ((64, 16), (2, 4)), ((64, 32), (1, 1)), ((64, 32), (2, 1)), ((64, 32), (1, 2)), ((64, 32), (2, 2)),
-    ((64, 32), (1, 4)), ((64, 32), (4, 1)), ((64, 32), (4, 2)), ((64, 32), (2, 4)), ((64, 48), (1, 2)),
-    ((64, 48), (4, 1)), ((64, 48), (2, 2)), ((64, 48), (2, 4)), ((64, 64), (1, 2)), ((64, 64), (2, 2)),
-    ((64, 64), (1, 4)), ((64, 64), (2, 4)), ((128, 32), (4, 1)),
-)  # fmt: skip
-# Of an odd number of groups of eight columns: 777 rows are six times 136 but for 39, and six times 144 but for 87. 777
-# x 11008 x 4096 of bf16 takes 99.9 us by the first, 103.2 by the second; 2520 x 2568 x 7080 132.3 by 128 x 200, 139.8
-# by 192 x 144 (one H200).
-BY_EIGHT = (
-    ((128, 136), (1, 2)), ((128, 168), (2, 1)), ((128, 168), (1, 2)), ((128, 200), (2, 1)), ((128, 200), (1, 2)),
-    ((128, 216), (2, 1)), ((192, 88), (1, 2)), ((192, 104), (1, 2)), ((192, 120), (2, 1)), ((192, 120), (1, 2)),
-    ((192, 136), (1, 2)), ((192, 152), (1, 2)), ((192, 168), (1, 2)), ((256, 120), (2, 1)), ((256, 120), (1, 2)),
-    ((256, 136), (1, 2)), ((256, 152), (2, 1)),
-)  # fmt: skip
-TWO_LEVEL_FOURS = tuple([((128, columns), (2, 2)) for columns in (96, 128, 144, 160)])
-# Whose K the CTAs of a cluster share, as many as the last number says: for few tiles with a deep K. Of 85 such problems
-# the fastest plan was one of these for 28, and one whose parts of K meet in global memory for 1 (one H200 and one H100,
-# 2026-11-24).
-SHARED_K = (
-    ((64, 32), (1, 1), 2), ((64, 32), (1, 1), 4), ((64, 32), (2, 1), 2), ((64, 32), (2, 1), 4), ((64, 48), (1, 1), 3),
-    ((64, 48), (2, 1), 3), ((64, 64), (1, 1), 2), ((64, 64), (1, 1), 4), ((64, 64), (1, 1), 8), ((64, 64), (2, 1), 2),
-    ((64, 64), (2, 1), 4), ((64, 96), (1, 1), 3), ((64, 96), (1, 1), 6), ((64, 96), (2, 1), 3), ((64, 128), (1, 1), 2),
-    ((64, 128), (1, 1), 4), ((64, 128), (2, 1), 2), ((64, 128), (2, 1), 4), ((128, 64), (1, 1), 2),
-    ((128, 64), (1, 1), 4), ((128, 64), (2, 1), 2), ((128, 80), (1, 1), 5), ((128, 96), (1, 1), 2),
-    ((128, 96), (1, 1), 3), ((128, 128), (1, 1), 2), ((128, 128), (1, 1), 4), ((128, 128), (1, 1), 8),
-    ((128, 128), (2, 1), 2),
-)  # fmt: skip
-# The same of an A that threads read into registers, along M: of few columns, most of the time is the reading of A from
-# memory, longer rows of which are read faster. 32 x 6416 x 12880 nn of tf32 takes 125 us, and 147 by 128 x 64 in
-# clusters of 2 x 1 and two parts (one H100, 2026-11-25).
-READING_SHARED_K = (((192, 64), (2, 1), 2),)
-# 64 x 16 is for 16 rows of x, where CTAs that stream weights would read x as often: 4096 x 4096 in a graph takes
-# 10.26 us, and 11.29 by `skinny_16x16`; 28672 x 8192 110.3, and 115.9 by 128 x 16 (one H200, 2026-11-24).
-DEEP_SHARED_K = (
-    ((64, 16), (1, 1), 2), ((64, 32), (1, 1), 2), ((64, 32), (1, 1), 4), ((64, 32), (2, 1), 2), ((64, 32), (2, 1), 4),
-)  # fmt: skip
-TWO_LEVEL_SHARED_K = tuple([given for given in SHARED_K if given[0][1] >= 64])
 COOPERATIVE = {"schedule": "cooperative"}
-# The stagger is the time in which a consumer converts its sums: meanwhile the other one has the tensor cores.
+# The stagger is the time in which a consumer converts its accumulators: meanwhile the other one has the tensor cores.
 DEFERRED = {"deferred": True, "stagger_cycles": 500}
-_NARROWEST = 16  # columns, which leave straight out of registers
-_NARROW = 32  # the same of 128 rows
-_WIDEST_PINGPONG = 192  # 128 x 192 sums are as many as the registers of a warpgroup hold
-# For many tiles a CTA: stored behind the products of the next one. Other tiles of that size are for one or two waves.
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4))
+SHARES = (2, 3, 4, 5, 6, 8)  # CTAs of a cluster that share the K of a tile
+
+_ALONE = "_coop"
+_NARROWEST = 16  # columns, which are stored straight out of registers
+_NARROW = 32  # the same of 128 rows, or of deep k-tiles
+_WIDEST_PINGPONG = 192  # 128 x 192 accumulators are as many as the registers of a warpgroup hold
+# For many tiles per CTA: stored while the next one is multiplied. Other tiles of that size are for one or two waves.
 _DEFERRED_TILES = ((128, 256), (256, 128))
+# Epilogue stages of half as many columns leave room for one more stage of the mainloop: 5600 x 576 x 5696 of e4m3 by
+# 128 x 192 in clusters of 2 x 1 takes 30.5 us with five stages, and 32.4 with four (H200, 2026-11-23).
+_OF_NARROW_SLOTS = ((64, 192), (128, 192))
+_NARROW_SLOT = 32  # columns
+
+# Which tiles `choose` considers: (narrowest, widest) by rows, of columns in steps of 16. Narrower ones read much of A
+# for few columns; wider ones leave room for few stages.
+_COLUMNS = {64: (48, 160), 128: (64, 192), 192: (64, 192), 256: (96, 192)}
+_FURTHER = ((64, 192), (64, 256), (128, 16), (128, 32), (128, 224), (128, 256))
+# The same of accumulators that are promoted: threads hold each of them two or three times.
+_PROMOTED_COLUMNS = {64: (16, 128), 128: (48, 192)}
+# The same of an odd number of groups of eight columns: 777 rows are six times 136 but for 39, and six times 144 but for
+# 87. 777 x 11008 x 4096 of bf16 takes 99.9 us by 256 x 136 of D^T, 103.2 by 256 x 144 (H200, 2026-11-26).
+_ODD_COLUMNS = {128: (136, 216), 192: (104, 168), 256: (120, 152)}
+# The same in clusters of four and eight, for few tiles: what a cluster reads once is what L2 need not give.
+_LARGE_CLUSTER_COLUMNS = {64: (48, 160), 128: (64, 224)}
+_WIDEST_OF_2X4 = 96
+_LARGEST_SINGLE = (
+    128 * 96
+)  # elements of a tile that a CTA takes without a cluster; of larger ones pairs were faster
+_WIDEST_SHARED, _FEWEST_SHARED = (
+    128,
+    8,
+)  # columns of a tile whose K is shared, and of it those that each CTA stores
 
 
 def takes_turns(tile: tuple[int, int]) -> bool:
-    """Whether consumers take such tiles in turn, where a CTA has several."""
+    """Return whether the two consumers take such tiles in turn if a CTA has several."""
     return tile[0] == 2 * WGMMA_M and _NARROW < tile[1] <= _WIDEST_PINGPONG
-
-
-# For one tile a CTA, in clusters of at most two; larger clusters have but such tiles.
-ALONE = (*[(128, columns) for columns in COLUMNS[128] if takes_turns((128, columns))], *_DEFERRED_TILES)
-# Slots of half as many columns leave room for one stage more: 5600 x 576 x 5696 of e4m3 by 128 x 192 in clusters of
-# 2 x 1 takes 30.5 us with five stages, and 32.4 with four (one H200, 2026-11-23).
-_OF_NARROW_SLOTS = ((64, 192), (128, 192))
-_NARROW_SLOT = 32  # columns
 
 
 @dataclass(frozen=True)
@@ -209,24 +163,86 @@ class NamedTile:
 
 
 def every_tile(two_level: bool = False) -> Iterator[NamedTile]:
-    """The tiles that `choose` considers."""
-    for rows, widths in (TWO_LEVEL_COLUMNS if two_level else COLUMNS).items():
-        for columns in widths:
-            for cluster in CLUSTERS:
-                yield NamedTile((rows, columns), cluster, two_level)
-    if two_level:
-        yield from [NamedTile(*given, two_level) for given in TWO_LEVEL_FOURS]
-        yield from [
-            NamedTile(tile, cluster, two_level, k_ctas=k_ctas) for tile, cluster, k_ctas in TWO_LEVEL_SHARED_K
-        ]
-    else:
-        yield from [NamedTile(*given) for given in (*FOURS, *EIGHTS, *BY_EIGHT)]
-        yield from [NamedTile(*given, depth=DEEP) for given in DEEP_TILES]
-        yield from [NamedTile(tile, cluster, k_ctas=k_ctas) for tile, cluster, k_ctas in SHARED_K]
-        yield from [
-            NamedTile(tile, cluster, depth=DEEP, k_ctas=k_ctas) for tile, cluster, k_ctas in DEEP_SHARED_K
-        ]
-        yield from [NamedTile(tile, cluster, is_alone=True) for tile in ALONE for cluster in CLUSTERS]
+    """Yield the tiles that `choose` considers, each with its cluster and the CTAs that share its K.
+
+    two_level   those whose accumulators are promoted, in place of all others
+
+    >>> len(list(every_tile())), len(list(every_tile(two_level=True)))
+    (267, 81)
+    """
+    for rows, columns, cluster in itertools.product((64, 128, 192, 256), range(16, 257, 8), CLUSTERS):
+        tile = rows, columns
+        if _is_whole(tile, cluster, two_level):
+            yield NamedTile(tile, cluster, two_level)
+        for k_ctas in SHARES:
+            if _shares_k(tile, cluster, k_ctas, two_level):
+                yield NamedTile(tile, cluster, two_level, k_ctas=k_ctas)
+            if not two_level and _shares_deep_k(tile, cluster, k_ctas):
+                yield NamedTile(tile, cluster, depth=DEEP, k_ctas=k_ctas)
+        if not two_level and _is_deep(tile, cluster):
+            yield NamedTile(tile, cluster, depth=DEEP)
+        if not two_level and _is_alone(tile, cluster):
+            yield NamedTile(tile, cluster, is_alone=True)
+
+
+def _is_whole(tile: tuple[int, int], cluster: tuple[int, int], two_level: bool) -> bool:
+    """Return whether such clusters may take the tile with all of its K, in the usual k-tiles."""
+    (rows, columns), ctas = tile, product(cluster)
+    if two_level and ctas > PAIR:
+        return cluster == (2, 2) and rows == 128 and columns % 16 == 0 and 96 <= columns <= 160
+    if ctas > PAIR:  # 1 x 4 was not faster than 4 x 1 of D^T
+        step = 16 if 2 * columns <= 3 * rows else 32
+        is_wide = cluster == (1, 4) or (cluster == (2, 4) and columns > _WIDEST_OF_2X4)
+        return columns % step == 0 and _is_within(tile, _LARGE_CLUSTER_COLUMNS) and not is_wide
+    if columns % 16:
+        return not two_level and ctas == PAIR and _is_within(tile, _ODD_COLUMNS)
+    is_usual = _is_within(tile, _PROMOTED_COLUMNS if two_level else _COLUMNS)
+    is_usual |= not two_level and tile in _FURTHER
+    return is_usual and (ctas == PAIR or rows * columns <= _LARGEST_SINGLE)
+
+
+def _is_within(tile: tuple[int, int], columns: Mapping[int, tuple[int, int]]) -> bool:
+    narrowest, widest = columns.get(tile[0], (1, 0))
+    return narrowest <= tile[1] <= widest
+
+
+def _is_alone(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
+    """Return whether a pair may take one tile a CTA in another way than several of them: larger clusters have one."""
+    return product(cluster) == PAIR and tile[1] % 16 == 0 and (takes_turns(tile) or tile in _DEFERRED_TILES)
+
+
+def _is_deep(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
+    """Return whether such clusters may take k-tiles twice as deep, for half as many waits: few columns, or several CTAs
+    side by side, which share A."""
+    rows, columns = tile
+    return rows == 64 and columns in (16, 32, *((48, 64) if cluster[1] > 1 else ()))
+
+
+def _shares_k(tile: tuple[int, int], cluster: tuple[int, int], k_ctas: int, two_level: bool) -> bool:
+    """Return whether CTAs may share the K of the tile, each of them storing some of its columns: for few tiles with a
+    deep K.
+
+    Of 85 such problems the fastest plan was one of these for 28, and one whose parts of K meet in global memory for 1
+    (H200 and H100, 2026-11-24).
+    """
+    rows, columns = tile
+    least = 64 if two_level else rows // 2
+    return rows <= 128 and least <= columns <= _WIDEST_SHARED and _may_share_k(columns, cluster, k_ctas)
+
+
+def _shares_deep_k(tile: tuple[int, int], cluster: tuple[int, int], k_ctas: int) -> bool:
+    """Return whether CTAs may share the K of the tile in k-tiles twice as deep: for few rows by a weight.
+
+    16 rows by 4096 x 4096 take 10.26 us in a graph so, and 11.29 by `skinny_16x16` (H200, 2026-11-24).
+    """
+    return tile[0] == 64 and tile[1] <= _NARROW and _may_share_k(tile[1], cluster, k_ctas)
+
+
+def _may_share_k(columns: int, cluster: tuple[int, int], k_ctas: int) -> bool:
+    """Return whether each of the CTAs that share K stores a power of two columns, and the cluster has at most eight."""
+    own = columns // k_ctas
+    is_even = columns % 16 == 0 and own * k_ctas == columns and own >= _FEWEST_SHARED and own & (own - 1) == 0
+    return is_even and cluster in ((1, 1), (2, 1)) and product(cluster) * k_ctas <= MAX_CLUSTER_CTAS
 
 
 def has_narrow_slots(tile: tuple[int, int]) -> bool:
