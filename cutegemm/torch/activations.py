@@ -42,7 +42,6 @@ ALIASES = {
     "swish": "silu",
 }
 OF_GATE = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu", "sigmoid": "glu"}
-GATE_OF = {gated: of_gate for of_gate, gated in OF_GATE.items()}
 
 
 def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.torch.activations import ACTIVATIONS, GATE_OF, GATED, wrong_activation
+from cutegemm.torch.activations import ACTIVATIONS, GATED, gated_by_torch, wrong_activation
 from cutegemm.torch.functional import gemm_gated, linear
 from cutegemm.torch.known import apply, is_customized, is_replaced_forward
 from cutegemm.torch.mlps import mlp
@@ -145,7 +145,7 @@ class GatedMLP(JoinedWeights):
     in_features    of x, and of what is returned
     hidden         of gate and up
     bias           whether the three have one
-    activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu"
+    activation     "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
     raises         UnsupportedError for another activation
 
     gate and up are computed by one kernel; see `JoinedWeights` for how their weights lie.
@@ -176,11 +176,10 @@ class GatedMLP(JoinedWeights):
         self.join()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return down_proj(act(gate_proj(x)) * up_proj(x))."""
+        """Return down_proj of the gated activation of gate_proj(x) and up_proj(x)."""
         found = self.fused(x, self.activation)
         if found is None:
-            hidden = apply(GATE_OF[self.activation], self.gate_proj(x)) * self.up_proj(x)
-            found = self.down_proj(hidden)
+            found = self.down_proj(gated_by_torch(self.activation, self.gate_proj(x), self.up_proj(x)))
         return found
 
     def extra_repr(self) -> str:

@@ -178,6 +178,15 @@ def test_a_last_layer_of_another_class_computes_itself():
     close([module(x)], [2 * once])
 
 
+@pytest.mark.parametrize("activation", GATED)
+def test_a_gate_with_a_hook_is_called(activation):
+    module, x = GatedMLP(4, 6, activation=activation), torch.randn(2, 4)
+    once, seen = module(x), []
+    module.gate_proj.register_forward_hook(lambda layer, given, found: seen.append(tuple(found.shape)))
+    close([module(x)], [once], 1e-6)
+    assert seen == [(2, 6)]
+
+
 def test_a_model_that_use_has_replaced_is_one_step_for_each_mlp():
     model = nn.ModuleDict({"mlp": GatedMLP(4, 6)})
     use(model)
