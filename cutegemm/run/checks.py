@@ -72,13 +72,20 @@ def wrong_dtypes(given: dict[str, Any], torch_ops: Any, out_dtype: Any = None) -
 
 
 def wrong_devices(given: dict[str, Any]) -> list[str]:
+    """Return the rules that devices break: one CUDA device is expected, or the meta device, which has shapes alone."""
+    if all(tensor.is_meta for tensor in given.values()):
+        return []
     found = []
     elsewhere = [name for name, tensor in given.items() if not tensor.is_cuda]
     if elsewhere:
         moved = ", ".join(f"{name}.cuda()" for name in elsewhere)
+        devices = dict.fromkeys(str(given[name].device) for name in elsewhere)
+        listed = [
+            f"{_are([name for name in elsewhere if str(given[name].device) == device])} on {device}"
+            for device in devices
+        ]
         found.append(
-            f"{_are(elsewhere)} on {given[elsewhere[0]].device}; tensors on a CUDA device are served, "
-            f"as torch makes them: {moved}. {WITHOUT_A_GPU}"
+            f"{', '.join(listed)}; tensors on a CUDA device are served, as torch makes them: {moved}. {WITHOUT_A_GPU}"
         )
     there = {name: tensor.device for name, tensor in given.items() if tensor.is_cuda}
     if len(set(there.values())) > 1:

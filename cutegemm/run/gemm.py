@@ -171,7 +171,7 @@ def gemm(
     >>> d = gemm(a, b)  # doctest: +SKIP
     >>> d = gemm(a, b, c=d, alpha=0.5, beta=1.0, out=d, plan="simt_256x128")  # doctest: +SKIP
     """
-    if torch_sees(a, b, c, operands):
+    if torch_sees(a, b, c, operands, out):
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
         return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how, epilogue, operands))
     if epilogue is not None or operands:
@@ -199,6 +199,8 @@ def gemm(
     call = _calls.found.get(key)
     if call is None:
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        if a.is_meta:  # shapes alone
+            return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how))
         found = _first(key, a, b, c, out, out_dtype, beta, how)
         if isinstance(found, list):
             return _with_copies(found, a, b, c, alpha, beta, out, out_dtype, how)

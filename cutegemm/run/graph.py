@@ -6,7 +6,7 @@ What then answers is above this room, and registers itself: `cutegemm.torch.entr
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.layout.hooks import Hook
@@ -21,18 +21,26 @@ through_torch = Hook(
 questions_of = Hook("the layers of a model")
 
 
-def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any]) -> bool:
-    """Whether Dynamo traces this call, a mode of torch watches it, or gradients of it are to be recorded.
+def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = None) -> bool:
+    """Whether torch has to see this call of `gemm`.
+
+    It does if Dynamo traces the call, a mode watches it, a transformation takes it apart, derivatives are carried
+    forward or recorded, or torch.autocast casts a factor.
 
     >>> torch_sees([1.0], [2.0], None, {})
     False
     """
-    torch = sys.modules.get("torch")
-    if torch is None:
+    states = _states or _states_of_torch()
+    if not states:
         return False
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    is_compiling, modes, is_transformed, forward_ad, is_autocast, is_recorded = states
+    if is_compiling() or modes() or is_transformed():
         return True
-    if not torch.is_grad_enabled():
+    if forward_ad._current_level >= 0 and carried((a, b, c, *operands.values())):
+        return True
+    if is_autocast() and out is None and (autocast_dtype(a) or autocast_dtype(b)):
+        return True
+    if not is_recorded():
         return False
     try:
         if a.requires_grad or b.requires_grad or (c is not None and c.requires_grad):
@@ -40,6 +48,49 @@ def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any]) -> bool:
     except AttributeError:  # arrays of another framework
         return False
     return bool(operands) and any(getattr(x, "requires_grad", False) for x in operands.values())
+
+
+def _states_of_torch() -> tuple[Any, ...]:
+    """Return functions and modules that report the state of torch; () if torch is not imported yet."""
+    global _states
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "compiler"):
+        return ()
+    from torch.autograd import forward_ad
+
+    _states = (
+        torch.compiler.is_compiling,
+        torch._C._len_torch_dispatch_stack,
+        torch._C._are_functorch_transforms_active,
+        forward_ad,
+        torch._C._is_any_autocast_enabled,
+        torch.is_grad_enabled,
+    )
+    return _states
+
+
+_states = _states_of_torch()
+
+
+def carried(tensors: Iterable[Any]) -> bool:
+    """Whether one of some tensors has a tangent: forward differentiation carries it through their operations."""
+    import torch
+
+    forward_ad: Any = torch.autograd.forward_ad
+    return forward_ad._current_level >= 0 and any(
+        isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in tensors
+    )
+
+
+def autocast_dtype(x: Any) -> Any:
+    """Return the type that torch.autocast casts a factor of a product to; None if it leaves the factor as it is."""
+    import torch
+
+    device = x.device.type if isinstance(x, torch.Tensor) else ""
+    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
+        return None
+    dtype = torch.get_autocast_dtype(device)
+    return dtype if x.dtype != dtype and x.dtype in (torch.float32, torch.float16, torch.bfloat16) else None
 
 
 def are_stood_for(tensors: Mapping[str, Any]) -> bool:

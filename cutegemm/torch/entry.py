@@ -15,16 +15,20 @@ from cutegemm.torch import library as library  # the operators are registered by
 from cutegemm.torch.launch import LINEAR, PLAIN, SCALED
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import wrong_gradients
+from cutegemm.torch.route import as_autocast
 from cutegemm.torch.text import formula, text_of_function
 from cutegemm.torch.traced import constant
 
 
 def gemm_in_torch(given: Mapping[str, Any]) -> Any:
-    """The result of `gemm`.
+    """Return the result of `gemm`.
 
-    given    the arguments of `gemm` by name; of `operands`, those of the epilogue
-    raises   UnsupportedError with every rule that is broken, PlanError for an epilogue that is none
+    given    the arguments of `gemm` by name; `operands` are those of the epilogue
+    raises   UnsupportedError with every rule that is broken, PlanError for a function that is not an epilogue
     """
+    if given["out"] is None:
+        cast = ("a", "b") if given["epilogue"] is not None else ("a", "b", "c")
+        given = {**given, **dict(zip(cast, as_autocast(*[given[name] for name in cast]), strict=True))}
     a, b, out = given["a"], given["b"], given["out"]
     named = {name: given[name] for name in ("a", "b", "c", "out") if given[name] is not None}
     how = given["how"]
@@ -50,7 +54,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
 
 
 def wrong_values(given: Mapping[str, Any]) -> list[str]:
-    """What is asked for and has no answer: a c that is not there, gradients of what is written to `out`."""
+    """Return the rules that values break: a c that is not passed, derivatives of what is written to `out`."""
     found = []
     if given["epilogue"] is None and given["c"] is None and given["beta"] != 0:
         found.append(f"beta = {given['beta']!r}, but no c is given. Pass c, or leave beta at 0.")

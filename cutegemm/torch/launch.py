@@ -206,17 +206,28 @@ def dgated_of(
     out_dtype: torch.dtype | None = None,
     how: How = AS_CHOSEN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient of preact, whose halves are gates and ups, and the gated values: one kernel writes into both halves.
+    """Return the gradient of preact, whose halves are gates and ups, and the gated values, by one kernel.
 
     a, b   their product is the gradient of the gated values
     """
-    read = formula(dgated(activation))
-    gate, up = preact.split(b.shape[-1], -1)
     if not a.is_cuda:
-        *both, hidden = by_torch(a, b, read, [gate, up], out_dtype)
-        return torch.cat(both, -1), hidden
+        return dgated_by_torch(a, b, preact, activation, out_dtype)
+    gate, up = preact.split(b.shape[-1], -1)
     dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype))
-    return dx, _into_halves(a, b, read, gate, up, dx, how)
+    return dx, _into_halves(a, b, formula(dgated(activation)), gate, up, dx, how)
+
+
+def dgated_by_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    preact: torch.Tensor,
+    activation: str,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `dgated_of` does, by torch's own operations."""
+    operands = torch.split(preact, b.shape[-1], -1)
+    *both, hidden = by_torch(a, b, formula(dgated(activation)), operands, out_dtype)
+    return torch.cat(both, -1), hidden
 
 
 def _into_halves(
@@ -230,6 +241,7 @@ def _into_halves(
 
 
 def sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b in the type of its sums, by torch."""
+    """Return a @ b in the type of its sums, by torch; also under torch.autocast, which would round them."""
     kind = sums_dtype(a.dtype)
-    return torch.matmul(a.to(kind), b.to(kind))
+    with torch.autocast(a.device.type, enabled=False):
+        return torch.matmul(a.to(kind), b.to(kind))

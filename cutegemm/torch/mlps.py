@@ -70,8 +70,7 @@ def _check(x: Any, parts: tuple[Any, ...], down: Any, activation: Any, up_bias: 
         rules = wrong_activation(activation, ACTIVATIONS if len(parts) == 1 else GATED)
         for name, weight in list(given.items())[1:]:
             rules += wrong_factors(("x", name), x, weight)
-        shapes = {part.shape for part in parts}
-        if len(parts) > 2 or len(shapes) > 1:
+        if len(parts) > 2 or any(part.shape != parts[0].shape for part in parts):
             listed = ", ".join(f"{tuple(part.shape)}" for part in parts)
             rules.append(f"up has weights of {listed}; one, or two of one shape, gate and up, are expected.")
         elif x.dim() == 0 or any(weight.dim() != 2 for weight in (*parts, down)):

@@ -12,7 +12,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.run.calls import How
 from cutegemm.torch.activations import activated, gated
 from cutegemm.torch.gradients import Call, Extents, gradients, saved, with_kept
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, by_torch, compute, dgated_of, joined
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, by_torch, compute, dgated_by_torch, dgated_of
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula
 
@@ -42,7 +42,9 @@ def product(
     if route is Route.TRANSFORMED:
         return Transformed.apply(Call(text, scalars, out_dtype, how), len(b), a, *b, *operands)
     if route is Route.DECOMPOSED:
-        return by_torch(a, joined(b), formula(text), [*operands, *scalars], out_dtype)
+        # Copied together also where they lie side by side: a view of the first has no derivatives by the others.
+        whole = b[0] if len(b) == 1 else torch.cat(b, -1)
+        return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype)
     return by_operator(a, b, text, operands, scalars, out_dtype, how)
 
 
@@ -78,8 +80,11 @@ def multiply(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, how: How) -> 
 def by_dgated(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: How = AS_CHOSEN
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The backward pass of a gated activation, which records no gradients itself: see `dgated_of`."""
-    if route_of(a, b, preact) is Route.OPERATOR:
+    """Return the backward pass of a gated activation, which records no gradients itself: see `dgated_of`."""
+    route = route_of(a, b, preact)
+    if route is Route.DECOMPOSED:
+        return dgated_by_torch(a, b, preact, activation)
+    if route is Route.OPERATOR:
         found: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(
             a, b, preact, activation, how.varying_rows
         )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.run.graph import carried
 from cutegemm.run.torch_ops import FLOAT8, RESULTS
 
 
@@ -112,10 +113,17 @@ def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
 
 
 def wrong_gradients(given: Mapping[str, Any], out: torch.Tensor | None) -> list[str]:
-    """Of gradients where a result is written to memory of the caller: none are recorded then."""
-    if out is None or not torch.is_grad_enabled():
+    """Return the rule that derivatives break if a result is written to `out`: none are recorded or carried then.
+
+    given   tensors by name, and None
+    """
+    if out is None:
         return []
     named = {**given, "out": out}
+    if carried(named.values()):
+        return ["derivatives are carried forward, and out is given, into which they are not. Leave out away."]
+    if not torch.is_grad_enabled():
+        return []
     names = [name for name, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
     if not names:
         return []

@@ -7,11 +7,20 @@ from typing import Any
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C import (
+    _are_functorch_transforms_active,
+    _dispatch_key_parse,
+    _dispatch_keys,
+    _dispatch_tls_is_dispatch_key_included,
+    _len_torch_dispatch_stack,
+)
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
+from cutegemm.run.graph import autocast_dtype
+
 _PLAIN = frozenset([torch.Tensor, torch.nn.Parameter])
+_OF_BATCHES, _BATCH = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Batched")
 
 
 class Route(Enum):
@@ -20,12 +29,14 @@ class Route(Enum):
     DIRECT = "nothing: plain tensors, whose gradients nobody wants"
     RECORDED = "its gradients, in autograd's own record"
     TRANSFORMED = "a function that torch.func's transformations know how to take apart"
-    DECOMPOSED = "torch's own operations: derivatives are carried forward, which only these can do"
+    DECOMPOSED = "torch's own operations: derivatives are carried forward, or gradients come in batches"
     OPERATOR = "the operator: a graph is made, or another kind of tensor stands before the kernel"
 
 
 def route_of(*tensors: Any) -> Route:
-    """By which way a call goes.
+    """Return the route of a call.
+
+    tensors   all that it takes
 
     >>> route_of(torch.ones(2, 2)), route_of(torch.ones(2, 2, requires_grad=True))
     (<Route.DIRECT: ...>, <Route.RECORDED: ...>)
@@ -38,6 +49,8 @@ def route_of(*tensors: Any) -> Route:
         return Route.DECOMPOSED
     if _are_functorch_transforms_active():
         return Route.TRANSFORMED
+    if _dispatch_tls_is_dispatch_key_included(_OF_BATCHES) and any(is_batch(x) for x in tensors):
+        return Route.DECOMPOSED
     if _len_torch_dispatch_stack():
         return Route.OPERATOR
     records, wanted = is_grad_enabled(), False
@@ -47,6 +60,18 @@ def route_of(*tensors: Any) -> Route:
         if records and tensor.requires_grad:
             wanted = True
     return Route.RECORDED if wanted else Route.DIRECT
+
+
+def is_batch(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for a batch, as in torch.autograd.grad(is_grads_batched=True): it has no memory itself.
+
+    torch.vmap has tensors of another kind.
+
+    >>> is_batch(torch.ones(2))
+    False
+    """
+    found: bool = _dispatch_keys(tensor).has(_BATCH)
+    return found
 
 
 def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
@@ -84,10 +109,8 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def as_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """The tensors as torch.autocast would have them, where it is on."""
-    device = tensors[0].device.type if isinstance(tensors[0], torch.Tensor) else "cpu"
-    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
+    """Return the tensors as torch.autocast casts the arguments of a product; others, and None, as they are."""
+    if not torch._C._is_any_autocast_enabled():
         return tensors
-    dtype = torch.get_autocast_dtype(device)
-    wide = (torch.float32, torch.float16, torch.bfloat16)
-    return tuple([x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in wide else x for x in tensors])
+    dtypes = [autocast_dtype(x) for x in tensors]
+    return tuple([x if dtype is None else x.to(dtype) for x, dtype in zip(tensors, dtypes, strict=True)])

@@ -28,6 +28,7 @@ from cutegemm.torch import (  # noqa: E402
 )
 from cutegemm.torch.launch import joined  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, normal, parted  # noqa: E402
+from tests.torch.functions import FUNCTIONS, differentiable  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
 
@@ -146,6 +147,51 @@ def test_gradients_of_gradients_in_float64():
     ]
     assert torch.autograd.gradcheck(lambda x, w: linear(x, w, None, "gelu"), given)
     assert torch.autograd.gradgradcheck(mm, (given[0], given[1].detach().t().requires_grad_()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mm",
+        "addmm of a row",
+        "linear, gelu",
+        "gemm with c",
+        "gemm_gated, two weights",
+        "gemm_dact",
+        "mlp",
+        "gated mlp",
+    ],
+)
+def test_derivatives_by_torchs_checks(name):
+    """Recorded and carried forward, of one and of a batch, and of gradients."""
+    function, shapes = FUNCTIONS[name]
+    tensors = [x.detach().cuda().requires_grad_() for x in differentiable(*shapes)]
+    assert torch.autograd.gradcheck(
+        function,
+        tensors,
+        check_batched_grad=True,
+        check_forward_ad=True,
+        check_batched_forward_grad=True,
+    )
+    assert torch.autograd.gradgradcheck(function, tensors, check_batched_grad=True)
+
+
+def test_gemm_under_autocast():
+    """Factors and c are cast as torch.addmm's are; operands of an epilogue, results and an out are not."""
+    a, b, c = (on_gpu(*shape, dtype=torch.float32) for shape in ((64, 96), (96, 128), (64, 128)))
+    halves = [t.to(torch.bfloat16) for t in (a, b, c)]
+    out = torch.empty(64, 128, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        found = cutegemm.gemm(a, b, c=c, beta=1.0)
+        assert torch.equal(found, cutegemm.gemm(halves[0], halves[1], c=halves[2], beta=1.0))
+        assert cutegemm.gemm(halves[0], b).dtype == torch.bfloat16
+        assert cutegemm.gemm(a.double(), b.double()).dtype == torch.float64
+        wide = cutegemm.gemm(a, b, out_dtype=torch.float32)
+        fused = cutegemm.gemm(a, b, epilogue=lambda acc, e: acc + e, e=c, out_dtype=torch.float32)
+        assert cutegemm.gemm(a, b, out=out) is out
+    assert (found.dtype, wide.dtype) == (torch.bfloat16, torch.float32)
+    assert relative(fused - wide, c) < 1e-5
+    assert relative(out, a.double() @ b.double()) < 1e-6
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

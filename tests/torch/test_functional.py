@@ -250,6 +250,10 @@ def test_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(x, w, bias, "gelu").dtype == torch.bfloat16
         assert linear(x.double(), w.double()).dtype == torch.float64
+        cast = linear(x, w, bias, "gelu")
+    assert torch.equal(
+        cast, linear(x.bfloat16(), w.bfloat16(), bias.bfloat16(), "gelu")
+    )  # of sums in float32
     w.requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         linear(x, w, bias).sum().backward()

@@ -14,7 +14,7 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 import cutegemm  # noqa: E402
 from cutegemm.epilogue import gelu  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
-from cutegemm.torch import addmm, bmm, entry, gemm_act, gemm_gated, linear, mm, scaled_mm  # noqa: E402
+from cutegemm.torch import addmm, bmm, entry, gemm_act, gemm_gated, linear, mm  # noqa: E402
 from cutegemm.torch import library as registered  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
 
@@ -207,22 +207,6 @@ def test_transformations():
         close([torch.autograd.forward_ad.unpack_dual(ours(dual, w)).tangent], forward[1:])
 
 
-def test_tensors_without_memory():
-    """Shapes alone: on the meta device, and in torch's mode of fakes."""
-    meta = linear(torch.empty(2, 5, 8, device="meta"), torch.empty(6, 8, device="meta"), None, "relu")
-    assert (meta.shape, meta.device.type) == ((2, 5, 6), "meta")
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        x, w = torch.empty(5, 8, device="cuda"), torch.empty(6, 8, device="cuda")
-        scale = torch.empty((), device="cuda")
-        assert gemm_gated(x, w.t())[1].shape == (5, 3)
-        assert cutegemm.gemm(x, w.t()).shape == (5, 6)
-        x, w = x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
-        of_bytes = scaled_mm(x, w.t(), scale, "TensorWise", scale, "TensorWise")
-        assert (of_bytes.shape, of_bytes.dtype) == ((5, 6), torch.bfloat16)
-
-
 def test_several_threads():
     x, w, bias = A.detach(), W.detach(), BIAS.detach()
     found = [None] * 8
@@ -246,6 +230,32 @@ def test_gemm_records_gradients(on_cpu):
         cutegemm.gemm(*given[:2], out=torch.empty(5, 6, dtype=torch.float64))
     with pytest.raises(UnsupportedError, match=r"beta = 1\.0, but no c is given"):
         cutegemm.gemm(*given[:2], beta=1.0)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_gemm_under_autocast(on_cpu, is_compiled):
+    """Factors and c are cast as torch.addmm's are; operands of an epilogue, results and an out are not."""
+    torch._dynamo.reset()
+    gemm = cutegemm.gemm
+    if is_compiled:
+        gemm = torch.compile(gemm, fullgraph=True, backend="aot_eager")
+    a, b, c = (normal(*shape, dtype=torch.float32, grad=True) for shape in ((5, 8), (8, 6), (5, 6)))
+    halves = [t.bfloat16() for t in (a, b, c)]
+    want = cutegemm.gemm(halves[0], halves[1], c=halves[2], beta=1.0)
+    sums, in_full = halves[0].float() @ halves[1].float(), a @ b
+    with torch.autocast("cpu", torch.bfloat16):
+        close([gemm(a, b, c=c, beta=1.0)], [want])
+        assert gemm(halves[0], b).dtype == torch.bfloat16
+        assert gemm(a.double(), b.double()).dtype == torch.float64
+        assert gemm(a.double(), b.double(), c=c.double(), beta=1.0).dtype == torch.float64
+        wide = gemm(a, b, epilogue=lambda acc, e: acc + e, e=c, out_dtype=torch.float32)
+        close([wide], [sums + c], 1e-6)
+        (by_a,) = torch.autograd.grad(gemm(a, b, c=c, beta=1.0).sum(), a)
+        assert by_a.dtype == torch.float32
+        with torch.no_grad():
+            out = torch.empty(5, 6)
+            if is_compiled:
+                close([gemm(a, b, out=out)], [in_full], 1e-6)
 
 
 def test_gemm_with_gradients_is_refused_in_words_as_without():
