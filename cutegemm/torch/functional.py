@@ -46,7 +46,7 @@ from cutegemm.torch.refusals import (
     wrong_product,
     wrong_tensors,
 )
-from cutegemm.torch.route import Route, as_autocast, is_direct, route_of, rows_of
+from cutegemm.torch.route import Route, as_autocast, is_direct, reshaped, route_of, rows_of
 from cutegemm.torch.text import formula
 
 _AS_CHOSEN = astuple(AS_CHOSEN)
@@ -102,7 +102,7 @@ def bmm(
         a, b = as_autocast(a, b)
     _check_matrices("bmm", a, b, 3, out_dtype, out)
     if b.dim() == 2 and out is None:
-        return _multiplied(rows_of(a), b, out_dtype, None).unflatten(0, a.shape[:-1])
+        return reshaped(_multiplied(rows_of(a), b, out_dtype, None), (*a.shape[:-1], b.shape[-1]))
     length = _length(a, b)
     return _multiplied(a.expand(length, *a.shape[-2:]), b.expand(length, *b.shape[-2:]), out_dtype, out)
 
@@ -189,7 +189,7 @@ def linear(
     _check_linear(x, w, bias, activation)
     flat = rows_of(x)
     found = layered(flat, (w.t(),), bias, activation)[0]
-    return found if x.dim() == 2 else found.view(*x.shape[:-1], w.shape[0])
+    return found if x.dim() == 2 else reshaped(found, (*x.shape[:-1], w.shape[0]))
 
 
 def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., Any]:
@@ -202,8 +202,8 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., A
     of_x, of_d = tuple(flat.shape), (*x.shape[:-1], w.shape[0])
     if flat.data_ptr() == x.data_ptr():
         # Extents one by one: torch reads them sooner than a tuple.
-        return lambda x, w, bias: call(x.view(*of_x), w, bias).view(*of_d)
-    return lambda x, w, bias: call(x.reshape(of_x), w, bias).view(of_d)
+        return lambda x, w, bias: call(x.view(*of_x), w, bias).resize_(*of_d)
+    return lambda x, w, bias: call(x.reshape(of_x), w, bias).resize_(of_d)
 
 
 @cache
@@ -382,7 +382,7 @@ def gemm_dgated(
     if not interleaved and is_direct(a, b, preact):
         return dgated_of(a, b, preact, activation, out_dtype)
     dgate, dup, postact = product(a, (b,), dgated(activation), (gate, up), (), out_dtype)[:3]
-    dx = torch.stack([dgate, dup], -1).flatten(-2) if interleaved else torch.cat([dgate, dup], -1)
+    dx = reshaped(torch.stack([dgate, dup], -1), preact.shape) if interleaved else torch.cat([dgate, dup], -1)
     return dx, postact
 
 

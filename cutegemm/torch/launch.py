@@ -158,9 +158,11 @@ def by_torch(
     found, sources = [], [*given]
     for result, shape, kind in zip(read.results, read.shapes(rows, columns), kinds, strict=True):
         source = tensor_of(values(result))
-        value = stored(source, kind).expand(shape).contiguous()
-        # A result has memory of its own, also where it is an operand, or another result once more
-        found.append(value.clone() if any(source is each for each in sources) else value)
+        value = stored(source, kind)
+        value = value if value.shape == shape else value.expand(shape)
+        # A result has memory of its own, also if it is an operand, a part of the sums, or another result once more.
+        is_shared = value._is_view() or any(source is each for each in sources)
+        found.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
         sources.append(source)
     if out is not None:
         found[0] = out.copy_(found[0])
@@ -194,7 +196,7 @@ def _of_halves(
         if of is not None:
             results.append(of)
         else:
-            results.append(torch.stack(halves, -1).flatten(-2) if is_wide else halves[0])
+            results.append(torch.stack(halves, -1).resize_(shape) if is_wide else halves[0])
     return results
 
 

@@ -18,7 +18,7 @@ from cutegemm.torch.gradients import Extents, by_a, by_parts, loadable
 from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER
 from cutegemm.torch.product import by_dgated, layered, product
 from cutegemm.torch.refusals import refuse, wrong_factors, wrong_tensors
-from cutegemm.torch.route import Route, as_autocast, route_of, rows_of
+from cutegemm.torch.route import Route, as_autocast, reshaped, route_of, rows_of
 
 Weights = tuple[torch.Tensor, ...]
 
@@ -58,7 +58,7 @@ def mlp(
         found: torch.Tensor = Mlp.apply(activation, len(columns), flat, *columns, *given)
     else:
         found = composed(activation, flat, columns, *given)
-    return found if x.dim() == 2 else found.view(*x.shape[:-1], down.shape[0])
+    return found if x.dim() == 2 else reshaped(found, (*x.shape[:-1], down.shape[0]))
 
 
 def _check(x: Any, parts: tuple[Any, ...], down: Any, activation: Any, up_bias: Any, down_bias: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -106,6 +107,22 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     (torch.Size([6, 0]), torch.Size([1, 4]))
     """
     return x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x.unsqueeze(0)
+
+
+def reshaped(found: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return a new contiguous tensor in another shape.
+
+    torch forbids to modify a view in place with gradients if it was made without. So the result is a view only if it
+    has gradients itself.
+
+    >>> reshaped(torch.zeros(6, 4), (2, 3, 4))._is_view()
+    False
+    """
+    if found.requires_grad or is_compiling():
+        return found.view(shape)
+    return (
+        found.resize_(shape) if route_of(found) is Route.DIRECT else torch.ops.aten._unsafe_view(found, shape)
+    )
 
 
 def as_autocast(*tensors: Any) -> tuple[Any, ...]:

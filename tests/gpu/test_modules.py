@@ -1,0 +1,77 @@
+"""Modules and `use` on a GPU: what the tests of tests/torch show on a CPU, of the kernels."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from cutegemm.torch import GatedMLP, use  # noqa: E402
+from tests.torch.cases import normal  # noqa: E402
+from tests.torch.test_memory import CALLS, check_results  # noqa: E402
+from tests.torch.test_modules import LlamaMLP  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
+
+
+def near(ours, theirs, tolerance=2e-2):
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape
+        assert float((one - other).float().norm()) <= tolerance * float(other.float().norm())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_have_memory_of_their_own(name):
+    call, *shapes = CALLS[name]
+    check_results(call, [normal(*shape, dtype=torch.bfloat16).cuda() for shape in shapes])
+
+
+def test_an_activation_in_place_follows_a_replaced_layer():
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True), nn.Linear(128, 64)).cuda().bfloat16()
+    for shape in ((64,), (4, 64), (2, 3, 64)):
+        x, found = normal(*shape, dtype=torch.bfloat16).cuda().requires_grad_(), []
+        for is_ours in (False, True):
+            replaced = use(model) if is_ours else None
+            found.append(torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()]))
+            if replaced:
+                replaced.undo()
+        near(found[1], found[0])
+
+
+def test_a_result_without_gradients_is_modified_where_they_are_recorded():
+    scale = torch.ones(64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    for model in (nn.Linear(64, 64), GatedMLP(64, 128)):
+        model.cuda().bfloat16()
+        use(model)
+        for shape in ((64,), (4, 64), (2, 3, 64)):
+            for _ in range(2):
+                with torch.no_grad():
+                    found = model(torch.ones(shape, device="cuda", dtype=torch.bfloat16))
+                found.mul_(scale).sum().backward()
+
+
+def test_workspaces_of_inference_serve_training():
+    """2 x 2 tiles and a long K are split; the workspace of the first call serves those of every mode."""
+    layer = nn.Linear(65536, 256, bias=False).cuda().bfloat16()
+    x = normal(256, 65536, dtype=torch.bfloat16).cuda()
+    expected = layer(x).detach()
+    use(layer)
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        with mode():
+            near([layer(x).detach()], [expected])
+
+
+def test_models_that_are_made_under_inference_mode():
+    with torch.inference_mode():
+        model = LlamaMLP(64, 128).cuda().bfloat16()
+        x = normal(4, 64, dtype=torch.bfloat16).cuda()
+        expected = model(x)
+        use(model)
+    for mode in (torch.inference_mode, torch.no_grad):
+        with mode():
+            near([model(x)], [expected])
+            near([copy.deepcopy(model)(x)], [expected])
