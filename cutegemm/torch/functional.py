@@ -27,6 +27,7 @@ from cutegemm.torch.activations import (
     gated,
     wrong_activation,
 )
+from cutegemm.torch.gradients import needed, with_kept
 from cutegemm.torch.launch import (
     AS_CHOSEN,
     LINEAR,
@@ -37,6 +38,7 @@ from cutegemm.torch.launch import (
     dgated_of,
 )
 from cutegemm.torch.product import layered, product
+from cutegemm.torch.pullback import ACC
 from cutegemm.torch.refusals import (
     refuse,
     wrong_factors,
@@ -189,7 +191,18 @@ def linear(
     _check_linear(x, w, bias, activation)
     flat = rows_of(x)
     found = layered(flat, (w.t(),), bias, activation)[0]
-    return found if x.dim() == 2 else reshaped(found, (*x.shape[:-1], w.shape[0]))
+    if x.dim() == 2:
+        return found
+    is_read = not torch.compiler.is_compiling() and _is_read(activation, bias is not None)
+    return reshaped(found, (*x.shape[:-1], w.shape[0]), is_read)
+
+
+@cache
+def _is_read(activation: str | None, has_bias: bool) -> bool:
+    """Whether the backward pass of `linear` reads its result, as that of relu does."""
+    names = ("bias",) if has_bias else ()
+    text = with_kept(activated(activation, names), len(names))
+    return 0 in needed(text, frozenset([ACC, *names])).results
 
 
 def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., Any]:

@@ -109,17 +109,21 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x.unsqueeze(0)
 
 
-def reshaped(found: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return a new contiguous tensor in another shape.
+def reshaped(found: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> torch.Tensor:
+    """Return a new contiguous tensor in another shape, not as a view.
 
-    torch forbids to modify a view in place with gradients if it was made without. So the result is a view only if it
-    has gradients itself.
+    A view that was made without gradients cannot be modified in place with gradients, and FSDP loses its hooks if a
+    view is modified. A tensor that a backward pass reads is an exception: autograd sees changes through views alone.
+
+    is_read   whether a backward pass may read `found`
 
     >>> reshaped(torch.zeros(6, 4), (2, 3, 4))._is_view()
     False
     """
-    if found.requires_grad or is_compiling():
+    if is_compiling() or (is_read and found.requires_grad):
         return found.view(shape)
+    if found.requires_grad:
+        return torch.ops.aten._unsafe_view(found, shape)
     return (
         found.resize_(shape) if route_of(found) is Route.DIRECT else torch.ops.aten._unsafe_view(found, shape)
     )

@@ -71,7 +71,7 @@ def tensors_of(found):
 
 
 def check_results(call, given):
-    """Contiguous, no part of other memory, and not views that were made where no gradients are recorded."""
+    """They are contiguous, no part of other memory, and not views."""
     for mode in MODES:
         tensors = [x.detach().clone().requires_grad_(mode is torch.enable_grad) for x in given]
         with mode():
@@ -80,7 +80,7 @@ def check_results(call, given):
             storage = result.untyped_storage()
             assert result.is_contiguous()
             assert storage.nbytes() == result.numel() * result.element_size()
-            assert result.requires_grad or not result._is_view()
+            assert not result._is_view()
             others = [*tensors, *results[:i], *results[i + 1 :]]
             assert not storage.nbytes() or storage.data_ptr() not in [
                 x.untyped_storage().data_ptr() for x in others
@@ -113,6 +113,20 @@ def test_a_result_is_modified_in_place(name):
         assert (ours is None) == (theirs is None)
         if ours is not None and ours.numel():
             close([ours], [theirs])
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "relu_sq", "sigmoid", "tanh", "gelu", "silu"])
+@pytest.mark.parametrize("shape", [(4, 8), (2, 3, 8)])
+def test_a_result_that_a_backward_pass_reads_is_not_modified_unseen(activation, shape):
+    """Either the gradients are right, or autograd raises, as it does for torch's own activations."""
+    x, w = normal(*shape, grad=True), normal(16, 8, grad=True)
+    expected = torch.autograd.grad((2 * linear(x, w, None, activation)).sum(), [x, w])
+    modified = linear(x, w, None, activation).mul_(2).sum()
+    if activation in ("relu", "sigmoid", "tanh"):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(modified, [x, w])
+    else:
+        close(torch.autograd.grad(modified, [x, w]), expected)
 
 
 @pytest.mark.parametrize("act", [nn.ReLU, nn.SiLU, nn.Hardswish, nn.ELU, nn.LeakyReLU])
